@@ -1,0 +1,141 @@
+"""What every command shares: help with defaults, exit codes, progress bars, output that is whole or absent."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import difflib
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+from p2l.errors import InputError, P2LError
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+__all__ = ["atomic_path", "check_can_write", "nearest", "parser", "progress", "run"]
+
+T = TypeVar("T")
+
+
+class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Show a default only where there is one to show."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        if action.default is None or action.default is False or not action.option_strings:
+            return action.help
+        return super()._get_help_string(action)
+
+
+def parser(prog: str, description: str) -> argparse.ArgumentParser:
+    """An argument parser whose help names each default; unknown flags exit with 2."""
+    return argparse.ArgumentParser(
+        prog=prog, description=description, formatter_class=_HelpFormatter, allow_abbrev=False
+    )
+
+
+def run(main: Callable[[Sequence[str] | None], int | None], argv: Sequence[str] | None = None) -> NoReturn:
+    """Run a command's `main` and exit: 0 on success, 2 with one line on stderr for input that cannot be used."""
+    try:
+        code = main(argv) or 0
+        sys.stdout.flush()
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        code = 2
+    except P2LError as error:
+        print(f"error: {error}", file=sys.stderr)
+        code = 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        code = 130
+    except BrokenPipeError:
+        # The reader (`| head`) left; what it wanted has been written.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code)
+
+
+def progress(
+    items: Iterable[Any] | None = None,
+    *,
+    description: str,
+    total: int | None = None,
+    unit: str = "it",
+    quiet: bool = False,
+) -> tqdm[Any]:
+    """A progress bar on stderr, silent with `quiet` or when stderr is not a terminal."""
+    from tqdm import tqdm
+
+    disable = True if quiet else None  # None: tqdm itself looks whether stderr is a terminal
+    return tqdm(items, desc=description, total=total, unit=unit, disable=disable, leave=False, dynamic_ncols=True)
+
+
+@contextlib.contextmanager
+def atomic_path(path: str | Path, *, directory: bool = False) -> Iterator[Path]:
+    """Give a temporary name beside `path`; rename it to `path` when the block ends without an error.
+
+    A kill at any moment leaves the old file or the new one, never a part. The data reach the disk before the name does.
+
+    Raises:
+        InputError: the target cannot be written (no such folder, no permission, disk full).
+    """
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if directory:
+            temporary.mkdir()
+        yield temporary
+        _sync_tree(temporary)
+        os.replace(temporary, target)
+        _sync(target.parent)
+    except OSError as error:
+        raise InputError(f"{target}: cannot be written: {error.strerror or error}") from error
+    finally:
+        _remove(temporary)
+
+
+def check_can_write(path: str | Path) -> Path:
+    """Return `path` as a Path whose folder exists, so that a long run does not end at an unwritable file.
+
+    Raises:
+        InputError: the folder cannot be made or is not writable.
+    """
+    target = Path(path)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{target.parent}: cannot be made: {error.strerror or error}") from error
+    if not os.access(target.parent, os.W_OK) or target.is_dir():
+        raise InputError(f"{target}: cannot be written; choose another path")
+    return target
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A hint such as ` (did you mean 'learning_rate'?)`, or nothing when no known word is near."""
+    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f" (did you mean {found[0]!r}?)" if found else ""
+
+
+def _sync_tree(path: Path) -> None:
+    for part in [*path.rglob("*"), path] if path.is_dir() else [path]:
+        _sync(part)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
