@@ -1,0 +1,410 @@
+"""Outcome models: how likely each outcome of a vote is, given the coefficients of the two models.
+
+The only place where their formulas live. Training, metrics, aggregation and routing all call it, with NumPy arrays or
+torch tensors, through one text. With d = coef_a - coef_b, a = exp(coef_a), b = exp(coef_b):
+
+    bt, bt-tie       P(win) = sigmoid(d); under bt-tie a tie counts as half a win and half a loss, under bt not at all
+    rk               h = max(10 log(1 + exp((eta - 22.5) / 10)), 0.02); P(win) = sigmoid(d - h), P(loss) = sigmoid(-d - h),
+                     P(tie) = (e^2h - 1) P(win) P(loss)
+    grk, ba          D_a = a + t b + g, D_b = b + t a + g, D_0 = a + b + g; P(win) = a / D_a, P(loss) = b / D_b,
+                     P(bothbad) = g / D_0, P(tie) = a b (t - 1) (D_a + D_b) / (D_a D_b D_0),
+                     with t = exp(eta) + 1.000001 and g = 1 (grk), or t = exp(eta) + 1.02 and g = exp(gamma) (ba)
+    rk-reparam       as grk, but its tie takes the mass of bothbad too
+
+`log_probs` works in log space by differences: every term is a log-sum-exp, nothing is subtracted from one, nothing is
+clamped. Terms are arranged so that automatic differentiation adds parts of one sign, except where the gradient itself
+changes sign: it stays accurate, and non-zero, down to the smallest representable number. `probs` has the same values
+from plain products of exp(coef), which for NumPy is about ten times as fast.
+
+Shapes: B prompts or votes, M models, N votes, K outcomes; (...) any shape that broadcasts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from p2l.arrays import Array, log_sigmoid, log_two_cosh, logaddexp, prepare, softplus
+from p2l.command import nearest
+from p2l.errors import ConfigError
+
+__all__ = [
+    "ALIASES",
+    "LIKELIHOODS",
+    "Likelihood",
+    "aliases",
+    "check_pair",
+    "counted",
+    "default_for_head",
+    "get",
+    "losses_for_head",
+    "mean_loss",
+    "names",
+    "register",
+    "targets",
+    "vote_losses",
+]
+
+Terms: TypeAlias = tuple[Array, ...]
+LogTerms: TypeAlias = Callable[[Any, Array, Array, Array, Array], Terms]
+ProbTerms: TypeAlias = Callable[[Array, Array, Array, Array], Terms]
+
+HEAD_PARAMETERS = {"bt": (), "rk": ("eta",), "ba": ("eta", "gamma")}
+RK_FLOOR = 0.02  # the least h of rk: the one place where a parameter (eta) gets no gradient
+GRK_EXCESS, BA_EXCESS = 1e-6, 0.02  # t - 1 = exp(eta) + excess
+LOG_2 = math.log(2.0)
+
+LIKELIHOODS: dict[str, Likelihood] = {}
+ALIASES = {"bag": "grk", "tie-bag": "tie-grk", "tie-bb-bag": "tie-bb-grk"}
+
+
+@dataclass(frozen=True)
+class Likelihood:
+    """An outcome model: what may come out of a vote, and the log-probability of each outcome."""
+
+    name: str
+    head: str
+    """The head that supplies the parameters: bt (coefs), rk (coefs, eta) or ba (coefs, eta, gamma)."""
+    outcomes: tuple[str, ...]
+    """Names of the K outcomes, in the order of the last axis."""
+    grounded: bool
+    """Whether coefs have an absolute zero. Under ba only their distance to gamma is fixed."""
+    log_terms: LogTerms
+    """(namespace, coef_a, coef_b, eta, gamma) -> one log-probability per outcome."""
+    prob_terms: ProbTerms | None = None
+    """(exp coef_a, exp coef_b, eta, gamma) -> one probability per outcome: the NumPy fast path."""
+    evaluation_only: bool = False
+    """Whether this is a coarser view of another likelihood, for metrics rather than for training."""
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The scalars per prompt that it needs beside the coefficients: (), ("eta",) or ("eta", "gamma")."""
+        return HEAD_PARAMETERS[self.head]
+
+    def log_probs(self, coef_a: Any, coef_b: Any, eta: Any = None, gamma: Any = None) -> Array:
+        """Log-probabilities of the outcomes; inputs broadcast (...) -> (..., K).
+
+        Half precisions are computed and returned in float32. Parameters the likelihood does not have are ignored.
+
+        Raises:
+            ConfigError: a parameter that it needs (eta, gamma) is None.
+        """
+        xp, (a, b, eta, gamma) = self._inputs(coef_a, coef_b, eta, gamma)
+        terms = self.log_terms(xp, a, b, eta, gamma)
+        return xp.stack(np.broadcast_arrays(*terms) if xp is np else xp.broadcast_tensors(*terms), -1)
+
+    def probs(self, coef_a: Any, coef_b: Any, eta: Any = None, gamma: Any = None) -> Array:
+        """Probabilities of the outcomes, `exp(log_probs)`; inputs broadcast (...) -> (..., K).
+
+        Fast for NumPy: exp is taken of the inputs before they are broadcast, so that all pairs of M models, as
+        `probs(coefs[:, :, None], coefs[:, None, :], eta[:, None, None])`, cost M exponentials per prompt, not M^2.
+        Outcomes lie in memory one after the other: `probs(...)[..., k]` is contiguous.
+        """
+        xp, inputs = self._inputs(coef_a, coef_b, eta, gamma)
+        if xp is not np or self.prob_terms is None:
+            return xp.exp(self.log_probs(coef_a, coef_b, eta, gamma))
+        given = [value for value in inputs if value is not None]
+        dtype, reach = np.result_type(*given), max(float(np.max(np.abs(v), initial=0.0)) for v in given)
+        if not reach <= 100.0:  # products of the exponentials of more would leave the range of float64
+            return np.exp(self.log_probs(coef_a, coef_b, eta, gamma))
+        if reach > 15.0:
+            inputs = [None if value is None else value.astype(np.float64) for value in inputs]
+        a, b, eta, gamma = inputs
+        terms = self.prob_terms(np.exp(a), np.exp(b), eta, gamma)
+        out = np.empty((len(terms), *np.broadcast_shapes(*(value.shape for value in given))), dtype)
+        for row, term in zip(out, terms, strict=True):
+            row[...] = term
+        return np.moveaxis(out, 0, -1)
+
+    def derivatives(self, coef_a: Any, coef_b: Any, eta: Any = None, gamma: Any = None) -> tuple[Array, Array, Array]:
+        """Log-probabilities (..., K), gradients (..., K, P) and Hessians (..., K, P, P), NumPy float64.
+
+        P counts the parameters, in the order (coef_a, coef_b[, eta[, gamma]]).
+        """
+        from p2l.derivatives import derivatives
+
+        return derivatives(self, coef_a, coef_b, eta, gamma)
+
+    def _inputs(self, coef_a: Any, coef_b: Any, eta: Any, gamma: Any) -> tuple[Any, list[Any]]:
+        given = {"eta": eta, "gamma": gamma}
+        for name in self.parameters:
+            if given[name] is None:
+                raise ConfigError(f"likelihood {self.name} needs {name}, which head {self.head} supplies")
+        used = [given[name] if name in self.parameters else None for name in given]
+        return prepare(coef_a, coef_b, *used)
+
+
+def register(
+    name: str,
+    *,
+    head: str,
+    outcomes: tuple[str, ...],
+    grounded: bool = False,
+    prob_terms: ProbTerms | None = None,
+    evaluation_only: bool = False,
+) -> Callable[[LogTerms], LogTerms]:
+    """Register the decorated function as the log-probabilities of a new likelihood."""
+
+    def add(log_terms: LogTerms) -> LogTerms:
+        LIKELIHOODS[name] = Likelihood(name, head, outcomes, grounded, log_terms, prob_terms, evaluation_only)
+        return log_terms
+
+    return add
+
+
+def get(name: str) -> Likelihood:
+    """The likelihood of that name or alias; `bt_tie` is `bt-tie`, `bag` is `grk`.
+
+    Raises:
+        ConfigError: no likelihood has this name; the message gives the nearest one and the list.
+    """
+    key = name.lower().replace("_", "-")
+    key = ALIASES.get(key, key)
+    if key not in LIKELIHOODS:
+        raise ConfigError(
+            f"unknown likelihood (loss type) {name!r}{nearest(key, [*LIKELIHOODS, *ALIASES])}; "
+            f"use one of {', '.join(names())}"
+        )
+    return LIKELIHOODS[key]
+
+
+def names(*, evaluation_only: bool = False) -> list[str]:
+    """Names of the likelihoods that a model can be trained with, or of those that serve metrics only."""
+    return [name for name, likelihood in LIKELIHOODS.items() if likelihood.evaluation_only == evaluation_only]
+
+
+def aliases() -> dict[str, str]:
+    """Old spellings and what they stand for."""
+    return dict(ALIASES)
+
+
+def default_for_head(head: str) -> Likelihood:
+    """The likelihood that a head is trained with when none is named: bt for bt, grk for rk, ba for ba."""
+    _check_head(head)
+    return get({"rk": "grk"}.get(head, head))
+
+
+def losses_for_head(head: str) -> list[str]:
+    """Names of the losses that a head can be trained with."""
+    _check_head(head)
+    return [name for name in names() if LIKELIHOODS[name].head == head]
+
+
+def check_pair(head_type: str, loss_type: str) -> None:
+    """Check that a head supplies what a loss needs, and nothing that the loss would leave untrained.
+
+    Raises:
+        ConfigError: they cannot go together; the message says which losses go with the head, and which head with the loss.
+    """
+    likelihood, allowed = get(loss_type), losses_for_head(head_type)
+    if likelihood.evaluation_only:
+        raise ConfigError(
+            f"loss_type {loss_type!r} serves metrics only; head {head_type} trains with {_either(allowed)}"
+        )
+    if likelihood.head != head_type:
+        raise ConfigError(
+            f"loss_type {loss_type!r} needs head_type {likelihood.head!r}, not {head_type!r}; "
+            f"head {head_type} trains with {_either(allowed)}"
+        )
+
+
+def _check_head(head: str) -> None:
+    if head not in HEAD_PARAMETERS:
+        raise ConfigError(f"unknown head_type {head!r}{nearest(head, HEAD_PARAMETERS)}; use {_either(HEAD_PARAMETERS)}")
+
+
+def _either(words: Any) -> str:
+    *first, last = words
+    return f"{', '.join(first)} or {last}" if first else str(last)
+
+
+# Votes: labels are (N, 3) integers [winner, loser, tie]; tie 0 none, 1 tie, 2 tie (bothbad).
+
+
+def targets(likelihood: Likelihood, ties: Any) -> Array:
+    """Target distributions (N, K) over the outcomes of votes that name the winner as model a; `ties` (N,) in {0, 1, 2}.
+
+    bt drops ties (a row of zeros), bt-tie splits them in halves; without the outcome bothbad, tie 2 counts as tie 1.
+    """
+    rows = np.zeros((3, len(likelihood.outcomes)))
+    rows[0, _place(likelihood, "win", "decided", "rest")] = 1.0
+    if likelihood.name == "bt-tie":
+        rows[1:] = 0.5
+    elif likelihood.name != "bt":
+        rows[1, _place(likelihood, "tie", "rest")] = 1.0
+        rows[2, _place(likelihood, "bothbad", "tie")] = 1.0
+    xp, (ties_float,) = prepare(ties)
+    if xp is np:
+        return rows[np.asarray(ties, dtype=np.intp)]
+    return xp.as_tensor(rows, dtype=xp.float32, device=ties_float.device)[ties.long()]
+
+
+def _place(likelihood: Likelihood, *outcomes: str) -> int:
+    return next(likelihood.outcomes.index(name) for name in outcomes if name in likelihood.outcomes)
+
+
+def counted(likelihood: Likelihood, labels: Any) -> Array:
+    """Mask (B,) of floats: 1 for votes that count, 0 for those that the likelihood drops (ties under bt)."""
+    xp, (ties,) = prepare(labels[:, 2])
+    return xp.where(ties == 0, 1.0, 0.0) if likelihood.name == "bt" else xp.ones_like(ties)
+
+
+def vote_losses(likelihood: Likelihood, coefs: Any, labels: Any, eta: Any = None, gamma: Any = None) -> Array:
+    """Cross-entropy of each vote, -sum_k target_k log p_k, shape (B,); votes that do not count give 0.
+
+    Args:
+        likelihood: the outcome model.
+        coefs: coefficients (B, M), one row per vote.
+        labels: integers (B, 3), `[winner, loser, tie]`.
+        eta: (B,), for heads rk and ba.
+        gamma: (B,), for head ba.
+    """
+    xp, (coefs,) = prepare(coefs)
+    labels = np.asarray(labels) if xp is np else xp.as_tensor(labels, device=coefs.device).long()
+    rows = np.arange(len(labels)) if xp is np else xp.arange(len(labels), device=coefs.device)
+    a, b, ties = coefs[rows, labels[:, 0]], coefs[rows, labels[:, 1]], labels[:, 2]
+    eta, gamma = (None if value is None else value.reshape(-1) for value in (eta, gamma))
+    logs = likelihood.log_probs(a, b, eta, gamma)
+    win, tie, bothbad = _label_terms(likelihood, xp, a - b, logs)
+    return -xp.where(ties == 0, win, xp.where(ties == 1, tie, bothbad))
+
+
+def _label_terms(likelihood: Likelihood, xp: Any, d: Array, logs: Array) -> Terms:
+    """Log-likelihood of the three kinds of label; `d` (B,), `logs` (B, K)."""
+    win = logs[..., _place(likelihood, "win", "decided", "rest")]
+    if likelihood.name == "bt":
+        return win, xp.zeros_like(win), xp.zeros_like(win)
+    if likelihood.name == "bt-tie":
+        # The mean of log sigmoid(d) and log sigmoid(-d), in the form whose gradient does not round to zero.
+        half = -log_two_cosh(xp, 0.5 * d)
+        return win, half, half
+    tie = logs[..., _place(likelihood, "tie", "rest")]
+    return win, tie, logs[..., _place(likelihood, "bothbad", "tie")]
+
+
+def mean_loss(
+    likelihood: Likelihood, coefs: Any, labels: Any, eta: Any = None, gamma: Any = None, weights: Any = None
+) -> Array:
+    """Weighted mean of `vote_losses` over the votes that count (a scalar); `weights` (B,), ones by default."""
+    losses = vote_losses(likelihood, coefs, labels, eta, gamma)
+    _, (mask,) = prepare(counted(likelihood, labels))
+    if weights is not None:
+        mask = mask * weights
+    return (losses * mask).sum() / mask.sum()
+
+
+# The formulas. Log-probabilities take (namespace, coef_a, coef_b, eta, gamma), fast probabilities exp(coef_a), exp(coef_b).
+
+
+def _bt_probs(a: Array, b: Array, _eta: Array, _gamma: Array) -> Terms:
+    total = a + b
+    return a / total, b / total
+
+
+@register("bt-tie", head="bt", outcomes=("win", "loss"), prob_terms=_bt_probs)
+@register("bt", head="bt", outcomes=("win", "loss"), prob_terms=_bt_probs)
+def _bt(xp: Any, a: Array, b: Array, _eta: Array, _gamma: Array) -> Terms:
+    d = a - b
+    return log_sigmoid(xp, d), log_sigmoid(xp, -d)
+
+
+def rk_half_width(xp: Any, eta: Array) -> Array:
+    """h of rk: half the width of the band of coefficient differences in which a tie is likeliest."""
+    return xp.clip(10.0 * softplus(xp, 0.1 * (eta - 22.5)), RK_FLOOR, None)
+
+
+def _rk_probs(a: Array, b: Array, eta: Array, _gamma: Array) -> Terms:
+    h = rk_half_width(np, eta)
+    t = np.exp(h)
+    win, loss = a / (a + t * b), b / (b + t * a)
+    return win, loss, win * loss * np.expm1(2.0 * h)
+
+
+@register("rk", head="rk", outcomes=("win", "loss", "tie"), prob_terms=_rk_probs)
+def _rk(xp: Any, a: Array, b: Array, eta: Array, _gamma: Array) -> Terms:
+    h, d = rk_half_width(xp, eta), a - b
+    # (1 + e^(h-d)) (1 + e^(h+d)) / e^2h = e^-2h + 1 + 2 cosh(d) e^-h
+    crowd = xp.logaddexp(softplus(xp, -2.0 * h), log_two_cosh(xp, d) - h)
+    return log_sigmoid(xp, d - h), log_sigmoid(xp, -d - h), xp.log(-xp.expm1(-2.0 * h)) - crowd
+
+
+def _grounded(xp: Any, a: Array, b: Array, eta: Array, g: Array, excess: float) -> Terms:
+    """Log-probabilities of win, loss, tie, bothbad and of not bothbad; `g` is log g."""
+    log_t, d, above_a, above_b = logaddexp(xp, eta, math.log1p(excess)), a - b, g - a, g - b
+    win = -softplus(xp, xp.logaddexp(log_t - d, above_a))
+    loss = -softplus(xp, xp.logaddexp(log_t + d, above_b))
+    both = xp.logaddexp(-above_a, -above_b)
+    bothbad, rest = -softplus(xp, both), -softplus(xp, -both)
+    # P(tie) = (t-1)/t * (2/t + (t-1)/t P(rest)) / (D_a D_b / (a b t^2)); each factor is at most 1, at most 2, at least 1.
+    keep = -softplus(xp, -logaddexp(xp, eta, math.log(excess)))
+    ground = xp.logaddexp(above_a, above_b) + (softplus(xp, -log_t) - log_t)
+    crowd = xp.logaddexp(
+        xp.logaddexp(log_two_cosh(xp, d) - log_t, softplus(xp, -2.0 * log_t)),
+        xp.logaddexp(ground, (above_a - log_t) + (above_b - log_t)),
+    )
+    tie = keep + xp.logaddexp(LOG_2 - log_t, keep + rest) - crowd
+    return win, loss, tie, bothbad, rest
+
+
+def _grounded_probs(a: Array, b: Array, eta: Array, g: Array, excess: float) -> Terms:
+    """Probabilities of win, loss, tie, bothbad and a / (a + b + g) + b / (a + b + g); `g` is g itself."""
+    less = np.exp(eta) + excess
+    t = 1.0 + less
+    total_a, total_b, total = (a + g) + t * b, (b + g) + t * a, (a + g) + b
+    win, loss, bothbad = a / total_a, b / total_b, g / total
+    tie = win * loss
+    tie *= total_a + total_b
+    tie *= bothbad
+    tie *= less / g
+    return win, loss, tie, bothbad
+
+
+def _grk_probs(a: Array, b: Array, eta: Array, _gamma: Array) -> Terms:
+    return _grounded_probs(a, b, eta, np.ones_like(eta), GRK_EXCESS)
+
+
+def _rk_reparam_probs(a: Array, b: Array, eta: Array, _gamma: Array) -> Terms:
+    win, loss, tie, bothbad = _grk_probs(a, b, eta, _gamma)
+    return win, loss, tie + bothbad
+
+
+def _ba_probs(a: Array, b: Array, eta: Array, gamma: Array) -> Terms:
+    return _grounded_probs(a, b, eta, np.exp(gamma), BA_EXCESS)
+
+
+@register("rk-reparam", head="rk", outcomes=("win", "loss", "tie"), grounded=True, prob_terms=_rk_reparam_probs)
+def _rk_reparam(xp: Any, a: Array, b: Array, eta: Array, _gamma: Array) -> Terms:
+    win, loss, tie, bothbad, _ = _grounded(xp, a, b, eta, xp.zeros_like(eta), GRK_EXCESS)
+    return win, loss, xp.logaddexp(tie, bothbad)
+
+
+@register("grk", head="rk", outcomes=("win", "loss", "tie", "bothbad"), grounded=True, prob_terms=_grk_probs)
+def _grk(xp: Any, a: Array, b: Array, eta: Array, _gamma: Array) -> Terms:
+    return _grounded(xp, a, b, eta, xp.zeros_like(eta), GRK_EXCESS)[:4]
+
+
+@register("ba", head="ba", outcomes=("win", "loss", "tie", "bothbad"), prob_terms=_ba_probs)
+def _ba(xp: Any, a: Array, b: Array, eta: Array, gamma: Array) -> Terms:
+    return _grounded(xp, a, b, eta, gamma, BA_EXCESS)[:4]
+
+
+@register("tie-rk", head="rk", outcomes=("tie", "decided"), evaluation_only=True)
+def _tie_rk(xp: Any, a: Array, b: Array, eta: Array, gamma: Array) -> Terms:
+    win, loss, tie = _rk(xp, a, b, eta, gamma)
+    return tie, xp.logaddexp(win, loss)
+
+
+@register("tie-grk", head="rk", outcomes=("tie", "decided"), grounded=True, evaluation_only=True)
+def _tie_grk(xp: Any, a: Array, b: Array, eta: Array, gamma: Array) -> Terms:
+    win, loss, tie, bothbad = _grk(xp, a, b, eta, gamma)
+    return xp.logaddexp(tie, bothbad), xp.logaddexp(win, loss)
+
+
+@register("tie-bb-grk", head="rk", outcomes=("bothbad", "rest"), grounded=True, evaluation_only=True)
+def _tie_bb_grk(xp: Any, a: Array, b: Array, eta: Array, _gamma: Array) -> Terms:
+    *_, bothbad, rest = _grounded(xp, a, b, eta, xp.zeros_like(eta), GRK_EXCESS)
+    return bothbad, rest
