@@ -17,7 +17,7 @@ from p2l.errors import InputError, P2LError
 if TYPE_CHECKING:
     from tqdm import tqdm
 
-__all__ = ["atomic_path", "check_can_write", "nearest", "parser", "progress", "run"]
+__all__ = ["atomic_path", "check_can_write", "nearest", "parser", "positive", "progress", "run", "sync_path", "sync_tree"]
 
 T = TypeVar("T")
 
@@ -44,10 +44,10 @@ def run(main: Callable[[Sequence[str] | None], int | None], argv: Sequence[str] 
         code = main(argv) or 0
         sys.stdout.flush()
     except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
+        _report(error)
         code = 2
     except P2LError as error:
-        print(f"error: {error}", file=sys.stderr)
+        _report(error)
         code = 1
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -90,9 +90,9 @@ def atomic_path(path: str | Path, *, directory: bool = False) -> Iterator[Path]:
         if directory:
             temporary.mkdir()
         yield temporary
-        _sync_tree(temporary)
+        sync_tree(temporary)
         os.replace(temporary, target)
-        _sync(target.parent)
+        sync_path(target.parent)
     except OSError as error:
         raise InputError(f"{target}: cannot be written: {error.strerror or error}") from error
     finally:
@@ -115,18 +115,34 @@ def check_can_write(path: str | Path) -> Path:
     return target
 
 
+def positive(text: str) -> int:
+    """A whole number of at least 1, for `type=` of a flag."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
+    return number
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """A hint such as ` (did you mean 'learning_rate'?)`, or nothing when no known word is near."""
     found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
     return f" (did you mean {found[0]!r}?)" if found else ""
 
 
-def _sync_tree(path: Path) -> None:
+def _report(error: P2LError) -> None:
+    # The processes of one launch make the same mistake; one line is enough.
+    if os.environ.get("RANK", "0") == "0":
+        print(f"error: {error}", file=sys.stderr)
+
+
+def sync_tree(path: Path) -> None:
+    """Wait until a file, or everything below a folder, is on the disk."""
     for part in [*path.rglob("*"), path] if path.is_dir() else [path]:
-        _sync(part)
+        sync_path(part)
 
 
-def _sync(path: Path) -> None:
+def sync_path(path: Path) -> None:
+    """Wait until one file, or the names in one folder, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,0 +1,208 @@
+"""The training configuration: one YAML file, validated as a whole before anything slow starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from p2l.command import nearest
+from p2l.errors import ConfigError
+
+__all__ = ["OptimizerBlock", "TrainConfig", "load_config"]
+
+# Keys of `p2l.online_training.online_train`; named here so that the message can say where they belong.
+_ONLINE_KEYS = {"experience_replay"}
+
+
+class OptimizerBlock(BaseModel):
+    """A DeepSpeed block `{type, params}`: an optimizer, or a learning-rate scheduler."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    type: str
+    params: dict[str, Any] = Field(default_factory=dict)
+
+
+class TrainConfig(BaseModel):
+    """Everything that decides a training run, except the flags of the command."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+    # The run
+    proj_name: str | None = None
+    """Run name; the default is `{model}_lr{lr}_bs{batch}_ep{epochs}`."""
+    output_dir: Path
+    repo_id: str | None = None
+    """Hub repository for `--push-to-hf`; made private, must not exist."""
+    wandb_entity: str | None = None
+    """Log to Weights & Biases under this entity when the package is installed."""
+    seed: int = Field(default=42, ge=0)
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+
+    # Votes
+    train_data_path: str
+    val_data_path: str | None = None
+    load_train_data_from_disk: bool = False
+    load_val_data_from_disk: bool = False
+    shuffle: bool = False
+    """Shuffle the votes of each epoch (seeded); otherwise the order given is the order used."""
+    drop_unknown_models: bool = False
+    """Drop validation votes on models that training never saw, instead of refusing them."""
+
+    # Model
+    pretrain_model_name: str
+    model_type: str
+    head_type: str
+    loss_type: str
+    linear_head_downsize_factor: int | None = Field(default=None, ge=1)
+    head_config: dict[str, Any] = Field(default_factory=dict)
+    init_type: Literal["reset_params", "he_unif", "xavier_unif", "tiny_normal"] = "reset_params"
+    train_head_only: bool = False
+    chat_template: str | None = None
+    cls_token_if_none: str = "<|cls|>"
+    pad_token_if_none: str = "<|pad|>"
+    max_length: int = Field(ge=2)
+
+    # Optimisation
+    learning_rate: float | None = Field(default=None, gt=0)
+    adam_epsilon: float | None = Field(default=None, gt=0)
+    adam_betas: tuple[float, float] = (0.9, 0.999)
+    weight_decay: float = Field(default=0.0, ge=0)
+    optimizer: OptimizerBlock | None = None
+    """A DeepSpeed optimizer block; replaces learning_rate, adam_epsilon, adam_betas and weight_decay."""
+    custom_scheduler: OptimizerBlock | None = None
+    """A DeepSpeed scheduler block; replaces lr_schedule and warm-up."""
+    lr_schedule: str = "constant"
+    lr_schedule_params: dict[str, Any] = Field(default_factory=dict)
+    warmup_steps: int = Field(default=0, ge=0)
+    max_grad_norm: float | None = Field(default=None, ge=0)
+    """Gradient clipping; the DeepSpeed file's value, else 1.0. 0 switches it off."""
+    num_train_epochs: int = Field(default=1, ge=1)
+    batch_size: int = Field(ge=1)
+    """Votes per micro-batch and device."""
+    gradient_accumulation_steps: int = Field(ge=1)
+    weighted_loss: bool = False
+    reweight_scale: float = Field(default=1.0, gt=0)
+
+    # Engine
+    deepspeed_config_path: str
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """auto: what the DeepSpeed file says; where that says auto, bfloat16 on a GPU that has it, else float32."""
+    gradient_checkpointing: bool | None = None
+    """The default is on for GPUs and off for CPUs."""
+
+    @field_validator("train_data_path", "val_data_path", "pretrain_model_name", "output_dir", "deepspeed_config_path")
+    @classmethod
+    def _expand_home(cls, value: str | Path | None) -> str | Path | None:
+        return value if value is None else type(value)(Path(value).expanduser()) if str(value).startswith("~") else value
+
+    @model_validator(mode="after")
+    def _check_together(self) -> TrainConfig:
+        if self.optimizer is None and (self.learning_rate is None or self.adam_epsilon is None):
+            missing = "learning_rate" if self.learning_rate is None else "adam_epsilon"
+            raise ValueError(f"{missing}: missing; give it, or an 'optimizer' block")
+        if self.optimizer is not None and self.learning_rate is not None:
+            raise ValueError("learning_rate: the 'optimizer' block has its own; remove one of the two")
+        if self.custom_scheduler is not None and (self.lr_schedule != "constant" or self.warmup_steps):
+            raise ValueError("custom_scheduler: replaces lr_schedule and warmup_steps; remove one of the two")
+        return self
+
+    @property
+    def base_learning_rate(self) -> float:
+        """The learning rate that schedules scale."""
+        if self.learning_rate is not None:
+            return self.learning_rate
+        return float(self.optimizer.params.get("lr", 1e-3)) if self.optimizer else 1e-3
+
+    @property
+    def run_name(self) -> str:
+        """The name of the output folder."""
+        if self.proj_name:
+            return self.proj_name
+        model = Path(self.pretrain_model_name).name
+        batch = self.batch_size * self.gradient_accumulation_steps
+        return f"{model}_lr{self.base_learning_rate:g}_bs{batch}_ep{self.num_train_epochs}"
+
+
+def load_config(path: str | Path) -> TrainConfig:
+    """Read and validate a training configuration.
+
+    Raises:
+        ConfigError: the file is missing, no YAML mapping, or a key is unknown, missing or wrong.
+    """
+    raw = read_yaml(path)
+    for key in raw:
+        if key in _ONLINE_KEYS:
+            raise ConfigError(f"{path}: key {key!r} belongs to p2l.online_training.online_train; remove it")
+        if key not in TrainConfig.model_fields:
+            raise ConfigError(f"{path}: unknown key {key!r}{nearest(str(key), TrainConfig.model_fields)}")
+    try:
+        config = TrainConfig.model_validate(raw)
+    except ValidationError as error:
+        raise ConfigError(f"{path}: {_first_problem(error)}") from error
+    _check_head_and_loss(config, path)
+    return config
+
+
+def read_yaml(path: str | Path) -> dict[str, Any]:
+    """A YAML file that holds a mapping; None values count as absent.
+
+    Raises:
+        ConfigError: no such file, no valid YAML, or no mapping.
+    """
+    try:
+        text = Path(path).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = "is no UTF-8 text" if isinstance(error, UnicodeDecodeError) else f"cannot be read: {error.strerror}"
+        raise ConfigError(f"{path}: {reason}") from error
+    try:
+        raw = yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{path}: expected 'key: value' lines, found {type(raw).__name__}")
+    return {key: value for key, value in raw.items() if value is not None}
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.1 reads `8e-6` (no dot) as text; users mean a number. A key given twice is an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]  # type: ignore[no-untyped-call]
+        twice = next((key for index, key in enumerate(keys) if key in keys[:index]), None)
+        if twice is not None:
+            raise yaml.constructor.ConstructorError(None, None, f"key {twice!r} is given twice", node.start_mark)
+        return super().construct_mapping(node, deep=deep)
+
+
+def _exponent_float() -> None:
+    import re
+
+    pattern = re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$")
+    _Loader.add_implicit_resolver("tag:yaml.org,2002:float", pattern, list("-+0123456789."))
+
+
+_exponent_float()
+
+
+def _first_problem(error: ValidationError) -> str:
+    problem = error.errors()[0]
+    key = ".".join(str(part) for part in problem["loc"])
+    message = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "missing":
+        return f"key {key!r} is missing; add it"
+    if not key:
+        return message
+    return f"key {key!r}: {message[0].lower()}{message[1:]}, got {problem['input']!r}"
+
+
+def _check_head_and_loss(config: TrainConfig, path: str | Path) -> None:
+    from p2l.likelihood import check_pair
+
+    try:
+        check_pair(config.head_type, config.loss_type)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error

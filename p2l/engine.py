@@ -1,0 +1,226 @@
+"""The only file that touches DeepSpeed: processes, forward, backward, optimizer step, state in and out.
+
+DeepSpeed averages gradients over ranks and counts micro-steps by itself. The trainer wants the sum over a step's votes
+divided by the step's global number of votes, with as many micro-steps as the step needs. So accumulation is driven by
+hand: every micro-batch but the last is marked as no boundary, and the loss is multiplied by the number of ranks.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from p2l.config import TrainConfig
+from p2l.errors import CheckpointError, ConfigError
+from p2l.model import P2LModel, P2LOutput
+
+__all__ = ["Engine", "choose_device", "start_processes", "world_size"]
+
+_STATE = "deepspeed"
+
+
+def world_size() -> int:
+    """Processes of this run; 1 without a launcher."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def choose_device(asked: str) -> torch.device:
+    """The device of this process.
+
+    Raises:
+        ConfigError: `cuda` was asked for and there is none, or this rank has no card of its own.
+    """
+    available = torch.cuda.is_available()
+    if asked == "cuda" and not available:
+        raise ConfigError("device: 'cuda' was asked for, but torch sees no CUDA device; use 'cpu' or 'auto'")
+    if asked == "cpu" or not available:
+        os.environ["DS_ACCELERATOR"] = "cpu"
+        return torch.device("cpu")
+    index = int(os.environ.get("LOCAL_RANK", "0"))
+    if index >= torch.cuda.device_count():
+        raise ConfigError(f"process {index} has no GPU: this machine has {torch.cuda.device_count()}; lower --num_gpus")
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)
+
+
+def start_processes(device: torch.device) -> None:
+    """Join the process group of the launcher, or make one of this process alone."""
+    if "RANK" not in os.environ:
+        os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+        os.environ["MASTER_PORT"] = str(_free_port())
+    import deepspeed
+
+    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+    if device.type == "cpu":
+        # Without this DeepSpeed compiles a shared-memory kernel at the first start, and needs a compiler for it.
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    deepspeed.init_distributed(dist_backend="gloo" if device.type == "cpu" else "nccl", verbose=False)
+
+
+class Engine:
+    """A model under DeepSpeed: what the training loop calls, and nothing of DeepSpeed's own vocabulary."""
+
+    def __init__(
+        self,
+        model: P2LModel,
+        deepspeed_config: dict[str, Any],
+        device: torch.device,
+        make_scheduler: Callable[[torch.optim.Optimizer], Any] | None,
+    ) -> None:
+        import deepspeed
+
+        trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._engine, self._optimizer, _, self._scheduler = deepspeed.initialize(
+            model=model.to(device),
+            model_parameters=trainable,
+            config=deepspeed_config,
+            lr_scheduler=make_scheduler,
+            dist_init_required=False,
+        )
+        self.device = device
+        self.rank = torch.distributed.get_rank()
+        self.world_size = torch.distributed.get_world_size()
+
+    @property
+    def model(self) -> P2LModel:
+        """The wrapped model; under ZeRO 3 its weights are spread over the ranks."""
+        model: P2LModel = self._engine.module
+        return model
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process writes the files."""
+        return self.rank == 0
+
+    @property
+    def learning_rate(self) -> float:
+        """The rate that the next step will use."""
+        return float(self._optimizer.param_groups[0]["lr"])
+
+    def forward(self, batch: Mapping[str, Tensor]) -> P2LOutput:
+        """Coefficients for a batch, on this rank."""
+        output: P2LOutput = self._engine({name: tensor.to(self.device) for name, tensor in batch.items()})
+        return output
+
+    def predict(self, batch: Mapping[str, Tensor]) -> P2LOutput:
+        """`forward` without gradients, in evaluation mode."""
+        self._engine.eval()
+        with torch.no_grad():
+            output = self.forward(batch)
+        self._engine.train()
+        return output
+
+    def backward(self, loss: Tensor, *, last: bool) -> None:
+        """Add the gradient of this rank's part of the step's loss; `last` marks the step's last micro-batch."""
+        self._engine.set_gradient_accumulation_boundary(last)
+        self._engine.backward(loss * self.world_size, scale_wrt_gas=False)
+
+    def step(self) -> float:
+        """Clip, update the weights, move the schedule on; returns the gradient norm before clipping."""
+        plain = self._gradient_norm() if self._engine.zero_optimization_stage() == 0 else None
+        self._engine.step()
+        norm = self._engine.get_global_grad_norm()
+        return float(norm if plain is None else plain) if norm is not None or plain is not None else float("nan")
+
+    def sum_over_ranks(self, *values: float) -> list[float]:
+        """Each value summed over all ranks."""
+        totals = torch.tensor(values, dtype=torch.float64, device=self.device)
+        torch.distributed.all_reduce(totals)
+        return [float(total) for total in totals]
+
+    def gather(self, value: object) -> list[Any] | None:
+        """The value of every rank, on rank 0; None elsewhere."""
+        gathered: list[Any] | None = [None] * self.world_size if self.is_main else None
+        torch.distributed.gather_object(value, gathered, dst=0)
+        return gathered
+
+    def broadcast(self, value: object) -> Any:
+        """Rank 0's value, on every rank."""
+        box = [value]
+        torch.distributed.broadcast_object_list(box, src=0)
+        return box[0]
+
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+        torch.distributed.barrier()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The whole model's weights on the CPU of rank 0 (every rank must call this; the others get an empty one)."""
+        if self._engine.zero_optimization_stage() < 3:
+            return {name: value.detach().cpu() for name, value in self.model.state_dict().items()} if self.is_main else {}
+        return self._gathered_state_dict()
+
+    def save(self, folder: Path) -> None:
+        """Write optimizer, schedule and partitioned weights below `folder` (every rank must call this)."""
+        self._engine.save_checkpoint(str(folder), tag=_STATE, save_latest=False, exclude_frozen_parameters=False)
+
+    def load(self, folder: Path) -> None:
+        """Take up the state that `save` wrote.
+
+        Raises:
+            CheckpointError: the state is missing, damaged, or of another number of processes.
+        """
+        try:
+            path, _ = self._engine.load_checkpoint(str(folder), tag=_STATE)
+        except Exception as error:  # DeepSpeed raises whatever its parts raise
+            raise CheckpointError(f"{folder}: training cannot be resumed from it: {_one_line(error)}") from error
+        if path is None:
+            raise CheckpointError(f"{folder}: holds no training state; resume from a folder 'checkpoint-N'")
+
+    def _gradient_norm(self) -> float:
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        return float(torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients])))
+
+    def _gathered_state_dict(self) -> dict[str, Tensor]:
+        import deepspeed
+
+        gathered: dict[str, Tensor] = {}
+        for name, parameter in self.model.named_parameters():
+            with deepspeed.zero.GatheredParameters([parameter]):
+                if self.is_main:
+                    gathered[name] = parameter.detach().cpu().clone()
+        if self.is_main:
+            gathered |= {name: buffer.detach().cpu() for name, buffer in self.model.named_buffers() if name in
+                         self.model.state_dict()}
+        return gathered
+
+
+def make_scheduler(config: TrainConfig, total_steps: int) -> Callable[[torch.optim.Optimizer], Any]:
+    """A maker of the transformers schedule that the configuration names.
+
+    Raises:
+        ConfigError: no such schedule, or it cannot be made from these parameters.
+    """
+    from transformers import get_scheduler
+
+    def make(optimizer: torch.optim.Optimizer) -> Any:
+        return get_scheduler(
+            config.lr_schedule,
+            optimizer,
+            num_warmup_steps=config.warmup_steps,
+            num_training_steps=total_steps,
+            scheduler_specific_kwargs=config.lr_schedule_params,
+        )
+
+    try:
+        make(torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0))
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"key 'lr_schedule': {config.lr_schedule!r}: {_one_line(error)}") from error
+    return make
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])

@@ -1,0 +1,170 @@
+"""The folder of a training run: its name, its checkpoints (whole or absent), its `metrics.jsonl`.
+
+A checkpoint is written under a name that begins with a dot and renamed when every byte is on the disk, so a kill at
+any moment leaves the checkpoints that were there before, and the new one wholly or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from p2l.command import atomic_path, sync_path, sync_tree
+from p2l.errors import CheckpointError, InputError
+
+__all__ = ["MetricsLog", "TrainerState", "finish_checkpoint", "new_run_folder", "newest_checkpoint", "read_state", "whole_or_absent"]
+
+STATE_FILE = "trainer_state.json"
+_NAME = re.compile(r"checkpoint-(\d+)")
+
+
+@dataclass(frozen=True)
+class TrainerState:
+    """How far a run is, and what must be the same for it to go on."""
+
+    step: int
+    """Optimizer steps done."""
+    num_votes: int
+    global_batch: int
+    world_size: int
+    shuffle: bool
+    seed: int
+
+    def check_continues(self, now: TrainerState, folder: Path) -> None:
+        """Raise CheckpointError when a run with the settings `now` would not be this run going on."""
+        for key, value in asdict(self).items():
+            if key != "step" and value != getattr(now, key):
+                raise CheckpointError(
+                    f"{folder}: was trained with {key} = {value}, this run has {getattr(now, key)}; "
+                    "resume with the same votes, batch sizes and number of processes"
+                )
+
+
+def new_run_folder(output_dir: Path, name: str) -> Path:
+    """Make `output_dir/name`, or `name_1`, `name_2`, ... when that exists.
+
+    Raises:
+        InputError: the folder cannot be made.
+    """
+    for candidate in _candidates(output_dir / name):
+        try:
+            candidate.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise InputError(f"{candidate}: cannot be made: {error.strerror}; change 'output_dir'") from error
+        return candidate
+    raise AssertionError("candidates never end")
+
+
+def _candidates(folder: Path) -> Iterator[Path]:
+    yield folder
+    number = 1
+    while True:
+        yield folder.with_name(f"{folder.name}_{number}")
+        number += 1
+
+
+def newest_checkpoint(folder: Path) -> Path | None:
+    """`folder` itself if it is a checkpoint of the trainer, else its newest `checkpoint-N`, else None."""
+    if (folder / STATE_FILE).is_file():
+        return folder
+    if not folder.is_dir():
+        return None
+    _put_back_replaced(folder)
+    found = [(int(match[1]), path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
+    whole = [(number, path) for number, path in found if (path / STATE_FILE).is_file()]
+    return max(whole)[1] if whole else None
+
+
+def read_state(checkpoint: Path) -> TrainerState:
+    """The state file of a checkpoint.
+
+    Raises:
+        CheckpointError: it is missing or not what the trainer writes.
+    """
+    try:
+        return TrainerState(**json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise CheckpointError(f"{checkpoint / STATE_FILE}: is no state of this trainer: {error}") from error
+
+
+def unfinished_name(target: Path) -> Path:
+    """Where a checkpoint is written before it is whole; the same on every rank."""
+    return target.with_name(f".{target.name}.unfinished")
+
+
+@contextmanager
+def whole_or_absent(target: Path) -> Iterator[None]:
+    """Translate a failed write (disk full, no permission) into one line; the unfinished folder is removed."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        # torch and safetensors report a full disk as RuntimeError or as an error class of their own.
+        shutil.rmtree(unfinished_name(target), ignore_errors=True)
+        kept = newest_checkpoint(target.parent)
+        last = f"the last one, {kept}, is whole" if kept else "there is no earlier one"
+        raise InputError(f"{target}: cannot be saved ({_reason(error)}); free some space; {last}") from error
+
+
+def finish_checkpoint(target: Path, state: TrainerState) -> None:
+    """Write the state file into the unfinished folder, wait for the disk, and give the folder its name."""
+    unfinished = unfinished_name(target)
+    (unfinished / STATE_FILE).write_text(json.dumps(asdict(state), indent=2) + "\n", encoding="utf-8")
+    sync_tree(unfinished)
+    replaced = _replaced_name(target)
+    if target.exists():
+        os.rename(target, replaced)
+    os.rename(unfinished, target)
+    sync_path(target.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _replaced_name(target: Path) -> Path:
+    return target.with_name(f".{target.name}.replaced")
+
+
+def _put_back_replaced(folder: Path) -> None:
+    """Undo a replacement that a kill cut in half."""
+    for path in folder.glob(".checkpoint-*.replaced"):
+        target = folder / path.name[1:].removesuffix(".replaced")
+        if not target.exists():
+            os.rename(path, target)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return " ".join(str(error).split())[:160] or type(error).__name__
+
+
+class MetricsLog:
+    """`metrics.jsonl`: one line for each optimizer step or evaluation."""
+
+    def __init__(self, path: Path, resume_step: int = 0) -> None:
+        self._path = path
+        if path.exists():
+            self._keep_until(resume_step)
+
+    def write(self, **values: float | int | str) -> None:
+        """Append one line."""
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(values) + "\n")
+
+    def _keep_until(self, step: int) -> None:
+        """Drop what a killed run wrote after the checkpoint that this one resumes from."""
+        kept = []
+        for line in self._path.read_text(encoding="utf-8").splitlines():
+            try:
+                if json.loads(line)["step"] <= step:
+                    kept.append(line)
+            except ValueError:
+                break  # the kill came in the middle of this line
+        with atomic_path(self._path) as temporary:
+            temporary.write_text("".join(line + "\n" for line in kept), encoding="utf-8")

@@ -1,0 +1,70 @@
+"""What a training run shows while it goes on: the bar, `metrics.jsonl`, Weights & Biases when asked for."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from p2l.command import progress
+from p2l.config import TrainConfig
+from p2l.run_folder import MetricsLog
+from p2l.trainer import StepResult
+
+__all__ = ["RunProgress"]
+
+
+@dataclass
+class RunProgress:
+    """Reports each step; on every rank but the first it reports nothing."""
+
+    bar: Any
+    log: MetricsLog | None
+    wandb: Any
+    started: float
+
+    @staticmethod
+    def start(config: TrainConfig, folder: Path, *, total: int, first: int, quiet: bool, is_main: bool) -> RunProgress:
+        """Open the bar and the log; the bar begins at step `first`."""
+        bar = progress(description="train", total=total, unit="step", quiet=quiet or not is_main)
+        bar.update(first)
+        log = MetricsLog(folder / "metrics.jsonl", resume_step=first) if is_main else None
+        return RunProgress(bar, log, _start_wandb(config, folder) if is_main else None, time.monotonic())
+
+    def step(self, result: StepResult, seconds: float) -> None:
+        """One optimizer step, done in `seconds`."""
+        speed = round(result.tokens / seconds, 1) if seconds > 0 else 0.0
+        self.bar.set_postfix_str(f"loss {result.loss:.4f}, {speed:,.0f} tokens/s", refresh=False)
+        self.bar.update()
+        elapsed = round(time.monotonic() - self.started, 3)
+        self._write({**asdict(result), "tokens_per_second": speed, "seconds": elapsed})
+
+    def evaluation(self, step: int, metrics: dict[str, float]) -> None:
+        """Validation metrics after `step` steps."""
+        self.bar.write(f"step {step}: validation loss {metrics['Loss']:.4f}", file=sys.stderr)
+        self._write({"step": step, **{f"validation/{name}": value for name, value in metrics.items()}})
+
+    def close(self) -> None:
+        """Close what was opened."""
+        self.bar.close()
+        if self.wandb is not None:
+            self.wandb.finish()
+
+    def _write(self, values: dict[str, float]) -> None:
+        if self.log is not None:
+            self.log.write(**values)
+        if self.wandb is not None:
+            self.wandb.log(values, step=int(values["step"]))
+
+
+def _start_wandb(config: TrainConfig, folder: Path) -> Any:
+    if config.wandb_entity is None:
+        return None
+    try:
+        import wandb
+    except ImportError:
+        print("warning: wandb_entity is set but the package wandb is not installed; not logging there", file=sys.stderr)
+        return None
+    return wandb.init(entity=config.wandb_entity, project="p2l", name=folder.name, config=config.model_dump(mode="json"))

@@ -1,0 +1,257 @@
+"""A whole offline training run: from a configuration to a folder with a trained model.
+
+Everything that can be wrong is looked at before the first process group starts; every rank comes to the same answers.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from p2l.config import TrainConfig, load_config
+from p2l.deepspeed_config import find_deepspeed_file, resolve_deepspeed
+from p2l.engine import Engine, choose_device, make_scheduler, start_processes, world_size
+from p2l.errors import ConfigError
+from p2l.model import P2LModel
+from p2l.publish import check_can_push, push
+from p2l.run_folder import TrainerState, new_run_folder, newest_checkpoint, read_state
+from p2l.run_progress import RunProgress
+from p2l.saving import save_checkpoint, save_final
+from p2l.schedule import OfflineSchedule
+from p2l.tokenizer import PromptTokenizer
+from p2l.trainer import Trainer
+from p2l.validation import summarise, validate, write_results
+from p2l.votes import VoteStore, open_votes
+
+__all__ = ["RunOptions", "train"]
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The flags of a run, beside its configuration."""
+
+    checkpoint: str | None = None
+    push_to_hf: bool = False
+    eval_steps: int | None = None
+    """Validate after every so many steps and at the end; None: never."""
+    save_steps: int | None = None
+    """Save after every so many steps; None: only at the end."""
+    quiet: bool = False
+
+
+@dataclass(frozen=True)
+class _Start:
+    """Where the weights come from."""
+
+    resume: Path | None
+    """A checkpoint of the trainer that goes on."""
+    weights: str | None
+    """A model whose weights and model list are taken over."""
+
+
+def train(config_path: str, options: RunOptions) -> Path:
+    """Train as `config_path` says and return the run's folder (every rank runs this).
+
+    Raises:
+        InputError: configuration, votes, model or checkpoint cannot be used; the message says what to change.
+    """
+    config = load_config(config_path)
+    if options.eval_steps is not None and config.val_data_path is None:
+        raise ConfigError(f"{config_path}: key 'val_data_path' is missing; add it, or train with --no-eval")
+    device = choose_device(config.device)
+    deepspeed_config, precision = resolve_deepspeed(
+        config,
+        find_deepspeed_file(config, config_path),
+        world_size=world_size(),
+        on_gpu=device.type == "cuda",
+        gpu_has_bfloat16=device.type == "cuda" and torch.cuda.is_bf16_supported(),
+    )
+    if options.push_to_hf:
+        check_can_push(config.repo_id)
+    start = _find_start(options.checkpoint)
+    tokenizer, model, votes = _load_parts(config, start, getattr(torch, precision))
+    validation = _open_validation(config, votes) if options.eval_steps is not None else None
+    schedule = _schedule(config, votes)
+    scheduler = None if "scheduler" in deepspeed_config else make_scheduler(config, schedule.total_steps)
+    start_processes(device)
+    _prepare(model, config, device)
+    engine = Engine(model, deepspeed_config, device, scheduler)
+    trainer = _trainer(config, engine, tokenizer, votes, schedule)
+    folder = _run_folder(engine, config, start)
+    _loop(config, options, trainer, folder, start, validation)
+    _finish(config, options, trainer, folder, validation)
+    return folder
+
+
+def _find_start(checkpoint: str | None) -> _Start:
+    if checkpoint is None:
+        return _Start(None, None)
+    resume = newest_checkpoint(Path(checkpoint).expanduser())
+    return _Start(resume, None) if resume else _Start(None, checkpoint)
+
+
+def _load_parts(
+    config: TrainConfig, start: _Start, dtype: torch.dtype
+) -> tuple[PromptTokenizer, P2LModel, VoteStore]:
+    weights = str(start.resume) if start.resume else start.weights
+    tokenizer = PromptTokenizer.from_pretrained(
+        weights or config.pretrain_model_name,
+        chat_template=config.chat_template,
+        max_length=config.max_length,
+        cls_token_if_none=config.cls_token_if_none,
+        pad_token_if_none=config.pad_token_if_none,
+    )
+    kinds = {"model_type": config.model_type, "head_type": config.head_type, "loss_type": config.loss_type}
+    if weights:
+        model = P2LModel.from_pretrained(weights, **kinds, dtype=dtype)
+        return tokenizer, model, _open_train(config, model.model_list)
+    votes = _open_train(config, None)
+    model = P2LModel.create(
+        config.pretrain_model_name,
+        **kinds,
+        model_list=votes.model_list,
+        tokenizer=tokenizer,
+        init_type=config.init_type,
+        linear_head_downsize_factor=config.linear_head_downsize_factor,
+        head_config=config.head_config,
+        dtype=dtype,
+        seed=config.seed,
+    )
+    return tokenizer, model, votes
+
+
+def _open_train(config: TrainConfig, model_list: list[str] | None) -> VoteStore:
+    votes = open_votes(
+        config.train_data_path, split="train", model_list=model_list, from_disk=config.load_train_data_from_disk
+    )
+    if config.weighted_loss and not votes.has_weights:
+        raise ConfigError(f"{config.train_data_path}: weighted_loss needs a column 'weight'; add it or switch it off")
+    if votes.is_time_sorted and not config.shuffle:
+        print(
+            "warning: votes are sorted by time and used in that order; this is how a model forgets its oldest votes "
+            "(set 'shuffle: true', or train online)",
+            file=sys.stderr,
+        )
+    return votes
+
+
+def _open_validation(config: TrainConfig, votes: VoteStore) -> VoteStore:
+    assert config.val_data_path is not None
+    validation = open_votes(
+        config.val_data_path,
+        split="val" if config.val_data_path == config.train_data_path else "train",
+        model_list=votes.model_list,
+        drop_unknown=config.drop_unknown_models,
+        from_disk=config.load_val_data_from_disk,
+    )
+    if validation.dropped:
+        print(f"{config.val_data_path}: dropped {validation.dropped} votes on models not trained on", file=sys.stderr)
+    return validation
+
+
+def _schedule(config: TrainConfig, votes: VoteStore) -> OfflineSchedule:
+    return OfflineSchedule(
+        num_votes=len(votes),
+        global_batch=config.batch_size * config.gradient_accumulation_steps * world_size(),
+        epochs=config.num_train_epochs,
+        shuffle=config.shuffle,
+        seed=config.seed,
+    )
+
+
+def _prepare(model: P2LModel, config: TrainConfig, device: torch.device) -> None:
+    if config.train_head_only:
+        model.freeze_transformer()
+    wanted = config.gradient_checkpointing
+    if wanted or (wanted is None and device.type == "cuda"):
+        model.gradient_checkpointing_enable()
+    model.train()
+
+
+def _trainer(
+    config: TrainConfig, engine: Engine, tokenizer: PromptTokenizer, votes: VoteStore, schedule: OfflineSchedule
+) -> Trainer:
+    return Trainer(
+        engine=engine,
+        tokenizer=tokenizer,
+        votes=votes,
+        schedule=schedule,
+        likelihood=engine.model.likelihood,
+        batch_size=config.batch_size,
+        weighted=config.weighted_loss,
+        reweight_scale=config.reweight_scale,
+        seed=config.seed,
+    )
+
+
+def _run_folder(engine: Engine, config: TrainConfig, start: _Start) -> Path:
+    if start.resume is not None:
+        return start.resume.parent
+    folder = new_run_folder(config.output_dir, config.run_name) if engine.is_main else None
+    return Path(engine.broadcast(folder))
+
+
+def _state(trainer: Trainer, config: TrainConfig, step: int) -> TrainerState:
+    return TrainerState(
+        step=step,
+        num_votes=len(trainer.votes),
+        global_batch=config.batch_size * config.gradient_accumulation_steps * trainer.engine.world_size,
+        world_size=trainer.engine.world_size,
+        shuffle=config.shuffle,
+        seed=config.seed,
+    )
+
+
+def _loop(
+    config: TrainConfig,
+    options: RunOptions,
+    trainer: Trainer,
+    folder: Path,
+    start: _Start,
+    validation: VoteStore | None,
+) -> None:
+    first = _resume(trainer, config, start.resume) if start.resume else 0
+    total = trainer.schedule.total_steps
+    shown = RunProgress.start(
+        config, folder, total=total, first=first, quiet=options.quiet, is_main=trainer.engine.is_main
+    )
+    before = time.monotonic()
+    for result in trainer.steps(first):
+        shown.step(result, time.monotonic() - before)
+        done = result.step
+        if options.save_steps and done % options.save_steps == 0:
+            save_checkpoint(trainer, config, folder / f"checkpoint-{done}", _state(trainer, config, done))
+        if validation is not None and options.eval_steps and done % options.eval_steps == 0 and done < total:
+            predictions = validate(trainer.engine, trainer.tokenizer, validation, trainer.batch_size)
+            if predictions is not None:
+                shown.evaluation(done, summarise(predictions, validation, trainer.likelihood))
+        before = time.monotonic()
+    shown.close()
+
+
+def _resume(trainer: Trainer, config: TrainConfig, checkpoint: Path) -> int:
+    state = read_state(checkpoint)
+    state.check_continues(_state(trainer, config, state.step), checkpoint)
+    trainer.engine.load(checkpoint)
+    if trainer.engine.is_main:
+        print(f"resuming from {checkpoint} after step {state.step}", file=sys.stderr)
+    return state.step
+
+
+def _finish(
+    config: TrainConfig, options: RunOptions, trainer: Trainer, folder: Path, validation: VoteStore | None
+) -> None:
+    save_final(trainer, config, folder)
+    if validation is not None:
+        predictions = validate(trainer.engine, trainer.tokenizer, validation, trainer.batch_size)
+        if predictions is not None:
+            write_results(folder, predictions, validation, trainer.likelihood)
+    if trainer.engine.is_main:
+        print(f"trained model: {folder}", file=sys.stderr if options.quiet else sys.stdout)
+        if options.push_to_hf:
+            push(folder, config.repo_id)
+    trainer.engine.barrier()

@@ -1,0 +1,7 @@
+"""`deepspeed train.py ...`, the older way to start training, hands over to p2l.train."""
+
+from p2l.command import run
+from p2l.train import main
+
+if __name__ == "__main__":
+    run(main)
