@@ -1,0 +1,120 @@
+"""Shared fixtures: small votes, a small backbone, commands run as a user runs them."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+MODELS = ("ant", "bee", "cat", "dog")
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test may reach a hub, and none inherits a launcher's variables."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="session")
+def command() -> Command:
+    """Run a command line in the root of the checkout; text in, text out."""
+
+    def run(*words: str | Path, cwd: Path = ROOT, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **(env or {})}
+        environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+        line = [sys.executable if word == "python" else str(word) for word in words]
+        return subprocess.run(line, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+
+    return run
+
+
+def write_votes(path: Path, rows: Sequence[dict[str, object]]) -> Path:
+    """A JSON-lines file of votes."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def vote_rows(count: int, *, seed: int = 0) -> list[dict[str, object]]:
+    """Votes whose winner depends on the prompt: sums favour the first model, poems the last."""
+    import numpy as np
+
+    rng = np.random.default_rng(seed)
+    rows: list[dict[str, object]] = []
+    for number in range(count):
+        a, b = rng.choice(len(MODELS), size=2, replace=False)
+        is_sum = bool(rng.integers(2))
+        better = min(a, b) if is_sum else max(a, b)
+        winner = "model_a" if better == a else "model_b"
+        if number % 7 == 0:
+            winner = "tie" if number % 2 else "tie (bothbad)"
+        text = f"what is {rng.integers(99)} plus {rng.integers(99)}" if is_sum else f"write a poem about {MODELS[b]}s"
+        row = {"prompt": text, "model_a": MODELS[a], "model_b": MODELS[b], "winner": winner, "weight": 1.0 + number % 3}
+        rows.append(row | {"question_id": str(number)})
+    return rows
+
+
+@pytest.fixture(scope="session")
+def votes_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """120 votes on four models."""
+    return write_votes(tmp_path_factory.mktemp("votes") / "votes.jsonl", vote_rows(120))
+
+
+@pytest.fixture(scope="session")
+def validation_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """40 other votes on the same models."""
+    return write_votes(tmp_path_factory.mktemp("votes") / "validation.jsonl", vote_rows(40, seed=1))
+
+
+@pytest.fixture(scope="session")
+def backbone(tmp_path_factory: pytest.TempPathFactory, votes_file: Path) -> Path:
+    """A tiny qwen2 with a tokenizer trained on the votes."""
+    from p2l.scratch import main
+
+    folder = tmp_path_factory.mktemp("backbone") / "tiny-qwen2"
+    flags = "--model-type qwen2 --vocab-size 300 --hidden-size 16 --layers 1 --heads 2 --max-positions 128 --quiet"
+    main([*flags.split(), "--votes", str(votes_file), "--output", str(folder)])
+    return folder
+
+
+Configure = Callable[..., Path]
+
+
+@pytest.fixture
+def configure(tmp_path: Path, votes_file: Path, validation_file: Path, backbone: Path) -> Configure:
+    """Write a training configuration, the tiny one with `changes`, and return its path."""
+
+    def write(name: str = "config.yaml", *, zero: dict[str, object] | None = None, **changes: object) -> Path:
+        engine = {"zero_optimization": {"stage": 0}, "bf16": {"enabled": "auto"}} | (zero or {})
+        (tmp_path / "ds.json").write_text(json.dumps(engine), encoding="utf-8")
+        settings: dict[str, object] = {
+            "proj_name": "run",
+            "output_dir": str(tmp_path / "out"),
+            "train_data_path": str(votes_file),
+            "val_data_path": str(validation_file),
+            "pretrain_model_name": str(backbone),
+            "model_type": "qwen2",
+            "head_type": "rk",
+            "loss_type": "grk",
+            "learning_rate": 3e-3,
+            "adam_epsilon": 1e-8,
+            "batch_size": 4,
+            "gradient_accumulation_steps": 4,
+            "max_length": 64,
+            "deepspeed_config_path": "ds.json",
+            "device": "cpu",
+        }
+        settings = {key: value for key, value in (settings | changes).items() if value is not None}
+        path = tmp_path / name
+        path.write_text(yaml.safe_dump(settings), encoding="utf-8")
+        return path
+
+    return write

@@ -1,0 +1,98 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from p2l.config import TrainConfig
+from p2l.deepspeed_config import find_deepspeed_file, resolve_deepspeed
+from p2l.errors import ConfigError
+
+
+def config(**changes: Any) -> TrainConfig:
+    settings: dict[str, Any] = {
+        "output_dir": "out",
+        "train_data_path": "v.csv",
+        "pretrain_model_name": "m",
+        "model_type": "qwen2",
+        "head_type": "rk",
+        "loss_type": "grk",
+        "max_length": 64,
+        "learning_rate": 1e-3,
+        "adam_epsilon": 1e-8,
+        "batch_size": 4,
+        "gradient_accumulation_steps": 8,
+        "deepspeed_config_path": "ds.json",
+    }
+    return TrainConfig(**(settings | changes))
+
+
+def resolve(
+    tmp_path: Path, file: object, *, on_gpu: bool = False, world_size: int = 2, **changes: Any
+) -> tuple[dict[str, Any], str]:
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps(file), encoding="utf-8")
+    return resolve_deepspeed(config(**changes), path, world_size=world_size, on_gpu=on_gpu)
+
+
+def test_every_auto_is_resolved(tmp_path: Path) -> None:
+    file = {
+        "train_micro_batch_size_per_gpu": "auto",
+        "gradient_accumulation_steps": "auto",
+        "train_batch_size": "auto",
+        "gradient_clipping": "auto",
+        "bf16": {"enabled": "auto"},
+        "zero_optimization": {"stage": 2, "reduce_bucket_size": "auto"},
+        "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto"}},
+        "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 5, "warmup_min_lr": "auto"}},
+    }
+    resolved, precision = resolve(tmp_path, file)
+    assert "auto" not in json.dumps(resolved)
+    assert precision == "float32"
+    assert resolved["optimizer"]["params"]["lr"] == 1e-3
+    assert resolved["zero_optimization"] == {"stage": 2}
+    assert resolved["gradient_clipping"] == 1.0
+
+
+def test_a_cpu_needs_no_compiled_optimizer_and_a_gpu_gets_deepspeeds(tmp_path: Path) -> None:
+    assert resolve(tmp_path, {})[0]["optimizer"]["params"]["torch_adam"] is True
+    assert "torch_adam" not in resolve(tmp_path, {}, on_gpu=True)[0]["optimizer"]["params"]
+
+
+def test_auto_precision_is_bfloat16_on_a_gpu_only(tmp_path: Path) -> None:
+    auto = {"bf16": {"enabled": "auto"}}
+    assert resolve(tmp_path, auto)[1] == "float32"
+    assert resolve(tmp_path, auto, on_gpu=True)[1] == "bfloat16"
+    assert resolve(tmp_path, auto, dtype="bfloat16")[1] == "bfloat16"
+    assert resolve(tmp_path, {}, dtype="bfloat16")[0]["bf16"] == {"enabled": True}
+
+
+@pytest.mark.parametrize(
+    ("file", "changes", "names"),
+    [
+        ({"train_micro_batch_size_per_gpu": 8}, {}, ["train_micro_batch_size_per_gpu", "8", "4"]),
+        ({"train_batch_size": 32}, {}, ["train_batch_size", "32", "64"]),
+        ({"gradient_accumulation_steps": 1}, {}, ["gradient_accumulation_steps"]),
+        ({"optimizer": {"type": "AdamW", "params": {"lr": 0.5}}}, {}, ["lr", "0.5", "0.001"]),
+        ({"gradient_clipping": 2.0}, {"max_grad_norm": 1.0}, ["gradient_clipping"]),
+        ({"bf16": {"enabled": True}}, {"dtype": "float32"}, ["bf16"]),
+        ({"fp16": {"enabled": True}}, {}, ["fp16", "bf16"]),
+        ({"scheduler": {"type": "WarmupLR"}}, {"lr_schedule": "cosine"}, ["scheduler"]),
+        ({"aio": {"block_size": "auto"}}, {}, ["aio.block_size"]),
+        (["list"], {}, ["object"]),
+    ],
+)
+def test_a_file_that_contradicts_the_configuration_is_refused(
+    tmp_path: Path, file: object, changes: dict[str, Any], names: list[str]
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve(tmp_path, file, **changes)
+    for name in [*names, "ds.json"]:
+        assert name in str(caught.value)
+
+
+def test_the_file_is_found_beside_the_configuration(tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text("{}", encoding="utf-8")
+    assert find_deepspeed_file(config(), tmp_path / "train.yaml") == tmp_path / "ds.json"
+    with pytest.raises(ConfigError, match="deepspeed_config_path"):
+        find_deepspeed_file(config(deepspeed_config_path="none.json"), tmp_path / "train.yaml")
