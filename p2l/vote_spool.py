@@ -1,0 +1,178 @@
+"""Votes on disk: rows as Arrow batches and numbers as fixed records, both memory-mapped.
+
+The files have no name: they are deleted while open (in TMPDIR, else the system's folder for temporary files), so that
+their space is free again at `close`, at exit, and after a kill. A batch whose columns differ from those before it (JSON
+lines may change as they go) starts a new segment; what is read is brought to the common type.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import tempfile
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from p2l.errors import VoteError
+
+__all__ = ["RecordFile", "RowFile", "as_type", "common_schema", "common_type"]
+
+
+class RecordFile:
+    """An array of fixed records that is appended to, then mapped."""
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        self._file = tempfile.TemporaryFile(prefix="p2l-votes-")  # noqa: SIM115 - lives as long as this object
+        self._dtype = dtype
+
+    def append(self, records: np.ndarray[Any, Any]) -> None:
+        """Write records of this file's dtype at the end.
+
+        Raises:
+            VoteError: the disk is full.
+        """
+        try:
+            self._file.write(records.tobytes())
+        except OSError as error:
+            raise disk_full(error) from error
+
+    def mapped(self) -> np.ndarray[Any, Any]:
+        """All records, read from disk as they are touched."""
+        self._file.flush()
+        size = self._file.seek(0, 2)
+        if not size:
+            return np.empty(0, dtype=self._dtype)
+        return np.frombuffer(mmap.mmap(self._file.fileno(), size, access=mmap.ACCESS_READ), dtype=self._dtype)
+
+    def close(self) -> None:
+        """Free the space; maps that are still in use stay valid until they go."""
+        self._file.close()
+
+
+class _Segment(NamedTuple):
+    file: Any
+    reader: Any  # pyarrow.ipc.RecordBatchFileReader
+
+
+class RowFile:
+    """Rows as Arrow batches: append all, `finish`, then take any."""
+
+    def __init__(self) -> None:
+        self._segments: list[_Segment] = []
+        self._writer: Any = None
+        self._writer_schema: Any = None
+        self._file: Any = None
+        self._starts = [0]  # first row of each batch, and the number of rows
+        self._where: list[tuple[int, int]] = []  # (segment, batch within it)
+        self._cache: dict[int, Any] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    @property
+    def schemas(self) -> list[Any]:
+        """Schema of each segment."""
+        return [segment.reader.schema for segment in self._segments]
+
+    def append(self, batch: Any) -> None:
+        """Write a batch at the end.
+
+        Raises:
+            VoteError: the disk is full.
+        """
+        try:
+            if self._writer is None or self._writer_schema != batch.schema:
+                self._finish_segment()
+                self._file = tempfile.TemporaryFile(prefix="p2l-votes-")  # noqa: SIM115 - lives as long as this object
+                self._writer_schema = batch.schema
+                self._writer = pa.ipc.new_file(self._file, batch.schema)
+            self._writer.write_batch(batch)
+        except OSError as error:
+            raise disk_full(error) from error
+        self._where.append((len(self._segments), self._count))
+        self._count += 1
+        self._starts.append(self._starts[-1] + len(batch))
+
+    def _finish_segment(self) -> None:
+        if self._writer is None:
+            return
+        self._writer.close()
+        self._file.flush()
+        mapped = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._segments.append(_Segment(self._file, pa.ipc.open_file(pa.BufferReader(pa.py_buffer(mapped)))))
+        self._writer, self._count = None, 0
+
+    def finish(self) -> None:
+        """End writing."""
+        try:
+            self._finish_segment()
+        except OSError as error:
+            raise disk_full(error) from error
+
+    def batch(self, number: int) -> Any:
+        """One batch, mapped."""
+        if number not in self._cache:
+            segment, within = self._where[number]
+            self._cache[number] = self._segments[segment].reader.get_batch(within)
+        return self._cache[number]
+
+    def batches(self) -> Iterator[Any]:
+        """All batches in order."""
+        return (self.batch(number) for number in range(len(self._where)))
+
+    def locate(self, row: int) -> tuple[int, int]:
+        """Number of the batch that holds a row, and its position there."""
+        number = bisect_right(self._starts, row) - 1
+        return number, row - self._starts[number]
+
+    def close(self) -> None:
+        """Free the space."""
+        self._cache.clear()
+        for segment in self._segments:
+            segment.file.close()
+        self._segments.clear()
+
+
+def disk_full(error: OSError) -> VoteError:
+    """The error for temporary files that cannot be written."""
+    return VoteError(
+        f"{tempfile.gettempdir()}: votes cannot be spooled there: {error.strerror or error}; "
+        "set TMPDIR to a folder with more room"
+    )
+
+
+def common_schema(schemas: Sequence[Any]) -> Any:
+    """One schema that holds the columns of all."""
+    kinds: dict[str, list[Any]] = {}
+    for schema in schemas:
+        for field in schema:
+            kinds.setdefault(field.name, []).append(field.type)
+    return pa.schema([(name, common_type(found)) for name, found in kinds.items()])
+
+
+def common_type(kinds: Sequence[Any]) -> Any:
+    """A type that values of all `kinds` fit; text where nothing narrower does."""
+    distinct = list(dict.fromkeys(kinds))
+    if len(distinct) == 1:
+        return distinct[0]
+    try:
+        schemas = [pa.schema([("column", kind)]) for kind in distinct]
+        return pa.unify_schemas(schemas, promote_options="permissive").field("column").type
+    except pa.ArrowException:
+        return pa.string()
+
+
+def as_type(column: Any, kind: Any) -> Any:
+    """Cast a column to a common type; what no cast takes becomes JSON text."""
+    if column.type == kind:
+        return column
+    try:
+        return column.cast(kind)
+    except pa.ArrowException:
+        texts = [v if v is None or isinstance(v, str) else json.dumps(v, default=str) for v in column.to_pylist()]
+        return pa.array(texts, pa.string())
