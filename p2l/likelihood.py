@@ -4,8 +4,8 @@ The only place where their formulas live. Training, metrics, aggregation and rou
 torch tensors, through one text. With d = coef_a - coef_b, a = exp(coef_a), b = exp(coef_b):
 
     bt, bt-tie       P(win) = sigmoid(d); under bt-tie a tie counts as half a win and half a loss, under bt not at all
-    rk               h = max(10 log(1 + exp((eta - 22.5) / 10)), 0.02); P(win) = sigmoid(d - h), P(loss) = sigmoid(-d - h),
-                     P(tie) = (e^2h - 1) P(win) P(loss)
+    rk               h = max(10 log(1 + exp((eta - 22.5) / 10)), 0.02); P(win) = sigmoid(d - h),
+                     P(loss) = sigmoid(-d - h), P(tie) = (e^2h - 1) P(win) P(loss)
     grk, ba          D_a = a + t b + g, D_b = b + t a + g, D_0 = a + b + g; P(win) = a / D_a, P(loss) = b / D_b,
                      P(bothbad) = g / D_0, P(tie) = a b (t - 1) (D_a + D_b) / (D_a D_b D_0),
                      with t = exp(eta) + 1.000001 and g = 1 (grk), or t = exp(eta) + 1.02 and g = exp(gamma) (ba)
@@ -93,7 +93,7 @@ class Likelihood:
         Raises:
             ConfigError: a parameter that it needs (eta, gamma) is None.
         """
-        xp, (a, b, eta, gamma) = self._inputs(coef_a, coef_b, eta, gamma)
+        xp, (a, b, eta, gamma) = prepare(*self.needed(coef_a, coef_b, eta, gamma))
         terms = self.log_terms(xp, a, b, eta, gamma)
         return xp.stack(np.broadcast_arrays(*terms) if xp is np else xp.broadcast_tensors(*terms), -1)
 
@@ -104,7 +104,7 @@ class Likelihood:
         `probs(coefs[:, :, None], coefs[:, None, :], eta[:, None, None])`, cost M exponentials per prompt, not M^2.
         Outcomes lie in memory one after the other: `probs(...)[..., k]` is contiguous.
         """
-        xp, inputs = self._inputs(coef_a, coef_b, eta, gamma)
+        xp, inputs = prepare(*self.needed(coef_a, coef_b, eta, gamma))
         if xp is not np or self.prob_terms is None:
             return xp.exp(self.log_probs(coef_a, coef_b, eta, gamma))
         given = [value for value in inputs if value is not None]
@@ -129,13 +129,18 @@ class Likelihood:
 
         return derivatives(self, coef_a, coef_b, eta, gamma)
 
-    def _inputs(self, coef_a: Any, coef_b: Any, eta: Any, gamma: Any) -> tuple[Any, list[Any]]:
+    def needed(self, coef_a: Any, coef_b: Any, eta: Any, gamma: Any) -> tuple[Any, Any, Any, Any]:
+        """The inputs, with None for the parameters that this likelihood does not have.
+
+        Raises:
+            ConfigError: a parameter that it needs is None.
+        """
         given = {"eta": eta, "gamma": gamma}
         for name in self.parameters:
             if given[name] is None:
                 raise ConfigError(f"likelihood {self.name} needs {name}, which head {self.head} supplies")
-        used = [given[name] if name in self.parameters else None for name in given]
-        return prepare(coef_a, coef_b, *used)
+        eta, gamma = (value if name in self.parameters else None for name, value in given.items())
+        return coef_a, coef_b, eta, gamma
 
 
 def register(
@@ -198,7 +203,7 @@ def check_pair(head_type: str, loss_type: str) -> None:
     """Check that a head supplies what a loss needs, and nothing that the loss would leave untrained.
 
     Raises:
-        ConfigError: they cannot go together; the message says which losses go with the head, and which head with the loss.
+        ConfigError: they cannot go together; the message says which losses go with the head, which head with the loss.
     """
     likelihood, allowed = get(loss_type), losses_for_head(head_type)
     if likelihood.evaluation_only:
@@ -297,7 +302,7 @@ def mean_loss(
     return (losses * mask).sum() / mask.sum()
 
 
-# The formulas. Log-probabilities take (namespace, coef_a, coef_b, eta, gamma), fast probabilities exp(coef_a), exp(coef_b).
+# The formulas. Log-probabilities take (namespace, coef_a, coef_b, eta, gamma), probabilities exp(coef_a), exp(coef_b).
 
 
 def _bt_probs(a: Array, b: Array, _eta: Array, _gamma: Array) -> Terms:
@@ -339,7 +344,8 @@ def _grounded(xp: Any, a: Array, b: Array, eta: Array, g: Array, excess: float) 
     loss = -softplus(xp, xp.logaddexp(log_t + d, above_b))
     both = xp.logaddexp(-above_a, -above_b)
     bothbad, rest = -softplus(xp, both), -softplus(xp, -both)
-    # P(tie) = (t-1)/t * (2/t + (t-1)/t P(rest)) / (D_a D_b / (a b t^2)); each factor is at most 1, at most 2, at least 1.
+    # P(tie) = (t-1)/t (2/t + (t-1)/t P(rest)) / (D_a D_b / (a b t^2)): factors at most 1, at most 2, at least 1,
+    # so that the logarithms cannot be large and cancel.
     keep = -softplus(xp, -logaddexp(xp, eta, math.log(excess)))
     ground = xp.logaddexp(above_a, above_b) + (softplus(xp, -log_t) - log_t)
     crowd = xp.logaddexp(
