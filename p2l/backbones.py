@@ -1,0 +1,189 @@
+"""Which text backbones can carry a head.
+
+A backbone turns a batch into one hidden state per prompt. A transformer of Hugging Face registers in one line,
+
+    register(transformer("gemma2"))
+
+where the name is the `model_type` of its config.json; anything else brings its own `Backbone`.
+
+Shapes: B prompts, T tokens, D hidden, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from p2l.checkpoint import read_json, weight_files
+from p2l.command import nearest
+from p2l.errors import CheckpointError, ConfigError
+
+__all__ = ["BACKBONES", "Backbone", "get", "grow", "no_init", "register", "transformer"]
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """How a family of text models is loaded and read."""
+
+    name: str
+    pretrained: Callable[[Path, torch.dtype], nn.Module]
+    """A folder's weights; the module has `config` with `hidden_size` and `to_dict()`."""
+    empty: Callable[[Path, torch.dtype], nn.Module]
+    """The architecture of a folder's config.json, its weights still to be loaded."""
+    encode: Callable[[nn.Module, Mapping[str, Tensor]], Tensor]
+    """A collated batch -> hidden states (B, D) that the head reads."""
+    learned_positions: bool = False
+    """Whether it knows no position beyond `max_position_embeddings`."""
+
+
+BACKBONES: dict[str, Backbone] = {}
+
+
+def register(backbone: Backbone) -> Backbone:
+    """Make a backbone known under its name."""
+    BACKBONES[backbone.name] = backbone
+    return backbone
+
+
+def get(name: str) -> Backbone:
+    """The backbone of a model type.
+
+    Raises:
+        ConfigError: no such backbone.
+    """
+    if name == "tfidf":
+        import p2l.tfidf  # noqa: F401 (registers itself)
+    if name not in BACKBONES:
+        known = ", ".join(sorted({*BACKBONES, "tfidf"}))
+        raise ConfigError(f"model_type {name!r} is unknown{nearest(name, BACKBONES)}; use one of {known}")
+    return BACKBONES[name]
+
+
+def transformer(name: str, *, learned_positions: bool = False, **options: Any) -> Backbone:
+    """The backbone of a transformers text model; `options` go to its constructor."""
+
+    def pretrained(folder: Path, dtype: torch.dtype) -> nn.Module:
+        from transformers import AutoModel
+
+        weight_files(folder)
+        with _quiet():
+            model, report = AutoModel.from_pretrained(
+                str(folder),
+                config=_config(folder, name),
+                use_safetensors=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+                **_dtype_option(dtype),
+                **options,
+            )
+        if missing := sorted(report["missing_keys"]):
+            raise CheckpointError(f"{folder}: its weights are not those of a {name} model: {missing[0]} is missing")
+        return model
+
+    def empty(folder: Path, dtype: torch.dtype) -> nn.Module:
+        from transformers import AutoModel
+
+        config = _config(folder, name)
+        with no_init():
+            model = AutoModel.from_config(config, trust_remote_code=False, **_dtype_option(dtype), **options)
+        return model
+
+    return Backbone(name, pretrained, empty, _state_at_cls, learned_positions)
+
+
+def grow(model: nn.Module, added_ids: tuple[int, ...]) -> None:
+    """Give every added token an embedding: the mean of the rows of the tokens that were there before.
+
+    The mean keeps a new token as unremarkable as an average word. Rows are appended only where the matrix has no
+    spare ones (many published models do).
+    """
+    if not added_ids:
+        return
+    embeddings: nn.Embedding = model.get_input_embeddings()  # type: ignore[operator]
+    if max(added_ids) >= embeddings.num_embeddings:
+        model.resize_token_embeddings(max(added_ids) + 1, mean_resizing=False)  # type: ignore[operator]
+        embeddings = model.get_input_embeddings()  # type: ignore[operator]
+    with torch.no_grad():
+        rows = torch.tensor(added_ids)
+        embeddings.weight[rows] = embeddings.weight[: min(added_ids)].float().mean(0).to(embeddings.weight.dtype)
+
+
+class _NoInit(TorchFunctionMode):
+    """Skips whatever fills a tensor with starting values."""
+
+    _fills = frozenset({"normal_", "uniform_", "trunc_normal_", "erfinv_", "kaiming_uniform_", "bernoulli_"})
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Return the tensor as it is instead of drawing values for it."""
+        if getattr(func, "__name__", "") in self._fills and (args or kwargs):
+            return args[0] if args else (kwargs or {})["tensor"]
+        return func(*args, **(kwargs or {}))
+
+
+@contextlib.contextmanager
+def no_init() -> Iterator[None]:
+    """Modules made inside get memory but no random values: their weights are about to be loaded."""
+    with _NoInit():
+        yield
+
+
+def _state_at_cls(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+    """Hidden states (B, D) at the last token of each prompt, which is the CLS."""
+    mask = batch["attention_mask"]
+    states = model(input_ids=batch["input_ids"], attention_mask=mask).last_hidden_state
+    last = mask.sum(1) - 1
+    picked: Tensor = states[torch.arange(len(last), device=states.device), last]
+    return picked
+
+
+def _config(folder: Path, name: str) -> Any:
+    from transformers import AutoConfig
+
+    found = read_json(folder / "config.json").get("model_type")
+    if found != name:
+        raise CheckpointError(f"{folder}: config.json says model_type {found!r}, asked for {name!r}")
+    try:
+        config = AutoConfig.from_pretrained(str(folder), trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{folder}: config.json cannot be used: {error}") from error
+    config.use_cache = False
+    return config
+
+
+def _dtype_option(dtype: torch.dtype) -> dict[str, torch.dtype]:
+    """transformers renamed the argument in 4.56."""
+    import transformers
+
+    major, minor = (int(part) for part in transformers.__version__.split(".")[:2])
+    return {"dtype" if (major, minor) >= (4, 56) else "torch_dtype": dtype}
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """No progress bar and no report on unused weights: a backbone leaves its generation head behind on purpose."""
+    from transformers.utils import logging
+
+    level = logging.get_verbosity()
+    bars = logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+for _name in ("qwen2", "qwen3", "llama", "modernbert"):
+    register(transformer(_name))
+register(transformer("bert", learned_positions=True, add_pooling_layer=False))

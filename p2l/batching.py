@@ -1,0 +1,75 @@
+"""From encoded prompts to tensors, and which prompts share a batch.
+
+`collate` is the one place that knows how prompts lie side by side in memory, so that another layout changes
+only this file and the backbone that reads it.
+
+Shapes: B prompts, T tokens of the longest prompt, F features of all prompts together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from p2l.tokenizer import Encoding
+
+__all__ = ["Batch", "collate", "plan_batches", "to_device"]
+
+Batch = dict[str, Tensor]
+
+
+def collate(encodings: Sequence[Encoding], pad_token_id: int) -> Batch:
+    """The tensors of one batch.
+
+    Token ids give `input_ids` (B, T) padded on the right, and `attention_mask` (B, T). Weighted features give flat
+    `input_ids` (F,), `values` (F,) float32 and `offsets` (B,), where each prompt starts.
+    """
+    if encodings and encodings[0].values is not None:
+        return _collate_features(encodings)
+    return _collate_tokens(encodings, pad_token_id)
+
+
+def to_device(batch: Batch, device: torch.device | str) -> Batch:
+    """The same batch on `device`."""
+    return {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
+
+
+def plan_batches(lengths: Sequence[int], *, max_tokens: int, max_rows: int) -> list[list[int]]:
+    """Row numbers by batch: longest first, at most `max_rows` rows and `max_tokens` padded tokens each.
+
+    A row longer than `max_tokens` gets a batch of its own. Rows of equal length keep their order.
+    """
+    batches: list[list[int]] = []
+    width = 0
+    for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
+        if not batches or len(batches[-1]) >= max_rows or (len(batches[-1]) + 1) * width > max_tokens:
+            batches.append([])
+            width = lengths[row]
+        batches[-1].append(row)
+    return batches
+
+
+def _collate_tokens(encodings: Sequence[Encoding], pad_token_id: int) -> Batch:
+    longest = max((len(encoding.ids) for encoding in encodings), default=0)
+    ids = np.full((len(encodings), longest), pad_token_id, dtype=np.int64)
+    mask = np.zeros((len(encodings), longest), dtype=np.int64)
+    for row, encoding in enumerate(encodings):
+        ids[row, : len(encoding.ids)] = encoding.ids
+        mask[row, : len(encoding.ids)] = 1
+    return {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(mask)}
+
+
+def _collate_features(encodings: Sequence[Encoding]) -> Batch:
+    sizes = [len(encoding.ids) for encoding in encodings]
+    offsets = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
+    values = [encoding.values for encoding in encodings if encoding.values is not None]
+    return {
+        "input_ids": torch.from_numpy(np.concatenate([encoding.ids for encoding in encodings])),
+        "values": torch.from_numpy(np.concatenate(values)),
+        "offsets": torch.from_numpy(offsets),
+    }

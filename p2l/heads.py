@@ -1,0 +1,210 @@
+"""Coefficient heads: from the hidden state of a prompt to one coefficient per model, and eta and gamma where needed.
+
+    coefs = W h + c,    eta = w_eta h + c_eta,    gamma = w_gamma h + c_gamma
+
+Weights keep the dtype of the model; the products are taken in float32, because differences of coefficients decide
+and bfloat16 keeps three digits. Weight names are those of published models: `head`, `eta_head`, `gamma_head`.
+
+Shapes: B prompts, M models, D hidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from p2l.command import nearest
+from p2l.errors import ConfigError
+
+__all__ = ["HEADS", "INIT_TYPES", "BAHead", "BTHead", "HeadOutput", "RKHead", "build", "get", "initialise", "register"]
+
+HEAD_CONFIG_KEYS = ("eta_dim", "eta_downsize")
+TINY_STD = 1e-3
+
+HeadClass = TypeVar("HeadClass", bound="type[BTHead]")
+
+
+class HeadOutput(NamedTuple):
+    """Float32 coefs (B, M), and eta (B,) and gamma (B,) of the heads that have them."""
+
+    coefs: Tensor
+    eta: Tensor | None
+    gamma: Tensor | None
+
+
+class Float32Linear(nn.Linear):
+    """A linear layer whose product is float32, whatever the dtype of its weights and input."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, in) -> (B, out) float32."""
+        bias = None if self.bias is None else self.bias.float()
+        return F.linear(x.float(), self.weight.float(), bias)
+
+
+class BTHead(nn.Module):
+    """Coefficients alone."""
+
+    has_eta = False
+    has_gamma = False
+
+    def __init__(
+        self, hidden: int, num_models: int, *, downsize_factor: int | None = None, eta_width: int | None = None
+    ) -> None:
+        """Make the layers.
+
+        Args:
+            hidden: D, the width of the hidden state.
+            num_models: M, the number of coefficients.
+            downsize_factor: low-rank coefficients of inner width M // factor.
+            eta_width: inner width of a two-layer eta head; None for a linear one.
+        """
+        super().__init__()
+        self.head = _coefficient_layer(hidden, num_models, downsize_factor)
+        if self.has_eta:
+            self.eta_head = _scalar_layer(hidden, eta_width)
+        if self.has_gamma:
+            self.gamma_head = Float32Linear(hidden, 1)
+
+    def forward(self, hidden_BD: Tensor) -> HeadOutput:
+        """(B, D) -> float32 coefs (B, M), eta (B,), gamma (B,)."""
+        eta = self.eta_head(hidden_BD).squeeze(-1) if self.has_eta else None
+        gamma = self.gamma_head(hidden_BD).squeeze(-1) if self.has_gamma else None
+        return HeadOutput(self.head(hidden_BD), eta, gamma)
+
+
+class RKHead(BTHead):
+    """Coefficients and eta, the width of ties."""
+
+    has_eta = True
+
+
+class BAHead(RKHead):
+    """Coefficients, eta, and gamma, the level below which both answers are bad."""
+
+    has_gamma = True
+
+
+HEADS: dict[str, type[BTHead]] = {}
+
+
+def register(name: str) -> Callable[[HeadClass], HeadClass]:
+    """Decorator: make a head class known under `name`."""
+
+    def add(head: HeadClass) -> HeadClass:
+        HEADS[name] = head
+        return head
+
+    return add
+
+
+register("bt")(BTHead)
+register("rk")(RKHead)
+register("ba")(BAHead)
+
+
+def get(name: str) -> type[BTHead]:
+    """The head class of a name.
+
+    Raises:
+        ConfigError: no such head.
+    """
+    if name not in HEADS:
+        raise ConfigError(f"head_type {name!r} is unknown{nearest(name, HEADS)}; use one of {', '.join(HEADS)}")
+    return HEADS[name]
+
+
+def build(
+    head_type: str,
+    hidden: int,
+    num_models: int,
+    *,
+    downsize_factor: int | None = None,
+    head_config: Mapping[str, Any] | None = None,
+) -> BTHead:
+    """A head with torch's default initialisation.
+
+    `head_config` may hold `eta_dim` (inner width of the eta head; 1 is a plain linear layer) or `eta_downsize`
+    (inner width D // factor).
+
+    Raises:
+        ConfigError: unknown head or `head_config` key, or a low-rank width of zero.
+    """
+    eta_width = _eta_width(head_type, hidden, dict(head_config or {}))
+    return get(head_type)(hidden, num_models, downsize_factor=downsize_factor, eta_width=eta_width)
+
+
+def initialise(head: nn.Module, init_type: str) -> None:
+    """Draw the weights of every linear layer of `head` anew from torch's global generator.
+
+    Raises:
+        ConfigError: unknown `init_type`.
+    """
+    if init_type not in INIT_TYPES:
+        known = ", ".join(INIT_TYPES)
+        raise ConfigError(f"init_type {init_type!r} is unknown{nearest(init_type, INIT_TYPES)}; use one of {known}")
+    for layer in head.modules():
+        if isinstance(layer, nn.Linear):
+            INIT_TYPES[init_type](layer)
+
+
+def _weight_init(draw: Callable[[Tensor], object]) -> Callable[[nn.Linear], None]:
+    def apply(layer: nn.Linear) -> None:
+        draw(layer.weight)
+        nn.init.zeros_(layer.bias)
+
+    return apply
+
+
+INIT_TYPES: dict[str, Callable[[nn.Linear], None]] = {
+    "reset_params": lambda layer: layer.reset_parameters(),
+    "he_unif": _weight_init(lambda weight: nn.init.kaiming_uniform_(weight, nonlinearity="relu")),
+    "xavier_unif": _weight_init(nn.init.xavier_uniform_),
+    "tiny_normal": _weight_init(lambda weight: nn.init.normal_(weight, std=TINY_STD)),
+}
+
+
+def _coefficient_layer(hidden: int, num_models: int, downsize_factor: int | None) -> nn.Module:
+    if downsize_factor is None:
+        return Float32Linear(hidden, num_models)
+    width = num_models // downsize_factor if downsize_factor > 0 else 0
+    if width == 0:
+        raise ConfigError(
+            f"linear_head_downsize_factor {downsize_factor} leaves no inner width for {num_models} models; "
+            f"use 1 to {num_models}"
+        )
+    return nn.Sequential(Float32Linear(hidden, width), Float32Linear(width, num_models))
+
+
+def _scalar_layer(hidden: int, width: int | None) -> nn.Module:
+    if width is None:
+        return Float32Linear(hidden, 1)
+    return nn.Sequential(Float32Linear(hidden, width), nn.GELU(), Float32Linear(width, 1))
+
+
+def _eta_width(head_type: str, hidden: int, options: dict[str, Any]) -> int | None:
+    for key in options:
+        if key not in HEAD_CONFIG_KEYS:
+            known = ", ".join(HEAD_CONFIG_KEYS)
+            raise ConfigError(f"head_config key {key!r} is unknown{nearest(key, HEAD_CONFIG_KEYS)}; known: {known}")
+    given = {key: value for key, value in options.items() if value is not None}
+    if given and not get(head_type).has_eta:
+        raise ConfigError(f"head_config {', '.join(given)} is about eta, which head_type {head_type!r} does not have")
+    if len(given) > 1:
+        raise ConfigError("head_config takes eta_dim or eta_downsize, not both")
+    for key, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ConfigError(f"head_config {key} must be a whole number of at least 1, not {value!r}")
+    if "eta_downsize" in given:
+        return _downsized(hidden, int(given["eta_downsize"]))
+    width = int(given.get("eta_dim", 1))
+    return width if width > 1 else None
+
+
+def _downsized(hidden: int, factor: int) -> int:
+    if factor > hidden:
+        raise ConfigError(f"head_config eta_downsize {factor} leaves no inner width of {hidden}; use at most {hidden}")
+    return hidden // factor
