@@ -1,0 +1,144 @@
+"""Command: simulate an arena whose true leaderboard per prompt is known, write its votes and its truth.
+
+The best possible loss follows from the truth, so that a model trained on the votes can be told how far it has come.
+"""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from p2l.command import atomic_path, check_can_write, parser, progress, run
+from p2l.errors import ConfigError
+from p2l.simulated_arena import Arena, Examples, SimulationConfig, Truth, VoteChunk, simulate
+
+if TYPE_CHECKING:
+    from p2l.simulation_report import Report
+
+__all__ = [
+    "Arena",
+    "Examples",
+    "SimulationConfig",
+    "Truth",
+    "VoteChunk",
+    "load_arena",
+    "main",
+    "simulate",
+    "write_arena",
+]
+
+# Field of the configuration -> (type, help); the flag is the field with dashes.
+_FIELDS: dict[str, tuple[type, str]] = {
+    "models": (int, "models that are released and retired over the time of the arena"),
+    "topics": (int, "topics, each with words and a skill profile of its own"),
+    "languages": (int, "languages, 1 (English only) to 5"),
+    "users": (int, "people who vote, each with a language and a favourite topic"),
+    "seed": (int, "the same seed and flags give the same files"),
+    "effect": (float, "how much the prompt matters: standard deviation of a model's skill between topics"),
+    "drift": (float, "how fast skills and popularity of topics change, in radians a year"),
+    "improvement": (float, "mean gain in coefficient per year of release date"),
+    "growth": (float, "vote rate at the end over vote rate at the start"),
+    "days": (float, "days from the first vote to the last"),
+}
+
+
+def build_parser() -> ArgumentParser:
+    """The command line of `p2l simulate`."""
+    built = parser(
+        "p2l simulate", "Simulate an arena with a known truth: its votes, and the best loss that any model can reach."
+    )
+    built.add_argument("--output", required=True, help="training votes: .parquet, .jsonl, .jsonl.gz or .csv")
+    built.add_argument("--votes", type=int, default=SimulationConfig.votes, help="training votes")
+    built.add_argument("--val-output", help="validation votes, of the same time but other prompts (with --val)")
+    built.add_argument("--val", type=int, default=0, help="validation votes")
+    built.add_argument("--truth", help="folder for the truth: arena.json, models.csv, truth.parquet")
+    for name, (kind, text) in _FIELDS.items():
+        built.add_argument(f"--{name}", type=kind, default=getattr(SimulationConfig, name), help=text)
+    built.add_argument("--quiet", action="store_true", help="no progress bar and no summary")
+    return built
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
+    args = build_parser().parse_args(argv)
+    if bool(args.val) != bool(args.val_output):
+        raise ConfigError("--val and --val-output go together: how many validation votes, and the file for them")
+    config = SimulationConfig(
+        votes=args.votes, validation_votes=args.val, **{name: getattr(args, name) for name in _FIELDS}
+    )
+    arena = simulate(config)
+    report = write_arena(arena, args.output, validation=args.val_output, truth=args.truth, quiet=args.quiet)
+    if not args.quiet:
+        print(report.to_text())
+
+
+def write_arena(
+    arena: Arena,
+    output: str | Path,
+    *,
+    validation: str | Path | None = None,
+    truth: str | Path | None = None,
+    quiet: bool = True,
+) -> Report:
+    """Write the votes, and if wanted the validation votes and the truth, in one pass; every file is whole or absent.
+
+    Raises:
+        ConfigError: the ending of a file is unknown.
+        InputError: a file cannot be written.
+    """
+    from p2l.simulated_tables import open_writer, truth_table, vote_table, writer_for
+    from p2l.simulation_report import Report
+
+    parts = [(Path(output), False)] + ([(Path(validation), True)] if validation else [])
+    for path, _ in parts:
+        writer_for(path)
+        check_can_write(path)
+    report = Report(arena)
+    total = arena.config.votes + arena.config.validation_votes * len(parts[1:])
+    with ExitStack() as files, progress(description="simulating", total=total, unit="vote", quiet=quiet) as bar:
+        write_truth = files.enter_context(open_writer(Path(truth) / "truth.parquet")) if truth else None
+        for path, held_out in parts:
+            write_votes = files.enter_context(open_writer(path))
+            for chunk in arena.chunks(validation=held_out):
+                write_votes(vote_table(arena, chunk))
+                if write_truth:
+                    write_truth(truth_table(arena, chunk, "validation" if held_out else "train"))
+                report.add(chunk, held_out=held_out)
+                bar.update(len(chunk))
+    if truth:
+        _write_description(arena, Path(truth))
+    return report
+
+
+def load_arena(truth: str | Path) -> Arena:
+    """The arena that a `--truth` folder describes, with the same votes and the same truth.
+
+    Raises:
+        ConfigError: the folder holds no arena.json, or one that is no arena.
+    """
+    path = Path(truth) / "arena.json"
+    try:
+        return simulate(SimulationConfig(**json.loads(path.read_text(encoding="utf-8"))["config"]))
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{path}: describes no arena ({error}); write one with `p2l simulate --truth`") from error
+
+
+def _write_description(arena: Arena, folder: Path) -> None:
+    """arena.json (enough to make the arena again) and models.csv."""
+    description: dict[str, Any] = {
+        "config": arena.to_dict(),
+        "model_list": arena.model_list,
+        "topics": arena.topics,
+    }
+    with atomic_path(folder / "models.csv") as temporary:
+        arena.model_frame().to_csv(temporary, index=False)
+    with atomic_path(folder / "arena.json") as temporary:
+        temporary.write_text(json.dumps(description, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    run(main)
