@@ -171,7 +171,7 @@ class _Loader(yaml.SafeLoader):
     """YAML 1.1 reads `8e-6` (no dot) as text; users mean a number. A key given twice is an error."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]  # type: ignore[no-untyped-call]
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         twice = next((key for index, key in enumerate(keys) if key in keys[:index]), None)
         if twice is not None:
             raise yaml.constructor.ConstructorError(None, None, f"key {twice!r} is given twice", node.start_mark)

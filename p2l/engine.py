@@ -21,7 +21,7 @@ from p2l.config import TrainConfig
 from p2l.errors import CheckpointError, ConfigError
 from p2l.model import P2LModel, P2LOutput
 
-__all__ = ["Engine", "choose_device", "start_processes", "world_size"]
+__all__ = ["Engine", "choose_device", "make_scheduler", "start_processes", "world_size"]
 
 _STATE = "deepspeed"
 
@@ -154,7 +154,9 @@ class Engine:
     def state_dict(self) -> dict[str, Tensor]:
         """The whole model's weights on the CPU of rank 0 (every rank must call this; the others get an empty one)."""
         if self._engine.zero_optimization_stage() < 3:
-            return {name: value.detach().cpu() for name, value in self.model.state_dict().items()} if self.is_main else {}
+            # Under ZeRO parameters are views into one flat buffer; a file needs each of them on its own.
+            state = self.model.state_dict() if self.is_main else {}
+            return {name: value.detach().to("cpu", copy=True) for name, value in state.items()}
         return self._gathered_state_dict()
 
     def save(self, folder: Path) -> None:
@@ -187,8 +189,8 @@ class Engine:
                 if self.is_main:
                     gathered[name] = parameter.detach().cpu().clone()
         if self.is_main:
-            gathered |= {name: buffer.detach().cpu() for name, buffer in self.model.named_buffers() if name in
-                         self.model.state_dict()}
+            kept = self.model.state_dict().keys()
+            gathered |= {name: buffer.detach().cpu() for name, buffer in self.model.named_buffers() if name in kept}
         return gathered
 
 
