@@ -8,7 +8,7 @@ first and second derivatives with respect to P parameters, by the rules
 
 So a likelihood that a user registers has derivatives too. All pairs of 130 models under grk take about 5 ms.
 
-Shapes: (...) the broadcast shape of the inputs, K outcomes, P parameters (coef_a, coef_b[, eta[, gamma]]), T = P (P + 1) / 2
+Shapes: (...) the broadcast shape of the inputs, K outcomes, P parameters (coef_a, coef_b[, eta[, gamma]]), T = P(P+1)/2
 entries of a triangle.
 """
 

@@ -1,0 +1,141 @@
+"""Bootstrap intervals for means and ratios over votes, whole clusters (prompts, users) drawn together.
+
+Votes on one prompt are not independent: an interval that draws single votes is too narrow. A replicate draws as many
+clusters as there are, with replacement. A mean needs only the clusters' sums, so a replicate costs the number of
+clusters, not of votes; beyond 2,048 clusters these are first dealt at random into 2,048 groups which are drawn
+in their place: the interval's width changes by about 1 / sqrt(2 * 2048) = 1.6 %, less than the noise of 1,000
+replicates, and a million votes take a tenth of a second.
+
+Shapes: N votes, C metrics measured on the same votes, G clusters or groups, R replicates.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from p2l.errors import ConfigError
+
+__all__ = ["Interval", "bootstrap_mean", "bootstrap_ratio", "bootstrap_skill"]
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+MOST_GROUPS = 2048
+
+
+class Interval(NamedTuple):
+    """An estimate, its confidence limits (percentile method) and its standard error: numbers, or arrays (C,)."""
+
+    estimate: Any
+    lower: Any
+    upper: Any
+    standard_error: Any
+
+
+def bootstrap_mean(
+    values: Any,
+    *,
+    clusters: Any = None,
+    weights: Any = None,
+    level: float = 0.95,
+    replicates: int = 1000,
+    seed: int = 0,
+) -> Interval:
+    """Weighted mean of `values` with its interval; NaN values are left out.
+
+    Args:
+        values: (N,), or (N, C) for C metrics drawn together.
+        clusters: (N,) integer codes of the prompt (or user) of each vote; without them every vote stands alone.
+        weights: (N,), ones by default.
+        level: coverage of the interval.
+        replicates: number of draws.
+        seed: of the draws.
+
+    Raises:
+        ConfigError: level, replicates or clusters cannot be used, or no value counts.
+    """
+    values = np.asarray(values, dtype=np.float64)
+    scale = np.ones(len(values)) if weights is None else np.asarray(weights, dtype=np.float64)
+    scale = np.where(np.isnan(values), 0.0, scale.reshape(-1, *(1,) * (values.ndim - 1)))
+    return bootstrap_ratio(
+        np.nan_to_num(values) * scale, scale, clusters=clusters, level=level, replicates=replicates, seed=seed
+    )
+
+
+def bootstrap_skill(
+    losses: Any,
+    reference: Any,
+    *,
+    clusters: Any = None,
+    weights: Any = None,
+    level: float = 0.95,
+    replicates: int = 1000,
+    seed: int = 0,
+) -> Interval:
+    """Skill over a reference, 1 - mean(losses) / mean(reference), on votes where both are known; arguments (N,)."""
+    losses, reference = np.asarray(losses, dtype=np.float64), np.asarray(reference, dtype=np.float64)
+    scale = np.ones(len(losses)) if weights is None else np.asarray(weights, dtype=np.float64)
+    known = ~(np.isnan(losses) | np.isnan(reference))
+    above, below = np.where(known, losses * scale, 0.0), np.where(known, reference * scale, 0.0)
+    ratio = bootstrap_ratio(above, below, clusters=clusters, level=level, replicates=replicates, seed=seed)
+    return Interval(1.0 - ratio.estimate, 1.0 - ratio.upper, 1.0 - ratio.lower, ratio.standard_error)
+
+
+def bootstrap_ratio(
+    numerator: Floats,
+    denominator: Floats,
+    *,
+    clusters: Any = None,
+    level: float = 0.95,
+    replicates: int = 1000,
+    seed: int = 0,
+) -> Interval:
+    """sum(numerator) / sum(denominator) over votes with its interval; both (N,) or both (N, C), without NaN."""
+    _check(level, replicates)
+    rng = np.random.default_rng(seed)
+    groups = _groups(clusters, len(numerator), rng)
+    above, below = _sums(numerator, groups), _sums(denominator, groups)
+    if not (np.abs(below.sum(axis=0)) > 0).all():
+        raise ConfigError("no vote counts towards this metric: there is nothing to draw an interval from")
+    draws = _counts(len(above), replicates, rng)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ratios = (draws @ above) / (draws @ below)
+    # With few clusters a draw can miss every vote that counts.
+    ratios = np.where(np.isfinite(ratios), ratios, np.nan)
+    tail = (1.0 - level) / 2
+    lower, upper = np.nanquantile(ratios, [tail, 1.0 - tail], axis=0)
+    parts = (above.sum(axis=0) / below.sum(axis=0), lower, upper, np.nanstd(ratios, axis=0, ddof=1))
+    return Interval(*(part if np.ndim(numerator) > 1 else float(part[0]) for part in parts))
+
+
+def _check(level: float, replicates: int) -> None:
+    if not 0.0 < level < 1.0:
+        raise ConfigError(f"level {level} is no coverage; use a number between 0 and 1, such as 0.95")
+    if replicates < 2:
+        raise ConfigError(f"{replicates} bootstrap replicates are too few; use 100 or more")
+
+
+def _groups(clusters: Any, votes: int, rng: np.random.Generator) -> npt.NDArray[np.intp]:
+    """The group (N,) of each vote, from 0: its cluster, or a random one of 2,048 groups of clusters."""
+    codes = np.arange(votes) if clusters is None else np.unique(np.asarray(clusters), return_inverse=True)[1]
+    if len(codes) != votes:
+        raise ConfigError(f"clusters: {len(codes)} codes for {votes} votes; give one code for each vote")
+    number = int(codes.max(initial=-1)) + 1
+    if number <= MOST_GROUPS:
+        return codes
+    return (rng.permutation(number) % MOST_GROUPS)[codes]
+
+
+def _sums(values: Floats, groups: npt.NDArray[np.intp]) -> Floats:
+    """Sums (G, C) over groups."""
+    columns = values.reshape(len(values), -1).T
+    return np.stack([np.bincount(groups, column) for column in columns], axis=1)
+
+
+def _counts(groups: int, replicates: int, rng: np.random.Generator) -> Floats:
+    """How often each group is drawn, (R, G)."""
+    drawn = rng.integers(0, groups, size=(replicates, groups))
+    drawn += groups * np.arange(replicates)[:, None]
+    return np.bincount(drawn.ravel(), minlength=replicates * groups).reshape(replicates, groups).astype(np.float64)

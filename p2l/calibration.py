@@ -1,0 +1,108 @@
+"""Calibration: of the votes that were said to end in some way with probability p, do a share p end so?
+
+A label names the winner first, so the outcome `win` as labelled is always true of a decided vote: measured that way the
+best model would look badly calibrated. Every vote is therefore counted from both sides with half its weight, (A, B) and
+(B, A). `win` then means "this one of the two wins", and `loss` is its mirror image and not reported.
+
+The expected calibration error of an outcome is the mean over bins of |mean probability - share|, weighted by votes; the
+overall one is the mean over the K outcomes (win and loss alike). It falls with the number of votes even for a perfect
+model: about 1 / sqrt(votes per bin), so compare it at equal numbers only.
+
+Shapes: N votes, K outcomes, C outcomes reported, S bins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Reliability", "expected_calibration_error", "reliability"]
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+DEFAULT_BINS = 15
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """What a reliability diagram shows, one row for each outcome reported.
+
+    Attributes:
+        outcomes: the C outcomes, such as ("win", "tie", "bothbad").
+        edges: (S + 1,) borders of the bins of probability.
+        predicted: (C, S) mean probability of the votes in a bin; NaN where there are none.
+        observed: (C, S) share of them that ended so; NaN where there are none.
+        mass: (C, S) share of all votes that fall into the bin; rows sum to 1.
+    """
+
+    outcomes: tuple[str, ...]
+    edges: Floats
+    predicted: Floats
+    observed: Floats
+    mass: Floats
+
+    def errors(self) -> dict[str, float]:
+        """Expected calibration error of each outcome, and `overall`."""
+        gaps = np.nansum(self.mass * np.abs(self.predicted - self.observed), axis=1)
+        sides = np.array([2.0 if name == "win" else 1.0 for name in self.outcomes])
+        overall = float((sides * gaps).sum() / sides.sum())
+        return {**{name: float(gap) for name, gap in zip(self.outcomes, gaps, strict=True)}, "overall": overall}
+
+
+def reliability(
+    probs: Floats,
+    targets: Floats,
+    outcomes: tuple[str, ...],
+    *,
+    weights: Floats | None = None,
+    bins: int = DEFAULT_BINS,
+) -> Reliability:
+    """Reliability data of predicted outcome distributions.
+
+    Args:
+        probs: (N, K) predicted probabilities.
+        targets: (N, K) what happened, as distributions; a row of zeros is a vote that does not count.
+        outcomes: names of the K outcomes, `win` and `loss` among them.
+        weights: (N,), ones by default.
+        bins: number of bins of equal width between 0 and 1.
+    """
+    counts = np.asarray(targets.sum(axis=1) > 0) & ~np.isnan(probs).any(axis=1)
+    scale = np.where(counts, 1.0 if weights is None else weights, 0.0)
+    shown = tuple(name for name in outcomes if name != "loss")
+    rows = [_bin(*_both_sides(probs, targets, scale, outcomes, name), bins) for name in shown]
+    predicted, observed, mass = (np.stack(column) for column in zip(*rows, strict=True))
+    return Reliability(shown, np.linspace(0.0, 1.0, bins + 1), predicted, observed, mass)
+
+
+def expected_calibration_error(
+    probs: Floats,
+    targets: Floats,
+    outcomes: tuple[str, ...],
+    *,
+    weights: Floats | None = None,
+    bins: int = DEFAULT_BINS,
+) -> dict[str, float]:
+    """Expected calibration error of each outcome and `overall`; arguments as for `reliability`."""
+    return reliability(probs, targets, outcomes, weights=weights, bins=bins).errors()
+
+
+def _both_sides(
+    probs: Floats, targets: Floats, weights: Floats, outcomes: tuple[str, ...], name: str
+) -> tuple[Floats, Floats, Floats]:
+    """Probability, truth and weight of an outcome, for `win` seen from either model."""
+    columns = [outcomes.index(side) for side in (("win", "loss") if name == "win" else (name,))]
+    predicted = np.concatenate([probs[:, k] for k in columns])
+    return predicted, np.concatenate([targets[:, k] for k in columns]), np.tile(weights, len(columns))
+
+
+def _bin(predicted: Floats, truth: Floats, weights: Floats, bins: int) -> tuple[Floats, Floats, Floats]:
+    """Mean prediction, mean truth and share of the weight in each bin, all (S,)."""
+    used = weights > 0
+    predicted, truth, weights = predicted[used], truth[used], weights[used]
+    place = np.minimum((predicted * bins).astype(np.intp), bins - 1)
+    mass, said, seen = (np.bincount(place, w, bins) for w in (weights, weights * predicted, weights * truth))
+    with np.errstate(invalid="ignore"):
+        return said / mass, seen / mass, mass / mass.sum()
