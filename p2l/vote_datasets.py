@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,8 @@ from p2l.vote_sources import RawBatch, Source
 
 __all__ = ["open_folder", "open_hub"]
 
+_UNREACHABLE = {"ConnectionError", "Timeout", "TransportError", "TimeoutException", "OfflineModeIsEnabled"}
+
 
 def open_hub(name: str, split: str) -> Source:
     """Open one split of a data set on the hub, downloading it into the cache of `datasets` when it is not there.
@@ -21,13 +24,31 @@ def open_hub(name: str, split: str) -> Source:
     """
     datasets = _datasets()
     try:
-        return _source(name, datasets.load_dataset(name, split=split))
+        with _offline_when_unreachable(name):
+            return _source(name, datasets.load_dataset(name, split=split))
     except Exception as error:  # the hub's client raises a dozen unrelated kinds
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise VoteError(
-            f"{name}: no such local file, and split {split!r} of a hub data set of that name cannot be loaded "
-            f"({type(error).__name__}: {reason})"
+            f"{name}: no such local file, and split {split!r} of a hub data set of that name cannot be loaded: {reason}"
         ) from error
+
+
+@contextlib.contextmanager
+def _offline_when_unreachable(name: str) -> Iterator[None]:
+    """Ask the hub once; when it cannot be reached, use the cache alone rather than retry for half a minute."""
+    from huggingface_hub import HfApi, constants
+
+    before = constants.HF_HUB_OFFLINE
+    try:
+        HfApi().dataset_info(name, timeout=10)
+    except Exception as error:  # told apart by name, as the classes differ between versions of the client
+        if not {kind.__name__ for kind in type(error).__mro__} & _UNREACHABLE:
+            raise
+        constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
 
 
 def open_folder(path: Path, split: str) -> Source:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from p2l.vote_problems import Finding, LabelNames, find_problems, first_problem
 from p2l.vote_schema import normalise, parse_labels
 from p2l.vote_sources import RawBatch, Source, missing_column, open_source
 
-__all__ = ["VoteBatch", "read_columns", "read_votes", "scan"]
+__all__ = ["Columns", "VoteBatch", "check_columns", "model_codes", "read_columns", "read_votes", "scan", "without_bad"]
 
 _NAMED = ("model_a", "model_b", "winner")
 
@@ -32,6 +32,8 @@ class VoteBatch:
     """Number of the first row as the user sees it."""
     prompt_is_text: bool = False
     """Whether the source holds each prompt as one text rather than a list."""
+    dropped: int = 0
+    """How many faulty rows were left out here; with any, `place` does not apply."""
 
     def __len__(self) -> int:
         return len(self.batch)
@@ -50,6 +52,7 @@ def read_votes(
     batch_size: int = 65536,
     need_prompt: bool = True,
     label_list: Sequence[str] | None = None,
+    drop_bad: bool = False,
 ) -> Iterator[VoteBatch]:
     """Stream votes, each checked; memory holds a batch at a time.
 
@@ -62,27 +65,37 @@ def read_votes(
         batch_size: votes per batch, at most.
         need_prompt: with `columns=None`, whether votes without a prompt column are an error (leaderboards need none).
         label_list: model names that a `labels` column refers to; needed where model names or winner are absent.
+        drop_bad: leave out rows that are no votes rather than refuse the first; batches count them in `dropped`.
 
     Raises:
         VoteError: the source or a column is missing, there are no votes, or a row is no vote; the message names it.
     """
     opened = source if isinstance(source, Source) else open_source(source, split=split, from_disk=from_disk)
     check_columns(opened, columns, need_prompt=need_prompt, label_list=label_list)
-    return _checked(opened, columns, batch_size, label_list)
+    return _checked(opened, scan(opened, columns, batch_size, label_list), drop_bad)
 
 
-def _checked(
-    source: Source, columns: Sequence[str] | None, batch_size: int, label_list: Sequence[str] | None
-) -> Iterator[VoteBatch]:
+def _checked(source: Source, scanned: Iterator[tuple[VoteBatch, list[Finding]]], drop_bad: bool) -> Iterator[VoteBatch]:
     empty = True
-    for batch, found in scan(source, columns, batch_size, label_list):
+    for batch, found in scanned:
         problem = first_problem(found)
-        if problem:
+        if problem and not drop_bad:
             raise VoteError(f"{batch.place(problem[0])}: {problem[1]}")
+        batch = without_bad(batch, found)
         empty = empty and not len(batch)
         yield batch
     if empty:
         raise VoteError(f"{source.name}: holds no votes")
+
+
+def without_bad(batch: VoteBatch, found: list[Finding]) -> VoteBatch:
+    """The batch less every row that has a fault."""
+    if not found:
+        return batch
+    good = np.ones(len(batch), dtype=bool)
+    for finding in found:
+        good[finding.rows] = False
+    return replace(batch, batch=batch.batch.filter(pa.array(good)), dropped=int((~good).sum()))
 
 
 def check_columns(
@@ -176,23 +189,33 @@ def _other_models(batch: Any, made: dict[str, Any], swapped: Any) -> list[Findin
     return [Finding("labels", np.flatnonzero(wrong), say)] if wrong.any() else []
 
 
+class Columns(dict[str, Any]):
+    """Arrow arrays by column name; `dropped` counts faulty rows that were left out."""
+
+    dropped = 0
+
+
 def read_columns(
-    source: Any, columns: Sequence[str], *, split: str = "train", from_disk: bool = False
-) -> dict[str, Any]:
+    source: Any, columns: Sequence[str], *, split: str = "train", from_disk: bool = False, drop_bad: bool = False
+) -> Columns:
     """Some columns of all votes as Arrow arrays, checked as `read_votes` does; text is dictionary-encoded.
 
     This is the cheap way to what a leaderboard needs: `encode_votes(c["model_a"], c["model_b"], c["winner"])`.
-    Ten bytes or so a vote stay in memory.
+    Four bytes a vote and text column stay in memory. With `drop_bad`, `dropped` of the result counts the rows left out.
 
     Raises:
         VoteError: as `read_votes`.
     """
     parts: dict[str, list[Any]] = {name: [] for name in columns}
-    for batch in read_votes(source, columns=columns, split=split, from_disk=from_disk):
+    dropped = 0
+    for batch in read_votes(source, columns=columns, split=split, from_disk=from_disk, drop_bad=drop_bad):
+        dropped += batch.dropped
         for name in columns:
             values = batch.batch.column(name)
             parts[name].append(values.dictionary_encode() if values.type == pa.string() else values)
-    return {name: _joined(arrays) for name, arrays in parts.items()}
+    joined = Columns((name, _joined(arrays)) for name, arrays in parts.items())
+    joined.dropped = dropped
+    return joined
 
 
 def _joined(arrays: list[Any]) -> Any:

@@ -41,6 +41,8 @@ def normalise(source: Source, raw: RawBatch) -> Any:
     """
     arrays = []
     for name, column in zip(raw.batch.schema.names, raw.batch.columns, strict=True):
+        if pa.types.is_dictionary(column.type):
+            column = column.dictionary_decode()
         _check_utf8(source, raw.first_row, name, column)
         if name == "prompt":
             column = _turns(source, column)
@@ -72,19 +74,15 @@ def _is_text(kind: Any) -> bool:
 
 
 def _text(source: Source, name: str, column: Any) -> Any:
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
     if not (_is_text(column.type) or pa.types.is_null(column.type)):
         raise VoteError(f"{source.name}: column {name!r} holds {column.type}; it must hold text")
     return column.cast(pa.string())
 
 
 def _turns(source: Source, column: Any) -> Any:
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
     kind = column.type
     if _is_text(kind) or pa.types.is_null(kind):
-        return _one_turn(column.cast(pa.string()), lists_in_text=source.name.lower().endswith(".csv"))
+        return _one_turn(column.cast(pa.string()), lists_in_text=source.text_lists)
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     if is_list and (_is_text(kind.value_type) or pa.types.is_null(kind.value_type)):
         return column.cast(pa.list_(pa.string()))

@@ -52,6 +52,9 @@ class Source:
     rows: int | None = None
     """How many rows there are, where that is known beforehand."""
 
+    text_lists: bool = False
+    """Whether text may stand for a list, as in CSV."""
+
     def place(self, row: int) -> str:
         """The words that name one row: `votes.jsonl: line 7`."""
         return f"{self.name}: {self.unit} {row}"
@@ -116,7 +119,7 @@ def _open_file(path: Path) -> Source:
         if kind == ".csv":
             from p2l.vote_csv import csv_columns, csv_stream
 
-            return Source(str(path), csv_columns(path), partial(csv_stream, path))
+            return Source(str(path), csv_columns(path), partial(csv_stream, path), text_lists=True)
         from p2l.vote_jsonl import jsonl_columns, jsonl_stream
 
         return Source(str(path), jsonl_columns(path), partial(jsonl_stream, path), unit="line")

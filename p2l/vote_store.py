@@ -7,7 +7,7 @@ needs. Labels are made on the way out from a table of M entries: translating the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -19,7 +19,7 @@ from p2l.vote_codes import WINNERS, IntArray, name_lookup
 from p2l.vote_reader import VoteBatch, model_codes, read_votes
 from p2l.vote_schema import numbers
 from p2l.vote_sources import Source, open_source
-from p2l.vote_spool import RecordFile, RowFile, as_type, common_type
+from p2l.vote_spool import RecordFile, RowFile, as_type, common_schema, common_type
 
 __all__ = ["VoteStore", "open_votes"]
 
@@ -37,12 +37,13 @@ def open_votes(
     from_disk: bool = False,
     need_prompt: bool = True,
     label_list: Sequence[str] | None = None,
+    drop_bad: bool = False,
     quiet: bool = True,
 ) -> VoteStore:
     """Read all votes of a source into a `VoteStore`; memory stays bounded, disk space is that of the votes.
 
     Args:
-        source, split, from_disk, need_prompt: as in `read_votes`.
+        source, split, from_disk, need_prompt, drop_bad: as in `read_votes`.
         model_list: names that labels shall refer to, in this order; None takes the sorted names of the votes.
         drop_unknown: leave out votes with a model that `model_list` lacks, and count them, rather than refuse them.
         label_list: names that a `labels` column refers to (default: `model_list`).
@@ -56,7 +57,7 @@ def open_votes(
     rows, records, flags = RowFile(), RecordFile(_RECORD), _Flags()
     known: dict[str, int] = {}
     try:
-        votes = read_votes(opened, need_prompt=need_prompt, label_list=labelled)
+        votes = read_votes(opened, need_prompt=need_prompt, label_list=labelled, drop_bad=drop_bad)
         with progress(description=f"read {opened.name}", total=opened.rows, unit="votes", quiet=quiet) as bar:
             for batch in votes:
                 rows.append(batch.batch)
@@ -77,12 +78,14 @@ class _Flags:
     def __init__(self) -> None:
         self.weights = self.tstamps = False
         self.prompt_is_text: list[bool] = []
+        self.dropped_bad = 0
 
     def see(self, batch: VoteBatch) -> None:
         names = batch.batch.schema.names
         self.weights |= "weight" in names
         self.tstamps |= "tstamp" in names
         self.prompt_is_text.append(batch.prompt_is_text)
+        self.dropped_bad += batch.dropped
 
 
 def _record(batch: VoteBatch, known: dict[str, int]) -> np.ndarray[Any, Any]:
@@ -102,7 +105,8 @@ def _record(batch: VoteBatch, known: dict[str, int]) -> np.ndarray[Any, Any]:
 class VoteStore:
     """Votes by row id, 0 to len - 1, in the order of the source; ids come in any order, None means all.
 
-    `model_list` names the models that labels refer to; `dropped` counts the votes left out for an unknown model.
+    `model_list` names the models that labels refer to; `dropped` counts the votes left out for an unknown model,
+    `dropped_bad` the rows that were no votes.
     Use it in a `with` block, or `close` it: its temporary files go then, and at exit.
     """
 
@@ -119,7 +123,7 @@ class VoteStore:
         self.name = source.name
         self.model_list = sorted(names) if model_list is None else list(model_list)
         self.has_weights, self._has_tstamps = flags.weights, flags.tstamps
-        self._prompt_is_text = flags.prompt_is_text
+        self._prompt_is_text, self.dropped_bad = flags.prompt_is_text, flags.dropped_bad
         self._rows, self._records = rows, records
         self._record = records.mapped()
         self._lookup = name_lookup(names, self.model_list)
@@ -232,6 +236,23 @@ class VoteStore:
                     row["prompt"] = row["prompt"][0] if len(row["prompt"]) == 1 else row["prompt"]
                 found[number, position] = row
         return [dict(found[place]) for place in places]
+
+    @property
+    def schema(self) -> Any:
+        """pyarrow.Schema that all votes fit."""
+        return common_schema(self._rows.schemas)
+
+    def batches(self) -> Iterator[tuple[IntArray, Any]]:
+        """All votes in order as (ids, pyarrow.RecordBatch) in the form of the schema, mapped from disk."""
+        row = first = 0
+        for batch in self._rows.batches():
+            row += len(batch)
+            if self._kept is None:
+                yield np.arange(row - len(batch), row), batch
+                continue
+            last = int(np.searchsorted(self._kept, row))
+            yield np.arange(first, last), batch.take(self._kept[first:last] - (row - len(batch)))
+            first = last
 
     @property
     def columns(self) -> list[str]:
