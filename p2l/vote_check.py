@@ -78,12 +78,15 @@ def check_votes(
     opened = open_source(source, split=split, from_disk=from_disk)
     check_columns(opened, None, need_prompt=False, label_list=label_list)
     look = _Look(Report(opened), limit)
-    with progress(description=f"check {opened.name}", total=opened.rows, unit="votes", quiet=quiet) as bar:
-        for batch, found in scan(opened, None, 65536, label_list):
-            look.note_problems(batch, found)
-            look.count(without_bad(batch, found))
-            bar.update(len(batch))
-    return look.finish()
+    try:
+        with progress(description=f"check {opened.name}", total=opened.rows, unit="votes", quiet=quiet) as bar:
+            for batch, found in scan(opened, None, 65536, label_list):
+                look.note_problems(batch, found)
+                look.count(without_bad(batch, found))
+                bar.update(len(batch))
+        return look.finish()
+    finally:
+        look.close()
 
 
 class _Look:
@@ -158,13 +161,15 @@ class _Look:
         report.models = dict(zip(self.codes, self.counts.tolist(), strict=True))
         if "prompt" in report.source.columns:
             report.prompts = sum(len(np.unique(file.mapped())) for file in self.hashes)
-        for file in self.hashes:
-            file.close()
         if not report.votes:
             report.problems.append("holds no votes")
             report.kinds["no votes"] += 1
         report.notes = _notes(report)
         return report
+
+    def close(self) -> None:
+        for file in self.hashes:
+            file.close()
 
 
 def _tally(column: Any) -> dict[Any, int]:

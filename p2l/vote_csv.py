@@ -39,9 +39,10 @@ def csv_columns(path: Path) -> list[str]:
         VoteError: the file is empty, or a name occurs twice.
     """
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
+        # Bytes that are no UTF-8 may lie anywhere in what is read ahead; the rows are checked one by one later.
+        with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
             names = next(csv.reader(file), [])
-    except (UnicodeDecodeError, csv.Error) as error:
+    except csv.Error as error:
         raise VoteError(f"{path}: row 1: the header cannot be read: {error}") from error
     doubled = sorted({name for name in names if names.count(name) > 1})
     if doubled:

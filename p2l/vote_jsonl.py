@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import zlib
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -57,7 +58,7 @@ def _blocks(path: Path) -> Iterator[bytes]:
             while block := file.read(_BLOCK):
                 block += file.readline()
                 yield block if block.endswith(b"\n") else block + b"\n"
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise VoteError(f"{path}: cannot be read: {error}") from error
 
 

@@ -34,7 +34,7 @@ class LabelNames:
         self.names: dict[int, str] = {}
 
     def clashes(self, index: IntArray, name: Any) -> Iterator[tuple[int, str]]:
-        """Rows whose (index, name) contradicts an earlier one, with what it was: one row for each clashing pair."""
+        """Places where (index, name) contradicts an earlier one, with what that was: one for each clashing pair."""
         encoded = name.dictionary_encode()
         codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
         pairs, rows = np.unique(np.stack([index, codes], axis=1), axis=0, return_index=True)
@@ -159,11 +159,13 @@ def _index_problems(batch: Any, labels: Labels, names: LabelNames, show: Callabl
     """Every index must stand for one model throughout: the winner's (model_a's in a tie), then the other's."""
     b_won = pc.equal(batch.column("winner"), "model_b")
     first, second = batch.column("model_a"), batch.column("model_b")
+    sides = pa.concat_arrays([pc.if_else(b_won, second, first), pc.if_else(b_won, first, second)])
+    # Row by row, as a reader would meet them: winner, loser, next winner, ...
+    name = sides.take(pa.array(np.arange(len(sides)).reshape(2, -1).T.ravel()))
+    index = labels.triples[:, :2].ravel()
     found = []
-    for position, name in enumerate((pc.if_else(b_won, second, first), pc.if_else(b_won, first, second))):
-        index = labels.triples[:, position]
-        for row, before in names.clashes(index, name):
-            text = f"place {name[row].as_py()!r} at {index[row]}, where an earlier row has {before!r}"
-            text += "; labels and names contradict each other, or the rows come from several model lists"
-            found.append(Finding("labels", np.array([row]), _sentence(f"{show(row)} {text}")))
+    for place, before in names.clashes(index, name):
+        text = f"place {name[place].as_py()!r} at {index[place]}, where an earlier row has {before!r}"
+        text += "; labels and names contradict each other, or the rows come from several model lists"
+        found.append(Finding("labels", np.array([place // 2]), _sentence(f"{show(place // 2)} {text}")))
     return found

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from p2l.errors import VoteError
 from p2l.vote_codes import WINNERS, name_lookup
 from p2l.vote_problems import Finding, LabelNames, find_problems, first_problem
-from p2l.vote_schema import normalise, parse_labels
+from p2l.vote_schema import is_one_text, normalise, parse_labels
 from p2l.vote_sources import RawBatch, Source, missing_column, open_source
 
 __all__ = ["Columns", "VoteBatch", "check_columns", "model_codes", "read_columns", "read_votes", "scan", "without_bad"]
@@ -131,10 +131,8 @@ def scan(
     names = LabelNames()
     for raw in source.stream(columns, batch_size):
         raw = _with_absent_columns(source, raw, columns)
-        is_text = "prompt" in raw.batch.schema.names and not hasattr(
-            raw.batch.schema.field("prompt").type, "value_type"
-        )
         batch = normalise(source, raw)
+        is_text = "prompt" in batch.schema.names and is_one_text(raw.batch.column("prompt"), batch.column("prompt"))
         found: list[Finding] = []
         if columns is None and not set(_NAMED) <= set(batch.schema.names) and label_list is not None:
             batch, found = _named(batch, label_list)

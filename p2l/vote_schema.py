@@ -26,7 +26,7 @@ from p2l.errors import VoteError
 from p2l.vote_codes import IntArray
 from p2l.vote_sources import RawBatch, Source
 
-__all__ = ["NUMBER_COLUMNS", "TEXT_COLUMNS", "Labels", "normalise", "numbers", "parse_labels"]
+__all__ = ["NUMBER_COLUMNS", "TEXT_COLUMNS", "Labels", "is_one_text", "normalise", "numbers", "parse_labels"]
 
 TEXT_COLUMNS = ("model_a", "model_b", "winner")
 NUMBER_COLUMNS = ("weight", "tstamp", "propensity")
@@ -99,6 +99,15 @@ def _one_turn(column: Any, *, lists_in_text: bool) -> Any:
     offsets = np.concatenate([[0], np.cumsum(filled)]).astype(np.int32)
     mask = pa.array(~filled) if column.null_count else None
     return pa.ListArray.from_arrays(pa.array(offsets), column.drop_null(), mask=mask)
+
+
+def is_one_text(raw: Any, turns: Any) -> bool:
+    """Whether the source holds each of these prompts as one text, rather than a list or the text of one."""
+    if pa.types.is_dictionary(raw.type):
+        return _is_text(raw.type.value_type)
+    if not _is_text(raw.type) or len(turns.flatten()) != len(raw) - raw.null_count:
+        return False
+    return pc.all(pc.equal(turns.flatten(), raw.drop_null().cast(pa.string()))).as_py() is not False
 
 
 def _parse_turns(text: str | None) -> list[str] | None:

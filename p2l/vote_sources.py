@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -123,7 +124,7 @@ def _open_file(path: Path) -> Source:
         from p2l.vote_jsonl import jsonl_columns, jsonl_stream
 
         return Source(str(path), jsonl_columns(path), partial(jsonl_stream, path), unit="line")
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
         raise VoteError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from error
 
 

@@ -98,16 +98,15 @@ def split_by_prompt(store: VoteStore, val: int, seed: int, *, quiet: bool = True
             hashes.append(np.array([hash_turns(turns, seed) for turns in store.prompts(ids)], dtype="<u8"))
             bar.update(len(ids))
     hashed = hashes.mapped()
-    hashes.close()
     chosen = np.concatenate(
-        [np.flatnonzero(hashed[ids] <= _bound(hashed, val)) + ids[0] for ids in _chunks(len(hashed))]
+        [np.flatnonzero(hashed[ids] <= bound) + ids[0] for ids in _chunks(len(hashed))]
     )
     if len(chosen) == len(store):
         raise VoteError(f"{store.name}: all votes share one prompt; split by time instead")
     return chosen
 
 
-def _bound(hashed: IntArray, val: int) -> np.uint64:
+def _bound(hashed: IntArray, val: int) -> int:
     """The hash up to which prompts hold as nearly `val` votes as whole prompts allow, one prompt at least."""
     shift = np.uint64(48)
     counts = sum(np.bincount(hashed[ids] >> shift, minlength=_BINS) for ids in _chunks(len(hashed)))
@@ -116,7 +115,7 @@ def _bound(hashed: IntArray, val: int) -> np.uint64:
     low = np.concatenate([part[(part >> shift) <= last] for part in (hashed[ids] for ids in _chunks(len(hashed)))])
     values, sizes = np.unique(low, return_counts=True)
     totals = np.cumsum(sizes)
-    return np.uint64(values[np.argmin(np.abs(totals - val))])
+    return int(values[np.argmin(np.abs(totals - val))])
 
 
 def newest(store: VoteStore, val: int) -> IntArray:

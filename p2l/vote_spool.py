@@ -12,7 +12,7 @@ import mmap
 import tempfile
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -41,28 +41,28 @@ class RecordFile:
             raise disk_full(error) from error
 
     def mapped(self) -> np.ndarray[Any, Any]:
-        """All records, read from disk as they are touched."""
-        self._file.flush()
-        size = self._file.seek(0, 2)
-        if not size:
-            return np.empty(0, dtype=self._dtype)
-        return np.frombuffer(mmap.mmap(self._file.fileno(), size, access=mmap.ACCESS_READ), dtype=self._dtype)
+        """All records, read from disk as they are touched; ends writing. The space is free when the array goes."""
+        with self._file:
+            self._file.flush()
+            if not self._file.tell():
+                return np.empty(0, dtype=self._dtype)
+            return np.frombuffer(_map(self._file), dtype=self._dtype)
 
     def close(self) -> None:
-        """Free the space; maps that are still in use stay valid until they go."""
+        """Free the space when nothing was mapped."""
         self._file.close()
 
 
-class _Segment(NamedTuple):
-    file: Any
-    reader: Any  # pyarrow.ipc.RecordBatchFileReader
+def _map(file: Any) -> mmap.mmap:
+    """The whole of an open file; the map outlives the file object, and the space is free when the map goes."""
+    return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 class RowFile:
     """Rows as Arrow batches: append all, `finish`, then take any."""
 
     def __init__(self) -> None:
-        self._segments: list[_Segment] = []
+        self._segments: list[Any] = []  # pyarrow.ipc.RecordBatchFileReader, one for each schema
         self._writer: Any = None
         self._writer_schema: Any = None
         self._file: Any = None
@@ -77,7 +77,7 @@ class RowFile:
     @property
     def schemas(self) -> list[Any]:
         """Schema of each segment."""
-        return [segment.reader.schema for segment in self._segments]
+        return [segment.schema for segment in self._segments]
 
     def append(self, batch: Any) -> None:
         """Write a batch at the end.
@@ -101,10 +101,10 @@ class RowFile:
     def _finish_segment(self) -> None:
         if self._writer is None:
             return
-        self._writer.close()
-        self._file.flush()
-        mapped = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
-        self._segments.append(_Segment(self._file, pa.ipc.open_file(pa.BufferReader(pa.py_buffer(mapped)))))
+        with self._file:
+            self._writer.close()
+            self._file.flush()
+            self._segments.append(pa.ipc.open_file(pa.BufferReader(pa.py_buffer(_map(self._file)))))
         self._writer, self._count = None, 0
 
     def finish(self) -> None:
@@ -118,7 +118,7 @@ class RowFile:
         """One batch, mapped."""
         if number not in self._cache:
             segment, within = self._where[number]
-            self._cache[number] = self._segments[segment].reader.get_batch(within)
+            self._cache[number] = self._segments[segment].get_batch(within)
         return self._cache[number]
 
     def batches(self) -> Iterator[Any]:
@@ -131,11 +131,11 @@ class RowFile:
         return number, row - self._starts[number]
 
     def close(self) -> None:
-        """Free the space."""
+        """Free the space, as soon as no batch is in use."""
         self._cache.clear()
-        for segment in self._segments:
-            segment.file.close()
         self._segments.clear()
+        if self._file is not None:
+            self._file.close()
 
 
 def disk_full(error: OSError) -> VoteError:

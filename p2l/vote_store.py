@@ -148,7 +148,6 @@ class VoteStore:
             known = (self._lookup[part["a"]] >= 0) & (self._lookup[part["b"]] >= 0)
             chosen.append(np.flatnonzero(known) + start)
         kept = chosen.mapped()
-        chosen.close()
         if not len(kept):
             raise VoteError(f"{self.name}: no vote is left: none is between two models of the list")
         return kept
