@@ -116,8 +116,8 @@ class Likelihood:
         a, b, eta, gamma = inputs
         terms = self.prob_terms(np.exp(a), np.exp(b), eta, gamma)
         out = np.empty((len(terms), *np.broadcast_shapes(*(value.shape for value in given))), dtype)
-        for row, term in zip(out, terms, strict=True):
-            row[...] = term
+        for k, term in enumerate(terms):
+            out[k] = term
         return np.moveaxis(out, 0, -1)
 
     def derivatives(self, coef_a: Any, coef_b: Any, eta: Any = None, gamma: Any = None) -> tuple[Array, Array, Array]:
