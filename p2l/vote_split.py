@@ -90,7 +90,7 @@ def split_by_prompt(store: VoteStore, val: int, seed: int, *, quiet: bool = True
     """Ascending ids of the votes of whole prompts, about `val` of them.
 
     Raises:
-        VoteError: one side would be empty.
+        VoteError: there is but one prompt.
     """
     hashes = RecordFile(np.dtype("<u8"))
     with progress(description="hash prompts", total=len(store), unit="votes", quiet=quiet) as bar:
@@ -98,16 +98,17 @@ def split_by_prompt(store: VoteStore, val: int, seed: int, *, quiet: bool = True
             hashes.append(np.array([hash_turns(turns, seed) for turns in store.prompts(ids)], dtype="<u8"))
             bar.update(len(ids))
     hashed = hashes.mapped()
-    chosen = np.concatenate(
-        [np.flatnonzero(hashed[ids] <= bound) + ids[0] for ids in _chunks(len(hashed))]
-    )
-    if len(chosen) == len(store):
+    bound = _bound(hashed, val)
+    if bound is None:
         raise VoteError(f"{store.name}: all votes share one prompt; split by time instead")
-    return chosen
+    return np.concatenate([np.flatnonzero(hashed[ids] <= np.uint64(bound)) + ids[0] for ids in _chunks(len(hashed))])
 
 
-def _bound(hashed: IntArray, val: int) -> int:
-    """The hash up to which prompts hold as nearly `val` votes as whole prompts allow, one prompt at least."""
+def _bound(hashed: IntArray, val: int) -> int | None:
+    """The hash up to which prompts hold as nearly `val` votes as whole prompts allow; one prompt is left at least.
+
+    None when there is but one prompt.
+    """
     shift = np.uint64(48)
     counts = sum(np.bincount(hashed[ids] >> shift, minlength=_BINS) for ids in _chunks(len(hashed)))
     # The bin in which `val` is reached holds the prompts on either side of that point, so no later one can be nearer.
@@ -115,7 +116,8 @@ def _bound(hashed: IntArray, val: int) -> int:
     low = np.concatenate([part[(part >> shift) <= last] for part in (hashed[ids] for ids in _chunks(len(hashed)))])
     values, sizes = np.unique(low, return_counts=True)
     totals = np.cumsum(sizes)
-    return int(values[np.argmin(np.abs(totals - val))])
+    totals = totals[totals < len(hashed)]
+    return int(values[np.argmin(np.abs(totals - val))]) if len(totals) else None
 
 
 def newest(store: VoteStore, val: int) -> IntArray:
