@@ -12,14 +12,14 @@ Shapes: B prompts, T tokens, D hidden, V vocabulary.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from p2l.checkpoint import read_json, weight_files
 from p2l.command import nearest
@@ -74,6 +74,8 @@ def transformer(name: str, *, learned_positions: bool = False, **options: Any) -
 
         weight_files(folder)
         with _quiet():
+            report: dict[str, Any]
+            model: nn.Module
             model, report = AutoModel.from_pretrained(
                 str(folder),
                 config=_config(folder, name),
@@ -92,48 +94,47 @@ def transformer(name: str, *, learned_positions: bool = False, **options: Any) -
 
         config = _config(folder, name)
         with no_init():
-            model = AutoModel.from_config(config, trust_remote_code=False, **_dtype_option(dtype), **options)
+            model: nn.Module = AutoModel.from_config(  # type: ignore[no-untyped-call]
+                config, trust_remote_code=False, **_dtype_option(dtype), **options
+            )
         return model
 
     return Backbone(name, pretrained, empty, _state_at_cls, learned_positions)
 
 
-def grow(model: nn.Module, added_ids: tuple[int, ...]) -> None:
-    """Give every added token an embedding: the mean of the rows of the tokens that were there before.
+def grow(model: nn.Module, added_ids: Sequence[int], vocab_size: int) -> None:
+    """Give every added token, and every id below `vocab_size` without a row, an embedding: the mean of the other rows.
 
     The mean keeps a new token as unremarkable as an average word. Rows are appended only where the matrix has no
     spare ones (many published models do).
     """
-    if not added_ids:
+    if not hasattr(model, "get_input_embeddings"):
         return
-    embeddings: nn.Embedding = model.get_input_embeddings()  # type: ignore[operator]
-    if max(added_ids) >= embeddings.num_embeddings:
-        model.resize_token_embeddings(max(added_ids) + 1, mean_resizing=False)  # type: ignore[operator]
-        embeddings = model.get_input_embeddings()  # type: ignore[operator]
+    resizable: Any = model
+    old_rows = resizable.get_input_embeddings().num_embeddings
+    new = sorted({*added_ids, *range(old_rows, vocab_size)})
+    if not new:
+        return
+    if vocab_size > old_rows:
+        resizable.resize_token_embeddings(vocab_size, mean_resizing=False)
+    weight = resizable.get_input_embeddings().weight
     with torch.no_grad():
-        rows = torch.tensor(added_ids)
-        embeddings.weight[rows] = embeddings.weight[: min(added_ids)].float().mean(0).to(embeddings.weight.dtype)
-
-
-class _NoInit(TorchFunctionMode):
-    """Skips whatever fills a tensor with starting values."""
-
-    _fills = frozenset({"normal_", "uniform_", "trunc_normal_", "erfinv_", "kaiming_uniform_", "bernoulli_"})
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Return the tensor as it is instead of drawing values for it."""
-        if getattr(func, "__name__", "") in self._fills and (args or kwargs):
-            return args[0] if args else (kwargs or {})["tensor"]
-        return func(*args, **(kwargs or {}))
+        weight[torch.tensor(new)] = weight[: new[0]].float().mean(0).to(weight.dtype)
 
 
 @contextlib.contextmanager
 def no_init() -> Iterator[None]:
     """Modules made inside get memory but no random values: their weights are about to be loaded."""
-    with _NoInit():
+    with _transformers_no_init()():
         yield
+
+
+def _transformers_no_init() -> Any:
+    """transformers moved it in 5.0."""
+    try:
+        return importlib.import_module("transformers.initialization").no_init_weights
+    except ImportError:
+        return importlib.import_module("transformers.modeling_utils").no_init_weights
 
 
 def _state_at_cls(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
@@ -170,7 +171,7 @@ def _dtype_option(dtype: torch.dtype) -> dict[str, torch.dtype]:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """No progress bar and no report on unused weights: a backbone leaves its generation head behind on purpose."""
-    from transformers.utils import logging
+    logging: Any = importlib.import_module("transformers.utils.logging")
 
     level = logging.get_verbosity()
     bars = logging.is_progress_bar_enabled()

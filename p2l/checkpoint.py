@@ -138,9 +138,7 @@ def load_weights(module: nn.Module, folder: Path) -> None:
                     targets[name].copy_(handle.get_tensor(name))
 
 
-def check_shapes(
-    folder: Path, found: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]]
-) -> None:
+def check_shapes(folder: Path, found: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]]) -> None:
     """Raise a CheckpointError unless the weights found are those wanted."""
     _refuse(folder, "lacks the weights", [name for name in wanted if name not in found])
     _refuse(folder, "has unknown weights", [name for name in found if name not in wanted and not _IGNORED.search(name)])

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -69,11 +68,11 @@ class BTHead(nn.Module):
         if self.has_gamma:
             self.gamma_head = Float32Linear(hidden, 1)
 
-    def forward(self, hidden_BD: Tensor) -> HeadOutput:
+    def forward(self, hidden: Tensor) -> HeadOutput:
         """(B, D) -> float32 coefs (B, M), eta (B,), gamma (B,)."""
-        eta = self.eta_head(hidden_BD).squeeze(-1) if self.has_eta else None
-        gamma = self.gamma_head(hidden_BD).squeeze(-1) if self.has_gamma else None
-        return HeadOutput(self.head(hidden_BD), eta, gamma)
+        eta = self.eta_head(hidden).squeeze(-1) if self.has_eta else None
+        gamma = self.gamma_head(hidden).squeeze(-1) if self.has_gamma else None
+        return HeadOutput(self.head(hidden), eta, gamma)
 
 
 class RKHead(BTHead):

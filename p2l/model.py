@@ -10,18 +10,17 @@ Shapes: B prompts, M models, D hidden.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from transformers.utils import ModelOutput
+from transformers.utils.generic import ModelOutput
 
 from p2l import backbones, heads, likelihood
 from p2l.checkpoint import (
     MODEL_LIST_FILE,
-    check_shapes,
     load_weights,
     local_folder,
     read_json,
@@ -107,7 +106,7 @@ class P2LModel(nn.Module):
         family = backbones.get(model_type)
         backbone = family.pretrained(local_folder(pretrain_model_name), to_dtype(dtype))
         _check_positions(family, backbone, tokenizer.max_length)
-        backbones.grow(backbone, tokenizer.added_ids)
+        backbones.grow(backbone, tokenizer.added_ids, tokenizer.vocab_size)
         record = P2LRecord(
             model_type=model_type,
             head_type=head_type,
@@ -168,15 +167,27 @@ class P2LModel(nn.Module):
             output["loss"] = losses.sum() / counted.sum().clamp_min(torch.finfo(torch.float32).tiny)
         return output
 
+    @property
+    def num_embeddings(self) -> int:
+        """V, how many token or feature ids the backbone knows."""
+        return int(self.model.config.vocab_size)  # type: ignore[union-attr, arg-type]
+
+    @property
+    def max_positions(self) -> int:
+        """The positions that the backbone was made for; only learned positions make it a hard limit."""
+        return int(self.model.config.max_position_embeddings)  # type: ignore[union-attr, arg-type]
+
     def freeze_transformer(self) -> None:
         """Train the head alone."""
         self.model.requires_grad_(False)
 
     def gradient_checkpointing_enable(self) -> None:
-        """Recompute activations in the backward pass instead of keeping them; without effect where there is no depth."""
-        enable = getattr(self.model, "gradient_checkpointing_enable", None)
-        if enable is not None:
-            enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        """Recompute activations in the backward pass instead of keeping them; nothing to do for `tfidf`."""
+        options = {"use_reentrant": False}
+        if hasattr(self.model, "activation_checkpointing_enable"):  # its name since transformers 5
+            self.model.activation_checkpointing_enable(options)  # type: ignore[operator]
+        elif hasattr(self.model, "gradient_checkpointing_enable"):
+            self.model.gradient_checkpointing_enable(options)  # type: ignore[operator]
 
     def save_pretrained(self, directory: str | Path, state_dict: Mapping[str, Tensor] | None = None) -> None:
         """Write config.json, weights and model_list.json into `directory`.
@@ -207,7 +218,7 @@ class P2LModel(nn.Module):
             for name, buffer in module.named_buffers(recurse=False)
             if name in module._non_persistent_buffers_set and buffer.dtype == torch.float32
         ]
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for module, name, buffer in exact:
             setattr(module, name, buffer.to(getattr(module, name).device))
         return self
@@ -235,9 +246,7 @@ def _head(record: P2LRecord, backbone: nn.Module, num_models: int) -> heads.BTHe
     )
 
 
-def _read_record(
-    folder: Path, shapes: Mapping[str, tuple[int, ...]], typed: Mapping[str, str | None]
-) -> P2LRecord:
+def _read_record(folder: Path, shapes: Mapping[str, tuple[int, ...]], typed: Mapping[str, str | None]) -> P2LRecord:
     """The record of config.json, or one made from the weights; what was typed must agree with it."""
     config = read_json(folder / "config.json")
     kept = config.get("p2l")
@@ -258,9 +267,7 @@ def _read_record(
     return record
 
 
-def _infer_record(
-    config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], loss_type: str | None
-) -> P2LRecord:
+def _infer_record(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], loss_type: str | None) -> P2LRecord:
     """A record for a folder without one, from the names and shapes of its weights."""
     has_gamma = any(name.startswith("head.gamma_head.") for name in shapes)
     has_eta = any(name.startswith("head.eta_head.") for name in shapes)

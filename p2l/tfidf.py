@@ -36,7 +36,9 @@ from p2l.tokenizer import Encoding, PromptTokenizer, check_turns, repair
 __all__ = ["TfidfBackbone", "TfidfConfig", "TfidfTokenizer", "fit_vocabulary", "split_words"]
 
 VOCABULARY_FILE = "tfidf.json"
-_NO_SPACES = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_NO_SPACES = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+)
 # \w leaves out combining marks, without which words of Indic, Arabic and Hebrew scripts fall apart.
 _MARKS = "\u0300-\u036f\u0483-\u0489\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u0900-\u0dff"
 _WORD = re.compile(rf"[{_NO_SPACES}]|\d|(?:(?![{_NO_SPACES}\d])[\w{_MARKS}'’])+|[^\w\s]")
@@ -86,6 +88,7 @@ class TfidfTokenizer(PromptTokenizer):
         """
         self.ngrams = ngrams
         self.max_length = max_length
+        self.vocab_size = len(terms)
         self._terms = list(terms)
         self._idf = np.asarray(idf, dtype=np.float64)
         self._ids = {term: number for number, term in enumerate(self._terms)}
@@ -99,10 +102,6 @@ class TfidfTokenizer(PromptTokenizer):
             return cls(kept["terms"], kept["idf"], ngrams=(low, high), max_length=max_length)
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"{folder / VOCABULARY_FILE}: is no TF-IDF vocabulary: {error!r}") from error
-
-    def __len__(self) -> int:
-        """V, the number of features."""
-        return len(self._terms)
 
     def encode(self, prompts: Sequence[Sequence[str]]) -> list[Encoding]:
         """See `PromptTokenizer.encode`; values are the weights w_f, of Euclidean norm one (or no features at all)."""

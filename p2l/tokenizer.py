@@ -44,7 +44,7 @@ _DATE = "26 Jul 2024"
 
 
 class Encoding(NamedTuple):
-    """One prompt: token or feature ids (int64), weights of features (float32; None for tokens), and whether it was cut."""
+    """One prompt: token or feature ids, weights of features (None for tokens), and whether it was cut."""
 
     ids: npt.NDArray[np.int64]
     values: npt.NDArray[np.float32] | None
@@ -58,6 +58,8 @@ class PromptTokenizer(ABC):
     """Most tokens per prompt, the CLS included."""
     cls_token_id: int
     pad_token_id: int
+    vocab_size: int
+    """Every id is below it."""
     added_ids: tuple[int, ...] = ()
     """Ids of tokens that were added at loading, for which the backbone has no trained row."""
 
@@ -94,7 +96,9 @@ class PromptTokenizer(ABC):
         tokenizer = _load_tokenizer(folder)
         known = len(tokenizer)
         _add_missing_tokens(tokenizer, cls_token_if_none, pad_token_if_none, folder)
-        tokenizer.chat_template = resolve_template(chat_template) or tokenizer.chat_template or resolve_template("plain")
+        tokenizer.chat_template = (
+            resolve_template(chat_template) or tokenizer.chat_template or resolve_template("plain")
+        )
         tokenizer.model_max_length = length or min(tokenizer.model_max_length, DEFAULT_MAX_LENGTH)
         return ChatTokenizer(tokenizer, added_ids=tuple(range(known, len(tokenizer))))
 
@@ -120,6 +124,7 @@ class ChatTokenizer(PromptTokenizer):
         self.added_ids = added_ids
         self.max_length = int(tokenizer.model_max_length)
         self.cls_token_id = int(tokenizer.cls_token_id)
+        self.vocab_size = len(tokenizer)
         pad = tokenizer.pad_token_id
         self.pad_token_id = self.cls_token_id if pad is None else int(pad)
         special = [token for token in tokenizer.added_tokens_decoder.values() if token.special]
@@ -231,8 +236,7 @@ def resolve_template(template: str | None) -> str | None:
     known = packaged_templates()
     if template not in known:
         raise ConfigError(
-            f"chat_template {template!r} is unknown{nearest(template, known)}; "
-            f"use {', '.join(known)}, or Jinja text"
+            f"chat_template {template!r} is unknown{nearest(template, known)}; use {', '.join(known)}, or Jinja text"
         )
     return known[template]
 

@@ -1,0 +1,213 @@
+"""The inference engine: prompts in, coefficients out.
+
+    model = P2L.from_pretrained("outputs/my-run")
+    model.predict(["Prove that 17 is prime.", ["first turn", "second turn"]]).coefs     # (2, M)
+    model.leaderboard("Prove that 17 is prime.")                                        # a ranked DataFrame
+
+Prompts are formatted by the same function as in training and cut at the length of training.
+
+Shapes: n prompts, M models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from p2l import backbones
+from p2l.batching import collate, plan_batches, to_device
+from p2l.checkpoint import local_folder
+from p2l.errors import CheckpointError, InputError
+from p2l.model import P2LModel, P2LOutput
+from p2l.tokenizer import PromptTokenizer
+from p2l.win_rates import win_rates
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from p2l.likelihood import Likelihood
+
+__all__ = ["P2L", "Prediction", "Prompt", "choose_device"]
+
+Prompt: TypeAlias = "str | Sequence[str]"
+"""One prompt: its text, or the user's turns in order."""
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the model says of n prompts, in their order."""
+
+    coefs: Floats
+    """(n, M)"""
+    eta: Floats | None
+    """(n,) raw output of the eta head, or None for a head without it"""
+    gamma: Floats | None
+    """(n,) or None"""
+    truncated: npt.NDArray[np.bool_]
+    """(n,) whether a prompt was too long and lost its oldest tokens"""
+
+
+class P2L:
+    """A trained prompt-to-leaderboard model, ready to be asked."""
+
+    def __init__(self, model: P2LModel, tokenizer: PromptTokenizer, device: torch.device) -> None:
+        """Join the parts on a device; `from_pretrained` finds them."""
+        self.model = model.to(device).eval()
+        self.tokenizer = tokenizer
+        self.device = device
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | Path,
+        *,
+        device: str | torch.device | None = None,
+        dtype: str | torch.dtype | None = None,
+        model_type: str | None = None,
+        head_type: str | None = None,
+        loss_type: str | None = None,
+        max_length: int | None = None,
+    ) -> P2L:
+        """Load a model folder or hub id.
+
+        Args:
+            path: a local folder or hub id.
+            device: by default the GPU if there is one.
+            dtype: by default bfloat16 on a GPU that knows it, float32 elsewhere.
+            model_type: by default as the checkpoint says; likewise the next two.
+            head_type: bt, rk or ba.
+            loss_type: the likelihood.
+            max_length: tokens per prompt; by default the length of training.
+
+        Raises:
+            InputError: a device that is absent, a folder that is incomplete or contradicts what was given.
+        """
+        folder, target = local_folder(path), choose_device(device)
+        half = target.type == "cuda" and torch.cuda.is_bf16_supported()
+        model = P2LModel.from_pretrained(
+            folder,
+            model_type=model_type,
+            head_type=head_type,
+            loss_type=loss_type,
+            dtype=dtype or (torch.bfloat16 if half else torch.float32),
+        )
+        tokenizer = PromptTokenizer.from_pretrained(
+            folder, max_length=max_length, cls_token_if_none=None, pad_token_if_none=None
+        )
+        _fit_together(folder, model, tokenizer)
+        return cls(model, tokenizer, target)
+
+    @property
+    def model_list(self) -> list[str]:
+        """Names of the models, in the order of the coefficients."""
+        return self.model.model_list
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """The outcome model that gives the coefficients their meaning."""
+        return self.model.likelihood
+
+    def predict(
+        self, prompts: str | Sequence[Prompt], *, batch_size: int = 64, max_batch_tokens: int = 32_768
+    ) -> Prediction:
+        """Coefficients of every prompt.
+
+        Args:
+            prompts: a list of prompts, each a text or the list of its user turns; one text alone is one prompt.
+            batch_size: most prompts per forward pass.
+            max_batch_tokens: most tokens, padding included, per forward pass (a longer prompt goes alone).
+
+        Raises:
+            InputError: a prompt without turns.
+        """
+        listed = [prompts] if isinstance(prompts, str) else prompts
+        encodings = self.tokenizer.encode([[prompt] if isinstance(prompt, str) else prompt for prompt in listed])
+        lengths = [len(encoding.ids) for encoding in encodings]
+        columns = _Columns(len(encodings), len(self.model_list))
+        for rows in plan_batches(lengths, max_tokens=max_batch_tokens, max_rows=batch_size):
+            batch = collate([encodings[row] for row in rows], self.tokenizer.pad_token_id)
+            with torch.inference_mode():
+                columns.put(rows, self.model(to_device(batch, self.device)))
+        return Prediction(
+            columns.coefs,
+            columns.eta if self.model.head.has_eta else None,
+            columns.gamma if self.model.head.has_gamma else None,
+            np.array([encoding.truncated for encoding in encodings], dtype=np.bool_),
+        )
+
+    def leaderboard(self, prompt: Prompt) -> pd.DataFrame:
+        """The leaderboard of one prompt, best model first.
+
+        Args:
+            prompt: its text, or the user's turns in order.
+
+        Returns:
+            Columns rank (from 1), model, coef, and win_rate, the chance of beating a model drawn from the rest of the
+            list (a tie counts as half a win).
+        """
+        import pandas as pd
+
+        said = self.predict([prompt])
+        rates = win_rates(said.coefs, self.likelihood, said.eta, said.gamma)[0]
+        order = np.argsort(-said.coefs[0], kind="stable")
+        names = np.array(self.model_list, dtype=object)
+        table: pd.DataFrame = pd.DataFrame(
+            {
+                "rank": np.arange(1, len(order) + 1),
+                "model": names[order],
+                "coef": said.coefs[0][order],
+                "win_rate": rates[order],
+            }
+        )
+        return table
+
+
+def choose_device(device: str | torch.device | None) -> torch.device:
+    """A device that is there; None takes the GPU if there is one.
+
+    Raises:
+        InputError: the device is unknown or absent.
+    """
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+    except RuntimeError as error:
+        raise InputError(f"device {device!r} is unknown; use cpu, cuda or cuda:N") from error
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise InputError(f"device {str(device)!r} was asked for, but this machine has no CUDA device; use cpu")
+    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
+        raise InputError(f"device {str(device)!r} is absent: this machine has {torch.cuda.device_count()}; use cuda:0")
+    return chosen
+
+
+class _Columns:
+    """The arrays of a prediction, filled batch by batch in any order."""
+
+    def __init__(self, num_prompts: int, num_models: int) -> None:
+        self.coefs = np.zeros((num_prompts, num_models), dtype=np.float32)
+        self.eta = np.zeros(num_prompts, dtype=np.float32)
+        self.gamma = np.zeros(num_prompts, dtype=np.float32)
+
+    def put(self, rows: list[int], output: P2LOutput) -> None:
+        for target, values in ((self.coefs, output.coefs), (self.eta, output.eta), (self.gamma, output.gamma)):
+            if isinstance(values, Tensor):
+                target[rows] = values.float().cpu().numpy()
+
+
+def _fit_together(folder: Path, model: P2LModel, tokenizer: PromptTokenizer) -> None:
+    """Refuse a tokenizer with more tokens than the model knows; stop at the last position that it learned."""
+    rows = model.num_embeddings
+    if tokenizer.cls_token_id >= rows:
+        raise CheckpointError(f"{folder}: the CLS token has id {tokenizer.cls_token_id}, the model only {rows} ids")
+    if backbones.get(model.record.model_type).learned_positions:
+        tokenizer.max_length = min(tokenizer.max_length, model.max_positions)

@@ -1,0 +1,273 @@
+"""Command: make a backbone from scratch, for training without any download.
+
+For a transformer: random weights and a byte-level BPE tokenizer trained on the prompts of the votes. For `tfidf`: the
+vocabulary of those prompts. The folder serves as `pretrain_model_name` in a training configuration.
+"""
+
+from __future__ import annotations
+
+import random
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from p2l.command import atomic_path, parser, progress, run
+from p2l.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["build_parser", "main", "make_tfidf", "make_transformer", "sample_prompts", "train_bpe"]
+
+SPECIAL_TOKENS = ("<|pad|>", "<|cls|>", "<|im_start|>", "<|im_end|>", "<|endoftext|>")
+# One digit, word, run of signs or run of blanks at a time: the split that Qwen's tokenizers make, which transformers
+# puts in place of any other for models of that family.
+_SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+TRANSFORMER_DEFAULTS: dict[str, Any] = {
+    "vocab_size": 4000,
+    "hidden_size": 128,
+    "layers": 2,
+    "heads": 4,
+    "intermediate_size": None,
+    "max_positions": 2048,
+}
+TFIDF_DEFAULTS: dict[str, Any] = {"hidden_size": 32, "ngrams": (1, 2), "max_features": 50_000, "min_df": 3}
+
+
+def build_parser() -> ArgumentParser:
+    """The command line of `p2l init`."""
+    made = parser("p2l init", "Make a small backbone from scratch, to train on without any download.")
+    made.add_argument("--votes", required=True, help="votes whose prompts the vocabulary is made from")
+    made.add_argument("--output", required=True, help="folder to make, to be used as pretrain_model_name")
+    made.add_argument("--model-type", default="qwen2", help="qwen2, qwen3, llama, bert, modernbert or tfidf")
+    made.add_argument("--seed", type=int, default=42, help="draws weights and the sample of prompts")
+    made.add_argument("--max-prompts", type=int, default=200_000, help="make the vocabulary from a sample of this size")
+    made.add_argument("--hidden-size", type=int, help="width (128; for tfidf the rank: 32)")
+    made.add_argument("--quiet", action="store_true", help="no progress bar")
+    _add_transformer_flags(made.add_argument_group("transformers only"))
+    _add_tfidf_flags(made.add_argument_group("tfidf only"))
+    return made
+
+
+def main(argv: Sequence[str] | None = None) -> int | None:
+    """Run the command."""
+    given = build_parser().parse_args(argv)
+    output = Path(given.output)
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise InputError(f"{output}: exists and is not an empty folder; choose another --output or remove it")
+    options = _options(given)
+    prompts = sample_prompts(given.votes, given.max_prompts, seed=given.seed, quiet=given.quiet)
+    with atomic_path(output, directory=True) as folder:
+        if given.model_type == "tfidf":
+            size = make_tfidf(folder, prompts, **options)
+        else:
+            size = make_transformer(folder, prompts, model_type=given.model_type, seed=given.seed, **options)
+    print(f"{output}: {given.model_type} from scratch, {size}; use it as pretrain_model_name")
+    return None
+
+
+def sample_prompts(source: Any, count: int, *, seed: int = 42, quiet: bool = True) -> list[list[str]]:
+    """The distinct prompts among `count` votes drawn evenly from `source`, in one pass and bounded memory.
+
+    Raises:
+        InputError: `count` is below one, or the votes cannot be read.
+    """
+    from p2l.votes import read_votes
+
+    if count < 1:
+        raise ConfigError(f"--max-prompts must be at least 1, not {count}")
+    draw = random.Random(seed)
+    kept: list[list[str]] = []
+    seen = 0
+    with progress(description="reading prompts", unit="vote", quiet=quiet) as bar:
+        for votes in read_votes(source, columns=["prompt"]):
+            places = [draw.randrange(number + 1) if number >= count else number for number in _range(seen, len(votes))]
+            taken = [row for row, place in enumerate(places) if place < count]
+            for row, prompt in zip(taken, votes.batch.column("prompt").take(taken).to_pylist(), strict=True):
+                kept[places[row] : places[row] + 1] = [prompt]
+            seen += len(votes)
+            bar.update(len(votes))
+    return [list(prompt) for prompt in dict.fromkeys(map(tuple, kept))]
+
+
+def make_tfidf(
+    folder: Path,
+    prompts: Sequence[Sequence[str]],
+    *,
+    hidden_size: int,
+    ngrams: Sequence[int],
+    max_features: int,
+    min_df: int,
+) -> str:
+    """Write a TF-IDF backbone into `folder`; returns its size in words.
+
+    Raises:
+        InputError: no feature is frequent enough, or `ngrams` is no range.
+    """
+    from p2l.checkpoint import save_weights, write_json
+    from p2l.tfidf import TfidfBackbone, TfidfConfig, fit_vocabulary
+
+    low, high = ngrams
+    if not 1 <= low <= high:
+        raise ConfigError(f"--ngrams must be a range such as 1 2, not {low} {high}")
+    tokenizer = fit_vocabulary(prompts, ngrams=(low, high), max_features=max_features, min_df=min_df)
+    config = TfidfConfig(tokenizer.vocab_size, hidden_size)
+    tokenizer.save_pretrained(folder)
+    write_json(folder / "config.json", config.to_dict())
+    save_weights(TfidfBackbone(config).state_dict(), folder)
+    return f"{tokenizer.vocab_size:,} features, rank {hidden_size}"
+
+
+def make_transformer(
+    folder: Path,
+    prompts: Sequence[Sequence[str]],
+    *,
+    model_type: str,
+    seed: int,
+    vocab_size: int,
+    hidden_size: int,
+    layers: int,
+    heads: int,
+    intermediate_size: int | None,
+    max_positions: int,
+) -> str:
+    """Write a transformer with random weights and its tokenizer into `folder`; returns its size in words.
+
+    Raises:
+        InputError: sizes that do not go together, or an unknown model type.
+    """
+    from p2l import backbones
+
+    backbones.get(model_type)
+    if hidden_size % heads or (hidden_size // heads) % 2:
+        raise ConfigError(f"--hidden-size {hidden_size} must be an even multiple of --heads {heads}")
+    tokenizer = train_bpe(prompts, vocab_size)
+    sizes = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": hidden_size,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads,
+        "head_dim": hidden_size // heads,
+        "intermediate_size": intermediate_size or 3 * hidden_size,
+        "max_position_embeddings": max_positions,
+    }
+    model = _random_model(model_type, sizes, tokenizer, seed)
+    tokenizer.model_max_length = max_positions
+    tokenizer.save_pretrained(str(folder))
+    _save_model(model, folder)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    return f"{len(tokenizer):,} tokens, {parameters / 1e6:.2f} million parameters"
+
+
+def train_bpe(prompts: Sequence[Sequence[str]], vocab_size: int) -> Any:
+    """A transformers tokenizer: byte-level BPE over the prompts' turns, with the `chatml` template and a CLS token.
+
+    Raises:
+        ConfigError: `vocab_size` leaves no room for the 256 bytes and the special tokens.
+    """
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    from p2l.tokenizer import repair, resolve_template
+
+    least = 256 + len(SPECIAL_TOKENS)
+    if vocab_size < least:
+        raise ConfigError(
+            f"--vocab-size must be at least {least} (every byte and the special tokens), not {vocab_size}"
+        )
+    built = Tokenizer(models.BPE())
+    built.normalizer = normalizers.NFC()
+    built.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_SPLIT), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    built.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    # The template's own words are in every prompt: with `user` among the texts they become short.
+    texts = ("user\n" + repair(turn) for prompt in prompts for turn in prompt)
+    built.train_from_iterator(texts, trainer)
+    tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=built,
+        pad_token="<|pad|>",
+        cls_token="<|cls|>",
+        eos_token="<|im_end|>",
+        unk_token="<|endoftext|>",
+    )
+    tokenizer.chat_template = resolve_template("chatml")
+    return tokenizer
+
+
+def _random_model(model_type: str, sizes: dict[str, int], tokenizer: Any, seed: int) -> nn.Module:
+    import torch
+    from transformers import AutoConfig, AutoModel
+
+    ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id, "bos_token_id": None}
+    if model_type == "modernbert":
+        ids |= {"bos_token_id": tokenizer.cls_token_id, "cls_token_id": tokenizer.cls_token_id, "sep_token_id": None}
+    config = AutoConfig.for_model(model_type, **sizes, **ids, tie_word_embeddings=True, use_cache=False)
+    # The usual 0.02 is right for width 2,500; narrower layers need larger weights to pass on the same variance.
+    config.initializer_range = sizes["hidden_size"] ** -0.5
+    options = {"add_pooling_layer": False} if model_type == "bert" else {}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model: nn.Module = AutoModel.from_config(config, **options)  # type: ignore[no-untyped-call]
+    return model
+
+
+def _save_model(model: nn.Module, folder: Path) -> None:
+    from p2l.checkpoint import save_weights, write_json
+
+    write_json(folder / "config.json", model.config.to_dict())  # type: ignore[union-attr, operator]
+    save_weights(model.state_dict(), folder)
+
+
+def _range(first: int, count: int) -> Iterator[int]:
+    return iter(range(first, first + count))
+
+
+def _options(given: Namespace) -> dict[str, Any]:
+    """The flags of the chosen model type, defaults filled in; a flag of the other kind is an error."""
+    mine, others = TRANSFORMER_DEFAULTS, TFIDF_DEFAULTS
+    if given.model_type == "tfidf":
+        mine, others = others, mine
+    for name in others:
+        if name not in mine and getattr(given, name) is not None:
+            raise ConfigError(
+                f"--{name.replace('_', '-')} does not go with --model-type {given.model_type}; leave it out"
+            )
+    chosen = {name: default if getattr(given, name) is None else getattr(given, name) for name, default in mine.items()}
+    for name, value in chosen.items():
+        if isinstance(value, int) and value < 1:
+            raise ConfigError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
+    return chosen
+
+
+def _add_transformer_flags(group: Any) -> None:
+    group.add_argument("--vocab-size", type=int, help="tokens, special ones included (4000)")
+    group.add_argument("--layers", type=int, help="(2)")
+    group.add_argument("--heads", type=int, help="attention heads (4)")
+    group.add_argument("--intermediate-size", type=int, help="width of the feed-forward layers (3 x hidden size)")
+    group.add_argument("--max-positions", type=int, help="longest input in tokens (2048)")
+
+
+def _add_tfidf_flags(group: Any) -> None:
+    group.add_argument("--ngrams", type=int, nargs=2, metavar=("LOW", "HIGH"), help="words per feature (1 2)")
+    group.add_argument("--max-features", type=int, help="the most frequent n-grams are kept (50000)")
+    group.add_argument("--min-df", type=int, help="prompts that an n-gram must occur in (3)")
+
+
+if __name__ == "__main__":
+    run(main)
