@@ -251,7 +251,7 @@ def _finish(
         if predictions is not None:
             write_results(folder, predictions, validation, trainer.likelihood)
     if trainer.engine.is_main:
-        print(f"trained model: {folder}", file=sys.stderr if options.quiet else sys.stdout)
+        print(f"trained model: {folder}")
         if options.push_to_hf:
             push(folder, config.repo_id)
     trainer.engine.barrier()

@@ -28,7 +28,9 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 def command() -> Command:
     """Run a command line in the root of the checkout; text in, text out."""
 
-    def run(*words: str | Path, cwd: Path = ROOT, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    def run(
+        *words: str | Path, cwd: Path = ROOT, env: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **(env or {})}
         environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
         line = [sys.executable if word == "python" else str(word) for word in words]
@@ -88,18 +90,17 @@ def backbone(tmp_path_factory: pytest.TempPathFactory, votes_file: Path) -> Path
 Configure = Callable[..., Path]
 
 
-@pytest.fixture
-def configure(tmp_path: Path, votes_file: Path, validation_file: Path, backbone: Path) -> Configure:
-    """Write a training configuration, the tiny one with `changes`, and return its path."""
+def make_configure(folder: Path, votes: Path, validation: Path, backbone: Path) -> Configure:
+    """A function that writes a training configuration, the tiny one with `changes`, and returns its path."""
 
     def write(name: str = "config.yaml", *, zero: dict[str, object] | None = None, **changes: object) -> Path:
         engine = {"zero_optimization": {"stage": 0}, "bf16": {"enabled": "auto"}} | (zero or {})
-        (tmp_path / "ds.json").write_text(json.dumps(engine), encoding="utf-8")
+        (folder / "ds.json").write_text(json.dumps(engine), encoding="utf-8")
         settings: dict[str, object] = {
             "proj_name": "run",
-            "output_dir": str(tmp_path / "out"),
-            "train_data_path": str(votes_file),
-            "val_data_path": str(validation_file),
+            "output_dir": str(folder / "out"),
+            "train_data_path": str(votes),
+            "val_data_path": str(validation),
             "pretrain_model_name": str(backbone),
             "model_type": "qwen2",
             "head_type": "rk",
@@ -113,8 +114,14 @@ def configure(tmp_path: Path, votes_file: Path, validation_file: Path, backbone:
             "device": "cpu",
         }
         settings = {key: value for key, value in (settings | changes).items() if value is not None}
-        path = tmp_path / name
+        path = folder / name
         path.write_text(yaml.safe_dump(settings), encoding="utf-8")
         return path
 
     return write
+
+
+@pytest.fixture
+def configure(tmp_path: Path, votes_file: Path, validation_file: Path, backbone: Path) -> Configure:
+    """Write a training configuration into this test's folder."""
+    return make_configure(tmp_path, votes_file, validation_file, backbone)
