@@ -6,7 +6,7 @@ The best possible loss follows from the truth, so that a model trained on the vo
 from __future__ import annotations
 
 import json
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path

@@ -179,7 +179,9 @@ class Arena:
         return truth
 
     def example_prompts(self, topic: str, n: int, seed: int = 0) -> Examples:
-        """English prompts of one kind, as of the last day: "code", "poetry into code", "code without poetry", "poetry then code".
+        """English prompts of one kind, as of the last day.
+
+        Kinds: "code", "poetry into code", "code without poetry", "poetry then code" (two turns).
 
         Raises:
             ConfigError: the text names no topic of this arena.
@@ -190,17 +192,18 @@ class Arena:
         return Examples(render(prompts, self.source.vocabulary, rng).to_pylist(), self._truth(prompts, day))
 
     def prompt_effect(self, chunk: VoteChunk) -> PromptEffect:
-        """What the prompts of a chunk add to the coefficients, split into what a bag of words can see and what it cannot."""
+        """What the prompts of a chunk add to the coefficients, seen and hidden parts apart."""
         return self.models.prompt_effect(chunk.prompts, chunk.day)
 
     def model_frame(self) -> pd.DataFrame:
-        """One row per model: name, organisation, release and retirement (days since the start; empty: still there), its quality
-        against the mean and, per topic, its skill at the start and the skill that it turns towards.
+        """One row per model: name, organisation, release and retirement, quality against the mean, skill by topic.
+
+        Days count from the start (no retirement day: still there). Each skill turns from `skill_*` to `later_skill_*`.
         """
         import pandas as pd
 
         models = self.models
-        frame = pd.DataFrame(
+        frame: pd.DataFrame = pd.DataFrame(
             {"model": models.names, "organisation": models.organisations, "release_day": models.release}
         )
         frame["retirement_day"] = np.where(np.isfinite(models.retirement), models.retirement, np.nan)

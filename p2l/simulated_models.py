@@ -3,8 +3,9 @@
     coef[x, m] = level + quality[m] - hardness(x)
                  + effect * (weights(x) . skill[m](t) + language_skill[m, language(x)] + length_skill[m, length(x)])
 
-The skill of a model turns slowly from one profile to another as its maker updates it behind its name: it depends on the time of
-its latest update, which `version` counts. Organisations improve: quality grows with the release date, at a rate of their own.
+The skill of a model turns slowly from one profile to another as its maker updates it behind its name: it depends on the
+time of its latest update, which `version` counts. Organisations improve: quality grows with the release date, at a rate
+of their own.
 
 Shapes: n prompts, M models (sorted by name), K topics.
 """
@@ -29,9 +30,9 @@ LEVEL = 1.0  # mean coefficient: the odds of a usable answer from a middling mod
 ETA = -0.2  # with it about one vote in seven is a tie between good answers
 _TIERS = {"": 0.0, "-mini": -0.5, "-pro": 0.25}
 _ORGANISATIONS = (
-    "aster boreal cobalt dune ember fjord glacier heron indigo juniper kestrel lumen marlin nimbus onyx prairie "
-    "quill rowan sable tundra umber vireo willow xenon yarrow zephyr"
-).split()
+    *("aster", "boreal", "cobalt", "dune", "ember", "fjord", "glacier", "heron", "indigo", "juniper", "kestrel"),
+    *("lumen", "marlin", "nimbus", "onyx", "prairie", "quill", "rowan", "sable", "tundra", "umber", "vireo", "zephyr"),
+)
 _UPDATE_DAYS = 120
 _MEDIAN_LIFE_DAYS = 330
 _HARDNESS = 0.3  # lost by every model per demanding word
@@ -43,8 +44,8 @@ _NEWCOMER_DAYS = 30
 class PromptEffect:
     """The part of the coefficients that depends on the prompt: `seen` + `hidden`, both (n, M).
 
-    `hidden` has mean zero given the multiset of the prompt's words. `length` (n, M) is the part of `seen` that follows the
-    number of words alone.
+    `hidden` has mean zero given the multiset of the prompt's words. `length` (n, M) is the part of `seen` that follows
+    the number of words alone.
     """
 
     seen: FloatArray
@@ -79,11 +80,12 @@ class ModelTable:
         return np.floor((day[:, None] - self.release).clip(min=0) / _UPDATE_DAYS).astype(np.int64)
 
     def shown(self, day: FloatArray) -> FloatArray:
-        """(n, M) probability that the first model drawn for a vote is this one; zero before release and after retirement."""
+        """(n, M) chance of each model to be drawn first for a vote; zero before release and after retirement."""
         age = day[:, None] - self.release
         here = (age >= 0) & (day[:, None] < self.retirement)
-        weight = np.where(here, 1 + _NEWCOMER_BOOST * np.exp(-age.clip(min=0) / _NEWCOMER_DAYS), 0)
-        return weight / weight.sum(axis=1, keepdims=True)
+        weight: FloatArray = np.where(here, 1 + _NEWCOMER_BOOST * np.exp(-age.clip(min=0) / _NEWCOMER_DAYS), 0)
+        weight /= weight.sum(axis=1, keepdims=True)
+        return weight
 
     def draw_pairs(self, day: FloatArray, rng: np.random.Generator) -> tuple[IntArray, IntArray, FloatArray]:
         """Two different models per vote, on random sides, and the probability that these two were shown."""
@@ -196,16 +198,18 @@ def _quality(
     """(M,) mean zero: where the organisation started, how fast it improves, the size of the model, and luck."""
     makers = maker.max() + 1
     start, rate = rng.normal(0, 0.25, makers), improvement * rng.lognormal(0, 0.3, makers)
-    quality = start[maker] + rate[maker] * release / 365
+    quality: FloatArray = start[maker] + rate[maker] * release / 365
     quality += np.array(list(_TIERS.values()))[tier] + rng.normal(0, 0.15, len(maker))
-    return quality - quality.mean()
+    quality -= quality.mean()
+    return quality
 
 
 def _profile(maker: IntArray, topics: int, rng: np.random.Generator) -> FloatArray:
-    """(K, M) skills of unit variance: half the organisation's, half the model's own; no model is better on the whole."""
+    """(K, M) skills of unit variance, half the organisation's, half the model's own; mean zero for each model."""
     shared = rng.normal(0, np.sqrt(0.5), (topics, maker.max() + 1))[:, maker]
-    skill = shared + rng.normal(0, np.sqrt(0.5), (topics, len(maker)))
-    return skill - skill.mean(axis=0)
+    skill: FloatArray = shared + rng.normal(0, np.sqrt(0.5), (topics, len(maker)))
+    skill -= skill.mean(axis=0)
+    return skill
 
 
 def _organisation(maker: int) -> str:

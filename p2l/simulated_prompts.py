@@ -2,15 +2,14 @@
 
 A prompt has one or two clauses, each full of one topic's nouns. Which topic decides is written in the structure alone:
 
-    single     one topic, in one turn or with a follow-up turn       it decides
-    order      "convert ... P ... into ... Q ..."                    the clause after `into`: Q
-    negation   "explain with ... P ... without ... Q ..."            the clause that is not negated, on either side; Q counts
-                                                                     against specialists in Q
-    turns      one turn on P, then one on Q                          the last turn, unless it refers back to the first
+    single     one topic, in one turn or with a follow-up turn    it decides
+    order      "convert ... P ... into ... Q ..."                 Q, the clause after `into`
+    negation   "with ... P ... without ... Q ..."                 P, whichever comes first; skill in Q is a handicap
+    turns      one turn on P, then one on Q                       Q, the last turn, unless that refers back to the first
 
-A fair coin says which topic goes into which clause, and everything else is drawn without looking at the coin. So the multiset
-of words says nothing about who decides: the best function of it is the mean over the two sides of the coin. `topic_weights`
-gives the weights with that mean apart, which makes the share of the prompt effect that no bag of words can see exact.
+A fair coin says which topic goes into which clause, and everything else is drawn without looking at the coin. So the
+multiset of words says nothing about who decides: the best function of it is the mean over the two sides of the coin.
+`topic_weights` gives that mean apart, which makes the share of the prompt effect that no bag of words can see exact.
 Bigrams hardly help: two function words stand between a marker and the first noun.
 
 Shapes: n prompts, K topics, S = 2 clauses, W words per clause (padded).
@@ -63,8 +62,8 @@ class PromptBatch:
 
     tstamp: seconds. user: index. language: index into `simulated_words.LANGUAGES`. structure: index into `STRUCTURES`.
     topics: (n, 2) topic of the first and of the second clause (equal when `structure` is single).
-    clauses: 1 or 2. negated: index of the negated clause (negation only). back: (n, 2) the clause opens with a word that
-    refers back (turns only). difficulty: 0 to 3 demanding words. length: index into `LENGTHS`.
+    clauses: 1 or 2. negated: index of the negated clause (negation only). back: (n, 2) the clause opens with a word
+    that refers back (turns only). difficulty: 0 to 3 demanding words. length: index into `LENGTHS`.
     """
 
     tstamp: FloatArray
@@ -95,14 +94,15 @@ class PromptBatch:
     @property
     def two_turns(self) -> NDArray[np.bool_]:
         """Whether the second clause is a turn of its own."""
-        return (self.clauses == 2) & ((self.structure == SINGLE) | (self.structure == TURNS))
+        return np.equal(self.clauses, 2) & np.isin(self.structure, (SINGLE, TURNS))
 
 
 @dataclass(frozen=True)
 class PromptSource:
     """Who asks what: the fixed tables that prompts are drawn from.
 
-    popularity: (2, K) log popularity of the topics at the start and at the end. structures: probability of each of `STRUCTURES`.
+    popularity: (2, K) log popularity of the topics at the start and at the end.
+    structures: probability of each of `STRUCTURES`.
     user_language, user_topic: (users,) home language and favourite topic. user_cdf: (users,) cumulative activity.
     """
 
@@ -116,7 +116,7 @@ class PromptSource:
     @property
     def topics(self) -> int:
         """K."""
-        return self.popularity.shape[1]
+        return int(self.popularity.shape[1])
 
     def draw(self, tstamp: FloatArray, age: FloatArray, rng: np.random.Generator) -> PromptBatch:
         """One prompt per time; `age` is the time as a share of the arena's life."""
@@ -139,7 +139,8 @@ class PromptSource:
         liked = np.where(rng.random(len(user)) < _FAVOURITE, self.user_topic[user], first)
         other = np.where(liked == first, second, first)
         pair = np.where(rng.random(len(user)) < 0.5, [liked, other], [other, liked])
-        return np.where(structure == SINGLE, liked, pair).T.astype(np.int64)
+        topics: IntArray = np.where(structure == SINGLE, liked, pair).T.astype(np.int64)
+        return topics
 
 
 def make_source(
@@ -277,12 +278,13 @@ def _draw_role(role: str, shape: tuple[int, ...], vocabulary: Vocabulary, rng: n
 
 def _decaying(n: int) -> FloatArray:
     """Shares of n things that fall off like one over the rank; sums to one."""
-    share = 1 / np.arange(2, n + 2)
-    return share / share.sum()
+    share: FloatArray = 1 / np.arange(2.0, n + 2)
+    share /= share.sum()
+    return share
 
 
 def _one_hot(index: IntArray, size: int) -> FloatArray:
-    return np.eye(size)[index]
+    return np.asarray(np.eye(size)[index])
 
 
 def _offsets(sizes: NDArray[Any]) -> NDArray[np.int32]:

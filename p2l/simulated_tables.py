@@ -44,8 +44,8 @@ _INSTRUCTIONS = 0.18
 def vote_table(arena: Arena, chunk: VoteChunk) -> pa.Table:
     """The votes of a chunk with every column of the contract, and beside them:
 
-    topic: the topic that decides. mentioned: all topics of the prompt, as a bag of words would tag it. structure: how they
-    are related. model_version: updates of model_a and of model_b up to then.
+    topic: the topic that decides. mentioned: all topics of the prompt, as a bag of words would tag it. structure: how
+    they are related. model_version: updates of model_a and of model_b up to then.
     """
     names = _words(arena.model_list)
     prompts = chunk.prompts
@@ -72,8 +72,10 @@ def vote_table(arena: Arena, chunk: VoteChunk) -> pa.Table:
 
 
 def truth_table(arena: Arena, chunk: VoteChunk, split: str) -> pa.Table:
-    """The truth of a chunk: true coefs (in the order of the model list) and eta of each prompt, the true probability of each
-    outcome of its vote, the loss of the vote under them, and the part of coefs that no bag of words can see.
+    """The truth of a chunk.
+
+    coefs (in the order of the model list) and eta of each prompt; probs: true probability of each outcome of its vote;
+    loss: of the vote under them; hidden: the part of coefs that no bag of words can see.
     """
     rows = np.arange(len(chunk))
     return pa.table(
@@ -91,7 +93,7 @@ def truth_table(arena: Arena, chunk: VoteChunk, split: str) -> pa.Table:
 
 @contextmanager
 def open_writer(path: str | Path) -> Iterator[Writer]:
-    """A function that appends tables of one schema to a file, which appears under its name when the block has ended well.
+    """A function that appends tables of one schema to a file that gets its name when the block has ended well.
 
     Nested columns become JSON in a CSV file.
 
@@ -177,11 +179,12 @@ def _mentions(arena: Arena, prompts: PromptBatch, topic: str) -> NDArray[np.bool
     """Whether a prompt speaks of the topic at all."""
     if topic not in arena.topics:
         return np.zeros(len(prompts), bool)
-    return (prompts.topics == arena.topics.index(topic)).any(axis=1)
+    mentions: NDArray[np.bool_] = (prompts.topics == arena.topics.index(topic)).any(axis=1)
+    return mentions
 
 
 def _tags(arena: Arena, chunk: VoteChunk) -> pa.StructArray:
-    """The nested tags of arena votes: criteria are likelier in demanding prompts, which is how `hard` prompts come about."""
+    """The nested tags of arena votes; criteria are likelier in demanding prompts, so that there are `hard` prompts."""
     rng = arena.tag_rng(chunk)
     extra = _CRITERION_PER_DEMANDING_WORD * (chunk.prompts.difficulty - 1.05)
     criteria = {

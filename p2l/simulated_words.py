@@ -1,13 +1,12 @@
 """The words of the simulated arena: topics with their own nouns, languages with their own function words.
 
-Word ids are laid out as `language * words_per_language + local id`, with the same local layout in every language, so that
-a prompt is drawn once as local ids and spoken in any language. Nouns of other languages are derived from the English
-ones by spelling rules: they look foreign and share no string with them, which is all that the simulation needs.
+Word ids are laid out as `language * words_per_language + local id`, with the same local layout in every language, so
+that a prompt is drawn once as local ids and spoken in any language. Nouns of other languages are derived from the
+English ones by spelling rules: they look foreign and share no string with them, which is all that the simulation needs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -21,18 +20,42 @@ __all__ = ["LANGUAGES", "ROLES", "WORDS_PER_TOPIC", "Vocabulary", "build_vocabul
 WORDS_PER_TOPIC = 16
 
 _TOPIC_WORDS: dict[str, str] = {
-    "code": "script function compiler parser loop array pointer thread database server module bug class query test regex",
-    "poetry": "sonnet verse stanza rhyme metaphor ballad lyric haiku refrain ode elegy meter couplet muse imagery poem",
-    "math": "integral theorem matrix proof equation prime vector polynomial limit lemma graph angle sum ratio series tensor",
-    "law": "contract statute clause tenant liability court appeal treaty patent verdict lease witness tort plea bylaw deed",
-    "cooking": "recipe oven dough broth garlic pasta sauce roast butter spice pan salad pastry curry grill vinegar",
-    "medicine": "symptom dose vaccine artery fever biopsy insulin allergy surgeon clinic tumor lung therapy nerve virus scan",
-    "history": "empire dynasty siege revolt crusade colony throne armistice parchment monarch plague legion archive guild tribe war",
-    "physics": "quark orbit entropy photon magnet laser plasma inertia neutron gravity momentum lens circuit wave torque isotope",
-    "travel": "itinerary hostel passport ferry visa luggage island museum railway harbor tour airport beach hotel map border",
-    "music": "chord melody tempo violin chorus octave symphony drum opera piano jazz rhythm bass harmony flute encore",
-    "finance": "bond dividend mortgage equity hedge inflation ledger audit pension loan tax broker futures asset credit budget",
-    "gardening": "compost seedling tulip hedgerow pruning orchard mulch greenhouse fern soil bulb trellis lawn rose weed shovel",
+    "code": (
+        "script function compiler parser loop array pointer thread database server module bug class query test regex"
+    ),
+    "poetry": (
+        "sonnet verse stanza rhyme metaphor ballad lyric haiku refrain ode elegy meter couplet muse imagery poem"
+    ),
+    "math": (
+        "integral theorem matrix proof equation prime vector polynomial limit lemma graph angle sum ratio series tensor"
+    ),
+    "law": (
+        "contract statute clause tenant liability court appeal treaty patent verdict lease witness tort plea bylaw deed"
+    ),
+    "cooking": ("recipe oven dough broth garlic pasta sauce roast butter spice pan salad pastry curry grill vinegar"),
+    "medicine": (
+        "symptom dose vaccine artery fever biopsy insulin allergy surgeon clinic tumor lung therapy nerve virus scan"
+    ),
+    "history": (
+        "empire dynasty siege revolt crusade colony throne armistice "
+        "parchment monarch plague legion archive guild tribe war"
+    ),
+    "physics": (
+        "quark orbit entropy photon magnet laser plasma inertia "
+        "neutron gravity momentum lens circuit wave torque isotope"
+    ),
+    "travel": (
+        "itinerary hostel passport ferry visa luggage island museum railway harbor tour airport beach hotel map border"
+    ),
+    "music": (
+        "chord melody tempo violin chorus octave symphony drum opera piano jazz rhythm bass harmony flute encore"
+    ),
+    "finance": (
+        "bond dividend mortgage equity hedge inflation ledger audit pension loan tax broker futures asset credit budget"
+    ),
+    "gardening": (
+        "compost seedling tulip hedgerow pruning orchard mulch greenhouse fern soil bulb trellis lawn rose weed shovel"
+    ),
 }
 
 # Roles that function words play. Each has at least two words per language, so that no single string gives a role away.
@@ -126,7 +149,7 @@ def build_vocabulary(topics: int, languages: int) -> Vocabulary:
     """
     if not 1 <= languages <= len(LANGUAGES):
         raise ConfigError(f"languages: {languages} asked for; between 1 and {len(LANGUAGES)} are available")
-    nouns = [word for name in topic_names(topics) for word in _topic_words(name, topics)]
+    nouns = [word for topic in range(topics) for word in _topic_words(topic)]
     spoken = [_function_words(name) + [_foreign(word, name, i) for i, word in enumerate(nouns)] for name in LANGUAGES]
     sizes = {role: len(_FUNCTION_WORDS["English"][role].split()) for role in ROLES}
     starts = dict(zip(ROLES, np.cumsum([0, *sizes.values()]).tolist(), strict=False))
@@ -141,22 +164,22 @@ def build_vocabulary(topics: int, languages: int) -> Vocabulary:
 
 def topic_names(topics: int) -> list[str]:
     """Names of the first `topics` topics; those beyond the written ones are called by an invented word."""
-    written = list(_TOPIC_WORDS)
-    return [written[k] if k < len(written) else _invented(k * 31 + 7) for k in range(topics)]
+    written = list(_TOPIC_WORDS)[:topics]
+    return written + [_invented(k * (WORDS_PER_TOPIC + 1)) for k in range(len(written), topics)]
 
 
-def _topic_words(name: str, topics: int) -> list[str]:
-    if name in _TOPIC_WORDS:
-        return _TOPIC_WORDS[name].split()
-    start = topic_names(topics).index(name) * WORDS_PER_TOPIC
-    return [_invented(10_000 + start + i) for i in range(WORDS_PER_TOPIC)]
+def _topic_words(topic: int) -> list[str]:
+    """The nouns of a topic; they are invented, like its name, where none are written."""
+    if topic < len(_TOPIC_WORDS):
+        return list(_TOPIC_WORDS.values())[topic].split()
+    return [_invented(topic * (WORDS_PER_TOPIC + 1) + 1 + i) for i in range(WORDS_PER_TOPIC)]
 
 
 def _invented(number: int) -> str:
-    """The `number`-th pronounceable word of three or more syllables; different numbers give different words."""
+    """The `number`-th pronounceable word, of three syllables; the first 300,000 differ."""
     base = len(_SYLLABLES)
-    digits: Sequence[int] = [number % base, number // base % base, number // base**2]
-    return "".join(_SYLLABLES[digit % base] for digit in digits)
+    scattered = number * 104_729 % base**3  # neighbours in number look nothing alike
+    return "".join(_SYLLABLES[scattered // base**place % base] for place in range(3))
 
 
 def _function_words(language: str) -> list[str]:

@@ -150,8 +150,8 @@ class Report:
 def bayes_losses(probs: FloatArray, winner: NDArray[np.int64]) -> dict[str, FloatArray]:
     """Loss of each vote (n,) under the true probabilities (n, 4), by likelihood.
 
-    rk does not tell the ties apart; bt-tie counts a tie as half a win and half a loss; bt sees decided votes only (others
-    lose 0).
+    rk does not tell the ties apart; bt-tie counts a tie as half a win and half a loss; bt sees decided votes only
+    (others lose 0).
     """
     own = probs[np.arange(len(winner)), winner]
     tie = winner >= 2
