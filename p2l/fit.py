@@ -8,6 +8,7 @@ a few steps; 2.2 million votes between 130 models take about as long as counting
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -132,7 +133,7 @@ def fit_table(
         likelihood=model.name,
         loss=loss,
         votes=table.votes_per_model(winner_targets(model).any(axis=1)),
-        components=graph,
+        components=_joined(objective, prior or Prior()),
         notes=_notes(objective, list(models), graph, prior or Prior()),
         level=level,
     )
@@ -148,9 +149,9 @@ def _objective(table: PairTable, models: Sequence[str], likelihood: Likelihood, 
         raise InputError(f"no vote counts under likelihood {likelihood.name}" + _all_ties(table))
     mean, precision = prior_terms(prior, likelihood, len(models))
     objective = Objective(likelihood, len(models), table.first, table.second, targets, mean, precision)
-    if prior.coefs is None and shift_invariant(likelihood):
-        return Objective(**{**vars(objective), "gauge": _graph(objective)})
-    return objective
+    if not shift_invariant(likelihood):
+        return objective
+    return dataclasses.replace(objective, gauge=_joined(objective, prior))
 
 
 def _all_ties(table: PairTable) -> str:
@@ -251,6 +252,11 @@ def _held_by_prior(objective: Objective, graph: Ints) -> Ints:
     largest = np.zeros(int(graph.max()) + 1, dtype=np.int64)
     np.maximum.at(largest, graph, sizes)
     return np.flatnonzero((sizes < largest[graph]) | ((largest[graph] == 1) & (np.bincount(graph)[graph] > 1)))
+
+
+def _joined(objective: Objective, prior: Prior) -> Ints:
+    """Component (M,) of each model; a prior with means of its own joins them all."""
+    return _graph(objective) if prior.coefs is None else np.zeros(objective.num_models, dtype=np.int64)
 
 
 def _several(names: Sequence[str]) -> str:

@@ -38,7 +38,7 @@ class Prior:
     Attributes:
         sd: standard deviation; infinite switches the prior off. The default holds undefeated models at a finite score
             and moves a model with a hundred votes by less than a hundredth of its distance from the mean.
-        coefs: (M,) means; zero when absent, and then leaderboards are centred where only differences count.
+        coefs: (M,) means; zero when absent. Where only differences count they also fix the mean score.
         eta: mean of eta.
     """
 
@@ -88,7 +88,7 @@ class Objective:
         first, second: (P,) codes of each pair, first < second, each pair once.
         targets: (P, K) mass of each outcome.
         mean, precision: (D,) the prior's.
-        gauge: (M,) component numbers to be held at mean zero, or None.
+        gauge: (M,) component numbers, each to be held at its prior's mean score, or None.
     """
 
     likelihood: Likelihood
@@ -153,11 +153,11 @@ class Objective:
         return out
 
     def _held(self, point: Point) -> Point:
-        """Give every direction that changes nothing a curvature, so that each component keeps its mean of zero."""
+        """Give every direction that changes nothing a curvature, so that each component keeps its mean."""
         assert self.gauge is not None
         sizes = np.bincount(self.gauge)
         strength = 0.5 / sizes.astype(np.float64) ** 2
-        sums = np.bincount(self.gauge, point.theta[: self.num_models])
+        sums = np.bincount(self.gauge, (point.theta - self.mean)[: self.num_models])
         gradient, hessian = point.gradient.copy(), point.hessian.copy()
         gradient[: self.num_models] += (strength * sums)[self.gauge]
         same = self.gauge[:, None] == self.gauge[None, :]
