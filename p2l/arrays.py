@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-__all__ = ["Array", "log_sigmoid", "log_two_cosh", "logaddexp", "prepare", "softplus"]
+__all__ = ["Array", "log_sigmoid", "log_two_cosh", "logaddexp", "prepare", "softplus", "widen"]
 
 Array: TypeAlias = Any  # numpy.ndarray or torch.Tensor, of any shape
 
@@ -45,6 +45,19 @@ def _torch_float(torch: Any, value: Any, device: Any) -> Any:
     if tensor.dtype in (torch.float32, torch.float64) and not isinstance(value, float):
         return tensor
     return tensor.to(torch.float32)
+
+
+def widen(torch: Any, tensors: list[Any]) -> tuple[list[Any], Any]:
+    """The tensors in float64, and the type that they had together.
+
+    Where parts of a gradient cancel, what is left of them in float32 is noise or zero, though float32 could hold the
+    sum. These are a few numbers per vote, so the width costs nothing; devices without float64 keep their own.
+    """
+    given = [tensor for tensor in tensors if tensor is not None]
+    dtype = torch.float64 if any(tensor.dtype == torch.float64 for tensor in given) else torch.float32
+    if given[0].device.type == "mps":
+        return tensors, dtype
+    return [None if tensor is None else tensor.double() for tensor in tensors], dtype
 
 
 def logaddexp(xp: Any, x: Array, y: Array | float) -> Array:

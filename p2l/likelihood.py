@@ -13,8 +13,9 @@ torch tensors, through one text. With d = coef_a - coef_b, a = exp(coef_a), b = 
 
 `log_probs` works in log space by differences: every term is a log-sum-exp, nothing is subtracted from one, nothing is
 clamped. Terms are arranged so that automatic differentiation adds parts of one sign, except where the gradient itself
-changes sign: it stays accurate, and non-zero, down to the smallest representable number. `probs` has the same values
-from plain products of exp(coef), which for NumPy is about ten times as fast.
+changes sign: against 320-digit arithmetic, float32 gradients of coefficients up to 50 have a relative error below 1e-6
+down to the smallest normal number. (The tie of rk-reparam alone keeps an absolute noise of 1e-16.) `probs` has the same
+values from plain products of exp(coef), which for NumPy is about ten times as fast.
 
 Shapes: B prompts or votes, M models, N votes, K outcomes; (...) any shape that broadcasts.
 """
@@ -28,7 +29,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from p2l.arrays import Array, log_sigmoid, log_two_cosh, logaddexp, prepare, softplus
+from p2l.arrays import Array, log_sigmoid, log_two_cosh, logaddexp, prepare, softplus, widen
 from p2l.command import nearest
 from p2l.errors import ConfigError
 
@@ -51,7 +52,7 @@ __all__ = [
 
 Terms: TypeAlias = tuple[Array, ...]
 LogTerms: TypeAlias = Callable[[Any, Array, Array, Array, Array], Terms]
-ProbTerms: TypeAlias = Callable[[Array, Array, Array, Array], Terms]
+ProbTerms: TypeAlias = Callable[[Array, Array, Array, Array, Array], None]
 
 HEAD_PARAMETERS = {"bt": (), "rk": ("eta",), "ba": ("eta", "gamma")}
 RK_FLOOR = 0.02  # the least h of rk: the one place where a parameter (eta) gets no gradient
@@ -76,7 +77,7 @@ class Likelihood:
     log_terms: LogTerms
     """(namespace, coef_a, coef_b, eta, gamma) -> one log-probability per outcome."""
     prob_terms: ProbTerms | None = None
-    """(exp coef_a, exp coef_b, eta, gamma) -> one probability per outcome: the NumPy fast path."""
+    """(exp coef_a, exp coef_b, eta, gamma, out): the NumPy fast path, which fills the probabilities out (K, ...)."""
     evaluation_only: bool = False
     """Whether this is a coarser view of another likelihood, for metrics rather than for training."""
 
@@ -88,14 +89,17 @@ class Likelihood:
     def log_probs(self, coef_a: Any, coef_b: Any, eta: Any = None, gamma: Any = None) -> Array:
         """Log-probabilities of the outcomes; inputs broadcast (...) -> (..., K).
 
-        Half precisions are computed and returned in float32. Parameters the likelihood does not have are ignored.
+        Half precisions count as float32. Tensors in float32 are computed in float64, for their gradients' sake, and
+        returned in float32. Parameters the likelihood does not have are ignored.
 
         Raises:
             ConfigError: a parameter that it needs (eta, gamma) is None.
         """
-        xp, (a, b, eta, gamma) = prepare(*self.needed(coef_a, coef_b, eta, gamma))
-        terms = self.log_terms(xp, a, b, eta, gamma)
-        return xp.stack(np.broadcast_arrays(*terms) if xp is np else xp.broadcast_tensors(*terms), -1)
+        xp, inputs = prepare(*self.needed(coef_a, coef_b, eta, gamma))
+        if xp is np:
+            return np.stack(np.broadcast_arrays(*self.log_terms(np, *inputs)), -1)
+        inputs, dtype = widen(xp, inputs)
+        return xp.stack(xp.broadcast_tensors(*self.log_terms(xp, *inputs)), -1).to(dtype)
 
     def probs(self, coef_a: Any, coef_b: Any, eta: Any = None, gamma: Any = None) -> Array:
         """Probabilities of the outcomes, `exp(log_probs)`; inputs broadcast (...) -> (..., K).
@@ -114,11 +118,10 @@ class Likelihood:
         if reach > 15.0:
             inputs = [None if value is None else value.astype(np.float64) for value in inputs]
         a, b, eta, gamma = inputs
-        terms = self.prob_terms(np.exp(a), np.exp(b), eta, gamma)
-        out = np.empty((len(terms), *np.broadcast_shapes(*(value.shape for value in given))), dtype)
-        for k, term in enumerate(terms):
-            out[k] = term
-        return np.moveaxis(out, 0, -1)
+        shape, wide = np.broadcast_shapes(*(value.shape for value in given)), np.float64 if reach > 15.0 else dtype
+        out = np.empty((len(self.outcomes), *shape), wide)
+        self.prob_terms(np.exp(a), np.exp(b), eta, gamma, out)
+        return np.moveaxis(out.astype(dtype, copy=False), 0, -1)
 
     def derivatives(self, coef_a: Any, coef_b: Any, eta: Any = None, gamma: Any = None) -> tuple[Array, Array, Array]:
         """Log-probabilities (..., K), gradients (..., K, P) and Hessians (..., K, P, P), NumPy float64.
@@ -305,9 +308,16 @@ def mean_loss(
 # The formulas. Log-probabilities take (namespace, coef_a, coef_b, eta, gamma), probabilities exp(coef_a), exp(coef_b).
 
 
-def _bt_probs(a: Array, b: Array, _eta: Array, _gamma: Array) -> Terms:
-    total = a + b
-    return a / total, b / total
+def _rows(out: Array) -> Terms:
+    """Views of out (K, ...) that can be written into, also where (...) is empty."""
+    return tuple(out[k, ...] for k in range(len(out)))
+
+
+def _bt_probs(a: Array, b: Array, _eta: Array, _gamma: Array, out: Array) -> None:
+    win, loss = _rows(out)
+    np.add(a, b, out=win)
+    np.divide(b, win, out=loss)
+    np.divide(a, win, out=win)
 
 
 @register("bt-tie", head="bt", outcomes=("win", "loss"), prob_terms=_bt_probs)
@@ -322,11 +332,14 @@ def rk_half_width(xp: Any, eta: Array) -> Array:
     return xp.clip(10.0 * softplus(xp, 0.1 * (eta - 22.5)), RK_FLOOR, None)
 
 
-def _rk_probs(a: Array, b: Array, eta: Array, _gamma: Array) -> Terms:
+def _rk_probs(a: Array, b: Array, eta: Array, _gamma: Array, out: Array) -> None:
     h = rk_half_width(np, eta)
     t = np.exp(h)
-    win, loss = a / (a + t * b), b / (b + t * a)
-    return win, loss, win * loss * np.expm1(2.0 * h)
+    win, loss, tie = _rows(out)
+    np.divide(a, np.add(a, t * b, out=win), out=win)
+    np.divide(b, np.add(b, t * a, out=loss), out=loss)
+    np.multiply(win, loss, out=tie)
+    tie *= np.expm1(2.0 * h)
 
 
 @register("rk", head="rk", outcomes=("win", "loss", "tie"), prob_terms=_rk_probs)
@@ -356,30 +369,35 @@ def _grounded(xp: Any, a: Array, b: Array, eta: Array, g: Array, excess: float) 
     return win, loss, tie, bothbad, rest
 
 
-def _grounded_probs(a: Array, b: Array, eta: Array, g: Array, excess: float) -> Terms:
-    """Probabilities of win, loss, tie, bothbad and a / (a + b + g) + b / (a + b + g); `g` is g itself."""
+def _grounded_probs(a: Array, b: Array, eta: Array, g: Array, excess: float, out: Terms) -> None:
+    """Fill the arrays `out` with the probabilities of win, loss, tie, bothbad; `g` is g itself."""
     less = np.exp(eta) + excess
     t = 1.0 + less
     total_a, total_b, total = (a + g) + t * b, (b + g) + t * a, (a + g) + b
-    win, loss, bothbad = a / total_a, b / total_b, g / total
-    tie = win * loss
-    tie *= total_a + total_b
+    win, loss, tie, bothbad = out
+    np.divide(a, total_a, out=win)
+    np.divide(b, total_b, out=loss)
+    np.divide(g, total, out=bothbad)
+    np.add(total_a, total_b, out=tie)
+    tie *= win
+    tie *= loss
     tie *= bothbad
     tie *= less / g
-    return win, loss, tie, bothbad
 
 
-def _grk_probs(a: Array, b: Array, eta: Array, _gamma: Array) -> Terms:
-    return _grounded_probs(a, b, eta, np.ones_like(eta), GRK_EXCESS)
+def _grk_probs(a: Array, b: Array, eta: Array, _gamma: Array, out: Array) -> None:
+    _grounded_probs(a, b, eta, np.ones_like(eta), GRK_EXCESS, _rows(out))
 
 
-def _rk_reparam_probs(a: Array, b: Array, eta: Array, _gamma: Array) -> Terms:
-    win, loss, tie, bothbad = _grk_probs(a, b, eta, _gamma)
-    return win, loss, tie + bothbad
+def _rk_reparam_probs(a: Array, b: Array, eta: Array, _gamma: Array, out: Array) -> None:
+    win, loss, tie = _rows(out)
+    bothbad = np.empty_like(tie)
+    _grounded_probs(a, b, eta, np.ones_like(eta), GRK_EXCESS, (win, loss, tie, bothbad))
+    tie += bothbad
 
 
-def _ba_probs(a: Array, b: Array, eta: Array, gamma: Array) -> Terms:
-    return _grounded_probs(a, b, eta, np.exp(gamma), BA_EXCESS)
+def _ba_probs(a: Array, b: Array, eta: Array, gamma: Array, out: Array) -> None:
+    _grounded_probs(a, b, eta, np.exp(gamma), BA_EXCESS, _rows(out))
 
 
 @register("rk-reparam", head="rk", outcomes=("win", "loss", "tie"), grounded=True, prob_terms=_rk_reparam_probs)
