@@ -10,7 +10,7 @@ Shapes: n votes (a vote and its prompt share a number), M models (sorted by name
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -195,6 +195,15 @@ class Arena:
         """What the prompts of a chunk add to the coefficients, seen and hidden parts apart."""
         return self.models.prompt_effect(chunk.prompts, chunk.day)
 
+    def bag_probs(self, chunk: VoteChunk) -> FloatArray:
+        """(n, 4) probability of each outcome given the multiset of the prompt's words: the best a bag of words can do.
+
+        The words leave open how the topics were dealt to the clauses; both ways are equally likely.
+        """
+        other_deal = replace(chunk.prompts, topics=chunk.prompts.topics[:, ::-1])
+        other = self._truth(other_deal, chunk.day)
+        return (chunk.probs + _outcome_probs(other, chunk.model_a, chunk.model_b)) / 2
+
     def model_frame(self) -> pd.DataFrame:
         """One row per model: name, organisation, release and retirement, quality against the mean, skill by topic.
 
@@ -252,8 +261,7 @@ class Arena:
         a, b, propensity = self.models.draw_pairs(day, rng)
         truth = self._truth(prompts, day)
         rows = np.arange(len(day))
-        # Its outcomes are win, loss, tie, bothbad: the order of `p2l.votes.WINNERS`.
-        probs = get("grk").probs(truth.coefs[rows, a], truth.coefs[rows, b], truth.eta)
+        probs = _outcome_probs(truth, a, b)
         version = self.models.version(day)
         return VoteChunk(
             ids=first + rows,
@@ -289,3 +297,10 @@ def simulate(config: SimulationConfig) -> Arena:
     )
     source = make_source(config.topics, config.languages, config.users, config.structures, config.drift, people)
     return Arena(config, models, source)
+
+
+def _outcome_probs(truth: Truth, model_a: IntArray, model_b: IntArray) -> FloatArray:
+    """(n, 4): grk's outcomes are win, loss, tie, bothbad, which is the order of `p2l.votes.WINNERS`."""
+    rows = np.arange(len(model_a))
+    probs: FloatArray = get("grk").probs(truth.coefs[rows, model_a], truth.coefs[rows, model_b], truth.eta)
+    return probs

@@ -47,9 +47,11 @@ class Tally:
 
     votes: NDArray[np.int64]
     losses: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("grk", "rk", "bt-tie", "bt"), 0.0))
+    bag_losses: float = 0.0
 
-    def add(self, chunk: VoteChunk) -> None:
-        """Count the votes of a chunk."""
+    def add(self, chunk: VoteChunk, bag_probs: FloatArray) -> None:
+        """Count the votes of a chunk; `bag_probs` (n, 4) is what a bag of words can know of their outcomes."""
+        self.bag_losses += float(bayes_losses(bag_probs, chunk.winner)["grk"].sum())
         np.add.at(self.votes, (chunk.model_a, chunk.model_b, chunk.winner), 1)
         for name, losses in bayes_losses(chunk.probs, chunk.winner).items():
             self.losses[name] += float(losses.sum())
@@ -58,6 +60,10 @@ class Tally:
     def count(self) -> int:
         """Number of votes."""
         return int(self.votes.sum())
+
+    def bag(self) -> float:
+        """Mean grk loss of the best prediction from the multiset of words."""
+        return self.bag_losses / max(1, self.count)
 
     def bayes(self) -> dict[str, float]:
         """Mean loss of the truth by likelihood; bt over decided votes only."""
@@ -83,7 +89,7 @@ class Report:
 
     def add(self, chunk: VoteChunk, *, held_out: bool = False) -> None:
         """Take in a chunk of training or validation votes."""
-        (self.validation if held_out else self.train).add(chunk)
+        (self.validation if held_out else self.train).add(chunk, self.arena.bag_probs(chunk))
         rows = np.arange(0, len(chunk), _EVERY)
         effect = self.arena.models.prompt_effect(chunk.prompts.take(rows), chunk.day[rows])
         self.effect.add(effect.seen + effect.hidden)
@@ -129,6 +135,7 @@ class Report:
             ("", ""),
             (f"loss on the {on} votes", "grk (all four outcomes), nats per vote"),
             ("  single leaderboard", f"{marginal:.4f}"),
+            ("  best bag of words", f"{self.held_out.bag():.4f}"),
             ("  Bayes optimum", f"{bayes['grk']:.4f}"),
             ("  gap to close", f"{marginal - bayes['grk']:.4f}"),
             ("Bayes optimum of others", ", ".join(f"{name} {bayes[name]:.4f}" for name in ("rk", "bt-tie", "bt"))),

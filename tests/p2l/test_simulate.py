@@ -141,7 +141,7 @@ def test_the_realised_bayes_loss_is_near_its_expectation_and_below_that_of_any_o
     entropy = -(probs * np.log(probs)).sum(axis=1).mean()
     bayes = report.train.bayes()
     assert bayes["grk"] == pytest.approx(entropy, abs=0.03)
-    assert bayes["grk"] < report.marginal_loss()
+    assert bayes["grk"] < report.train.bag() < report.marginal_loss()
     assert bayes["bt"] < bayes["bt-tie"] < bayes["rk"] < bayes["grk"]
 
 
@@ -193,6 +193,14 @@ def test_dealing_the_topics_the_other_way_keeps_what_is_known_and_flips_what_is_
     assert np.array_equal(known, other_known)
     assert np.allclose(weights - known, -(other_weights - other_known))
     assert np.allclose(weights.sum(axis=1)[prompts.structure == STRUCTURES.index("order")], 1)
+
+
+def test_the_best_bag_of_words_is_as_good_as_the_truth_only_where_structure_does_not_matter() -> None:
+    for seed in range(2):
+        plain = report_of(replace(SMALL, votes=4000, seed=seed, structures=(1.0, 0.0, 0.0, 0.0))).train
+        assert plain.bag() == pytest.approx(plain.bayes()["grk"], abs=1e-12)
+        negated = report_of(replace(SMALL, votes=4000, seed=seed, structures=(0.0, 0.0, 1.0, 0.0))).train
+        assert negated.bag() > negated.bayes()["grk"] + 0.03
 
 
 def held_out_r2(features: list[Counter[str]], target: np.ndarray) -> float:

@@ -1,0 +1,53 @@
+"""How long a million simulated votes take, with what peak memory: the promise is a minute on two cores.
+
+python benchmarks/simulate.py [--votes 1000000] [--models 100] [--topics 12]
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import tempfile
+import time
+from pathlib import Path
+
+from p2l.simulate import SimulationConfig, simulate, write_arena
+
+PROMISE = 60.0  # seconds per million votes
+
+
+def measure(config: SimulationConfig, name: str, *, truth: bool) -> tuple[float, float]:
+    """Seconds to write the votes (and the truth), and megabytes on disk."""
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.perf_counter()
+        write_arena(simulate(config), Path(folder) / name, truth=Path(folder) / "truth" if truth else None)
+        seconds = time.perf_counter() - start
+        size = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
+    return seconds, size / 1e6
+
+
+def main() -> None:
+    """Print one line per format."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--votes", type=int, default=1_000_000)
+    parser.add_argument("--models", type=int, default=100)
+    parser.add_argument("--topics", type=int, default=12)
+    args = parser.parse_args()
+    config = SimulationConfig(votes=args.votes, models=args.models, topics=args.topics)
+    promise = PROMISE * args.votes / 1e6
+    print(f"{args.votes:,} votes, {args.models} models, {args.topics} topics; promise: {promise:.0f} s")
+    print(f"{'output':<24}{'seconds':>9}{'votes/s':>10}{'MB':>7}")
+    for name, truth in (
+        ("votes.parquet", False),
+        ("votes.parquet", True),
+        ("votes.jsonl", False),
+        ("votes.csv", False),
+    ):
+        seconds, megabytes = measure(config, name, truth=truth)
+        label = name + (" and truth" if truth else "")
+        print(f"{label:<24}{seconds:>9.1f}{args.votes / seconds:>10,.0f}{megabytes:>7.0f}")
+    print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB")
+
+
+if __name__ == "__main__":
+    main()
