@@ -58,6 +58,9 @@ def encode_column(values: Any) -> Encoded:
 
 def _as_dictionary(values: Any) -> Any:
     try:
+        if _holds_python_text(values):
+            # Python strings are hashed as they are met, which saves writing them out.
+            values = pa.array(values, pa.dictionary(pa.int32(), pa.string()), from_pandas=True)
         array = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values, from_pandas=True)
     except (pa.ArrowInvalid, pa.ArrowTypeError, UnicodeEncodeError) as error:
         raise VoteError(f"a column of model names or winners holds something else than text: {error}") from error
@@ -71,6 +74,11 @@ def _as_dictionary(values: Any) -> Any:
         array = array.unify_dictionaries().combine_chunks()
         array = array if isinstance(array, pa.Array) else array.chunk(0)
     return array
+
+
+def _holds_python_text(values: Any) -> bool:
+    plain = isinstance(values, list) or (isinstance(values, np.ndarray) and values.dtype.kind == "O")
+    return plain and len(values) > 0 and isinstance(values[0], str)
 
 
 def _is_text(kind: Any) -> bool:

@@ -1,8 +1,9 @@
 """CSV as Arrow batches.
 
 A CSV file has no types, so a first pass over it finds for every column beyond the vote schema the narrowest kind that
-all its values have: true/false, integer, float, JSON (objects or lists), else text. Columns of the schema are read as
-text and converted by the schema. An empty field is null, a quoted empty field is the empty text. Row 1 is the header.
+all its values have: true/false, integer, float, JSON (objects or lists), else text. An id such as 007 is text.
+Columns of the schema are read as text and converted by the schema. An empty field is null, a quoted empty field is the
+empty text. Row 1 is the header.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from p2l.vote_sources import RawBatch
 
 __all__ = ["csv_columns", "csv_stream"]
 
-_BLOCK = 16 << 20  # bytes; also the longest record
+_BLOCK = 8 << 20  # bytes; also the longest record
 _TEXT = frozenset({"prompt", "model_a", "model_b", "winner", "labels", "question_id"})
 _PATTERNS = {
     "bool": r"^(?i:true|false)$",
     "int": r"^-?(0|[1-9]\d{0,17})$",
-    "float": r"^-?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$|^(?i:-?inf|nan)$",
+    "float": r"^-?((0|[1-9]\d{0,17})(\.\d*)?|\.\d+)([eE][+-]?\d+)?$|^(?i:-?inf|nan)$",
     "json": r"(?s)^\s*[\[{].*[\]}]\s*$",
 }
 

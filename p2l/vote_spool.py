@@ -7,6 +7,7 @@ lines may change as they go) starts a new segment; what is read is brought to th
 
 from __future__ import annotations
 
+import contextlib
 import json
 import mmap
 import tempfile
@@ -42,15 +43,19 @@ class RecordFile:
 
     def mapped(self) -> np.ndarray[Any, Any]:
         """All records, read from disk as they are touched; ends writing. The space is free when the array goes."""
-        with self._file:
+        try:
             self._file.flush()
-            if not self._file.tell():
-                return np.empty(0, dtype=self._dtype)
-            return np.frombuffer(_map(self._file), dtype=self._dtype)
+            empty = not self._file.tell()
+            records = np.empty(0, dtype=self._dtype) if empty else np.frombuffer(_map(self._file), dtype=self._dtype)
+            self._file.close()
+        except OSError as error:
+            raise disk_full(error) from error
+        return records
 
     def close(self) -> None:
         """Free the space when nothing was mapped."""
-        self._file.close()
+        with contextlib.suppress(OSError):  # what could not be written is not wanted
+            self._file.close()
 
 
 def _map(file: Any) -> mmap.mmap:
@@ -134,8 +139,9 @@ class RowFile:
         """Free the space, as soon as no batch is in use."""
         self._cache.clear()
         self._segments.clear()
-        if self._file is not None:
-            self._file.close()
+        with contextlib.suppress(OSError):  # what could not be written is not wanted
+            if self._file is not None:
+                self._file.close()
 
 
 def disk_full(error: OSError) -> VoteError:

@@ -23,6 +23,9 @@ from tests.p2l.votes_helpers import ENDINGS, MODELS, save, vote, vote_rows
 pytestmark = pytest.mark.filterwarnings("error")
 
 
+ENV = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+
+
 def without_none(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
@@ -71,6 +74,31 @@ def test_a_prompt_that_is_text_is_one_turn_and_stays_text_in_rows(ending: str, t
     with open_votes(save(tmp_path / f"v{ending}", rows)) as store:
         assert store.prompts([2, 0]) == [["[2] why"], ["[0] why"]]
         assert [row["prompt"] for row in store.rows()] == ["[0] why", "[1] why", "[2] why"]
+
+
+def test_columns_of_csv_have_the_narrowest_kind_that_all_their_values_have(tmp_path: Path) -> None:
+    columns = {
+        "id": ["007", "8"],
+        "count": ["-3", ""],
+        "share": ["1", "2.5e-3"],
+        "is_code": ["True", "false"],
+        "tags": ['{"a": [1]}', '{"a": []}'],
+        "note": ["[1", "2]"],
+        "none": ["", ""],
+    }
+    frame = pd.DataFrame({**pd.DataFrame([vote(0), vote(1)]).drop(columns="prompt"), "prompt": ["p", "q"], **columns})
+    frame.to_csv(tmp_path / "v.csv", index=False)
+    with open_votes(tmp_path / "v.csv") as store:
+        kinds = {name: [row[name] for row in store.rows()] for name in columns}
+    assert kinds == {
+        "id": ["007", "8"],
+        "count": [-3, None],
+        "share": [1.0, 0.0025],
+        "is_code": [True, False],
+        "tags": [{"a": [1]}, {"a": []}],
+        "note": ["[1", "2]"],
+        "none": [None, None],
+    }
 
 
 def test_lists_in_csv_are_read_as_json_or_as_python_writes_them(tmp_path: Path) -> None:
@@ -346,13 +374,36 @@ assert tempfile.gettempdir() == {str(spool)!r}
 assert store.prompts([3]) == [["question 3"]]
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "TMPDIR": str(spool)}, check=False)
+    done = subprocess.run([sys.executable, "-c", code], env={**ENV, "TMPDIR": str(spool)}, check=False)
     assert done.returncode == -9
     assert list(spool.iterdir()) == []
+
+
+def test_a_full_disk_is_one_line_that_says_where(tmp_path: Path) -> None:
+    path = save(tmp_path / "v.jsonl", [vote(n, prompt=["x" * 100]) for n in range(3000)])
+    # A limit on file size fails as a full disk does: in the middle of writing.
+    for limit in (100_000, 20_000, 60_000):
+        code = f"""
+import resource
+resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
+from p2l.vote_commands import main
+from p2l.command import run
+run(main, ["split", {str(path)!r}, "--by", "prompt", "--val", "9", "--train-output", "t.csv", "--val-output", "v.csv"])
+"""
+        env = {**ENV, "TMPDIR": str(tmp_path)}
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path, env=env
+        )
+        assert done.returncode == 2
+        assert done.stderr.startswith(f"error: {tmp_path}: votes cannot be spooled there: File too large; set TMPDIR")
+        assert done.stderr.count("\n") == 1
+    assert [entry.name for entry in tmp_path.iterdir()] == ["v.jsonl"]
 
 
 def test_reading_votes_imports_neither_torch_nor_datasets(tmp_path: Path) -> None:
     path = save(tmp_path / "v.jsonl", [vote(0)])
     code = f"import sys; from p2l.votes import open_votes; open_votes({str(path)!r})\nprint(*sys.modules)"
-    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    modules = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=ENV
+    ).stdout.split()
     assert not {"torch", "datasets", "transformers"} & set(modules)
