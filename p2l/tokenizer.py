@@ -38,6 +38,14 @@ __all__ = [
 DEFAULT_MAX_LENGTH = 8192
 """Tokens per prompt where neither the caller nor the folder says."""
 
+_VOCABULARY_FILES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "vocab.json",
+    "vocab.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+)
 _TEMPLATE_MARKER = re.compile(r"<\|[^|<>\s]+\|>")
 # Templates that print today's date would give other coefficients tomorrow; this is Llama 3.1's own default.
 _DATE = "26 Jul 2024"
@@ -254,6 +262,9 @@ def check_turns(prompt: Sequence[str], number: int) -> list[str]:
 def _load_tokenizer(folder: Path) -> Any:
     from transformers import AutoTokenizer
 
+    # Without any of these transformers makes an empty tokenizer of the model's family.
+    if not any((folder / name).is_file() for name in _VOCABULARY_FILES):
+        raise CheckpointError(f"{folder}: no tokenizer in it (tokenizer.json); copy the model's tokenizer files there")
     try:
         return AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
     except Exception as error:  # transformers raises OSError, ValueError, KeyError, ... for a broken tokenizer

@@ -1,0 +1,120 @@
+import numpy as np
+import pytest
+import torch
+
+import p2l
+from p2l.errors import CheckpointError, ConfigError, InputError
+from p2l.inference import P2L, choose_device
+from p2l.model import P2LModel
+from p2l.scratch import make_tfidf, make_transformer
+from p2l.tokenizer import PromptTokenizer
+from p2l.win_rates import win_rates
+
+NAMES = ["ant", "bee", "cat", "dog"]
+PROMPTS = ["what is 1 plus 2", ["write a poem", "shorter"], "", "long " * 300]
+
+
+@pytest.fixture(scope="module", params=["qwen2", "bert", "tfidf"])
+def folder(request, tmp_path_factory):
+    backbone, saved = (tmp_path_factory.mktemp(name) for name in ("backbone", "saved"))
+    texts = [["write a long poem"], ["what is 12 plus 34"]]
+    if request.param == "tfidf":
+        make_tfidf(backbone, texts, hidden_size=4, ngrams=(1, 2), max_features=50, min_df=1)
+    else:
+        sizes = {"vocab_size": 270, "hidden_size": 16, "layers": 1, "heads": 2, "max_positions": 48}
+        make_transformer(backbone, texts, model_type=request.param, seed=1, intermediate_size=None, **sizes)
+    tokenizer = PromptTokenizer.from_pretrained(backbone, max_length=48)
+    model = P2LModel.create(
+        backbone, model_type=request.param, head_type="rk", loss_type="grk", model_list=NAMES, tokenizer=tokenizer
+    )
+    model.save_pretrained(saved)
+    tokenizer.save_pretrained(saved)
+    return saved
+
+
+@pytest.fixture(scope="module")
+def asked(folder):
+    return P2L.from_pretrained(folder, device="cpu")
+
+
+def test_predict_gives_arrays_in_the_order_of_the_prompts(asked):
+    said = asked.predict(PROMPTS)
+    assert said.coefs.shape == (4, 4)
+    assert said.coefs.dtype == np.float32
+    assert said.eta.shape == (4,)
+    assert said.gamma is None
+    assert said.truncated.tolist() == [False, False, False, True]
+    for number, prompt in enumerate(PROMPTS):
+        np.testing.assert_allclose(asked.predict([prompt]).coefs[0], said.coefs[number], atol=1e-5)
+
+
+def test_predict_is_deterministic_and_does_not_depend_on_the_batch_size(asked):
+    said = asked.predict(PROMPTS)
+    assert np.array_equal(asked.predict(PROMPTS).coefs, said.coefs)
+    np.testing.assert_allclose(asked.predict(PROMPTS, batch_size=1).coefs, said.coefs, atol=1e-5)
+    np.testing.assert_allclose(asked.predict(PROMPTS, max_batch_tokens=60).coefs, said.coefs, atol=1e-5)
+
+
+def test_one_text_is_one_prompt_and_none_is_none(asked):
+    assert np.array_equal(asked.predict("hello").coefs, asked.predict(["hello"]).coefs)
+    assert asked.predict([]).coefs.shape == (0, 4)
+    with pytest.raises(InputError, match="prompt 1 has no turns"):
+        asked.predict(["a", []])
+
+
+def test_the_leaderboard_is_ranked_with_win_rates(asked):
+    table = asked.leaderboard("what is 1 plus 2")
+    said = asked.predict("what is 1 plus 2")
+    assert list(table.columns) == ["rank", "model", "coef", "win_rate"]
+    assert table["rank"].tolist() == [1, 2, 3, 4]
+    assert sorted(table["model"]) == NAMES
+    assert table["coef"].is_monotonic_decreasing
+    assert table["win_rate"].is_monotonic_decreasing
+    best = table.iloc[0]
+    expected = win_rates(said.coefs, asked.likelihood, said.eta)[0]
+    assert best["win_rate"] == pytest.approx(expected[NAMES.index(best["model"])])
+
+
+def test_a_list_of_turns_is_one_prompt_of_the_leaderboard(asked):
+    turns = ["write a poem", "shorter"]
+    assert asked.leaderboard(turns)["coef"].max() == pytest.approx(asked.predict([turns]).coefs.max())
+
+
+def test_serving_cuts_at_the_length_of_training(asked, folder):
+    assert asked.tokenizer.max_length == 48
+    assert P2L.from_pretrained(folder, device="cpu", max_length=12).tokenizer.max_length == 12
+
+
+def test_names_are_those_of_the_folder(asked):
+    assert asked.model_list == NAMES
+    assert asked.likelihood.name == "grk"
+    assert p2l.P2L is P2L
+
+
+def test_a_contradicting_flag_is_refused(folder):
+    with pytest.raises(CheckpointError, match="head_type is 'rk'"):
+        P2L.from_pretrained(folder, head_type="bt")
+    with pytest.raises(ConfigError, match="unknown"):
+        P2L.from_pretrained(folder, dtype="float99")
+
+
+def test_absent_devices_are_refused():
+    assert choose_device("cpu") == torch.device("cpu")
+    with pytest.raises(InputError, match="is unknown"):
+        choose_device("gpu")
+    if not torch.cuda.is_available():
+        assert choose_device(None) == torch.device("cpu")
+        with pytest.raises(InputError, match="no CUDA device"):
+            choose_device("cuda")
+
+
+def test_a_tokenizer_that_is_larger_than_the_model_is_refused(folder, tmp_path):
+    model = P2LModel.from_pretrained(folder)
+    if model.record.model_type == "tfidf":
+        pytest.skip("a vocabulary has no CLS token")
+    tokenizer = PromptTokenizer.from_pretrained(folder)
+    tokenizer.tokenizer.add_special_tokens({"cls_token": "<|other|>"})
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(CheckpointError, match="the CLS token has id"):
+        P2L.from_pretrained(tmp_path)
