@@ -32,8 +32,10 @@ Coefs: TypeAlias = "npt.ArrayLike | Iterable[npt.ArrayLike]"
 
 # Prompts and models per call of `Likelihood.probs`: its temporary arrays then stay in a core's cache.
 _PROMPTS, _MODELS = 32, 16
-# Only there to tell apart parameters that the table cannot (two models under rk-reparam); it moves nothing visible.
-_RIDGE = 1e-9
+# Keeps Newton steps finite where prompts are so sure that nothing is left to learn; it moves nothing visible.
+_RIDGE = 1e-10
+# Without an outcome "both bad" the level of grounded coefficients shows in the ties alone, for two models not at all.
+_LEVEL_RIDGE = 1e-6
 
 
 class Block(NamedTuple):
@@ -91,7 +93,7 @@ def aggregate(
         eta=float(point.theta[-1]) if has_eta(prompts.likelihood) else None,
         gamma=0.0 if prompts.likelihood.head == "ba" else None,
         likelihood=prompts.likelihood.name,
-        loss=point.value,
+        loss=objective.loss(point.theta),
         votes=None,
         components=np.zeros(len(models), dtype=np.int64),
         notes=() if len(models) > 1 else ("A single model: there is nobody to compare it with.",),
@@ -195,9 +197,9 @@ def _objective(likelihood: Likelihood, sums: Floats, mean: Floats) -> Objective:
     size = sums.shape[1]
     first, second = np.triu_indices(size, 1)
     invariant = shift_invariant(likelihood)
-    precision = np.full(len(mean), 0.0 if invariant else _RIDGE * len(first) / size)
     gauge = np.zeros(size, dtype=np.int64) if invariant else None
-    return Objective(likelihood, size, first, second, _pairs(sums), mean, precision, gauge)
+    ridge = _LEVEL_RIDGE if likelihood.grounded and "bothbad" not in likelihood.outcomes else _RIDGE
+    return Objective(likelihood, size, first, second, _pairs(sums), mean, np.zeros(len(mean)), gauge, ridge)
 
 
 def _pairs(sums: Floats) -> Floats:

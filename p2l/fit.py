@@ -120,8 +120,6 @@ def fit_table(
     point = minimise(objective, _start(objective, prior))
     rng = np.random.default_rng(seed)
     lower, upper = _bounds(objective, point, table, units, intervals, level, replicates, rng)
-    log_probs, *_ = objective.derivatives(point.theta)
-    loss = -float(np.sum(objective.targets * log_probs, where=objective.targets > 0)) / objective.total
     graph = _graph(objective)
     return Leaderboard(
         models=list(models),
@@ -131,7 +129,7 @@ def fit_table(
         eta=float(point.theta[-1]) if has_eta(model) else None,
         gamma=0.0 if model.head == "ba" else None,
         likelihood=model.name,
-        loss=loss,
+        loss=objective.loss(point.theta),
         votes=table.votes_per_model(winner_targets(model).any(axis=1)),
         components=_joined(objective, prior or Prior()),
         notes=_notes(objective, list(models), graph, prior or Prior()),

@@ -95,6 +95,6 @@ def _raised(damping: float) -> float:
 
 def _checked(point: Point, tolerance: float) -> Point:
     size = float(np.abs(point.gradient).max(initial=0.0))
-    if size > tolerance:
+    if size > tolerance * max(1.0, float(np.abs(point.hessian).max(initial=0.0))):
         raise ConvergenceError(f"the fit stopped at a gradient of {size:.1e}")
     return point

@@ -89,6 +89,7 @@ class Objective:
         targets: (P, K) mass of each outcome.
         mean, precision: (D,) the prior's.
         gauge: (M,) component numbers, each to be held at its prior's mean score, or None.
+        ridge: curvature around `mean` for the sake of arithmetic alone; no prior, so it does not enter intervals.
     """
 
     likelihood: Likelihood
@@ -99,6 +100,7 @@ class Objective:
     mean: Floats
     precision: Floats
     gauge: Ints | None = None
+    ridge: float = 0.0
 
     @property
     def total(self) -> float:
@@ -122,11 +124,19 @@ class Objective:
         # An outcome without mass may be impossible (log 0): it must not count, not even as 0 times infinity.
         value = -float(np.sum(self.targets * log_probs, where=self.targets > 0))
         offset = theta - self.mean
-        value += 0.5 * float(self.precision @ offset**2)
-        slope = self.precision * offset - self.scatter(per_pair)
-        matrix = np.diag(self.precision) - self.scatter_square(curvature)
+        precision = self.precision + self.ridge * self.total
+        value += 0.5 * float(precision @ offset**2)
+        slope = precision * offset - self.scatter(per_pair)
+        matrix = np.diag(precision) - self.scatter_square(curvature)
         point = Point(theta, value / self.total, slope / self.total, matrix / self.total)
         return point if self.gauge is None else self._held(point)
+
+    def loss(self, theta: Floats) -> float:
+        """Mean negative log-likelihood at theta (D,), without prior; NaN without pairs."""
+        if not len(self.first):
+            return float("nan")
+        log_probs, *_ = self.derivatives(theta)
+        return -float(np.sum(self.targets * log_probs, where=self.targets > 0)) / self.total
 
     def derivatives(self, theta: Floats) -> tuple[Floats, Floats, Floats]:
         """log p (P, K) of every pair with its gradient (P, K, Q) and Hessian (P, K, Q, Q)."""
