@@ -3,11 +3,12 @@
 Promises: 2.2 million votes between 130 models, from strings, intervals included, in at most 0.5 s and faster than both;
 10,000 prompts x 130 models under grounded Rao-Kupper aggregated in at most 5 s within 500 MB.
 
-The votes are drawn from a known truth. Every library starts from the same strings (NumPy object arrays of Python text)
-and does what its documentation says to do: evalica `bradley_terry` with ties as half wins (and `bootstrap` for
-intervals, whose time is that of a few resamples, extrapolated), arena-rank `PairDataset.from_pandas` and `BradleyTerry`
-with its sandwich intervals. What they compute is the likelihood `bt-tie` here. Each measurement is the median of
-`--repeat` runs after a warm-up. Run it as `python -m benchmarks.leaderboards`; libraries that are not installed are left out.
+The votes are drawn from a known truth. Every library starts from the same strings (NumPy object arrays of Python
+text) and does what its documentation says to do: evalica `bradley_terry` with ties as half wins (and `bootstrap` for
+intervals, whose time is that of a few resamples, extrapolated), arena-rank `PairDataset.from_pandas` and
+`BradleyTerry` with its sandwich intervals. What they compute is the likelihood `bt-tie` here. Each measurement is the
+median of `--repeat` runs after a warm-up. Run it as `python -m benchmarks.leaderboards`; libraries that are not
+installed are left out.
 """
 
 from __future__ import annotations

@@ -1,0 +1,216 @@
+"""`p2l leaderboard` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from p2l.errors import InputError
+from p2l.leaderboard import fit
+from p2l.leaderboard_command import build_parser, main
+from p2l.votes import WINNERS, encode_votes
+
+MODELS = ["ant", "bee", "cat", "dog"]
+
+
+def make_votes(number=600, seed=0):
+    rng = np.random.default_rng(seed)
+    a = rng.integers(0, 4, number)
+    b = (a + rng.integers(1, 4, number)) % 4
+    strength = np.array([1.0, 0.4, -0.4, -1.0])
+    won = np.where(rng.random(number) < 1 / (1 + np.exp(strength[b] - strength[a])), 0, 1)
+    won = np.where(rng.random(number) < 0.2, rng.integers(2, 4, number), won)
+    math = rng.random(number) < 0.3
+    return pd.DataFrame(
+        {
+            "prompt": [f"prompt {index}" for index in range(number)],
+            "model_a": np.array(MODELS)[a],
+            "model_b": np.array(MODELS)[b],
+            "winner": np.array(WINNERS)[won],
+            "language": np.array(["English", "German", "Greek"])[np.minimum(rng.geometric(0.6, number) - 1, 2)],
+            "is_code": rng.random(number) < 0.4,
+            "tags": [["math", "long"] if flag else ["short"] for flag in math],
+            "category_tag": [{"math_v0.1": {"math": bool(flag)}, "other": {"x": True}} for flag in math],
+            "weight": rng.integers(0, 3, number).astype(float),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def votes_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("votes") / "votes.parquet"
+    make_votes().to_parquet(path)
+    return path
+
+
+def written(path, by="", group="all"):
+    frame = pd.read_csv(path, keep_default_na=False)
+    return frame[(frame["by"] == by) & (frame["group"] == group)]
+
+
+def test_the_table_of_a_file_is_that_of_a_fit(votes_file, tmp_path, capsys):
+    main(["--votes", str(votes_file), "--likelihood", "grk", "--output", str(tmp_path / "out.csv"), "--quiet"])
+    votes = make_votes()
+    codes = encode_votes(votes["model_a"], votes["model_b"], votes["winner"])
+    board = fit(*codes[1:], models=codes.models, likelihood="grk")
+    frame = written(tmp_path / "out.csv")
+    np.testing.assert_allclose(frame["coef"], board.to_frame()["coef"], atol=1e-9)
+    np.testing.assert_allclose(frame["coef_upper"], board.to_frame()["coef_upper"], atol=1e-9)
+    printed = capsys.readouterr().out
+    assert "600 votes, 4 models, likelihood grk" in printed
+    assert [
+        line.split()[1] for line in printed.splitlines() if line.strip()[:1].isdigit() and "votes" not in line
+    ] == list(frame["model"])
+
+
+def test_votes_count_by_weight_only_when_asked(votes_file, tmp_path):
+    out = tmp_path / "out.csv"
+    main(["--votes", str(votes_file), "--weighted", "--output", str(out), "--quiet"])
+    votes = make_votes()
+    codes = encode_votes(votes["model_a"], votes["model_b"], votes["winner"])
+    board = fit(*codes[1:], models=codes.models, weights=votes["weight"])
+    np.testing.assert_allclose(written(out)["coef"], board.to_frame()["coef"], atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("column", "groups"),
+    [
+        ("language", {"English", "German", "Greek"}),
+        ("is_code", {"true", "false"}),
+        ("tags", {"math", "long", "short"}),
+        ("category_tag.math_v0.1.math", {"true", "false"}),
+    ],
+)
+@pytest.mark.parametrize("ending", ["parquet", "jsonl", "csv"])
+def test_groups_by_any_kind_of_column(column, groups, ending, tmp_path):
+    votes, source, out = make_votes(200), tmp_path / f"votes.{ending}", tmp_path / "out.csv"
+    if ending == "parquet":
+        votes.to_parquet(source)
+    elif ending == "jsonl":
+        votes.to_json(source, orient="records", lines=True)
+    else:
+        if column == "tags":
+            pytest.skip("a CSV file has no lists but prompts")
+        votes["category_tag"] = votes["category_tag"].map(json.dumps)
+        votes.drop(columns="tags").to_csv(source, index=False)
+    main(["--votes", str(source), "--by", column, "--output", str(out), "--quiet"])
+    frame = pd.read_csv(out, keep_default_na=False)
+    assert {name.lower() for name in frame.loc[frame["by"] == column, "group"]} == {name.lower() for name in groups}
+
+
+def test_a_group_without_shrinkage_is_the_fit_of_its_votes_and_small_groups_are_pulled(votes_file, tmp_path):
+    free, held = tmp_path / "free.csv", tmp_path / "held.csv"
+    main(["--votes", str(votes_file), "--by", "language", "--shrink", "inf", "--output", str(free), "--quiet"])
+    main(["--votes", str(votes_file), "--by", "language", "--output", str(held), "--quiet"])
+    votes = make_votes()
+    votes = votes[votes["language"] == "Greek"]
+    codes = encode_votes(votes["model_a"], votes["model_b"], votes["winner"])
+    board = fit(*codes[1:], models=codes.models)
+    own = written(free, "language", "Greek").set_index("model")["coef"]
+    np.testing.assert_allclose(own[board.models], board.coefs, atol=1e-9)
+    whole = written(held).set_index("model")["coef"]
+    pulled = written(held, "language", "Greek").set_index("model")["coef"][whole.index]
+    assert np.abs(pulled - whole).sum() < np.abs(own[whole.index] - whole).sum()
+
+
+@pytest.mark.parametrize("ending", ["csv", "json", "parquet"])
+def test_files_by_their_ending(ending, votes_file, tmp_path):
+    out = tmp_path / f"out.{ending}"
+    main(["--votes", str(votes_file), "--by", "is_code", "--intervals", "none", "--output", str(out), "--quiet"])
+    if ending == "json":
+        boards = json.loads(out.read_text())
+        assert [board["group"] for board in boards] == ["all", "false", "true"]
+        assert boards[0]["models"][0]["model"] == "ant"
+        assert boards[0]["models"][0]["coef_upper"] is None
+    else:
+        frame = pd.read_csv(out) if ending == "csv" else pd.read_parquet(out)
+        assert len(frame) == 12
+    assert [path.name for path in tmp_path.iterdir()] == [out.name]
+
+
+@pytest.mark.parametrize("ending", ["png", "svg"])
+def test_a_plot_is_drawn(ending, votes_file, tmp_path):
+    out = tmp_path / f"board.{ending}"
+    main(["--votes", str(votes_file), "--by", "language", "--plot", str(out), "--top", "3", "--quiet"])
+    start = out.read_bytes()[:8]
+    assert start == b"\x89PNG\r\n\x1a\n" if ending == "png" else start.startswith(b"<?xml")
+
+
+def test_top_and_min_votes_shorten_the_table(votes_file, capsys):
+    main(["--votes", str(votes_file), "--top", "2", "--quiet"])
+    assert "... and 2 more" in capsys.readouterr().out
+    main(["--votes", str(votes_file), "--min-votes", "100000", "--quiet"])
+    assert "ant" not in capsys.readouterr().out
+
+
+def test_components_are_said_and_shown(tmp_path, capsys):
+    votes = make_votes(300)
+    apart = votes.assign(model_a=votes["model_a"] + "2", model_b=votes["model_b"] + "2")
+    pd.concat([votes, apart]).to_parquet(tmp_path / "votes.parquet")
+    main(["--votes", str(tmp_path / "votes.parquet"), "--quiet"])
+    printed = capsys.readouterr().out
+    assert "2 components" in printed
+    assert "component" in printed.splitlines()[2]
+
+
+def test_rows_that_are_no_votes_are_refused_or_dropped_and_counted(tmp_path, capsys):
+    votes = make_votes(100)
+    votes.loc[7, "winner"] = "nobody"
+    source = tmp_path / "votes.parquet"
+    votes.to_parquet(source)
+    with pytest.raises(InputError, match=r"row 8.*--drop-bad"):
+        main(["--votes", str(source), "--quiet"])
+    main(["--votes", str(source), "--drop-bad", "--quiet"])
+    assert "1 rows that are no votes were left out" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--votes", "{votes}", "--by", "languag"], r"no column 'languag' \(did you mean 'language'\?\)"),
+        (["--votes", "{votes}", "--by", "category_tag.math_v0.1.maths"], "leads nowhere"),
+        (["--votes", "{votes}", "--by", "category_tag"], "name one, as in 'category_tag"),
+        (["--votes", "{votes}", "--likelihood", "elo"], "unknown likelihood"),
+        (["--votes", "{votes}", "--output", "board.xlsx"], "ending"),
+        (["--votes", "{votes}", "--plot", "board.doc"], "ending"),
+        (["--votes", "{votes}", "--level", "95"], "coverage"),
+        (["--votes", "{votes}", "--shrink", "0"], "--shrink"),
+        (["--votes", "missing.parquet"], "no such file"),
+        (["--votes", "{votes}", "a prompt"], "goes with --model"),
+        (["--model", "somewhere"], "needs one prompt"),
+        (["--model", "somewhere", "a prompt", "--likelihood", "bt"], "of its own"),
+        (["--model", "somewhere", "a prompt", "--by", "language"], "needs a file"),
+    ],
+)
+def test_what_a_user_gets_wrong_is_said_in_one_line(flags, message, votes_file):
+    with pytest.raises(InputError, match=message) as caught:
+        main([flag.format(votes=votes_file) for flag in [*flags, "--quiet"]])
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_of_one_pair_that_only_ties_is_refused(tmp_path):
+    path = tmp_path / "ties.csv"
+    pd.DataFrame({"model_a": ["x"], "model_b": ["y"], "winner": ["tie"]}).to_csv(path, index=False)
+    with pytest.raises(InputError, match="all are ties"):
+        main(["--votes", str(path), "--quiet"])
+
+
+def test_the_exit_code_of_bad_input_is_two_and_no_torch_is_imported(tmp_path):
+    code = (
+        "import sys; from p2l.command import run; from p2l.leaderboard_command import main\n"
+        "try:\n run(main, ['--votes', 'nothing.csv'])\n"
+        "except SystemExit as end:\n assert 'torch' not in sys.modules and 'matplotlib' not in sys.modules; raise\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("error: nothing.csv: no such file")
+
+
+def test_every_flag_is_explained():
+    for action in build_parser()._actions:
+        assert action.help
