@@ -1,0 +1,144 @@
+"""Command: the whole story on one page. Votes of a simulated arena, a model trained on them, and how well it reads prompts.
+
+Nothing is downloaded: the arena, its tokenizer and the random-initialised backbone are made on the spot. The truth of the
+arena is known, so the table can say how much of what can be learned was learned.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+
+from p2l.command import parser, run
+from p2l.errors import P2LError
+
+if TYPE_CHECKING:
+    from p2l.demo_report import Held
+
+__all__ = ["build_parser", "main"]
+
+SIMULATION = {"models": 12, "topics": 6, "languages": 1, "effect": 1.2, "drift": 0.0, "seed": 1}
+VOTES, VALIDATION = 60_000, 6_000
+BACKBONE = {"vocab-size": 1000, "hidden-size": 64, "layers": 2, "heads": 4, "max-positions": 128}
+COMMON = {
+    "head_type": "rk",
+    "loss_type": "grk",
+    "train_data_path": "votes.parquet",
+    "output_dir": "models",
+    "chat_template": "chatml",
+    "max_length": 96,
+    "adam_epsilon": 1e-8,
+    "adam_betas": [0.9, 0.99],
+    "gradient_accumulation_steps": 1,
+    "lr_schedule": "cosine",
+    "shuffle": True,
+    "deepspeed_config_path": "deepspeed.json",
+}
+P2L_RUN = {"pretrain_model_name": "backbone", "model_type": "qwen2", "learning_rate": 3e-3, "warmup_steps": 50}
+P2L_RUN |= {"batch_size": 128, "num_train_epochs": 3}
+TFIDF_RUN = {"pretrain_model_name": "tfidf", "model_type": "tfidf", "learning_rate": 3e-3, "warmup_steps": 0}
+TFIDF_RUN |= {"batch_size": 512, "num_train_epochs": 6}
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line of `p2l demo`."""
+    flags = parser("p2l demo", "Simulate votes, train a prompt-to-leaderboard model on them, and show what it learned.")
+    flags.add_argument("--output", default="demo_output", help="folder for everything that the demo makes")
+    flags.add_argument("--votes", type=int, default=VOTES, help="training votes; fewer are faster and teach less")
+    return flags
+
+
+@dataclass(frozen=True)
+class Shell:
+    """Runs commands in the demo's folder and shows them as a user would type them."""
+
+    folder: Path
+
+    def run(self, *words: str | int) -> None:
+        """Run one command; its output goes to `demo.log`, its progress bar to the terminal.
+
+        Raises:
+            P2LError: it failed; the message ends with what it said.
+        """
+        line = [str(word) for word in words]
+        print(f"  $ {shlex.join(line)}", flush=True)
+        log = self.folder / "demo.log"
+        with log.open("a", encoding="utf-8") as file:
+            done = subprocess.run(self._found(line), cwd=self.folder, stdout=file, check=False)
+        if done.returncode:
+            raise P2LError(f"`{shlex.join(line)}` failed with exit code {done.returncode}; {log} has its output")
+
+    def _found(self, line: list[str]) -> list[str]:
+        """The same command of this Python's environment, whether or not that is on the PATH."""
+        if line[0] == "p2l":
+            return [sys.executable, "-m", "p2l.cli", *line[1:]]
+        return [sys.executable, str(Path(sys.executable).with_name(line[0])), *line[1:]]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the demo."""
+    flags = build_parser().parse_args(argv)
+    from p2l.run_folder import new_run_folder
+
+    started = time.monotonic()
+    target = Path(flags.output).resolve()
+    folder = new_run_folder(target.parent, target.name)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    shell = Shell(folder)
+    print(f"Everything is made in {os.path.relpath(folder)}; run the commands there to repeat a step.\n")
+    _simulate(shell, flags.votes)
+    _train(shell)
+    _report(folder)
+    print(
+        f"\nThat took {(time.monotonic() - started) / 60:.1f} minutes. With votes of your own (p2l votes --help tells"
+    )
+    print("their format), start at step 2: p2l init or a pretrained backbone, then p2l train.")
+
+
+def _simulate(shell: Shell, votes: int) -> None:
+    print(
+        "1. Votes. People ask questions and vote for one of two answers; which model is good depends on the question."
+    )
+    flags = [word for name, value in SIMULATION.items() for word in (f"--{name}", value)]
+    shell.run(
+        *("p2l", "simulate", "--votes", votes, "--output", "votes.parquet"),
+        *("--val", VALIDATION, "--val-output", "held_out.parquet", "--truth", "truth", *flags),
+    )
+
+
+def _train(shell: Shell) -> None:
+    print("\n2. Two text models from scratch: a tiny transformer that reads, and a bag of words that only counts.")
+    flags = [word for name, value in BACKBONE.items() for word in (f"--{name}", value)]
+    shell.run("p2l", "init", "--model-type", "qwen2", "--votes", "votes.parquet", "--output", "backbone", *flags)
+    shell.run("p2l", "init", "--model-type", "tfidf", "--votes", "votes.parquet", "--output", "tfidf")
+    print("\n3. Training: each vote pulls the coefficients of its two models apart, for prompts like that one.")
+    (shell.folder / "deepspeed.json").write_text('{"zero_optimization": {"stage": 0}}\n', encoding="utf-8")
+    for name, settings in (("bag-of-words", TFIDF_RUN), ("p2l", P2L_RUN)):
+        config = {"proj_name": name, **COMMON, **settings}
+        (shell.folder / f"{name}.yaml").write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
+        shell.run("deepspeed", "--num_gpus=1", "--module", "p2l.train", "--config", f"{name}.yaml", "--no-eval")
+
+
+def _report(folder: Path) -> None:
+    from p2l.demo_report import held_out, leaderboards, loss_table
+
+    held: Held = held_out(folder)
+    print("\n4. How well does each forecast the 6,000 held-out votes? (loss in nats per vote, lower is better)\n")
+    print(loss_table(held))
+    print("\n5. Leaderboards of three kinds of prompt. The last two differ only in the order of their words.")
+    for text in leaderboards(held):
+        print(f"\n{text}")
+
+
+if __name__ == "__main__":
+    run(main)
