@@ -50,7 +50,6 @@ def build_parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--by",
         action="append",
-        default=[],
         metavar="COLUMN",
         help="one leaderboard per value of this column as well: text, flag, list, or a nested tag such as "
         "category_tag.math_v0.1.math; may be repeated",
@@ -83,6 +82,7 @@ def _add_output_flags(made: argparse.ArgumentParser) -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command."""
     args = build_parser().parse_args(argv)
+    args.by = args.by or []
     _check(args)
     from p2l.leaderboard_sources import boards_of_model, boards_of_votes
 

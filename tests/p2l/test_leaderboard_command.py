@@ -214,3 +214,51 @@ def test_the_exit_code_of_bad_input_is_two_and_no_torch_is_imported(tmp_path):
 def test_every_flag_is_explained():
     for action in build_parser()._actions:
         assert action.help
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory):
+    pytest.importorskip("torch")
+    from p2l.model import P2LModel
+    from p2l.scratch import make_tfidf
+    from p2l.tokenizer import PromptTokenizer
+
+    backbone, saved = (tmp_path_factory.mktemp(name) for name in ("backbone", "saved"))
+    texts = [[f"prompt {index}"] for index in range(50)]
+    make_tfidf(backbone, texts, hidden_size=4, ngrams=(1, 1), max_features=50, min_df=1)
+    tokenizer = PromptTokenizer.from_pretrained(backbone, max_length=48)
+    model = P2LModel.create(
+        backbone, model_type="tfidf", head_type="rk", loss_type="grk", model_list=MODELS, tokenizer=tokenizer
+    )
+    model.save_pretrained(saved)
+    tokenizer.save_pretrained(saved)
+    return saved
+
+
+def test_a_model_says_the_leaderboard_of_a_prompt(model_folder, tmp_path, capsys):
+    from p2l.inference import P2L
+
+    out = tmp_path / "out.csv"
+    main(["--model", str(model_folder), "prompt 7", "--output", str(out), "--quiet"])
+    said = P2L.from_pretrained(model_folder).leaderboard("prompt 7").set_index("model")
+    frame = written(out).set_index("model")
+    np.testing.assert_allclose(frame["coef"], said["coef"][frame.index], atol=1e-6)
+    np.testing.assert_allclose(frame["win_rate"], said["win_rate"][frame.index], atol=1e-6)
+    assert "interval" not in capsys.readouterr().out
+
+
+def test_a_model_says_the_leaderboards_of_a_file_of_prompts_and_its_groups(model_folder, votes_file, tmp_path, capsys):
+    from p2l.inference import P2L
+    from p2l.leaderboard import aggregate
+
+    out = tmp_path / "out.csv"
+    flags = ["--prompts", str(votes_file), "--by", "language", "--by", "tags", "--output", str(out), "--quiet"]
+    main(["--model", str(model_folder), *flags])
+    votes = make_votes()
+    prompts = votes.loc[votes["language"] == "German", "prompt"].tolist()
+    said = P2L.from_pretrained(model_folder).predict(prompts)
+    board = aggregate(said.coefs, said.eta, models=MODELS)
+    frame = written(out, "language", "German")
+    np.testing.assert_allclose(frame["coef"], board.to_frame()["coef"], atol=1e-5)
+    np.testing.assert_allclose(frame["coef_lower"], board.to_frame()["coef_lower"], atol=1e-5)
+    assert f"language = German: {len(prompts)} prompts" in capsys.readouterr().out
