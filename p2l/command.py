@@ -17,7 +17,17 @@ from p2l.errors import InputError, P2LError
 if TYPE_CHECKING:
     from tqdm import tqdm
 
-__all__ = ["atomic_path", "check_can_write", "nearest", "parser", "positive", "progress", "run", "sync_path", "sync_tree"]
+__all__ = [
+    "atomic_path",
+    "check_can_write",
+    "nearest",
+    "parser",
+    "positive",
+    "progress",
+    "run",
+    "sync_path",
+    "sync_tree",
+]
 
 T = TypeVar("T")
 

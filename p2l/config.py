@@ -97,7 +97,9 @@ class TrainConfig(BaseModel):
     @field_validator("train_data_path", "val_data_path", "pretrain_model_name", "output_dir", "deepspeed_config_path")
     @classmethod
     def _expand_home(cls, value: str | Path | None) -> str | Path | None:
-        return value if value is None else type(value)(Path(value).expanduser()) if str(value).startswith("~") else value
+        return (
+            value if value is None else type(value)(Path(value).expanduser()) if str(value).startswith("~") else value
+        )
 
     @model_validator(mode="after")
     def _check_together(self) -> TrainConfig:

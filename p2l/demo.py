@@ -64,7 +64,7 @@ class Shell:
 
     folder: Path
 
-    def run(self, *words: str | int) -> None:
+    def run(self, *words: str | float) -> None:
         """Run one command; its output goes to `demo.log`, its progress bar to the terminal.
 
         Raises:

@@ -103,7 +103,7 @@ def _ranks(values: Floats) -> NDArray[np.int64]:
 
 def _ask(model: P2L, prompts: list[list[str]]) -> Forecast:
     said = model.predict(prompts)
-    return Forecast(said.coefs.astype(np.float64), said.eta)
+    return Forecast(said.coefs.astype(np.float64), None if said.eta is None else said.eta.astype(np.float64))
 
 
 def _losses(forecast: Forecast, labels: Labels) -> Floats:

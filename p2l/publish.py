@@ -24,7 +24,9 @@ def check_can_push(repo_id: str | None) -> None:
         HfApi().whoami()
         exists = HfApi().repo_exists(repo_id)
     except Exception as error:  # the hub client raises its HTTP library's errors too
-        raise InputError(f"--push-to-hf: the hub does not answer for you ({type(error).__name__}); log in first") from error
+        raise InputError(
+            f"--push-to-hf: the hub does not answer for you ({type(error).__name__}); log in first"
+        ) from error
     if exists:
         raise ConfigError(f"key 'repo_id': {repo_id} exists on the hub; choose another name")
 
@@ -42,4 +44,6 @@ def push(folder: Path, repo_id: str | None) -> None:
         HfApi().create_repo(repo_id, private=True, exist_ok=False)
         HfApi().upload_folder(repo_id=repo_id, folder_path=folder, ignore_patterns=["checkpoint-*", ".*"])
     except Exception as error:
-        raise InputError(f"pushing {folder} to {repo_id} failed: {type(error).__name__}; the model is on disk") from error
+        raise InputError(
+            f"pushing {folder} to {repo_id} failed: {type(error).__name__}; the model is on disk"
+        ) from error

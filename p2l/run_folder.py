@@ -18,7 +18,15 @@ from pathlib import Path
 from p2l.command import atomic_path, sync_path, sync_tree
 from p2l.errors import CheckpointError, InputError
 
-__all__ = ["MetricsLog", "TrainerState", "finish_checkpoint", "new_run_folder", "newest_checkpoint", "read_state", "whole_or_absent"]
+__all__ = [
+    "MetricsLog",
+    "TrainerState",
+    "finish_checkpoint",
+    "new_run_folder",
+    "newest_checkpoint",
+    "read_state",
+    "whole_or_absent",
+]
 
 STATE_FILE = "trainer_state.json"
 _NAME = re.compile(r"checkpoint-(\d+)")

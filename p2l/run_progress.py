@@ -67,4 +67,6 @@ def _start_wandb(config: TrainConfig, folder: Path) -> Any:
     except ImportError:
         print("warning: wandb_entity is set but the package wandb is not installed; not logging there", file=sys.stderr)
         return None
-    return wandb.init(entity=config.wandb_entity, project="p2l", name=folder.name, config=config.model_dump(mode="json"))
+    return wandb.init(
+        entity=config.wandb_entity, project="p2l", name=folder.name, config=config.model_dump(mode="json")
+    )

@@ -1,7 +1,7 @@
 """Command: train a prompt-to-leaderboard model on a file of votes.
 
-    deepspeed --num_gpus=8 p2l.train --config training_configs/qwen2.5-1.5b-grk.yaml --no-eval --save-steps 512
-    python -m p2l.train --config training_configs/tiny.yaml
+deepspeed --num_gpus=8 p2l.train --config training_configs/qwen2.5-1.5b-grk.yaml --no-eval --save-steps 512
+python -m p2l.train --config training_configs/tiny.yaml
 """
 
 from __future__ import annotations
@@ -28,7 +28,11 @@ def build_parser(prog: str = "p2l train") -> argparse.ArgumentParser:
     flags.add_argument("--eval-steps", type=positive, default=60, metavar="N", help="validate after every N steps")
     flags.add_argument("--no-eval", action="store_true", help="do not validate; val_data_path is not needed")
     flags.add_argument(
-        "--save-steps", type=int, default=-1, metavar="N", help="save a checkpoint after every N steps; -1: only at the end"
+        "--save-steps",
+        type=int,
+        default=-1,
+        metavar="N",
+        help="save a checkpoint after every N steps; -1: only at the end",
     )
     flags.add_argument("--quiet", action="store_true", help="no progress bar")
     flags.add_argument("--local_rank", type=int, default=0, help="set by the DeepSpeed launcher")

@@ -101,11 +101,10 @@ class Trainer:
             part, share = np.zeros(1, dtype=np.int64), np.zeros(1)
         encodings = self.tokenizer.encode(self.votes.prompts(ids[part]))
         output = self.engine.forward(collate(encodings, self.tokenizer.pad_token_id))
-        on_device = {"device": self.engine.device}
-        losses = vote_losses(
-            self.likelihood, output.coefs, torch.as_tensor(labels[part], **on_device), output.eta, output.gamma
-        )
-        loss = (losses * torch.as_tensor(share, dtype=losses.dtype, **on_device)).sum()
+        device = self.engine.device
+        picked = torch.as_tensor(labels[part], device=device)
+        losses = vote_losses(self.likelihood, output.coefs, picked, output.eta, output.gamma)
+        loss = (losses * torch.as_tensor(share, dtype=losses.dtype, device=device)).sum()
         self.engine.backward(loss, last=last)
         return loss.item(), sum(len(encoding.ids) for encoding in encodings) if share.any() else 0
 

@@ -94,9 +94,7 @@ def _find_start(checkpoint: str | None) -> _Start:
     return _Start(resume, None) if resume else _Start(None, checkpoint)
 
 
-def _load_parts(
-    config: TrainConfig, start: _Start, dtype: torch.dtype
-) -> tuple[PromptTokenizer, P2LModel, VoteStore]:
+def _load_parts(config: TrainConfig, start: _Start, dtype: torch.dtype) -> tuple[PromptTokenizer, P2LModel, VoteStore]:
     weights = str(start.resume) if start.resume else start.weights
     tokenizer = PromptTokenizer.from_pretrained(
         weights or config.pretrain_model_name,

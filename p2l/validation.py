@@ -43,8 +43,8 @@ def validate(engine: Engine, tokenizer: PromptTokenizer, votes: VoteStore, batch
         # Under ZeRO 3 a forward pass needs every rank: one without votes repeats the first and throws it away.
         ids = part if len(part) else np.zeros(1, dtype=np.int64)
         output = engine.predict(collate(tokenizer.encode(votes.prompts(ids)), tokenizer.pad_token_id))
-        scalars = [column.unsqueeze(1) for column in (output.eta, output.gamma) if column is not None]
-        block = np.concatenate([tensor.cpu().numpy() for tensor in (output.coefs, *scalars)], axis=1)
+        columns = [tensor.cpu().numpy() for tensor in (output.coefs, output.eta, output.gamma) if tensor is not None]
+        block = np.column_stack(columns)
         blocks.append(block[: len(part)])
     gathered = engine.gather((np.concatenate(parts), np.concatenate(blocks)))
     if gathered is None:
@@ -63,7 +63,7 @@ def _split(table: Floats, num_models: int) -> Predictions:
 def summarise(predictions: Predictions, votes: VoteStore, likelihood: Likelihood) -> dict[str, float]:
     """The simple metrics of the predictions, those that mean something under this likelihood."""
     labels = votes.labels(np.arange(len(votes)))
-    values = simple_metrics(likelihood, predictions.coefs, labels, predictions.eta, predictions.gamma)
+    values = simple_metrics(predictions.coefs, labels, predictions.eta, predictions.gamma, likelihood=likelihood)
     return {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
 
 

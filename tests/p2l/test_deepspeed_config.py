@@ -43,7 +43,10 @@ def test_every_auto_is_resolved(tmp_path: Path) -> None:
         "gradient_clipping": "auto",
         "bf16": {"enabled": "auto"},
         "zero_optimization": {"stage": 2, "reduce_bucket_size": "auto"},
-        "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto"}},
+        "optimizer": {
+            "type": "AdamW",
+            "params": {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto"},
+        },
         "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 5, "warmup_min_lr": "auto"}},
     }
     resolved, precision = resolve(tmp_path, file)
