@@ -4,7 +4,7 @@
 
 DATA_DIR holds `mmlu_pro_scores.parquet` (which of 29 LLMs answered which question rightly) and
 `arena140k_votes.parquet` (human votes with tags of their prompts). Two answers to one question make one vote: right
-beats wrong, both right is a tie, both wrong is both-bad. Prompts of the training votes never occur in the held-out ones.
+beats wrong, both right is a tie, both wrong is both-bad. No held-out prompt occurs among the training votes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from p2l.votes import open_votes
 
 LIKELIHOOD = "grk"
 SEED = 0
-TRANSFORMER = "--vocab-size 6000 --hidden-size 96 --layers 2 --heads 4 --max-positions 256".split()
+TRANSFORMER = {"vocab-size": 6000, "hidden-size": 96, "layers": 2, "heads": 4, "max-positions": 256}
 P2L_RUN = {"model_type": "qwen2", "pretrain_model_name": "backbone", "learning_rate": 1.5e-3, "warmup_steps": 100}
 P2L_RUN |= {"batch_size": 128, "num_train_epochs": 3, "max_length": 160, "weight_decay": 0.05}
 TFIDF_RUN = {"model_type": "tfidf", "pretrain_model_name": "tfidf", "learning_rate": 1e-3, "max_length": 512}
@@ -70,9 +70,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     scores = _read(flags.data / "mmlu_pro_scores.parquet")
     votes = votes_from_scores(scores, flags.pairs_per_prompt, np.random.default_rng(SEED))
     votes.to_parquet(folder / "votes.parquet")
-    print(
-        f"mmlu_pro: {len(votes):,} votes on {votes['question_id'].nunique():,} questions, {scores['model'].nunique()} LLMs"
-    )
+    questions, models = votes["question_id"].nunique(), scores["model"].nunique()
+    print(f"mmlu_pro: {len(votes):,} votes on {questions:,} questions, {models} LLMs")
     split = (
         f"votes split votes.parquet --by prompt --val {flags.val} --train-output train.parquet --val-output val.parquet"
     )
@@ -117,7 +116,8 @@ def _trained(folder: Path) -> dict[str, Path]:
             continue
         backbone = folder / str(settings["pretrain_model_name"])
         if not backbone.exists():
-            shape = TRANSFORMER if name == "p2l" else []
+            sizes = TRANSFORMER if name == "p2l" else {}
+            shape = [word for flag, size in sizes.items() for word in (f"--{flag}", size)]
             kind = ["--model-type", str(settings["model_type"])]
             _command(folder, "init", *kind, "--votes", "train.parquet", "--output", backbone.name, *shape)
         (folder / f"{name}.yaml").write_text(yaml.safe_dump({"proj_name": name, **COMMON, **settings}), "utf-8")
@@ -128,7 +128,7 @@ def _trained(folder: Path) -> dict[str, Path]:
 
 
 def compare(folder: Path, trained: dict[str, Path]) -> str:
-    """The table: losses on held-out prompts with intervals clustered by prompt, and the gain over the marginal model."""
+    """The table: losses on held-out prompts, and the gain over the marginal model with intervals clustered by prompt."""
     with open_votes(str(folder / "train.parquet")) as train:
         models, labels, categories = train.model_list, train.labels(), train.column("category")
     with open_votes(str(folder / "val.parquet"), model_list=models) as held:
@@ -168,7 +168,8 @@ class _Line:
 
     def __str__(self) -> str:
         gain, low, high = self.gain
-        return f"{self.name:<22} {self.loss:7.4f}   {gain:+.4f} [{low:+.4f}, {high:+.4f}] {self.accuracy:8.1%} {self.brier:7.4f}"
+        interval = f"{gain:+.4f} [{low:+.4f}, {high:+.4f}]"
+        return f"{self.name:<22} {self.loss:7.4f}   {interval:<26} {self.accuracy:8.1%} {self.brier:7.4f}"
 
 
 def _values(metric: str, forecast: Forecast, labels: Labels) -> NDArray[np.float64]:

@@ -1,7 +1,7 @@
-"""Command: the whole story on one page. Votes of a simulated arena, a model trained on them, and how well it reads prompts.
+"""Command: the whole story on one page: votes of a simulated arena, a model trained on them, and what it learned.
 
-Nothing is downloaded: the arena, its tokenizer and the random-initialised backbone are made on the spot. The truth of the
-arena is known, so the table can say how much of what can be learned was learned.
+Nothing is downloaded: the arena, its tokenizer and the random-initialised backbone are made on the spot. The truth of
+the arena is known, so the table can say how much of what can be learned was learned.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ any moment leaves the checkpoints that were there before, and the new one wholly
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -128,8 +127,8 @@ def finish_checkpoint(target: Path, state: TrainerState) -> None:
     sync_tree(unfinished)
     replaced = _replaced_name(target)
     if target.exists():
-        os.rename(target, replaced)
-    os.rename(unfinished, target)
+        target.rename(replaced)
+    unfinished.rename(target)
     sync_path(target.parent)
     shutil.rmtree(replaced, ignore_errors=True)
 
@@ -143,7 +142,7 @@ def _put_back_replaced(folder: Path) -> None:
     for path in folder.glob(".checkpoint-*.replaced"):
         target = folder / path.name[1:].removesuffix(".replaced")
         if not target.exists():
-            os.rename(path, target)
+            path.rename(target)
 
 
 def _reason(error: Exception) -> str:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from torch import Tensor
 
+from p2l.command import sync_path, sync_tree
 from p2l.config import TrainConfig
 from p2l.run_folder import TrainerState, finish_checkpoint, unfinished_name, whole_or_absent
 from p2l.trainer import Trainer
-from p2l.command import sync_path, sync_tree
 
 __all__ = ["save_checkpoint", "save_final"]
 

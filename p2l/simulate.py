@@ -106,7 +106,7 @@ def write_arena(
             for chunk in arena.chunks(validation=held_out):
                 write_votes(vote_table(arena, chunk))
                 if write_truth:
-                    write_truth(truth_table(arena, chunk, "validation" if held_out else "train"))
+                    write_truth(truth_table(chunk, "validation" if held_out else "train"))
                 report.add(chunk, held_out=held_out)
                 bar.update(len(chunk))
     if truth:

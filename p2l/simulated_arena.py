@@ -10,7 +10,7 @@ Shapes: n votes (a vote and its prompt share a number), M models (sorted by name
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -106,6 +106,7 @@ class VoteChunk:
     ids: (n,) numbers of the votes. model_a, model_b: (n,) indices. winner: (n,) codes in order of `p2l.votes.WINNERS`.
     probs: (n, 4) true probability of each of them. propensity: (n,) probability that these two models were shown.
     version_a, version_b: (n,) updates of the two models up to then. day: (n,) days since the start.
+    effect: what the prompts add to coefs and eta; truth: coefs and eta themselves.
     """
 
     ids: IntArray
@@ -116,6 +117,7 @@ class VoteChunk:
     version_a: IntArray
     version_b: IntArray
     propensity: FloatArray
+    effect: PromptEffect
     truth: Truth
     probs: FloatArray
     winner: IntArray
@@ -174,7 +176,7 @@ class Arena:
             rows = where == key
             prompts, day = self._prompts(int(key // 2), bool(key % 2))
             chosen = local[rows] % _CHUNK
-            found = self._truth(prompts.take(chosen), day[chosen])
+            found = self._truth(self.models.prompt_effect(prompts.take(chosen), day[chosen]))
             truth.coefs[rows], truth.eta[rows] = found.coefs, found.eta
         return truth
 
@@ -189,19 +191,15 @@ class Arena:
         rng = np.random.default_rng([self.config.seed, _EXAMPLES, seed])
         day = np.full(n, self.config.days)
         prompts = example_batch(self._parse_kind(topic), day, rng)
-        return Examples(render(prompts, self.source.vocabulary, rng).to_pylist(), self._truth(prompts, day))
-
-    def prompt_effect(self, chunk: VoteChunk) -> PromptEffect:
-        """What the prompts of a chunk add to the coefficients, seen and hidden parts apart."""
-        return self.models.prompt_effect(chunk.prompts, chunk.day)
+        texts = render(prompts, self.source.vocabulary, rng).to_pylist()
+        return Examples(texts, self._truth(self.models.prompt_effect(prompts, day)))
 
     def bag_probs(self, chunk: VoteChunk) -> FloatArray:
         """(n, 4) probability of each outcome given the multiset of the prompt's words: the best a bag of words can do.
 
         The words leave open how the topics were dealt to the clauses; both ways are equally likely.
         """
-        other_deal = replace(chunk.prompts, topics=chunk.prompts.topics[:, ::-1])
-        other = self._truth(other_deal, chunk.day)
+        other = self._truth(chunk.effect, other_deal=True)
         return (chunk.probs + _outcome_probs(other, chunk.model_a, chunk.model_b)) / 2
 
     def model_frame(self) -> pd.DataFrame:
@@ -251,15 +249,16 @@ class Arena:
         day = config.days * age
         return self.source.draw(config.start + _DAY * day, age, rng), day
 
-    def _truth(self, prompts: PromptBatch, day: FloatArray) -> Truth:
-        return Truth(self.models.coefs(prompts, day), self.models.eta(prompts))
+    def _truth(self, effect: PromptEffect, *, other_deal: bool = False) -> Truth:
+        return Truth(*self.models.coefs_and_eta(effect, other_deal=other_deal))
 
     def _chunk(self, index: int, validation: bool) -> VoteChunk:
         prompts, day = self._prompts(index, validation)
         first = index * _CHUNK + (self.config.votes if validation else 0)
         rng = self._chunk_rng(_VOTES, first)
         a, b, propensity = self.models.draw_pairs(day, rng)
-        truth = self._truth(prompts, day)
+        effect = self.models.prompt_effect(prompts, day)
+        truth = self._truth(effect)
         rows = np.arange(len(day))
         probs = _outcome_probs(truth, a, b)
         version = self.models.version(day)
@@ -272,6 +271,7 @@ class Arena:
             version_a=version[rows, a],
             version_b=version[rows, b],
             propensity=propensity,
+            effect=effect,
             truth=truth,
             probs=probs,
             winner=(rng.random((len(day), 1)) > probs.cumsum(axis=1)[:, :-1]).sum(axis=1),

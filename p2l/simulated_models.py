@@ -42,15 +42,22 @@ _NEWCOMER_DAYS = 30
 
 @dataclass(frozen=True)
 class PromptEffect:
-    """The part of the coefficients that depends on the prompt: `seen` + `hidden`, both (n, M).
+    """What prompts add to the coefficients: `seen` + `hidden`, both (n, M), and to eta: `eta_seen` + `eta_hidden`, both (n,).
 
-    `hidden` has mean zero given the multiset of the prompt's words. `length` (n, M) is the part of `seen` that follows
-    the number of words alone.
+    The hidden parts have mean zero given the multiset of the prompt's words: they flip sign with the way the topics were
+    dealt. `length` (n, M) is the part of `seen` that follows the number of words alone.
     """
 
     seen: FloatArray
     hidden: FloatArray
     length: FloatArray
+    eta_seen: FloatArray
+    eta_hidden: FloatArray
+
+    def total(self, *, other_deal: bool = False) -> tuple[FloatArray, FloatArray]:
+        """The effect on coefs and on eta; with `other_deal`, that of the same words with the topics dealt the other way."""
+        sign = -1.0 if other_deal else 1.0
+        return self.seen + sign * self.hidden, self.eta_seen + sign * self.eta_hidden
 
 
 @dataclass(frozen=True)
@@ -102,26 +109,28 @@ class ModelTable:
 
     def prompt_effect(self, prompts: PromptBatch, day: FloatArray) -> PromptEffect:
         """What the prompts add to each model's coefficient, scaled by `effect`."""
-        weights, known = topic_weights(prompts, self.early_skill.shape[0])
+        weights, known = topic_weights(prompts, len(self.topic_eta))
+        early, late = self._turned(day)
         length = self.effect * self.length_skill[prompts.length]
-        hardness = _HARDNESS * (prompts.difficulty - 1.0)[:, None]
-        seen = self.effect * (self._skill(known, day) + self.language_skill[prompts.language])
-        return PromptEffect(seen + length - hardness, self.effect * self._skill(weights - known, day), length)
+        seen = length + self.effect * self.language_skill[prompts.language]
+        seen += early * (known @ self.early_skill) + late * (known @ self.late_skill)
+        seen -= _HARDNESS * (prompts.difficulty - 1.0)[:, None]
+        unknown = weights - known
+        hidden = early * (unknown @ self.early_skill) + late * (unknown @ self.late_skill)
+        return PromptEffect(seen, hidden, length, known @ self.topic_eta, unknown @ self.topic_eta)
 
-    def coefs(self, prompts: PromptBatch, day: FloatArray) -> FloatArray:
-        """(n, M) true coefficients."""
-        effect = self.prompt_effect(prompts, day)
-        return LEVEL + self.quality + effect.seen + effect.hidden
+    def coefs_and_eta(self, effect: PromptEffect, *, other_deal: bool = False) -> tuple[FloatArray, FloatArray]:
+        """(n, M) coefficients and (n,) eta; with `other_deal` as in `PromptEffect.total`."""
+        coefs, eta = effect.total(other_deal=other_deal)
+        return LEVEL + self.quality + coefs, ETA + eta
 
-    def eta(self, prompts: PromptBatch) -> FloatArray:
-        """(n,) true tie parameter."""
-        return ETA + topic_weights(prompts, len(self.topic_eta))[0] @ self.topic_eta
-
-    def _skill(self, weights: FloatArray, day: FloatArray) -> FloatArray:
-        """(n, M) skill on these mixtures of topics, as of each model's latest update."""
-        updated = self.release + _UPDATE_DAYS * self.version(day)
+    def _turned(self, day: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """(n, M) shares of the early and of the late profile in each model's skill, as of its latest update."""
+        version = self.version(day)
+        updated = self.release + _UPDATE_DAYS * np.arange(version.max() + 1)[:, None]
         angle = self.drift * updated / 365
-        return np.cos(angle) * (weights @ self.early_skill) + np.sin(angle) * (weights @ self.late_skill)
+        models = np.arange(len(self.names))
+        return self.effect * np.cos(angle)[version, models], self.effect * np.sin(angle)[version, models]
 
 
 def make_models(

@@ -71,7 +71,7 @@ def vote_table(arena: Arena, chunk: VoteChunk) -> pa.Table:
     return pa.table(columns)
 
 
-def truth_table(arena: Arena, chunk: VoteChunk, split: str) -> pa.Table:
+def truth_table(chunk: VoteChunk, split: str) -> pa.Table:
     """The truth of a chunk.
 
     coefs (in the order of the model list) and eta of each prompt; probs: true probability of each outcome of its vote;
@@ -86,7 +86,7 @@ def truth_table(arena: Arena, chunk: VoteChunk, split: str) -> pa.Table:
             "eta": chunk.truth.eta,
             "probs": _rows(chunk.probs),
             "loss": -np.log(chunk.probs[rows, chunk.winner]),
-            "hidden": _rows(arena.prompt_effect(chunk).hidden.astype(np.float32)),
+            "hidden": _rows(chunk.effect.hidden.astype(np.float32)),
         }
     )
 

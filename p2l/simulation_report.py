@@ -90,11 +90,9 @@ class Report:
     def add(self, chunk: VoteChunk, *, held_out: bool = False) -> None:
         """Take in a chunk of training or validation votes."""
         (self.validation if held_out else self.train).add(chunk, self.arena.bag_probs(chunk))
-        rows = np.arange(0, len(chunk), _EVERY)
-        effect = self.arena.models.prompt_effect(chunk.prompts.take(rows), chunk.day[rows])
-        self.effect.add(effect.seen + effect.hidden)
-        self.hidden.add(effect.hidden)
-        self.length.add(effect.length)
+        self.effect.add(chunk.effect.total()[0][::_EVERY])
+        self.hidden.add(chunk.effect.hidden[::_EVERY])
+        self.length.add(chunk.effect.length[::_EVERY])
 
     @property
     def held_out(self) -> Tally:

@@ -116,9 +116,7 @@ def test_tfidf_trains_by_the_same_command(
     assert json.loads((folder / "eval_results.json").read_text())["Accuracy"] > 0.5
 
 
-def test_weights_alone_start_a_new_run(
-    command: Command, configure: Configure, tmp_path: Path, votes_file: Path
-) -> None:
+def test_weights_alone_start_a_new_run(command: Command, configure: Configure, tmp_path: Path) -> None:
     first = train(command, configure(), "--no-eval", "--quiet")
     weights_alone = tmp_path / "published"
     shutil.copytree(first, weights_alone)
@@ -129,14 +127,14 @@ def test_weights_alone_start_a_new_run(
     assert json.loads((second / "model_list.json").read_text()) == list(MODELS)
 
 
-def test_a_full_disk_keeps_the_last_checkpoint(command: Command, configure: Configure, tmp_path: Path) -> None:
+def test_a_full_disk_keeps_the_last_checkpoint(command: Command, configure: Configure) -> None:
     config = configure()
     folder = train(command, config, "--no-eval", "--save-steps", "3")
     shutil.rmtree(folder / "checkpoint-6")
     before = (folder / "checkpoint-3" / "model.safetensors").read_bytes()
-    limit = len(before) // 2
-    line = f"ulimit -f {limit // 1024}; exec python -m p2l.train --config {config} --no-eval --save-steps 3 --checkpoint {folder}"
-    done = command("bash", "-c", line)
+    limit = len(before) // 2 // 1024
+    resume = f"python -m p2l.train --config {config} --no-eval --save-steps 3 --checkpoint {folder}"
+    done = command("bash", "-c", f"ulimit -f {limit}; exec {resume}")
     assert done.returncode == 2, done.stderr
     assert "checkpoint-6" in done.stderr
     assert "checkpoint-3" in done.stderr
@@ -169,7 +167,7 @@ def test_bad_input_is_one_line_and_exit_code_two(command: Command, configure: Co
     assert "learning_rate" in done.stderr
 
 
-def test_missing_votes_and_models_are_named(configure: Configure, tmp_path: Path, votes_file: Path) -> None:
+def test_missing_votes_and_models_are_named(configure: Configure, tmp_path: Path) -> None:
     bad_input(refused(configure(train_data_path=str(tmp_path / "none.parquet"))), "none.parquet")
     bad_input(refused(configure(pretrain_model_name=str(tmp_path / "no-model"))), "no-model")
     bad_input(refused(configure(model_type="qwen3")), "qwen3", "qwen2")

@@ -168,7 +168,7 @@ def test_skills_drift_when_models_are_updated() -> None:
         arena = simulate(config)
         chunk = next(arena.chunks())
         one = chunk.prompts.take(np.zeros(2, np.int64))
-        early, late = arena.models.coefs(one, np.array([0.0, 600.0]))
+        early, late = arena.models.prompt_effect(one, np.array([0.0, 600.0])).total()[0]
         return float(np.abs(early - late).max())
 
     assert drift_of(replace(SMALL, drift=0.0)) == 0
@@ -235,7 +235,7 @@ def words_of(turns: list[str], size: int) -> Counter[str]:
 def test_words_and_word_pairs_predict_the_seen_part_and_not_the_hidden_one() -> None:
     arena = simulate(replace(SMALL, topics=2, languages=1, votes=8192))
     chunk = next(arena.chunks())
-    effect = arena.prompt_effect(chunk)
+    effect = chunk.effect
     texts = arena.texts(chunk).to_pylist()
     words = [words_of(turns, 1) for turns in texts]
     pairs = [words_of(turns, 2) for turns in texts]
