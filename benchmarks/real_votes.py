@@ -128,7 +128,7 @@ def _trained(folder: Path) -> dict[str, Path]:
 
 
 def compare(folder: Path, trained: dict[str, Path]) -> str:
-    """The table: losses on held-out prompts, and the gain over the marginal model with intervals clustered by prompt."""
+    """The table: losses on held-out prompts, gain over the marginal model with intervals clustered by prompt."""
     with open_votes(str(folder / "train.parquet")) as train:
         models, labels, categories = train.model_list, train.labels(), train.column("category")
     with open_votes(str(folder / "val.parquet"), model_list=models) as held:
