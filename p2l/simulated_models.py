@@ -42,10 +42,10 @@ _NEWCOMER_DAYS = 30
 
 @dataclass(frozen=True)
 class PromptEffect:
-    """What prompts add to the coefficients: `seen` + `hidden`, both (n, M), and to eta: `eta_seen` + `eta_hidden`, both (n,).
+    """What prompts add to coefs, `seen` + `hidden` (n, M), and to eta, `eta_seen` + `eta_hidden` (n,).
 
-    The hidden parts have mean zero given the multiset of the prompt's words: they flip sign with the way the topics were
-    dealt. `length` (n, M) is the part of `seen` that follows the number of words alone.
+    The hidden parts have mean zero given the multiset of the prompt's words: they flip sign with the way the topics
+    were dealt. `length` (n, M) is the part of `seen` that follows the number of words alone.
     """
 
     seen: FloatArray
@@ -55,7 +55,7 @@ class PromptEffect:
     eta_hidden: FloatArray
 
     def total(self, *, other_deal: bool = False) -> tuple[FloatArray, FloatArray]:
-        """The effect on coefs and on eta; with `other_deal`, that of the same words with the topics dealt the other way."""
+        """The effect on coefs and on eta; with `other_deal`, that of the topics dealt to the clauses the other way."""
         sign = -1.0 if other_deal else 1.0
         return self.seen + sign * self.hidden, self.eta_seen + sign * self.eta_hidden
 

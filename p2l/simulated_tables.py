@@ -75,7 +75,7 @@ def truth_table(chunk: VoteChunk, split: str) -> pa.Table:
     """The truth of a chunk.
 
     coefs (in the order of the model list) and eta of each prompt; probs: true probability of each outcome of its vote;
-    loss: of the vote under them; hidden: the part of coefs that no bag of words can see.
+    loss: of the vote under them.
     """
     rows = np.arange(len(chunk))
     return pa.table(
@@ -86,7 +86,6 @@ def truth_table(chunk: VoteChunk, split: str) -> pa.Table:
             "eta": chunk.truth.eta,
             "probs": _rows(chunk.probs),
             "loss": -np.log(chunk.probs[rows, chunk.winner]),
-            "hidden": _rows(chunk.effect.hidden.astype(np.float32)),
         }
     )
 
