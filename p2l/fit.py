@@ -223,7 +223,7 @@ def _notes(objective: Objective, models: list[str], graph: Ints, prior: Prior) -
         named = "; ".join(_several([models[index] for index in group]) for group in groups)
         notes.append(f"The votes fall into {len(groups)} components that never met ({named}): {_apart(objective)}")
     held = _held_by_prior(objective, graph)
-    if len(held) and np.isfinite(prior.sd):
+    if len(held) and np.isfinite(prior.sd) and prior.coefs is None:
         names = _several([models[index] for index in held])
         notes.append(
             f"{names} won or lost every vote against the rest: how far they are ahead or behind rests on the prior "

@@ -22,6 +22,7 @@ from p2l.errors import ConfigError
 from p2l.newton import Point, minimise
 from p2l.objective import Objective, winner_targets
 from p2l.pair_table import Ints, PairTable
+from p2l.threads import one_blas_thread
 
 __all__ = [
     "Units",
@@ -70,6 +71,7 @@ def check_intervals(intervals: str | None, level: float, replicates: int) -> Non
         raise ConfigError(f"{replicates} bootstrap replicates are too few; use 100 or more")
 
 
+@one_blas_thread()
 def sandwich_bounds(objective: Objective, point: Point, scores: Floats, level: float) -> tuple[Floats, Floats]:
     """Lower and upper ends (M,) from the summed outer products of the scores (D, D), in units of the target mass."""
     meat = (scores + _centred(objective, np.diag(objective.precision))) / objective.total**2

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from p2l.errors import ConvergenceError
+from p2l.threads import one_blas_thread
 
 __all__ = ["Point", "minimise"]
 
@@ -33,6 +34,7 @@ class Point(NamedTuple):
     hessian: Floats
 
 
+@one_blas_thread()
 def minimise(
     evaluate: Callable[[Floats], Point], start: Floats | Point, *, tolerance: float = 1e-7, max_steps: int = 200
 ) -> Point:
