@@ -124,8 +124,11 @@ def grow(model: nn.Module, added_ids: Sequence[int], vocab_size: int) -> None:
 
 @contextlib.contextmanager
 def no_init() -> Iterator[None]:
-    """Modules made inside get memory but no random values: their weights are about to be loaded."""
-    with _transformers_no_init()():
+    """Modules made inside get memory but no random values: their weights are about to be loaded.
+
+    What a module draws all the same leaves torch's generator as it was.
+    """
+    with torch.random.fork_rng(devices=[]), _transformers_no_init()():
         yield
 
 

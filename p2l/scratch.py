@@ -36,7 +36,7 @@ TRANSFORMER_DEFAULTS: dict[str, Any] = {
     "intermediate_size": None,
     "max_positions": 2048,
 }
-TFIDF_DEFAULTS: dict[str, Any] = {"hidden_size": 32, "ngrams": (1, 2), "max_features": 50_000, "min_df": 3}
+TFIDF_DEFAULTS: dict[str, Any] = {"hidden_size": 32, "ngrams": (1, 1), "max_features": 50_000, "min_df": 3}
 
 
 def build_parser() -> ArgumentParser:
@@ -264,7 +264,13 @@ def _add_transformer_flags(group: Any) -> None:
 
 
 def _add_tfidf_flags(group: Any) -> None:
-    group.add_argument("--ngrams", type=int, nargs=2, metavar=("LOW", "HIGH"), help="words per feature (1 2)")
+    group.add_argument(
+        "--ngrams",
+        type=int,
+        nargs=2,
+        metavar=("LOW", "HIGH"),
+        help="words per feature (1 1; 1 2 adds pairs of words, for many votes)",
+    )
     group.add_argument("--max-features", type=int, help="the most frequent n-grams are kept (50000)")
     group.add_argument("--min-df", type=int, help="prompts that an n-gram must occur in (3)")
 

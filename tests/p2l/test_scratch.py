@@ -53,6 +53,7 @@ def test_tfidf_takes_its_own_flags(votes_file, tmp_path):
         "1",
     )
     assert json.loads((folder / "config.json").read_text()) == {
+        "feature_dropout": 0.5,
         "vocab_size": 20,
         "hidden_size": 32,
         "model_type": "tfidf",

@@ -46,6 +46,12 @@ def test_the_vocabulary_is_the_most_frequent_ngrams_within_turns():
         fit_vocabulary(prompts, min_df=9)
 
 
+def test_scripts_without_spaces_have_pairs_of_characters():
+    tokenizer = fit_vocabulary([["日本 red car"]], min_df=1)
+    assert len(tokenizer.encode([["日本"]])[0].ids) == 3
+    assert len(tokenizer.encode([["red car"]])[0].ids) == 2
+
+
 def test_the_newest_words_are_kept(tmp_path):
     make_tfidf(tmp_path, [["one two three"]], hidden_size=2, ngrams=(1, 1), max_features=9, min_df=1)
     tokenizer = PromptTokenizer.from_pretrained(tmp_path, max_length=2)
@@ -91,14 +97,15 @@ def test_an_unknown_prompt_gets_the_bias_and_training_learns_words(tmp_path):
     assert torch.equal(unseen[1], model.head.head.bias)
     _train(model, tokenizer, prompts, labels)
     with torch.no_grad():
-        coefs = model(collate(tokenizer.encode([[colour] for colour in colours]), 0)).coefs
+        coefs = model.eval()(collate(tokenizer.encode([[colour] for colour in colours]), 0)).coefs
     assert coefs.argmax(1).tolist() == [0, 1, 2]
 
 
 def _train(model: nn.Module, tokenizer, prompts, labels):
+    torch.manual_seed(0)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     encodings = tokenizer.encode(prompts)
-    for _ in range(4):
+    for _ in range(15):
         for start in range(0, len(prompts), 30):
             loss = model(collate(encodings[start : start + 30], 0), labels[start : start + 30]).loss
             optimizer.zero_grad()
