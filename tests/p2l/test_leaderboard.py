@@ -129,10 +129,10 @@ def test_sandwich_and_bootstrap_intervals_agree(likelihood):
     a, b, outcome = draw_votes(truth, -0.3, 4_000, rng)
     widths = []
     for kind in ("sandwich", "bootstrap"):
-        board = fit(a, b, outcome, models=names(6), likelihood=likelihood, intervals=kind, replicates=400)
+        board = fit(a, b, outcome, models=names(6), likelihood=likelihood, intervals=kind, replicates=200)
         widths.append(board.upper - board.lower)
-    np.testing.assert_allclose(widths[0], widths[1], rtol=0.2)
-    assert np.mean(widths[0] / widths[1]) == pytest.approx(1.0, abs=0.08)
+    np.testing.assert_allclose(widths[0], widths[1], rtol=0.25)
+    assert np.mean(widths[0] / widths[1]) == pytest.approx(1.0, abs=0.1)
 
 
 def test_intervals_cover_the_truth_as_often_as_they_say():
@@ -150,15 +150,15 @@ def test_intervals_cover_the_truth_as_often_as_they_say():
 def test_clusters_of_equal_votes_count_as_one_observation(intervals):
     rng = np.random.default_rng(4)
     a, b, outcome = draw_votes(rng.normal(0, 0.5, 5), -0.3, 1_500, rng)
-    single = fit(a, b, outcome, models=names(5), likelihood="grk", intervals=intervals)
+    single = fit(a, b, outcome, models=names(5), likelihood="bt-tie", intervals=intervals)
     copies = [np.repeat(column, 4) for column in (a, b, outcome)]
     clustered = fit(
-        *copies, models=names(5), likelihood="grk", intervals=intervals, clusters=np.repeat(np.arange(1_500), 4)
+        *copies, models=names(5), likelihood="bt-tie", intervals=intervals, clusters=np.repeat(np.arange(1_500), 4)
     )
-    independent = fit(*copies, models=names(5), likelihood="grk", intervals=intervals)
+    independent = fit(*copies, models=names(5), likelihood="bt-tie", intervals=intervals)
     width = [np.mean(board.upper - board.lower) for board in (single, clustered, independent)]
-    assert width[1] == pytest.approx(width[0], rel=0.1)
-    assert width[2] == pytest.approx(width[0] / 2, rel=0.1)
+    assert width[1] == pytest.approx(width[0], rel=0.12)
+    assert width[2] == pytest.approx(width[0] / 2, rel=0.12)
 
 
 @pytest.mark.parametrize("likelihood", TRAINABLE)
@@ -262,10 +262,10 @@ def test_without_information_the_interval_is_the_priors(likelihood):
     from p2l.leaderboard import fit_table
 
     for kind in ("sandwich", "bootstrap"):
-        board = fit_table(table, models=names(3), likelihood=likelihood, prior=prior, intervals=kind, replicates=800)
+        board = fit_table(table, models=names(3), likelihood=likelihood, prior=prior, intervals=kind, replicates=300)
         np.testing.assert_allclose(board.coefs, overall.coefs, atol=1e-6)
         expected = 2 * 1.96 * 0.5 * (math.sqrt(2 / 3) if likelihood == "bt" else 1.0)
-        np.testing.assert_allclose(board.upper - board.lower, expected, rtol=0.15)
+        np.testing.assert_allclose(board.upper - board.lower, expected, rtol=0.2)
 
 
 def test_sparse_tables_equal_dense_ones():
@@ -362,9 +362,9 @@ def test_intervals_over_prompts_agree(likelihood):
     coefs, eta, gamma = prompts_of(likelihood, 300, 5, np.random.default_rng(10))
     widths = []
     for kind in ("sandwich", "bootstrap"):
-        board = aggregate(coefs, eta, gamma, likelihood, models=names(5), intervals=kind, replicates=300)
+        board = aggregate(coefs, eta, gamma, likelihood, models=names(5), intervals=kind, replicates=150)
         widths.append(board.upper - board.lower)
-    np.testing.assert_allclose(widths[0], widths[1], rtol=0.2)
+    np.testing.assert_allclose(widths[0], widths[1], rtol=0.25)
     # The coefficient of a model varies by 0.7 between prompts.
     assert widths[0].mean() == pytest.approx(2 * 1.96 * 0.7 / math.sqrt(300), rel=0.35)
 
