@@ -1,0 +1,241 @@
+"""The documentation is true of the code: commands, flags, keys, links, configurations, imports."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import yaml
+
+from p2l.cli import COMMANDS
+from p2l.config import TrainConfig, load_config
+from p2l.deepspeed_config import find_deepspeed_file, resolve_deepspeed
+from p2l.tokenizer import resolve_template
+from tests.conftest import ROOT, Command
+
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+CONFIGS = sorted((ROOT / "training_configs").glob("*.yaml"))
+# Flags of other tools that the pages mention.
+FOREIGN = {"--num_gpus", "--module", "--index-url", "--check", "--strict", "--help", "--version"}
+TRAIN_MODULE = COMMANDS["train"][0]
+
+
+class Fence(NamedTuple):
+    """A fenced block of a page."""
+
+    page: str
+    language: str
+    text: str
+
+
+def fences(language: str) -> list[Fence]:
+    """All fenced blocks in one language."""
+    found = [
+        Fence(page.name, *match)
+        for page in PAGES
+        for match in re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    ]
+    return [fence for fence in found if fence.language == language]
+
+
+def inline_code(page: Path) -> list[str]:
+    """Code within lines, fenced blocks left out."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    return re.findall(r"`([^`\n]+)`", text)
+
+
+def command_lines() -> list[tuple[str, list[str]]]:
+    """(where, words) of each line of the shell blocks, and of the commands that shipped configurations name."""
+    lines = [
+        (fence.page, line)
+        for fence in fences("bash")
+        for line in fence.text.replace("\\\n", " ").splitlines()
+        if line.strip()
+    ]
+    for path in CONFIGS:
+        text = path.read_text(encoding="utf-8")
+        lines += [(path.name, line) for line in re.findall(r"^#\s+((?:deepspeed|python|p2l) .*)$", text, re.MULTILINE)]
+    return [(where, shlex.split(line, comments=True)) for where, line in lines]
+
+
+def as_ours(words: list[str]) -> tuple[str, list[str]] | None:
+    """(module, its arguments) when a command line is one of our commands."""
+    match words:
+        case ["p2l", name, *rest] if name in COMMANDS:
+            return COMMANDS[name][0], rest
+        case ["p2l", *rest]:
+            pytest.fail(f"no command: p2l {' '.join(rest)}")
+        case ["python", "-m", module, *rest] if module.startswith("p2l."):
+            return module, rest
+        case ["deepspeed", *rest]:
+            flags = [word for word in rest if word.split("=")[0] in {"--num_gpus", "--module"}]
+            script, *arguments = rest[len(flags) :]
+            assert "--module" in flags or (ROOT / script).is_file(), f"{script} is no file of the checkout"
+            return TRAIN_MODULE, arguments
+    return None
+
+
+OURS = [(where, *found) for where, words in command_lines() if (found := as_ours(words)) is not None]
+
+
+def parser_of(module: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = importlib.import_module(module).build_parser()
+    return parser
+
+
+def with_children(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """A parser and those of its subcommands."""
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for child in action.choices.values():
+                yield from with_children(child)
+
+
+def flags_of(parser: argparse.ArgumentParser) -> set[str]:
+    return {flag for one in with_children(parser) for action in one._actions for flag in action.option_strings}
+
+
+def test_the_pages_hold_examples() -> None:
+    assert {module for _, module, _ in OURS} >= {module for name, (module, _) in COMMANDS.items() if name != "demo"}
+
+
+@pytest.mark.parametrize(("where", "module", "words"), OURS, ids=lambda value: " ".join(value)[:60])
+def test_a_documented_command_line_is_understood(where: str, module: str, words: list[str]) -> None:
+    assert exit_code(parser_of(module), words) == 0, f"{where}: {module} does not take: {' '.join(words)}"
+
+
+def exit_code(parser: argparse.ArgumentParser, words: list[str]) -> object:
+    """What parsing ends with: 0, or the code of an error."""
+    try:
+        parser.parse_args(words)
+    except SystemExit as stop:
+        return stop.code
+    return 0
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_and_flags_within_lines_exist(page: Path) -> None:
+    known = FOREIGN.union(*(flags_of(parser_of(module)) for module, _ in COMMANDS.values()))
+    for code in inline_code(page):
+        flags = {flag.rstrip("-") for flag in re.findall(r"(?<![\w-])--[a-z][\w-]*", code)}
+        assert flags <= known, f"{page.name}: `{code}` names an unknown flag"
+        words = code.split()
+        if words[0] == "p2l" and len(words) > 1 and words[1].islower() and not words[1].startswith("-"):
+            assert words[1] in COMMANDS, f"{page.name}: `{code}`"
+            assert flags <= flags_of(parser_of(COMMANDS[words[1]][0])), f"{page.name}: `{code}`"
+        if words[:2] == ["python", "-m"] and words[2].startswith(("p2l.", "benchmarks.")):
+            assert (ROOT / words[2].replace(".", "/")).with_suffix(".py").is_file(), f"{page.name}: `{code}`"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_explains_every_flag(name: str) -> None:
+    for parser in with_children(parser_of(COMMANDS[name][0])):
+        assert parser.prog.startswith(f"p2l {name}")
+        assert parser.description
+        assert parser.format_help()
+        silent = [action.dest for action in parser._actions if not action.help and action.dest != "command"]
+        assert [dest for dest in silent if not has_metavar(parser, dest)] == []
+
+
+def has_metavar(parser: argparse.ArgumentParser, dest: str) -> bool:
+    """A subcommand explains itself in its own help."""
+    return any(isinstance(action, argparse._SubParsersAction) for action in parser._actions if action.dest == dest)
+
+
+def test_the_program_lists_its_commands(command: Command) -> None:
+    done = command("python", "-m", "p2l.cli", "--help")
+    assert done.returncode == 0
+    assert all(re.search(rf"^  {name} ", done.stdout, re.MULTILINE) for name in COMMANDS)
+
+
+def table_rows(page: str, heading: str) -> dict[str, list[str]]:
+    """First cell: the other cells, of all tables in one section of a page."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    section = text.partition(f"\n{heading}\n")[2].partition("\n## ")[0]
+    rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in section.splitlines() if line.startswith("| `")]
+    return {row[0].strip().strip("`"): [cell.strip().replace("\\|", "|") for cell in row[1:]] for row in rows}
+
+
+def test_every_key_of_the_training_configuration_is_documented() -> None:
+    assert set(table_rows("training.md", "## Configuration")) == set(TrainConfig.model_fields)
+
+
+def test_documented_defaults_are_those_of_the_code() -> None:
+    rows = table_rows("training.md", "## Configuration")
+    for key, field in TrainConfig.model_fields.items():
+        said = rows[key][0].strip("`")
+        if field.is_required():
+            assert said == "needed", key
+        elif isinstance(field.default, bool | int | float | str):
+            assert yaml.safe_load(said) == field.default, key
+        elif isinstance(field.default, tuple):
+            assert tuple(yaml.safe_load(said)) == field.default, key
+
+
+def test_every_flag_of_training_is_documented() -> None:
+    text = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+    documented = set(re.findall(r"^\| `(--[\w-]+)", text, re.MULTILINE))
+    assert documented == flags_of(parser_of(TRAIN_MODULE)) - {"-h", "--help"}
+
+
+def slug(heading: str) -> str:
+    """The anchor that GitHub gives a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)", page.read_text(encoding="utf-8")):
+        linked = (page.parent / target).resolve() if target else page
+        assert linked.exists(), f"{page.name}: {target}"
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", linked.read_text(encoding="utf-8"), re.MULTILINE)
+            assert anchor in map(slug, headings), f"{page.name}: {target}#{anchor}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_of_the_checkout_that_are_named_exist(page: Path) -> None:
+    folders = "p2l|tests|docs|benchmarks|training_configs"
+    named = [code for code in inline_code(page) if re.fullmatch(rf"({folders})/[\w./-]*", code)]
+    assert [code for code in named if not (ROOT / code).exists()] == []
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_a_shipped_configuration_is_sound(path: Path) -> None:
+    config = load_config(path)
+    file = find_deepspeed_file(config, path)
+    resolve_deepspeed(config, file, world_size=8, on_gpu=True)
+    assert resolve_template(config.chat_template)
+
+
+@pytest.mark.parametrize("fence", fences("yaml"), ids=lambda fence: fence.page)
+def test_a_documented_configuration_is_sound(fence: Fence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    path = tmp_path / "config.yaml"
+    path.write_text(fence.text, encoding="utf-8")
+    config = load_config(path)
+    resolve_deepspeed(config, find_deepspeed_file(config, path), world_size=2, on_gpu=False)
+
+
+@pytest.mark.parametrize("fence", fences("python"), ids=lambda fence: fence.page)
+def test_documented_python_imports_what_exists(fence: Fence) -> None:
+    for node in ast.walk(ast.parse(fence.text)):
+        if isinstance(node, ast.ImportFrom):
+            module = importlib.import_module(str(node.module))
+            assert all(hasattr(module, alias.name) for alias in node.names), ast.unparse(node)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_documented_make_targets_exist(page: Path) -> None:
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    named = [code.split()[1] for code in inline_code(page) if code.startswith("make ")]
+    named += [words[1] for where, words in command_lines() if where == page.name and words[:1] == ["make"]]
+    assert set(named) <= targets
