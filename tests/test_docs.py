@@ -107,7 +107,11 @@ def test_the_pages_hold_examples() -> None:
     assert {module for _, module, _ in OURS} >= {module for name, (module, _) in COMMANDS.items() if name != "demo"}
 
 
-@pytest.mark.parametrize(("where", "module", "words"), OURS, ids=lambda value: " ".join(value)[:60])
+@pytest.mark.parametrize(
+    ("where", "module", "words"),
+    OURS,
+    ids=[f"{where}-{module} {' '.join(words)}"[:70] for where, module, words in OURS],
+)
 def test_a_documented_command_line_is_understood(where: str, module: str, words: list[str]) -> None:
     assert exit_code(parser_of(module), words) == 0, f"{where}: {module} does not take: {' '.join(words)}"
 
