@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,8 @@ def start_processes(device: torch.device) -> None:
     import deepspeed
 
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+    # DeepSpeed calls collectives by names that newer torch is about to retire; a user can do nothing about it.
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
     if device.type == "cpu":
         # Without this DeepSpeed compiles a shared-memory kernel at the first start, and needs a compiler for it.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False

@@ -5,12 +5,13 @@ P2LError
 │   ├── VoteError           a vote file: names the file and the row
 │   ├── ConfigError         a configuration file or flag: names the key
 │   └── CheckpointError     a model folder that is incomplete or contradicts a flag
-└── ConvergenceError        a fit that did not reach its optimum
+├── ConvergenceError        a fit that did not reach its optimum
+└── TrainingError           a training run that went astray
 
 Messages are one line that says what is wrong, where, and what to do about it.
 """
 
-__all__ = ["CheckpointError", "ConfigError", "ConvergenceError", "InputError", "P2LError", "VoteError"]
+__all__ = ["CheckpointError", "ConfigError", "ConvergenceError", "InputError", "P2LError", "TrainingError", "VoteError"]
 
 
 class P2LError(Exception):
@@ -35,3 +36,7 @@ class CheckpointError(InputError):
 
 class ConvergenceError(P2LError):
     """A leaderboard fit stopped before its gradient vanished."""
+
+
+class TrainingError(P2LError):
+    """Training cannot go on: its loss is no number any more."""

@@ -7,6 +7,7 @@ count nowhere. `reweight_scale` multiplies the weights above the line only, or i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from p2l.batching import collate
 from p2l.engine import Engine
+from p2l.errors import TrainingError
 from p2l.likelihood import Likelihood, counted, vote_losses
 from p2l.schedule import micro_batches
 from p2l.tokenizer import PromptTokenizer
@@ -69,7 +71,11 @@ class Trainer:
     seed: int = 42
 
     def steps(self, start: int = 0) -> Iterator[StepResult]:
-        """Train step by step, from step `start` on."""
+        """Train step by step, from step `start` on.
+
+        Raises:
+            TrainingError: the loss is no finite number; the weights are those of the step before.
+        """
         for number, ids in enumerate(self.schedule.steps(start), start=start):
             # Dropout depends on the step alone, so that a resumed run repeats what an unbroken one does.
             torch.manual_seed(_step_seed(self.seed, number, self.engine.rank))
@@ -88,8 +94,10 @@ class Trainer:
             )
             loss_sum += loss
             tokens += num_tokens
-        norm = self.engine.step()
         loss, total_tokens = self.engine.sum_over_ranks(loss_sum, tokens)
+        if not math.isfinite(loss):
+            raise TrainingError(f"step {number + 1}: the loss is {loss}; resume from a checkpoint with a lower rate")
+        norm = self.engine.step()
         return StepResult(number + 1, loss, norm, learning_rate, len(ids), int(total_tokens))
 
     def _micro_step(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -106,6 +106,7 @@ def _load_parts(config: TrainConfig, start: _Start, dtype: torch.dtype) -> tuple
     kinds = {"model_type": config.model_type, "head_type": config.head_type, "loss_type": config.loss_type}
     if weights:
         model = P2LModel.from_pretrained(weights, **kinds, dtype=dtype)
+        model.record = replace(model.record, max_length=tokenizer.max_length)
         return tokenizer, model, _open_train(config, model.model_list)
     votes = _open_train(config, None)
     model = P2LModel.create(
@@ -141,11 +142,12 @@ def _open_validation(config: TrainConfig, votes: VoteStore) -> VoteStore:
     assert config.val_data_path is not None
     validation = open_votes(
         config.val_data_path,
-        split="val" if config.val_data_path == config.train_data_path else "train",
         model_list=votes.model_list,
         drop_unknown=config.drop_unknown_models,
         from_disk=config.load_val_data_from_disk,
     )
+    if config.val_data_path == config.train_data_path:
+        print("warning: validation votes are the training votes; see p2l votes split", file=sys.stderr)
     if validation.dropped:
         print(f"{config.val_data_path}: dropped {validation.dropped} votes on models not trained on", file=sys.stderr)
     return validation
