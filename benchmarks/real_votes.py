@@ -23,11 +23,11 @@ import yaml
 from numpy.typing import NDArray
 
 from p2l.baselines import Forecast, Labels, marginal, per_category
-from p2l.bootstrap import bootstrap_mean
 from p2l.command import parser, run
 from p2l.errors import InputError
 from p2l.likelihood import get
 from p2l.metrics import ScoredVotes, vote_values
+from p2l.metrics.bootstrap import bootstrap_mean
 from p2l.votes import open_votes
 
 LIKELIHOOD = "grk"

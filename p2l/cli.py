@@ -14,8 +14,8 @@ __all__ = ["COMMANDS", "main"]
 COMMANDS = {
     "demo": ("p2l.demo", "the whole story in under five minutes, on simulated votes"),
     "simulate": ("p2l.simulate", "make votes of an arena whose truth is known"),
-    "votes": ("p2l.vote_commands", "check, import or split a file of votes"),
-    "leaderboard": ("p2l.leaderboard_command", "fit a leaderboard to votes, or read one from a model"),
+    "votes": ("p2l.votes.commands", "check, import or split a file of votes"),
+    "leaderboard": ("p2l.leaderboard.command", "fit a leaderboard to votes, or read one from a model"),
     "init": ("p2l.scratch", "make a small backbone from scratch, to train on without any download"),
     "train": ("p2l.train", "train a prompt-to-leaderboard model on votes"),
 }

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["build_parser", "main"]
 
 SIMULATION = {"models": 12, "topics": 6, "languages": 1, "effect": 1.2, "drift": 0.0, "seed": 1}
-VOTES, VALIDATION = 60_000, 6_000
+VOTES, VALIDATION = 30_000, 6_000
 BACKBONE = {"vocab-size": 1000, "hidden-size": 64, "layers": 2, "heads": 4, "max-positions": 128}
 COMMON = {
     "head_type": "rk",
@@ -38,16 +38,15 @@ COMMON = {
     "chat_template": "chatml",
     "max_length": 96,
     "adam_epsilon": 1e-8,
-    "adam_betas": [0.9, 0.99],
     "gradient_accumulation_steps": 1,
     "lr_schedule": "cosine",
     "shuffle": True,
     "deepspeed_config_path": "deepspeed.json",
 }
-P2L_RUN = {"pretrain_model_name": "backbone", "model_type": "qwen2", "learning_rate": 3e-3, "warmup_steps": 50}
-P2L_RUN |= {"batch_size": 128, "num_train_epochs": 3}
-TFIDF_RUN = {"pretrain_model_name": "tfidf", "model_type": "tfidf", "learning_rate": 3e-3, "warmup_steps": 0}
-TFIDF_RUN |= {"batch_size": 512, "num_train_epochs": 6}
+P2L_RUN = {"pretrain_model_name": "backbone", "model_type": "qwen2", "learning_rate": 2e-3, "warmup_steps": 35}
+P2L_RUN |= {"batch_size": 128, "num_train_epochs": 3, "weight_decay": 0.01}
+TFIDF_RUN = {"pretrain_model_name": "tfidf", "model_type": "tfidf", "learning_rate": 1e-2, "warmup_steps": 0}
+TFIDF_RUN |= {"batch_size": 512, "num_train_epochs": 3}
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2l.baselines import Forecast, Labels, marginal, per_category
-from p2l.board import to_score
 from p2l.inference import P2L
+from p2l.leaderboard.board import to_score
 from p2l.likelihood import get, vote_losses
 from p2l.simulate import Arena, load_arena
 from p2l.votes import VoteStore, open_votes

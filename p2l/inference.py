@@ -25,9 +25,9 @@ from p2l import backbones
 from p2l.batching import collate, plan_batches, to_device
 from p2l.checkpoint import local_folder
 from p2l.errors import CheckpointError, InputError
+from p2l.leaderboard.field import win_rates
 from p2l.model import P2LModel, P2LOutput
 from p2l.tokenizer import PromptTokenizer
-from p2l.win_rates import win_rates
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from p2l.command import atomic_path, check_can_write, parser, progress, run
 from p2l.errors import ConfigError
-from p2l.simulated_arena import Arena, Examples, SimulationConfig, Truth, VoteChunk, simulate
+from p2l.simulation.arena import Arena, Examples, SimulationConfig, Truth, VoteChunk, simulate
 
 if TYPE_CHECKING:
-    from p2l.simulation_report import Report
+    from p2l.simulation.report import Report
 
 __all__ = [
     "Arena",
@@ -90,8 +90,8 @@ def write_arena(
         ConfigError: the ending of a file is unknown.
         InputError: a file cannot be written.
     """
-    from p2l.simulated_tables import open_writer, truth_table, vote_table, writer_for
-    from p2l.simulation_report import Report
+    from p2l.simulation.report import Report
+    from p2l.simulation.tables import open_writer, truth_table, vote_table, writer_for
 
     parts = [(Path(output), False)] + ([(Path(validation), True)] if validation else [])
     for path, _ in parts:

@@ -5,10 +5,10 @@ import torch
 import p2l
 from p2l.errors import CheckpointError, ConfigError, InputError
 from p2l.inference import P2L, choose_device
+from p2l.leaderboard.field import win_rates
 from p2l.model import P2LModel
 from p2l.scratch import make_tfidf, make_transformer
 from p2l.tokenizer import PromptTokenizer
-from p2l.win_rates import win_rates
 
 NAMES = ["ant", "bee", "cat", "dog"]
 PROMPTS = ["what is 1 plus 2", ["write a poem", "shorter"], "", "long " * 300]

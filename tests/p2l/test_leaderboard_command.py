@@ -12,7 +12,7 @@ import pytest
 
 from p2l.errors import InputError
 from p2l.leaderboard import fit
-from p2l.leaderboard_command import build_parser, main
+from p2l.leaderboard.command import build_parser, main
 from p2l.votes import WINNERS, encode_votes
 
 MODELS = ["ant", "bee", "cat", "dog"]
@@ -202,7 +202,7 @@ def test_a_file_of_one_pair_that_only_ties_is_refused(tmp_path):
 
 def test_the_exit_code_of_bad_input_is_two_and_no_torch_is_imported(tmp_path):
     code = (
-        "import sys; from p2l.command import run; from p2l.leaderboard_command import main\n"
+        "import sys; from p2l.command import run; from p2l.leaderboard.command import main\n"
         "try:\n run(main, ['--votes', 'nothing.csv'])\n"
         "except SystemExit as end:\n assert 'torch' not in sys.modules and 'matplotlib' not in sys.modules; raise\n"
     )

@@ -14,8 +14,8 @@ import pytest
 from p2l.errors import ConfigError, InputError
 from p2l.likelihood import get
 from p2l.simulate import Arena, SimulationConfig, VoteChunk, load_arena, main, simulate, write_arena
-from p2l.simulated_prompts import STRUCTURES, topic_weights
-from p2l.simulation_report import Report
+from p2l.simulation.prompts import STRUCTURES, topic_weights
+from p2l.simulation.report import Report
 
 SMALL = SimulationConfig(votes=9000, validation_votes=500, models=10, topics=5, users=100, seed=3)
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from p2l.command import run
 from p2l.errors import InputError
-from p2l.vote_check import check_votes
-from p2l.vote_commands import main
-from p2l.vote_import import import_votes
-from p2l.vote_split import split_votes
 from p2l.votes import open_votes
+from p2l.votes.checking import check_votes
+from p2l.votes.commands import main
+from p2l.votes.importing import import_votes
+from p2l.votes.splitting import split_votes
 from tests.p2l.votes_helpers import ENDINGS, MODELS, save, vote
 
 
@@ -91,7 +91,7 @@ def test_check_lists_every_problem_up_to_the_limit(tmp_path: Path, capsys: pytes
 
 
 def test_check_counts_across_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("p2l.vote_jsonl._BLOCK", 400)
+    monkeypatch.setattr("p2l.votes.json_lines._BLOCK", 400)
     rows = [vote(n, prompt=[f"p{n % 7}"], tstamp=100 - n, weight=n + 1) for n in range(40)]
     report = check_votes(save(tmp_path / "v.jsonl", rows))
     assert (report.votes, report.prompts, report.time_sorted) == (40, 7, False)

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from p2l.errors import VoteError
-from p2l.vote_writer import write_votes
 from p2l.votes import WINNERS, encode_votes, open_votes, read_columns, read_votes, translate_labels
+from p2l.votes.writer import write_votes
 from tests.p2l.votes_helpers import ENDINGS, MODELS, save, vote, vote_rows
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -151,7 +151,7 @@ def test_a_hub_id_without_a_network_is_one_line(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_json_lines_may_change_their_columns_as_they_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("p2l.vote_jsonl._BLOCK", 300)
+    monkeypatch.setattr("p2l.votes.json_lines._BLOCK", 300)
     extras: list[dict[str, Any]] = [{}, {"x": 1}, {"x": 1.5}, {"x": "text"}, {"tag": {"a": True}}, {"tag": {"b": 1}}]
     rows = [{**vote(n), **extras[n // 5]} for n in range(30)]
     with open_votes(save(tmp_path / "v.jsonl", rows)) as store:
@@ -386,7 +386,7 @@ def test_a_full_disk_is_one_line_that_says_where(tmp_path: Path) -> None:
         code = f"""
 import resource
 resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
-from p2l.vote_commands import main
+from p2l.votes.commands import main
 from p2l.command import run
 run(main, ["split", {str(path)!r}, "--by", "prompt", "--val", "9", "--train-output", "t.csv", "--val-output", "v.csv"])
 """

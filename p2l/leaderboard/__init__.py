@@ -1,0 +1,23 @@
+"""Leaderboards with intervals, fitted from votes or aggregated from per-prompt coefficients. NumPy and SciPy only."""
+
+from __future__ import annotations
+
+from p2l.leaderboard.aggregation import aggregate
+from p2l.leaderboard.board import Leaderboard, to_score
+from p2l.leaderboard.field import win_rates
+from p2l.leaderboard.fitting import fit, fit_labels, fit_table
+from p2l.leaderboard.objective import Prior
+from p2l.leaderboard.pair_table import PairTable, vote_table
+
+__all__ = [
+    "Leaderboard",
+    "PairTable",
+    "Prior",
+    "aggregate",
+    "fit",
+    "fit_labels",
+    "fit_table",
+    "to_score",
+    "vote_table",
+    "win_rates",
+]

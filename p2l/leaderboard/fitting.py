@@ -1,0 +1,262 @@
+"""Leaderboards fitted from votes, for every likelihood of `p2l.likelihood`.
+
+Shapes: N votes, M models, P pairs of models that met, D parameters.
+
+Votes are counted once into a table of pairs (`p2l.leaderboard.pair_table`), on which a damped Newton method finds the
+optimum in a few steps; 2.2 million votes between 130 models take about as long as counting them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from p2l import likelihood as likelihoods
+from p2l.errors import InputError
+from p2l.leaderboard.board import Leaderboard
+from p2l.leaderboard.intervals import (
+    Units,
+    bootstrap_bounds,
+    check_intervals,
+    cluster_scores,
+    redrawn_clusters,
+    redrawn_votes,
+    sandwich_bounds,
+    vote_scores,
+)
+from p2l.leaderboard.newton import Point, minimise
+from p2l.leaderboard.objective import Objective, Prior, eta_start, has_eta, prior_terms, shift_invariant, winner_targets
+from p2l.leaderboard.pair_table import Ints, PairTable, components, vote_table
+from p2l.likelihood import Likelihood
+
+__all__ = ["fit", "fit_labels", "fit_table"]
+
+Floats = npt.NDArray[np.float64]
+
+_NAMED = 5  # how many models a note names
+
+
+def fit(
+    model_a: npt.ArrayLike,
+    model_b: npt.ArrayLike,
+    winner: npt.ArrayLike,
+    *,
+    models: Sequence[str],
+    likelihood: str = "bt",
+    weights: npt.ArrayLike | None = None,
+    clusters: npt.ArrayLike | None = None,
+    intervals: str | None = "sandwich",
+    seed: int = 0,
+    level: float = 0.95,
+    replicates: int = 200,
+    prior: Prior | None = None,
+) -> Leaderboard:
+    """Fit a leaderboard to votes.
+
+    Args:
+        model_a: (N,) codes of the models shown first, positions in `models`.
+        model_b: (N,) codes of the models shown second.
+        winner: (N,) positions in `p2l.votes.WINNERS`.
+        models: M names.
+        likelihood: name of the outcome model; `bt` drops ties.
+        weights: (N,) weight of each vote; weight 2 gives the same coefficients as the vote twice.
+        clusters: (N,) whose vote it is, or on which prompt: intervals then treat a cluster as one observation.
+        intervals: "sandwich", "bootstrap" or None.
+        seed: of the bootstrap.
+        level: coverage of the intervals.
+        replicates: of the bootstrap.
+        prior: `Prior(sd=math.inf)` switches it off; by default normal around zero with standard deviation 5.
+
+    Raises:
+        InputError: fewer than two models, no vote that counts, or columns that are no votes.
+        ConvergenceError: no optimum was found, as for an undefeated model without a prior.
+    """
+    table = vote_table(model_a, model_b, winner, len(models), weights)
+    units = None if clusters is None else _units(table, model_a, model_b, winner, weights, clusters)
+    return fit_table(
+        table,
+        models=models,
+        likelihood=likelihood,
+        intervals=intervals,
+        seed=seed,
+        level=level,
+        replicates=replicates,
+        prior=prior,
+        units=units,
+    )
+
+
+def fit_labels(
+    labels: npt.ArrayLike, *, models: Sequence[str], likelihood: str = "bt", **options: object
+) -> Leaderboard:
+    """`fit` for labels (N, 3) `[winner, loser, tie]`: the marginal leaderboard that per-prompt models must beat."""
+    triples = np.asarray(labels)
+    winner = np.array([0, 2, 3])[triples[:, 2]]
+    return fit(triples[:, 0], triples[:, 1], winner, models=models, likelihood=likelihood, **options)  # type: ignore[arg-type]
+
+
+def fit_table(
+    table: PairTable,
+    *,
+    models: Sequence[str],
+    likelihood: str = "bt",
+    intervals: str | None = "sandwich",
+    seed: int = 0,
+    level: float = 0.95,
+    replicates: int = 200,
+    prior: Prior | None = None,
+    units: Units | None = None,
+) -> Leaderboard:
+    """Fit a leaderboard to votes that are already counted; arguments and errors as for `fit`.
+
+    A prior with means of its own (`Prior.coefs`) keeps the leaderboard on their scale instead of centring it.
+    """
+    check_intervals(intervals, level, replicates)
+    model = likelihoods.get(likelihood)
+    objective = _objective(table, models, model, prior or Prior())
+    point = minimise(objective, _start(objective, prior))
+    rng = np.random.default_rng(seed)
+    lower, upper = _bounds(objective, point, table, units, intervals, level, replicates, rng)
+    graph = _graph(objective)
+    return Leaderboard(
+        models=list(models),
+        coefs=point.theta[: len(models)],
+        lower=lower,
+        upper=upper,
+        eta=float(point.theta[-1]) if has_eta(model) else None,
+        gamma=0.0 if model.head == "ba" else None,
+        likelihood=model.name,
+        loss=objective.loss(point.theta),
+        votes=table.votes_per_model(winner_targets(model).any(axis=1)),
+        components=_joined(objective, prior or Prior()),
+        notes=_notes(objective, list(models), graph, prior or Prior()),
+        level=level,
+    )
+
+
+def _objective(table: PairTable, models: Sequence[str], likelihood: Likelihood, prior: Prior) -> Objective:
+    if likelihood.evaluation_only:
+        raise InputError(f"likelihood {likelihood.name} serves metrics only; fit {', '.join(likelihoods.names())}")
+    if len(models) < 2:
+        raise InputError(f"a leaderboard needs votes between at least two models, not {len(models)}")
+    targets = table.weights @ winner_targets(likelihood)
+    if targets.sum() <= 0:
+        raise InputError(f"no vote counts under likelihood {likelihood.name}" + _all_ties(table))
+    mean, precision = prior_terms(prior, likelihood, len(models))
+    objective = Objective(likelihood, len(models), table.first, table.second, targets, mean, precision)
+    if not shift_invariant(likelihood):
+        return objective
+    return dataclasses.replace(objective, gauge=_joined(objective, prior))
+
+
+def _all_ties(table: PairTable) -> str:
+    return ": all are ties; use bt-tie, rk or grk" if table.votes.sum() else ": there are no votes"
+
+
+def _start(objective: Objective, prior: Prior | None) -> Floats:
+    if prior is not None and prior.coefs is not None:
+        return objective.mean
+    start = np.zeros(objective.size)
+    if has_eta(objective.likelihood):
+        start[-1] = eta_start(objective.likelihood)
+    return start
+
+
+def _bounds(
+    objective: Objective,
+    point: Point,
+    table: PairTable,
+    units: Units | None,
+    intervals: str | None,
+    level: float,
+    replicates: int,
+    rng: np.random.Generator,
+) -> tuple[Floats, Floats]:
+    if intervals is None:
+        return np.full(objective.num_models, np.nan), np.full(objective.num_models, np.nan)
+    if intervals == "sandwich":
+        scores = vote_scores(objective, point, table) if units is None else cluster_scores(objective, point, units)
+        return sandwich_bounds(objective, point, scores, level)
+    if units is None:
+        draws = redrawn_votes(objective, table, replicates, rng)
+    else:
+        draws = redrawn_clusters(objective, units, replicates, rng)
+    return bootstrap_bounds(objective, point, draws, level, rng)
+
+
+def _units(
+    table: PairTable,
+    model_a: npt.ArrayLike,
+    model_b: npt.ArrayLike,
+    winner: npt.ArrayLike,
+    weights: npt.ArrayLike | None,
+    clusters: npt.ArrayLike,
+) -> Units:
+    a, b, won = (np.asarray(column, dtype=np.int64) for column in (model_a, model_b, winner))
+    names = np.asarray(clusters)
+    if names.shape != a.shape:
+        raise InputError(f"clusters has {len(names)} entries for {len(a)} votes")
+    rows = table.first * table.num_models + table.second
+    pair = np.searchsorted(rows, np.minimum(a, b) * table.num_models + np.maximum(a, b))
+    column = np.where((a > b) & (won < 2), 1 - won, won)
+    weight = np.ones(len(a)) if weights is None else np.asarray(weights, dtype=np.float64)
+    return Units(pair, column, weight, np.unique(names, return_inverse=True)[1].reshape(-1))
+
+
+def _graph(objective: Objective) -> Ints:
+    """Component (M,) of each model in the graph of the pairs whose votes count."""
+    used = objective.targets.sum(axis=1) > 0
+    return components(objective.num_models, objective.first[used], objective.second[used])
+
+
+def _notes(objective: Objective, models: list[str], graph: Ints, prior: Prior) -> tuple[str, ...]:
+    sizes = np.bincount(graph)
+    notes = []
+    unseen = [models[index] for index in np.flatnonzero(sizes[graph] == 1)]
+    if unseen:
+        notes.append(f"{_several(unseen)} without a vote that counts: the score shown is the prior's.")
+    groups = [np.flatnonzero(graph == number) for number in np.flatnonzero(sizes > 1)]
+    if len(groups) > 1 and prior.coefs is None:
+        named = "; ".join(_several([models[index] for index in group]) for group in groups)
+        notes.append(f"The votes fall into {len(groups)} components that never met ({named}): {_apart(objective)}")
+    held = _held_by_prior(objective, graph)
+    if len(held) and np.isfinite(prior.sd) and prior.coefs is None:
+        names = _several([models[index] for index in held])
+        notes.append(
+            f"{names} won or lost every vote against the rest: how far they are ahead or behind rests on the prior "
+            f"(normal, standard deviation {prior.sd:g})."
+        )
+    return tuple(notes)
+
+
+def _apart(objective: Objective) -> str:
+    if shift_invariant(objective.likelihood):
+        return "scores of different components cannot be compared; each has mean 1000."
+    return "scores of different components compare only through the level of a usable answer."
+
+
+def _held_by_prior(objective: Objective, graph: Ints) -> Ints:
+    """Models outside the largest set of their component in which everyone has beaten everyone, if only in a chain."""
+    outcomes = objective.likelihood.outcomes
+    first_up = np.delete(objective.targets, outcomes.index("loss"), axis=1).sum(axis=1) > 0
+    second_up = np.delete(objective.targets, outcomes.index("win"), axis=1).sum(axis=1) > 0
+    beaten = np.concatenate([objective.first[first_up], objective.second[second_up]])
+    beating = np.concatenate([objective.second[first_up], objective.first[second_up]])
+    strong = components(objective.num_models, beaten, beating, directed=True)
+    sizes = np.bincount(strong)[strong]
+    largest = np.zeros(int(graph.max()) + 1, dtype=np.int64)
+    np.maximum.at(largest, graph, sizes)
+    return np.flatnonzero((sizes < largest[graph]) | ((largest[graph] == 1) & (np.bincount(graph)[graph] > 1)))
+
+
+def _joined(objective: Objective, prior: Prior) -> Ints:
+    """Component (M,) of each model; a prior with means of its own joins them all."""
+    return _graph(objective) if prior.coefs is None else np.zeros(objective.num_models, dtype=np.int64)
+
+
+def _several(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,196 @@
+"""Intervals for the parameters of a leaderboard: sandwich and bootstrap.
+
+Shapes: M models, P pairs, K outcomes, D parameters, Q parameters of one pair, N votes, R replicates.
+
+Sandwich: V = H^-1 J H^-1 with H the Hessian at the optimum and J the summed outer products of the scores of independent
+units (votes, or clusters of votes). It stays right when the likelihood is only an approximation. The mean of the prior
+counts as one more observation, so that a model known only through the prior has the prior's interval.
+Bootstrap: the units are drawn again with replacement, the means of the prior again from the prior, and the fit is
+repeated from the optimum. Where only differences count, both are intervals of the distance to the component's mean.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from statistics import NormalDist
+
+import numpy as np
+import numpy.typing as npt
+
+from p2l.errors import ConfigError
+from p2l.leaderboard.newton import Point, minimise
+from p2l.leaderboard.objective import Objective, winner_targets
+from p2l.leaderboard.pair_table import Ints, PairTable
+from p2l.leaderboard.threads import one_blas_thread
+
+__all__ = [
+    "Units",
+    "bootstrap_bounds",
+    "check_intervals",
+    "cluster_scores",
+    "redrawn_clusters",
+    "redrawn_votes",
+    "sandwich_bounds",
+    "vote_scores",
+]
+
+Floats = npt.NDArray[np.float64]
+
+_REFIT_TOLERANCE = 1e-4  # a last Newton step of this size leaves an error of the order of 1e-8
+
+
+@dataclasses.dataclass(frozen=True)
+class Units:
+    """Votes that were not cast independently: those of one cluster (a user, a prompt) are drawn together.
+
+    Attributes:
+        pair: (N,) row of each vote in the table of pairs.
+        winner: (N,) its column there.
+        weights: (N,).
+        cluster: (N,) number of its cluster, from 0.
+    """
+
+    pair: Ints
+    winner: Ints
+    weights: Floats
+    cluster: Ints
+
+
+def check_intervals(intervals: str | None, level: float, replicates: int) -> None:
+    """Refuse settings that no interval can be made with.
+
+    Raises:
+        ConfigError: it names the setting.
+    """
+    if intervals not in ("sandwich", "bootstrap", None):
+        raise ConfigError(f"unknown intervals {intervals!r}; use 'sandwich', 'bootstrap' or None")
+    if not 0.0 < level < 1.0:
+        raise ConfigError(f"level {level} is no coverage; use a number between 0 and 1, such as 0.95")
+    if replicates < 2:
+        raise ConfigError(f"{replicates} bootstrap replicates are too few; use 100 or more")
+
+
+@one_blas_thread()
+def sandwich_bounds(objective: Objective, point: Point, scores: Floats, level: float) -> tuple[Floats, Floats]:
+    """Lower and upper ends (M,) from the summed outer products of the scores (D, D), in units of the target mass."""
+    meat = (scores + _centred(objective, np.diag(objective.precision))) / objective.total**2
+    bread = np.linalg.inv(point.hessian)
+    deviation = np.sqrt(np.maximum(np.diag(bread @ meat @ bread), 0.0))[: objective.num_models]
+    width = NormalDist().inv_cdf(0.5 + level / 2) * deviation
+    width[_alone(objective)] = np.nan
+    coefs = point.theta[: objective.num_models]
+    return coefs - width, coefs + width
+
+
+def _centred(objective: Objective, matrix: Floats) -> Floats:
+    """P matrix P, P taking away the mean of each component that is held at mean zero."""
+    if objective.gauge is None:
+        return matrix
+    project = np.eye(objective.size)
+    same = objective.gauge[:, None] == objective.gauge[None, :]
+    project[: objective.num_models, : objective.num_models] -= same / same.sum(axis=1, keepdims=True)
+    return np.asarray(project @ matrix @ project)
+
+
+def _alone(objective: Objective) -> npt.NDArray[np.bool_]:
+    """Models (M,) whose score is zero by convention because nothing joins them to another."""
+    if objective.gauge is None:
+        return np.zeros(objective.num_models, dtype=bool)
+    return np.asarray(np.bincount(objective.gauge)[objective.gauge] == 1)
+
+
+def vote_scores(objective: Objective, point: Point, table: PairTable) -> Floats:
+    """Summed outer products (D, D) of the scores of independent votes."""
+    scores = _winner_scores(objective, point)
+    return objective.scatter_square(np.einsum("pw,pwq,pwr->pqr", table.squares, scores, scores))
+
+
+def _winner_scores(objective: Objective, point: Point) -> Floats:
+    """Score (P, 4, Q) of a vote of weight one, for each winner."""
+    _, gradient, _ = objective.derivatives(point.theta)
+    scores: Floats = np.einsum("wk,pkq->pwq", winner_targets(objective.likelihood), gradient)
+    return scores
+
+
+def cluster_scores(objective: Objective, point: Point, units: Units) -> Floats:
+    """Summed outer products (D, D) of the scores of clusters."""
+    from scipy.sparse import coo_array
+
+    values = _winner_scores(objective, point)[units.pair, units.winner] * units.weights[:, None]
+    columns = [objective.first[units.pair], objective.second[units.pair]]
+    if values.shape[1] > 2:
+        columns.append(np.full(len(units.pair), objective.num_models))
+    rows = np.tile(units.cluster, len(columns))
+    shape = (int(units.cluster.max()) + 1, objective.size)
+    scores = coo_array((values.T.ravel(), (rows, np.concatenate(columns))), shape=shape).tocsr()
+    products: Floats = np.asarray((scores.T @ scores).toarray(), dtype=np.float64)
+    return products
+
+
+def bootstrap_bounds(
+    objective: Objective, point: Point, draws: Iterator[Floats], level: float, rng: np.random.Generator
+) -> tuple[Floats, Floats]:
+    """Lower and upper ends (M,) from R fits to redrawn targets (P, K), percentile method."""
+    derived = objective.derivatives(point.theta)
+    fits = [_refit(objective, point, derived, targets, rng) for targets in draws]
+    tail = (1.0 - level) / 2
+    lower, upper = np.quantile(np.stack(fits), [tail, 1.0 - tail], axis=0)
+    lower[_alone(objective)] = upper[_alone(objective)] = np.nan
+    return lower, upper
+
+
+def _refit(
+    objective: Objective,
+    point: Point,
+    derived: tuple[Floats, Floats, Floats],
+    targets: Floats,
+    rng: np.random.Generator,
+) -> Floats:
+    spread = np.where(objective.precision > 0, 1.0 / np.sqrt(np.maximum(objective.precision, 1e-300)), 0.0)
+    shift = spread * rng.standard_normal(objective.size)
+    if objective.gauge is not None:
+        shift[: objective.num_models] -= _component_means(objective.gauge, shift[: objective.num_models])
+    redrawn = dataclasses.replace(objective, targets=targets, mean=objective.mean + shift)
+    start = redrawn.combine(point.theta, derived)
+    return minimise(redrawn, start, tolerance=_REFIT_TOLERANCE).theta[: objective.num_models]
+
+
+def _component_means(gauge: Ints, values: Floats) -> Floats:
+    return np.asarray((np.bincount(gauge, values) / np.bincount(gauge))[gauge])
+
+
+def redrawn_votes(
+    objective: Objective, table: PairTable, replicates: int, rng: np.random.Generator
+) -> Iterator[Floats]:
+    """Targets (P, K) of R samples of independent votes.
+
+    Votes of weight one are drawn as a multinomial over the cells of the table: exact, whatever the number of votes.
+    With other weights a cell's sum is a gamma variable with the mean and the variance that drawing its votes gives.
+    """
+    to_outcomes = winner_targets(objective.likelihood)
+    cells = table.votes.ravel()
+    weighted = not np.array_equal(table.weights, table.votes)
+    for _ in range(replicates):
+        yield _redraw_cells(table, cells, weighted, rng).reshape(-1, 4) @ to_outcomes
+
+
+def _redraw_cells(table: PairTable, cells: Floats, weighted: bool, rng: np.random.Generator) -> Floats:
+    if not weighted:
+        number = round(float(cells.sum()))
+        return rng.multinomial(number, cells / cells.sum()).astype(np.float64)
+    weights, squares = table.weights.ravel(), table.squares.ravel()
+    used, out = weights > 0, np.zeros(len(cells))
+    scale = squares[used] / weights[used]
+    out[used] = rng.gamma(weights[used] / scale, scale)
+    return out
+
+
+def redrawn_clusters(objective: Objective, units: Units, replicates: int, rng: np.random.Generator) -> Iterator[Floats]:
+    """Targets (P, K) of R samples of whole clusters."""
+    to_outcomes = winner_targets(objective.likelihood)
+    number, cell = int(units.cluster.max()) + 1, units.pair * 4 + units.winner
+    for _ in range(replicates):
+        times = np.bincount(rng.integers(number, size=number), minlength=number)[units.cluster]
+        sums = np.bincount(cell, units.weights * times, minlength=4 * len(objective.first))
+        yield sums.reshape(-1, 4) @ to_outcomes

@@ -1,0 +1,34 @@
+"""All metrics in one place: of predicted votes, of leaderboards, calibration, and their intervals.
+
+`METRICS` and `LEADERBOARD_METRICS` hold every metric once, by name; `simple_metrics` and `leaderboard_metrics` compute
+them. NumPy only (rank correlations use SciPy); a million votes take about a second.
+"""
+
+from __future__ import annotations
+
+from p2l.metrics.bootstrap import Interval, bootstrap_mean, bootstrap_ratio, bootstrap_skill
+from p2l.metrics.calibration import Reliability, expected_calibration_error
+from p2l.metrics.of_leaderboards import LEADERBOARD_METRICS, Comparison, Standing, compare, leaderboard_metrics
+from p2l.metrics.of_votes import METRICS, Metric, ScoredVotes, evaluate, reliability, simple_metrics, skill, vote_values
+
+__all__ = [
+    "LEADERBOARD_METRICS",
+    "METRICS",
+    "Comparison",
+    "Interval",
+    "Metric",
+    "Reliability",
+    "ScoredVotes",
+    "Standing",
+    "bootstrap_mean",
+    "bootstrap_ratio",
+    "bootstrap_skill",
+    "compare",
+    "evaluate",
+    "expected_calibration_error",
+    "leaderboard_metrics",
+    "reliability",
+    "simple_metrics",
+    "skill",
+    "vote_values",
+]

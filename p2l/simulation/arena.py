@@ -1,0 +1,306 @@
+"""A simulated arena: votes whose true leaderboard per prompt, and so the best possible loss, are known.
+
+Everything follows from a `SimulationConfig`. Votes are numbered: 0 to votes - 1 are the training votes, and the next
+`validation_votes` are for validation, spread over the same time. They are generated in chunks, each from random streams
+of its own, so that any number of votes needs the memory of one chunk and any vote can be made again alone.
+
+Shapes: n votes (a vote and its prompt share a number), M models (sorted by name), K topics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from p2l.command import nearest
+from p2l.errors import ConfigError
+from p2l.likelihood import get
+from p2l.simulation.models import ModelTable, PromptEffect, make_models
+from p2l.simulation.prompts import PromptBatch, PromptSource, example_batch, make_source, render
+from p2l.simulation.words import topic_names
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+__all__ = ["Arena", "Examples", "SimulationConfig", "Truth", "VoteChunk", "simulate"]
+
+FloatArray: TypeAlias = NDArray[np.float64]
+IntArray: TypeAlias = NDArray[np.int64]
+
+_CHUNK = 8192
+_DAY = 86_400.0
+# What a random stream is for; part of its seed.
+_MODELS, _PEOPLE, _PROMPTS, _VOTES, _WORDS, _TAGS, _EXAMPLES = range(7)
+
+
+@dataclass(frozen=True)
+class SimulationConfig:
+    """All that defines a simulated arena. The defaults resemble a public arena over 22 months.
+
+    effect: standard deviation of a model's skill between topics, in units of coefficients; 0 makes every prompt alike.
+    drift: radians a year by which skills turn as models are updated, and change of log popularity of the topics.
+    improvement: mean gain in coefficient per year of release date. growth: vote rate at the end over that at the start.
+    structures: shares of prompts that are single, order, negation, turns (see `simulated_prompts`).
+    start: Unix time of the first vote. days: time from the first vote to the last.
+    """
+
+    votes: int = 100_000
+    validation_votes: int = 0
+    models: int = 40
+    topics: int = 8
+    languages: int = 5
+    users: int = 2000
+    seed: int = 0
+    effect: float = 0.7
+    drift: float = 0.3
+    improvement: float = 0.7
+    growth: float = 8.0
+    days: float = 670.0
+    start: float = 1_682_300_000.0
+    structures: tuple[float, ...] = (0.25, 0.25, 0.25, 0.25)
+
+    def __post_init__(self) -> None:
+        """Check every field (and make a list of structures, as JSON gives it, a tuple).
+
+        Raises:
+            ConfigError: a field is out of its range.
+        """
+        object.__setattr__(self, "structures", tuple(self.structures))
+        low = {"votes": 1, "validation_votes": 0, "users": 1, "seed": 0, "effect": 0, "drift": 0}
+        for name, least in low.items():
+            if not getattr(self, name) >= least:
+                raise ConfigError(f"{name}: must be at least {least}, got {getattr(self, name)}")
+        for name in ("growth", "days"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name}: must be more than 0, got {getattr(self, name)}")
+        if len(self.structures) != 4 or min(self.structures) < 0 or abs(sum(self.structures) - 1) > 1e-9:
+            raise ConfigError(f"structures: four shares that sum to 1 are needed, got {self.structures}")
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What is true of n prompts: coefs (n, M) in the order of `Arena.model_list`, and eta (n,) of grk."""
+
+    coefs: FloatArray
+    eta: FloatArray
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Example prompts (lists of user turns) and what is true of them."""
+
+    prompts: list[list[str]]
+    truth: Truth
+
+
+@dataclass(frozen=True)
+class VoteChunk:
+    """n consecutive votes with all that is behind them.
+
+    ids: (n,) numbers of the votes. model_a, model_b: (n,) indices. winner: (n,) codes in order of `p2l.votes.WINNERS`.
+    probs: (n, 4) true probability of each of them. propensity: (n,) probability that these two models were shown.
+    version_a, version_b: (n,) updates of the two models up to then. day: (n,) days since the start.
+    effect: what the prompts add to coefs and eta; truth: coefs and eta themselves.
+    """
+
+    ids: IntArray
+    prompts: PromptBatch
+    day: FloatArray
+    model_a: IntArray
+    model_b: IntArray
+    version_a: IntArray
+    version_b: IntArray
+    propensity: FloatArray
+    effect: PromptEffect
+    truth: Truth
+    probs: FloatArray
+    winner: IntArray
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True)
+class Arena:
+    """A simulated arena; make one with `simulate`."""
+
+    config: SimulationConfig
+    models: ModelTable
+    source: PromptSource
+
+    @property
+    def model_list(self) -> list[str]:
+        """Names of the M models, sorted."""
+        return self.models.names
+
+    @cached_property
+    def topics(self) -> list[str]:
+        """Names of the K topics."""
+        return topic_names(self.config.topics)
+
+    def chunks(self, *, validation: bool = False) -> Iterator[VoteChunk]:
+        """All training votes, or all validation votes, in order of time."""
+        count = self.config.validation_votes if validation else self.config.votes
+        for index in range(-(-count // _CHUNK)):
+            yield self._chunk(index, validation)
+
+    def texts(self, chunk: VoteChunk) -> pa.ListArray:
+        """The prompts of a chunk: lists of user turns."""
+        return render(chunk.prompts, self.source.vocabulary, self._chunk_rng(_WORDS, int(chunk.ids[0])))
+
+    def tag_rng(self, chunk: VoteChunk) -> np.random.Generator:
+        """The random stream that the tags of a chunk are drawn from."""
+        return self._chunk_rng(_TAGS, int(chunk.ids[0]))
+
+    def truth_of(self, prompt_ids: Any) -> Truth:
+        """True coefficients and eta of any prompts, by the number of their vote (`question_id` of the written files).
+
+        Raises:
+            ConfigError: a number is beyond the arena's votes.
+        """
+        ids = np.asarray(prompt_ids, np.int64)
+        total = self.config.votes + self.config.validation_votes
+        if ids.size and not 0 <= ids.min() <= ids.max() < total:
+            raise ConfigError(f"prompt ids must be between 0 and {total - 1}, got {ids.min()} to {ids.max()}")
+        truth = Truth(np.empty((len(ids), len(self.model_list))), np.empty(len(ids)))
+        validation = ids >= self.config.votes
+        local = ids - self.config.votes * validation
+        where = local // _CHUNK * 2 + validation
+        for key in np.unique(where):
+            rows = where == key
+            prompts, day = self._prompts(int(key // 2), bool(key % 2))
+            chosen = local[rows] % _CHUNK
+            found = self._truth(self.models.prompt_effect(prompts.take(chosen), day[chosen]))
+            truth.coefs[rows], truth.eta[rows] = found.coefs, found.eta
+        return truth
+
+    def example_prompts(self, topic: str, n: int, seed: int = 0) -> Examples:
+        """English prompts of one kind, as of the last day.
+
+        Kinds: "code", "poetry into code", "code without poetry", "poetry then code" (two turns).
+
+        Raises:
+            ConfigError: the text names no topic of this arena.
+        """
+        rng = np.random.default_rng([self.config.seed, _EXAMPLES, seed])
+        day = np.full(n, self.config.days)
+        prompts = example_batch(self._parse_kind(topic), day, rng)
+        texts = render(prompts, self.source.vocabulary, rng).to_pylist()
+        return Examples(texts, self._truth(self.models.prompt_effect(prompts, day)))
+
+    def bag_probs(self, chunk: VoteChunk) -> FloatArray:
+        """(n, 4) probability of each outcome given the multiset of the prompt's words: the best a bag of words can do.
+
+        The words leave open how the topics were dealt to the clauses; both ways are equally likely.
+        """
+        other = self._truth(chunk.effect, other_deal=True)
+        return (chunk.probs + _outcome_probs(other, chunk.model_a, chunk.model_b)) / 2
+
+    def model_frame(self) -> pd.DataFrame:
+        """One row per model: name, organisation, release and retirement, quality against the mean, skill by topic.
+
+        Days count from the start (no retirement day: still there). Each skill turns from `skill_*` to `later_skill_*`.
+        """
+        import pandas as pd
+
+        models = self.models
+        frame: pd.DataFrame = pd.DataFrame(
+            {"model": models.names, "organisation": models.organisations, "release_day": models.release}
+        )
+        frame["retirement_day"] = np.where(np.isfinite(models.retirement), models.retirement, np.nan)
+        frame["quality"] = models.quality
+        for k, topic in enumerate(self.topics):
+            frame[f"skill_{topic}"] = models.effect * models.early_skill[k]
+            frame[f"later_skill_{topic}"] = models.effect * models.late_skill[k]
+        return frame
+
+    def to_dict(self) -> dict[str, Any]:
+        """The configuration as plain data; `simulate(SimulationConfig(**data))` makes this arena again."""
+        return asdict(self.config)
+
+    def _parse_kind(self, kind: str) -> tuple[str, int, int]:
+        """(joining word or "", first topic, second topic)."""
+        joins = [word for word in ("into", "without", "then") if f" {word} " in kind]
+        parts = kind.split(f" {joins[0]} ") if joins else [kind, kind]
+        for part in parts:
+            if part not in self.topics:
+                raise ConfigError(
+                    f"unknown topic {part!r}{nearest(part, self.topics)}; known: {', '.join(self.topics)}"
+                )
+        return joins[0] if joins else "", self.topics.index(parts[0]), self.topics.index(parts[1])
+
+    def _chunk_rng(self, purpose: int, first_id: int) -> np.random.Generator:
+        return np.random.default_rng([self.config.seed, purpose, first_id])
+
+    def _prompts(self, index: int, validation: bool) -> tuple[PromptBatch, FloatArray]:
+        """The prompts of a chunk and their days: vote times are evenly spread quantiles of the growing rate."""
+        config = self.config
+        count, first = (config.validation_votes, config.votes) if validation else (config.votes, 0)
+        local = np.arange(index * _CHUNK, min(count, (index + 1) * _CHUNK))
+        rng = self._chunk_rng(_PROMPTS, first + index * _CHUNK)
+        share = (local + rng.random(len(local))) / count
+        age = share if config.growth == 1 else np.log1p(share * (config.growth - 1)) / np.log(config.growth)
+        day = config.days * age
+        return self.source.draw(config.start + _DAY * day, age, rng), day
+
+    def _truth(self, effect: PromptEffect, *, other_deal: bool = False) -> Truth:
+        return Truth(*self.models.coefs_and_eta(effect, other_deal=other_deal))
+
+    def _chunk(self, index: int, validation: bool) -> VoteChunk:
+        prompts, day = self._prompts(index, validation)
+        first = index * _CHUNK + (self.config.votes if validation else 0)
+        rng = self._chunk_rng(_VOTES, first)
+        a, b, propensity = self.models.draw_pairs(day, rng)
+        effect = self.models.prompt_effect(prompts, day)
+        truth = self._truth(effect)
+        rows = np.arange(len(day))
+        probs = _outcome_probs(truth, a, b)
+        version = self.models.version(day)
+        return VoteChunk(
+            ids=first + rows,
+            prompts=prompts,
+            day=day,
+            model_a=a,
+            model_b=b,
+            version_a=version[rows, a],
+            version_b=version[rows, b],
+            propensity=propensity,
+            effect=effect,
+            truth=truth,
+            probs=probs,
+            winner=(rng.random((len(day), 1)) > probs.cumsum(axis=1)[:, :-1]).sum(axis=1),
+        )
+
+
+def simulate(config: SimulationConfig) -> Arena:
+    """Draw an arena: its models, its people and their topics. Votes are generated when asked for.
+
+    Raises:
+        ConfigError: a field of the configuration is out of its range.
+    """
+    people = np.random.default_rng([config.seed, _PEOPLE])
+    models = make_models(
+        config.models,
+        config.topics,
+        config.languages,
+        config.days,
+        effect=config.effect,
+        drift=config.drift,
+        improvement=config.improvement,
+        rng=np.random.default_rng([config.seed, _MODELS]),
+    )
+    source = make_source(config.topics, config.languages, config.users, config.structures, config.drift, people)
+    return Arena(config, models, source)
+
+
+def _outcome_probs(truth: Truth, model_a: IntArray, model_b: IntArray) -> FloatArray:
+    """(n, 4): grk's outcomes are win, loss, tie, bothbad, which is the order of `p2l.votes.WINNERS`."""
+    rows = np.arange(len(model_a))
+    probs: FloatArray = get("grk").probs(truth.coefs[rows, model_a], truth.coefs[rows, model_b], truth.eta)
+    return probs

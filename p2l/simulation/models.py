@@ -1,0 +1,235 @@
+"""Models of the simulated arena: who made them, when they came and went, and how strong they are on which prompt.
+
+    coef[x, m] = level + quality[m] - hardness(x)
+                 + effect * (weights(x) . skill[m](t) + language_skill[m, language(x)] + length_skill[m, length(x)])
+
+The skill of a model turns slowly from one profile to another as its maker updates it behind its name: it depends on the
+time of its latest update, which `version` counts. Organisations improve: quality grows with the release date, at a rate
+of their own.
+
+Shapes: n prompts, M models (sorted by name), K topics.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from p2l.errors import ConfigError
+from p2l.simulation.prompts import LENGTHS, PromptBatch, topic_weights
+
+__all__ = ["ModelTable", "PromptEffect", "make_models"]
+
+FloatArray: TypeAlias = NDArray[np.float64]
+IntArray: TypeAlias = NDArray[np.int64]
+
+LEVEL = 1.0  # mean coefficient: the odds of a usable answer from a middling model are e to 1
+ETA = -0.2  # with it about one vote in seven is a tie between good answers
+_TIERS = {"": 0.0, "-mini": -0.5, "-pro": 0.25}
+_ORGANISATIONS = (
+    *("aster", "boreal", "cobalt", "dune", "ember", "fjord", "glacier", "heron", "indigo", "juniper", "kestrel"),
+    *("lumen", "marlin", "nimbus", "onyx", "prairie", "quill", "rowan", "sable", "tundra", "umber", "vireo", "zephyr"),
+)
+_UPDATE_DAYS = 120
+_MEDIAN_LIFE_DAYS = 330
+_HARDNESS = 0.3  # lost by every model per demanding word
+_NEWCOMER_BOOST = 4.0  # a model just released is shown this many times more often, on top
+_NEWCOMER_DAYS = 30
+
+
+@dataclass(frozen=True)
+class PromptEffect:
+    """What prompts add to coefs, `seen` + `hidden` (n, M), and to eta, `eta_seen` + `eta_hidden` (n,).
+
+    The hidden parts have mean zero given the multiset of the prompt's words: they flip sign with the way the topics
+    were dealt. `length` (n, M) is the part of `seen` that follows the number of words alone.
+    """
+
+    seen: FloatArray
+    hidden: FloatArray
+    length: FloatArray
+    eta_seen: FloatArray
+    eta_hidden: FloatArray
+
+    def total(self, *, other_deal: bool = False) -> tuple[FloatArray, FloatArray]:
+        """The effect on coefs and on eta; with `other_deal`, that of the topics dealt to the clauses the other way."""
+        sign = -1.0 if other_deal else 1.0
+        return self.seen + sign * self.hidden, self.eta_seen + sign * self.eta_hidden
+
+
+@dataclass(frozen=True)
+class ModelTable:
+    """All models, by index in the order of their names.
+
+    release, retirement: days since the first vote (negative: before it; infinite: still there). quality: (M,).
+    early_skill, late_skill: (K, M) profiles between which skill turns by `drift` radians a year.
+    language_skill (L, M), length_skill (3, M), topic_eta (K,). effect: scale of everything that depends on the prompt.
+    """
+
+    names: list[str]
+    organisations: list[str]
+    release: FloatArray
+    retirement: FloatArray
+    quality: FloatArray
+    early_skill: FloatArray
+    late_skill: FloatArray
+    language_skill: FloatArray
+    length_skill: FloatArray
+    topic_eta: FloatArray
+    effect: float
+    drift: float
+
+    def version(self, day: FloatArray) -> IntArray:
+        """(n, M) how often each model has been updated by then."""
+        return np.floor((day[:, None] - self.release).clip(min=0) / _UPDATE_DAYS).astype(np.int64)
+
+    def shown(self, day: FloatArray) -> FloatArray:
+        """(n, M) chance of each model to be drawn first for a vote; zero before release and after retirement."""
+        age = day[:, None] - self.release
+        here = (age >= 0) & (day[:, None] < self.retirement)
+        weight: FloatArray = np.where(here, 1 + _NEWCOMER_BOOST * np.exp(-age.clip(min=0) / _NEWCOMER_DAYS), 0)
+        weight /= weight.sum(axis=1, keepdims=True)
+        return weight
+
+    def draw_pairs(self, day: FloatArray, rng: np.random.Generator) -> tuple[IntArray, IntArray, FloatArray]:
+        """Two different models per vote, on random sides, and the probability that these two were shown."""
+        shown = self.shown(day)
+        rows = np.arange(len(day))
+        with np.errstate(divide="ignore"):  # exponential races: the first two to arrive; probability zero never arrives
+            arrival = rng.standard_exponential(shown.shape) / shown
+        first = arrival.argmin(axis=1)
+        arrival[rows, first] = np.inf
+        second = arrival.argmin(axis=1)
+        p, q = shown[rows, first], shown[rows, second]
+        swap = rng.random(len(day)) < 0.5
+        return np.where(swap, second, first), np.where(swap, first, second), p * q * (1 / (1 - p) + 1 / (1 - q))
+
+    def prompt_effect(self, prompts: PromptBatch, day: FloatArray) -> PromptEffect:
+        """What the prompts add to each model's coefficient, scaled by `effect`."""
+        weights, known = topic_weights(prompts, len(self.topic_eta))
+        early, late = self._turned(day)
+        length = self.effect * self.length_skill[prompts.length]
+        seen = length + self.effect * self.language_skill[prompts.language]
+        seen += early * (known @ self.early_skill) + late * (known @ self.late_skill)
+        seen -= _HARDNESS * (prompts.difficulty - 1.0)[:, None]
+        unknown = weights - known
+        hidden = early * (unknown @ self.early_skill) + late * (unknown @ self.late_skill)
+        return PromptEffect(seen, hidden, length, known @ self.topic_eta, unknown @ self.topic_eta)
+
+    def coefs_and_eta(self, effect: PromptEffect, *, other_deal: bool = False) -> tuple[FloatArray, FloatArray]:
+        """(n, M) coefficients and (n,) eta; with `other_deal` as in `PromptEffect.total`."""
+        coefs, eta = effect.total(other_deal=other_deal)
+        return LEVEL + self.quality + coefs, ETA + eta
+
+    def _turned(self, day: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """(n, M) shares of the early and of the late profile in each model's skill, as of its latest update."""
+        version = self.version(day)
+        updated = self.release + _UPDATE_DAYS * np.arange(version.max() + 1)[:, None]
+        angle = self.drift * updated / 365
+        models = np.arange(len(self.names))
+        return self.effect * np.cos(angle)[version, models], self.effect * np.sin(angle)[version, models]
+
+
+def make_models(
+    models: int,
+    topics: int,
+    languages: int,
+    days: float,
+    *,
+    effect: float,
+    drift: float,
+    improvement: float,
+    rng: np.random.Generator,
+) -> ModelTable:
+    """Draw an arena's models; `improvement` is the mean gain in quality per year of release date.
+
+    Raises:
+        ConfigError: fewer than two models.
+    """
+    if models < 2:
+        raise ConfigError(f"models: {models} asked for; at least 2 are needed for a vote")
+    maker = _makers(models, rng)
+    release = _releases(models, days, rng)
+    tier = rng.choice(len(_TIERS), size=models, p=[0.55, 0.3, 0.15])
+    names = _names(maker, tier)
+    quality = _quality(maker, tier, release, improvement, rng)
+    order = np.argsort(names)
+    skill = [_profile(maker, topics, rng)[:, order] for _ in range(2)]
+    return ModelTable(
+        names=[names[m] for m in order],
+        organisations=[_organisation(maker[m]) for m in order],
+        release=release[order],
+        retirement=_retirements(release, days, rng)[order],
+        quality=quality[order],
+        early_skill=skill[0],
+        late_skill=skill[1],
+        language_skill=rng.normal(0, 0.25, (languages, models)),
+        length_skill=rng.normal(0, 0.2, (1, models)) * np.linspace(-1, 1, len(LENGTHS))[:, None],
+        topic_eta=rng.normal(0, 0.35, topics),
+        effect=effect,
+        drift=drift,
+    )
+
+
+def _makers(models: int, rng: np.random.Generator) -> IntArray:
+    """(M,) organisation of each model in order of release; the first few organisations make most of the models."""
+    makers = max(2, min(len(_ORGANISATIONS), models // 4))
+    share = 1 / np.arange(1, makers + 1) ** 0.7
+    return rng.choice(makers, size=models, p=share / share.sum())
+
+
+def _releases(models: int, days: float, rng: np.random.Generator) -> FloatArray:
+    """(M,) sorted release days: two fifths are there before the first vote, the others arrive at an even pace."""
+    early = max(2, round(0.4 * models))
+    before = -np.sort(rng.uniform(0, 250, early))[::-1]
+    arrivals = (np.arange(models - early) + rng.random(models - early)) / max(1, models - early)
+    return np.concatenate([before, 0.9 * days * arrivals])
+
+
+def _retirements(release: FloatArray, days: float, rng: np.random.Generator) -> FloatArray:
+    """(M,) retirement days; nobody leaves who would leave fewer than six models (or half of them)."""
+    planned = release + _MEDIAN_LIFE_DAYS * rng.lognormal(0, 0.5, len(release))
+    retirement = np.full(len(release), np.inf)
+    floor = max(2, min(6, len(release) // 2))
+    for m in np.argsort(planned):
+        here = (release <= planned[m]) & (retirement > planned[m])
+        if 0 < planned[m] < days and here.sum() > floor:
+            retirement[m] = planned[m]
+    return retirement
+
+
+def _quality(
+    maker: IntArray, tier: IntArray, release: FloatArray, improvement: float, rng: np.random.Generator
+) -> FloatArray:
+    """(M,) mean zero: where the organisation started, how fast it improves, the size of the model, and luck."""
+    makers = maker.max() + 1
+    start, rate = rng.normal(0, 0.25, makers), improvement * rng.lognormal(0, 0.3, makers)
+    quality: FloatArray = start[maker] + rate[maker] * release / 365
+    quality += np.array(list(_TIERS.values()))[tier] + rng.normal(0, 0.15, len(maker))
+    quality -= quality.mean()
+    return quality
+
+
+def _profile(maker: IntArray, topics: int, rng: np.random.Generator) -> FloatArray:
+    """(K, M) skills of unit variance, half the organisation's, half the model's own; mean zero for each model."""
+    shared = rng.normal(0, np.sqrt(0.5), (topics, maker.max() + 1))[:, maker]
+    skill: FloatArray = shared + rng.normal(0, np.sqrt(0.5), (topics, len(maker)))
+    skill -= skill.mean(axis=0)
+    return skill
+
+
+def _organisation(maker: int) -> str:
+    return _ORGANISATIONS[maker]
+
+
+def _names(maker: IntArray, tier: IntArray) -> list[str]:
+    """`organisation-number[-tier]`, numbered in order of release."""
+    count = [0] * len(_ORGANISATIONS)
+    names = []
+    for organisation, size in zip(maker, tier, strict=True):
+        count[organisation] += 1
+        names.append(f"{_organisation(organisation)}-{count[organisation]}{list(_TIERS)[size]}")
+    return names

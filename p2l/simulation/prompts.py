@@ -1,0 +1,291 @@
+"""Prompts of the simulated arena: what they say, and which topics decide who answers them well.
+
+A prompt has one or two clauses, each full of one topic's nouns. Which topic decides is written in the structure alone:
+
+    single     one topic, in one turn or with a follow-up turn    it decides
+    order      "convert ... P ... into ... Q ..."                 Q, the clause after `into`
+    negation   "with ... P ... without ... Q ..."                 P, whichever comes first; skill in Q is a handicap
+    turns      one turn on P, then one on Q                       Q, the last turn, unless that refers back to the first
+
+A fair coin says which topic goes into which clause, and everything else is drawn without looking at the coin. So the
+multiset of words says nothing about who decides: the best function of it is the mean over the two sides of the coin.
+`topic_weights` gives that mean apart, which makes the share of the prompt effect that no bag of words can see exact.
+Bigrams hardly help: two function words stand between a marker and the first noun.
+
+Shapes: n prompts, K topics, S = 2 clauses, W words per clause (padded).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from p2l.errors import ConfigError
+from p2l.simulation.words import WORDS_PER_TOPIC, Vocabulary, build_vocabulary
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = [
+    "LENGTHS",
+    "STRUCTURES",
+    "PromptBatch",
+    "PromptSource",
+    "example_batch",
+    "make_source",
+    "render",
+    "topic_weights",
+]
+
+FloatArray: TypeAlias = NDArray[np.float64]
+IntArray: TypeAlias = NDArray[np.int64]
+
+STRUCTURES = ("single", "order", "negation", "turns")
+SINGLE, ORDER, NEGATION, TURNS = range(4)
+LENGTHS = (4, 7, 12)  # nouns and fillers in the middle of a clause: short, medium, long
+_LENGTH_SHARES = (0.45, 0.35, 0.20)
+_MAX_CLAUSE = 1 + 2 + LENGTHS[-1] + 1  # marker, two function words, middle, one function word
+_NEGATED_WEIGHT = -0.4
+_EARLIER_TURN_WEIGHT = 0.1
+_REFERS_BACK = 0.2  # chance that a turn opens with a word that refers back
+_FOLLOW_UP = 0.3  # chance that a prompt on a single topic has a second turn
+_FAVOURITE = 0.4  # chance that a user asks about their favourite topic
+
+
+@dataclass(frozen=True)
+class PromptBatch:
+    """What n prompts are about, before any word is chosen; all arrays have length n unless stated.
+
+    tstamp: seconds. user: index. language: index into `simulated_words.LANGUAGES`. structure: index into `STRUCTURES`.
+    topics: (n, 2) topic of the first and of the second clause (equal when `structure` is single).
+    clauses: 1 or 2. negated: index of the negated clause (negation only). back: (n, 2) the clause opens with a word
+    that refers back (turns only). difficulty: 0 to 3 demanding words. length: index into `LENGTHS`.
+    """
+
+    tstamp: FloatArray
+    user: IntArray
+    language: IntArray
+    structure: IntArray
+    topics: IntArray
+    clauses: IntArray
+    negated: IntArray
+    back: NDArray[np.bool_]
+    difficulty: IntArray
+    length: IntArray
+
+    def __len__(self) -> int:
+        return len(self.tstamp)
+
+    def take(self, rows: NDArray[Any]) -> PromptBatch:
+        """The prompts at `rows` (indices or mask)."""
+        return PromptBatch(**{name: value[rows] for name, value in vars(self).items()})
+
+    @property
+    def decisive(self) -> IntArray:
+        """Which clause decides, 0 or 1."""
+        last_turn = np.where(self.back[:, 1], 0, 1)
+        choices = [np.zeros(len(self), np.int64), np.ones(len(self), np.int64), 1 - self.negated, last_turn]
+        return np.choose(self.structure, choices)
+
+    @property
+    def two_turns(self) -> NDArray[np.bool_]:
+        """Whether the second clause is a turn of its own."""
+        return np.equal(self.clauses, 2) & np.isin(self.structure, (SINGLE, TURNS))
+
+
+@dataclass(frozen=True)
+class PromptSource:
+    """Who asks what: the fixed tables that prompts are drawn from.
+
+    popularity: (2, K) log popularity of the topics at the start and at the end.
+    structures: probability of each of `STRUCTURES`.
+    user_language, user_topic: (users,) home language and favourite topic. user_cdf: (users,) cumulative activity.
+    """
+
+    vocabulary: Vocabulary
+    popularity: FloatArray
+    structures: tuple[float, ...]
+    user_language: IntArray
+    user_topic: IntArray
+    user_cdf: FloatArray
+
+    @property
+    def topics(self) -> int:
+        """K."""
+        return int(self.popularity.shape[1])
+
+    def draw(self, tstamp: FloatArray, age: FloatArray, rng: np.random.Generator) -> PromptBatch:
+        """One prompt per time; `age` is the time as a share of the arena's life."""
+        n = len(tstamp)
+        user = np.searchsorted(self.user_cdf, rng.random(n), side="right").clip(max=len(self.user_cdf) - 1)
+        structure = rng.choice(len(STRUCTURES), size=n, p=self.structures)
+        return PromptBatch(
+            tstamp=tstamp,
+            user=user,
+            language=self.user_language[user],
+            topics=self._draw_topics(user, structure, age, rng),
+            **_draw_form(structure, rng),
+        )
+
+    def _draw_topics(self, user: IntArray, structure: IntArray, age: FloatArray, rng: np.random.Generator) -> IntArray:
+        """(n, 2): a topic that the user likes and another one, in an order that a fair coin decides."""
+        logits = self.popularity[0] + age[:, None] * (self.popularity[1] - self.popularity[0])
+        ranked = np.argsort(logits + rng.gumbel(size=logits.shape), axis=1)
+        first, second = ranked[:, -1], ranked[:, -2]
+        liked = np.where(rng.random(len(user)) < _FAVOURITE, self.user_topic[user], first)
+        other = np.where(liked == first, second, first)
+        pair = np.where(rng.random(len(user)) < 0.5, [liked, other], [other, liked])
+        topics: IntArray = np.where(structure == SINGLE, liked, pair).T.astype(np.int64)
+        return topics
+
+
+def make_source(
+    topics: int, languages: int, users: int, structures: Sequence[float], drift: float, rng: np.random.Generator
+) -> PromptSource:
+    """Draw the tables of an arena.
+
+    Raises:
+        ConfigError: fewer than two topics, or an unknown number of languages.
+    """
+    if topics < 2:
+        raise ConfigError(f"topics: {topics} asked for; at least 2 are needed, so that prompts can combine them")
+    popularity = rng.normal(0, 0.4, topics) + np.array([[-0.5], [0.5]]) * rng.normal(0, drift, topics)
+    english = 0.62 if languages > 1 else 1.0
+    shares = np.append(english, (1 - english) * _decaying(languages - 1))
+    activity = _decaying(users)
+    return PromptSource(
+        vocabulary=build_vocabulary(topics, languages),
+        popularity=popularity,
+        structures=tuple(structures),
+        user_language=rng.choice(languages, size=users, p=shares),
+        user_topic=rng.choice(topics, size=users),
+        user_cdf=np.cumsum(activity),
+    )
+
+
+def example_batch(kind: tuple[str, int, int], tstamp: FloatArray, rng: np.random.Generator) -> PromptBatch:
+    """English prompts of one kind: (joining word "", "into", "without" or "then"; topic before it, topic after it).
+
+    Whatever does not belong to the kind (length, demanding words, which clause of a negation comes first) is drawn.
+    """
+    joining, before, after = kind
+    n = len(tstamp)
+    structure = np.full(n, ("", "into", "without", "then").index(joining))
+    form = _draw_form(structure, rng)
+    topics = np.tile([before, after], (n, 1))
+    topics = np.where(((structure == NEGATION) & (form["negated"] == 0))[:, None], topics[:, ::-1], topics)
+    form["back"] = np.zeros((n, 2), bool)
+    nobody = np.zeros(n, np.int64)
+    return PromptBatch(tstamp=tstamp, user=nobody, language=nobody, topics=topics, **form)
+
+
+def topic_weights(prompts: PromptBatch, topics: int) -> tuple[FloatArray, FloatArray]:
+    """(n, K) weight of each topic, and the (n, K) mean of it that a bag of words can know.
+
+    The second is the mean over the two ways to deal the prompt's topics to its clauses, which have the same words.
+    """
+    decisive = _one_hot(prompts.topics[np.arange(len(prompts)), prompts.decisive], topics)
+    other = _one_hot(prompts.topics[np.arange(len(prompts)), 1 - prompts.decisive], topics)
+    weight = np.array([0.0, 0.0, _NEGATED_WEIGHT, _EARLIER_TURN_WEIGHT])[prompts.structure][:, None]
+    decides = np.array([1.0, 1.0, 1.0, 1 - _EARLIER_TURN_WEIGHT])[prompts.structure][:, None]
+    return decides * decisive + weight * other, (decides + weight) / 2 * (decisive + other)
+
+
+def render(prompts: PromptBatch, vocabulary: Vocabulary, rng: np.random.Generator) -> pa.ListArray:
+    """Choose the words: a list of user turns per prompt.
+
+    Words are joined by pyarrow in one go per batch: a million prompts take seconds.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    words = np.stack(
+        [_clause(prompts, s, vocabulary, rng) for s in (0, 1)], axis=1
+    )  # (n, S, W), -1 where there is none
+    words[prompts.clauses == 1, 1] = -1
+    present = words >= 0
+    ids = words + prompts.language[:, None, None] * vocabulary.words_per_language
+    sizes = present.sum(axis=2)
+    two = prompts.two_turns
+    turn_sizes = np.where(two[:, None], sizes, np.stack([sizes.sum(axis=1), np.full(len(two), -1)], axis=1)).ravel()
+    spoken = pa.array(vocabulary.words, pa.string()).take(pa.array(ids[present]))
+    turns = pc.binary_join(pa.ListArray.from_arrays(_offsets(turn_sizes[turn_sizes >= 0]), spoken), " ")
+    return pa.ListArray.from_arrays(_offsets(1 + two), turns)
+
+
+def _draw_form(structure: IntArray, rng: np.random.Generator) -> dict[str, Any]:
+    """The fields of a prompt that have nothing to do with its topics."""
+    n = len(structure)
+    follows = (structure != SINGLE) | (rng.random(n) < _FOLLOW_UP)
+    return {
+        "structure": structure,
+        "clauses": np.where(follows, 2, 1),
+        "negated": rng.integers(0, 2, n),
+        "back": (rng.random((n, 2)) < _REFERS_BACK) & (structure == TURNS)[:, None],
+        "difficulty": rng.binomial(3, 0.35, n),
+        "length": rng.choice(len(LENGTHS), size=n, p=_LENGTH_SHARES),
+    }
+
+
+def _clause(prompts: PromptBatch, slot: int, vocabulary: Vocabulary, rng: np.random.Generator) -> IntArray:
+    """(n, W) local word ids of one clause: a marker, two fillers, nouns among fillers, a filler; -1 beyond its end."""
+    n = len(prompts)
+    position = np.arange(_MAX_CLAUSE)
+    last = 3 + np.array(LENGTHS)[prompts.length][:, None]
+    filler = _draw_role("filler", (n, _MAX_CLAUSE), vocabulary, rng)
+    # Squaring a uniform number makes the first nouns of a topic the common ones.
+    noun = vocabulary.topic_start + (WORDS_PER_TOPIC * rng.random((n, _MAX_CLAUSE)) ** 2).astype(np.int64)
+    noun += prompts.topics[:, slot, None] * WORDS_PER_TOPIC
+    is_noun = (rng.random((n, _MAX_CLAUSE)) < 0.5) | (position == 3)
+    words = np.where(is_noun & (position >= 3) & (position < last), noun, filler)
+    if slot == 0:
+        demanding = _draw_role("demanding", (n, 3), vocabulary, rng)
+        wanted = prompts.difficulty[:, None] > np.arange(3)
+        words[:, 1:3] = np.where(wanted[:, :2], demanding[:, :2], words[:, 1:3])
+        words = np.where((position == last) & wanted[:, 2:], demanding[:, 2:], words)
+    words[:, 0] = _marker(prompts, slot, vocabulary, rng)
+    return np.where(position <= last, words, -1)
+
+
+def _marker(prompts: PromptBatch, slot: int, vocabulary: Vocabulary, rng: np.random.Generator) -> IntArray:
+    """(n,) the word that opens a clause and says how it relates to the other one."""
+    size = (len(prompts),)
+    negated = prompts.negated == slot
+    by_structure = {
+        SINGLE: _draw_role("explain", size, vocabulary, rng),
+        ORDER: _draw_role("into" if slot else "convert", size, vocabulary, rng),
+        NEGATION: np.where(
+            negated,
+            _draw_role("without", size, vocabulary, rng),
+            _draw_role("including", size, vocabulary, rng),
+        ),
+        TURNS: np.where(
+            prompts.back[:, slot],
+            _draw_role("again", size, vocabulary, rng),
+            _draw_role("tell", size, vocabulary, rng),
+        ),
+    }
+    return np.choose(prompts.structure, list(by_structure.values()))
+
+
+def _draw_role(role: str, shape: tuple[int, ...], vocabulary: Vocabulary, rng: np.random.Generator) -> IntArray:
+    return vocabulary.role_start[role] + rng.integers(0, vocabulary.role_size[role], shape)
+
+
+def _decaying(n: int) -> FloatArray:
+    """Shares of n things that fall off like one over the rank; sums to one."""
+    share: FloatArray = 1 / np.arange(2.0, n + 2)
+    share /= share.sum()
+    return share
+
+
+def _one_hot(index: IntArray, size: int) -> FloatArray:
+    return np.asarray(np.eye(size)[index])
+
+
+def _offsets(sizes: NDArray[Any]) -> NDArray[np.int32]:
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)

@@ -1,0 +1,171 @@
+"""What a simulated arena is like: outcomes, the best possible loss, how far a single leaderboard falls short of it.
+
+Gathered chunk by chunk in memory of the order M^2, so that it costs nothing to speak of for any number of votes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from p2l.likelihood import get
+from p2l.simulation.arena import Arena, VoteChunk
+
+__all__ = ["Moments", "Report", "Tally", "bayes_losses"]
+
+FloatArray: TypeAlias = NDArray[np.float64]
+
+_EVERY = 8  # of the votes, one in so many goes into the shares of variance
+
+
+@dataclass
+class Moments:
+    """Running mean and variance of (n, M) arrays over n."""
+
+    count: int = 0
+    total: FloatArray | float = 0.0
+    squares: FloatArray | float = 0.0
+
+    def add(self, values: FloatArray) -> None:
+        """Add n rows."""
+        self.count += len(values)
+        self.total = self.total + values.sum(axis=0)
+        self.squares = self.squares + (values**2).sum(axis=0)
+
+    def variance(self) -> float:
+        """Mean over the M columns of the variance over rows."""
+        mean = np.asarray(self.total) / self.count
+        return float(np.mean(np.asarray(self.squares) / self.count - mean**2))
+
+
+@dataclass
+class Tally:
+    """Votes by pair and outcome, (M, M, 4), and the summed loss of the truth for each likelihood."""
+
+    votes: NDArray[np.int64]
+    losses: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("grk", "rk", "bt-tie", "bt"), 0.0))
+    bag_losses: float = 0.0
+
+    def add(self, chunk: VoteChunk, bag_probs: FloatArray) -> None:
+        """Count the votes of a chunk; `bag_probs` (n, 4) is what a bag of words can know of their outcomes."""
+        self.bag_losses += float(bayes_losses(bag_probs, chunk.winner)["grk"].sum())
+        np.add.at(self.votes, (chunk.model_a, chunk.model_b, chunk.winner), 1)
+        for name, losses in bayes_losses(chunk.probs, chunk.winner).items():
+            self.losses[name] += float(losses.sum())
+
+    @property
+    def count(self) -> int:
+        """Number of votes."""
+        return int(self.votes.sum())
+
+    def bag(self) -> float:
+        """Mean grk loss of the best prediction from the multiset of words."""
+        return self.bag_losses / max(1, self.count)
+
+    def bayes(self) -> dict[str, float]:
+        """Mean loss of the truth by likelihood; bt over decided votes only."""
+        decided = int(self.votes[..., :2].sum())
+        return {name: loss / max(1, decided if name == "bt" else self.count) for name, loss in self.losses.items()}
+
+
+@dataclass
+class Report:
+    """Everything that `p2l simulate` says about an arena; `add` its chunks, then read it."""
+
+    arena: Arena
+    train: Tally = field(init=False)
+    validation: Tally = field(init=False)
+    effect: Moments = field(default_factory=Moments)
+    hidden: Moments = field(default_factory=Moments)
+    length: Moments = field(default_factory=Moments)
+
+    def __post_init__(self) -> None:
+        """Start at nothing."""
+        shape = (len(self.arena.model_list),) * 2 + (4,)
+        self.train, self.validation = Tally(np.zeros(shape, np.int64)), Tally(np.zeros(shape, np.int64))
+
+    def add(self, chunk: VoteChunk, *, held_out: bool = False) -> None:
+        """Take in a chunk of training or validation votes."""
+        (self.validation if held_out else self.train).add(chunk, self.arena.bag_probs(chunk))
+        self.effect.add(chunk.effect.total()[0][::_EVERY])
+        self.hidden.add(chunk.effect.hidden[::_EVERY])
+        self.length.add(chunk.effect.length[::_EVERY])
+
+    @property
+    def held_out(self) -> Tally:
+        """What losses are reported on: the validation votes, or the training votes when there are none."""
+        return self.validation if self.validation.count else self.train
+
+    @property
+    def hidden_share(self) -> float:
+        """Share of the variance of coefs over prompts that no function of the multiset of words can explain."""
+        return self.hidden.variance() / max(self.effect.variance(), 1e-300)
+
+    def marginal_loss(self) -> float:
+        """Mean grk loss of the single leaderboard that fits the training votes best."""
+        from p2l.leaderboard.fitting import fit
+
+        a, b, winner = np.nonzero(self.train.votes)
+        weights = self.train.votes[a, b, winner]
+        board = fit(a, b, winner, models=self.arena.model_list, likelihood="grk", weights=weights, intervals=None)
+        log_probs = get("grk").log_probs(board.coefs[:, None], board.coefs[None, :], board.eta)
+        votes = self.held_out.votes
+        return -float((votes * log_probs).sum() / votes.sum())
+
+    def to_text(self) -> str:
+        """A summary for people."""
+        config, count = self.arena.config, self.train.count
+        bayes, marginal = self.held_out.bayes(), self.marginal_loss()
+        shares = self.train.votes.sum(axis=(0, 1)) / count
+        on = "validation" if self.validation.count else "training"
+        lines = [
+            (
+                "models",
+                f"{config.models}, {int(np.isfinite(self.arena.models.retirement).sum())} of them retired by the end",
+            ),
+            ("topics, languages", f"{config.topics}, {config.languages}"),
+            ("training votes", f"{count:,}"),
+            ("validation votes", f"{self.validation.count:,}"),
+            ("outcomes", "model_a {:.1%}, model_b {:.1%}, tie {:.1%}, both bad {:.1%}".format(*shares)),
+            ("", ""),
+            (f"loss on the {on} votes", "grk (all four outcomes), nats per vote"),
+            ("  single leaderboard", f"{marginal:.4f}"),
+            ("  best bag of words", f"{self.held_out.bag():.4f}"),
+            ("  Bayes optimum", f"{bayes['grk']:.4f}"),
+            ("  gap to close", f"{marginal - bayes['grk']:.4f}"),
+            ("Bayes optimum of others", ", ".join(f"{name} {bayes[name]:.4f}" for name in ("rk", "bt-tie", "bt"))),
+            ("", ""),
+            (
+                "prompt effect",
+                f"standard deviation {self.effect.variance() ** 0.5:.3f} per coefficient, of its variance",
+            ),
+            ("  hidden", f"{self.hidden_share:.1%}: order, negation, turns; no bag of words can see it"),
+            (
+                "  length",
+                f"{self.length.variance() / max(self.effect.variance(), 1e-300):.1%}: only the number of words tells",
+            ),
+        ]
+        width = max(len(name) for name, _ in lines)
+        return "\n".join(f"{name:<{width}}  {text}".rstrip() for name, text in lines)
+
+
+def bayes_losses(probs: FloatArray, winner: NDArray[np.int64]) -> dict[str, FloatArray]:
+    """Loss of each vote (n,) under the true probabilities (n, 4), by likelihood.
+
+    rk does not tell the ties apart; bt-tie counts a tie as half a win and half a loss; bt sees decided votes only
+    (others lose 0).
+    """
+    own = probs[np.arange(len(winner)), winner]
+    tie = winner >= 2
+    win = probs[:, 0] + probs[:, 2:].sum(axis=1) / 2
+    half = np.where(tie, 0.5, winner == 0)
+    decided = probs[:, :2].sum(axis=1)
+    return {
+        "grk": -np.log(own),
+        "rk": -np.log(np.where(tie, 1 - decided, own)),
+        "bt-tie": -half * np.log(win) - (1 - half) * np.log1p(-win),
+        "bt": np.where(tie, 0, np.log(decided) - np.log(own)),
+    }

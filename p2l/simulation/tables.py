@@ -1,0 +1,217 @@
+"""Simulated votes and their truth as Arrow tables, and files of them: Parquet, JSON lines or CSV by the ending."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from p2l.command import atomic_path
+from p2l.errors import ConfigError
+from p2l.simulation.arena import Arena, VoteChunk
+from p2l.simulation.prompts import STRUCTURES, PromptBatch
+from p2l.simulation.words import LANGUAGES
+from p2l.votes import WINNERS
+
+__all__ = ["open_writer", "truth_table", "vote_table"]
+
+Writer = Callable[[pa.Table], None]
+
+# Share of prompts with each criterion in a public arena of 2025.
+_CRITERIA = {
+    "complexity": 0.49,
+    "creativity": 0.53,
+    "domain_knowledge": 0.81,
+    "problem_solving": 0.68,
+    "real_world": 0.57,
+    "specificity": 0.59,
+    "technical_accuracy": 0.61,
+}
+_CRITERION_PER_DEMANDING_WORD = 0.9  # in log odds
+_INSTRUCTIONS = 0.18
+
+
+def vote_table(arena: Arena, chunk: VoteChunk) -> pa.Table:
+    """The votes of a chunk with every column of the contract, and beside them:
+
+    topic: the topic that decides. mentioned: all topics of the prompt, as a bag of words would tag it. structure: how
+    they are related. model_version: updates of model_a and of model_b up to then.
+    """
+    names = _words(arena.model_list)
+    prompts = chunk.prompts
+    topics, mentioned = _topics(arena, prompts)
+    columns = {
+        "question_id": pa.array(chunk.ids).cast(pa.string()),
+        "tstamp": prompts.tstamp,
+        "prompt": arena.texts(chunk),
+        "model_a": names(chunk.model_a),
+        "model_b": names(chunk.model_b),
+        "winner": _words(WINNERS)(chunk.winner),
+        "weight": np.ones(len(chunk)),
+        "propensity": chunk.propensity,
+        "model_version": _rows(np.stack([chunk.version_a, chunk.version_b], axis=1).astype(np.int32)),
+        "language": _words(LANGUAGES)(prompts.language),
+        "is_code": _mentions(arena, prompts, "code"),
+        "category_tag": _tags(arena, chunk),
+        "user": pa.array([f"user-{user}" for user in prompts.user.tolist()]),
+        "topic": topics,
+        "mentioned": mentioned,
+        "structure": _words(STRUCTURES)(prompts.structure),
+    }
+    return pa.table(columns)
+
+
+def truth_table(chunk: VoteChunk, split: str) -> pa.Table:
+    """The truth of a chunk.
+
+    coefs (in the order of the model list) and eta of each prompt; probs: true probability of each outcome of its vote;
+    loss: of the vote under them.
+    """
+    rows = np.arange(len(chunk))
+    return pa.table(
+        {
+            "question_id": pa.array(chunk.ids).cast(pa.string()),
+            "split": pa.array([split] * len(chunk)),
+            "coefs": _rows(chunk.truth.coefs.astype(np.float32)),
+            "eta": chunk.truth.eta,
+            "probs": _rows(chunk.probs),
+            "loss": -np.log(chunk.probs[rows, chunk.winner]),
+        }
+    )
+
+
+@contextmanager
+def open_writer(path: str | Path) -> Iterator[Writer]:
+    """A function that appends tables of one schema to a file that gets its name when the block has ended well.
+
+    Nested columns become JSON in a CSV file.
+
+    Raises:
+        ConfigError: the ending is none of .parquet, .jsonl, .jsonl.gz and .csv.
+        InputError: the file cannot be written.
+    """
+    make = writer_for(path)
+    with ExitStack() as stack:
+        temporary = stack.enter_context(atomic_path(path))
+        yield make(temporary, stack)
+
+
+def writer_for(path: str | Path) -> Callable[[Path, ExitStack], Writer]:
+    """What writes files with this ending.
+
+    Raises:
+        ConfigError: the ending is unknown.
+    """
+    known = {".parquet": _parquet, ".jsonl": _jsonl, ".jsonl.gz": _jsonl_gz, ".csv": _csv}
+    found = [make for ending, make in known.items() if str(path).endswith(ending)]
+    if not found:
+        raise ConfigError(f"{path}: cannot tell the format; end the name in one of {', '.join(known)}")
+    return found[0]
+
+
+def _parquet(path: Path, stack: ExitStack) -> Writer:
+    open_files: list[pq.ParquetWriter] = []
+
+    def write(table: pa.Table) -> None:
+        if not open_files:
+            open_files.append(stack.enter_context(pq.ParquetWriter(path, table.schema, compression="zstd")))
+        open_files[0].write_table(table)
+
+    return write
+
+
+def _jsonl(path: Path, stack: ExitStack) -> Writer:
+    file = stack.enter_context(path.open("w", encoding="utf-8"))
+    return lambda table: file.writelines(_json_lines(table))
+
+
+def _jsonl_gz(path: Path, stack: ExitStack) -> Writer:
+    # No name and no time in the header: the same votes give the same bytes.
+    raw = stack.enter_context(path.open("wb"))
+    packed = stack.enter_context(gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0, compresslevel=5))
+    file = stack.enter_context(io.TextIOWrapper(packed, encoding="utf-8"))
+    return lambda table: file.writelines(_json_lines(table))
+
+
+def _csv(path: Path, stack: ExitStack) -> Writer:
+    rows = csv.writer(stack.enter_context(path.open("w", encoding="utf-8", newline="")))
+
+    def write(table: pa.Table) -> None:
+        if path.stat().st_size == 0 and not written:
+            rows.writerow(table.column_names)
+        written.append(len(table))
+        rows.writerows(zip(*(_csv_column(column) for column in table.columns), strict=True))
+
+    written: list[int] = []
+    return write
+
+
+def _csv_column(column: pa.ChunkedArray) -> list[Any]:
+    values = column.to_pylist()
+    return [json.dumps(value, ensure_ascii=False) for value in values] if pa.types.is_nested(column.type) else values
+
+
+def _json_lines(table: pa.Table) -> Iterable[str]:
+    return (json.dumps(row, ensure_ascii=False) + "\n" for row in table.to_pylist())
+
+
+def _topics(arena: Arena, prompts: PromptBatch) -> tuple[pa.Array, pa.Array]:
+    """The topic that decides, and "first+second" in alphabetical order (or the only one)."""
+    count = len(arena.topics)
+    pairs = [[a if a == b else "+".join(sorted((a, b))) for b in arena.topics] for a in arena.topics]
+    decisive = prompts.topics[np.arange(len(prompts)), prompts.decisive]
+    both = prompts.topics[:, 0] * count + prompts.topics[:, 1]
+    return _words(arena.topics)(decisive), pa.array(np.array(pairs).ravel()[both])
+
+
+def _mentions(arena: Arena, prompts: PromptBatch, topic: str) -> NDArray[np.bool_]:
+    """Whether a prompt speaks of the topic at all."""
+    if topic not in arena.topics:
+        return np.zeros(len(prompts), bool)
+    mentions: NDArray[np.bool_] = (prompts.topics == arena.topics.index(topic)).any(axis=1)
+    return mentions
+
+
+def _tags(arena: Arena, chunk: VoteChunk) -> pa.StructArray:
+    """The nested tags of arena votes; criteria are likelier in demanding prompts, so that there are `hard` prompts."""
+    rng = arena.tag_rng(chunk)
+    extra = _CRITERION_PER_DEMANDING_WORD * (chunk.prompts.difficulty - 1.05)
+    criteria = {
+        name: rng.random(len(chunk)) < 1 / (1 + (1 - share) / share * np.exp(-extra))
+        for name, share in _CRITERIA.items()
+    }
+    groups = {
+        "creative_writing_v0.1": {"creative_writing": _mentions(arena, chunk.prompts, "poetry")},
+        "criteria_v0.1": criteria,
+        "if_v0.1": {"if": rng.random(len(chunk)) < _INSTRUCTIONS},
+        "math_v0.1": {"math": _mentions(arena, chunk.prompts, "math")},
+    }
+    return _struct(
+        {name: _struct({tag: pa.array(value) for tag, value in tags.items()}) for name, tags in groups.items()}
+    )
+
+
+def _struct(fields: dict[str, pa.Array]) -> pa.StructArray:
+    return pa.StructArray.from_arrays(list(fields.values()), names=list(fields))
+
+
+def _words(words: Iterable[str]) -> Callable[[NDArray[Any]], pa.Array]:
+    """A function from indices to the words themselves."""
+    known = pa.array(list(words), pa.string())
+    return lambda indices: known.take(pa.array(indices))
+
+
+def _rows(matrix: NDArray[Any]) -> pa.ListArray:
+    """(n, c) as a column of lists."""
+    offsets = np.arange(len(matrix) + 1, dtype=np.int32) * matrix.shape[1]
+    return pa.ListArray.from_arrays(offsets, pa.array(matrix.ravel()))

@@ -1,0 +1,27 @@
+"""Votes: the schema, one reader for every source, random access to more votes than memory holds.
+
+for batch in read_votes("votes.parquet"): ...         # stream, validated
+with open_votes("votes.jsonl") as store: ...          # random access by row id
+columns = read_columns("votes.csv", ["model_a", "model_b", "winner"])
+codes = encode_votes(columns["model_a"], columns["model_b"], columns["winner"])
+"""
+
+from __future__ import annotations
+
+from p2l.votes.codes import WINNERS, Encoded, VoteCodes, encode_column, encode_votes, translate_labels
+from p2l.votes.reader import VoteBatch, read_columns, read_votes
+from p2l.votes.store import VoteStore, open_votes
+
+__all__ = [
+    "WINNERS",
+    "Encoded",
+    "VoteBatch",
+    "VoteCodes",
+    "VoteStore",
+    "encode_column",
+    "encode_votes",
+    "open_votes",
+    "read_columns",
+    "read_votes",
+    "translate_labels",
+]

@@ -1,0 +1,194 @@
+"""Look a file of votes through: what is in it, and everything that is wrong with it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from p2l.command import progress
+from p2l.votes.codes import WINNERS, IntArray
+from p2l.votes.problems import Finding
+from p2l.votes.reader import VoteBatch, check_columns, model_codes, scan, without_bad
+from p2l.votes.schema import numbers
+from p2l.votes.sources import Source, open_source
+from p2l.votes.splitting import hash_turns
+from p2l.votes.spool import RecordFile
+
+__all__ = ["Report", "check_votes"]
+
+_BUCKETS = 64  # files the prompt hashes are spread over, so that one of them fits in memory
+
+
+@dataclass
+class Report:
+    """Statistics of the rows that are votes, and the faults of those that are not."""
+
+    source: Source
+    votes: int = 0
+    bad_rows: int = 0
+    winners: Counter[str] = field(default_factory=Counter)
+    turns: Counter[int] = field(default_factory=Counter)
+    languages: Counter[str] = field(default_factory=Counter)
+    models: dict[str, int] = field(default_factory=dict)
+    """Votes of each model."""
+    prompts: int | None = None
+    """Distinct prompts; None without a prompt column."""
+    times: tuple[float, float] | None = None
+    time_sorted: bool = True
+    weights: tuple[float, float, float] | None = None
+    """Least, sum and greatest weight."""
+    problems: list[str] = field(default_factory=list)
+    """The first problems, each with its row."""
+    kinds: Counter[str] = field(default_factory=Counter)
+    """Rows by kind of problem."""
+    notes: list[str] = field(default_factory=list)
+    """What is no fault and yet worth knowing."""
+
+    @property
+    def is_fit(self) -> bool:
+        """Whether the votes can be used as they are."""
+        return not self.kinds
+
+
+def check_votes(
+    source: Any,
+    *,
+    split: str = "train",
+    from_disk: bool = False,
+    label_list: Sequence[str] | None = None,
+    limit: int = 20,
+    quiet: bool = True,
+) -> Report:
+    """Read all votes of a source once and report on them; memory stays bounded.
+
+    Args:
+        source, split, from_disk, label_list: as in `read_votes`.
+        limit: problems to list; the others are counted.
+        quiet: no progress bar.
+
+    Raises:
+        VoteError: the source or a column is missing, or the file cannot be parsed.
+    """
+    opened = open_source(source, split=split, from_disk=from_disk)
+    check_columns(opened, None, need_prompt=False, label_list=label_list)
+    look = _Look(Report(opened), limit)
+    try:
+        with progress(description=f"check {opened.name}", total=opened.rows, unit="votes", quiet=quiet) as bar:
+            for batch, found in scan(opened, None, 65536, label_list):
+                look.note_problems(batch, found)
+                look.count(without_bad(batch, found))
+                bar.update(len(batch))
+        return look.finish()
+    finally:
+        look.close()
+
+
+class _Look:
+    """The report as it grows, with what it needs only while it does."""
+
+    def __init__(self, report: Report, limit: int) -> None:
+        self.report, self.limit = report, limit
+        self.codes: dict[str, int] = {}
+        self.counts: IntArray = np.zeros(0, dtype=np.int64)
+        self.hashes = [RecordFile(np.dtype("<u8")) for _ in range(_BUCKETS)]
+        self.last_time = -np.inf
+
+    def note_problems(self, batch: VoteBatch, found: list[Finding]) -> None:
+        faults = ((int(row), finding) for finding in found for row in finding.rows[: self.limit])
+        listed = sorted(faults, key=lambda fault: fault[0])
+        for row, finding in listed[: self.limit - len(self.report.problems)]:
+            self.report.problems.append(f"{batch.source.unit} {batch.first_row + row}: {finding.say(row)}")
+        for finding in found:
+            self.report.kinds[finding.kind] += len(finding.rows)
+
+    def count(self, batch: VoteBatch) -> None:
+        report, columns = self.report, batch.batch
+        report.votes += len(batch)
+        report.bad_rows += batch.dropped
+        if not len(batch):
+            return
+        report.winners.update(_tally(columns.column("winner")))
+        self._count_models(columns)
+        names = columns.schema.names
+        if "prompt" in names:
+            self._count_prompts(columns.column("prompt"))
+        if "language" in names and pa.types.is_string(columns.schema.field("language").type):
+            report.languages.update(_tally(columns.column("language")))
+        if "tstamp" in names:
+            self._see_times(numbers(columns.column("tstamp")))
+        if "weight" in names:
+            self._see_weights(numbers(columns.column("weight")))
+
+    def _count_models(self, columns: Any) -> None:
+        codes = np.concatenate([model_codes(columns.column(name), self.codes) for name in ("model_a", "model_b")])
+        grown = np.bincount(codes, minlength=len(self.codes))
+        grown[: len(self.counts)] += self.counts
+        self.counts = grown
+
+    def _count_prompts(self, column: Any) -> None:
+        self.report.turns.update(_tally(pc.list_value_length(column)))
+        hashes = np.array([hash_turns(turns) for turns in column.to_pylist()], dtype="<u8")
+        bucket = hashes >> np.uint64(58)
+        for number in np.unique(bucket):
+            self.hashes[int(number)].append(hashes[bucket == number])
+
+    def _see_times(self, times: IntArray) -> None:
+        report = self.report
+        known = times[~np.isnan(times)]
+        ahead = np.concatenate([[self.last_time], known[:-1]]) if len(known) else known
+        report.time_sorted &= len(known) == len(times) and bool((known >= ahead).all())
+        if len(known):
+            low, high = report.times or (np.inf, -np.inf)
+            report.times = (min(low, float(known.min())), max(high, float(known.max())))
+            self.last_time = known[-1]
+
+    def _see_weights(self, weights: IntArray) -> None:
+        low, total, high = self.report.weights or (np.inf, 0.0, 0.0)
+        self.report.weights = (
+            min(low, float(weights.min())),
+            total + float(weights.sum()),
+            max(high, float(weights.max())),
+        )
+
+    def finish(self) -> Report:
+        report = self.report
+        report.models = dict(zip(self.codes, self.counts.tolist(), strict=True))
+        if "prompt" in report.source.columns:
+            report.prompts = sum(len(np.unique(file.mapped())) for file in self.hashes)
+        if not report.votes:
+            report.problems.append("holds no votes")
+            report.kinds["no votes"] += 1
+        report.notes = _notes(report)
+        return report
+
+    def close(self) -> None:
+        for file in self.hashes:
+            file.close()
+
+
+def _tally(column: Any) -> dict[Any, int]:
+    return {item["values"]: item["counts"] for item in column.drop_null().value_counts().to_pylist()}
+
+
+def _notes(report: Report) -> list[str]:
+    notes = []
+    if report.prompts is None:
+        notes.append("no prompt column: good for leaderboards, not for training")
+    if report.times is None:
+        notes.append("no times: cannot be split by time or replayed as a stream")
+    elif report.times[1] > 1e11:
+        notes.append("tstamp is beyond the year 5000: milliseconds? seconds since 1970 are expected")
+    elif not report.time_sorted:
+        notes.append("votes are not sorted by time")
+    unused = [name for name in WINNERS if report.votes and not report.winners[name]]
+    if unused:
+        notes.append(f"no vote is {' or '.join(repr(name) for name in unused)}")
+    if report.weights is not None and report.weights[1] == 0 and report.votes:
+        notes.append("all weights are zero")
+    return notes

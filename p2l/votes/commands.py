@@ -1,0 +1,167 @@
+"""Command: `p2l votes check|import|split`: look votes through, make votes of arena exports, split votes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from p2l.command import check_can_write, parser, run
+from p2l.errors import VoteError
+
+__all__ = ["build_parser", "main"]
+
+_SOURCE_HELP = "hub id, save_to_disk folder, or .parquet / .jsonl / .jsonl.gz / .csv file"
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The three commands and their flags."""
+    top = parser("p2l votes", "Check, import and split votes. `p2l votes COMMAND --help` explains each command.")
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_check(commands, top)
+    _add_import(commands, top)
+    _add_split(commands, top)
+    return top
+
+
+def _add(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], top: argparse.ArgumentParser, name: str, about: str
+) -> argparse.ArgumentParser:
+    one = commands.add_parser(
+        name, help=about, description=about, formatter_class=top.formatter_class, allow_abbrev=False
+    )
+    one.add_argument("source", metavar="VOTES", help=_SOURCE_HELP)
+    one.add_argument("--dataset-split", default="train", metavar="NAME", help="which split of a data set with several")
+    one.add_argument(
+        "--from-disk", action="store_true", help="take VOTES for a save_to_disk folder whatever it looks like"
+    )
+    one.add_argument("--quiet", action="store_true", help="no progress bar")
+    return one
+
+
+def _add_model_list(one: argparse.ArgumentParser) -> None:
+    one.add_argument(
+        "--model-list",
+        metavar="FILE",
+        help="JSON list of names that a labels column refers to, for votes without names",
+    )
+
+
+def _add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser], top: argparse.ArgumentParser) -> None:
+    one = _add(commands, top, "check", "Print statistics and problems of votes; exit with 2 when there are problems.")
+    one.add_argument("--limit", type=int, default=20, metavar="N", help="problems to list; the rest is counted")
+    _add_model_list(one)
+
+
+def _add_import(commands: argparse._SubParsersAction[argparse.ArgumentParser], top: argparse.ArgumentParser) -> None:
+    one = _add(commands, top, "import", "Make votes of a raw arena export (conversation_a, winner, tstamp, ...).")
+    one.add_argument("--output", required=True, metavar="FILE", help="votes to write; the ending names the format")
+    one.add_argument("--drop-bad", action="store_true", help="leave out rows that cannot become votes, and count them")
+
+
+def _add_split(commands: argparse._SubParsersAction[argparse.ArgumentParser], top: argparse.ArgumentParser) -> None:
+    one = _add(commands, top, "split", "Split votes into a train and a validation file.")
+    one.add_argument(
+        "--by", required=True, choices=["prompt", "time"], help="whole prompts at random, or the newest votes"
+    )
+    one.add_argument("--val", required=True, type=int, metavar="N", help="votes for validation")
+    one.add_argument("--train-output", required=True, metavar="FILE", help="train votes; the ending names the format")
+    one.add_argument("--val-output", required=True, metavar="FILE", help="validation votes")
+    one.add_argument(
+        "--min-votes-per-model", type=int, default=1, metavar="K", help="models with fewer train votes leave both parts"
+    )
+    one.add_argument("--seed", type=int, default=42, help="order in which prompts are taken")
+    one.add_argument("--drop-bad", action="store_true", help="leave out rows that are no votes, and count them")
+    _add_model_list(one)
+
+
+def main(argv: Sequence[str] | None = None) -> int | None:
+    """Run `check`, `import` or `split`."""
+    args = build_parser().parse_args(argv)
+    return {"check": _check, "import": _import, "split": _split}[args.command](args)
+
+
+def _check(args: argparse.Namespace) -> int:
+    from p2l.votes.checking import check_votes
+    from p2l.votes.table import render
+
+    report = check_votes(
+        args.source,
+        split=args.dataset_split,
+        from_disk=args.from_disk,
+        label_list=_model_list(args.model_list),
+        limit=args.limit,
+        quiet=args.quiet,
+    )
+    print(render(report))
+    return 0 if report.is_fit else 2
+
+
+def _import(args: argparse.Namespace) -> int:
+    from p2l.votes.importing import import_votes
+
+    check_can_write(args.output)
+    done = import_votes(
+        args.source,
+        args.output,
+        split=args.dataset_split,
+        from_disk=args.from_disk,
+        drop_bad=args.drop_bad,
+        quiet=args.quiet,
+    )
+    print(f"{args.output}: {done.votes:,} votes" + _left_out(done.dropped))
+    return 0
+
+
+def _split(args: argparse.Namespace) -> int:
+    from p2l.votes.splitting import split_votes
+    from p2l.votes.store import open_votes
+
+    with open_votes(
+        args.source,
+        split=args.dataset_split,
+        from_disk=args.from_disk,
+        need_prompt=args.by == "prompt",
+        label_list=_model_list(args.model_list),
+        drop_bad=args.drop_bad,
+        quiet=args.quiet,
+    ) as store:
+        done = split_votes(
+            store,
+            by=args.by,
+            val=args.val,
+            train_output=args.train_output,
+            val_output=args.val_output,
+            min_votes_per_model=args.min_votes_per_model,
+            seed=args.seed,
+            quiet=args.quiet,
+        )
+        print(f"{args.train_output}: {done.train:,} votes{_left_out(store.dropped_bad)}")
+        print(f"{args.val_output}: {done.val:,} votes")
+    if done.removed_models:
+        names = ", ".join(done.removed_models[:5]) + (", ..." if len(done.removed_models) > 5 else "")
+        print(
+            f"removed {done.removed_votes:,} votes of {len(done.removed_models)} models with few train votes ({names})"
+        )
+    return 0
+
+
+def _left_out(count: int) -> str:
+    return f" ({count:,} rows that are no votes left out)" if count else ""
+
+
+def _model_list(path: str | None) -> list[str] | None:
+    if path is None:
+        return None
+    try:
+        names = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise VoteError(f"{path}: the model list cannot be read: {error}") from error
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise VoteError(f"{path}: a model list is a JSON list of names")
+    return names
+
+
+if __name__ == "__main__":
+    run(main)

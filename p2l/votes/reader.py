@@ -1,0 +1,239 @@
+"""Read votes from any source as a stream of validated batches in the form of the schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from p2l.errors import VoteError
+from p2l.votes.codes import WINNERS, name_lookup
+from p2l.votes.problems import Finding, LabelNames, find_problems, first_problem
+from p2l.votes.schema import is_one_text, normalise, parse_labels
+from p2l.votes.sources import RawBatch, Source, missing_column, open_source
+
+__all__ = ["Columns", "VoteBatch", "check_columns", "model_codes", "read_columns", "read_votes", "scan", "without_bad"]
+
+_NAMED = ("model_a", "model_b", "winner")
+
+
+@dataclass(frozen=True)
+class VoteBatch:
+    """Consecutive votes in the form of the schema (see vote_schema), with where they came from."""
+
+    batch: Any
+    """pyarrow.RecordBatch; `prompt` is a list of text, all columns beyond the schema are as in the source."""
+    source: Source
+    first_row: int
+    """Number of the first row as the user sees it."""
+    prompt_is_text: bool = False
+    """Whether the source holds each prompt as one text rather than a list."""
+    dropped: int = 0
+    """How many faulty rows were left out here; with any, `place` does not apply."""
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+    def place(self, position: int) -> str:
+        """The words that name the row at a position of this batch: `votes.jsonl: line 7`."""
+        return self.source.place(self.first_row + position)
+
+
+def read_votes(
+    source: Any,
+    *,
+    columns: Sequence[str] | None = None,
+    split: str = "train",
+    from_disk: bool = False,
+    batch_size: int = 65536,
+    need_prompt: bool = True,
+    label_list: Sequence[str] | None = None,
+    drop_bad: bool = False,
+) -> Iterator[VoteBatch]:
+    """Stream votes, each checked; memory holds a batch at a time.
+
+    Args:
+        source: a hub id, a `save_to_disk` folder, a .parquet / .jsonl / .jsonl.gz / .csv file, a table in memory, or a
+            `Source`.
+        columns: read and check these alone; each must be there. None reads all of them.
+        split: which split of a hub data set or of a folder with several.
+        from_disk: take the path for a `save_to_disk` folder whatever it looks like.
+        batch_size: votes per batch, at most.
+        need_prompt: with `columns=None`, whether votes without a prompt column are an error (leaderboards need none).
+        label_list: model names that a `labels` column refers to; needed where model names or winner are absent.
+        drop_bad: leave out rows that are no votes rather than refuse the first; batches count them in `dropped`.
+
+    Raises:
+        VoteError: the source or a column is missing, there are no votes, or a row is no vote; the message names it.
+    """
+    opened = source if isinstance(source, Source) else open_source(source, split=split, from_disk=from_disk)
+    check_columns(opened, columns, need_prompt=need_prompt, label_list=label_list)
+    return _checked(opened, scan(opened, columns, batch_size, label_list), drop_bad)
+
+
+def _checked(source: Source, scanned: Iterator[tuple[VoteBatch, list[Finding]]], drop_bad: bool) -> Iterator[VoteBatch]:
+    empty = True
+    for batch, found in scanned:
+        problem = first_problem(found)
+        if problem and not drop_bad:
+            raise VoteError(f"{batch.place(problem[0])}: {problem[1]}")
+        batch = without_bad(batch, found)
+        empty = empty and not len(batch)
+        yield batch
+    if empty:
+        raise VoteError(f"{source.name}: holds no votes")
+
+
+def without_bad(batch: VoteBatch, found: list[Finding]) -> VoteBatch:
+    """The batch less every row that has a fault."""
+    if not found:
+        return batch
+    good = np.ones(len(batch), dtype=bool)
+    for finding in found:
+        good[finding.rows] = False
+    return replace(batch, batch=batch.batch.filter(pa.array(good)), dropped=int((~good).sum()))
+
+
+def check_columns(
+    source: Source, columns: Sequence[str] | None, *, need_prompt: bool, label_list: Sequence[str] | None
+) -> None:
+    """Refuse a source that lacks a needed column, before any row is read.
+
+    Raises:
+        VoteError: naming the columns there are and the nearest to the one that is not.
+    """
+    there = set(source.columns)
+    wanted = list(columns) if columns is not None else ["prompt"] * need_prompt
+    for name in wanted:
+        if name not in there:
+            raw = name == "prompt" and "conversation_a" in there
+            hint = " (a raw arena export: `p2l votes import` makes votes of it)" if raw else ""
+            raise missing_column(source, name, because=hint)
+    absent = [name for name in _NAMED if name not in there]
+    if columns is not None or not absent or ("labels" in there and label_list is not None):
+        return
+    if "labels" in there:
+        raise VoteError(
+            f"{source.name}: no column {absent[0]!r}, and labels are positions in a model list that is not stated; "
+            "state the list, or add model_a, model_b and winner"
+        )
+    raise missing_column(source, absent[0])
+
+
+def scan(
+    source: Source, columns: Sequence[str] | None, batch_size: int, label_list: Sequence[str] | None
+) -> Iterator[tuple[VoteBatch, list[Finding]]]:
+    """Stream batches in the form of the schema together with whatever is wrong in them."""
+    names = LabelNames()
+    for raw in source.stream(columns, batch_size):
+        raw = _with_absent_columns(source, raw, columns)
+        batch = normalise(source, raw)
+        is_text = "prompt" in batch.schema.names and is_one_text(raw.batch.column("prompt"), batch.column("prompt"))
+        found: list[Finding] = []
+        if columns is None and not set(_NAMED) <= set(batch.schema.names) and label_list is not None:
+            batch, found = _named(batch, label_list)
+        yield VoteBatch(batch, source, raw.first_row, is_text), found or find_problems(batch, names)
+
+
+def _with_absent_columns(source: Source, raw: RawBatch, columns: Sequence[str] | None) -> RawBatch:
+    """A block of JSON lines may lack a key that others have: then it is null here."""
+    batch = raw.batch
+    for name in columns if columns is not None else source.columns:
+        if name not in batch.schema.names:
+            batch = batch.append_column(name, pa.nulls(len(batch), pa.string()))
+    return RawBatch(batch, raw.first_row)
+
+
+def _named(batch: Any, label_list: Sequence[str]) -> tuple[Any, list[Finding]]:
+    """Add model_a, model_b and winner from the labels: by name where the row has names, else winner first."""
+    column = batch.column("labels")
+    labels = parse_labels(column)
+    pair, flag = labels.triples[:, :2], labels.triples[:, 2]
+    wrong = ~labels.valid | ((pair < 0) | (pair >= len(label_list))).any(axis=1) | (flag < 0) | (flag > 2)
+    if wrong.any():
+        text = f"are not [winner, loser, tie] within the stated list of {len(label_list)} models"
+        return batch, [Finding("labels", np.flatnonzero(wrong), lambda row: f"labels {column[row].as_py()!r} {text}")]
+    names = pa.array(list(label_list))
+    made = {"model_a": names.take(pa.array(pair[:, 0])), "model_b": names.take(pa.array(pair[:, 1]))}
+    b_won = np.zeros(len(batch), dtype=bool)
+    if "model_a" in batch.schema.names and "model_b" in batch.schema.names:
+        swapped = pc.equal(batch.column("model_a"), made["model_b"]).fill_null(False)
+        b_won = swapped.to_numpy(zero_copy_only=False)
+        found = _other_models(batch, made, b_won)
+        if found:
+            return batch, found
+    code = np.where(flag == 0, b_won.astype(np.int64), flag + 1)
+    made["winner"] = pa.array(WINNERS).take(pa.array(code))
+    for name, values in made.items():
+        if name not in batch.schema.names:
+            batch = batch.append_column(name, values)
+    return batch, []
+
+
+def _other_models(batch: Any, made: dict[str, Any], swapped: Any) -> list[Finding]:
+    first, second = batch.column("model_a"), batch.column("model_b")
+    as_labelled = pc.and_(pc.equal(first, made["model_a"]), pc.equal(second, made["model_b"]))
+    turned = pc.and_(pc.equal(second, made["model_a"]), pa.array(swapped))
+    wrong = ~pc.fill_null(pc.or_(as_labelled, turned), False).to_numpy(zero_copy_only=False)
+
+    def say(row: int) -> str:
+        names = f"{made['model_a'][row].as_py()!r} and {made['model_b'][row].as_py()!r}"
+        return f"labels mean {names} in the stated list, the row names {first[row].as_py()!r}, {second[row].as_py()!r}"
+
+    return [Finding("labels", np.flatnonzero(wrong), say)] if wrong.any() else []
+
+
+class Columns(dict[str, Any]):
+    """Arrow arrays by column name; `dropped` counts faulty rows that were left out."""
+
+    dropped = 0
+
+
+def read_columns(
+    source: Any, columns: Sequence[str], *, split: str = "train", from_disk: bool = False, drop_bad: bool = False
+) -> Columns:
+    """Some columns of all votes as Arrow arrays, checked as `read_votes` does; text is dictionary-encoded.
+
+    This is the cheap way to what a leaderboard needs: `encode_votes(c["model_a"], c["model_b"], c["winner"])`.
+    Four bytes a vote and text column stay in memory. With `drop_bad`, `dropped` of the result counts the rows left out.
+
+    Raises:
+        VoteError: as `read_votes`.
+    """
+    parts: dict[str, list[Any]] = {name: [] for name in columns}
+    dropped = 0
+    for batch in read_votes(source, columns=columns, split=split, from_disk=from_disk, drop_bad=drop_bad):
+        dropped += batch.dropped
+        for name in columns:
+            values = batch.batch.column(name)
+            parts[name].append(values.dictionary_encode() if values.type == pa.string() else values)
+    joined = Columns((name, _joined(arrays)) for name, arrays in parts.items())
+    joined.dropped = dropped
+    return joined
+
+
+def _joined(arrays: list[Any]) -> Any:
+    kinds = {array.type for array in arrays}
+    if len(kinds) > 1:
+        from p2l.votes.spool import common_type
+
+        kind = common_type(list(kinds))
+        arrays = [array.cast(kind) for array in arrays]
+    column = pa.chunked_array(arrays)
+    if pa.types.is_dictionary(column.type):
+        column = column.unify_dictionaries()
+    joined = column.combine_chunks()
+    return joined if isinstance(joined, pa.Array) else joined.chunk(0)
+
+
+def model_codes(names: Any, known: dict[str, int]) -> Any:
+    """Codes of a text column by a table of names that grows as new ones come: (N,) int32."""
+    encoded = names.dictionary_encode()
+    values = encoded.dictionary.to_pylist()
+    for name in values:
+        known.setdefault(name, len(known))
+    return name_lookup(values, list(known))[encoded.indices.to_numpy(zero_copy_only=False)]

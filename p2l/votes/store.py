@@ -1,0 +1,277 @@
+"""Random access to more votes than memory holds.
+
+`open_votes` streams a source once into unnamed temporary files (see vote_spool): the rows as Arrow batches, and a
+record of 25 bytes a vote with model codes, winner, weight and time. A step of 512 votes in any order then reads what it
+needs. Labels are made on the way out from a table of M entries: translating them to another model list costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from p2l.command import progress
+from p2l.errors import VoteError
+from p2l.votes.codes import WINNERS, IntArray, name_lookup
+from p2l.votes.reader import VoteBatch, model_codes, read_votes
+from p2l.votes.schema import numbers
+from p2l.votes.sources import Source, open_source
+from p2l.votes.spool import RecordFile, RowFile, as_type, common_schema, common_type
+
+__all__ = ["VoteStore", "open_votes"]
+
+Ids = Sequence[int] | IntArray | None
+_RECORD = np.dtype([("a", "<i4"), ("b", "<i4"), ("winner", "i1"), ("weight", "<f8"), ("tstamp", "<f8")])
+_CHUNK = 1 << 20  # votes looked at together in a pass over the records
+
+
+def open_votes(
+    source: Any,
+    *,
+    split: str = "train",
+    model_list: Sequence[str] | None = None,
+    drop_unknown: bool = False,
+    from_disk: bool = False,
+    need_prompt: bool = True,
+    label_list: Sequence[str] | None = None,
+    drop_bad: bool = False,
+    quiet: bool = True,
+) -> VoteStore:
+    """Read all votes of a source into a `VoteStore`; memory stays bounded, disk space is that of the votes.
+
+    Args:
+        source, split, from_disk, need_prompt, drop_bad: as in `read_votes`.
+        model_list: names that labels shall refer to, in this order; None takes the sorted names of the votes.
+        drop_unknown: leave out votes with a model that `model_list` lacks, and count them, rather than refuse them.
+        label_list: names that a `labels` column refers to (default: `model_list`).
+        quiet: no progress bar.
+
+    Raises:
+        VoteError: a row is no vote, a model is unknown, or nothing is left.
+    """
+    opened = source if isinstance(source, Source) else open_source(source, split=split, from_disk=from_disk)
+    labelled = label_list if label_list is not None else model_list
+    rows, records, flags = RowFile(), RecordFile(_RECORD), _Flags()
+    known: dict[str, int] = {}
+    try:
+        votes = read_votes(opened, need_prompt=need_prompt, label_list=labelled, drop_bad=drop_bad)
+        with progress(description=f"read {opened.name}", total=opened.rows, unit="votes", quiet=quiet) as bar:
+            for batch in votes:
+                rows.append(batch.batch)
+                records.append(_record(batch, known))
+                flags.see(batch)
+                bar.update(len(batch))
+        rows.finish()
+        return VoteStore(opened, rows, records, list(known), flags, model_list, drop_unknown)
+    except BaseException:
+        rows.close()
+        records.close()
+        raise
+
+
+class _Flags:
+    """What holds for all batches of a source."""
+
+    def __init__(self) -> None:
+        self.weights = self.tstamps = False
+        self.prompt_is_text: list[bool] = []
+        self.dropped_bad = 0
+
+    def see(self, batch: VoteBatch) -> None:
+        names = batch.batch.schema.names
+        self.weights |= "weight" in names
+        self.tstamps |= "tstamp" in names
+        self.prompt_is_text.append(batch.prompt_is_text)
+        self.dropped_bad += batch.dropped
+
+
+def _record(batch: VoteBatch, known: dict[str, int]) -> np.ndarray[Any, Any]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    columns, names = batch.batch, batch.batch.schema.names
+    record = np.empty(len(batch), dtype=_RECORD)
+    record["a"] = model_codes(columns.column("model_a"), known)
+    record["b"] = model_codes(columns.column("model_b"), known)
+    record["winner"] = pc.index_in(columns.column("winner"), value_set=pa.array(WINNERS)).to_numpy()
+    record["weight"] = numbers(columns.column("weight")) if "weight" in names else 1.0
+    record["tstamp"] = numbers(columns.column("tstamp")) if "tstamp" in names else np.nan
+    return record
+
+
+class VoteStore:
+    """Votes by row id, 0 to len - 1, in the order of the source; ids come in any order, None means all.
+
+    `model_list` names the models that labels refer to; `dropped` counts the votes left out for an unknown model,
+    `dropped_bad` the rows that were no votes.
+    Use it in a `with` block, or `close` it: its temporary files go then, and at exit.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        rows: RowFile,
+        records: RecordFile,
+        names: list[str],
+        flags: _Flags,
+        model_list: Sequence[str] | None,
+        drop_unknown: bool,
+    ) -> None:
+        self.name = source.name
+        self.model_list = sorted(names) if model_list is None else list(model_list)
+        self.has_weights, self._has_tstamps = flags.weights, flags.tstamps
+        self._prompt_is_text, self.dropped_bad = flags.prompt_is_text, flags.dropped_bad
+        self._rows, self._records = rows, records
+        self._record = records.mapped()
+        self._lookup = name_lookup(names, self.model_list)
+        self._turns: dict[int, tuple[IntArray, Any]] = {}
+        self._kept = self._choose(names, drop_unknown)
+        self.dropped = 0 if self._kept is None else len(self._record) - len(self._kept)
+
+    def _choose(self, names: list[str], drop_unknown: bool) -> IntArray | None:
+        """Rows whose models are in the list, or None when that is all."""
+        unknown = [name for name, code in zip(names, self._lookup, strict=True) if code < 0]
+        if not unknown:
+            return None
+        if not drop_unknown:
+            first = ", ".join(repr(name) for name in unknown[:5]) + (", ..." if len(unknown) > 5 else "")
+            raise VoteError(
+                f"{self.name}: {len(unknown)} of its {len(names)} models are not in the model list "
+                f"of {len(self.model_list)}: {first}; drop such votes (drop_unknown) or train on them"
+            )
+        chosen = RecordFile(np.dtype("<i8"))
+        for start in range(0, len(self._record), _CHUNK):
+            part = self._record[start : start + _CHUNK]
+            known = (self._lookup[part["a"]] >= 0) & (self._lookup[part["b"]] >= 0)
+            chosen.append(np.flatnonzero(known) + start)
+        kept = chosen.mapped()
+        if not len(kept):
+            raise VoteError(f"{self.name}: no vote is left: none is between two models of the list")
+        return kept
+
+    def __len__(self) -> int:
+        return len(self._record) if self._kept is None else len(self._kept)
+
+    def __enter__(self) -> VoteStore:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free the disk space; the store cannot be read afterwards."""
+        self._turns.clear()
+        self._record = np.empty(0, dtype=_RECORD)
+        self._kept = None
+        self._rows.close()
+        self._records.close()
+
+    def _source_rows(self, ids: Ids) -> IntArray:
+        chosen = np.arange(len(self)) if ids is None else np.asarray(ids, dtype=np.int64)
+        if len(chosen) and (chosen.min() < 0 or chosen.max() >= len(self)):
+            raise IndexError(f"vote ids must lie in 0 .. {len(self) - 1}")
+        return chosen if self._kept is None else self._kept[chosen]
+
+    def prompts(self, ids: Ids = None) -> list[list[str]]:
+        """The user's turns of each vote."""
+        return [self._prompt(row) for row in self._source_rows(ids).tolist()]
+
+    def _prompt(self, row: int) -> list[str]:
+        number, position = self._rows.locate(row)
+        if number not in self._turns:
+            column = self._rows.batch(number).column("prompt")
+            self._turns[number] = (column.offsets.to_numpy(), column.values)
+        offsets, texts = self._turns[number]
+        return [texts[turn].as_py() for turn in range(offsets[position], offsets[position + 1])]
+
+    def labels(self, ids: Ids = None) -> IntArray:
+        """(n, 3) int32 `[winner, loser, tie]` in `model_list`; tie 1 for a tie, 2 for both bad, then model_a first."""
+        part = self._record[self._source_rows(ids)]
+        b_won = part["winner"] == 1
+        labels = np.empty((len(part), 3), dtype=np.int32)
+        labels[:, 0] = self._lookup[np.where(b_won, part["b"], part["a"])]
+        labels[:, 1] = self._lookup[np.where(b_won, part["a"], part["b"])]
+        labels[:, 2] = np.maximum(part["winner"] - 1, 0)
+        return labels
+
+    def weights(self, ids: Ids = None) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """(n,) float64; ones where the source has no weights."""
+        return np.ascontiguousarray(self._record["weight"][self._source_rows(ids)])
+
+    def tstamps(self, ids: Ids = None) -> np.ndarray[Any, np.dtype[np.float64]] | None:
+        """(n,) float64 seconds, NaN where a vote has none; None when the source has no such column."""
+        if not self._has_tstamps:
+            return None
+        return np.ascontiguousarray(self._record["tstamp"][self._source_rows(ids)])
+
+    @property
+    def is_time_sorted(self) -> bool:
+        """Whether every vote has a time, none before the one ahead of it."""
+        if not self._has_tstamps:
+            return False
+        last = -np.inf
+        for start in range(0, len(self), _CHUNK):
+            part = self.tstamps(np.arange(start, min(start + _CHUNK, len(self))))
+            if part is None or np.isnan(part).any() or part[0] < last or (np.diff(part) < 0).any():
+                return False
+            last = part[-1]
+        return True
+
+    def rows(self, ids: Ids = None) -> list[dict[str, Any]]:
+        """All columns of each vote as the source has them; a prompt that is text there is text here."""
+        places = [self._rows.locate(row) for row in self._source_rows(ids).tolist()]
+        wanted: dict[int, list[int]] = {}
+        for number, position in places:
+            wanted.setdefault(number, []).append(position)
+        found: dict[tuple[int, int], dict[str, Any]] = {}
+        for number, positions in wanted.items():
+            for position, row in zip(positions, self._rows.batch(number).take(positions).to_pylist(), strict=True):
+                if self._prompt_is_text[number] and row.get("prompt") is not None:
+                    row["prompt"] = row["prompt"][0] if len(row["prompt"]) == 1 else row["prompt"]
+                found[number, position] = row
+        return [dict(found[place]) for place in places]
+
+    @property
+    def schema(self) -> Any:
+        """pyarrow.Schema that all votes fit."""
+        return common_schema(self._rows.schemas)
+
+    def batches(self) -> Iterator[tuple[IntArray, Any]]:
+        """All votes in order as (ids, pyarrow.RecordBatch) in the form of the schema, mapped from disk."""
+        row = first = 0
+        for batch in self._rows.batches():
+            row += len(batch)
+            if self._kept is None:
+                yield np.arange(row - len(batch), row), batch
+                continue
+            last = int(np.searchsorted(self._kept, row))
+            yield np.arange(first, last), batch.take(self._kept[first:last] - (row - len(batch)))
+            first = last
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns that `rows` and `column` give."""
+        return list(dict.fromkeys(name for schema in self._rows.schemas for name in schema.names))
+
+    def column(self, name: str) -> Any:
+        """One column of all votes as a NumPy array, in memory.
+
+        Raises:
+            VoteError: there is no such column.
+        """
+        import pyarrow as pa
+
+        if name not in self.columns:
+            raise VoteError(f"{self.name}: no column {name!r}; columns: {', '.join(self.columns)}")
+        kind = common_type([schema.field(name).type for schema in self._rows.schemas if name in schema.names])
+        parts = [
+            as_type(batch.column(name), kind) if name in batch.schema.names else pa.nulls(len(batch), kind)
+            for batch in self._rows.batches()
+        ]
+        values = pa.chunked_array(parts, kind).to_numpy()
+        return values if self._kept is None else values[self._kept]

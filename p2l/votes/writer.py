@@ -1,0 +1,120 @@
+"""Write votes in the format that a file's ending names: whole or not at all, a batch at a time.
+
+In CSV, which has no lists, a prompt is the JSON text of its turns, and other lists and objects are JSON text too; an
+empty field is null. JSON lines hold null for NaN.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from p2l.command import atomic_path
+from p2l.votes.sources import file_kind
+from p2l.votes.spool import as_type
+
+__all__ = ["open_writer", "write_votes"]
+
+Write = Callable[[Any], None]
+
+
+def write_votes(batches: Iterable[Any], schema: Any, path: str | Path) -> int:
+    """Write Arrow batches to `path`; returns the number of rows.
+
+    Raises:
+        VoteError: the ending of `path` names no format.
+        InputError: the file cannot be written.
+    """
+    count = 0
+    with open_writer(schema, path) as write:
+        for batch in batches:
+            write(batch)
+            count += len(batch)
+    return count
+
+
+@contextlib.contextmanager
+def open_writer(schema: Any, path: str | Path) -> Iterator[Write]:
+    """A function that appends batches to `path`, each brought to `schema` first; see `write_votes`."""
+    kind = file_kind(path)
+    with atomic_path(path) as temporary, _WRITERS[kind](schema, temporary) as write:
+        yield lambda batch: write(_conform(batch, schema)) if len(batch) else None
+
+
+def _conform(batch: Any, schema: Any) -> Any:
+    names = batch.schema.names
+    arrays = [
+        as_type(batch.column(field.name), field.type) if field.name in names else pa.nulls(len(batch), field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+@contextlib.contextmanager
+def _parquet(schema: Any, path: Path) -> Iterator[Write]:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+        yield writer.write_batch
+
+
+@contextlib.contextmanager
+def _jsonl(_: Any, path: Path, *, compress: bool = False) -> Iterator[Write]:
+    with contextlib.ExitStack() as stack:
+        file: Any = stack.enter_context(path.open("wb"))
+        if compress:
+            # Neither name nor time inside, so that the same votes give the same bytes.
+            file = stack.enter_context(gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0))
+        yield lambda batch: file.writelines(_lines(batch))
+
+
+def _lines(batch: Any) -> Iterator[bytes]:
+    arrays = [_no_nan(column) for column in batch.columns]
+    for row in pa.RecordBatch.from_arrays(arrays, names=batch.schema.names).to_pylist():
+        yield json.dumps(row, ensure_ascii=False, default=str).encode() + b"\n"
+
+
+def _no_nan(column: Any) -> Any:
+    if not pa.types.is_floating(column.type):
+        return column
+    return pc.if_else(pc.is_finite(column), column, None)
+
+
+@contextlib.contextmanager
+def _csv(schema: Any, path: Path) -> Iterator[Write]:
+    import pyarrow.csv as pc_csv
+
+    fields = [(field.name, pa.string() if _needs_text(field.type) else field.type) for field in schema]
+    with pc_csv.CSVWriter(path, pa.schema(fields)) as writer:
+        yield lambda batch: writer.write_batch(_flat(batch, pa.schema(fields)))
+
+
+def _needs_text(kind: Any) -> bool:
+    return not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
+
+
+def _flat(batch: Any, schema: Any) -> Any:
+    arrays = [_text(column) if _needs_text(column.type) else column for column in batch.columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _text(column: Any) -> Any:
+    if pa.types.is_nested(column.type):
+        dump = json.JSONEncoder(ensure_ascii=False, default=str).encode
+        return pa.array([None if value is None else dump(value) for value in column.to_pylist()], pa.string())
+    return column.cast(pa.string())
+
+
+_WRITERS: dict[str, Callable[[Any, Path], contextlib.AbstractContextManager[Write]]] = {
+    ".parquet": _parquet,
+    ".jsonl": _jsonl,
+    ".jsonl.gz": lambda schema, path: _jsonl(schema, path, compress=True),
+    ".csv": _csv,
+}
