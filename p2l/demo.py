@@ -46,7 +46,7 @@ COMMON = {
 P2L_RUN = {"pretrain_model_name": "backbone", "model_type": "qwen2", "learning_rate": 2e-3, "warmup_steps": 35}
 P2L_RUN |= {"batch_size": 128, "num_train_epochs": 3, "weight_decay": 0.01}
 TFIDF_RUN = {"pretrain_model_name": "tfidf", "model_type": "tfidf", "learning_rate": 1e-2, "warmup_steps": 0}
-TFIDF_RUN |= {"batch_size": 512, "num_train_epochs": 3}
+TFIDF_RUN |= {"batch_size": 256, "num_train_epochs": 6}
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -134,7 +134,9 @@ def _report(folder: Path) -> None:
     held: Held = held_out(folder)
     print("\n4. How well does each forecast the 6,000 held-out votes? (loss in nats per vote, lower is better)\n")
     print(loss_table(held))
-    print("\n5. Leaderboards of three kinds of prompt. The last two differ only in the order of their words.")
+    print(
+        "\n5. Leaderboards of three kinds of prompt: what is true, and what the model says. Higher scores win more often."
+    )
     for text in leaderboards(held):
         print(f"\n{text}")
 

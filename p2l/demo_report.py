@@ -16,7 +16,7 @@ from p2l.baselines import Forecast, Labels, marginal, per_category
 from p2l.inference import P2L
 from p2l.leaderboard.board import to_score
 from p2l.likelihood import get, vote_losses
-from p2l.simulate import Arena, load_arena
+from p2l.simulate import Arena, Examples, load_arena
 from p2l.votes import VoteStore, open_votes
 
 __all__ = ["Held", "held_out", "leaderboards", "loss_table"]
@@ -73,21 +73,24 @@ def loss_table(held: Held) -> str:
 
 
 def leaderboards(held: Held) -> Iterator[str]:
-    """True beside predicted leaderboards for three kinds of prompt; the last two share every word."""
-    first, second, third = held.arena.topics[:3]
-    for kind in (first, f"{second} into {third}", f"{third} into {second}"):
-        yield _leaderboard(held, kind)
+    """True beside predicted leaderboards for three kinds of prompt; the last two have the very same words."""
+    arena = held.arena
+    first, second, third = arena.topics[:3]
+    yield _leaderboard(held, f"prompts about {first}", arena.example_prompts(first, EXAMPLES))
+    there, back = arena.mirrored_prompts(second, third, EXAMPLES)
+    yield _leaderboard(held, f"{second} into {third}", there)
+    yield _leaderboard(held, f"{third} into {second}: the same words in another order", back)
 
 
-def _leaderboard(held: Held, kind: str) -> str:
-    examples = held.arena.example_prompts(kind, EXAMPLES)
+def _leaderboard(held: Held, title: str, examples: Examples) -> str:
     true = examples.truth.coefs.mean(axis=0)
     predicted = held.model.predict(examples.prompts).coefs.mean(axis=0).astype(np.float64)
     agreement = float(np.corrcoef(_ranks(true), _ranks(predicted))[0, 1])
     names, true_order, order = held.arena.model_list, np.argsort(-true), np.argsort(-predicted)
     width = max(len(name) for name in names)
     lines = [
-        f"{kind.upper()}, as in: {' / '.join(examples.prompts[0])}",
+        title.upper(),
+        f"  for example: {' / '.join(examples.prompts[0])}",
         f"  {'':4}{'truth':<{width}} score     {'P2L':<{width}} score",
     ]
     for place, (real, said) in enumerate(zip(true_order[:5], order[:5], strict=True), start=1):

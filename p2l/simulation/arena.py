@@ -194,6 +194,27 @@ class Arena:
         texts = render(prompts, self.source.vocabulary, rng).to_pylist()
         return Examples(texts, self._truth(self.models.prompt_effect(prompts, day)))
 
+    def mirrored_prompts(self, first: str, second: str, n: int, seed: int = 0) -> tuple[Examples, Examples]:
+        """Prompts of the kind "first into second", and the same words with the clauses exchanged: "second into first".
+
+        Raises:
+            ConfigError: a text names no topic of this arena.
+        """
+        kind, mirrored = (self._parse_kind(text) for text in (f"{first} into {second}", f"{second} into {first}"))
+        day = np.full(n, self.config.days)
+
+        def generator() -> np.random.Generator:
+            return np.random.default_rng([self.config.seed, _EXAMPLES, seed])
+
+        pair = []
+        for about in (kind, mirrored):
+            rng = generator()
+            prompts = example_batch(kind, day, rng)
+            texts = render(prompts, self.source.vocabulary, rng, exchange=about is mirrored).to_pylist()
+            effect = self.models.prompt_effect(example_batch(about, day, generator()), day)
+            pair.append(Examples(texts, self._truth(effect)))
+        return pair[0], pair[1]
+
     def bag_probs(self, chunk: VoteChunk) -> FloatArray:
         """(n, 4) probability of each outcome given the multiset of the prompt's words: the best a bag of words can do.
 

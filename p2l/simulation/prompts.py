@@ -195,9 +195,12 @@ def topic_weights(prompts: PromptBatch, topics: int) -> tuple[FloatArray, FloatA
     return decides * decisive + weight * other, (decides + weight) / 2 * (decisive + other)
 
 
-def render(prompts: PromptBatch, vocabulary: Vocabulary, rng: np.random.Generator) -> pa.ListArray:
+def render(
+    prompts: PromptBatch, vocabulary: Vocabulary, rng: np.random.Generator, *, exchange: bool = False
+) -> pa.ListArray:
     """Choose the words: a list of user turns per prompt.
 
+    With `exchange` the two clauses of each prompt change places, all but the words that open them.
     Words are joined by pyarrow in one go per batch: a million prompts take seconds.
     """
     import pyarrow as pa
@@ -207,6 +210,8 @@ def render(prompts: PromptBatch, vocabulary: Vocabulary, rng: np.random.Generato
         [_clause(prompts, s, vocabulary, rng) for s in (0, 1)], axis=1
     )  # (n, S, W), -1 where there is none
     words[prompts.clauses == 1, 1] = -1
+    if exchange:
+        words[:, :, 1:] = words[:, ::-1, 1:].copy()
     present = words >= 0
     ids = words + prompts.language[:, None, None] * vocabulary.words_per_language
     sizes = present.sum(axis=2)

@@ -383,3 +383,15 @@ def test_an_unknown_ending_or_an_unreadable_truth_is_refused(tmp_path: Path) -> 
         main(["--output", str(tmp_path / "votes.xlsx")])
     with pytest.raises(ConfigError, match="describes no arena"):
         load_arena(tmp_path)
+
+
+def test_mirrored_prompts_have_the_same_words_and_another_truth() -> None:
+    arena = simulate(SimulationConfig(votes=10, models=6, topics=4, languages=1, effect=1.5))
+    there, back = arena.mirrored_prompts(arena.topics[0], arena.topics[1], 20)
+    words = [[sorted(" ".join(turns).split()) for turns in examples.prompts] for examples in (there, back)]
+    assert words[0] == words[1]
+    assert there.prompts != back.prompts
+    np.testing.assert_allclose(
+        back.truth.coefs, arena.example_prompts(f"{arena.topics[1]} into {arena.topics[0]}", 20).truth.coefs
+    )
+    assert np.abs(there.truth.coefs - back.truth.coefs).max() > 0.5
