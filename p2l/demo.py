@@ -98,10 +98,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     _simulate(shell, flags.votes)
     _train(shell)
     _report(folder)
-    print(
-        f"\nThat took {(time.monotonic() - started) / 60:.1f} minutes. With votes of your own (p2l votes --help tells"
-    )
-    print("their format), start at step 2: p2l init or a pretrained backbone, then p2l train.")
+    print(f"\nThat took {(time.monotonic() - started) / 60:.1f} minutes. Ask the model about a prompt of yours:")
+    print(f"  $ p2l leaderboard --model {os.path.relpath(folder)}/models/p2l 'describe a new database script'")
+    print("With votes of your own (docs/votes.md tells their format), start at step 2.")
 
 
 def _simulate(shell: Shell, votes: int) -> None:
@@ -132,11 +131,11 @@ def _report(folder: Path) -> None:
     from p2l.demo_report import held_out, leaderboards, loss_table
 
     held: Held = held_out(folder)
-    print("\n4. How well does each forecast the 6,000 held-out votes? (loss in nats per vote, lower is better)\n")
-    print(loss_table(held))
     print(
-        "\n5. Leaderboards of three kinds of prompt: what is true, and what the model says. Higher scores win more often."
+        f"\n4. How well is each of {VALIDATION:,} held-out votes forecast? (loss in nats per vote, lower is better)\n"
     )
+    print(loss_table(held))
+    print("\n5. Leaderboards of three kinds of prompt: what is true, and what the model says (higher wins more often).")
     for text in leaderboards(held):
         print(f"\n{text}")
 
