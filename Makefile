@@ -1,6 +1,7 @@
 # Every target sets itself up: a fresh clone needs Python >= 3.10, a C++ compiler and a package index.
 PYTHON ?= python3
 VENV ?= .venv
+BENCH ?= .venv-bench
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
@@ -30,10 +31,15 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-bench: $(READY)
-	$(BIN)/python -m pip install --quiet --requirement benchmarks/requirements.txt
-	$(BIN)/python -m benchmarks.leaderboards
-	$(BIN)/python -m benchmarks.simulate
+# What the benchmarks compare with pins versions of its own, so it gets an environment of its own.
+$(BENCH)/.ready: pyproject.toml benchmarks/requirements.txt
+	$(PYTHON) -m venv $(BENCH)
+	$(BENCH)/bin/python -m pip install --quiet --editable . --requirement benchmarks/requirements.txt
+	touch $(BENCH)/.ready
+
+bench: $(BENCH)/.ready
+	$(BENCH)/bin/python -m benchmarks.leaderboards
+	$(BENCH)/bin/python -m benchmarks.simulate
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(BENCH) .pytest_cache .mypy_cache .ruff_cache
