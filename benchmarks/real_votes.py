@@ -79,7 +79,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(compare(folder, _trained(folder)))
     print("\nHuman votes of arena140k: one leaderboard for prompts tagged math, one for the others")
     arena = (flags.data / "arena140k_votes.parquet").resolve()
-    _command(folder, "leaderboard", "--votes", arena, "--likelihood", "grk", "--by", "math", "--top", 10, show=True)
+    by_tag = ["--by", "tag_math", "--drop-bad", "--top", 10]
+    _command(folder, "leaderboard", "--votes", arena, "--likelihood", LIKELIHOOD, *by_tag, show=True)
 
 
 def votes_from_scores(scores: pd.DataFrame, per_prompt: int, rng: np.random.Generator) -> pd.DataFrame:

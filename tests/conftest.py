@@ -9,9 +9,14 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parent.parent
 MODELS = ("ant", "bee", "cat", "dog")
+
+# The same examples on every machine, and no clock: a slow machine is no failure.
+settings.register_profile("repeatable", deadline=None, derandomize=True)
+settings.load_profile("repeatable")
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
