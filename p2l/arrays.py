@@ -51,11 +51,12 @@ def widen(torch: Any, tensors: list[Any]) -> tuple[list[Any], Any]:
     """The tensors in float64, and the type that they had together.
 
     Where parts of a gradient cancel, what is left of them in float32 is noise or zero, though float32 could hold the
-    sum. These are a few numbers per vote, so the width costs nothing; devices without float64 keep their own.
+    sum. These are a few numbers per vote, so the width costs nothing, on GPUs with slow float64 neither. CPUs and CUDA
+    are sure to have float64; on other devices (Apple's and some of Intel's lack it) tensors keep their own width.
     """
     given = [tensor for tensor in tensors if tensor is not None]
     dtype = torch.float64 if any(tensor.dtype == torch.float64 for tensor in given) else torch.float32
-    if given[0].device.type == "mps":
+    if given[0].device.type not in ("cpu", "cuda"):
         return tensors, dtype
     return [None if tensor is None else tensor.double() for tensor in tensors], dtype
 

@@ -21,7 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from p2l.checkpoint import read_json, weight_files
+from p2l import tfidf
+from p2l.checkpoint import check_finite, read_object, weight_shapes
 from p2l.command import nearest
 from p2l.errors import CheckpointError, ConfigError
 
@@ -58,10 +59,8 @@ def get(name: str) -> Backbone:
     Raises:
         ConfigError: no such backbone.
     """
-    if name == "tfidf":
-        import p2l.tfidf  # noqa: F401 (registers itself)
     if name not in BACKBONES:
-        known = ", ".join(sorted({*BACKBONES, "tfidf"}))
+        known = ", ".join(sorted(BACKBONES))
         raise ConfigError(f"model_type {name!r} is unknown{nearest(name, BACKBONES)}; use one of {known}")
     return BACKBONES[name]
 
@@ -70,23 +69,17 @@ def transformer(name: str, *, learned_positions: bool = False, **options: Any) -
     """The backbone of a transformers text model; `options` go to its constructor."""
 
     def pretrained(folder: Path, dtype: torch.dtype) -> nn.Module:
-        from transformers import AutoModel
-
-        weight_files(folder)
-        with _quiet():
-            report: dict[str, Any]
-            model: nn.Module
-            model, report = AutoModel.from_pretrained(
-                str(folder),
-                config=_config(folder, name),
-                use_safetensors=True,
-                trust_remote_code=False,
-                output_loading_info=True,
-                **_dtype_option(dtype),
-                **options,
-            )
-        if missing := sorted(report["missing_keys"]):
+        weight_shapes(folder)  # says clearly what is wrong with the files
+        config = _config(folder, name)
+        try:
+            with _quiet():
+                model, missing = _load(folder, config, dtype, options)
+        except (OSError, RuntimeError, ValueError, KeyError) as error:
+            reason = " ".join(str(error).split())[:300]
+            raise CheckpointError(f"{folder}: no {name} model can be loaded from it: {reason}") from error
+        if missing:
             raise CheckpointError(f"{folder}: its weights are not those of a {name} model: {missing[0]} is missing")
+        check_finite(folder, model.state_dict())
         return model
 
     def empty(folder: Path, dtype: torch.dtype) -> nn.Module:
@@ -140,6 +133,22 @@ def _transformers_no_init() -> Any:
         return importlib.import_module("transformers.modeling_utils").no_init_weights
 
 
+def _load(folder: Path, config: Any, dtype: torch.dtype, options: Mapping[str, Any]) -> tuple[nn.Module, list[str]]:
+    """A pretrained model, and the names of the weights that its folder lacks."""
+    from transformers import AutoModel
+
+    model, report = AutoModel.from_pretrained(
+        str(folder),
+        config=config,
+        use_safetensors=True,
+        trust_remote_code=False,
+        output_loading_info=True,
+        **_dtype_option(dtype),
+        **options,
+    )
+    return model, sorted(report["missing_keys"])
+
+
 def _state_at_cls(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
     """Hidden states (B, D) at the last token of each prompt, which is the CLS."""
     mask = batch["attention_mask"]
@@ -152,13 +161,14 @@ def _state_at_cls(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
 def _config(folder: Path, name: str) -> Any:
     from transformers import AutoConfig
 
-    found = read_json(folder / "config.json").get("model_type")
+    found = read_object(folder / "config.json").get("model_type")
     if found != name:
         raise CheckpointError(f"{folder}: config.json says model_type {found!r}, asked for {name!r}")
     try:
         config = AutoConfig.from_pretrained(str(folder), trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
-        raise CheckpointError(f"{folder}: config.json cannot be used: {error}") from error
+    except Exception as error:  # transformers validates with several libraries, each with errors of its own
+        reason = " ".join(str(error).split())[:300]
+        raise CheckpointError(f"{folder}: config.json cannot be used: {reason}; copy it again") from error
     config.use_cache = False
     return config
 
@@ -191,3 +201,4 @@ def _quiet() -> Iterator[None]:
 for _name in ("qwen2", "qwen3", "llama", "modernbert"):
     register(transformer(_name))
 register(transformer("bert", learned_positions=True, add_pooling_layer=False))
+register(Backbone("tfidf", tfidf.pretrained, tfidf.empty, tfidf.encode))

@@ -6,6 +6,7 @@ Only safetensors is read or written: a pickled file can run code when it is open
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,10 +21,13 @@ __all__ = [
     "INDEX_FILE",
     "MODEL_LIST_FILE",
     "WEIGHTS_FILE",
+    "check_finite",
+    "check_shapes",
     "load_weights",
     "local_folder",
     "read_json",
     "read_model_list",
+    "read_object",
     "save_weights",
     "weight_files",
     "weight_shapes",
@@ -69,8 +73,22 @@ def read_json(file: Path, *, missing: Any = None) -> Any:
         if missing is not None:
             return missing
         raise CheckpointError(f"{file}: no such file; the folder is not a complete model") from error
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{file}: cannot be read as JSON: {error}") from error
+    except OSError as error:
+        raise CheckpointError(f"{file}: cannot be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{file}: cannot be read as JSON: {error}; copy it again") from error
+
+
+def read_object(file: Path, *, missing: Any = None) -> dict[str, Any]:
+    """The JSON object in a file, or `missing` when there is no such file.
+
+    Raises:
+        CheckpointError: as `read_json`, or the file holds something else than an object.
+    """
+    content = read_json(file, missing=missing)
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{file}: must be a JSON object, not {type(content).__name__}; copy it again")
+    return content
 
 
 def write_json(file: Path, content: Any) -> None:
@@ -86,8 +104,8 @@ def read_model_list(folder: Path) -> list[str]:
     """
     file = folder / MODEL_LIST_FILE
     names = read_json(file)
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise CheckpointError(f"{file}: must be a JSON list of model names")
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
+        raise CheckpointError(f"{file}: must be a JSON list of model names, one for each coefficient")
     if len(set(names)) != len(names):
         twice = next(name for number, name in enumerate(names) if name in names[:number])
         raise CheckpointError(f"{file}: names {twice!r} twice; every model has one coefficient")
@@ -105,7 +123,7 @@ def weight_files(folder: Path) -> list[Path]:
         return [folder / WEIGHTS_FILE]
     if not index.is_file():
         raise CheckpointError(f"{folder}: {_why_no_weights(folder)}")
-    shards = sorted({folder / name for name in read_json(index).get("weight_map", {}).values()})
+    shards = sorted({folder / name for name in _weight_map(index).values()})
     for shard in shards:
         if not shard.is_file():
             raise CheckpointError(f"{shard}: no such file, but {INDEX_FILE} names it; copy the folder again")
@@ -115,9 +133,14 @@ def weight_files(folder: Path) -> list[Path]:
 def weight_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     """Names and shapes of all weights of a folder, read from the files' headers alone."""
     shapes: dict[str, tuple[int, ...]] = {}
-    for _, handle in _open_all(weight_files(folder)):
+    files = weight_files(folder)
+    for _, handle in _open_all(files):
         for name in handle.keys():  # noqa: SIM118 (a safetensors handle is no mapping)
             shapes[name] = tuple(handle.get_slice(name).get_shape())
+    promised = _weight_map(folder / INDEX_FILE) if files != [folder / WEIGHTS_FILE] else {}
+    for name, shard in promised.items():
+        if name not in shapes:
+            raise CheckpointError(f"{folder / shard}: lacks {name}, which {INDEX_FILE} promises; copy the folder again")
     return shapes
 
 
@@ -125,7 +148,7 @@ def load_weights(module: nn.Module, folder: Path) -> None:
     """Copy a folder's weights into `module`, tensor by tensor, cast to the dtype that the module has.
 
     Raises:
-        CheckpointError: a weight is missing, unknown or of another shape, or a file is damaged.
+        CheckpointError: a weight is missing, unknown, of another shape or no finite number, or a file is damaged.
     """
     import torch
 
@@ -136,6 +159,7 @@ def load_weights(module: nn.Module, folder: Path) -> None:
             for name in handle.keys():  # noqa: SIM118
                 if name in targets:
                     targets[name].copy_(handle.get_tensor(name))
+    check_finite(folder, targets)
 
 
 def check_shapes(folder: Path, found: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]]) -> None:
@@ -145,6 +169,18 @@ def check_shapes(folder: Path, found: Mapping[str, tuple[int, ...]], wanted: Map
     for name, shape in wanted.items():
         if found[name] != shape:
             raise CheckpointError(f"{folder}: {name} has shape {found[name]}, config.json and flags ask for {shape}")
+
+
+def check_finite(folder: Path, weights: Mapping[str, Tensor]) -> None:
+    """Raise a CheckpointError if a weight is infinite or no number: every coefficient would be too."""
+    for name, tensor in weights.items():
+        if tensor.is_floating_point() and not _is_finite(tensor):
+            raise CheckpointError(f"{folder}: {name} holds values that are no finite numbers; copy or train it again")
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    # The sum alone nearly always tells, and makes no other tensor of that size.
+    return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
 
 
 def save_weights(state_dict: Mapping[str, Tensor], folder: Path, *, max_shard_size: str = "5GB") -> None:
@@ -159,8 +195,25 @@ def save_weights(state_dict: Mapping[str, Tensor], folder: Path, *, max_shard_si
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state_dict.items()}
     try:
         save_torch_state_dict(tensors, folder, max_shard_size=max_shard_size, metadata={"format": "pt"})
+        _follow_umask(weight_files(folder))
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{folder}: weights cannot be written: {error}") from error
+
+
+def _follow_umask(files: Iterable[Path]) -> None:
+    """Give files the mode of any new file; safetensors makes them readable by their owner alone."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    for file in files:
+        file.chmod(0o666 & ~mask)
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    """Names of weights and the shards that hold them."""
+    found = read_object(index).get("weight_map")
+    if not isinstance(found, dict) or not found or not all(isinstance(shard, str) for shard in found.values()):
+        raise CheckpointError(f"{index}: has no weight_map from weights to files; copy it again")
+    return found
 
 
 def _refuse(folder: Path, fault: str, names: Sequence[str]) -> None:
@@ -176,6 +229,8 @@ def _open_all(paths: Iterable[Path]) -> Iterator[tuple[Path, Any]]:
         try:
             with safe_open(path, "pt") as handle:
                 yield path, handle
+        except PermissionError as error:
+            raise CheckpointError(f"{path}: cannot be read: {error.strerror}; change its mode or owner") from error
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{path}: damaged or cut short ({error}); copy it again") from error
 

@@ -197,9 +197,7 @@ def _eta_width(head_type: str, hidden: int, options: dict[str, Any]) -> int | No
     for key, value in given.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ConfigError(f"head_config {key} must be a whole number of at least 1, not {value!r}")
-    if "eta_downsize" in given:
-        return _downsized(hidden, int(given["eta_downsize"]))
-    width = int(given.get("eta_dim", 1))
+    width = _downsized(hidden, given["eta_downsize"]) if "eta_downsize" in given else given.get("eta_dim", 1)
     return width if width > 1 else None
 
 

@@ -11,10 +11,10 @@ Shapes: n prompts, M models.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from torch import Tensor
 from p2l import backbones
 from p2l.batching import collate, plan_batches, to_device
 from p2l.checkpoint import local_folder
+from p2l.encoding import Encoding, check_turns
 from p2l.errors import CheckpointError, InputError
 from p2l.leaderboard.field import win_rates
 from p2l.model import P2LModel, P2LOutput
@@ -38,6 +39,8 @@ __all__ = ["P2L", "Prediction", "Prompt", "choose_device"]
 
 Prompt: TypeAlias = "str | Sequence[str]"
 """One prompt: its text, or the user's turns in order."""
+
+_PROMPTS_AT_ONCE = 1024  # encoded, sorted by length and forgotten again: memory does not grow with the prompts
 
 Floats = npt.NDArray[np.float32]
 
@@ -127,22 +130,35 @@ class P2L:
             max_batch_tokens: most tokens, padding included, per forward pass (a longer prompt goes alone).
 
         Raises:
-            InputError: a prompt without turns.
+            InputError: a prompt that is no text and no list of texts, or has no turns; a batch of less than one.
         """
-        listed = [prompts] if isinstance(prompts, str) else prompts
-        encodings = self.tokenizer.encode([[prompt] if isinstance(prompt, str) else prompt for prompt in listed])
-        lengths = [len(encoding.ids) for encoding in encodings]
-        columns = _Columns(len(encodings), len(self.model_list))
-        for rows in plan_batches(lengths, max_tokens=max_batch_tokens, max_rows=batch_size):
-            batch = collate([encodings[row] for row in rows], self.tokenizer.pad_token_id)
-            with torch.inference_mode():
-                columns.put(rows, self.model(to_device(batch, self.device)))
+        if batch_size < 1 or max_batch_tokens < 1:
+            raise InputError(
+                f"batch_size and max_batch_tokens must be at least 1, not {min(batch_size, max_batch_tokens)}"
+            )
+        listed = _listed(prompts)
+        columns = _Columns(len(listed), len(self.model_list))
+        for start in range(0, len(listed), _PROMPTS_AT_ONCE):
+            encodings = self._encode(listed, start)
+            columns.truncated[start : start + len(encodings)] = [encoding.truncated for encoding in encodings]
+            lengths = [len(encoding.ids) for encoding in encodings]
+            for rows in plan_batches(lengths, max_tokens=max_batch_tokens, max_rows=batch_size):
+                batch = collate([encodings[row] for row in rows], self.tokenizer.pad_token_id)
+                with torch.inference_mode():
+                    columns.put([start + row for row in rows], self.model(to_device(batch, self.device)))
         return Prediction(
             columns.coefs,
             columns.eta if self.model.head.has_eta else None,
             columns.gamma if self.model.head.has_gamma else None,
-            np.array([encoding.truncated for encoding in encodings], dtype=np.bool_),
+            columns.truncated,
         )
+
+    def _encode(self, prompts: list[Any], start: int) -> list[Encoding]:
+        """The next encodings; an error names the place of a prompt among all of them."""
+        turns = [
+            check_turns(prompts[number], number) for number in range(start, min(start + _PROMPTS_AT_ONCE, len(prompts)))
+        ]
+        return self.tokenizer.encode(turns)
 
     def leaderboard(self, prompt: Prompt) -> pd.DataFrame:
         """The leaderboard of one prompt, best model first.
@@ -171,6 +187,14 @@ class P2L:
         return table
 
 
+def _listed(prompts: Any) -> list[Any]:
+    if isinstance(prompts, str):
+        return [prompts]
+    if not isinstance(prompts, Iterable) or isinstance(prompts, bytes | Mapping):
+        raise InputError(f"prompts must be a text or a list of prompts, not {type(prompts).__name__}")
+    return list(prompts)
+
+
 def choose_device(device: str | torch.device | None) -> torch.device:
     """A device that is there; None takes the GPU if there is one.
 
@@ -197,6 +221,7 @@ class _Columns:
         self.coefs = np.zeros((num_prompts, num_models), dtype=np.float32)
         self.eta = np.zeros(num_prompts, dtype=np.float32)
         self.gamma = np.zeros(num_prompts, dtype=np.float32)
+        self.truncated = np.zeros(num_prompts, dtype=np.bool_)
 
     def put(self, rows: list[int], output: P2LOutput) -> None:
         for target, values in ((self.coefs, output.coefs), (self.eta, output.eta), (self.gamma, output.gamma)):
@@ -209,5 +234,10 @@ def _fit_together(folder: Path, model: P2LModel, tokenizer: PromptTokenizer) -> 
     rows = model.num_embeddings
     if tokenizer.cls_token_id >= rows:
         raise CheckpointError(f"{folder}: the CLS token has id {tokenizer.cls_token_id}, the model only {rows} ids")
+    if tokenizer.vocab_size > rows:
+        raise CheckpointError(
+            f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens, the model only {rows}; "
+            "copy tokenizer and model from one folder"
+        )
     if backbones.get(model.record.model_type).learned_positions:
         tokenizer.max_length = min(tokenizer.max_length, model.max_positions)

@@ -10,7 +10,7 @@ Shapes: B prompts, M models, D hidden.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +23,8 @@ from p2l.checkpoint import (
     MODEL_LIST_FILE,
     load_weights,
     local_folder,
-    read_json,
     read_model_list,
+    read_object,
     save_weights,
     weight_shapes,
     write_json,
@@ -146,9 +146,22 @@ class P2LModel(nn.Module):
         typed = {"model_type": model_type, "head_type": head_type, "loss_type": loss_type}
         record = _read_record(folder, shapes, typed)
         _check_num_models(folder, shapes, len(model_list))
-        with backbones.no_init():
-            backbone = backbones.get(record.model_type).empty(folder, to_dtype(dtype))
-            head = _head(record, backbone, len(model_list)).to(to_dtype(dtype))
+        as_dtype = to_dtype(dtype)
+        try:
+            with backbones.no_init():
+                backbone = backbones.get(record.model_type).empty(folder, as_dtype)
+                head = _head(record, backbone, len(model_list)).to(as_dtype)
+        except (
+            ArithmeticError,
+            AttributeError,
+            ConfigError,
+            LookupError,
+            RuntimeError,
+            TypeError,
+            ValueError,
+        ) as error:
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise CheckpointError(f"{folder}: config.json describes no model: {reason}; copy it again") from error
         model = cls(backbone, head, model_list, record)
         load_weights(model, folder)
         return model.eval()
@@ -162,6 +175,7 @@ class P2LModel(nn.Module):
             losses = likelihood.vote_losses(self.likelihood, coefs, labels, eta, gamma)
             counted = likelihood.counted(self.likelihood, labels)
             if weights is not None:
+                weights = weights.to(losses)
                 losses, counted = losses * weights, counted * weights
             output["vote_losses"] = losses
             output["loss"] = losses.sum() / counted.sum().clamp_min(torch.finfo(torch.float32).tiny)
@@ -176,6 +190,17 @@ class P2LModel(nn.Module):
     def max_positions(self) -> int:
         """The positions that the backbone was made for; only learned positions make it a hard limit."""
         return int(self.model.config.max_position_embeddings)  # type: ignore[union-attr, arg-type]
+
+    def retrain(self, *, loss_type: str, max_length: int) -> None:
+        """Prepare trained weights for training with another loss of the same head, or at another length.
+
+        Raises:
+            ConfigError: the head does not go with the loss, or `max_length` is beyond the backbone's positions.
+        """
+        likelihood.check_pair(self.record.head_type, loss_type)
+        _check_positions(backbones.get(self.record.model_type), self.model, max_length)
+        self.likelihood = likelihood.get(loss_type)
+        self.record = replace(self.record, loss_type=self.likelihood.name, max_length=max_length)
 
     def freeze_transformer(self) -> None:
         """Train the head alone."""
@@ -248,13 +273,9 @@ def _head(record: P2LRecord, backbone: nn.Module, num_models: int) -> heads.BTHe
 
 def _read_record(folder: Path, shapes: Mapping[str, tuple[int, ...]], typed: Mapping[str, str | None]) -> P2LRecord:
     """The record of config.json, or one made from the weights; what was typed must agree with it."""
-    config = read_json(folder / "config.json")
+    config = read_object(folder / "config.json")
     kept = config.get("p2l")
-    if kept is None:
-        record = _infer_record(config, shapes, typed["loss_type"])
-    else:
-        fields = P2LRecord.__dataclass_fields__
-        record = P2LRecord(**{key: value for key, value in kept.items() if key in fields})
+    record = _infer_record(config, shapes, typed["loss_type"]) if kept is None else _parse_record(folder, kept)
     if typed["loss_type"] is not None:
         likelihood.check_pair(typed["head_type"] or record.head_type, typed["loss_type"])
         typed = {**typed, "loss_type": likelihood.get(typed["loss_type"]).name}
@@ -263,7 +284,17 @@ def _read_record(folder: Path, shapes: Mapping[str, tuple[int, ...]], typed: Map
             raise CheckpointError(
                 f"{folder}: {key} is {getattr(record, key)!r} in this checkpoint, not {value!r}; leave the flag out"
             )
-    likelihood.check_pair(record.head_type, record.loss_type)
+    return record
+
+
+def _parse_record(folder: Path, kept: Any) -> P2LRecord:
+    """The record of a folder written here."""
+    fields = P2LRecord.__dataclass_fields__
+    try:
+        record = P2LRecord(**{key: value for key, value in kept.items() if key in fields})
+        likelihood.check_pair(record.head_type, record.loss_type)
+    except (AttributeError, TypeError, ConfigError) as error:
+        raise CheckpointError(f"{folder / 'config.json'}: its record 'p2l' cannot be used: {error}") from error
     return record
 
 

@@ -29,16 +29,27 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from p2l.backbones import Backbone, register
-from p2l.checkpoint import load_weights, read_json, write_json
+from p2l.checkpoint import load_weights, read_object, write_json
+from p2l.encoding import DEFAULT_MAX_LENGTH, Encoding, PromptTokenizer, TokenizerOptions, check_turns, register, repair
 from p2l.errors import CheckpointError, InputError
-from p2l.tokenizer import Encoding, PromptTokenizer, check_turns, repair
 
-__all__ = ["TfidfBackbone", "TfidfConfig", "TfidfTokenizer", "fit_vocabulary", "split_words"]
+__all__ = [
+    "TfidfBackbone",
+    "TfidfConfig",
+    "TfidfTokenizer",
+    "empty",
+    "encode",
+    "fit_vocabulary",
+    "load",
+    "pretrained",
+    "read_config",
+    "split_words",
+]
 
 VOCABULARY_FILE = "tfidf.json"
 _NO_SPACES = (
@@ -88,7 +99,12 @@ class TfidfTokenizer(PromptTokenizer):
     pad_token_id = 0
 
     def __init__(
-        self, terms: Sequence[str], idf: Sequence[float], *, ngrams: tuple[int, int] = (1, 1), max_length: int = 8192
+        self,
+        terms: Sequence[str],
+        idf: Sequence[float] | npt.NDArray[np.float64],
+        *,
+        ngrams: tuple[int, int] = (1, 1),
+        max_length: int = DEFAULT_MAX_LENGTH,
     ) -> None:
         """Take a vocabulary: `idf` per term, in the order of the ids.
 
@@ -100,16 +116,6 @@ class TfidfTokenizer(PromptTokenizer):
         self._terms = list(terms)
         self._idf = np.asarray(idf, dtype=np.float64)
         self._ids = {term: number for number, term in enumerate(self._terms)}
-
-    @classmethod
-    def load(cls, folder: Path, *, max_length: int) -> TfidfTokenizer:
-        """Read what `save_pretrained` wrote."""
-        kept = read_json(folder / VOCABULARY_FILE)
-        try:
-            low, high = kept["ngrams"]
-            return cls(kept["terms"], kept["idf"], ngrams=(low, high), max_length=max_length)
-        except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(f"{folder / VOCABULARY_FILE}: is no TF-IDF vocabulary: {error!r}") from error
 
     def encode(self, prompts: Sequence[Sequence[str]]) -> list[Encoding]:
         """See `PromptTokenizer.encode`; values are the weights w_f, of Euclidean norm one (or no features at all)."""
@@ -131,6 +137,20 @@ class TfidfTokenizer(PromptTokenizer):
         values = (1 + np.log(np.fromiter(counts.values(), dtype=np.float64, count=len(counts)))) * self._idf[ids]
         norm = math.sqrt(float(values @ values)) or 1.0
         return Encoding(ids, (values / norm).astype(np.float32), truncated)
+
+
+@register("tfidf")
+def load(folder: Path, options: TokenizerOptions) -> TfidfTokenizer:
+    """Read what `TfidfTokenizer.save_pretrained` wrote; templates and special tokens mean nothing to it."""
+    file = folder / VOCABULARY_FILE
+    kept = read_object(file)
+    try:
+        (low, high), terms, idf = kept["ngrams"], kept["terms"], np.asarray(kept["idf"], dtype=np.float64)
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{file}: is no TF-IDF vocabulary: {error!r}; copy the folder again") from error
+    if idf.shape != (len(terms),) or not np.isfinite(idf).all():
+        raise CheckpointError(f"{file}: needs one finite idf for each of its {len(terms)} terms; copy the folder again")
+    return TfidfTokenizer(terms, idf, ngrams=(low, high), max_length=options.max_length or DEFAULT_MAX_LENGTH)
 
 
 def split_words(text: str) -> list[str]:
@@ -191,27 +211,35 @@ def _without_rare(frequencies: Counter[str]) -> Counter[str]:
     return frequencies
 
 
-def _config(folder: Path) -> TfidfConfig:
-    content = read_json(folder / "config.json")
+def read_config(folder: Path) -> TfidfConfig:
+    """The backbone's part of a folder's config.json.
+
+    Raises:
+        CheckpointError: it is of another model type, or incomplete.
+    """
+    file = folder / "config.json"
+    content = read_object(file)
     if content.get("model_type") != "tfidf":
         raise CheckpointError(f"{folder}: config.json says model_type {content.get('model_type')!r}, asked for 'tfidf'")
+    if not isinstance(content.get("vocab_size"), int):
+        raise CheckpointError(f"{file}: has no vocab_size; copy the folder again")
     known = {key: content[key] for key in TfidfConfig.__dataclass_fields__ if key in content}
     return TfidfConfig(**known)
 
 
-def _empty(folder: Path, dtype: torch.dtype) -> nn.Module:
-    return TfidfBackbone(_config(folder), dtype)
+def empty(folder: Path, dtype: torch.dtype) -> TfidfBackbone:
+    """The backbone of a folder's config.json, at zero."""
+    return TfidfBackbone(read_config(folder), dtype)
 
 
-def _pretrained(folder: Path, dtype: torch.dtype) -> nn.Module:
-    backbone = _empty(folder, dtype)
+def pretrained(folder: Path, dtype: torch.dtype) -> TfidfBackbone:
+    """The backbone of a folder with its weights."""
+    backbone = empty(folder, dtype)
     load_weights(backbone, folder)
     return backbone
 
 
-def _encode(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+def encode(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+    """A collated batch -> hidden states (B, D)."""
     hidden: Tensor = model(batch["input_ids"], batch["values"], batch["offsets"])
     return hidden
-
-
-register(Backbone("tfidf", _pretrained, _empty, _encode))

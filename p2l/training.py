@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -100,18 +100,21 @@ def _load_parts(config: TrainConfig, start: _Start, dtype: torch.dtype) -> tuple
         weights or config.pretrain_model_name,
         chat_template=config.chat_template,
         max_length=config.max_length,
-        cls_token_if_none=config.cls_token_if_none,
-        pad_token_if_none=config.pad_token_if_none,
+        # A trained model has no rows for tokens that are new.
+        cls_token_if_none=None if weights else config.cls_token_if_none,
+        pad_token_if_none=None if weights else config.pad_token_if_none,
     )
-    kinds = {"model_type": config.model_type, "head_type": config.head_type, "loss_type": config.loss_type}
+    kinds = {"model_type": config.model_type, "head_type": config.head_type}
     if weights:
-        model = P2LModel.from_pretrained(weights, **kinds, dtype=dtype)
-        model.record = replace(model.record, max_length=tokenizer.max_length)
+        kept_loss = config.loss_type if start.resume else None
+        model = P2LModel.from_pretrained(weights, **kinds, loss_type=kept_loss, dtype=dtype)
+        model.retrain(loss_type=config.loss_type, max_length=tokenizer.max_length)
         return tokenizer, model, _open_train(config, model.model_list)
     votes = _open_train(config, None)
     model = P2LModel.create(
         config.pretrain_model_name,
         **kinds,
+        loss_type=config.loss_type,
         model_list=votes.model_list,
         tokenizer=tokenizer,
         init_type=config.init_type,

@@ -121,10 +121,11 @@ def test_weights_alone_start_a_new_run(command: Command, configure: Configure, t
     weights_alone = tmp_path / "published"
     shutil.copytree(first, weights_alone)
     some = write_votes(tmp_path / "some.jsonl", [row for row in vote_rows(60) if "dog" not in row.values()])
-    config = configure(proj_name="second", train_data_path=str(some))
+    config = configure(proj_name="second", train_data_path=str(some), loss_type="rk", pad_token_if_none="<|new|>")
     second = train(command, config, "--no-eval", "--checkpoint", weights_alone)
     assert second.name == "second"
     assert json.loads((second / "model_list.json").read_text()) == list(MODELS)
+    assert json.loads((second / "config.json").read_text())["p2l"]["loss_type"] == "rk"
 
 
 def test_a_full_disk_keeps_the_last_checkpoint(command: Command, configure: Configure) -> None:

@@ -41,10 +41,22 @@ def test_head_config_makes_a_two_layer_eta_head(options, width):
     assert head(torch.randn(2, 6)).eta.shape == (2,)
 
 
-def test_eta_dim_of_one_is_the_plain_head():
-    assert set(heads.build("rk", 6, 5, head_config={"eta_dim": 1}).state_dict()) == set(
-        heads.build("rk", 6, 5).state_dict()
-    )
+@pytest.mark.parametrize("options", [{"eta_dim": 1}, {"eta_downsize": 6}])
+def test_an_eta_width_of_one_is_the_plain_head(options):
+    names = [set(heads.build("rk", 6, 5, head_config=config).state_dict()) for config in (options, None)]
+    assert names[0] == names[1]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_every_parameter_of_every_head_learns(dtype):
+    torch.manual_seed(0)
+    for name in heads.HEADS:
+        config = None if name == "bt" else {"eta_dim": 3}
+        head = heads.build(name, 6, 5, downsize_factor=2, head_config=config).to(dtype)
+        out = head(torch.randn(4, 6).to(dtype))
+        assert {value.dtype for value in out if value is not None} == {torch.float32}
+        sum(value.square().sum() for value in out if value is not None).backward()
+        assert all(parameter.grad.abs().sum() > 0 for parameter in head.parameters())
 
 
 @pytest.mark.parametrize(

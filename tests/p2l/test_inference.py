@@ -62,6 +62,36 @@ def test_one_text_is_one_prompt_and_none_is_none(asked):
         asked.predict(["a", []])
 
 
+@pytest.mark.parametrize("wrong", [None, 3, b"ab", {"a": "b"}])
+def test_what_is_no_list_of_prompts_is_refused_in_one_line(asked, wrong):
+    with pytest.raises(InputError, match="prompts must be a text or a list of prompts"):
+        asked.predict(wrong)
+    with pytest.raises(InputError, match="prompt 0 is neither a text nor a list of turns"):
+        asked.predict([wrong])
+    with pytest.raises(InputError, match="prompt 0 is neither"):
+        asked.leaderboard(wrong)
+    with pytest.raises(InputError, match="must be at least 1, not 0"):
+        asked.predict(["a"], batch_size=0)
+
+
+def test_any_iterable_of_prompts_is_a_list(asked):
+    expected = asked.predict(["a", ["b", "c"]]).coefs
+    for prompts in (("a", ("b", "c")), iter(["a", ["b", "c"]]), np.array([["a"], ["b"]])[:, 0]):
+        np.testing.assert_allclose(asked.predict(prompts).coefs[0], expected[0], atol=1e-6)
+
+
+def test_many_prompts_are_taken_a_part_at_a_time(asked, monkeypatch):
+    prompts = [f"{number} long poems" * (number % 5) for number in range(23)]
+    whole = asked.predict(prompts)
+    monkeypatch.setattr("p2l.inference._PROMPTS_AT_ONCE", 4)
+    parts = asked.predict(prompts)
+    np.testing.assert_allclose(parts.coefs, whole.coefs, atol=1e-6)
+    np.testing.assert_allclose(parts.eta, whole.eta, atol=1e-6)
+    assert np.array_equal(parts.truncated, whole.truncated)
+    with pytest.raises(InputError, match="prompt 9 has no turns"):
+        asked.predict([*prompts[:9], []])
+
+
 def test_the_leaderboard_is_ranked_with_win_rates(asked):
     table = asked.leaderboard("what is 1 plus 2")
     said = asked.predict("what is 1 plus 2")
@@ -117,4 +147,9 @@ def test_a_tokenizer_that_is_larger_than_the_model_is_refused(folder, tmp_path):
     model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     with pytest.raises(CheckpointError, match="the CLS token has id"):
+        P2L.from_pretrained(tmp_path)
+    tokenizer = PromptTokenizer.from_pretrained(folder)
+    tokenizer.tokenizer.add_tokens(["<other>"])  # a prompt that holds it would be looked up beyond the matrix
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(CheckpointError, match="the tokenizer has 271 tokens, the model only 270"):
         P2L.from_pretrained(tmp_path)

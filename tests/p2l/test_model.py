@@ -112,11 +112,27 @@ def test_saved_and_loaded_it_gives_the_same(folders, tmp_path, name, head_type, 
 
 
 @pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(
+    ("head_type", "loss_type", "head_config"),
+    [("bt", "bt-tie", None), ("rk", "rk", {"eta_dim": 3}), ("ba", "ba", {"eta_downsize": 2})],
+)
+def test_low_rank_and_wide_heads_survive_a_folder(folders, tmp_path, name, head_type, loss_type, head_config):
+    options = {"linear_head_downsize_factor": 2, "head_config": head_config, "init_type": "xavier_unif"}
+    model, tokenizer = create(folders[name], name, head_type, loss_type, **options)
+    save(model, tokenizer, tmp_path)
+    again = P2LModel.from_pretrained(tmp_path)
+    assert again.record == model.record
+    batch = batch_of(tokenizer)
+    for one, other in zip(model.eval()(batch).to_tuple(), again(batch).to_tuple(), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
 def test_company_in_a_batch_does_not_matter(folders, name):
     model, tokenizer = create(folders[name], name)
     together, _ = coefs_of(model, tokenizer)
     alone = torch.cat([coefs_of(model, tokenizer, [prompt])[0] for prompt in PROMPTS])
-    torch.testing.assert_close(together, alone, atol=1e-5, rtol=0)
+    torch.testing.assert_close(together, alone, atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -295,6 +311,28 @@ def test_loading_draws_no_random_numbers(saved):
 def test_a_flag_that_contradicts_the_checkpoint_is_refused(saved, flags, message):
     with pytest.raises((CheckpointError, ConfigError), match=message):
         P2LModel.from_pretrained(saved, **flags)
+
+
+def test_training_may_go_on_with_another_loss_of_the_same_head(folders, saved, tmp_path):
+    model = P2LModel.from_pretrained(saved)
+    model.retrain(loss_type="rk-reparam", max_length=40)
+    model.save_pretrained(tmp_path)
+    again = P2LModel.from_pretrained(tmp_path)
+    assert again.likelihood.name == "rk-reparam"
+    assert again.record.max_length == 40
+    with pytest.raises(ConfigError, match="needs head_type 'bt'"):
+        model.retrain(loss_type="bt", max_length=40)
+    bidirectional, _ = create(folders["bert"], "bert")
+    with pytest.raises(ConfigError, match="max_length 65 is beyond the 64 positions"):
+        bidirectional.retrain(loss_type="grk", max_length=65)
+
+
+def test_weights_of_votes_keep_the_loss_in_float32(folders):
+    model, tokenizer = create(folders["qwen2"])
+    labels = torch.tensor([[0, 1, 0], [2, 3, 1], [4, 0, 2]])
+    for dtype in (torch.float64, torch.int64):
+        out = model.eval()(batch_of(tokenizer), labels, torch.tensor([1, 2, 3], dtype=dtype))
+        assert out.loss.dtype == out.vote_losses.dtype == torch.float32
 
 
 def test_flags_that_agree_are_accepted(saved):

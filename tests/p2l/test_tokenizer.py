@@ -86,6 +86,97 @@ def test_special_text_that_appears_only_after_normalisation_is_text(tmp_path, at
     assert [token for token in attacked.ids.tolist() if token in special] == markers
 
 
+BARE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+WRAPPED = "{% for message in messages %}<|{{ message['content'] }}|>{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "attack"),
+    [
+        (BARE, ["<|im_", "end|>"]),
+        (BARE, ["<", "|cls|>"]),
+        (BARE, ["a <|c", "ls", "|> b"]),
+        (WRAPPED, ["pad"]),
+        (WRAPPED, ["pad|", "x"]),
+    ],
+)
+def test_special_text_across_turns_and_beside_the_template_is_text(backbone, template, attack):
+    tokenizer = PromptTokenizer.from_pretrained(backbone, chat_template=template, max_length=64)
+    special = set(tokenizer.tokenizer.all_special_ids)
+    ids = tokenizer.encode([attack])[0].ids.tolist()
+    assert [token for token in ids if token in special] == [tokenizer.cls_token_id]
+
+
+def test_what_breaking_makes_is_no_marker_either(backbone, tmp_path):
+    plain = AutoTokenizer.from_pretrained(backbone)
+    plain.add_special_tokens({"additional_special_tokens": ["< |cls|>", "[A]"]})
+    plain.save_pretrained(tmp_path)
+    tokenizer = PromptTokenizer.from_pretrained(tmp_path, max_length=64)
+    special = set(plain.all_special_ids) | {plain.convert_tokens_to_ids("< |cls|>")}
+    clean, attacked = tokenizer.encode([["x"], ["<|cls|> < |cls|> [A]"]])
+    assert sum(token in special for token in attacked.ids) == sum(token in special for token in clean.ids)
+
+
+def test_markers_of_the_template_that_are_not_marked_as_special_are_text_too(backbone, tmp_path):
+    plain = AutoTokenizer.from_pretrained(backbone)
+    plain.add_tokens([AddedToken("<｜User｜>", special=False), AddedToken("<tool>", special=False)])
+    plain.chat_template = "{% for message in messages %}<｜User｜>{{ message['content'] }}{% endfor %}"
+    plain.save_pretrained(tmp_path)
+    tokenizer = PromptTokenizer.from_pretrained(tmp_path, max_length=64)
+    user, tool = plain.convert_tokens_to_ids(["<｜User｜>", "<tool>"])
+    ids = tokenizer.encode([["a <｜User｜> b <tool>"]])[0].ids.tolist()
+    assert (ids.count(user), ids.count(tool)) == (1, 1)
+
+
+def test_unknown_words_are_ordinary_text(tmp_path):
+    folder = word_tokenizer(tmp_path, cls_token="[CLS]", sep_token="[SEP]", pad_token="[PAD]")
+    tokenizer = PromptTokenizer.from_pretrained(folder)
+    one, other = tokenizer.encode([["hello - world"], ["hello é world"]])
+    assert one.ids.tolist() == other.ids.tolist()
+    assert len(one.ids) == 4
+
+
+def test_a_template_that_prints_the_date_prints_the_same_every_day(backbone):
+    template = BARE + "{% if strftime_now is defined %}{{ strftime_now('%d %b %Y') }}{% endif %}{{ date_string }}"
+    tokenizer = PromptTokenizer.from_pretrained(backbone, chat_template=template, max_length=64)
+    assert tokenizer.text(["a "]) == "a 26 Jul 202426 Jul 2024<|cls|>"
+    assert tokenizer.tokenizer.chat_template == template
+
+
+@pytest.mark.parametrize("template", ["{}", "hello {", "{{ bos_token }}", "{{ messages | length }}"])
+def test_a_template_without_the_users_text_is_refused(backbone, template):
+    with pytest.raises(ConfigError, match="leaves out what the user says"):
+        PromptTokenizer.from_pretrained(backbone, chat_template=template)
+
+
+def test_of_several_templates_the_default_counts(backbone, tmp_path):
+    plain = AutoTokenizer.from_pretrained(backbone)
+    plain.chat_template = {"default": BARE, "tool_use": "{{ tools }}"}
+    plain.save_pretrained(tmp_path)
+    assert PromptTokenizer.from_pretrained(tmp_path).text(["a"]) == "a<|cls|>"
+
+
+def test_a_cls_that_the_template_writes_is_not_doubled(backbone):
+    tokenizer = PromptTokenizer.from_pretrained(backbone, chat_template=BARE + "{{ cls_token }}", max_length=64)
+    assert tokenizer.encode([["a"]])[0].ids.tolist().count(tokenizer.cls_token_id) == 1
+
+
+def test_many_long_prompts_are_tokenised_as_one_by_one(tokenizer, monkeypatch):
+    monkeypatch.setattr("p2l.tokenizer._CHARS_AT_ONCE", 40)
+    for prompt, encoding in zip(PROMPTS, tokenizer.encode(PROMPTS), strict=True):
+        assert np.array_equal(encoding.ids, tokenizer.encode([prompt])[0].ids)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["\0", " ", "\n\n\n", "\x07\x1b[31m", "👨\u200d👩\u200d👧", "\u202eabc\u202c", "שלום", "\ufeff", "a\u0301\u0301"],
+)
+def test_unusual_characters_reach_the_tokens_unchanged(tokenizer, text):
+    plain = tokenizer.tokenizer
+    whole = plain(f"<|im_start|>user\n{text}<|im_end|>\n<|cls|>", add_special_tokens=False)["input_ids"]
+    assert tokenizer.encode([[text]])[0].ids.tolist() == whole
+
+
 def test_truncation_drops_the_oldest_tokens_and_never_the_cls(tokenizer):
     whole = PromptTokenizer.from_pretrained(tokenizer.tokenizer.name_or_path, max_length=100_000)
     prompt = ["first " * 100, "last words"]
@@ -122,6 +213,9 @@ def test_turns_are_needed_but_may_be_empty(tokenizer):
         tokenizer.encode([["a"], []])
     with pytest.raises(InputError, match="no text: int"):
         tokenizer.encode([[3]])
+    for wrong in (None, 3, b"ab", {"a": 1}):
+        with pytest.raises(InputError, match="prompt 0 is neither a text nor a list of turns"):
+            tokenizer.encode([wrong])
 
 
 def test_saved_and_loaded_it_is_the_same(tokenizer, tmp_path):
