@@ -8,11 +8,12 @@ import difflib
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from p2l.errors import InputError, P2LError
+from p2l.errors import InputError, P2LError, PeerError
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -30,6 +31,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+_PATIENCE = 10.0  # seconds, more than the processes of a launch are apart
 
 
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
@@ -140,9 +142,11 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def _report(error: P2LError) -> None:
-    # The processes of one launch make the same mistake; one line is enough.
-    if os.environ.get("RANK", "0") == "0":
-        print(f"error: {error}", file=sys.stderr)
+    # The processes of one launch make the same mistake; one line is enough. If the first one makes it too, the launcher
+    # ends this one while it waits; if not, this one has to speak.
+    if os.environ.get("RANK", "0") != "0" or isinstance(error, PeerError):
+        time.sleep(_PATIENCE)
+    print(f"error: {error}", file=sys.stderr)
 
 
 def sync_tree(path: Path) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from p2l.command import nearest
 from p2l.errors import ConfigError
@@ -15,6 +15,18 @@ __all__ = ["OptimizerBlock", "TrainConfig", "load_config"]
 
 # Keys of `p2l.online_training.online_train`; named here so that the message can say where they belong.
 _ONLINE_KEYS = {"experience_replay"}
+
+
+def _no_truth_value(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("must be a number")
+    return value
+
+
+# pydantic takes `true` for 1.
+Whole = Annotated[int, BeforeValidator(_no_truth_value)]
+Number = Annotated[float, BeforeValidator(_no_truth_value)]
+_Beta = Annotated[Number, Field(ge=0, lt=1)]
 
 
 class OptimizerBlock(BaseModel):
@@ -29,7 +41,7 @@ class OptimizerBlock(BaseModel):
 class TrainConfig(BaseModel):
     """Everything that decides a training run, except the flags of the command."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
 
     # The run
     proj_name: str | None = None
@@ -39,7 +51,7 @@ class TrainConfig(BaseModel):
     """Hub repository for `--push-to-hf`; made private, must not exist."""
     wandb_entity: str | None = None
     """Log to Weights & Biases under this entity when the package is installed."""
-    seed: int = Field(default=42, ge=0)
+    seed: Whole = Field(default=42, ge=0, lt=2**63)
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
     # Votes
@@ -57,35 +69,35 @@ class TrainConfig(BaseModel):
     model_type: str
     head_type: str
     loss_type: str
-    linear_head_downsize_factor: int | None = Field(default=None, ge=1)
+    linear_head_downsize_factor: Whole | None = Field(default=None, ge=1)
     head_config: dict[str, Any] = Field(default_factory=dict)
     init_type: Literal["reset_params", "he_unif", "xavier_unif", "tiny_normal"] = "reset_params"
     train_head_only: bool = False
     chat_template: str | None = None
     cls_token_if_none: str = "<|cls|>"
     pad_token_if_none: str = "<|pad|>"
-    max_length: int = Field(ge=2)
+    max_length: Whole = Field(ge=2)
 
     # Optimisation
-    learning_rate: float | None = Field(default=None, gt=0)
-    adam_epsilon: float | None = Field(default=None, gt=0)
-    adam_betas: tuple[float, float] = (0.9, 0.999)
-    weight_decay: float = Field(default=0.0, ge=0)
+    learning_rate: Number | None = Field(default=None, gt=0)
+    adam_epsilon: Number | None = Field(default=None, gt=0)
+    adam_betas: tuple[_Beta, _Beta] = (0.9, 0.999)
+    weight_decay: Number = Field(default=0.0, ge=0)
     optimizer: OptimizerBlock | None = None
     """A DeepSpeed optimizer block; replaces learning_rate, adam_epsilon, adam_betas and weight_decay."""
     custom_scheduler: OptimizerBlock | None = None
     """A DeepSpeed scheduler block; replaces lr_schedule and warm-up."""
     lr_schedule: str = "constant"
     lr_schedule_params: dict[str, Any] = Field(default_factory=dict)
-    warmup_steps: int = Field(default=0, ge=0)
-    max_grad_norm: float | None = Field(default=None, ge=0)
+    warmup_steps: Whole = Field(default=0, ge=0)
+    max_grad_norm: Number | None = Field(default=None, ge=0)
     """Gradient clipping; the DeepSpeed file's value, else 1.0. 0 switches it off."""
-    num_train_epochs: int = Field(default=1, ge=1)
-    batch_size: int = Field(ge=1)
+    num_train_epochs: Whole = Field(default=1, ge=1)
+    batch_size: Whole = Field(ge=1)
     """Votes per micro-batch and device."""
-    gradient_accumulation_steps: int = Field(ge=1)
+    gradient_accumulation_steps: Whole = Field(ge=1)
     weighted_loss: bool = False
-    reweight_scale: float = Field(default=1.0, gt=0)
+    reweight_scale: Number = Field(default=1.0, gt=0)
 
     # Engine
     deepspeed_config_path: str
@@ -101,13 +113,21 @@ class TrainConfig(BaseModel):
             value if value is None else type(value)(Path(value).expanduser()) if str(value).startswith("~") else value
         )
 
+    @field_validator("proj_name")
+    @classmethod
+    def _name_of_a_folder(cls, value: str | None) -> str | None:
+        parts = Path(value or "run").parts
+        if Path(value or "run").is_absolute() or not parts or ".." in parts or "\0" in (value or ""):
+            raise ValueError("must be the name of a folder below output_dir")
+        return value
+
     @model_validator(mode="after")
     def _check_together(self) -> TrainConfig:
         if self.optimizer is None and (self.learning_rate is None or self.adam_epsilon is None):
             missing = "learning_rate" if self.learning_rate is None else "adam_epsilon"
             raise ValueError(f"{missing}: missing; give it, or an 'optimizer' block")
-        if self.optimizer is not None and self.learning_rate is not None:
-            raise ValueError("learning_rate: the 'optimizer' block has its own; remove one of the two")
+        if self.optimizer is not None and not _is_rate(self.optimizer.params.get("lr", 1e-3)):
+            raise ValueError(f"optimizer.params.lr: must be a positive number, got {self.optimizer.params['lr']!r}")
         if self.custom_scheduler is not None and (self.lr_schedule != "constant" or self.warmup_steps):
             raise ValueError("custom_scheduler: replaces lr_schedule and warmup_steps; remove one of the two")
         return self
@@ -115,9 +135,16 @@ class TrainConfig(BaseModel):
     @property
     def base_learning_rate(self) -> float:
         """The learning rate that schedules scale."""
-        if self.learning_rate is not None:
-            return self.learning_rate
-        return float(self.optimizer.params.get("lr", 1e-3)) if self.optimizer else 1e-3
+        if self.optimizer is not None:
+            return float(self.optimizer.params.get("lr", 1e-3))
+        assert self.learning_rate is not None
+        return self.learning_rate
+
+    @property
+    def replaced_keys(self) -> list[str]:
+        """Keys that were given although the `optimizer` block replaces them."""
+        own = ("learning_rate", "adam_epsilon", "adam_betas", "weight_decay")
+        return [key for key in own if key in self.model_fields_set] if self.optimizer is not None else []
 
     @property
     def run_name(self) -> str:
@@ -188,6 +215,10 @@ def _exponent_float() -> None:
 
 
 _exponent_float()
+
+
+def _is_rate(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < float("inf")
 
 
 def _first_problem(error: ValidationError) -> str:

@@ -10,14 +10,65 @@ import json
 from pathlib import Path
 from typing import Any
 
+from p2l.command import nearest
 from p2l.config import TrainConfig
 from p2l.errors import ConfigError
 
-__all__ = ["Precision", "find_deepspeed_file", "resolve_deepspeed"]
+__all__ = ["Precision", "find_deepspeed_file", "resolve_deepspeed", "set_total_steps"]
 
 Precision = str  # "float32" | "bfloat16"
 
 _AUTO = "auto"
+_TOTAL = "total_num_steps"
+# DeepSpeed ignores a top-level key that it does not know, and with it what the user meant.
+_BLOCKS = frozenset(
+    [
+        "activation_checkpointing",
+        "aio",
+        "autotuning",
+        "bf16",
+        "bfloat16",
+        "checkpoint",
+        "comet",
+        "comms_logger",
+        "compile",
+        "compression_training",
+        "csv_monitor",
+        "data_types",
+        "fp16",
+        "flops_profiler",
+        "nebula",
+        "optimizer",
+        "scheduler",
+        "tensorboard",
+        "timers",
+        "torch_autocast",
+        "wandb",
+        "zero_optimization",
+    ]
+)
+_VALUES = frozenset(
+    [
+        "communication_data_type",
+        "disable_allgather",
+        "disable_python_gc",
+        "dump_state",
+        "gradient_accumulation_steps",
+        "gradient_allreduce_op",
+        "gradient_clipping",
+        "gradient_predivide_factor",
+        "memory_breakdown",
+        "prescale_gradients",
+        "sparse_gradients",
+        "steps_per_print",
+        "train_batch_size",
+        "train_micro_batch_size_per_gpu",
+        "use_node_local_storage",
+        "wall_clock_breakdown",
+        "zero_allow_untested_optimizer",
+        "zero_force_ds_cpu_optimizer",
+    ]
+)
 
 
 def find_deepspeed_file(config: TrainConfig, config_path: str | Path) -> Path:
@@ -48,11 +99,12 @@ def resolve_deepspeed(
     Raises:
         ConfigError: the file is no JSON object, or contradicts the configuration.
     """
-    raw = _read_json(path)
+    raw = _checked(_read_json(path), path)
     batch = _batch_sizes(config, world_size)
     for key, value in batch.items():
         _agree(raw, key, value, path)
     precision = _precision(config, raw, path, default="bfloat16" if on_gpu and gpu_has_bfloat16 else "float32")
+    zero = _zero(raw, path, precision)
     resolved = {key: value for key, value in raw.items() if key not in {"fp16", "bf16", *batch}}
     resolved |= {
         "train_micro_batch_size_per_gpu": config.batch_size,
@@ -63,13 +115,24 @@ def resolve_deepspeed(
         "bf16": {"enabled": precision == "bfloat16"},
         "optimizer": _optimizer(config, raw, path, on_gpu=on_gpu),
         "steps_per_print": 10**9,
+        "zero_optimization": zero,
     }
-    resolved.pop("scheduler", None)
+    if precision == "bfloat16":
+        # DeepSpeed's own default adds micro-batches up in bfloat16, which loses the small ones.
+        resolved["data_types"] = {"grad_accum_dtype": "fp32", **raw.get("data_types", {})}
     if "scheduler" in raw or config.custom_scheduler:
-        resolved |= _scheduler(config, raw, path)
-    resolved["zero_optimization"] = _zero(raw)
-    _refuse_auto(resolved, path)
+        resolved["scheduler"] = _scheduler(config, raw, path)
+    _refuse_auto({key: value for key, value in resolved.items() if key != "scheduler"}, path)
     return resolved, precision
+
+
+def set_total_steps(resolved: dict[str, Any], total_steps: int) -> dict[str, Any]:
+    """Fill in the length of the run where the scheduler asks for it, once the votes are counted."""
+    params = resolved.get("scheduler", {}).get("params", {})
+    if params.get(_TOTAL) != _AUTO:
+        return resolved
+    scheduler = {**resolved["scheduler"], "params": {**params, _TOTAL: total_steps}}
+    return {**resolved, "scheduler": scheduler}
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -81,6 +144,25 @@ def _read_json(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not valid JSON: line {error.lineno}: {error.msg}") from error
     if not isinstance(raw, dict):
         raise ConfigError(f"{path}: expected a JSON object, found {type(raw).__name__}")
+    return raw
+
+
+def _checked(raw: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The file, if what is read of it here has the right types; `bfloat16` is an old name of `bf16`."""
+    for key, value in raw.items():
+        if key not in _BLOCKS | _VALUES:
+            raise ConfigError(f"{path}: unknown key {key!r}{nearest(key, _BLOCKS | _VALUES)}; mend or remove it")
+        if key in _BLOCKS and not isinstance(value, dict):
+            raise ConfigError(f"{path}: {key!r} must be an object {{...}}, got {value!r}")
+    if "bfloat16" in raw:
+        raw = {"bf16": raw["bfloat16"], **{key: value for key, value in raw.items() if key != "bfloat16"}}
+    for name in ("bf16", "fp16"):
+        if raw.get(name, {}).get("enabled", _AUTO) not in (True, False, _AUTO):
+            raise ConfigError(f"{path}: '{name}.enabled' must be true, false or \"auto\"")
+    for name in ("optimizer", "scheduler"):
+        block = raw.get(name, {"type": ""})
+        if not isinstance(block.get("type", ""), str) or not isinstance(block.get("params", {}), dict):
+            raise ConfigError(f'{path}: {name!r} must be of the form {{"type": name, "params": {{...}}}}')
     return raw
 
 
@@ -117,6 +199,8 @@ def _precision(config: TrainConfig, raw: dict[str, Any], path: Path, *, default:
 def _clipping(config: TrainConfig, raw: dict[str, Any], path: Path) -> float:
     given = raw.get("gradient_clipping", _AUTO)
     if config.max_grad_norm is None:
+        if isinstance(given, bool) or (not isinstance(given, (int, float)) and given != _AUTO):
+            raise ConfigError(f"{path}: 'gradient_clipping' must be a number, got {given!r}")
         return 1.0 if given == _AUTO else float(given)
     _agree(raw, "gradient_clipping", config.max_grad_norm, path)
     return config.max_grad_norm
@@ -139,31 +223,50 @@ def _optimizer(config: TrainConfig, raw: dict[str, Any], path: Path, *, on_gpu: 
         for key, value in wanted.items():
             _agree(params, key, value, path, name=f"optimizer.params.{key}")
         block = {"type": given.get("type", "AdamW"), "params": {**params, **wanted}}
+    _refuse_auto(block, path, "optimizer")
     if not on_gpu and block["type"].lower() in {"adam", "adamw"} and not _offloads(raw):
         block["params"].setdefault("torch_adam", True)
     return block
 
 
 def _scheduler(config: TrainConfig, raw: dict[str, Any], path: Path) -> dict[str, Any]:
-    if "scheduler" not in raw:
-        assert config.custom_scheduler is not None
-        return {"scheduler": config.custom_scheduler.model_dump()}
-    block = raw["scheduler"]
-    if config.custom_scheduler is not None or config.lr_schedule != "constant" or config.warmup_steps:
+    """The scheduler block; what it leaves open, or `auto`, is what the training configuration says."""
+    if "scheduler" in raw and (config.custom_scheduler is not None or config.lr_schedule != "constant"):
         raise ConfigError(f"{path}: 'scheduler' stands here and in the training configuration; remove one")
-    params = {key: value for key, value in block.get("params", {}).items() if value != _AUTO}
-    return {"scheduler": {**block, "params": params}}
+    block = raw["scheduler"] if config.custom_scheduler is None else config.custom_scheduler.model_dump()
+    params = dict(block.get("params", {}))
+    ours: dict[str, Any] = {"warmup_min_lr": 0.0, "warmup_num_steps": max(1, config.warmup_steps), _TOTAL: _AUTO}
+    if config.warmup_steps:
+        _agree(params, "warmup_num_steps", config.warmup_steps, path, name="scheduler.params.warmup_num_steps")
+        params.setdefault("warmup_num_steps", config.warmup_steps)
+    if block.get("type") in {"WarmupLR", "WarmupDecayLR"}:
+        # Its own default is 1e-3, whatever rate the optimizer has.
+        ours["warmup_max_lr"] = config.base_learning_rate
+        params.setdefault("warmup_max_lr", _AUTO)
+        if "scheduler" in raw:
+            _agree(params, "warmup_max_lr", config.base_learning_rate, path, name="scheduler.params.warmup_max_lr")
+    resolved = {key: ours.get(key) if value == _AUTO else value for key, value in params.items()}
+    return {**block, "params": {key: value for key, value in resolved.items() if value is not None}}
 
 
-def _zero(raw: dict[str, Any]) -> dict[str, Any]:
-    """ZeRO settings; an `auto` there falls back to DeepSpeed's own default."""
-    zero = raw.get("zero_optimization", {"stage": 0})
+def _zero(raw: dict[str, Any], path: Path, precision: Precision) -> dict[str, Any]:
+    """ZeRO settings; an `auto` there falls back to DeepSpeed's own default.
+
+    Without ZeRO there are no float32 master weights, and small updates of bfloat16 weights are rounded away: bfloat16
+    runs under stage 1 at least.
+    """
+    zero = {"stage": 1 if precision == "bfloat16" else 0, **raw.get("zero_optimization", {})}
+    stage = zero["stage"]
+    if stage not in (0, 1, 2, 3) or isinstance(stage, bool):
+        raise ConfigError(f"{path}: 'zero_optimization.stage' must be 0, 1, 2 or 3, got {stage!r}")
+    if stage == 0 and precision == "bfloat16":
+        raise ConfigError(f"{path}: 'zero_optimization.stage' is 0, but bfloat16 needs 1, 2 or 3; or use dtype float32")
     return {key: value for key, value in zero.items() if value != _AUTO}
 
 
 def _offloads(raw: dict[str, Any]) -> bool:
-    device = raw.get("zero_optimization", {}).get("offload_optimizer", {}).get("device", "none")
-    return bool(device != "none")
+    block = raw.get("zero_optimization", {}).get("offload_optimizer") or {}
+    return isinstance(block, dict) and block.get("device", "none") != "none"
 
 
 def _refuse_auto(node: object, path: Path, key: str = "") -> None:

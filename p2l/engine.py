@@ -7,24 +7,29 @@ hand: every micro-batch but the last is marked as no boundary, and the loss is m
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import logging
 import os
+import re
 import socket
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from p2l.command import nearest
 from p2l.config import TrainConfig
-from p2l.errors import CheckpointError, ConfigError
+from p2l.errors import CheckpointError, ConfigError, P2LError, PeerError
 from p2l.model import P2LModel, P2LOutput
 
-__all__ = ["Engine", "choose_device", "make_scheduler", "start_processes", "world_size"]
+__all__ = ["Engine", "choose_device", "make_scheduler", "peers", "start_processes", "world_size"]
 
 _STATE = "deepspeed"
+_PEER_GONE = re.compile(r"by peer|pair closure|broken pipe|peer .*(closed|failed)", re.IGNORECASE)
 
 
 def world_size() -> int:
@@ -67,6 +72,21 @@ def start_processes(device: torch.device) -> None:
     deepspeed.init_distributed(dist_backend="gloo" if device.type == "cpu" else "nccl", verbose=False)
 
 
+@contextlib.contextmanager
+def peers() -> Iterator[None]:
+    """Translate the error of a collective whose other process is gone; that one has said why.
+
+    Raises:
+        PeerError: another process of the run ended.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if not _PEER_GONE.search(str(error)):
+            raise
+        raise PeerError("another process of this run ended; its message says why") from error
+
+
 class Engine:
     """A model under DeepSpeed: what the training loop calls, and nothing of DeepSpeed's own vocabulary."""
 
@@ -77,16 +97,25 @@ class Engine:
         device: torch.device,
         make_scheduler: Callable[[torch.optim.Optimizer], Any] | None,
     ) -> None:
+        """Hand the model to DeepSpeed; `make_scheduler` None: the configuration holds a scheduler block.
+
+        Raises:
+            ConfigError: DeepSpeed does not accept its configuration, an optimizer's parameter, say.
+        """
         import deepspeed
 
         trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self._engine, self._optimizer, _, self._scheduler = deepspeed.initialize(
-            model=model.to(device),
-            model_parameters=trainable,
-            config=deepspeed_config,
-            lr_scheduler=make_scheduler,
-            dist_init_required=False,
-        )
+        model = model.to(device)
+        try:
+            self._engine, self._optimizer, _, self._scheduler = deepspeed.initialize(
+                model=model,
+                model_parameters=trainable,
+                config=deepspeed_config,
+                lr_scheduler=make_scheduler,
+                dist_init_required=False,
+            )
+        except Exception as error:  # DeepSpeed raises whatever its parts raise
+            raise ConfigError(f"DeepSpeed does not start with these settings: {_one_line(error)}") from error
         self.device = device
         self.rank = torch.distributed.get_rank()
         self.world_size = torch.distributed.get_world_size()
@@ -101,6 +130,16 @@ class Engine:
     def is_main(self) -> bool:
         """Whether this process writes the files."""
         return self.rank == 0
+
+    @property
+    def zero_stage(self) -> int:
+        """How much is spread over the ranks: 0 nothing, 1 optimizer state, 2 gradients too, 3 weights too."""
+        return int(self._engine.zero_optimization_stage())
+
+    @property
+    def precision(self) -> str:
+        """The precision of the weights in a forward pass: `float32` or `bfloat16`."""
+        return str(next(self.model.parameters()).dtype).removeprefix("torch.")
 
     @property
     def learning_rate(self) -> float:
@@ -127,7 +166,7 @@ class Engine:
 
     def step(self) -> float:
         """Clip, update the weights, move the schedule on; returns the gradient norm before clipping."""
-        plain = self._gradient_norm() if self._engine.zero_optimization_stage() == 0 else None
+        plain = self._gradient_norm() if self.zero_stage == 0 else None
         self._engine.step()
         norm = self._engine.get_global_grad_norm()
         return float(norm if plain is None else plain) if norm is not None or plain is not None else float("nan")
@@ -156,7 +195,7 @@ class Engine:
 
     def state_dict(self) -> dict[str, Tensor]:
         """The whole model's weights on the CPU of rank 0 (every rank must call this; the others get an empty one)."""
-        if self._engine.zero_optimization_stage() < 3:
+        if self.zero_stage < 3:
             # Under ZeRO parameters are views into one flat buffer; a file needs each of them on its own.
             state = self.model.state_dict() if self.is_main else {}
             return {name: value.detach().to("cpu", copy=True) for name, value in state.items()}
@@ -172,10 +211,17 @@ class Engine:
         Raises:
             CheckpointError: the state is missing, damaged, or of another number of processes.
         """
+        if not any((folder / _STATE).glob("*.pt")):
+            raise CheckpointError(f"{folder}: its training state, the folder {_STATE}, is missing; copy it again")
         try:
-            path, _ = self._engine.load_checkpoint(str(folder), tag=_STATE)
+            with peers():
+                path, _ = self._engine.load_checkpoint(str(folder), tag=_STATE)
+        except P2LError:
+            raise
         except Exception as error:  # DeepSpeed raises whatever its parts raise
-            raise CheckpointError(f"{folder}: training cannot be resumed from it: {_one_line(error)}") from error
+            raise CheckpointError(
+                f"{folder}: damaged or cut short, training cannot go on from it: {_one_line(error)}"
+            ) from error
         if path is None:
             raise CheckpointError(f"{folder}: holds no training state; resume from a folder 'checkpoint-N'")
 
@@ -198,31 +244,49 @@ class Engine:
 
 
 def make_scheduler(config: TrainConfig, total_steps: int) -> Callable[[torch.optim.Optimizer], Any]:
-    """A maker of the transformers schedule that the configuration names.
+    """A maker of the transformers schedule that the configuration names; `constant` may have a warm-up too.
 
     Raises:
-        ConfigError: no such schedule, or it cannot be made from these parameters.
+        ConfigError: no such schedule, it does not take these parameters, or it needs more than the step's number.
     """
-    from transformers import get_scheduler
+    name = config.lr_schedule
+    schedule = _schedule_named("constant_with_warmup" if name == "constant" and config.warmup_steps else name)
+    known = inspect.signature(schedule).parameters
+    given = {"num_warmup_steps": config.warmup_steps, "num_training_steps": total_steps}
+    options = {key: value for key, value in given.items() if key in known} | config.lr_schedule_params
+    for key in config.lr_schedule_params:
+        if key not in known:
+            raise ConfigError(f"key 'lr_schedule_params': {name!r} has no parameter {key!r}{nearest(key, known)}")
 
     def make(optimizer: torch.optim.Optimizer) -> Any:
-        return get_scheduler(
-            config.lr_schedule,
-            optimizer,
-            num_warmup_steps=config.warmup_steps,
-            num_training_steps=total_steps,
-            scheduler_specific_kwargs=config.lr_schedule_params,
-        )
+        return schedule(optimizer, **options)
 
     try:
         make(torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0))
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"key 'lr_schedule': {config.lr_schedule!r}: {_one_line(error)}") from error
+    except Exception as error:  # whatever a schedule raises at its parameters, those are the user's
+        raise ConfigError(f"key 'lr_schedule': {name!r}: {_one_line(error)}") from error
     return make
 
 
+def _schedule_named(name: str) -> Callable[..., Any]:
+    from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION
+
+    # Those two look at a validation loss before every step.
+    unfit = ("reduce_lr_on_plateau", "greedy")
+    makers: Any = TYPE_TO_SCHEDULER_FUNCTION
+    known: dict[str, Callable[..., Any]] = {
+        kind.value: make for kind, make in makers.items() if kind.value not in unfit
+    }
+    if name not in known:
+        raise ConfigError(
+            f"key 'lr_schedule': {name!r} is unknown{nearest(name, known)}; use one of {', '.join(known)}"
+        )
+    return known[name]
+
+
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__
+    text = " ".join(str(error).split()).split(" For further information visit")[0]
+    return text[:300] or type(error).__name__
 
 
 def _free_port() -> int:

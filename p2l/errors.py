@@ -7,11 +7,21 @@ P2LError
 │   └── CheckpointError     a model folder that is incomplete or contradicts a flag
 ├── ConvergenceError        a fit that did not reach its optimum
 └── TrainingError           a training run that went astray
+    └── PeerError           another process of the run ended, and said why
 
 Messages are one line that says what is wrong, where, and what to do about it.
 """
 
-__all__ = ["CheckpointError", "ConfigError", "ConvergenceError", "InputError", "P2LError", "TrainingError", "VoteError"]
+__all__ = [
+    "CheckpointError",
+    "ConfigError",
+    "ConvergenceError",
+    "InputError",
+    "P2LError",
+    "PeerError",
+    "TrainingError",
+    "VoteError",
+]
 
 
 class P2LError(Exception):
@@ -40,3 +50,7 @@ class ConvergenceError(P2LError):
 
 class TrainingError(P2LError):
     """Training cannot go on: its loss is no number any more."""
+
+
+class PeerError(TrainingError):
+    """This process cannot go on because another one of the run ended."""

@@ -8,6 +8,9 @@ from p2l.errors import ConfigError, InputError
 
 __all__ = ["check_can_push", "push"]
 
+# Validation rows hold what users wrote.
+_KEPT_AT_HOME = ["checkpoint-*", ".*", "eval_output.jsonl"]
+
 
 def check_can_push(repo_id: str | None) -> None:
     """Look, before training starts, whether the result can be pushed at its end.
@@ -32,7 +35,7 @@ def check_can_push(repo_id: str | None) -> None:
 
 
 def push(folder: Path, repo_id: str | None) -> None:
-    """Upload the model of a run, without its checkpoints, to a new private repository.
+    """Upload the model of a run, without its checkpoints and validation rows, to a new private repository.
 
     Raises:
         InputError: the upload failed; the folder is whole.
@@ -42,7 +45,7 @@ def push(folder: Path, repo_id: str | None) -> None:
 
     try:
         HfApi().create_repo(repo_id, private=True, exist_ok=False)
-        HfApi().upload_folder(repo_id=repo_id, folder_path=folder, ignore_patterns=["checkpoint-*", ".*"])
+        HfApi().upload_folder(repo_id=repo_id, folder_path=folder, ignore_patterns=_KEPT_AT_HOME)
     except Exception as error:
         raise InputError(
             f"pushing {folder} to {repo_id} failed: {type(error).__name__}; the model is on disk"

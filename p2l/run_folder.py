@@ -10,12 +10,12 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from p2l.command import atomic_path, sync_path, sync_tree
-from p2l.errors import CheckpointError, InputError
+from p2l.errors import CheckpointError, InputError, PeerError
 
 __all__ = [
     "MetricsLog",
@@ -38,8 +38,10 @@ class TrainerState:
     step: int
     """Optimizer steps done."""
     num_votes: int
-    global_batch: int
     world_size: int
+    global_batch: int
+    zero_stage: int
+    precision: str
     shuffle: bool
     seed: int
 
@@ -49,7 +51,7 @@ class TrainerState:
             if key != "step" and value != getattr(now, key):
                 raise CheckpointError(
                     f"{folder}: was trained with {key} = {value}, this run has {getattr(now, key)}; "
-                    "resume with the same votes, batch sizes and number of processes"
+                    "resume with the same votes, configuration and number of processes"
                 )
 
 
@@ -62,9 +64,9 @@ def new_run_folder(output_dir: Path, name: str) -> Path:
     for candidate in _candidates(output_dir / name):
         try:
             candidate.mkdir(parents=True)
-        except FileExistsError:
-            continue
         except OSError as error:
+            if candidate.exists():
+                continue
             raise InputError(f"{candidate}: cannot be made: {error.strerror}; change 'output_dir'") from error
         return candidate
     raise AssertionError("candidates never end")
@@ -97,9 +99,12 @@ def read_state(checkpoint: Path) -> TrainerState:
         CheckpointError: it is missing or not what the trainer writes.
     """
     try:
-        return TrainerState(**json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8")))
+        state = TrainerState(**json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8")))
+        if not isinstance(state.step, int):
+            raise TypeError(f"step is {state.step!r}")
     except (OSError, ValueError, TypeError) as error:
         raise CheckpointError(f"{checkpoint / STATE_FILE}: is no state of this trainer: {error}") from error
+    return state
 
 
 def unfinished_name(target: Path) -> Path:
@@ -108,13 +113,15 @@ def unfinished_name(target: Path) -> Path:
 
 
 @contextmanager
-def whole_or_absent(target: Path) -> Iterator[None]:
-    """Translate a failed write (disk full, no permission) into one line; the unfinished folder is removed."""
+def whole_or_absent(target: Path, *, clean: bool = True) -> Iterator[None]:
+    """Translate a failed write (disk full, no permission) into one line; with `clean` nothing unfinished is left."""
     try:
         yield
-    except (OSError, RuntimeError) as error:
-        # torch and safetensors report a full disk as RuntimeError or as an error class of their own.
-        shutil.rmtree(unfinished_name(target), ignore_errors=True)
+    except Exception as error:  # torch, safetensors and tokenizers each report a full disk in their own way
+        if clean:
+            shutil.rmtree(unfinished_name(target), ignore_errors=True)
+        if isinstance(error, PeerError):
+            raise
         kept = newest_checkpoint(target.parent)
         last = f"the last one, {kept}, is whole" if kept else "there is no earlier one"
         raise InputError(f"{target}: cannot be saved ({_reason(error)}); free some space; {last}") from error
@@ -142,7 +149,8 @@ def _put_back_replaced(folder: Path) -> None:
     for path in folder.glob(".checkpoint-*.replaced"):
         target = folder / path.name[1:].removesuffix(".replaced")
         if not target.exists():
-            path.rename(target)
+            with suppress(OSError):  # another process of the launch was faster
+                path.rename(target)
 
 
 def _reason(error: Exception) -> str:
@@ -156,13 +164,21 @@ class MetricsLog:
 
     def __init__(self, path: Path, resume_step: int = 0) -> None:
         self._path = path
-        if path.exists():
-            self._keep_until(resume_step)
+        with self._one_line():
+            if path.exists():
+                self._keep_until(resume_step)
 
     def write(self, **values: float | int | str) -> None:
         """Append one line."""
-        with self._path.open("a", encoding="utf-8") as file:
+        with self._one_line(), self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(values) + "\n")
+
+    @contextmanager
+    def _one_line(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise InputError(f"{self._path}: cannot be written: {error.strerror}; checkpoints are whole") from error
 
     def _keep_until(self, step: int) -> None:
         """Drop what a killed run wrote after the checkpoint that this one resumes from."""
@@ -171,7 +187,7 @@ class MetricsLog:
             try:
                 if json.loads(line)["step"] <= step:
                     kept.append(line)
-            except ValueError:
+            except (ValueError, KeyError, TypeError):
                 break  # the kill came in the middle of this line
         with atomic_path(self._path) as temporary:
             temporary.write_text("".join(line + "\n" for line in kept), encoding="utf-8")

@@ -10,6 +10,7 @@ from typing import Any
 
 from p2l.command import progress
 from p2l.config import TrainConfig
+from p2l.errors import InputError
 from p2l.run_folder import MetricsLog
 from p2l.trainer import StepResult
 
@@ -67,6 +68,11 @@ def _start_wandb(config: TrainConfig, folder: Path) -> Any:
     except ImportError:
         print("warning: wandb_entity is set but the package wandb is not installed; not logging there", file=sys.stderr)
         return None
-    return wandb.init(
-        entity=config.wandb_entity, project="p2l", name=folder.name, config=config.model_dump(mode="json")
-    )
+    settings = config.model_dump(mode="json")
+    try:
+        return wandb.init(entity=config.wandb_entity, project="p2l", name=folder.name, config=settings)
+    except Exception as error:  # its own errors, and those of its HTTP client
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(
+            f"key 'wandb_entity': Weights & Biases does not start ({reason}); log in or drop it"
+        ) from error

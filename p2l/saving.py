@@ -10,6 +10,7 @@ from torch import Tensor
 
 from p2l.command import sync_path, sync_tree
 from p2l.config import TrainConfig
+from p2l.engine import peers
 from p2l.run_folder import TrainerState, finish_checkpoint, unfinished_name, whole_or_absent
 from p2l.trainer import Trainer
 
@@ -23,7 +24,8 @@ def save_checkpoint(trainer: Trainer, config: TrainConfig, target: Path, state: 
         InputError: it cannot be written, because the disk is full, say; earlier checkpoints are whole.
     """
     engine, unfinished = trainer.engine, unfinished_name(target)
-    with whole_or_absent(target):
+    # Only one process removes what is unfinished, or the others would stumble over its absence and say so.
+    with whole_or_absent(target, clean=engine.is_main), peers():
         if engine.is_main:
             shutil.rmtree(unfinished, ignore_errors=True)
             unfinished.mkdir(parents=True)
@@ -51,7 +53,8 @@ def save_final(trainer: Trainer, config: TrainConfig, folder: Path) -> None:
             unfinished.mkdir(parents=True)
             _write_model(trainer, config, unfinished, weights)
             sync_tree(unfinished)
-            for file in sorted(unfinished.iterdir()):
+            # Without its config.json a folder is no model: a kill in between leaves none, rather than half of one.
+            for file in sorted(unfinished.iterdir(), key=lambda file: file.name == "config.json"):
                 os.replace(file, folder / file.name)
             unfinished.rmdir()
             sync_path(folder)

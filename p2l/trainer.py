@@ -74,7 +74,7 @@ class Trainer:
         """Train step by step, from step `start` on.
 
         Raises:
-            TrainingError: the loss is no finite number; the weights are those of the step before.
+            TrainingError: loss or gradient are no finite numbers.
         """
         for number, ids in enumerate(self.schedule.steps(start), start=start):
             # Dropout depends on the step alone, so that a resumed run repeats what an unbroken one does.
@@ -96,8 +96,10 @@ class Trainer:
             tokens += num_tokens
         loss, total_tokens = self.engine.sum_over_ranks(loss_sum, tokens)
         if not math.isfinite(loss):
-            raise TrainingError(f"step {number + 1}: the loss is {loss}; resume from a checkpoint with a lower rate")
+            raise TrainingError(f"step {number + 1}: the loss is {loss}; train again with a lower 'learning_rate'")
         norm = self.engine.step()
+        if not math.isfinite(norm):
+            raise TrainingError(f"step {number + 1}: the gradient is {norm}; train again with a lower 'learning_rate'")
         return StepResult(number + 1, loss, norm, learning_rate, len(ids), int(total_tokens))
 
     def _micro_step(

@@ -5,19 +5,23 @@ Everything that can be wrong is looked at before the first process group starts;
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from p2l.config import TrainConfig, load_config
-from p2l.deepspeed_config import find_deepspeed_file, resolve_deepspeed
-from p2l.engine import Engine, choose_device, make_scheduler, start_processes, world_size
-from p2l.errors import ConfigError
+from p2l.deepspeed_config import find_deepspeed_file, resolve_deepspeed, set_total_steps
+from p2l.engine import Engine, choose_device, make_scheduler, peers, start_processes, world_size
+from p2l.errors import ConfigError, VoteError
+from p2l.likelihood import counted, get
 from p2l.model import P2LModel
 from p2l.publish import check_can_push, push
+from p2l.resuming import check_same_configuration
 from p2l.run_folder import TrainerState, new_run_folder, newest_checkpoint, read_state
 from p2l.run_progress import RunProgress
 from p2l.saving import save_checkpoint, save_final
@@ -62,6 +66,8 @@ def train(config_path: str, options: RunOptions) -> Path:
     config = load_config(config_path)
     if options.eval_steps is not None and config.val_data_path is None:
         raise ConfigError(f"{config_path}: key 'val_data_path' is missing; add it, or train with --no-eval")
+    if config.replaced_keys:
+        _note(f"warning: the 'optimizer' block replaces {', '.join(config.replaced_keys)}")
     device = choose_device(config.device)
     deepspeed_config, precision = resolve_deepspeed(
         config,
@@ -73,17 +79,20 @@ def train(config_path: str, options: RunOptions) -> Path:
     if options.push_to_hf:
         check_can_push(config.repo_id)
     start = _find_start(options.checkpoint)
+    if start.resume is not None:
+        check_same_configuration(config, start.resume)
     tokenizer, model, votes = _load_parts(config, start, getattr(torch, precision))
     validation = _open_validation(config, votes) if options.eval_steps is not None else None
     schedule = _schedule(config, votes)
     scheduler = None if "scheduler" in deepspeed_config else make_scheduler(config, schedule.total_steps)
     start_processes(device)
     _prepare(model, config, device)
-    engine = Engine(model, deepspeed_config, device, scheduler)
-    trainer = _trainer(config, engine, tokenizer, votes, schedule)
-    folder = _run_folder(engine, config, start)
-    _loop(config, options, trainer, folder, start, validation)
-    _finish(config, options, trainer, folder, validation)
+    with peers():
+        engine = Engine(model, set_total_steps(deepspeed_config, schedule.total_steps), device, scheduler)
+        trainer = _trainer(config, engine, tokenizer, votes, schedule)
+        folder = _run_folder(engine, config, start)
+        _loop(config, options, trainer, folder, start, validation)
+        _finish(config, options, trainer, folder, validation)
     return folder
 
 
@@ -133,12 +142,20 @@ def _open_train(config: TrainConfig, model_list: list[str] | None) -> VoteStore:
     if config.weighted_loss and not votes.has_weights:
         raise ConfigError(f"{config.train_data_path}: weighted_loss needs a column 'weight'; add it or switch it off")
     if votes.is_time_sorted and not config.shuffle:
-        print(
+        _note(
             "warning: votes are sorted by time and used in that order; this is how a model forgets its oldest votes "
-            "(set 'shuffle: true', or train online)",
-            file=sys.stderr,
+            "(set 'shuffle: true', or train online)"
         )
+    if not _any_counted(config, votes):
+        raise VoteError(f"{config.train_data_path}: holds ties alone, which loss_type {config.loss_type!r} leaves out")
     return votes
+
+
+def _any_counted(config: TrainConfig, votes: VoteStore) -> bool:
+    likelihood, rows = get(config.loss_type), 65536
+    starts = range(0, len(votes), rows)
+    blocks = (votes.labels(np.arange(start, min(start + rows, len(votes)))) for start in starts)
+    return any(counted(likelihood, labels).any() for labels in blocks)
 
 
 def _open_validation(config: TrainConfig, votes: VoteStore) -> VoteStore:
@@ -150,9 +167,9 @@ def _open_validation(config: TrainConfig, votes: VoteStore) -> VoteStore:
         from_disk=config.load_val_data_from_disk,
     )
     if config.val_data_path == config.train_data_path:
-        print("warning: validation votes are the training votes; see p2l votes split", file=sys.stderr)
+        _note("warning: validation votes are the training votes; see p2l votes split")
     if validation.dropped:
-        print(f"{config.val_data_path}: dropped {validation.dropped} votes on models not trained on", file=sys.stderr)
+        _note(f"{config.val_data_path}: dropped {validation.dropped} votes on models not trained on")
     return validation
 
 
@@ -203,6 +220,8 @@ def _state(trainer: Trainer, config: TrainConfig, step: int) -> TrainerState:
         step=step,
         num_votes=len(trainer.votes),
         global_batch=config.batch_size * config.gradient_accumulation_steps * trainer.engine.world_size,
+        zero_stage=trainer.engine.zero_stage,
+        precision=trainer.engine.precision,
         world_size=trainer.engine.world_size,
         shuffle=config.shuffle,
         seed=config.seed,
@@ -240,9 +259,14 @@ def _resume(trainer: Trainer, config: TrainConfig, checkpoint: Path) -> int:
     state = read_state(checkpoint)
     state.check_continues(_state(trainer, config, state.step), checkpoint)
     trainer.engine.load(checkpoint)
-    if trainer.engine.is_main:
-        print(f"resuming from {checkpoint} after step {state.step}", file=sys.stderr)
+    _note(f"resuming from {checkpoint} after step {state.step}")
     return state.step
+
+
+def _note(text: str) -> None:
+    """Say something once, however many processes run."""
+    if os.environ.get("RANK", "0") == "0":
+        print(text, file=sys.stderr)
 
 
 def _finish(

@@ -75,9 +75,31 @@ def test_a_head_and_a_loss_that_cannot_go_together(tmp_path: Path) -> None:
 
 def test_an_optimizer_block_replaces_the_learning_rate(tmp_path: Path) -> None:
     block = {"type": "AdamW", "params": {"lr": 1e-4}}
-    assert "learning_rate" in problem(tmp_path, optimizer=block)
     config = load_config(write(tmp_path, {"optimizer": block, "learning_rate": ..., "adam_epsilon": ...}))
     assert config.base_learning_rate == 1e-4
+    assert config.replaced_keys == []
+    both = load_config(write(tmp_path, {"optimizer": block}))
+    assert both.base_learning_rate == 1e-4
+    assert both.replaced_keys == ["learning_rate", "adam_epsilon"]
+    assert "optimizer.params.lr" in problem(tmp_path, optimizer={"type": "AdamW", "params": {"lr": "fast"}})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("batch_size", True),
+        ("learning_rate", float("inf")),
+        ("learning_rate", [1e-4]),
+        ("adam_betas", [0.9, 1.5]),
+        ("seed", 2**70),
+        ("proj_name", "../elsewhere"),
+        ("proj_name", "."),
+        ("head_type", ["rk"]),
+        ("head_config", "eta_dim"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_refused(tmp_path: Path, key: str, value: object) -> None:
+    assert key in problem(tmp_path, **{key: value})
 
 
 def test_a_missing_file_and_broken_yaml_are_one_line(tmp_path: Path) -> None:

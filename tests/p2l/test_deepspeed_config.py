@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from p2l.config import TrainConfig
-from p2l.deepspeed_config import find_deepspeed_file, resolve_deepspeed
+from p2l.deepspeed_config import find_deepspeed_file, resolve_deepspeed, set_total_steps
 from p2l.errors import ConfigError
 
 
@@ -57,6 +57,35 @@ def test_every_auto_is_resolved(tmp_path: Path) -> None:
     assert resolved["gradient_clipping"] == 1.0
 
 
+def test_a_scheduler_that_leaves_rates_and_lengths_open_gets_those_of_the_run(tmp_path: Path) -> None:
+    names = ("warmup_min_lr", "warmup_max_lr", "warmup_num_steps", "total_num_steps")
+    file = {"scheduler": {"type": "WarmupDecayLR", "params": dict.fromkeys(names, "auto")}}
+    resolved = set_total_steps(resolve(tmp_path, file, warmup_steps=3)[0], 50)
+    assert resolved["scheduler"]["params"] == {
+        "warmup_min_lr": 0.0,
+        "warmup_max_lr": 1e-3,
+        "warmup_num_steps": 3,
+        "total_num_steps": 50,
+    }
+    short = {"type": "WarmupLR", "params": {"warmup_num_steps": 2}}
+    cases: list[tuple[dict[str, Any], dict[str, Any]]] = [({}, {"scheduler": short}), ({"custom_scheduler": short}, {})]
+    for changes, found in cases:
+        resolved = set_total_steps(resolve(tmp_path, found, **changes)[0], 50)
+        assert resolved["scheduler"]["params"] == {"warmup_num_steps": 2, "warmup_max_lr": 1e-3}
+
+
+def test_bfloat16_keeps_float32_master_weights_and_sums(tmp_path: Path) -> None:
+    for file in ({}, {"bf16": {"enabled": "auto"}}):
+        resolved = resolve(tmp_path, file, dtype="bfloat16")[0]
+        assert resolved["zero_optimization"] == {"stage": 1}
+        assert resolved["data_types"] == {"grad_accum_dtype": "fp32"}
+    asked = {"bfloat16": {"enabled": True}, "data_types": {"grad_accum_dtype": "bf16"}}
+    resolved, precision = resolve(tmp_path, asked)
+    assert precision == "bfloat16"
+    assert resolved["data_types"] == {"grad_accum_dtype": "bf16"}
+    assert "bfloat16" not in resolved
+
+
 def test_a_cpu_needs_no_compiled_optimizer_and_a_gpu_gets_deepspeeds(tmp_path: Path) -> None:
     assert resolve(tmp_path, {})[0]["optimizer"]["params"]["torch_adam"] is True
     assert "torch_adam" not in resolve(tmp_path, {}, on_gpu=True)[0]["optimizer"]["params"]
@@ -83,6 +112,19 @@ def test_auto_precision_is_bfloat16_on_a_gpu_only(tmp_path: Path) -> None:
         ({"scheduler": {"type": "WarmupLR"}}, {"lr_schedule": "cosine"}, ["scheduler"]),
         ({"aio": {"block_size": "auto"}}, {}, ["aio.block_size"]),
         (["list"], {}, ["object"]),
+        ({"zero_optimization": 1}, {}, ["zero_optimization"]),
+        ({"zero_optimization": {"stage": 7}}, {}, ["stage", "7"]),
+        ({"zero_optimization": {"stage": True}}, {}, ["stage"]),
+        ({"zero_optimisation": {"stage": 1}}, {}, ["did you mean 'zero_optimization'"]),
+        ({"zero_optimization": {"stage": 0}}, {"dtype": "bfloat16"}, ["stage", "bfloat16"]),
+        ({"bf16": True}, {}, ["bf16"]),
+        ({"bf16": {"enabled": "false"}}, {}, ["bf16.enabled"]),
+        ({"fp16": True}, {}, ["fp16"]),
+        ({"gradient_clipping": "much"}, {}, ["gradient_clipping", "much"]),
+        ({"optimizer": {"type": 3}}, {}, ["optimizer"]),
+        ({"optimizer": {"type": "AdamW", "params": [1]}}, {}, ["optimizer"]),
+        ({"scheduler": {"type": "WarmupLR"}}, {"custom_scheduler": {"type": "WarmupLR"}}, ["scheduler"]),
+        ({"scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 0.5}}}, {}, ["warmup_max_lr", "0.5", "0.001"]),
     ],
 )
 def test_a_file_that_contradicts_the_configuration_is_refused(

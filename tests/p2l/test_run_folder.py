@@ -18,8 +18,8 @@ from p2l.run_folder import (
 
 
 def state(step: int = 5, **changes: int) -> TrainerState:
-    settings = {"num_votes": 100, "global_batch": 8, "world_size": 1, "shuffle": True, "seed": 42}
-    return TrainerState(step=step, **(settings | changes))  # type: ignore[arg-type]
+    settings = {"num_votes": 100, "global_batch": 8, "world_size": 1, "zero_stage": 0, "shuffle": True, "seed": 42}
+    return TrainerState(step=step, precision="float32", **(settings | changes))  # type: ignore[arg-type]
 
 
 def save(run: Path, step: int, text: str = "weights") -> Path:
@@ -83,6 +83,27 @@ def test_a_damaged_state_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "trainer_state.json").write_text('{"step": 3', encoding="utf-8")
     with pytest.raises(CheckpointError, match=r"trainer_state\.json"):
         read_state(tmp_path)
+
+
+def test_an_output_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    for name in ("file", "dangling"):
+        with pytest.raises(InputError, match="output_dir"):
+            new_run_folder(tmp_path / name, "run")
+
+
+def test_a_log_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").mkdir()
+    with pytest.raises(InputError, match=r"metrics\.jsonl"):
+        MetricsLog(tmp_path / "metrics.jsonl")
+
+
+def test_lines_of_a_log_that_are_none_are_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"epoch": 2}\n[3]\n', encoding="utf-8")
+    MetricsLog(path, resume_step=5)
+    assert path.read_text(encoding="utf-8") == '{"step": 1}\n'
 
 
 def test_a_resumed_log_drops_what_the_checkpoint_does_not_hold(tmp_path: Path) -> None:

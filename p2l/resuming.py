@@ -1,0 +1,60 @@
+"""Whether a configuration is that of the run which goes on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from p2l.config import TrainConfig
+from p2l.errors import CheckpointError
+
+__all__ = ["check_same_configuration"]
+
+# Where things are may change, and what is done beside the steps. Names of model, head and loss are checked against the
+# model's own record; votes, batch, seed, precision and ZeRO stage against the trainer's state.
+_MAY_CHANGE = frozenset(
+    [
+        "proj_name",
+        "output_dir",
+        "repo_id",
+        "wandb_entity",
+        "device",
+        "train_data_path",
+        "val_data_path",
+        "load_train_data_from_disk",
+        "load_val_data_from_disk",
+        "drop_unknown_models",
+        "pretrain_model_name",
+        "model_type",
+        "head_type",
+        "loss_type",
+        "num_train_epochs",
+        "batch_size",
+        "gradient_accumulation_steps",
+        "seed",
+        "shuffle",
+        "deepspeed_config_path",
+        "dtype",
+        "gradient_checkpointing",
+    ]
+)
+
+
+def check_same_configuration(config: TrainConfig, checkpoint: Path) -> None:
+    """Refuse to go on with settings that the training state would silently override, such as another learning rate.
+
+    Raises:
+        CheckpointError: a key that decides the weights has another value now, or the record cannot be read.
+    """
+    file = checkpoint / "training_config.json"
+    try:
+        before = json.loads(file.read_text(encoding="utf-8"))
+        changed = [key for key, value in config.model_dump(mode="json").items() if before.get(key, value) != value]
+    except (OSError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{file}: cannot be read: {error}; copy the checkpoint again") from error
+    for key in changed:
+        if key not in _MAY_CHANGE:
+            raise CheckpointError(
+                f"{checkpoint}: was trained with {key} = {before[key]!r}, this run has {getattr(config, key)!r}; "
+                "change it back, or start a new run"
+            )
