@@ -15,13 +15,12 @@ entries of a triangle.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-if TYPE_CHECKING:
-    from p2l.likelihood import Likelihood
+from p2l.likelihood import Likelihood
 
 __all__ = ["derivatives"]
 

@@ -123,15 +123,6 @@ class Likelihood:
         self.prob_terms(np.exp(a), np.exp(b), eta, gamma, out)
         return np.moveaxis(out.astype(dtype, copy=False), 0, -1)
 
-    def derivatives(self, coef_a: Any, coef_b: Any, eta: Any = None, gamma: Any = None) -> tuple[Array, Array, Array]:
-        """Log-probabilities (..., K), gradients (..., K, P) and Hessians (..., K, P, P), NumPy float64.
-
-        P counts the parameters, in the order (coef_a, coef_b[, eta[, gamma]]).
-        """
-        from p2l.derivatives import derivatives
-
-        return derivatives(self, coef_a, coef_b, eta, gamma)
-
     def needed(self, coef_a: Any, coef_b: Any, eta: Any, gamma: Any) -> tuple[Any, Any, Any, Any]:
         """The inputs, with None for the parameters that this likelihood does not have.
 

@@ -44,7 +44,8 @@ class Tally:
         if len(group) and (group.max() >= _GROUP_LIMIT or max(model_a.max(), model_b.max()) >= 1 << _MODEL_BITS):
             raise VoteError(f"more than {_GROUP_LIMIT:,} groups or {1 << _MODEL_BITS:,} models")
         keys = ((group << _MODEL_BITS | model_a.astype(np.int64)) << _MODEL_BITS | model_b) << 2 | winner
-        self._waiting.append((keys, np.stack([np.ones(len(keys)), weights, weights**2])))
+        with np.errstate(over="ignore"):  # a fit refuses weights as far out as that
+            self._waiting.append((keys, np.stack([np.ones(len(keys)), weights, weights**2])))
         self._number_waiting += len(keys)
         if self._number_waiting > max(_PENDING, len(self._keys)):
             self._merge()

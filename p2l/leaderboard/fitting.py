@@ -28,7 +28,16 @@ from p2l.leaderboard.intervals import (
     vote_scores,
 )
 from p2l.leaderboard.newton import Point, minimise
-from p2l.leaderboard.objective import Objective, Prior, eta_start, has_eta, prior_terms, shift_invariant, winner_targets
+from p2l.leaderboard.objective import (
+    Objective,
+    Prior,
+    eta_start,
+    has_eta,
+    least_eta,
+    prior_terms,
+    shift_invariant,
+    winner_targets,
+)
 from p2l.leaderboard.pair_table import Ints, PairTable, components, vote_table
 from p2l.likelihood import Likelihood
 
@@ -37,6 +46,7 @@ __all__ = ["fit", "fit_labels", "fit_table"]
 Floats = npt.NDArray[np.float64]
 
 _NAMED = 5  # how many models a note names
+_LEAST_MASS = 1e-100  # squares of less, or of more than its inverse, leave the range of float64
 
 
 def fit(
@@ -132,7 +142,7 @@ def fit_table(
         loss=objective.loss(point.theta),
         votes=table.votes_per_model(winner_targets(model).any(axis=1)),
         components=_joined(objective, prior or Prior()),
-        notes=_notes(objective, list(models), graph, prior or Prior()),
+        notes=_notes(objective, float(point.theta[-1]), list(models), graph, prior or Prior()),
         level=level,
     )
 
@@ -144,7 +154,9 @@ def _objective(table: PairTable, models: Sequence[str], likelihood: Likelihood, 
         raise InputError(f"a leaderboard needs votes between at least two models, not {len(models)}")
     targets = table.weights @ winner_targets(likelihood)
     if targets.sum() <= 0:
-        raise InputError(f"no vote counts under likelihood {likelihood.name}" + _all_ties(table))
+        raise InputError(f"no vote counts under likelihood {likelihood.name}: {_why_none(table)}")
+    if not _LEAST_MASS < targets.sum() < 1.0 / _LEAST_MASS:
+        raise InputError(f"weights sum to {targets.sum():.0e}: scale them, to about one a vote")
     mean, precision = prior_terms(prior, likelihood, len(models))
     objective = Objective(likelihood, len(models), table.first, table.second, targets, mean, precision)
     if not shift_invariant(likelihood):
@@ -152,8 +164,10 @@ def _objective(table: PairTable, models: Sequence[str], likelihood: Likelihood, 
     return dataclasses.replace(objective, gauge=_joined(objective, prior))
 
 
-def _all_ties(table: PairTable) -> str:
-    return ": all are ties; use bt-tie, rk or grk" if table.votes.sum() else ": there are no votes"
+def _why_none(table: PairTable) -> str:
+    if not table.votes.sum():
+        return "there are no votes"
+    return "all are ties; use bt-tie, rk or grk" if table.weights.sum() else "all weights are zero"
 
 
 def _start(objective: Objective, prior: Prior | None) -> Floats:
@@ -212,7 +226,7 @@ def _graph(objective: Objective) -> Ints:
     return components(objective.num_models, objective.first[used], objective.second[used])
 
 
-def _notes(objective: Objective, models: list[str], graph: Ints, prior: Prior) -> tuple[str, ...]:
+def _notes(objective: Objective, eta: float, models: list[str], graph: Ints, prior: Prior) -> tuple[str, ...]:
     sizes = np.bincount(graph)
     notes = []
     unseen = [models[index] for index in np.flatnonzero(sizes[graph] == 1)]
@@ -228,6 +242,11 @@ def _notes(objective: Objective, models: list[str], graph: Ints, prior: Prior) -
         notes.append(
             f"{names} won or lost every vote against the rest: how far they are ahead or behind rests on the prior "
             f"(normal, standard deviation {prior.sd:g})."
+        )
+    least = least_eta(objective.likelihood)
+    if least is not None and eta <= least:
+        notes.append(
+            "The votes have fewer ties than rk can express: eta is at its floor; bt-tie or grk suit them better."
         )
     return tuple(notes)
 

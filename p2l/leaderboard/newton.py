@@ -3,6 +3,9 @@
 Each step solves (H + mu diag|H|) s = -g. The damping mu is zero while H is positive definite and the step keeps what
 the quadratic model promises, and grows tenfold otherwise, so that the method is plain Newton near the optimum and
 descends elsewhere. It ends only at a point whose Hessian is positive definite and whose gradient vanishes.
+
+Where two parameters can stand in for each other (the level and eta of rk-reparam), the optimum lies in a flat curved
+valley, and a long step along it climbs its wall. Such a step is judged together with the one that leads back down.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ Floats = npt.NDArray[np.float64]
 
 _LARGEST_STEP = 4.0
 _ROUNDING = 1e-13
+_NO_GRADIENT, _NOISE_STEP = 1e-15, 1e-2
 
 
 class Point(NamedTuple):
@@ -40,6 +44,7 @@ def minimise(
 ) -> Point:
     """Find the local minimum that descent from `start` (D,), or from a point already evaluated, leads to.
 
+    `evaluate` may move its argument into the domain of the function: the point it returns says where it was taken.
     It ends with the first undamped step of at most `tolerance`; what is left after such a step is of the order of its
     square. The gradient there must be below a hundredth of `tolerance`.
 
@@ -53,9 +58,14 @@ def minimise(
             damping = _raised(damping)
             continue
         trial = evaluate(point.theta + step)
+        step = trial.theta - point.theta
+        if damping == 0.0 and _is_noise(point, step):
+            return point
         if not _descends(point, trial, step):
-            damping = _raised(damping)
-            continue
+            trial = _led_back(evaluate, trial, damping)
+            if not _descends(point, trial, step):
+                damping = _raised(damping)
+                continue
         done = damping == 0.0 and float(np.abs(step).max(initial=0.0)) <= tolerance
         point, damping = trial, damping / 10 if damping > 1e-6 else 0.0
         if done:
@@ -80,6 +90,18 @@ def _step(point: Point, damping: float) -> Floats | None:
     if not np.isfinite(longest):
         return None
     return np.asarray(step * min(1.0, _LARGEST_STEP / max(longest, 1e-300)))
+
+
+def _is_noise(point: Point, step: Floats) -> bool:
+    """Whether a short step is all rounding, as where weights of 1e9 and 1e-9 meet."""
+    least = float(np.abs(point.gradient).max(initial=0.0)) < _NO_GRADIENT
+    return least and float(np.abs(step).max(initial=0.0)) < _NOISE_STEP
+
+
+def _led_back(evaluate: Callable[[Floats], Point], trial: Point, damping: float) -> Point:
+    """The point one more step on: back on the floor of the valley."""
+    step = _step(trial, damping) if np.isfinite(trial.value) else None
+    return trial if step is None else evaluate(trial.theta + step)
 
 
 def _descends(point: Point, trial: Point, step: Floats) -> bool:

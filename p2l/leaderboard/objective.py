@@ -8,22 +8,34 @@ The formulas are those of `p2l.likelihood`; this file only gathers and scatters.
 - Where only differences count (`bt`, `bt-tie`, `rk`) each component of the comparison graph has mean zero.
 - `ba` is left unchanged when every coefficient and gamma move together, so one leaderboard has gamma = 0, and zero
   means what it means to `grk`: an answer that is just usable.
+- `rk` has no less than its floor of ties: eta stays above the value that gives it, since below nothing would move it.
 - The prior is Gaussian, independent for each parameter, in units of one vote; it is what an undefeated model rests on.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from p2l.derivatives import derivatives
 from p2l.leaderboard.newton import Point
 from p2l.leaderboard.pair_table import Ints
-from p2l.likelihood import Likelihood, targets
+from p2l.likelihood import RK_FLOOR, Likelihood, targets
 
-__all__ = ["Objective", "Prior", "eta_start", "has_eta", "shift_invariant", "winner_targets"]
+__all__ = [
+    "Objective",
+    "Prior",
+    "eta_start",
+    "has_eta",
+    "least_eta",
+    "prior_terms",
+    "shift_invariant",
+    "winner_targets",
+]
 
 Floats = npt.NDArray[np.float64]
 
@@ -65,6 +77,21 @@ def shift_invariant(likelihood: Likelihood) -> bool:
     return bool(np.allclose(at[0], at[1], rtol=0, atol=1e-9))
 
 
+def least_eta(likelihood: Likelihood) -> float | None:
+    """The eta of `rk` below which nothing changes any more, or None: where votes have fewer ties, a fit ends there."""
+    # 10 log(1 + exp((eta - 22.5) / 10)) = RK_FLOOR; the hair on top keeps rounding from falling below it.
+    return 22.5 + 10.0 * math.log(math.expm1(RK_FLOOR / 10.0)) + 1e-9 if likelihood.name == "rk" else None
+
+
+def _fixed_eta(point: Point) -> Point:
+    """The function of the coefficients alone."""
+    gradient, hessian = point.gradient.copy(), point.hessian.copy()
+    gradient[-1] = 0.0
+    hessian[-1], hessian[:, -1] = 0.0, 0.0
+    hessian[-1, -1] = 1.0
+    return Point(point.theta, point.value, gradient, hessian)
+
+
 def extras(likelihood: Likelihood, eta: float) -> tuple[Floats | None, Floats | None]:
     """The arguments eta and gamma of a likelihood's functions for one leaderboard."""
     gamma = np.zeros(()) if likelihood.head == "ba" else None
@@ -104,8 +131,8 @@ class Objective:
 
     @property
     def total(self) -> float:
-        """The target mass that counts."""
-        return float(self.targets.sum())
+        """The target mass that counts; 1 where a bootstrap drew none, which leaves the prior."""
+        return float(self.targets.sum()) or 1.0
 
     @property
     def size(self) -> int:
@@ -113,12 +140,15 @@ class Objective:
         return self.num_models + has_eta(self.likelihood)
 
     def __call__(self, theta: Floats) -> Point:
-        """Value, gradient (D,) and Hessian (D, D) at theta (D,)."""
+        """Value, gradient (D,) and Hessian (D, D) at theta (D,), its eta raised to the least that counts."""
+        least = least_eta(self.likelihood)
+        if least is not None and theta[-1] < least:
+            theta = np.append(theta[:-1], least)
         return self.combine(theta, self.derivatives(theta))
 
-    def combine(self, theta: Floats, derivatives: tuple[Floats, Floats, Floats]) -> Point:
+    def combine(self, theta: Floats, derived: tuple[Floats, Floats, Floats]) -> Point:
         """The same from the pairs' `derivatives` at theta, which do not depend on the targets."""
-        log_probs, gradient, hessian = derivatives
+        log_probs, gradient, hessian = derived
         per_pair = np.einsum("pk,pkq->pq", self.targets, gradient)
         curvature = np.einsum("pk,pkqr->pqr", self.targets, hessian)
         # An outcome without mass may be impossible (log 0): it must not count, not even as 0 times infinity.
@@ -129,6 +159,9 @@ class Objective:
         slope = precision * offset - self.scatter(per_pair)
         matrix = np.diag(precision) - self.scatter_square(curvature)
         point = Point(theta, value / self.total, slope / self.total, matrix / self.total)
+        least = least_eta(self.likelihood)
+        if least is not None and theta[-1] <= least and point.gradient[-1] > 0:
+            point = _fixed_eta(point)
         return point if self.gauge is None else self._held(point)
 
     def loss(self, theta: Floats) -> float:
@@ -141,7 +174,7 @@ class Objective:
     def derivatives(self, theta: Floats) -> tuple[Floats, Floats, Floats]:
         """log p (P, K) of every pair with its gradient (P, K, Q) and Hessian (P, K, Q, Q)."""
         eta, gamma = extras(self.likelihood, float(theta[-1]))
-        values, gradient, hessian = self.likelihood.derivatives(theta[self.first], theta[self.second], eta, gamma)
+        values, gradient, hessian = derivatives(self.likelihood, theta[self.first], theta[self.second], eta, gamma)
         own = 2 + has_eta(self.likelihood)
         return values, gradient[..., :own], hessian[..., :own, :own]
 

@@ -78,7 +78,8 @@ def vote_table(
     if given.shape != keys.shape or not np.isfinite(given).all() or (given < 0).any():
         raise VoteError("weights must be one finite number of at least 0 for each vote")
     unique, votes = _count(keys, num_models, None)
-    total, squares = (_count(keys, num_models, part)[1] for part in (given, given**2))
+    with np.errstate(over="ignore", under="ignore"):  # a fit refuses weights as far out as that
+        total, squares = (_count(keys, num_models, part)[1] for part in (given, given**2))
     return table_from_keys(unique, votes, total, squares, num_models=num_models)
 
 

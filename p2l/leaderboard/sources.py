@@ -23,7 +23,8 @@ from p2l.leaderboard.text import Named
 from p2l.votes.codes import WINNERS, name_lookup
 from p2l.votes.reader import VoteBatch, model_codes, read_votes
 from p2l.votes.schema import numbers
-from p2l.votes.sources import Source, open_source
+from p2l.votes.sources import open_source
+from p2l.votes.stream import Source
 
 __all__ = ["boards_of_model", "boards_of_votes"]
 

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pc_csv
 
 from p2l.errors import VoteError
-from p2l.votes.sources import RawBatch
+from p2l.votes.stream import RawBatch
 
 __all__ = ["csv_columns", "csv_stream"]
 

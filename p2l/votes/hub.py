@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from p2l.errors import VoteError
-from p2l.votes.sources import RawBatch, Source
+from p2l.votes.stream import RawBatch, Source
 
 __all__ = ["open_folder", "open_hub"]
 

@@ -21,8 +21,9 @@ from p2l.command import progress
 from p2l.errors import VoteError
 from p2l.votes.reader import read_votes
 from p2l.votes.schema import numbers
-from p2l.votes.sources import RawBatch, Source, open_source
+from p2l.votes.sources import open_source
 from p2l.votes.spool import RowFile, common_schema
+from p2l.votes.stream import RawBatch, Source
 from p2l.votes.writer import write_votes
 
 __all__ = ["Imported", "arena_source", "import_votes"]

@@ -18,7 +18,7 @@ from typing import IO, Any
 import pyarrow as pa
 
 from p2l.errors import VoteError
-from p2l.votes.sources import RawBatch
+from p2l.votes.stream import RawBatch
 
 __all__ = ["jsonl_columns", "jsonl_stream"]
 

@@ -14,7 +14,9 @@ from p2l.errors import VoteError
 from p2l.votes.codes import WINNERS, name_lookup
 from p2l.votes.problems import Finding, LabelNames, find_problems, first_problem
 from p2l.votes.schema import is_one_text, normalise, parse_labels
-from p2l.votes.sources import RawBatch, Source, missing_column, open_source
+from p2l.votes.sources import open_source
+from p2l.votes.spool import common_type
+from p2l.votes.stream import RawBatch, Source, missing_column
 
 __all__ = ["Columns", "VoteBatch", "check_columns", "model_codes", "read_columns", "read_votes", "scan", "without_bad"]
 
@@ -219,8 +221,6 @@ def read_columns(
 def _joined(arrays: list[Any]) -> Any:
     kinds = {array.type for array in arrays}
     if len(kinds) > 1:
-        from p2l.votes.spool import common_type
-
         kind = common_type(list(kinds))
         arrays = [array.cast(kind) for array in arrays]
     column = pa.chunked_array(arrays)

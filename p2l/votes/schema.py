@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from p2l.errors import VoteError
 from p2l.votes.codes import IntArray
-from p2l.votes.sources import RawBatch, Source
+from p2l.votes.stream import RawBatch, Source
 
 __all__ = ["NUMBER_COLUMNS", "TEXT_COLUMNS", "Labels", "is_one_text", "normalise", "numbers", "parse_labels"]
 

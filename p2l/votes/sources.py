@@ -1,8 +1,5 @@
 """Where votes come from: a data set on the hub, a `save_to_disk` folder, a local file, a table in memory.
 
-Every source is a `Source`: a name for messages, what its rows are called, and a function that streams Arrow record
-batches together with the number of their first row as the user sees it: the line of a JSON lines file, the record of a
-CSV file counting its header as row 1 (as a spreadsheet does), the row of anything else, all from 1.
 Local files are read by pyarrow alone; `datasets` is imported only for the other two.
 """
 
@@ -11,54 +8,24 @@ from __future__ import annotations
 import difflib
 import re
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 
 from p2l.errors import VoteError
+from p2l.votes.csv_rows import csv_columns, csv_stream
+from p2l.votes.hub import open_folder, open_hub
+from p2l.votes.json_lines import jsonl_columns, jsonl_stream
+from p2l.votes.stream import RawBatch, Source
 
-__all__ = ["FILE_ENDINGS", "RawBatch", "Source", "file_kind", "missing_column", "open_source"]
+__all__ = ["FILE_ENDINGS", "file_kind", "open_source"]
 
 FILE_ENDINGS = (".parquet", ".jsonl", ".jsonl.gz", ".csv")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _DATASET_MARKS = ("dataset_info.json", "dataset_dict.json", "state.json")
-
-
-class RawBatch(NamedTuple):
-    """Consecutive rows as the source holds them."""
-
-    batch: Any  # pyarrow.RecordBatch
-    first_row: int
-
-
-Stream = Callable[[Sequence[str] | None, int], Iterator[RawBatch]]
-
-
-@dataclass(frozen=True)
-class Source:
-    """A place votes are read from, any number of times."""
-
-    name: str
-    """How messages call it: the path, the hub id, or `table`."""
-    columns: list[str]
-    """Column names; for JSON lines those of the first lines."""
-    stream: Stream
-    """(columns or None for all, rows per batch) -> batches in order."""
-    unit: str = "row"
-    """What a row is called: `line` for JSON lines, else `row`."""
-    rows: int | None = None
-    """How many rows there are, where that is known beforehand."""
-
-    text_lists: bool = False
-    """Whether text may stand for a list, as in CSV."""
-
-    def place(self, row: int) -> str:
-        """The words that name one row: `votes.jsonl: line 7`."""
-        return f"{self.name}: {self.unit} {row}"
 
 
 def open_source(source: Any, *, split: str = "train", from_disk: bool = False) -> Source:
@@ -76,16 +43,12 @@ def open_source(source: Any, *, split: str = "train", from_disk: bool = False) -
         return _open_table(source)
     path = Path(source).expanduser()
     if from_disk or (path.is_dir() and any((path / mark).exists() for mark in _DATASET_MARKS)):
-        from p2l.votes.hub import open_folder
-
         return open_folder(path, split)
     if path.is_file():
         return _open_file(path)
     if path.is_dir():
         raise VoteError(f"{path}: is a folder that save_to_disk did not write; give one of its files")
     if _looks_like_hub_id(str(source)):
-        from p2l.votes.hub import open_hub
-
         return open_hub(str(source), split)
     raise VoteError(f"{path}: no such file{_near_file(path)}")
 
@@ -118,11 +81,7 @@ def _open_file(path: Path) -> Source:
         if kind == ".parquet":
             return _open_parquet(path)
         if kind == ".csv":
-            from p2l.votes.csv_rows import csv_columns, csv_stream
-
             return Source(str(path), csv_columns(path), partial(csv_stream, path), text_lists=True)
-        from p2l.votes.json_lines import jsonl_columns, jsonl_stream
-
         return Source(str(path), jsonl_columns(path), partial(jsonl_stream, path), unit="line")
     except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
         raise VoteError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from error
@@ -166,11 +125,3 @@ def _table_stream(table: Any, columns: Sequence[str] | None, batch_size: int) ->
     for batch in table.to_batches(max_chunksize=batch_size):
         yield RawBatch(batch, row)
         row += len(batch)
-
-
-def missing_column(source: Source, name: str, *, because: str = "") -> VoteError:
-    """The error for a column that is not there: it lists those that are and points at the nearest."""
-    from p2l.command import nearest
-
-    there = ", ".join(source.columns) or "none"
-    return VoteError(f"{source.name}: no column {name!r}{because}{nearest(name, source.columns)}; columns: {there}")

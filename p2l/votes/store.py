@@ -18,8 +18,9 @@ from p2l.errors import VoteError
 from p2l.votes.codes import WINNERS, IntArray, name_lookup
 from p2l.votes.reader import VoteBatch, model_codes, read_votes
 from p2l.votes.schema import numbers
-from p2l.votes.sources import Source, open_source
+from p2l.votes.sources import open_source
 from p2l.votes.spool import RecordFile, RowFile, as_type, common_schema, common_type
+from p2l.votes.stream import Source
 
 __all__ = ["VoteStore", "open_votes"]
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2l import likelihood as likelihoods
+from p2l.derivatives import derivatives
 from p2l.errors import ConfigError
 from p2l.likelihood import get, mean_loss, targets, vote_losses
 from tests.p2l.exact_likelihood import exact_probs, exact_slopes
@@ -290,7 +291,7 @@ def test_a_new_likelihood_registers_in_one_line():
 
     try:
         assert get("coin").probs(3.0, 1.0).tolist() == pytest.approx([0.5, 0.5])
-        assert get("coin").derivatives(3.0, 1.0)[1].tolist() == [[0, 0], [0, 0]]
+        assert derivatives(get("coin"), 3.0, 1.0)[1].tolist() == [[0, 0], [0, 0]]
     finally:
         del likelihoods.LIKELIHOODS["coin"]
 
