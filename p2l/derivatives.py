@@ -14,6 +14,7 @@ entries of a triangle.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -83,6 +84,7 @@ class _Jet:
     __rmul__ = __mul__
 
 
+@functools.cache
 def _triangle(parameters: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
     return np.triu_indices(parameters)
 

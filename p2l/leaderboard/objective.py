@@ -168,7 +168,9 @@ class Objective:
         """Mean negative log-likelihood at theta (D,), without prior; NaN without pairs."""
         if not len(self.first):
             return float("nan")
-        log_probs, *_ = self.derivatives(theta)
+        log_probs = self.likelihood.log_probs(
+            theta[self.first], theta[self.second], *extras(self.likelihood, float(theta[-1]))
+        )
         return -float(np.sum(self.targets * log_probs, where=self.targets > 0)) / self.total
 
     def derivatives(self, theta: Floats) -> tuple[Floats, Floats, Floats]:
