@@ -51,7 +51,10 @@ def local_folder(path: str | Path) -> Path:
     Raises:
         CheckpointError: neither a folder nor a hub id that can be reached.
     """
-    folder = Path(path).expanduser()
+    try:
+        folder = Path(path).expanduser()
+    except RuntimeError as error:  # ~somebody who is unknown
+        raise CheckpointError(f"{path}: no such folder ({error})") from error
     if folder.is_dir():
         return folder
     if folder.exists():

@@ -211,6 +211,12 @@ def choose_device(device: str | torch.device | None) -> torch.device:
         raise InputError(f"device {str(device)!r} was asked for, but this machine has no CUDA device; use cpu")
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
         raise InputError(f"device {str(device)!r} is absent: this machine has {torch.cuda.device_count()}; use cuda:0")
+    try:
+        torch.zeros(1, device=chosen).item()
+    except (RuntimeError, NotImplementedError, AssertionError) as error:  # what another kind of device says
+        raise InputError(
+            f"device {str(device)!r} was asked for, but cannot be used on this machine; use cpu"
+        ) from error
     return chosen
 
 

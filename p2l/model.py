@@ -134,7 +134,7 @@ class P2LModel(nn.Module):
         """A trained model, in evaluation mode, from a local folder or hub id.
 
         What is not given comes from the folder's record, and without one from the weights: the head from their
-        names, the loss from the head.
+        names, the loss from training_config.json or else from the head.
 
         Raises:
             CheckpointError: the folder is incomplete, contradicts itself or something given.
@@ -275,7 +275,7 @@ def _read_record(folder: Path, shapes: Mapping[str, tuple[int, ...]], typed: Map
     """The record of config.json, or one made from the weights; what was typed must agree with it."""
     config = read_object(folder / "config.json")
     kept = config.get("p2l")
-    record = _infer_record(config, shapes, typed["loss_type"]) if kept is None else _parse_record(folder, kept)
+    record = _infer_record(folder, config, shapes, typed["loss_type"]) if kept is None else _parse_record(folder, kept)
     if typed["loss_type"] is not None:
         likelihood.check_pair(typed["head_type"] or record.head_type, typed["loss_type"])
         typed = {**typed, "loss_type": likelihood.get(typed["loss_type"]).name}
@@ -298,8 +298,10 @@ def _parse_record(folder: Path, kept: Any) -> P2LRecord:
     return record
 
 
-def _infer_record(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], loss_type: str | None) -> P2LRecord:
-    """A record for a folder without one, from the names and shapes of its weights."""
+def _infer_record(
+    folder: Path, config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], loss_type: str | None
+) -> P2LRecord:
+    """A record for a folder without one, from the names and shapes of its weights and how it was trained."""
     has_gamma = any(name.startswith("head.gamma_head.") for name in shapes)
     has_eta = any(name.startswith("head.eta_head.") for name in shapes)
     head_type = "ba" if has_gamma else "rk" if has_eta else "bt"
@@ -309,10 +311,20 @@ def _infer_record(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...
     return P2LRecord(
         model_type=str(config.get("model_type")),
         head_type=head_type,
-        loss_type=likelihood.get(loss_type or likelihood.default_for_head(head_type).name).name,
+        loss_type=likelihood.get(loss_type or _trained_loss(folder, head_type)).name,
         linear_head_downsize_factor=None if rank is None else rows // rank,
         head_config=None if eta_width is None else {"eta_dim": eta_width},
     )
+
+
+def _trained_loss(folder: Path, head_type: str) -> str:
+    """The loss that training_config.json names, if it fits the head; else the head's usual one."""
+    named = read_object(folder / "training_config.json", missing={}).get("loss_type")
+    try:
+        likelihood.check_pair(head_type, str(named))
+    except ConfigError:
+        return likelihood.default_for_head(head_type).name
+    return str(named)
 
 
 def _check_num_models(folder: Path, shapes: Mapping[str, tuple[int, ...]], num_models: int) -> None:

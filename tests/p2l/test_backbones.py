@@ -49,6 +49,8 @@ def test_folders_and_lists_that_cannot_be_used_are_named(tmp_path):
             read_model_list(tmp_path)
     with pytest.raises(CheckpointError, match="is a file"):
         local_folder(file)
+    with pytest.raises(CheckpointError, match="no such folder"):
+        local_folder("~nobody-of-this-name/model")
     with pytest.raises(InputError, match="neither a local folder nor a hub id"):
         local_folder("someone/no-such-model")
     assert read_json(tmp_path / "none.json", missing={}) == {}

@@ -1,8 +1,11 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 import p2l
+from p2l import heads
 from p2l.errors import CheckpointError, ConfigError, InputError
 from p2l.inference import P2L, choose_device
 from p2l.leaderboard.field import win_rates
@@ -105,6 +108,17 @@ def test_the_leaderboard_is_ranked_with_win_rates(asked):
     assert best["win_rate"] == pytest.approx(expected[NAMES.index(best["model"])])
 
 
+@pytest.mark.parametrize("kind", ["bt", "ba"])
+def test_other_heads_have_leaderboards_too(asked, kind):
+    record = replace(asked.model.record, head_type=kind, loss_type=kind)
+    head = heads.build(kind, asked.model.model.config.hidden_size, len(NAMES))
+    other = P2L(P2LModel(asked.model.model, head, NAMES, record), asked.tokenizer, torch.device("cpu"))
+    table = other.leaderboard("write a poem")
+    assert sorted(table["model"]) == NAMES
+    assert table["win_rate"].between(0, 1).all()
+    assert (other.predict("a").gamma is None) == (kind == "bt")
+
+
 def test_a_list_of_turns_is_one_prompt_of_the_leaderboard(asked):
     turns = ["write a poem", "shorter"]
     assert asked.leaderboard(turns)["coef"].max() == pytest.approx(asked.predict([turns]).coefs.max())
@@ -132,6 +146,8 @@ def test_absent_devices_are_refused():
     assert choose_device("cpu") == torch.device("cpu")
     with pytest.raises(InputError, match="is unknown"):
         choose_device("gpu")
+    with pytest.raises(InputError, match="'meta' was asked for, but cannot be used"):
+        choose_device("meta")
     if not torch.cuda.is_available():
         assert choose_device(None) == torch.device("cpu")
         with pytest.raises(InputError, match="no CUDA device"):

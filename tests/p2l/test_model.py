@@ -199,8 +199,10 @@ def test_a_published_folder_loads_with_the_documented_flags(folders, tmp_path, s
     coefs, eta = coefs_of(model, tokenizer)
     torch.testing.assert_close(coefs, plain_coefs, atol=1e-5, rtol=0)
     torch.testing.assert_close(eta, plain_eta, atol=1e-5, rtol=0)
-    bare = P2LModel.from_pretrained(tmp_path)
-    assert (bare.record.head_type, bare.likelihood.name) == ("rk", "grk")
+    for trained_with, loss in ({}, "grk"), ({"loss_type": "rk"}, "rk"), ({"loss_type": "bt"}, "grk"):
+        (tmp_path / "training_config.json").write_text(json.dumps(trained_with))
+        bare = P2LModel.from_pretrained(tmp_path)
+        assert (bare.record.head_type, bare.likelihood.name) == ("rk", loss)
 
 
 @pytest.mark.parametrize("head_config", [None, {"eta_dim": 3}])
