@@ -288,12 +288,13 @@ def _label_terms(likelihood: Likelihood, xp: Any, d: Array, logs: Array) -> Term
 def mean_loss(
     likelihood: Likelihood, coefs: Any, labels: Any, eta: Any = None, gamma: Any = None, weights: Any = None
 ) -> Array:
-    """Weighted mean of `vote_losses` over the votes that count (a scalar); `weights` (B,), ones by default."""
+    """Weighted mean of `vote_losses` over the votes that count; `weights` (B,), ones by default; nan of no votes."""
     losses = vote_losses(likelihood, coefs, labels, eta, gamma)
     _, (mask,) = prepare(counted(likelihood, labels))
     if weights is not None:
         mask = mask * weights
-    return (losses * mask).sum() / mask.sum()
+    with np.errstate(invalid="ignore"):
+        return (losses * mask).sum() / mask.sum()
 
 
 # The formulas. Log-probabilities take (namespace, coef_a, coef_b, eta, gamma), probabilities exp(coef_a), exp(coef_b).

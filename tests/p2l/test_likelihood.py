@@ -215,6 +215,12 @@ def test_a_weight_of_two_counts_as_the_vote_twice(name):
     assert float(weighted) == pytest.approx(float(repeated), rel=1e-14)
 
 
+def test_a_mean_of_no_votes_is_no_number():
+    ties = LABELS[[1, 2, 4]]
+    assert np.isnan(mean_loss(get("bt"), COEFS[:3], ties))
+    assert torch.isnan(mean_loss(get("bt"), torch.tensor(COEFS[:3]), torch.tensor(ties)))
+
+
 def test_targets_of_the_three_kinds_of_label():
     kinds = np.array([0, 1, 2])
     assert targets(get("bt"), kinds).tolist() == [[1, 0], [0, 0], [0, 0]]
