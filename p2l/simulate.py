@@ -87,16 +87,16 @@ def write_arena(
     """Write the votes, and if wanted the validation votes and the truth, in one pass; every file is whole or absent.
 
     Raises:
-        ConfigError: the ending of a file is unknown.
-        InputError: a file cannot be written.
+        InputError: the ending of a file is unknown, or it cannot be written.
     """
     from p2l.simulation.report import Report
-    from p2l.simulation.tables import open_writer, truth_table, vote_table, writer_for
+    from p2l.simulation.tables import truth_batch, vote_batch
+    from p2l.votes.sources import file_kind
+    from p2l.votes.writer import open_writer
 
     parts = [(Path(output), False)] + ([(Path(validation), True)] if validation else [])
     for path, _ in parts:
-        writer_for(path)
-        check_can_write(path)
+        file_kind(check_can_write(path))
     report = Report(arena)
     total = arena.config.votes + arena.config.validation_votes * len(parts[1:])
     with ExitStack() as files, progress(description="simulating", total=total, unit="vote", quiet=quiet) as bar:
@@ -104,9 +104,9 @@ def write_arena(
         for path, held_out in parts:
             write_votes = files.enter_context(open_writer(path))
             for chunk in arena.chunks(validation=held_out):
-                write_votes(vote_table(arena, chunk))
+                write_votes(vote_batch(arena, chunk))
                 if write_truth:
-                    write_truth(truth_table(chunk, "validation" if held_out else "train"))
+                    write_truth(truth_batch(chunk, "validation" if held_out else "train"))
                 report.add(chunk, held_out=held_out)
                 bar.update(len(chunk))
     if truth:

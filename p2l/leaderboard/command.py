@@ -62,6 +62,11 @@ def build_parser() -> argparse.ArgumentParser:
         help="with --votes and --by: pull each group's coefficients towards the leaderboard of all votes, by a normal "
         "prior of this standard deviation; it weighs as much as about 4 / SD^2 votes of a model; inf switches it off",
     )
+    made.add_argument(
+        "--cluster",
+        metavar="COLUMN",
+        help="with --votes: votes with one value of this column (user, prompt) count as one observation in intervals",
+    )
     made.add_argument("--weighted", action="store_true", help="weight votes by their `weight` column")
     made.add_argument("--drop-bad", action="store_true", help="leave out rows that are no votes, and count them")
     _add_output_flags(made)
@@ -97,8 +102,8 @@ def _check(args: argparse.Namespace) -> None:
         raise InputError("a prompt or --prompts goes with --model; --votes holds its own")
     if args.model is not None and (args.prompts is None) == (args.prompt is None):
         raise InputError("--model needs one prompt, or --prompts FILE, and not both")
-    if args.model is not None and (args.likelihood is not None or args.weighted):
-        raise InputError("--likelihood and --weighted go with --votes; a model has a likelihood of its own")
+    if args.model is not None and (args.likelihood is not None or args.weighted or args.cluster is not None):
+        raise InputError("--likelihood, --cluster and --weighted go with --votes; a model has a likelihood of its own")
     if args.by and args.prompt is not None:
         raise InputError("--by needs a file: --votes FILE or --model DIR --prompts FILE")
     if not args.shrink > 0 or (args.top is not None and args.top < 1):

@@ -25,6 +25,7 @@ from p2l.leaderboard.intervals import (
     redrawn_clusters,
     redrawn_votes,
     sandwich_bounds,
+    units_of,
     vote_scores,
 )
 from p2l.leaderboard.newton import Point, minimise
@@ -85,7 +86,9 @@ def fit(
         ConvergenceError: no optimum was found, as for an undefeated model without a prior.
     """
     table = vote_table(model_a, model_b, winner, len(models), weights)
-    units = None if clusters is None else _units(table, model_a, model_b, winner, weights, clusters)
+    if clusters is not None and np.shape(clusters) != np.shape(model_a):
+        raise InputError(f"clusters has {np.size(clusters)} entries for {np.size(model_a)} votes")
+    units = None if clusters is None else units_of(table, model_a, model_b, winner, weights, clusters)
     return fit_table(
         table,
         models=models,
@@ -130,7 +133,6 @@ def fit_table(
     point = minimise(objective, _start(objective, prior))
     rng = np.random.default_rng(seed)
     lower, upper = _bounds(objective, point, table, units, intervals, level, replicates, rng)
-    graph = _graph(objective)
     return Leaderboard(
         models=list(models),
         coefs=point.theta[: len(models)],
@@ -142,7 +144,7 @@ def fit_table(
         loss=objective.loss(point.theta),
         votes=table.votes_per_model(winner_targets(model).any(axis=1)),
         components=_joined(objective, prior or Prior()),
-        notes=_notes(objective, float(point.theta[-1]), list(models), graph, prior or Prior()),
+        notes=_notes(objective, float(point.theta[-1]), list(models), prior or Prior()),
         level=level,
     )
 
@@ -201,54 +203,45 @@ def _bounds(
     return bootstrap_bounds(objective, point, draws, level, rng)
 
 
-def _units(
-    table: PairTable,
-    model_a: npt.ArrayLike,
-    model_b: npt.ArrayLike,
-    winner: npt.ArrayLike,
-    weights: npt.ArrayLike | None,
-    clusters: npt.ArrayLike,
-) -> Units:
-    a, b, won = (np.asarray(column, dtype=np.int64) for column in (model_a, model_b, winner))
-    names = np.asarray(clusters)
-    if names.shape != a.shape:
-        raise InputError(f"clusters has {len(names)} entries for {len(a)} votes")
-    rows = table.first * table.num_models + table.second
-    pair = np.searchsorted(rows, np.minimum(a, b) * table.num_models + np.maximum(a, b))
-    column = np.where((a > b) & (won < 2), 1 - won, won)
-    weight = np.ones(len(a)) if weights is None else np.asarray(weights, dtype=np.float64)
-    return Units(pair, column, weight, np.unique(names, return_inverse=True)[1].reshape(-1))
-
-
 def _graph(objective: Objective) -> Ints:
     """Component (M,) of each model in the graph of the pairs whose votes count."""
     used = objective.targets.sum(axis=1) > 0
     return components(objective.num_models, objective.first[used], objective.second[used])
 
 
-def _notes(objective: Objective, eta: float, models: list[str], graph: Ints, prior: Prior) -> tuple[str, ...]:
-    sizes = np.bincount(graph)
+def _notes(objective: Objective, eta: float, models: list[str], prior: Prior) -> tuple[str, ...]:
     notes = []
-    unseen = [models[index] for index in np.flatnonzero(sizes[graph] == 1)]
-    if unseen:
+    used = objective.targets.sum(axis=1) > 0
+    seen = np.bincount(np.concatenate([objective.first[used], objective.second[used]]), minlength=len(models)) > 0
+    if not seen.all():
+        unseen = [models[index] for index in np.flatnonzero(~seen)]
         notes.append(f"{_several(unseen)} without a vote that counts: the score shown is the prior's.")
+    if prior.coefs is None:
+        notes += _notes_on_graph(objective, models, prior)
+    least = least_eta(objective.likelihood)
+    if least is not None and eta <= least:
+        notes.append(
+            "The votes have fewer ties than rk can express (eta is at its floor); bt-tie or grk suits them better."
+        )
+    return tuple(notes)
+
+
+def _notes_on_graph(objective: Objective, models: list[str], prior: Prior) -> list[str]:
+    """What the graph of comparisons leaves open; a prior with means of its own closes it."""
+    graph, notes = _graph(objective), []
+    sizes = np.bincount(graph)
     groups = [np.flatnonzero(graph == number) for number in np.flatnonzero(sizes > 1)]
-    if len(groups) > 1 and prior.coefs is None:
+    if len(groups) > 1:
         named = "; ".join(_several([models[index] for index in group]) for group in groups)
         notes.append(f"The votes fall into {len(groups)} components that never met ({named}): {_apart(objective)}")
     held = _held_by_prior(objective, graph)
-    if len(held) and np.isfinite(prior.sd) and prior.coefs is None:
+    if len(held) and np.isfinite(prior.sd):
         names = _several([models[index] for index in held])
         notes.append(
             f"{names} won or lost every vote against the rest: how far they are ahead or behind rests on the prior "
             f"(normal, standard deviation {prior.sd:g})."
         )
-    least = least_eta(objective.likelihood)
-    if least is not None and eta <= least:
-        notes.append(
-            "The votes have fewer ties than rk can express: eta is at its floor; bt-tie or grk suit them better."
-        )
-    return tuple(notes)
+    return notes
 
 
 def _apart(objective: Objective) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +22,7 @@ import numpy.typing as npt
 from p2l.errors import ConfigError
 from p2l.leaderboard.newton import Point, minimise
 from p2l.leaderboard.objective import Objective, winner_targets
-from p2l.leaderboard.pair_table import Ints, PairTable
+from p2l.leaderboard.pair_table import Ints, PairTable, table_cells
 from p2l.leaderboard.threads import one_blas_thread
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "redrawn_clusters",
     "redrawn_votes",
     "sandwich_bounds",
+    "units_of",
     "vote_scores",
 ]
 
@@ -55,6 +57,15 @@ class Units:
     winner: Ints
     weights: Floats
     cluster: Ints
+
+
+def units_of(
+    table: PairTable, model_a: npt.ArrayLike, model_b: npt.ArrayLike, winner: npt.ArrayLike, weights: Any, clusters: Any
+) -> Units:
+    """Votes (N,) whose pairs are those of a table; `weights` may be None, `clusters` holds any values."""
+    pair, column = table_cells(table, model_a, model_b, winner)
+    weight = np.ones(len(pair)) if weights is None else np.asarray(weights, dtype=np.float64)
+    return Units(pair, column, weight, np.unique(np.asarray(clusters), return_inverse=True)[1].reshape(-1))
 
 
 def check_intervals(intervals: str | None, level: float, replicates: int) -> None:

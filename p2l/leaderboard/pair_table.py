@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from p2l.errors import VoteError
 
-__all__ = ["PairTable", "components", "table_from_keys", "vote_keys", "vote_table"]
+__all__ = ["PairTable", "components", "table_cells", "table_from_keys", "vote_keys", "vote_table"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -134,6 +134,16 @@ def table_from_keys(
     weighted = counted if weights is None else spread(weights)
     squared = counted if squares is None else spread(squares)
     return PairTable(num_models, first, second, weighted, squared, counted)
+
+
+def table_cells(
+    table: PairTable, model_a: npt.ArrayLike, model_b: npt.ArrayLike, winner: npt.ArrayLike
+) -> tuple[Ints, Ints]:
+    """Row and column (N,) of a table that each of its votes was counted in."""
+    a, b, won = (np.asarray(column, dtype=np.int64) for column in (model_a, model_b, winner))
+    rows = table.first * table.num_models + table.second
+    pair = np.searchsorted(rows, np.minimum(a, b) * table.num_models + np.maximum(a, b))
+    return pair, np.where((a > b) & (won < 2), 1 - won, won)
 
 
 def components(num_models: int, first: Ints, second: Ints, *, directed: bool = False) -> Ints:

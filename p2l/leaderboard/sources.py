@@ -15,6 +15,7 @@ from p2l.command import progress
 from p2l.errors import InputError, VoteError
 from p2l.leaderboard.aggregation import aggregate
 from p2l.leaderboard.board import Leaderboard
+from p2l.leaderboard.clusters import ClusteredVotes
 from p2l.leaderboard.counting import Tally
 from p2l.leaderboard.fitting import fit_table
 from p2l.leaderboard.grouping import base_column, group_rows
@@ -66,14 +67,16 @@ def boards_of_votes(args: argparse.Namespace) -> list[Named]:
     """
     source = open_source(args.votes)
     groups, tally, names = _Groups(source, args.by), Tally(), dict[str, int]()
+    clustered = None if args.cluster is None else ClusteredVotes(args.cluster)
     columns = dict.fromkeys(["model_a", "model_b", "winner", *groups.bases.values(), *["weight"] * args.weighted])
+    columns |= dict.fromkeys([args.cluster] if clustered else [])
     dropped = 0
     with progress(total=source.rows, description="votes", unit=" votes", quiet=args.quiet) as bar:
         for batch in _batches(source, list(columns), drop_bad=args.drop_bad):
-            _count(batch, groups, tally, names, weighted=args.weighted)
+            _count(batch, groups, tally, clustered, names, weighted=args.weighted)
             dropped += batch.dropped
             bar.update(len(batch))
-    boards = _fit_groups(groups, tally, list(names), args)
+    boards = _fit_groups(groups, tally, clustered, list(names), args)
     return [_noted(boards[0], f"{dropped:,} rows that are no votes were left out."), *boards[1:]] if dropped else boards
 
 
@@ -82,27 +85,47 @@ def _batches(source: Source, columns: Sequence[str], *, drop_bad: bool) -> Itera
         yield from read_votes(source, columns=columns, drop_bad=drop_bad)
     except VoteError as error:
         # Only rows have a place; a missing column or file is not mended by dropping.
-        hint = "; --drop-bad leaves such rows out" if f": {source.unit} " in str(error) and not drop_bad else ""
+        hint = (
+            "; add --drop-bad to leave out all rows that are no votes"
+            if f": {source.unit} " in str(error) and not drop_bad
+            else ""
+        )
         raise VoteError(f"{error}{hint}") from error
 
 
-def _count(batch: VoteBatch, groups: _Groups, tally: Tally, names: dict[str, int], *, weighted: bool) -> None:
+def _count(
+    batch: VoteBatch,
+    groups: _Groups,
+    tally: Tally,
+    clustered: ClusteredVotes | None,
+    names: dict[str, int],
+    *,
+    weighted: bool,
+) -> None:
     a, b = (model_codes(batch.batch.column(name), names) for name in ("model_a", "model_b"))
     won = batch.batch.column("winner").dictionary_encode()
     winner = name_lookup(won.dictionary.to_pylist(), WINNERS)[won.indices.to_numpy(zero_copy_only=False)]
     weights = np.asarray(numbers(batch.batch.column("weight")), dtype=np.float64) if weighted else np.ones(len(batch))
+    cluster = clustered.number(batch.batch.column(clustered.column)) if clustered else None
     for group, rows in groups.members(batch):
-        tally.add(group, a[rows], b[rows], winner[rows], weights[rows])
+        votes = (group, a[rows], b[rows], winner[rows], weights[rows])
+        tally.add(*votes)
+        if clustered and cluster is not None:
+            clustered.add(*votes, cluster[rows])
 
 
-def _fit_groups(groups: _Groups, tally: Tally, names: Sequence[str], args: argparse.Namespace) -> list[Named]:
+def _fit_groups(
+    groups: _Groups, tally: Tally, clustered: ClusteredVotes | None, names: Sequence[str], args: argparse.Namespace
+) -> list[Named]:
     sizes, boards = tally.groups(), list[Named]()
     ordered = groups.ordered(sizes)
     for by, name, code in progress(ordered, description="leaderboards", quiet=args.quiet):
         table, models = tally.table(code, names)
         prior = _group_prior(boards[0].board, models, args.shrink) if boards else None
+        units = clustered.units(code, table, name_lookup(names, models)) if clustered else None
+        fixed: dict[str, Any] = {"models": models, "likelihood": args.likelihood or "bt", "prior": prior}
         try:
-            board = fit_table(table, models=models, likelihood=args.likelihood or "bt", prior=prior, **_options(args))
+            board = fit_table(table, units=units, **fixed, **_options(args))
         except InputError as error:
             if not boards:
                 raise VoteError(f"{args.votes}: {error}") from error

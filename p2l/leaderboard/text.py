@@ -42,7 +42,9 @@ def render(named: Named, *, unit: str, top: int | None = None, min_votes: int = 
     board = named.board
     frame = board.to_frame(min_votes=min_votes)
     shown = frame if top is None else frame.head(top)
-    rows = [_header(shown, board.level), *(_cells(row) for row in shown.to_dict("records"))]
+    header = _header(shown, board.level)
+    with_interval = bool(shown["lower"].notna().any())
+    rows = [header, *(_cells(row, with_interval=with_interval) for row in shown.to_dict("records"))]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = [_line(row, widths) for row in rows]
     lines.insert(1, "  ".join("-" * width for width in widths))
@@ -66,10 +68,11 @@ def _header(frame: pd.DataFrame, level: float) -> list[str]:
     return ["rank", "model", "score", *interval, "beats the field", *optional]
 
 
-def _cells(row: dict[Any, Any]) -> list[str]:
+def _cells(row: dict[Any, Any], *, with_interval: bool) -> list[str]:
     cells = [str(row["rank"]), str(row["model"]), f"{row['score']:.0f}"]
-    if math.isfinite(row["lower"]):
-        cells.append(f"{row['lower']:.0f} to {row['upper']:.0f}")
+    if with_interval:
+        # A model that nothing joins to the others has none.
+        cells.append(f"{row['lower']:.0f} to {row['upper']:.0f}" if math.isfinite(row["lower"]) else "none")
     cells.append(f"{row['win_rate']:.1%}")
     return cells + [f"{row[name]:,}" for name in ("votes", "component") if name in row]
 

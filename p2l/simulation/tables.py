@@ -1,31 +1,20 @@
-"""Simulated votes and their truth as Arrow tables, and files of them: Parquet, JSON lines or CSV by the ending."""
+"""Simulated votes and their truth as Arrow batches."""
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
-import json
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from p2l.command import atomic_path
-from p2l.errors import ConfigError
 from p2l.simulation.arena import Arena, VoteChunk
 from p2l.simulation.prompts import STRUCTURES, PromptBatch
 from p2l.simulation.words import LANGUAGES
 from p2l.votes import WINNERS
 
-__all__ = ["open_writer", "truth_table", "vote_table"]
-
-Writer = Callable[[pa.Table], None]
+__all__ = ["truth_batch", "vote_batch"]
 
 # Share of prompts with each criterion in a public arena of 2025.
 _CRITERIA = {
@@ -41,7 +30,7 @@ _CRITERION_PER_DEMANDING_WORD = 0.9  # in log odds
 _INSTRUCTIONS = 0.18
 
 
-def vote_table(arena: Arena, chunk: VoteChunk) -> pa.Table:
+def vote_batch(arena: Arena, chunk: VoteChunk) -> pa.RecordBatch:
     """The votes of a chunk with every column of the contract, and beside them:
 
     topic: the topic that decides. mentioned: all topics of the prompt, as a bag of words would tag it. structure: how
@@ -68,101 +57,26 @@ def vote_table(arena: Arena, chunk: VoteChunk) -> pa.Table:
         "mentioned": mentioned,
         "structure": _words(STRUCTURES)(prompts.structure),
     }
-    return pa.table(columns)
+    return pa.record_batch({name: pa.array(values) for name, values in columns.items()})
 
 
-def truth_table(chunk: VoteChunk, split: str) -> pa.Table:
+def truth_batch(chunk: VoteChunk, split: str) -> pa.RecordBatch:
     """The truth of a chunk.
 
     coefs (in the order of the model list) and eta of each prompt; probs: true probability of each outcome of its vote;
     loss: of the vote under them.
     """
     rows = np.arange(len(chunk))
-    return pa.table(
+    return pa.record_batch(
         {
             "question_id": pa.array(chunk.ids).cast(pa.string()),
             "split": pa.array([split] * len(chunk)),
             "coefs": _rows(chunk.truth.coefs.astype(np.float32)),
-            "eta": chunk.truth.eta,
+            "eta": pa.array(chunk.truth.eta),
             "probs": _rows(chunk.probs),
-            "loss": -np.log(chunk.probs[rows, chunk.winner]),
+            "loss": pa.array(-np.log(chunk.probs[rows, chunk.winner])),
         }
     )
-
-
-@contextmanager
-def open_writer(path: str | Path) -> Iterator[Writer]:
-    """A function that appends tables of one schema to a file that gets its name when the block has ended well.
-
-    Nested columns become JSON in a CSV file.
-
-    Raises:
-        ConfigError: the ending is none of .parquet, .jsonl, .jsonl.gz and .csv.
-        InputError: the file cannot be written.
-    """
-    make = writer_for(path)
-    with ExitStack() as stack:
-        temporary = stack.enter_context(atomic_path(path))
-        yield make(temporary, stack)
-
-
-def writer_for(path: str | Path) -> Callable[[Path, ExitStack], Writer]:
-    """What writes files with this ending.
-
-    Raises:
-        ConfigError: the ending is unknown.
-    """
-    known = {".parquet": _parquet, ".jsonl": _jsonl, ".jsonl.gz": _jsonl_gz, ".csv": _csv}
-    found = [make for ending, make in known.items() if str(path).endswith(ending)]
-    if not found:
-        raise ConfigError(f"{path}: cannot tell the format; end the name in one of {', '.join(known)}")
-    return found[0]
-
-
-def _parquet(path: Path, stack: ExitStack) -> Writer:
-    open_files: list[pq.ParquetWriter] = []
-
-    def write(table: pa.Table) -> None:
-        if not open_files:
-            open_files.append(stack.enter_context(pq.ParquetWriter(path, table.schema, compression="zstd")))
-        open_files[0].write_table(table)
-
-    return write
-
-
-def _jsonl(path: Path, stack: ExitStack) -> Writer:
-    file = stack.enter_context(path.open("w", encoding="utf-8"))
-    return lambda table: file.writelines(_json_lines(table))
-
-
-def _jsonl_gz(path: Path, stack: ExitStack) -> Writer:
-    # No name and no time in the header: the same votes give the same bytes.
-    raw = stack.enter_context(path.open("wb"))
-    packed = stack.enter_context(gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0, compresslevel=5))
-    file = stack.enter_context(io.TextIOWrapper(packed, encoding="utf-8"))
-    return lambda table: file.writelines(_json_lines(table))
-
-
-def _csv(path: Path, stack: ExitStack) -> Writer:
-    rows = csv.writer(stack.enter_context(path.open("w", encoding="utf-8", newline="")))
-
-    def write(table: pa.Table) -> None:
-        if path.stat().st_size == 0 and not written:
-            rows.writerow(table.column_names)
-        written.append(len(table))
-        rows.writerows(zip(*(_csv_column(column) for column in table.columns), strict=True))
-
-    written: list[int] = []
-    return write
-
-
-def _csv_column(column: pa.ChunkedArray) -> list[Any]:
-    values = column.to_pylist()
-    return [json.dumps(value, ensure_ascii=False) for value in values] if pa.types.is_nested(column.type) else values
-
-
-def _json_lines(table: pa.Table) -> Iterable[str]:
-    return (json.dumps(row, ensure_ascii=False) + "\n" for row in table.to_pylist())
 
 
 def _topics(arena: Arena, prompts: PromptBatch) -> tuple[pa.Array, pa.Array]:

@@ -197,7 +197,7 @@ def _write(
     """Write both parts; both files appear only when both are whole."""
     counts = [0, 0]
     with ExitStack() as stack:
-        writers = [stack.enter_context(open_writer(store.schema, path)) for path in (train_output, val_output)]
+        writers = [stack.enter_context(open_writer(path, store.schema)) for path in (train_output, val_output)]
         bar = stack.enter_context(progress(description="write", total=len(store), unit="votes", quiet=quiet))
         for ids, batch in store.batches():
             stays, is_val = alive[store.labels(ids)[:, :2]].all(axis=1), _among(ids, chosen)

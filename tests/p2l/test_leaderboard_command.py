@@ -262,3 +262,32 @@ def test_a_model_says_the_leaderboards_of_a_file_of_prompts_and_its_groups(model
     np.testing.assert_allclose(frame["coef"], board.to_frame()["coef"], atol=1e-5)
     np.testing.assert_allclose(frame["coef_lower"], board.to_frame()["coef_lower"], atol=1e-5)
     assert f"language = German: {len(prompts)} prompts" in capsys.readouterr().out
+
+
+def test_votes_of_one_cluster_are_one_observation(tmp_path):
+    frame = pd.concat([make_votes(300)] * 2, ignore_index=True)  # each prompt twice, with the same outcome
+    frame["turns"] = [[prompt, "and more"] for prompt in frame["prompt"]]
+    frame.to_parquet(tmp_path / "votes.parquet")
+    widths = {}
+    for cluster in (None, "prompt", "turns"):
+        flags = ["--votes", str(tmp_path / "votes.parquet"), "--by", "is_code", "--output", str(tmp_path / "out.csv")]
+        main([*flags, "--quiet", *([] if cluster is None else ["--cluster", cluster])])
+        table = written(tmp_path / "out.csv")
+        widths[cluster] = (table["upper"] - table["lower"]).to_numpy()
+    np.testing.assert_allclose(widths["prompt"], widths[None] * 2**0.5, rtol=0.05)
+    np.testing.assert_allclose(widths["prompt"], widths["turns"], rtol=1e-12)
+    votes = encode_votes(frame["model_a"], frame["model_b"], frame["winner"])
+    board = fit(*votes[1:], models=votes.models, clusters=frame["prompt"]).to_frame()
+    np.testing.assert_allclose(widths["prompt"], board["upper"] - board["lower"], rtol=1e-9)
+    with pytest.raises(InputError, match="cannot name clusters"):
+        main(["--votes", str(tmp_path / "votes.parquet"), "--cluster", "category_tag", "--quiet"])
+    with pytest.raises(InputError, match="no column 'usr'"):
+        main(["--votes", str(tmp_path / "votes.parquet"), "--cluster", "usr", "--quiet"])
+
+
+def test_a_model_that_nothing_joins_to_the_others_has_no_interval(tmp_path, capsys):
+    rows = ["model_a,model_b,winner", "ant,bee,model_a", "bee,ant,model_a", "ant,cat,tie", "dog,cat,tie"]
+    (tmp_path / "votes.csv").write_text("\n".join(rows), encoding="utf-8")
+    main(["--votes", str(tmp_path / "votes.csv"), "--shrink", "inf", "--min-votes", "0"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[3] for line in lines if line.split()[1:2] in (["cat"], ["dog"])] == ["none", "none"]

@@ -379,7 +379,7 @@ def test_a_wrong_flag_gets_one_clear_line(flags: str, message: str, tmp_path: Pa
 
 
 def test_an_unknown_ending_or_an_unreadable_truth_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot tell the format"):
+    with pytest.raises(InputError, match="unknown kind of file"):
         main(["--output", str(tmp_path / "votes.xlsx")])
     with pytest.raises(ConfigError, match="describes no arena"):
         load_arena(tmp_path)

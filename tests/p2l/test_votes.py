@@ -163,6 +163,15 @@ def test_json_lines_may_change_their_columns_as_they_go(tmp_path: Path, monkeypa
     assert pq.read_table(path).num_rows == 30
 
 
+def test_json_lines_hold_null_for_what_json_cannot_say(tmp_path: Path) -> None:
+    batch = pa.RecordBatch.from_pylist(
+        [{"x": float("nan"), "tag": {"y": [1.5, float("inf")]}}, {"x": 1.0, "tag": None}]
+    )
+    write_votes([batch], batch.schema, tmp_path / "v.jsonl")
+    lines = (tmp_path / "v.jsonl").read_text().splitlines()
+    assert lines == ['{"x": null, "tag": {"y": [1.5, null]}}', '{"x": 1.0, "tag": null}']
+
+
 def test_json_lines_keep_text_that_looks_like_a_time_and_mixed_prompts(tmp_path: Path) -> None:
     rows = [vote(0, prompt="a", when="2024-01-02"), vote(1, when="2024-01-02")]
     with open_votes(save(tmp_path / "v.jsonl", rows)) as store:
