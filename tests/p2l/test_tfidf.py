@@ -73,9 +73,35 @@ def test_saved_and_loaded_it_is_the_same(tmp_path):
     )
     assert np.array_equal(one.ids, other.ids)
     assert np.array_equal(one.values, other.values)
-    (copy / "tfidf.json").write_text("{}")
-    with pytest.raises(CheckpointError, match="no TF-IDF vocabulary"):
-        PromptTokenizer.from_pretrained(copy)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("tfidf.json", "{}", "no TF-IDF vocabulary"),
+        ("tfidf.json", '{"ngrams": [1], "terms": [], "idf": []}', "no TF-IDF vocabulary"),
+        (
+            "tfidf.json",
+            '{"ngrams": [1, 1], "terms": ["a", "b"], "idf": [1.0]}',
+            "one finite idf for each of its 2 terms",
+        ),
+        ("tfidf.json", '{"ngrams": [1, 1], "terms": ["a"], "idf": [NaN]}', "one finite idf for each of its 1 terms"),
+        ("config.json", '{"model_type": "tfidf"}', "has no vocab_size"),
+        ("config.json", '{"model_type": "tfidf", "vocab_size": 2}', "has shape"),
+    ],
+)
+def test_a_damaged_folder_is_named(tmp_path, file, content, message):
+    make_tfidf(tmp_path, [["one two three"]], hidden_size=2, ngrams=(1, 1), max_features=9, min_df=1)
+    (tmp_path / file).write_text(content)
+    with pytest.raises(CheckpointError, match=message):
+        P2LModel.create(
+            tmp_path,
+            model_type="tfidf",
+            head_type="bt",
+            loss_type="bt",
+            model_list=["a", "b"],
+            tokenizer=PromptTokenizer.from_pretrained(tmp_path),
+        )
 
 
 def test_an_unknown_prompt_gets_the_bias_and_training_learns_words(tmp_path):
