@@ -32,9 +32,10 @@ from p2l.votes import open_votes
 
 LIKELIHOOD = "grk"
 SEED = 0
-TRANSFORMER = {"vocab-size": 6000, "hidden-size": 96, "layers": 2, "heads": 4, "max-positions": 256}
-P2L_RUN = {"model_type": "qwen2", "pretrain_model_name": "backbone", "learning_rate": 1.5e-3, "warmup_steps": 100}
-P2L_RUN |= {"batch_size": 128, "num_train_epochs": 3, "max_length": 160, "weight_decay": 0.05}
+TRANSFORMER = {"vocab-size": 6000, "hidden-size": 64, "layers": 2, "heads": 4, "max-positions": 256}
+P2L_RUN = {"model_type": "qwen2", "pretrain_model_name": "backbone", "learning_rate": 1e-3, "warmup_steps": 40}
+# One epoch: each question has several votes, and from the second epoch on its answers are learned by heart.
+P2L_RUN |= {"batch_size": 128, "num_train_epochs": 1, "max_length": 256, "weight_decay": 0.1}
 TFIDF_RUN = {"model_type": "tfidf", "pretrain_model_name": "tfidf", "learning_rate": 1e-3, "max_length": 512}
 TFIDF_RUN |= {"batch_size": 256, "num_train_epochs": 3}
 COMMON = {
