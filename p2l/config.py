@@ -74,8 +74,8 @@ class TrainConfig(BaseModel):
     init_type: Literal["reset_params", "he_unif", "xavier_unif", "tiny_normal"] = "reset_params"
     train_head_only: bool = False
     chat_template: str | None = None
-    cls_token_if_none: str = "<|cls|>"
-    pad_token_if_none: str = "<|pad|>"
+    cls_token_if_none: str = Field(default="<|cls|>", min_length=1)
+    pad_token_if_none: str = Field(default="<|pad|>", min_length=1)
     max_length: Whole = Field(ge=2)
 
     # Optimisation

@@ -156,6 +156,8 @@ def _put_back_replaced(folder: Path) -> None:
 def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
+    if "enforce fail" in str(error):  # how torch says that fewer bytes reached the disk than it wrote
+        return "the file was cut short"
     return " ".join(str(error).split())[:160] or type(error).__name__
 
 

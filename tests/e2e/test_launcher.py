@@ -40,6 +40,17 @@ def test_two_processes_take_the_steps_of_one(
     assert (pair / "checkpoint-8" / "trainer_state.json").is_file()
 
 
+def test_a_full_disk_stops_two_processes_with_one_line(command: Command, configure: Configure) -> None:
+    config = configure(zero={"zero_optimization": {"stage": 1}})
+    line = f"deepspeed --num_gpus=2 p2l.train --config {config} --no-eval --save-steps 2"
+    done = command("bash", "-c", f"ulimit -f 20; exec {line}")
+    assert done.returncode == 2
+    assert done.stderr.count("error: ") + done.stdout.count("error: ") == 1
+    assert "checkpoint-2: cannot be saved" in done.stderr + done.stdout
+    assert "Traceback" not in done.stderr + done.stdout
+    assert not (config.parent / "out" / "run" / "checkpoint-2").exists()
+
+
 def test_a_mistake_is_told_once_by_two_processes(command: Command, configure: Configure, tmp_path: Path) -> None:
     config = configure(train_data_path=str(tmp_path / "none.jsonl"))
     done = command("deepspeed", "--num_gpus=2", "p2l.train", "--config", config, "--no-eval")

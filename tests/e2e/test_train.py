@@ -11,6 +11,8 @@ from safetensors.numpy import load_file
 from p2l.errors import InputError
 from tests.conftest import MODELS, Command, Configure, vote_rows, write_votes
 
+PINNED = [1.669548, 1.245659, 1.202638, 1.005676, 1.002834, 0.902266, 0.724854, 0.948481]
+
 
 def weights(folder: Path) -> dict[str, np.ndarray]:
     return load_file(folder / "model.safetensors")
@@ -85,6 +87,9 @@ def test_how_a_step_is_split_does_not_change_it(command: Command, configure: Con
     first = [lines(folder / "metrics.jsonl")[0] for folder in folders]
     assert first[0]["loss"] == pytest.approx(first[1]["loss"], rel=1e-5)
     assert first[0]["gradient_norm"] == pytest.approx(first[1]["gradient_norm"], rel=1e-4)
+    if not weighted:
+        # The trajectory is pinned: a change of it is a change of what the configuration means.
+        assert [line["loss"] for line in lines(folders[0] / "metrics.jsonl")] == pytest.approx(PINNED, rel=1e-4)
 
 
 def test_the_scale_of_weights_scales_the_loss(command: Command, configure: Configure) -> None:
@@ -208,6 +213,56 @@ def test_a_run_with_other_settings_is_not_resumed(command: Command, configure: C
     )
     assert done.returncode == 2
     assert "global_batch" in done.stderr
+    resume = ("--checkpoint", str(folder))
+    bad_input(refused(configure(learning_rate=1e-5), *resume), "learning_rate", "0.003", "1e-05")
+    bad_input(refused(configure(linear_head_downsize_factor=2), *resume), "linear_head_downsize_factor")
+    for name, part in (("cut", "deepspeed"), ("list", "model_list.json")):
+        damaged = folder.with_name(name)
+        shutil.copytree(folder / "checkpoint-4", damaged / "checkpoint-4")
+        _cut(damaged / "checkpoint-4" / part)
+    bad_input(refused(configure(), "--checkpoint", str(folder.with_name("list"))), "model_list.json", "shorter")
+    done = command(
+        "python", "-m", "p2l.train", "--no-eval", "--checkpoint", folder.with_name("cut"), "--config", configure()
+    )
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "cut short" in done.stderr
+
+
+def _cut(path: Path) -> None:
+    if path.is_dir():
+        file = next(path.glob("*.pt"))
+        file.write_bytes(file.read_bytes()[:1000])
+    else:
+        path.write_text('["ant", "bee"]', encoding="utf-8")
+
+
+def test_what_deepspeed_does_not_accept_is_one_line(command: Command, configure: Configure) -> None:
+    block = {"type": "AdamW", "params": {"lr": 1e-3, "learning_rat": 1.0}}
+    config = configure(optimizer=block, learning_rate=None, adam_epsilon=None)
+    done = command("python", "-m", "p2l.train", "--config", config, "--no-eval")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "learning_rat" in done.stderr
+
+
+def test_ties_alone_train_no_bradley_terry_model(configure: Configure, tmp_path: Path) -> None:
+    ties = write_votes(tmp_path / "ties.jsonl", [row | {"winner": "tie"} for row in vote_rows(8)])
+    config = configure(train_data_path=str(ties), head_type="bt", loss_type="bt")
+    bad_input(refused(config), "ties.jsonl", "bt")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_every_stage_goes_on_bit_for_bit(
+    command: Command, configure: Configure, tmp_path: Path, stage: int, dtype: str
+) -> None:
+    config = configure(zero={"zero_optimization": {"stage": stage}}, dtype=dtype)
+    whole = train(command, config, "--no-eval", "--save-steps", "4")
+    shutil.copytree(whole / "checkpoint-4", tmp_path / "killed" / "checkpoint-4")
+    resumed = train(command, config, "--no-eval", "--checkpoint", tmp_path / "killed")
+    assert (whole / "model.safetensors").read_bytes() == (resumed / "model.safetensors").read_bytes()
 
 
 @pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="has a GPU")
