@@ -22,7 +22,7 @@ from p2l.leaderboard.grouping import base_column, group_rows
 from p2l.leaderboard.objective import Prior
 from p2l.leaderboard.text import Named
 from p2l.votes.codes import WINNERS, name_lookup
-from p2l.votes.reader import VoteBatch, model_codes, read_votes
+from p2l.votes.reader import FaultyRowError, VoteBatch, model_codes, read_votes
 from p2l.votes.schema import numbers
 from p2l.votes.sources import open_source
 from p2l.votes.stream import Source
@@ -83,14 +83,8 @@ def boards_of_votes(args: argparse.Namespace) -> list[Named]:
 def _batches(source: Source, columns: Sequence[str], *, drop_bad: bool) -> Iterator[VoteBatch]:
     try:
         yield from read_votes(source, columns=columns, drop_bad=drop_bad)
-    except VoteError as error:
-        # Only rows have a place; a missing column or file is not mended by dropping.
-        hint = (
-            "; add --drop-bad to leave out all rows that are no votes"
-            if f": {source.unit} " in str(error) and not drop_bad
-            else ""
-        )
-        raise VoteError(f"{error}{hint}") from error
+    except FaultyRowError as error:
+        raise VoteError(f"{error}; add --drop-bad to leave out all rows that are no votes") from error
 
 
 def _count(

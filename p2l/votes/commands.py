@@ -79,7 +79,12 @@ def _add_split(commands: argparse._SubParsersAction[argparse.ArgumentParser], to
 def main(argv: Sequence[str] | None = None) -> int | None:
     """Run `check`, `import` or `split`."""
     args = build_parser().parse_args(argv)
-    return {"check": _check, "import": _import, "split": _split}[args.command](args)
+    from p2l.votes.reader import FaultyRowError
+
+    try:
+        return {"check": _check, "import": _import, "split": _split}[args.command](args)
+    except FaultyRowError as error:
+        raise VoteError(f"{error}; add --drop-bad to leave out all rows that are no votes") from error
 
 
 def _check(args: argparse.Namespace) -> int:

@@ -37,7 +37,7 @@ def csv_columns(path: Path) -> list[str]:
     """Names in the header.
 
     Raises:
-        VoteError: the file is empty, or a name occurs twice.
+        VoteError: the header is no UTF-8, is separated by something else than commas, or a name occurs twice.
     """
     try:
         # Bytes that are no UTF-8 may lie anywhere in what is read ahead; the rows are checked one by one later.
@@ -45,6 +45,10 @@ def csv_columns(path: Path) -> list[str]:
             names = next(csv.reader(file), [])
     except csv.Error as error:
         raise VoteError(f"{path}: row 1: the header cannot be read: {error}") from error
+    if any(mark in name for name in names for mark in "\0\ufffd"):
+        raise VoteError(f"{path}: row 1: the header is not UTF-8 text; save the file as UTF-8")
+    if len(names) == 1 and any(mark in names[0] for mark in ";\t|"):
+        raise VoteError(f"{path}: row 1: {names[0][:60]!r} is one column; separate columns by commas")
     doubled = sorted({name for name in names if names.count(name) > 1})
     if doubled:
         raise VoteError(f"{path}: row 1: column {doubled[0]!r} occurs twice")
@@ -120,7 +124,10 @@ def _is_utf8(values: Any) -> bool:
 
 def _convert(column: Any, kind: str) -> Any:
     if kind == "json":
-        return pa.array([None if text is None else json.loads(text) for text in column.to_pylist()])
+        try:
+            return pa.array([None if text is None else json.loads(text) for text in column.to_pylist()])
+        except (pa.ArrowException, OverflowError):  # lists of this and that stay text
+            return column.cast(pa.string())
     if kind == "bool":
         return pc.equal(pc.utf8_lower(column), "true")
     return column.cast({"int": pa.int64(), "float": pa.float64(), "text": pa.string()}[kind])

@@ -18,7 +18,22 @@ from p2l.votes.sources import open_source
 from p2l.votes.spool import common_type
 from p2l.votes.stream import RawBatch, Source, missing_column
 
-__all__ = ["Columns", "VoteBatch", "check_columns", "model_codes", "read_columns", "read_votes", "scan", "without_bad"]
+__all__ = [
+    "Columns",
+    "FaultyRowError",
+    "VoteBatch",
+    "check_columns",
+    "model_codes",
+    "read_columns",
+    "read_votes",
+    "scan",
+    "without_bad",
+]
+
+
+class FaultyRowError(VoteError):
+    """A row that was read but is no vote: `drop_bad` would leave it out."""
+
 
 _NAMED = ("model_a", "model_b", "winner")
 
@@ -82,7 +97,7 @@ def _checked(source: Source, scanned: Iterator[tuple[VoteBatch, list[Finding]]],
     for batch, found in scanned:
         problem = first_problem(found)
         if problem and not drop_bad:
-            raise VoteError(f"{batch.place(problem[0])}: {problem[1]}")
+            raise FaultyRowError(f"{batch.place(problem[0])}: {problem[1]}")
         batch = without_bad(batch, found)
         empty = empty and not len(batch)
         yield batch

@@ -39,6 +39,14 @@ def open_source(source: Any, *, split: str = "train", from_disk: bool = False) -
     Raises:
         VoteError: there is no such source, it cannot be reached, or its kind is unknown.
     """
+    opened = _open(source, split, from_disk=from_disk)
+    doubled = sorted({name for name in opened.columns if opened.columns.count(name) > 1})
+    if doubled:
+        raise VoteError(f"{opened.name}: column {doubled[0]!r} occurs twice")
+    return opened
+
+
+def _open(source: Any, split: str, *, from_disk: bool) -> Source:
     if not isinstance(source, str | Path):
         return _open_table(source)
     path = Path(source).expanduser()
@@ -78,6 +86,8 @@ def file_kind(path: str | Path) -> str:
 def _open_file(path: Path) -> Source:
     kind = file_kind(path)
     try:
+        if not path.stat().st_size:
+            raise VoteError(f"{path}: is empty")
         if kind == ".parquet":
             return _open_parquet(path)
         if kind == ".csv":

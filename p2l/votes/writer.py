@@ -6,6 +6,7 @@ empty field is null. JSON lines hold null for NaN.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import gzip
 import json
@@ -93,9 +94,9 @@ def _jsonl(_: Any, path: Path, *, compress: bool = False) -> Iterator[Write]:
 def _lines(batch: Any) -> Iterator[bytes]:
     for row in batch.to_pylist():
         try:
-            text = json.dumps(row, ensure_ascii=False, allow_nan=False, default=str)
+            text = json.dumps(row, ensure_ascii=False, allow_nan=False, default=_as_text)
         except ValueError:
-            text = json.dumps(_no_nan(row), ensure_ascii=False, default=str)
+            text = json.dumps(_no_nan(row), ensure_ascii=False, default=_as_text)
         yield text.encode() + b"\n"
 
 
@@ -128,9 +129,17 @@ def _flat(batch: Any, schema: Any) -> Any:
 
 def _text(column: Any) -> Any:
     if pa.types.is_nested(column.type):
-        dump = json.JSONEncoder(ensure_ascii=False, default=str).encode
+        dump = json.JSONEncoder(ensure_ascii=False, default=_as_text).encode
         return pa.array([None if value is None else dump(value) for value in column.to_pylist()], pa.string())
-    return column.cast(pa.string())
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowException:  # bytes, lengths of time
+        return pa.array([None if value is None else _as_text(value) for value in column.to_pylist()], pa.string())
+
+
+def _as_text(value: Any) -> str:
+    """What neither JSON nor CSV has: bytes as base64, times and the like as Python writes them."""
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 
 _WRITERS: dict[str, Callable[[Any, Path], contextlib.AbstractContextManager[Write]]] = {

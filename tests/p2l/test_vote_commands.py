@@ -282,3 +282,35 @@ def test_a_split_states_labels_through_a_model_list(tmp_path: Path) -> None:
     train, held = split(save(tmp_path / "v.jsonl", rows), tmp_path, *flags)
     assert (len(train), len(held)) == (9, 3)
     assert all(row["model_a"] == "xyz"[int(row["labels"][1])] for row in train + held)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("v.csv", b"", "is empty"),
+        ("v.jsonl", b"", "is empty"),
+        ("v.parquet", b"", "is empty"),
+        ("v.csv", "prompt,model_a,model_b,winner".encode("utf-16"), "row 1: the header is not UTF-8"),
+        ("v.csv", b"prompt;model_a;model_b;winner", "separate columns by commas"),
+        ("v.jsonl", b'{"n": ' + b"9" * 5000 + b"}", "line 1: is not JSON"),
+        ("v.csv", b"model_a,model_b,winner\na,a,tie", "both 'a'; add --drop-bad to leave out"),
+    ],
+)
+def test_a_file_that_cannot_be_read_gets_one_line(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=message) as caught:
+        main(
+            [
+                "split",
+                str(tmp_path / name),
+                "--by",
+                "time",
+                "--val",
+                "1",
+                "--train-output",
+                "a.csv",
+                "--val-output",
+                "b.csv",
+            ]
+        )
+    assert "\n" not in str(caught.value)

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +171,28 @@ def test_json_lines_hold_null_for_what_json_cannot_say(tmp_path: Path) -> None:
     write_votes([batch], batch.schema, tmp_path / "v.jsonl")
     lines = (tmp_path / "v.jsonl").read_text().splitlines()
     assert lines == ['{"x": null, "tag": {"y": [1.5, null]}}', '{"x": 1.0, "tag": null}']
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".csv"])
+def test_text_formats_hold_bytes_as_base64_and_times_as_text(tmp_path: Path, ending: str) -> None:
+    batch = pa.RecordBatch.from_pylist([{"image": b"\xff\xfe", "length": timedelta(days=1)}])
+    write_votes([batch], batch.schema, tmp_path / f"v{ending}")
+    text = (tmp_path / f"v{ending}").read_text()
+    assert "//4=" in text
+    assert "1 day" in text or "86400" in text
+
+
+def test_a_parquet_file_with_a_column_twice_is_refused(tmp_path: Path) -> None:
+    names = ["prompt", "model_a", "model_a", "model_b", "winner"]
+    pq.write_table(pa.Table.from_arrays([pa.array(["x"])] * 5, names=names), tmp_path / "v.parquet")
+    with pytest.raises(VoteError, match="'model_a' occurs twice"):
+        open_votes(tmp_path / "v.parquet")
+
+
+def test_lists_of_several_kinds_in_csv_stay_text(tmp_path: Path) -> None:
+    (tmp_path / "v.csv").write_text('prompt,model_a,model_b,winner,x\nhi,a,b,tie,"[[""n"", 1]]"\n', encoding="utf-8")
+    with open_votes(tmp_path / "v.csv") as store:
+        assert store.rows()[0]["x"] == '[["n", 1]]'
 
 
 def test_json_lines_keep_text_that_looks_like_a_time_and_mixed_prompts(tmp_path: Path) -> None:
