@@ -290,7 +290,7 @@ def test_a_split_states_labels_through_a_model_list(tmp_path: Path) -> None:
         ("v.csv", b"", "is empty"),
         ("v.jsonl", b"", "is empty"),
         ("v.parquet", b"", "is empty"),
-        ("v.csv", "prompt,model_a,model_b,winner".encode("utf-16"), "row 1: the header is not UTF-8"),
+        ("v.csv", "prompt,model_a,model_b,winner".encode("utf-16"), "row 1: the header (is not UTF-8|cannot be read)"),
         ("v.csv", b"prompt;model_a;model_b;winner", "separate columns by commas"),
         ("v.jsonl", b'{"n": ' + b"9" * 5000 + b"}", "line 1: is not JSON"),
         ("v.csv", b"model_a,model_b,winner\na,a,tie", "both 'a'; add --drop-bad to leave out"),
