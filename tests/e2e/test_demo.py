@@ -1,0 +1,33 @@
+"""The demo from end to end, on too few votes to learn much: every table is there, and the commands it prints work."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Command
+
+pytestmark = pytest.mark.launcher
+
+
+def test_the_demo_tells_its_story_and_its_commands_can_be_repeated(command: Command, tmp_path: Path) -> None:
+    done = command("python", "-m", "p2l.cli", "demo", "--votes", "600", "--output", tmp_path / "demo")
+    assert done.returncode == 0, done.stderr
+    closed = dict(re.findall(r"^(\S.*?)  +1\.\d{4} +(-?\d+)%$", done.stdout, flags=re.MULTILINE))
+    assert len(closed) == 5
+    assert closed["one leaderboard for all prompts"] == "0"
+    assert closed["the truth itself (Bayes optimum)"] == "100"
+    assert done.stdout.count("rank correlation over all 12 models") == 3
+    assert "THE SAME WORDS IN ANOTHER ORDER" in done.stdout
+    commands = re.findall(r"^  \$ (p2l .*|deepspeed .*)$", done.stdout, flags=re.MULTILINE)
+    assert [line.split()[:2] for line in commands] == [
+        ["p2l", "simulate"],
+        ["p2l", "init"],
+        ["p2l", "init"],
+        ["deepspeed", "--num_gpus=1"],
+        ["deepspeed", "--num_gpus=1"],
+        ["p2l", "leaderboard"],
+    ]
+    asked = command("bash", "-c", commands[-1])
+    assert asked.returncode == 0, asked.stderr
+    assert "beats the field" in asked.stdout
