@@ -40,6 +40,8 @@ $(BENCH)/.ready: pyproject.toml benchmarks/requirements.txt
 bench: $(BENCH)/.ready
 	$(BENCH)/bin/python -m benchmarks.leaderboards
 	$(BENCH)/bin/python -m benchmarks.simulate
+	$(BENCH)/bin/python -m benchmarks.votes
+	$(BENCH)/bin/python -m benchmarks.startup
 
 clean:
 	rm -rf $(VENV) $(BENCH) .pytest_cache .mypy_cache .ruff_cache

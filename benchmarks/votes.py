@@ -1,0 +1,61 @@
+"""How long votes take to open, to read at random and to translate to another model list: a promise of seconds.
+
+python -m benchmarks.votes [--votes 1500000]
+
+The baseline of the translation is what a user would write first: a dictionary and a loop over the votes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from p2l.simulate import SimulationConfig, simulate, write_arena
+from p2l.votes import open_votes, translate_labels
+
+
+def seconds(work: Callable[[], object], repeat: int = 5) -> float:
+    """Median wall time of `work`."""
+    times = []
+    for _ in range(repeat):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return float(np.median(times))
+
+
+def main() -> None:
+    """Print one line per measurement."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--votes", type=int, default=1_500_000)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "votes.parquet"
+        write_arena(simulate(SimulationConfig(votes=args.votes, models=100)), path)
+        print(f"{args.votes:,} simulated votes on 100 models, {path.stat().st_size / 1e6:.0f} MB of Parquet")
+        start = time.perf_counter()
+        with open_votes(str(path)) as votes:
+            print(f"open (check, spool, map)      {time.perf_counter() - start:8.2f} s")
+            ids = np.random.default_rng(0).integers(0, len(votes), 512)
+            print(f"512 prompts at random         {1000 * seconds(lambda: votes.prompts(ids)):8.2f} ms")
+            labels, names = votes.labels(), votes.model_list
+    other = [*reversed(names), "a-newcomer"]
+    fast = seconds(lambda: translate_labels(labels, names, other))
+    slow = seconds(lambda: _loop(labels, names, other), repeat=1)
+    print(f"labels to another model list  {fast:8.2f} s   (a loop: {slow:.2f} s, {slow / fast:.0f} times as long)")
+    print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB")
+
+
+def _loop(labels: np.ndarray, names: list[str], other: list[str]) -> list[list[int]]:
+    place = {name: index for index, name in enumerate(other)}
+    return [[place[names[winner]], place[names[loser]], tie] for winner, loser, tie in labels.tolist()]
+
+
+if __name__ == "__main__":
+    main()
