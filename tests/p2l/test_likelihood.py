@@ -14,24 +14,12 @@ from p2l.derivatives import derivatives
 from p2l.errors import ConfigError
 from p2l.likelihood import get, mean_loss, targets, vote_losses
 from tests.p2l.exact_likelihood import exact_probs, exact_slopes
+from tests.p2l.worked_votes import COEFS, ETA, LABELS
 
 TRAINED = likelihoods.names()
 COARSE = likelihoods.names(evaluation_only=True)
 FAR = st.floats(-50, 50)
 POINTS = st.tuples(FAR, FAR, FAR, FAR)
-
-COEFS = np.array(
-    [
-        (0.5, 0.1, -0.3, -0.9),
-        (1, 0.2, 0, -1),
-        (-0.4, 0.8, 0.3, -0.2),
-        (0, 0, 0.6, -0.6),
-        (1.5, -0.5, 0.25, 0.75),
-        (-1, 1, 0.5, -0.5),
-    ]
-)
-ETA = np.array([0, 0.2, -0.3, 0.5, -1, 0.1])
-LABELS = np.array([(0, 1, 0), (2, 0, 1), (1, 3, 2), (3, 2, 0), (0, 3, 1), (1, 0, 0)])
 
 # 178 battles of three models as (winner, loser, tie): count, and the parameters that fit them best.
 BATTLES = {

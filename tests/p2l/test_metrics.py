@@ -10,19 +10,8 @@ from p2l import metrics
 from p2l.errors import ConfigError
 from p2l.likelihood import get
 from p2l.metrics import ScoredVotes, Standing, evaluate, leaderboard_metrics, simple_metrics, vote_values
+from tests.p2l.worked_votes import COEFS, ETA, LABELS
 
-COEFS = np.array(
-    [
-        (0.5, 0.1, -0.3, -0.9),
-        (1, 0.2, 0, -1),
-        (-0.4, 0.8, 0.3, -0.2),
-        (0, 0, 0.6, -0.6),
-        (1.5, -0.5, 0.25, 0.75),
-        (-1, 1, 0.5, -0.5),
-    ]
-)
-ETA = np.array([0, 0.2, -0.3, 0.5, -1, 0.1])
-LABELS = np.array([(0, 1, 0), (2, 0, 1), (1, 3, 2), (3, 2, 0), (0, 3, 1), (1, 0, 0)])
 SIMPLE = ("Loss", "BCELoss", "MSELoss", "Accuracy", "Tie_Loss", "Tie_Accuracy", "Tie_bb_Loss", "Tie_bb_Accuracy")
 WORKED = {
     "bt": (0.7011, 0.7011, 0.2553, 0.6667, None, None, None, None),
