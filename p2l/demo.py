@@ -107,6 +107,7 @@ def _simulate(shell: Shell, votes: int) -> None:
     print(
         "1. Votes. People ask questions and vote for one of two answers; which model is good depends on the question."
     )
+    print("   (Simulated: questions are strings of words from a small vocabulary, and the truth is known.)")
     flags = [word for name, value in SIMULATION.items() for word in (f"--{name}", value)]
     shell.run(
         *("p2l", "simulate", "--votes", votes, "--output", "votes.parquet"),
@@ -135,6 +136,9 @@ def _report(folder: Path) -> None:
         f"\n4. How well is each of {VALIDATION:,} held-out votes forecast? (loss in nats per vote, lower is better)\n"
     )
     print(loss_table(held))
+    print(
+        "\ngap closed: how far from the first line, which reads no prompt, to the last, where there is no more to learn"
+    )
     print("\n5. Leaderboards of three kinds of prompt: what is true, and what the model says (higher wins more often).")
     for text in leaderboards(held):
         print(f"\n{text}")
