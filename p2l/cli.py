@@ -16,7 +16,7 @@ COMMANDS = {
     "simulate": ("p2l.simulate", "make votes of an arena whose truth is known"),
     "votes": ("p2l.votes.commands", "check, import or split a file of votes"),
     "leaderboard": ("p2l.leaderboard.command", "fit a leaderboard to votes, or read one from a model"),
-    "init": ("p2l.scratch", "make a small backbone from scratch, to train on without any download"),
+    "init": ("p2l.init", "make a small backbone from scratch, to train on without any download"),
     "train": ("p2l.train", "train a prompt-to-leaderboard model on votes"),
 }
 """Name: (module with a `main(argv)`, what it does)."""

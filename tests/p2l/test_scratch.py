@@ -5,7 +5,8 @@ import torch
 from safetensors.torch import load_file
 
 from p2l.errors import ConfigError, InputError
-from p2l.scratch import main, sample_prompts
+from p2l.init import main
+from p2l.scratch import sample_prompts
 from p2l.tokenizer import PromptTokenizer
 
 SMALL = ["--vocab-size", "280", "--hidden-size", "16", "--layers", "1", "--heads", "2", "--max-positions", "64"]
@@ -115,7 +116,5 @@ def test_the_sample_is_even_and_distinct(tmp_path):
 
 
 def test_help_is_quick_to_import(command):
-    done = command(
-        "python", "-c", "import p2l.scratch, sys; print(sorted({'torch', 'transformers'} & set(sys.modules)))"
-    )
+    done = command("python", "-c", "import p2l.init, sys; print(sorted({'torch', 'transformers'} & set(sys.modules)))")
     assert done.stdout.strip() == "[]"
