@@ -85,7 +85,13 @@ def find_deepspeed_file(config: TrainConfig, config_path: str | Path) -> Path:
 
 
 def resolve_deepspeed(
-    config: TrainConfig, path: Path, *, world_size: int, on_gpu: bool, gpu_has_bfloat16: bool = True
+    config: TrainConfig,
+    path: Path,
+    *,
+    world_size: int,
+    on_gpu: bool,
+    gpu_has_bfloat16: bool = True,
+    gpu_compiler: bool = True,
 ) -> tuple[dict[str, Any], Precision]:
     """The dictionary for `deepspeed.initialize`, and the precision that the model is built in.
 
@@ -95,6 +101,7 @@ def resolve_deepspeed(
         world_size: processes in the run; decides the global batch.
         on_gpu: on a CPU the optimizer is torch's, so that no kernel needs to be compiled.
         gpu_has_bfloat16: what `auto` precision means on this GPU.
+        gpu_compiler: without one the optimizer on a GPU is torch's too.
 
     Raises:
         ConfigError: the file is no JSON object, or contradicts the configuration.
@@ -105,6 +112,7 @@ def resolve_deepspeed(
         _agree(raw, key, value, path)
     precision = _precision(config, raw, path, default="bfloat16" if on_gpu and gpu_has_bfloat16 else "float32")
     zero = _zero(raw, path, precision)
+    _check_offload(zero, path)
     resolved = {key: value for key, value in raw.items() if key not in {"fp16", "bf16", *batch}}
     resolved |= {
         "train_micro_batch_size_per_gpu": config.batch_size,
@@ -113,10 +121,13 @@ def resolve_deepspeed(
         "train_batch_size": config.batch_size * world_size,
         "gradient_clipping": _clipping(config, raw, path),
         "bf16": {"enabled": precision == "bfloat16"},
-        "optimizer": _optimizer(config, raw, path, on_gpu=on_gpu),
+        "optimizer": _optimizer(config, raw, path, torch_adam=not (gpu_compiler and on_gpu)),
         "steps_per_print": 10**9,
         "zero_optimization": zero,
     }
+    if resolved["optimizer"]["params"].get("torch_adam"):
+        # It is as good as DeepSpeed's own for what lies in the memory of the CPU, only slower.
+        resolved.setdefault("zero_force_ds_cpu_optimizer", False)
     if precision == "bfloat16":
         # DeepSpeed's own default adds micro-batches up in bfloat16, which loses the small ones.
         resolved["data_types"] = {"grad_accum_dtype": "fp32", **raw.get("data_types", {})}
@@ -206,7 +217,7 @@ def _clipping(config: TrainConfig, raw: dict[str, Any], path: Path) -> float:
     return config.max_grad_norm
 
 
-def _optimizer(config: TrainConfig, raw: dict[str, Any], path: Path, *, on_gpu: bool) -> dict[str, Any]:
+def _optimizer(config: TrainConfig, raw: dict[str, Any], path: Path, *, torch_adam: bool) -> dict[str, Any]:
     if config.optimizer is not None:
         block = config.optimizer.model_dump()
         if "optimizer" in raw:
@@ -224,7 +235,7 @@ def _optimizer(config: TrainConfig, raw: dict[str, Any], path: Path, *, on_gpu: 
             _agree(params, key, value, path, name=f"optimizer.params.{key}")
         block = {"type": given.get("type", "AdamW"), "params": {**params, **wanted}}
     _refuse_auto(block, path, "optimizer")
-    if not on_gpu and block["type"].lower() in {"adam", "adamw"} and not _offloads(raw):
+    if torch_adam and block["type"].lower() in {"adam", "adamw"}:
         block["params"].setdefault("torch_adam", True)
     return block
 
@@ -264,9 +275,16 @@ def _zero(raw: dict[str, Any], path: Path, precision: Precision) -> dict[str, An
     return {key: value for key, value in zero.items() if value != _AUTO}
 
 
-def _offloads(raw: dict[str, Any]) -> bool:
-    block = raw.get("zero_optimization", {}).get("offload_optimizer") or {}
-    return isinstance(block, dict) and block.get("device", "none") != "none"
+def _check_offload(zero: dict[str, Any], path: Path) -> None:
+    """Refuse what DeepSpeed would ignore, or meet with an error that does not name the key."""
+    for key, stages in (("offload_optimizer", (1, 2, 3)), ("offload_param", (3,))):
+        block = zero.get(key)
+        device = block.get("device", "none") if isinstance(block, dict) else "none" if block is None else block
+        if not isinstance(device, str) or device not in {"none", "cpu", "nvme"}:
+            raise ConfigError(f'{path}: \'zero_optimization.{key}\' must be of the form {{"device": "cpu"}}')
+        if device != "none" and zero["stage"] not in stages:
+            needed = " or ".join(map(str, stages))
+            raise ConfigError(f"{path}: 'zero_optimization.{key}' needs stage {needed}, this is stage {zero['stage']}")
 
 
 def _refuse_auto(node: object, path: Path, key: str = "") -> None:

@@ -14,19 +14,23 @@ import os
 import re
 import socket
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from p2l.batching import Batch, to_device
 from p2l.command import nearest
+from p2l.compilers import prepare_kernels
 from p2l.config import TrainConfig
 from p2l.errors import CheckpointError, ConfigError, P2LError, PeerError
 from p2l.model import P2LModel, P2LOutput
 
 __all__ = ["Engine", "choose_device", "make_scheduler", "peers", "start_processes", "world_size"]
+
+Part = TypeVar("Part")
 
 _STATE = "deepspeed"
 _PEER_GONE = re.compile(r"by peer|pair closure|broken pipe|peer .*(closed|failed)", re.IGNORECASE)
@@ -100,10 +104,12 @@ class Engine:
         """Hand the model to DeepSpeed; `make_scheduler` None: the configuration holds a scheduler block.
 
         Raises:
-            ConfigError: DeepSpeed does not accept its configuration, an optimizer's parameter, say.
+            ConfigError: DeepSpeed does not accept its configuration, an optimizer's parameter, say, or a compiler
+                that it needs is missing.
         """
         import deepspeed
 
+        prepare_kernels(deepspeed_config)
         trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
         model = model.to(device)
         try:
@@ -146,12 +152,12 @@ class Engine:
         """The rate that the next step will use."""
         return float(self._optimizer.param_groups[0]["lr"])
 
-    def forward(self, batch: Mapping[str, Tensor]) -> P2LOutput:
+    def forward(self, batch: Batch) -> P2LOutput:
         """Coefficients for a batch, on this rank."""
-        output: P2LOutput = self._engine({name: tensor.to(self.device) for name, tensor in batch.items()})
+        output: P2LOutput = self._engine(to_device(batch, self.device))
         return output
 
-    def predict(self, batch: Mapping[str, Tensor]) -> P2LOutput:
+    def predict(self, batch: Batch) -> P2LOutput:
         """`forward` without gradients, in evaluation mode."""
         self._engine.eval()
         with torch.no_grad():
@@ -170,6 +176,14 @@ class Engine:
         self._engine.step()
         norm = self._engine.get_global_grad_norm()
         return float(norm if plain is None else plain) if norm is not None or plain is not None else float("nan")
+
+    def even_out(self, parts: Sequence[Part], filler: Callable[[], Part]) -> list[Part]:
+        """`parts` with fillers at the end: as many as the rank with most has, since ZeRO runs them in step."""
+        if self.world_size == 1:
+            return list(parts)
+        most = torch.tensor(len(parts), device=self.device)
+        torch.distributed.all_reduce(most, torch.distributed.ReduceOp.MAX)
+        return [*parts, *(filler() for _ in range(int(most) - len(parts)))]
 
     def sum_over_ranks(self, *values: float) -> list[float]:
         """Each value summed over all ranks."""

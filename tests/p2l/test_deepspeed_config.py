@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from p2l.compilers import compiles_optimizer, prepare_kernels
 from p2l.config import TrainConfig
 from p2l.deepspeed_config import find_deepspeed_file, resolve_deepspeed, set_total_steps
 from p2l.errors import ConfigError
@@ -28,11 +29,11 @@ def config(**changes: Any) -> TrainConfig:
 
 
 def resolve(
-    tmp_path: Path, file: object, *, on_gpu: bool = False, world_size: int = 2, **changes: Any
+    tmp_path: Path, file: object, *, on_gpu: bool = False, gpu_compiler: bool = True, **changes: Any
 ) -> tuple[dict[str, Any], str]:
     path = tmp_path / "ds.json"
     path.write_text(json.dumps(file), encoding="utf-8")
-    return resolve_deepspeed(config(**changes), path, world_size=world_size, on_gpu=on_gpu)
+    return resolve_deepspeed(config(**changes), path, world_size=2, on_gpu=on_gpu, gpu_compiler=gpu_compiler)
 
 
 def test_every_auto_is_resolved(tmp_path: Path) -> None:
@@ -89,6 +90,27 @@ def test_bfloat16_keeps_float32_master_weights_and_sums(tmp_path: Path) -> None:
 def test_a_cpu_needs_no_compiled_optimizer_and_a_gpu_gets_deepspeeds(tmp_path: Path) -> None:
     assert resolve(tmp_path, {})[0]["optimizer"]["params"]["torch_adam"] is True
     assert "torch_adam" not in resolve(tmp_path, {}, on_gpu=True)[0]["optimizer"]["params"]
+    without = resolve(tmp_path, {}, on_gpu=True, gpu_compiler=False)[0]
+    assert without["optimizer"]["params"]["torch_adam"] is True
+
+
+def test_an_offloaded_optimizer_is_compiled_on_a_gpu_or_when_asked_for(tmp_path: Path) -> None:
+    file = {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
+    resolved = resolve(tmp_path, file)[0]
+    assert not compiles_optimizer(resolved)
+    assert resolved["zero_force_ds_cpu_optimizer"] is False
+    asked = {"optimizer": {"type": "AdamW", "params": {"torch_adam": False}}}
+    assert compiles_optimizer(resolve(tmp_path, file | asked)[0])
+    assert compiles_optimizer(resolve(tmp_path, file, on_gpu=True)[0])
+
+
+def test_a_compiler_that_is_needed_and_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    prepare_kernels(resolve(tmp_path, file)[0])
+    with pytest.raises(ConfigError, match=r"g\+\+.*torch_adam"):
+        prepare_kernels(resolve(tmp_path, file, on_gpu=True)[0])
 
 
 def test_auto_precision_is_bfloat16_on_a_gpu_only(tmp_path: Path) -> None:
@@ -114,6 +136,10 @@ def test_auto_precision_is_bfloat16_on_a_gpu_only(tmp_path: Path) -> None:
         (["list"], {}, ["object"]),
         ({"zero_optimization": 1}, {}, ["zero_optimization"]),
         ({"zero_optimization": {"stage": 7}}, {}, ["stage", "7"]),
+        ({"zero_optimization": {"offload_optimizer": {"device": "cpu"}}}, {}, ["offload_optimizer", "stage 0"]),
+        ({"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}}, {}, ["offload_param", "stage 2"]),
+        ({"zero_optimization": {"stage": 1, "offload_optimizer": {"device": 1}}}, {}, ["offload_optimizer", "cpu"]),
+        ({"zero_optimization": {"stage": 1, "offload_optimizer": True}}, {}, ["offload_optimizer", "cpu"]),
         ({"zero_optimization": {"stage": True}}, {}, ["stage"]),
         ({"zero_optimisation": {"stage": 1}}, {}, ["did you mean 'zero_optimization'"]),
         ({"zero_optimization": {"stage": 0}}, {"dtype": "bfloat16"}, ["stage", "bfloat16"]),
