@@ -21,6 +21,7 @@ __all__ = [
     "MetricsLog",
     "TrainerState",
     "finish_checkpoint",
+    "keep_newest",
     "new_run_folder",
     "newest_checkpoint",
     "read_state",
@@ -87,9 +88,22 @@ def newest_checkpoint(folder: Path) -> Path | None:
     if not folder.is_dir():
         return None
     _put_back_replaced(folder)
+    whole = _whole_checkpoints(folder)
+    return whole[-1] if whole else None
+
+
+def keep_newest(folder: Path, count: int) -> None:
+    """Remove all checkpoints of a run's folder but the newest `count`."""
+    for path in _whole_checkpoints(folder)[:-count]:
+        # Without its state it is no checkpoint: a kill in the middle of the removal leaves none that is half there.
+        (path / STATE_FILE).unlink(missing_ok=True)
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _whole_checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints of a run, oldest first."""
     found = [(int(match[1]), path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
-    whole = [(number, path) for number, path in found if (path / STATE_FILE).is_file()]
-    return max(whole)[1] if whole else None
+    return [path for _, path in sorted(found) if (path / STATE_FILE).is_file()]
 
 
 def read_state(checkpoint: Path) -> TrainerState:

@@ -12,9 +12,12 @@ from p2l.command import progress
 from p2l.config import TrainConfig
 from p2l.errors import InputError
 from p2l.run_folder import MetricsLog
+from p2l.time_left import TimeLeft, in_words
 from p2l.trainer import StepResult
 
 __all__ = ["RunProgress"]
+
+_BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
 
 
 @dataclass
@@ -24,23 +27,41 @@ class RunProgress:
     bar: Any
     log: MetricsLog | None
     wandb: Any
+    time_left: TimeLeft
     started: float
+    silent: bool
 
     @staticmethod
-    def start(config: TrainConfig, folder: Path, *, total: int, first: int, quiet: bool, is_main: bool) -> RunProgress:
-        """Open the bar and the log; the bar begins at step `first`."""
-        bar = progress(description="train", total=total, unit="step", quiet=quiet or not is_main)
+    def start(
+        config: TrainConfig, folder: Path, *, total: int, first: int, num_votes: int, quiet: bool, is_main: bool
+    ) -> RunProgress:
+        """Open the bar and the log; the bar begins at step `first` of `total`, over which `num_votes` are spread."""
+        silent = quiet or not is_main
+        bar = progress(description="train", total=total, unit="step", quiet=silent)
+        bar.bar_format = _BAR  # in place of the bar's own estimate, which knows nothing of tokens
         bar.update(first)
         log = MetricsLog(folder / "metrics.jsonl", resume_step=first) if is_main else None
-        return RunProgress(bar, log, _start_wandb(config, folder) if is_main else None, time.monotonic())
+        time_left = TimeLeft(round(num_votes * (total - first) / total))
+        wandb = _start_wandb(config, folder) if is_main else None
+        return RunProgress(bar, log, wandb, time_left, time.monotonic(), silent)
 
     def step(self, result: StepResult, seconds: float) -> None:
         """One optimizer step, done in `seconds`."""
         speed = round(result.tokens / seconds, 1) if seconds > 0 else 0.0
-        self.bar.set_postfix_str(f"loss {result.loss:.4f}, {speed:,.0f} tokens/s", refresh=False)
-        self.bar.update()
+        self._show(result, speed)
         elapsed = round(time.monotonic() - self.started, 3)
         self._write({**asdict(result), "tokens_per_second": speed, "seconds": elapsed})
+
+    def _show(self, result: StepResult, speed: float) -> None:
+        """Move the bar on; after the first minute, say once how long it will take, bar or no bar."""
+        self.time_left.step(result.votes, result.tokens)
+        left = self.time_left.seconds
+        estimate = "" if left is None else f", {in_words(left)} left"
+        self.bar.set_postfix_str(f"loss {result.loss:.4f}, {speed:,.0f} tokens/s{estimate}", refresh=False)
+        self.bar.update()
+        line = self.time_left.first_word()
+        if line is not None and not self.silent:
+            self.bar.write(line, file=sys.stderr)
 
     def evaluation(self, step: int, metrics: dict[str, float]) -> None:
         """Validation metrics after `step` steps."""

@@ -22,7 +22,7 @@ from p2l.likelihood import counted, get
 from p2l.model import P2LModel
 from p2l.publish import check_can_push, push
 from p2l.resuming import check_same_configuration
-from p2l.run_folder import TrainerState, new_run_folder, newest_checkpoint, read_state
+from p2l.run_folder import TrainerState, keep_newest, new_run_folder, newest_checkpoint, read_state
 from p2l.run_progress import RunProgress
 from p2l.saving import save_checkpoint, save_final
 from p2l.schedule import OfflineSchedule
@@ -45,6 +45,10 @@ class RunOptions:
     save_steps: int | None = None
     """Save after every so many steps; None: only at the end."""
     quiet: bool = False
+    folder: Path | None = None
+    """A folder made for this run; None: a new one, named as the configuration says."""
+    keep_checkpoints: int | None = None
+    """The newest so many stay, earlier ones are removed; None: all stay."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,7 @@ def train(config_path: str, options: RunOptions) -> Path:
     with peers():
         engine = Engine(model, set_total_steps(deepspeed_config, schedule.total_steps), device, scheduler)
         trainer = _trainer(config, engine, tokenizer, votes, schedule)
-        folder = _run_folder(engine, config, start)
+        folder = options.folder or _run_folder(engine, config, start)
         _loop(config, options, trainer, folder, start, validation)
         _finish(config, options, trainer, folder, validation)
     return folder
@@ -239,7 +243,13 @@ def _loop(
     first = _resume(trainer, config, start.resume) if start.resume else 0
     total = trainer.schedule.total_steps
     shown = RunProgress.start(
-        config, folder, total=total, first=first, quiet=options.quiet, is_main=trainer.engine.is_main
+        config,
+        folder,
+        total=total,
+        first=first,
+        num_votes=len(trainer.votes) * config.num_train_epochs,
+        quiet=options.quiet,
+        is_main=trainer.engine.is_main,
     )
     before = time.monotonic()
     for result in trainer.steps(first):
@@ -247,6 +257,8 @@ def _loop(
         done = result.step
         if options.save_steps and done % options.save_steps == 0:
             save_checkpoint(trainer, config, folder / f"checkpoint-{done}", _state(trainer, config, done))
+            if options.keep_checkpoints and trainer.engine.is_main:
+                keep_newest(folder, options.keep_checkpoints)
         if validation is not None and options.eval_steps and done % options.eval_steps == 0 and done < total:
             predictions = validate(trainer.engine, trainer.tokenizer, validation, trainer.batch_size)
             if predictions is not None:
