@@ -2,9 +2,10 @@
 
 A backbone turns a batch into one hidden state per prompt. A transformer of Hugging Face registers in one line,
 
-    register(transformer("gemma2"))
+    register(transformer("gemma"))
 
-where the name is the `model_type` of its config.json; anything else brings its own `Backbone`.
+where the name is the `model_type` of its config.json; anything else brings its own `Backbone`. Prompts reach it packed
+end to end (p2l.attention) unless it says `packs=False`: a model with an attention of its own reads padded batches.
 
 Shapes: B prompts, T tokens, D hidden, V vocabulary.
 """
@@ -22,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from p2l import tfidf
+from p2l.attention import P2L_ATTENTION, Packed, register_attention
 from p2l.checkpoint import check_finite, read_object, weight_shapes
 from p2l.command import nearest
 from p2l.errors import CheckpointError, ConfigError
@@ -40,6 +42,8 @@ class Backbone:
     """The architecture of a folder's config.json, its weights still to be loaded."""
     encode: Callable[[nn.Module, Mapping[str, Tensor]], Tensor]
     """A collated batch -> hidden states (B, D) that the head reads."""
+    packs: bool = False
+    """Whether it reads batches without padding."""
     learned_positions: bool = False
     """Whether it knows no position beyond `max_position_embeddings`."""
 
@@ -65,8 +69,10 @@ def get(name: str) -> Backbone:
     return BACKBONES[name]
 
 
-def transformer(name: str, *, learned_positions: bool = False, **options: Any) -> Backbone:
+def transformer(name: str, *, learned_positions: bool = False, packs: bool = True, **options: Any) -> Backbone:
     """The backbone of a transformers text model; `options` go to its constructor."""
+    if packs:
+        options = {"attn_implementation": P2L_ATTENTION, **options}
 
     def pretrained(folder: Path, dtype: torch.dtype) -> nn.Module:
         weight_shapes(folder)  # says clearly what is wrong with the files
@@ -92,7 +98,7 @@ def transformer(name: str, *, learned_positions: bool = False, **options: Any) -
             )
         return model
 
-    return Backbone(name, pretrained, empty, _state_at_cls, learned_positions)
+    return Backbone(name, pretrained, empty, _state_at_cls, packs, learned_positions)
 
 
 def grow(model: nn.Module, added_ids: Sequence[int], vocab_size: int) -> None:
@@ -151,11 +157,15 @@ def _load(folder: Path, config: Any, dtype: torch.dtype, options: Mapping[str, A
 
 def _state_at_cls(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
     """Hidden states (B, D) at the last token of each prompt, which is the CLS."""
+    ids = batch["input_ids"]
+    states: Tensor
+    if "lengths" in batch:
+        packed = Packed.of(batch["lengths"], ids.device)
+        states = model(input_ids=ids, position_ids=batch["position_ids"], packed=packed).last_hidden_state
+        return states[0, packed.last]
     mask = batch["attention_mask"]
-    states = model(input_ids=batch["input_ids"], attention_mask=mask).last_hidden_state
-    last = mask.sum(1) - 1
-    picked: Tensor = states[torch.arange(len(last), device=states.device), last]
-    return picked
+    states = model(input_ids=ids, attention_mask=mask).last_hidden_state
+    return states[torch.arange(len(ids), device=states.device), mask.sum(1) - 1]
 
 
 def _config(folder: Path, name: str) -> Any:
@@ -198,7 +208,8 @@ def _quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
+register_attention()
 for _name in ("qwen2", "qwen3", "llama", "modernbert"):
     register(transformer(_name))
 register(transformer("bert", learned_positions=True, add_pooling_layer=False))
-register(Backbone("tfidf", tfidf.pretrained, tfidf.empty, tfidf.encode))
+register(Backbone("tfidf", tfidf.pretrained, tfidf.empty, tfidf.encode, packs=True))

@@ -1,9 +1,9 @@
 """From encoded prompts to tensors, and which prompts share a batch.
 
-`collate` is the one place that knows how prompts lie side by side in memory, so that another layout changes
-only this file and the backbone that reads it.
+`collate` and `plan_batches` are the one place that knows how prompts lie in memory: packed end to end, where every
+token counts, or padded to the longest for backbones that cannot read that.
 
-Shapes: B prompts, T tokens of the longest prompt, F features of all prompts together.
+Shapes: B prompts, T tokens (of the longest prompt when padded, of all when packed), F features of all prompts together.
 """
 
 from __future__ import annotations
@@ -23,30 +23,57 @@ __all__ = ["Batch", "collate", "plan_batches", "to_device"]
 Batch = dict[str, Tensor]
 
 
-def collate(encodings: Sequence[Encoding], pad_token_id: int) -> Batch:
+def collate(encodings: Sequence[Encoding], pad_token_id: int, *, packed: bool = False) -> Batch:
     """The tensors of one batch.
 
-    Token ids give `input_ids` (B, T) padded on the right, and `attention_mask` (B, T). Weighted features give flat
-    `input_ids` (F,), `values` (F,) float32 and `offsets` (B,), where each prompt starts.
+    Token ids give, packed, `input_ids` (1, T), `position_ids` (1, T) from 0 in each prompt, and `lengths` (B,); or
+    else `input_ids` (B, T) padded on the right, and `attention_mask` (B, T). Weighted features give flat `input_ids`
+    (F,), `values` (F,) float32 and `offsets` (B,), where each prompt starts.
     """
     if encodings and encodings[0].values is not None:
         return _collate_features(encodings)
-    return _collate_tokens(encodings, pad_token_id)
+    return _pack_tokens(encodings) if packed else _pad_tokens(encodings, pad_token_id)
 
 
 def to_device(batch: Batch, device: torch.device | str) -> Batch:
-    """The same batch on `device`."""
-    return {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
+    """The same batch on `device`; `lengths`, which Python reads, stay on the CPU."""
+    return {
+        name: tensor if name == "lengths" else tensor.to(device, non_blocking=True) for name, tensor in batch.items()
+    }
 
 
-def plan_batches(lengths: Sequence[int], *, max_tokens: int, max_rows: int) -> list[list[int]]:
-    """Row numbers by batch: longest first, at most `max_rows` rows and `max_tokens` padded tokens each.
+def plan_batches(
+    lengths: Sequence[int], *, max_tokens: int, max_rows: int | None = None, packed: bool = False
+) -> list[list[int]]:
+    """Row numbers by batch: longest first, at most `max_rows` rows and `max_tokens` tokens each, padding included.
 
     A row longer than `max_tokens` gets a batch of its own. Rows of equal length keep their order.
     """
+    order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
+    most = len(lengths) if max_rows is None else max_rows
+    return (_first_fit if packed else _fill)(order, lengths, max_tokens, most)
+
+
+def _first_fit(order: list[int], lengths: Sequence[int], max_tokens: int, max_rows: int) -> list[list[int]]:
+    """Each row goes into the first batch that has room for it."""
+    batches: list[list[int]] = []
+    room: list[int] = []
+    for row in order:
+        fits = (n for n, left in enumerate(room) if left >= lengths[row] and len(batches[n]) < max_rows)
+        chosen = next(fits, len(batches))
+        if chosen == len(batches):
+            batches.append([])
+            room.append(max_tokens)
+        batches[chosen].append(row)
+        room[chosen] -= lengths[row]
+    return batches
+
+
+def _fill(order: list[int], lengths: Sequence[int], max_tokens: int, max_rows: int) -> list[list[int]]:
+    """One batch after the other; its first row, the longest, says how wide it is."""
     batches: list[list[int]] = []
     width = 0
-    for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
+    for row in order:
         if not batches or len(batches[-1]) >= max_rows or (len(batches[-1]) + 1) * width > max_tokens:
             batches.append([])
             width = lengths[row]
@@ -54,7 +81,16 @@ def plan_batches(lengths: Sequence[int], *, max_tokens: int, max_rows: int) -> l
     return batches
 
 
-def _collate_tokens(encodings: Sequence[Encoding], pad_token_id: int) -> Batch:
+def _pack_tokens(encodings: Sequence[Encoding]) -> Batch:
+    lengths = [len(encoding.ids) for encoding in encodings]
+    return {
+        "input_ids": torch.from_numpy(np.concatenate([encoding.ids for encoding in encodings]))[None],
+        "position_ids": torch.from_numpy(np.concatenate([np.arange(length) for length in lengths]))[None],
+        "lengths": torch.tensor(lengths),
+    }
+
+
+def _pad_tokens(encodings: Sequence[Encoding], pad_token_id: int) -> Batch:
     longest = max((len(encoding.ids) for encoding in encodings), default=0)
     ids = np.full((len(encodings), longest), pad_token_id, dtype=np.int64)
     mask = np.zeros((len(encodings), longest), dtype=np.int64)

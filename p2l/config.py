@@ -94,8 +94,12 @@ class TrainConfig(BaseModel):
     """Gradient clipping; the DeepSpeed file's value, else 1.0. 0 switches it off."""
     num_train_epochs: Whole = Field(default=1, ge=1)
     batch_size: Whole = Field(ge=1)
-    """Votes per micro-batch and device."""
+    """Votes per micro-batch and device, as far as the size of a step goes: see micro_batch_tokens."""
     gradient_accumulation_steps: Whole = Field(ge=1)
+    packing: bool = True
+    """Lay prompts end to end without padding. Off, or for a backbone that cannot read that: padded micro-batches."""
+    micro_batch_tokens: Whole | None = Field(default=None, ge=1)
+    """Most tokens per micro-batch and device, padding included; the default is batch_size x max_length."""
     weighted_loss: bool = False
     reweight_scale: Number = Field(default=1.0, gt=0)
 

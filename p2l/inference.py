@@ -127,7 +127,7 @@ class P2L:
         Args:
             prompts: a list of prompts, each a text or the list of its user turns; one text alone is one prompt.
             batch_size: most prompts per forward pass.
-            max_batch_tokens: most tokens, padding included, per forward pass (a longer prompt goes alone).
+            max_batch_tokens: most tokens per forward pass (a longer prompt goes alone).
 
         Raises:
             InputError: a prompt that is no text and no list of texts, or has no turns; a batch of less than one.
@@ -137,13 +137,14 @@ class P2L:
                 f"batch_size and max_batch_tokens must be at least 1, not {min(batch_size, max_batch_tokens)}"
             )
         listed = _listed(prompts)
+        packed = backbones.get(self.model.record.model_type).packs
         columns = _Columns(len(listed), len(self.model_list))
         for start in range(0, len(listed), _PROMPTS_AT_ONCE):
             encodings = self._encode(listed, start)
             columns.truncated[start : start + len(encodings)] = [encoding.truncated for encoding in encodings]
             lengths = [len(encoding.ids) for encoding in encodings]
-            for rows in plan_batches(lengths, max_tokens=max_batch_tokens, max_rows=batch_size):
-                batch = collate([encodings[row] for row in rows], self.tokenizer.pad_token_id)
+            for rows in plan_batches(lengths, max_tokens=max_batch_tokens, max_rows=batch_size, packed=packed):
+                batch = collate([encodings[row] for row in rows], self.tokenizer.pad_token_id, packed=packed)
                 with torch.inference_mode():
                     columns.put([start + row for row in rows], self.model(to_device(batch, self.device)))
         return Prediction(

@@ -63,5 +63,5 @@ def save_final(trainer: Trainer, config: TrainConfig, folder: Path) -> None:
 
 def _write_model(trainer: Trainer, config: TrainConfig, folder: Path, weights: dict[str, Tensor]) -> None:
     trainer.engine.model.save_pretrained(folder, state_dict=weights)
-    trainer.tokenizer.save_pretrained(folder)
+    trainer.windows.tokenizer.save_pretrained(folder)
     (folder / "training_config.json").write_text(config.model_dump_json(indent=2) + "\n", encoding="utf-8")

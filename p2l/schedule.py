@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["OfflineSchedule", "micro_batches"]
+__all__ = ["OfflineSchedule"]
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,3 @@ class OfflineSchedule:
         if not self.shuffle:
             return None
         return np.random.default_rng([self.seed, epoch]).permutation(self.num_votes)
-
-
-def micro_batches(num_votes: int, batch_size: int, rank: int, world_size: int) -> list[NDArray[np.int64]]:
-    """Positions within a step that this rank takes, one array per micro-step.
-
-    Every rank gets the same number of micro-steps; a rank that has run out of votes gets empty ones.
-    """
-    per_round = batch_size * world_size
-    rounds = -(-num_votes // per_round)
-    starts = [round_ * per_round + rank * batch_size for round_ in range(rounds)]
-    return [np.arange(min(start, num_votes), min(start + batch_size, num_votes)) for start in starts]

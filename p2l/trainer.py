@@ -2,27 +2,28 @@
 
 The loss of a step is  sum_i w_i * loss_i / sum_i w_i  over the votes i of the step on all ranks (w = 1 without
 weights), however they are split into micro-batches or ranks; votes that the likelihood leaves out (ties under `bt`)
-count nowhere. `reweight_scale` multiplies the weights above the line only, or it would cancel.
+count nowhere. `reweight_scale` multiplies the weights above the line only, or it would cancel. How a step's votes come
+into micro-batches is p2l.windows' affair.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from p2l.batching import collate
 from p2l.engine import Engine
 from p2l.errors import TrainingError
 from p2l.likelihood import Likelihood, counted, vote_losses
-from p2l.schedule import micro_batches
-from p2l.tokenizer import PromptTokenizer
 from p2l.votes import VoteStore
+from p2l.windows import MicroBatch, Windows
 
 __all__ = ["Schedule", "StepResult", "Trainer"]
 
@@ -60,15 +61,17 @@ class Trainer:
     """The parts of a training run; `steps` runs it."""
 
     engine: Engine
-    tokenizer: PromptTokenizer
-    votes: VoteStore
+    windows: Windows
     schedule: Schedule
     likelihood: Likelihood
-    batch_size: int
-    """Votes per micro-batch and rank."""
     weighted: bool = False
     reweight_scale: float = 1.0
     seed: int = 42
+
+    @property
+    def votes(self) -> VoteStore:
+        """What the run learns from."""
+        return self.windows.votes
 
     def steps(self, start: int = 0) -> Iterator[StepResult]:
         """Train step by step, from step `start` on.
@@ -76,47 +79,45 @@ class Trainer:
         Raises:
             TrainingError: loss or gradient are no finite numbers.
         """
-        for number, ids in enumerate(self.schedule.steps(start), start=start):
-            # Dropout depends on the step alone, so that a resumed run repeats what an unbroken one does.
-            torch.manual_seed(_step_seed(self.seed, number, self.engine.rank))
-            yield self._step(number, ids)
+        with closing(self.windows.read_ahead(self.schedule.steps(start))) as windows:
+            for number, (ids, parts) in enumerate(windows, start=start):
+                # Dropout depends on the step alone, so that a resumed run repeats what an unbroken one does.
+                torch.manual_seed(_step_seed(self.seed, number, self.engine.rank))
+                yield self._step(number, ids, self.engine.even_out(parts, self.windows.filler))
 
-    def _step(self, number: int, ids: Ids) -> StepResult:
+    def _step(self, number: int, ids: Ids, parts: Sequence[MicroBatch]) -> StepResult:
         labels = self.votes.labels(ids)
         weights = self.votes.weights(ids) if self.weighted else np.ones(len(ids))
         denominator = float((weights * counted(self.likelihood, labels)).sum()) or 1.0
-        parts = micro_batches(len(ids), self.batch_size, self.engine.rank, self.engine.world_size)
+        shares = weights * (self.reweight_scale / denominator)
         learning_rate = self.engine.learning_rate
-        loss_sum, tokens = 0.0, 0
-        for index, part in enumerate(parts):
-            loss, num_tokens = self._micro_step(
-                ids, part, labels, weights * (self.reweight_scale / denominator), last=index == len(parts) - 1
-            )
-            loss_sum += loss
-            tokens += num_tokens
-        loss, total_tokens = self.engine.sum_over_ranks(loss_sum, tokens)
+        losses = [
+            self._micro_step(part, labels, shares, last=index == len(parts) - 1) for index, part in enumerate(parts)
+        ]
+        loss, tokens = self.engine.sum_over_ranks(
+            float(torch.stack(losses).double().sum()), sum(part.tokens for part in parts)
+        )
         if not math.isfinite(loss):
             raise TrainingError(f"step {number + 1}: the loss is {loss}; train again with a lower 'learning_rate'")
         norm = self.engine.step()
         if not math.isfinite(norm):
             raise TrainingError(f"step {number + 1}: the gradient is {norm}; train again with a lower 'learning_rate'")
-        return StepResult(number + 1, loss, norm, learning_rate, len(ids), int(total_tokens))
+        return StepResult(number + 1, loss, norm, learning_rate, len(ids), int(tokens))
 
     def _micro_step(
-        self, ids: Ids, part: Ids, labels: NDArray[np.int32], weights: NDArray[np.float64], *, last: bool
-    ) -> tuple[float, int]:
-        """Forward and backward for the votes at the positions `part` of the step; an empty part weighs nothing."""
-        share = weights[part]
-        if len(part) == 0:
-            part, share = np.zeros(1, dtype=np.int64), np.zeros(1)
-        encodings = self.tokenizer.encode(self.votes.prompts(ids[part]))
-        output = self.engine.forward(collate(encodings, self.tokenizer.pad_token_id))
+        self, part: MicroBatch, labels: NDArray[np.int32], shares: NDArray[np.float64], *, last: bool
+    ) -> Tensor:
+        """Forward and backward for the votes of one micro-batch; its part of the step's loss, on the device."""
+        output = self.engine.forward(part.batch)
         device = self.engine.device
-        picked = torch.as_tensor(labels[part], device=device)
-        losses = vote_losses(self.likelihood, output.coefs, picked, output.eta, output.gamma)
-        loss = (losses * torch.as_tensor(share, dtype=losses.dtype, device=device)).sum()
+        chosen = part.prompt.to(device)
+        coefs, eta, gamma = (
+            None if values is None else values[chosen] for values in (output.coefs, output.eta, output.gamma)
+        )
+        losses = vote_losses(self.likelihood, coefs, torch.as_tensor(labels[part.votes], device=device), eta, gamma)
+        loss: Tensor = (losses * torch.as_tensor(shares[part.votes], dtype=losses.dtype, device=device)).sum()
         self.engine.backward(loss, last=last)
-        return loss.item(), sum(len(encoding.ids) for encoding in encodings) if share.any() else 0
+        return loss.detach()
 
 
 def _step_seed(seed: int, step: int, rank: int) -> int:

@@ -8,12 +8,14 @@ from __future__ import annotations
 import os
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from p2l import backbones
+from p2l.compilers import has_cuda_compiler
 from p2l.config import TrainConfig, load_config
 from p2l.deepspeed_config import find_deepspeed_file, resolve_deepspeed, set_total_steps
 from p2l.engine import Engine, choose_device, make_scheduler, peers, start_processes, world_size
@@ -30,6 +32,7 @@ from p2l.tokenizer import PromptTokenizer
 from p2l.trainer import Trainer
 from p2l.validation import summarise, validate, write_results
 from p2l.votes import VoteStore, open_votes
+from p2l.windows import Windows
 
 __all__ = ["RunOptions", "train"]
 
@@ -79,6 +82,7 @@ def train(config_path: str, options: RunOptions) -> Path:
         world_size=world_size(),
         on_gpu=device.type == "cuda",
         gpu_has_bfloat16=device.type == "cuda" and torch.cuda.is_bf16_supported(),
+        gpu_compiler=device.type == "cuda" and has_cuda_compiler(),
     )
     if options.push_to_hf:
         check_can_push(config.repo_id)
@@ -201,14 +205,23 @@ def _trainer(
 ) -> Trainer:
     return Trainer(
         engine=engine,
-        tokenizer=tokenizer,
-        votes=votes,
+        windows=_windows(config, engine, tokenizer, votes),
         schedule=schedule,
         likelihood=engine.model.likelihood,
-        batch_size=config.batch_size,
         weighted=config.weighted_loss,
         reweight_scale=config.reweight_scale,
         seed=config.seed,
+    )
+
+
+def _windows(config: TrainConfig, engine: Engine, tokenizer: PromptTokenizer, votes: VoteStore) -> Windows:
+    return Windows(
+        tokenizer=tokenizer,
+        votes=votes,
+        packed=config.packing and backbones.get(config.model_type).packs,
+        max_tokens=config.micro_batch_tokens or config.batch_size * config.max_length,
+        rank=engine.rank,
+        world_size=engine.world_size,
     )
 
 
@@ -260,7 +273,7 @@ def _loop(
             if options.keep_checkpoints and trainer.engine.is_main:
                 keep_newest(folder, options.keep_checkpoints)
         if validation is not None and options.eval_steps and done % options.eval_steps == 0 and done < total:
-            predictions = validate(trainer.engine, trainer.tokenizer, validation, trainer.batch_size)
+            predictions = validate(trainer.engine, replace(trainer.windows, votes=validation))
             if predictions is not None:
                 shown.evaluation(done, summarise(predictions, validation, trainer.likelihood))
         before = time.monotonic()
@@ -286,7 +299,7 @@ def _finish(
 ) -> None:
     save_final(trainer, config, folder)
     if validation is not None:
-        predictions = validate(trainer.engine, trainer.tokenizer, validation, trainer.batch_size)
+        predictions = validate(trainer.engine, replace(trainer.windows, votes=validation))
         if predictions is not None:
             write_results(folder, predictions, validation, trainer.likelihood)
     if trainer.engine.is_main:

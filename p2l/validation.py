@@ -11,19 +11,17 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from p2l.batching import collate
 from p2l.command import atomic_path
 from p2l.engine import Engine
 from p2l.likelihood import Likelihood
 from p2l.metrics import simple_metrics
-from p2l.schedule import micro_batches
-from p2l.tokenizer import PromptTokenizer
 from p2l.votes import VoteStore
+from p2l.windows import Windows
 
 __all__ = ["Predictions", "summarise", "validate", "write_results"]
 
 Floats = NDArray[np.float32]
-_ROWS = 1024  # rows of the output file made at a time
+_ROWS = 1024  # votes looked at, and rows of the output file made, at a time
 
 
 @dataclass(frozen=True)
@@ -35,23 +33,25 @@ class Predictions:
     gamma: Floats | None
 
 
-def validate(engine: Engine, tokenizer: PromptTokenizer, votes: VoteStore, batch_size: int) -> Predictions | None:
+def validate(engine: Engine, windows: Windows) -> Predictions | None:
     """Coefficients for the prompt of every vote, on rank 0; None on the others (every rank must call this)."""
-    parts = micro_batches(len(votes), batch_size, engine.rank, engine.world_size)
-    blocks = []
-    for part in parts:
-        # Under ZeRO 3 a forward pass needs every rank: one without votes repeats the first and throws it away.
-        ids = part if len(part) else np.zeros(1, dtype=np.int64)
-        output = engine.predict(collate(tokenizer.encode(votes.prompts(ids)), tokenizer.pad_token_id))
-        columns = [tensor.cpu().numpy() for tensor in (output.coefs, output.eta, output.gamma) if tensor is not None]
-        block = np.column_stack(columns)
-        blocks.append(block[: len(part)])
-    gathered = engine.gather((np.concatenate(parts), np.concatenate(blocks)))
+    numbers, blocks = [], []
+    count = len(windows.votes)
+    starts = range(0, count, _ROWS)
+    for ids, parts in windows.read_ahead(np.arange(start, min(start + _ROWS, count)) for start in starts):
+        for part in engine.even_out(parts, windows.filler):
+            output = engine.predict(part.batch)
+            columns = [
+                values.cpu().numpy() for values in (output.coefs, output.eta, output.gamma) if values is not None
+            ]
+            numbers.append(ids[part.votes])
+            blocks.append(np.column_stack(columns)[part.prompt.numpy()])
+    gathered = engine.gather((np.concatenate(numbers), np.concatenate(blocks)))
     if gathered is None:
         return None
     order = np.argsort(np.concatenate([ids for ids, _ in gathered]))
     table = np.concatenate([values for _, values in gathered])[order]
-    return _split(table, len(votes.model_list))
+    return _split(table, len(windows.votes.model_list))
 
 
 def _split(table: Floats, num_models: int) -> Predictions:

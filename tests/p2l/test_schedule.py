@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2l.schedule import OfflineSchedule, micro_batches
+from p2l.schedule import OfflineSchedule
 
 
 @given(
@@ -36,12 +36,3 @@ def test_epochs_are_shuffled_differently_and_seeds_too() -> None:
 
     assert order(1) == order(1) != order(2)
     assert order(1)[:50] != order(1)[50:]
-
-
-@given(num_votes=st.integers(1, 50), batch_size=st.integers(1, 8), world_size=st.integers(1, 4))
-def test_ranks_share_a_step_and_take_equally_many_micro_steps(num_votes: int, batch_size: int, world_size: int) -> None:
-    parts = [micro_batches(num_votes, batch_size, rank, world_size) for rank in range(world_size)]
-    assert len({len(part) for part in parts}) == 1
-    taken = np.concatenate([piece for part in parts for piece in part])
-    assert sorted(taken) == list(range(num_votes))
-    assert all(len(piece) <= batch_size for part in parts for piece in part)
