@@ -20,6 +20,7 @@ from p2l.errors import CheckpointError, InputError, PeerError
 __all__ = [
     "MetricsLog",
     "TrainerState",
+    "candidates",
     "finish_checkpoint",
     "keep_newest",
     "new_run_folder",
@@ -62,7 +63,7 @@ def new_run_folder(output_dir: Path, name: str) -> Path:
     Raises:
         InputError: the folder cannot be made.
     """
-    for candidate in _candidates(output_dir / name):
+    for candidate in candidates(output_dir / name):
         try:
             candidate.mkdir(parents=True)
         except OSError as error:
@@ -73,7 +74,8 @@ def new_run_folder(output_dir: Path, name: str) -> Path:
     raise AssertionError("candidates never end")
 
 
-def _candidates(folder: Path) -> Iterator[Path]:
+def candidates(folder: Path) -> Iterator[Path]:
+    """`folder`, then the same name with `_1`, `_2`, ..."""
     yield folder
     number = 1
     while True:

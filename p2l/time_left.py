@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 __all__ = ["TimeLeft", "in_words"]
 
 FIRST_WORD = 60.0  # seconds of training after which the estimate is good enough to be said
+LEAST = 10.0  # seconds left that are worth a line
 
 
 @dataclass
@@ -55,7 +56,7 @@ class TimeLeft:
     def first_word(self) -> str | None:
         """The estimate as a line, once: after the first minute, if there is something left to do."""
         left, rate = self.seconds, self.tokens_per_second
-        if self._said or left is None or rate is None or self.clock() - self._started < FIRST_WORD:
+        if self._said or left is None or rate is None or self.clock() - self._started < FIRST_WORD or left < LEAST:
             return None
         self._said = True
         done = self._seen / self.votes

@@ -1,59 +1,149 @@
 """Command: train a prompt-to-leaderboard model on a file of votes.
 
+p2l train --votes votes.parquet --size tiny
 deepspeed --num_gpus=8 p2l.train --config training_configs/qwen2.5-1.5b-grk.yaml --no-eval --save-steps 512
-python -m p2l.train --config training_configs/tiny.yaml
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from p2l.command import parser, positive, run
+from p2l.errors import ConfigError
+from p2l.sizes import SIZES
+
+if TYPE_CHECKING:
+    from p2l.prepare import Prepared
 
 __all__ = ["build_parser", "main"]
 
+_VOTES_ONLY = ("size", "val", "backbone", "output", "dry_run")
+
 
 def build_parser(prog: str = "p2l train") -> argparse.ArgumentParser:
-    """The flags of offline and online training."""
-    flags = parser(prog, "Train a prompt-to-leaderboard model on pairwise votes, in the order given.")
-    flags.add_argument("--config", required=True, help="training configuration (YAML); docs/training.md lists its keys")
+    """The flags of offline training."""
+    flags = parser(
+        prog,
+        "Train a prompt-to-leaderboard model on pairwise votes: with one line (--votes), or as a file says (--config).",
+    )
+    what = flags.add_mutually_exclusive_group(required=True)
+    what.add_argument(
+        "--votes",
+        metavar="FILE",
+        help="votes to train on (file, folder or hub id); backbone, batch, rate, lengths and likelihood are derived "
+        "and written to training.yaml in the run's folder; started again the same way, a run that was stopped goes on",
+    )
+    what.add_argument("--config", metavar="FILE", help="training configuration (YAML); docs/training.md lists its keys")
+    _add_votes_flags(flags.add_argument_group("with --votes"))
     flags.add_argument(
         "--checkpoint",
         metavar="DIR",
         help="a folder of this trainer (a run, or its checkpoint-N): training goes on where it stopped; "
-        "or plain weights, a folder or hub id: weights and model list are taken over, everything else starts afresh",
+        "or, with --config, plain weights, a folder or hub id: weights and model list are taken over, "
+        "everything else starts afresh",
     )
     flags.add_argument("--push-to-hf", action="store_true", help="push the result to the configuration's repo_id")
-    flags.add_argument("--eval-steps", type=positive, default=60, metavar="N", help="validate after every N steps")
-    flags.add_argument("--no-eval", action="store_true", help="do not validate; val_data_path is not needed")
+    flags.add_argument(
+        "--eval-steps", type=positive, metavar="N", help="validate after every N steps (60; with --votes 4 times a run)"
+    )
+    flags.add_argument(
+        "--no-eval", action="store_true", help="do not validate: val_data_path is not needed; --votes holds none out"
+    )
     flags.add_argument(
         "--save-steps",
         type=int,
-        default=-1,
         metavar="N",
-        help="save a checkpoint after every N steps; -1: only at the end",
+        help="save a checkpoint after every N steps; -1: only at the end "
+        "(-1; with --votes 20 times a run, of which the newest two stay)",
     )
-    flags.add_argument("--quiet", action="store_true", help="no progress bar")
+    flags.add_argument("--quiet", action="store_true", help="no progress bar and no notes")
     flags.add_argument("--local_rank", type=int, default=0, help="set by the DeepSpeed launcher")
     return flags
+
+
+def _add_votes_flags(group: argparse._ArgumentGroup) -> None:
+    sizes = "; ".join(f"{size.name}: {size.about}" for size in SIZES.values())
+    group.add_argument(
+        "--size",
+        metavar="|".join(SIZES),
+        help=f"{sizes} (without a GPU tiny; with one small, and base from 100,000 votes on)",
+    )
+    group.add_argument(
+        "--val",
+        metavar="FILE",
+        help="votes to validate on (default: a tenth of the votes, by whole prompts, at most 5,000)",
+    )
+    group.add_argument("--backbone", metavar="DIR", help="a text model in place of the size's own: a folder or hub id")
+    group.add_argument(
+        "--output",
+        metavar="DIR",
+        help="folder of the run, made new (default: outputs/ and the names of votes and size)",
+    )
+    group.add_argument("--dry-run", action="store_true", help="print the derived configuration, train nothing")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse the flags and train."""
     flags = build_parser().parse_args(argv)
+    if flags.votes is not None:
+        _train_on_votes(flags)
+        return
+    for name in _VOTES_ONLY:
+        if getattr(flags, name):
+            raise ConfigError(f"--{name.replace('_', '-')} goes with --votes; a configuration holds its own settings")
     from p2l.training import RunOptions, train
 
+    eval_steps = None if flags.no_eval else flags.eval_steps or 60
+    save_steps = flags.save_steps if flags.save_steps and flags.save_steps > 0 else None
     train(
         flags.config,
         RunOptions(
             checkpoint=flags.checkpoint,
             push_to_hf=flags.push_to_hf,
-            eval_steps=None if flags.no_eval else flags.eval_steps,
-            save_steps=flags.save_steps if flags.save_steps > 0 else None,
+            eval_steps=eval_steps,
+            save_steps=save_steps,
             quiet=flags.quiet,
         ),
     )
+
+
+def _train_on_votes(flags: argparse.Namespace) -> None:
+    if flags.push_to_hf:
+        raise ConfigError("--push-to-hf goes with --config; train, then add repo_id to the run's training.yaml")
+    if flags.no_eval and flags.val:
+        raise ConfigError("--val and --no-eval exclude each other; leave one out")
+    from p2l.prepare import Request, dry_run, prepare
+
+    request = Request(flags.votes, flags.size, flags.val, flags.backbone, flags.output, validate=not flags.no_eval)
+    if flags.dry_run:
+        print(dry_run(request), end="")
+        return
+    _train_prepared(prepare(request, flags.checkpoint, quiet=flags.quiet), flags)
+
+
+def _train_prepared(prepared: Prepared, flags: argparse.Namespace) -> None:
+    """Train in a folder that holds everything, and say on the first process what came of it."""
+    from p2l.comparison import write_comparison
+    from p2l.config import load_config
+    from p2l.training import RunOptions, train
+
+    save_steps = prepared.save_steps if flags.save_steps is None else flags.save_steps
+    eval_steps = None if prepared.eval_steps is None else flags.eval_steps or prepared.eval_steps
+    options = RunOptions(
+        checkpoint=prepared.checkpoint,
+        eval_steps=eval_steps,
+        save_steps=save_steps if save_steps > 0 else None,
+        quiet=flags.quiet,
+        folder=prepared.folder,
+        keep_checkpoints=2,
+    )
+    train(str(prepared.config), options)
+    if eval_steps is not None and os.environ.get("RANK", "0") == "0":
+        config = load_config(prepared.config)
+        print(f"\n{write_comparison(prepared.folder, config.train_data_path, config.loss_type).to_text()}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,325 @@
+"""One dial: a size, what the votes are like and what the machine has give every setting of a training run.
+
+`derive` is arithmetic and nothing else: the same facts give the same settings on every machine. Each setting that was
+chosen comes with its reason, which the written configuration holds as a comment. docs/training.md has the rules as a
+table, docs/experiments.md the runs that they rest on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from p2l.command import nearest
+from p2l.errors import ConfigError, InputError
+
+__all__ = [
+    "SIZES",
+    "BackboneFacts",
+    "Machine",
+    "Plan",
+    "Size",
+    "VoteFacts",
+    "check_machine",
+    "choose_size",
+    "derive",
+    "outcome_model",
+    "scratch_shape",
+]
+
+GIB = 2**30
+STEPS_PER_EPOCH = 250
+"""Votes per step are chosen for about so many steps a pass: enough for the rate to rise and fall."""
+SAVES = 20
+MOST_BETWEEN_SAVES = 250
+EVALUATIONS = 4
+WARM_UP = 0.05
+WIDER_FROM = 200_000  # votes from which a tiny transformer has twice the width
+BASE_FROM = 100_000  # votes from which a GPU is worth the larger size
+
+
+@dataclass(frozen=True)
+class Size:
+    """One position of the dial."""
+
+    name: str
+    about: str
+    backbone: str | None
+    """Hub id; None: a transformer made from scratch on the votes' prompts."""
+    learning_rate: float
+    passes: float
+    """How often each prompt is trained on; votes that share a prompt count together."""
+    smallest_step: int
+    """Votes per step, at the least and at the most."""
+    largest_step: int
+    longest: int
+    """Tokens of a prompt, at the most."""
+    chat_template: str | None = None
+    """For its own backbone; None: the tokenizer's."""
+    needs_gpu: bool = False
+
+    @property
+    def from_scratch(self) -> bool:
+        """Whether its backbone starts with random weights."""
+        return self.backbone is None
+
+
+SIZES = {
+    size.name: size
+    for size in (
+        Size(
+            "tiny",
+            "a transformer of two layers from scratch: no download, minutes on a CPU",
+            None,
+            learning_rate=2e-3,
+            passes=3,
+            smallest_step=16,
+            largest_step=256,
+            longest=1024,
+        ),
+        Size(
+            "small",
+            "SmolLM2-135M-Instruct fine-tuned: hours on a CPU, minutes on a GPU",
+            "HuggingFaceTB/SmolLM2-135M-Instruct",
+            learning_rate=1e-4,
+            passes=2,
+            smallest_step=32,
+            largest_step=512,
+            longest=2048,
+            chat_template="chatml",
+        ),
+        Size(
+            "base",
+            "Qwen2.5-1.5B-Instruct fine-tuned: needs GPUs with bfloat16",
+            "Qwen/Qwen2.5-1.5B-Instruct",
+            learning_rate=2e-5,
+            passes=1,
+            smallest_step=64,
+            largest_step=512,
+            longest=8192,
+            chat_template="chatml",
+            needs_gpu=True,
+        ),
+    )
+}
+"""Name: what it stands for."""
+
+
+@dataclass(frozen=True)
+class VoteFacts:
+    """What the settings depend on in the votes."""
+
+    votes: int
+    """To train on."""
+    prompts: int
+    """Different ones among them."""
+    ties: int
+    both_bad: int
+    lengths: Sequence[int]
+    """Tokens of the prompts of some votes, CLS included, none cut."""
+
+    @property
+    def votes_per_prompt(self) -> float:
+        """Mean number of votes on a prompt."""
+        return self.votes / max(1, self.prompts)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the settings depend on in the machine."""
+
+    processes: int
+    memory: int
+    """Bytes that one process may use: of its GPU, or its share of the machine's."""
+    gpu: bool
+    bfloat16: bool = False
+
+
+@dataclass(frozen=True)
+class BackboneFacts:
+    """The text model that carries the head."""
+
+    name: str
+    """Folder or hub id."""
+    model_type: str
+    parameters: int
+    positions: int
+    """Tokens that it can read."""
+    chat_template: str | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that decides a run."""
+
+    settings: dict[str, Any]
+    """Keys of the training configuration, where votes and results lie excepted."""
+    reasons: dict[str, str]
+    """Key: why it has its value."""
+    deepspeed: dict[str, Any]
+    steps: int
+    """Optimizer steps of the whole run."""
+    tokens: int
+    """About so many tokens are trained on in the whole run, padding not counted."""
+    eval_steps: int
+    save_steps: int
+
+
+def choose_size(name: str | None, *, votes: int, gpu: bool) -> Size:
+    """The size of this name; without a name, the one that fits the machine and the votes.
+
+    Raises:
+        ConfigError: there is no such size.
+    """
+    if name is None:
+        name = "tiny" if not gpu else "base" if votes >= BASE_FROM else "small"
+    if name not in SIZES:
+        raise ConfigError(f"--size {name!r} is unknown{nearest(name, SIZES)}; use one of {', '.join(SIZES)}")
+    return SIZES[name]
+
+
+def check_machine(size: Size, machine: Machine, *, own_backbone: bool) -> None:
+    """Refuse a size that would train for weeks here; a backbone of the user's own is the user's choice.
+
+    Raises:
+        InputError: the size needs a GPU and there is none.
+    """
+    if size.needs_gpu and not machine.gpu and not own_backbone:
+        raise InputError(
+            f"--size {size.name}: {size.backbone} needs a GPU, and torch sees none here; "
+            "use --size tiny or small, or give a smaller text model with --backbone"
+        )
+
+
+def scratch_shape(train_votes: int) -> dict[str, Any]:
+    """The transformer that is made from scratch for so many votes: arguments of `scratch.make_transformer`."""
+    width = 64 if train_votes < WIDER_FROM else 128
+    return {
+        "vocab_size": 2000 if train_votes < WIDER_FROM else 4000,
+        "hidden_size": width,
+        "layers": 2,
+        "heads": 4,
+        "intermediate_size": None,
+        "max_positions": SIZES["tiny"].longest,
+    }
+
+
+def outcome_model(ties: int, both_bad: int, votes: int) -> tuple[str, str, str]:
+    """Head, likelihood and the reason for them, from how many of the votes are ties of either kind."""
+    if both_bad:
+        return "rk", "grk", f"{both_bad:,} of {votes:,} votes call both answers bad, which grk alone has an outcome for"
+    if ties:
+        return "rk", "rk", f"{ties:,} of {votes:,} votes are ties, none says that both answers are bad"
+    return "bt", "bt", f"none of the {votes:,} votes is a tie"
+
+
+def derive(size: Size, votes: VoteFacts, backbone: BackboneFacts, machine: Machine) -> Plan:
+    """Every setting of a run.
+
+    Raises:
+        InputError: the backbone cannot be trained on this machine.
+    """
+    half = machine.gpu and machine.bfloat16 and not size.from_scratch
+    deepspeed, why_zero = _deepspeed(backbone, machine, half=half)
+    length, why_length = _max_length(votes.lengths, min(backbone.positions, size.longest))
+    epochs, why_epochs = _epochs(size, votes)
+    share, why_step = _step(size, votes.votes, machine)
+    steps = epochs * math.ceil(votes.votes / (share * machine.processes))
+    head, loss, why_loss = outcome_model(votes.ties, votes.both_bad, votes.votes)
+    chosen: dict[str, tuple[Any, str]] = {
+        "pretrain_model_name": (backbone.name, f"{backbone.parameters / 1e6:,.1f} million parameters"),
+        "model_type": (backbone.model_type, ""),
+        "head_type": (head, ""),
+        "loss_type": (loss, why_loss),
+        "chat_template": (backbone.chat_template, ""),
+        "max_length": (length, why_length),
+        "shuffle": (True, ""),
+        "num_train_epochs": (epochs, why_epochs),
+        "batch_size": (share, why_step),
+        "gradient_accumulation_steps": (1, "a step is split by tokens, not by votes"),
+        "micro_batch_tokens": (_TOKENS_AT_ONCE[machine.gpu, size.from_scratch], ""),
+        "learning_rate": (size.learning_rate, "from scratch" if size.from_scratch else "fine-tuning"),
+        "lr_schedule": ("cosine", ""),
+        "warmup_steps": (max(1, round(WARM_UP * steps)), f"{WARM_UP:.0%} of {steps:,} steps"),
+        "weight_decay": (0.01, ""),
+        "adam_epsilon": (1e-8, ""),
+        "dtype": ("bfloat16" if half else "float32", ""),
+    }
+    return Plan(
+        settings={key: value for key, (value, _) in chosen.items() if value is not None},
+        reasons={key: why for key, (_, why) in chosen.items() if why} | {"deepspeed_config_path": why_zero},
+        deepspeed=deepspeed,
+        steps=steps,
+        tokens=round(epochs * votes.votes * float(np.minimum(votes.lengths, length).mean())),
+        eval_steps=max(1, math.ceil(steps / EVALUATIONS)),
+        save_steps=max(1, min(math.ceil(steps / SAVES), MOST_BETWEEN_SAVES)),
+    )
+
+
+def _max_length(lengths: Sequence[int], most: int) -> tuple[int, str]:
+    """The 99th percentile of the lengths, rounded up to a multiple of 32, and at most `most`."""
+    wanted = max(32, 32 * math.ceil(float(np.quantile(lengths, 0.99)) / 32))
+    cut = float((np.asarray(lengths) > min(wanted, most)).mean())
+    return min(wanted, most), f"{cut:.1%} of {len(lengths):,} prompts looked at are longer and lose their oldest tokens"
+
+
+def _epochs(size: Size, votes: VoteFacts) -> tuple[int, str]:
+    """Passes over the votes: fewer where a prompt comes back within a pass, or its answers are learned by heart."""
+    epochs = max(1, round(size.passes / votes.votes_per_prompt))
+    return epochs, f"{votes.votes_per_prompt:.1f} votes on a prompt"
+
+
+def _step(size: Size, votes: int, machine: Machine) -> tuple[int, str]:
+    """Votes of a step and process, and why so many."""
+    wanted = min(max(_power_of_two(votes / STEPS_PER_EPOCH), size.smallest_step), size.largest_step)
+    share = _power_of_two(wanted / machine.processes)
+    many = f", {share} in each of {machine.processes} processes" if machine.processes > 1 else ""
+    return share, f"{share * machine.processes} votes a step{many}"
+
+
+# (on a GPU, from scratch): tokens of one micro-batch.
+_TOKENS_AT_ONCE = {(False, True): 8192, (False, False): 2048, (True, True): 131_072, (True, False): 16_384}
+
+
+def _power_of_two(number: float) -> int:
+    """The nearest one, by ratio, and 1 at the least."""
+    return int(2 ** max(0, round(math.log2(max(1.0, number)))))
+
+
+def _deepspeed(backbone: BackboneFacts, machine: Machine, *, half: bool) -> tuple[dict[str, Any], str]:
+    """The least spreading over processes with which weights, gradients and optimizer fit.
+
+    In bfloat16 a weight takes 2 bytes, its gradient 4 while it is summed, and its float32 copy with AdamW's two moments
+    12; ZeRO divides the last by the number of processes from stage 1 on, gradients from 2 on, weights from 3 on. In
+    float32 they are 4, 4 and 8. Activations have the share of the memory that is left over.
+
+    Raises:
+        InputError: it does not fit however it is spread.
+    """
+    weight, gradient, state = (2, 4, 12) if half else (4, 4, 8)
+    spread = machine.processes
+    needed = {
+        0: weight + gradient + state,
+        1: weight + gradient + state / spread,
+        2: weight + (gradient + state) / spread,
+        3: (weight + gradient + state) / spread,
+    }
+    if half or spread == 1:
+        needed.pop(0 if half else 1)
+    room = _FOR_STATE * machine.memory
+    for stage, each in needed.items():
+        if each * backbone.parameters <= room:
+            why = f"ZeRO stage {stage}: {each * backbone.parameters / GIB:.1f} GiB of state a process"
+            return {"bf16": {"enabled": "auto"}, "zero_optimization": {"stage": stage}}, why
+    least = min(needed.values()) * backbone.parameters / GIB
+    raise InputError(
+        f"{backbone.name}: its training state takes {least:.0f} GiB a process, of {machine.memory / GIB:.0f} GiB here; "
+        "choose a smaller --size or --backbone, or start more processes with the deepspeed launcher"
+    )
+
+
+_FOR_STATE = 0.7
