@@ -59,8 +59,8 @@ class TrainConfig(BaseModel):
     val_data_path: str | None = None
     load_train_data_from_disk: bool = False
     load_val_data_from_disk: bool = False
-    shuffle: bool = False
-    """Shuffle the votes of each epoch (seeded); otherwise the order given is the order used."""
+    shuffle: bool | Literal["by_prompt"] = False
+    """Shuffle the votes of each epoch (seeded), singly or by whole prompts; otherwise the order given is used."""
     drop_unknown_models: bool = False
     """Drop validation votes on models that training never saw, instead of refusing them."""
 

@@ -17,7 +17,7 @@ from p2l.engine import world_size
 from p2l.errors import CheckpointError
 from p2l.sizes import BackboneFacts, Machine, VoteFacts
 from p2l.votes import VoteStore
-from p2l.votes.splitting import hash_turns
+from p2l.votes.splitting import hash_prompts
 
 __all__ = ["count_ties", "measure_backbone", "measure_machine", "measure_votes", "one_prompt_only", "sample_prompts"]
 
@@ -56,10 +56,9 @@ def measure_backbone(folder: Path, name: str, chat_template: str | None) -> Back
 
 def measure_votes(votes: VoteStore, tokenizer: PromptTokenizer, seed: int) -> VoteFacts:
     """Counts of votes, prompts and ties, and how long the prompts of some votes are; memory holds 8 bytes a vote."""
-    hashes = np.concatenate([[hash_turns(turns) for turns in votes.prompts(ids)] for ids in _chunks(len(votes))])
     ties, both_bad = count_ties(votes)
     lengths = [len(encoding.ids) for encoding in tokenizer.encode(sample_prompts(votes, LENGTH_SAMPLE, seed))]
-    return VoteFacts(len(votes), len(np.unique(hashes)), ties, both_bad, lengths)
+    return VoteFacts(len(votes), len(np.unique(hash_prompts(votes))), ties, both_bad, lengths)
 
 
 def sample_prompts(votes: VoteStore, count: int, seed: int) -> list[list[str]]:

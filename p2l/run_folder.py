@@ -44,7 +44,7 @@ class TrainerState:
     global_batch: int
     zero_stage: int
     precision: str
-    shuffle: bool
+    shuffle: bool | str
     seed: int
 
     def check_continues(self, now: TrainerState, folder: Path) -> None:

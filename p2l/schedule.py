@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +15,9 @@ __all__ = ["OfflineSchedule"]
 class OfflineSchedule:
     """Votes in the order given (or shuffled, seeded by epoch), in steps of `global_batch`, `epochs` times over.
 
-    The last step of an epoch takes what is left. Step `s` depends on nothing but these fields, so that a resumed run
-    needs no more than the number of the step.
+    With `prompts` a shuffle moves whole prompts: the votes on one prompt follow each other, so nearly all of them fall
+    into one step, which encodes the prompt once. The last step of an epoch takes what is left. Step `s` depends on
+    nothing but these fields, so that a resumed run needs no more than the number of the step.
     """
 
     num_votes: int
@@ -24,6 +25,8 @@ class OfflineSchedule:
     epochs: int = 1
     shuffle: bool = False
     seed: int = 42
+    prompts: NDArray[np.int64] | None = field(default=None, compare=False)
+    """(num_votes,) the number of each vote's prompt, from 0; None: a shuffle moves single votes."""
 
     @property
     def steps_per_epoch(self) -> int:
@@ -48,4 +51,9 @@ class OfflineSchedule:
     def _order(self, epoch: int) -> NDArray[np.int64] | None:
         if not self.shuffle:
             return None
-        return np.random.default_rng([self.seed, epoch]).permutation(self.num_votes)
+        rng = np.random.default_rng([self.seed, epoch])
+        votes = rng.permutation(self.num_votes)
+        if self.prompts is None:
+            return votes
+        places = rng.permutation(int(self.prompts.max()) + 1)
+        return votes[np.argsort(places[self.prompts[votes]], kind="stable")]

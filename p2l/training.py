@@ -32,6 +32,7 @@ from p2l.tokenizer import PromptTokenizer
 from p2l.trainer import Trainer
 from p2l.validation import summarise, validate, write_results
 from p2l.votes import VoteStore, open_votes
+from p2l.votes.splitting import hash_prompts
 from p2l.windows import Windows
 
 __all__ = ["RunOptions", "train"]
@@ -186,8 +187,9 @@ def _schedule(config: TrainConfig, votes: VoteStore) -> OfflineSchedule:
         num_votes=len(votes),
         global_batch=config.batch_size * config.gradient_accumulation_steps * world_size(),
         epochs=config.num_train_epochs,
-        shuffle=config.shuffle,
+        shuffle=bool(config.shuffle),
         seed=config.seed,
+        prompts=np.unique(hash_prompts(votes), return_inverse=True)[1] if config.shuffle == "by_prompt" else None,
     )
 
 

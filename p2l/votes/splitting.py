@@ -25,7 +25,7 @@ from p2l.votes.spool import RecordFile
 from p2l.votes.store import VoteStore
 from p2l.votes.writer import open_writer
 
-__all__ = ["Split", "hash_turns", "newest", "split_by_prompt", "split_votes"]
+__all__ = ["Split", "hash_prompts", "hash_turns", "newest", "split_by_prompt", "split_votes"]
 
 _CHUNK = 1 << 20
 _BINS = 1 << 16
@@ -86,18 +86,23 @@ def hash_turns(turns: list[str], seed: int = 0) -> int:
     return int.from_bytes(blake2b(text.encode(), digest_size=8, key=f"{len(turns)},{seed}".encode()).digest(), "little")
 
 
+def hash_prompts(store: VoteStore, seed: int = 0, *, quiet: bool = True) -> IntArray:
+    """(N,) `hash_turns` of each vote's prompt, on disk."""
+    hashes = RecordFile(np.dtype("<u8"))
+    with progress(description="hash prompts", total=len(store), unit="votes", quiet=quiet) as bar:
+        for ids in _chunks(len(store), 1 << 16):
+            hashes.append(np.array([hash_turns(turns, seed) for turns in store.prompts(ids)], dtype="<u8"))
+            bar.update(len(ids))
+    return hashes.mapped()
+
+
 def split_by_prompt(store: VoteStore, val: int, seed: int, *, quiet: bool = True) -> IntArray:
     """Ascending ids of the votes of whole prompts, about `val` of them.
 
     Raises:
         VoteError: there is but one prompt.
     """
-    hashes = RecordFile(np.dtype("<u8"))
-    with progress(description="hash prompts", total=len(store), unit="votes", quiet=quiet) as bar:
-        for ids in _chunks(len(store), 1 << 16):
-            hashes.append(np.array([hash_turns(turns, seed) for turns in store.prompts(ids)], dtype="<u8"))
-            bar.update(len(ids))
-    hashed = hashes.mapped()
+    hashed = hash_prompts(store, seed, quiet=quiet)
     bound = _bound(hashed, val)
     if bound is None:
         raise VoteError(f"{store.name}: all votes share one prompt; split by time instead")
