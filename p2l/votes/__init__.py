@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from p2l.votes.codes import WINNERS, Encoded, VoteCodes, encode_column, encode_votes, translate_labels
 from p2l.votes.reader import VoteBatch, read_columns, read_votes
+from p2l.votes.sharing import open_votes_together
 from p2l.votes.store import VoteStore, open_votes
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "encode_column",
     "encode_votes",
     "open_votes",
+    "open_votes_together",
     "read_columns",
     "read_votes",
     "translate_labels",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import mmap
+import os
 import tempfile
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -26,9 +27,18 @@ __all__ = ["RecordFile", "RowFile", "as_type", "common_schema", "common_type"]
 class RecordFile:
     """An array of fixed records that is appended to, then mapped."""
 
-    def __init__(self, dtype: np.dtype[Any]) -> None:
-        self._file = tempfile.TemporaryFile(prefix="p2l-votes-")  # noqa: SIM115 - lives as long as this object
+    def __init__(self, dtype: np.dtype[Any], file: Any = None) -> None:
+        """Start an empty file, or take one over that another process has written."""
+        self._file = _new_file() if file is None else file
         self._dtype = dtype
+
+    def __del__(self) -> None:
+        self.close()
+
+    @property
+    def file(self) -> Any:
+        """The open file, until `close`."""
+        return self._file
 
     def append(self, records: np.ndarray[Any, Any]) -> None:
         """Write records of this file's dtype at the end.
@@ -42,20 +52,22 @@ class RecordFile:
             raise disk_full(error) from error
 
     def mapped(self) -> np.ndarray[Any, Any]:
-        """All records, read from disk as they are touched; ends writing. The space is free when the array goes."""
+        """All records, read from disk as they are touched; ends writing. The space is free when array and file go."""
         try:
             self._file.flush()
-            empty = not self._file.tell()
-            records = np.empty(0, dtype=self._dtype) if empty else np.frombuffer(_map(self._file), dtype=self._dtype)
-            self._file.close()
+            empty = not os.fstat(self._file.fileno()).st_size
+            return np.empty(0, dtype=self._dtype) if empty else np.frombuffer(_map(self._file), dtype=self._dtype)
         except OSError as error:
             raise disk_full(error) from error
-        return records
 
     def close(self) -> None:
-        """Free the space when nothing was mapped."""
+        """Free the space, as soon as no array is in use."""
         with contextlib.suppress(OSError):  # what could not be written is not wanted
             self._file.close()
+
+
+def _new_file() -> Any:
+    return tempfile.TemporaryFile(prefix="p2l-votes-")
 
 
 def _map(file: Any) -> mmap.mmap:
@@ -71,13 +83,34 @@ class RowFile:
         self._writer: Any = None
         self._writer_schema: Any = None
         self._file: Any = None
+        self._files: list[Any] = []  # those of finished segments, open so that other processes can be given them
         self._starts = [0]  # first row of each batch, and the number of rows
         self._where: list[tuple[int, int]] = []  # (segment, batch within it)
         self._cache: dict[int, Any] = {}
         self._count = 0
 
+    @classmethod
+    def of(cls, files: Sequence[Any]) -> RowFile:
+        """The rows that another process has written, from its open files."""
+        rows = cls()
+        for file in files:
+            rows._add_segment(file)
+            segment = rows._segments[-1]
+            for within in range(segment.num_record_batches):
+                rows._where.append((len(rows._segments) - 1, within))
+                rows._starts.append(rows._starts[-1] + len(segment.get_batch(within)))
+        return rows
+
+    def __del__(self) -> None:
+        self.close()
+
     def __len__(self) -> int:
         return self._starts[-1]
+
+    @property
+    def files(self) -> list[Any]:
+        """The open files of all segments, until `close`."""
+        return list(self._files)
 
     @property
     def schemas(self) -> list[Any]:
@@ -93,7 +126,7 @@ class RowFile:
         try:
             if self._writer is None or self._writer_schema != batch.schema:
                 self._finish_segment()
-                self._file = tempfile.TemporaryFile(prefix="p2l-votes-")  # noqa: SIM115 - lives as long as this object
+                self._file = _new_file()
                 self._writer_schema = batch.schema
                 self._writer = pa.ipc.new_file(self._file, batch.schema)
             self._writer.write_batch(batch)
@@ -106,11 +139,14 @@ class RowFile:
     def _finish_segment(self) -> None:
         if self._writer is None:
             return
-        with self._file:
-            self._writer.close()
-            self._file.flush()
-            self._segments.append(pa.ipc.open_file(pa.BufferReader(pa.py_buffer(_map(self._file)))))
-        self._writer, self._count = None, 0
+        self._writer.close()
+        self._file.flush()
+        self._add_segment(self._file)
+        self._writer, self._file, self._count = None, None, 0
+
+    def _add_segment(self, file: Any) -> None:
+        self._segments.append(pa.ipc.open_file(pa.BufferReader(pa.py_buffer(_map(file)))))
+        self._files.append(file)
 
     def finish(self) -> None:
         """End writing."""
@@ -139,9 +175,11 @@ class RowFile:
         """Free the space, as soon as no batch is in use."""
         self._cache.clear()
         self._segments.clear()
-        with contextlib.suppress(OSError):  # what could not be written is not wanted
-            if self._file is not None:
-                self._file.close()
+        for file in [*self._files, self._file]:
+            with contextlib.suppress(OSError):  # what could not be written is not wanted
+                if file is not None:
+                    file.close()
+        self._files.clear()
 
 
 def disk_full(error: OSError) -> VoteError:

@@ -7,7 +7,11 @@ needs. Labels are made on the way out from a table of M entries: translating the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from types import TracebackType
 from typing import Any
 
@@ -22,10 +26,10 @@ from p2l.votes.sources import open_source
 from p2l.votes.spool import RecordFile, RowFile, as_type, common_schema, common_type
 from p2l.votes.stream import Source
 
-__all__ = ["VoteStore", "open_votes"]
+__all__ = ["RECORD", "VoteFlags", "VoteSpool", "VoteStore", "open_votes", "spool_votes"]
 
 Ids = Sequence[int] | IntArray | None
-_RECORD = np.dtype([("a", "<i4"), ("b", "<i4"), ("winner", "i1"), ("weight", "<f8"), ("tstamp", "<f8")])
+RECORD = np.dtype([("a", "<i4"), ("b", "<i4"), ("winner", "i1"), ("weight", "<f8"), ("tstamp", "<f8")])
 _CHUNK = 1 << 20  # votes looked at together in a pass over the records
 
 
@@ -53,35 +57,59 @@ def open_votes(
     Raises:
         VoteError: a row is no vote, a model is unknown, or nothing is left.
     """
+    spool = spool_votes(
+        source,
+        split=split,
+        from_disk=from_disk,
+        need_prompt=need_prompt,
+        label_list=label_list if label_list is not None else model_list,
+        drop_bad=drop_bad,
+        quiet=quiet,
+    )
+    return VoteStore(spool, model_list, drop_unknown)
+
+
+def spool_votes(
+    source: Any,
+    *,
+    split: str = "train",
+    from_disk: bool = False,
+    need_prompt: bool = True,
+    label_list: Sequence[str] | None = None,
+    drop_bad: bool = False,
+    quiet: bool = True,
+) -> VoteSpool:
+    """Read all votes of a source into temporary files; the arguments and errors are those of `open_votes`."""
     opened = source if isinstance(source, Source) else open_source(source, split=split, from_disk=from_disk)
-    labelled = label_list if label_list is not None else model_list
-    rows, records, flags = RowFile(), RecordFile(_RECORD), _Flags()
+    spool = VoteSpool(opened.name, RowFile(), RecordFile(RECORD), [], VoteFlags())
     known: dict[str, int] = {}
     try:
-        votes = read_votes(opened, need_prompt=need_prompt, label_list=labelled, drop_bad=drop_bad)
+        votes = read_votes(opened, need_prompt=need_prompt, label_list=label_list, drop_bad=drop_bad)
         with progress(description=f"read {opened.name}", total=opened.rows, unit="votes", quiet=quiet) as bar:
             for batch in votes:
-                rows.append(batch.batch)
-                records.append(_record(batch, known))
-                flags.see(batch)
+                spool.rows.append(batch.batch)
+                spool.records.append(_record(batch, known))
+                spool.flags.see(batch)
                 bar.update(len(batch))
-        rows.finish()
-        return VoteStore(opened, rows, records, list(known), flags, model_list, drop_unknown)
+        spool.rows.finish()
+        spool.names.extend(known)
     except BaseException:
-        rows.close()
-        records.close()
+        spool.close()
         raise
+    return spool
 
 
-class _Flags:
+@dataclass
+class VoteFlags:
     """What holds for all batches of a source."""
 
-    def __init__(self) -> None:
-        self.weights = self.tstamps = False
-        self.prompt_is_text: list[bool] = []
-        self.dropped_bad = 0
+    weights: bool = False
+    tstamps: bool = False
+    prompt_is_text: list[bool] = field(default_factory=list)
+    dropped_bad: int = 0
 
     def see(self, batch: VoteBatch) -> None:
+        """Take in one more batch."""
         names = batch.batch.schema.names
         self.weights |= "weight" in names
         self.tstamps |= "tstamp" in names
@@ -89,12 +117,32 @@ class _Flags:
         self.dropped_bad += batch.dropped
 
 
+@dataclass
+class VoteSpool:
+    """All votes of a source on disk, in files without a name."""
+
+    name: str
+    rows: RowFile
+    records: RecordFile
+    names: list[str]
+    """Models in the order of their codes."""
+    flags: VoteFlags
+    on_close: Callable[[], None] = lambda: None
+    """What else ends with it."""
+
+    def close(self) -> None:
+        """Free the space, as soon as nothing of it is in use."""
+        self.on_close()
+        self.rows.close()
+        self.records.close()
+
+
 def _record(batch: VoteBatch, known: dict[str, int]) -> np.ndarray[Any, Any]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
     columns, names = batch.batch, batch.batch.schema.names
-    record = np.empty(len(batch), dtype=_RECORD)
+    record = np.empty(len(batch), dtype=RECORD)
     record["a"] = model_codes(columns.column("model_a"), known)
     record["b"] = model_codes(columns.column("model_b"), known)
     record["winner"] = pc.index_in(columns.column("winner"), value_set=pa.array(WINNERS)).to_numpy()
@@ -111,25 +159,20 @@ class VoteStore:
     Use it in a `with` block, or `close` it: its temporary files go then, and at exit.
     """
 
-    def __init__(
-        self,
-        source: Source,
-        rows: RowFile,
-        records: RecordFile,
-        names: list[str],
-        flags: _Flags,
-        model_list: Sequence[str] | None,
-        drop_unknown: bool,
-    ) -> None:
-        self.name = source.name
-        self.model_list = sorted(names) if model_list is None else list(model_list)
-        self.has_weights, self._has_tstamps = flags.weights, flags.tstamps
-        self._prompt_is_text, self.dropped_bad = flags.prompt_is_text, flags.dropped_bad
-        self._rows, self._records = rows, records
-        self._record = records.mapped()
-        self._lookup = name_lookup(names, self.model_list)
+    def __init__(self, spool: VoteSpool, model_list: Sequence[str] | None, drop_unknown: bool) -> None:
+        self.name = spool.name
+        self.model_list = sorted(spool.names) if model_list is None else list(model_list)
+        self.has_weights, self._has_tstamps = spool.flags.weights, spool.flags.tstamps
+        self._prompt_is_text, self.dropped_bad = spool.flags.prompt_is_text, spool.flags.dropped_bad
+        self._spool, self._rows = spool, spool.rows
         self._turns: dict[int, tuple[IntArray, Any]] = {}
-        self._kept = self._choose(names, drop_unknown)
+        try:
+            self._record = spool.records.mapped()
+            self._lookup = name_lookup(spool.names, self.model_list)
+            self._kept = self._choose(spool.names, drop_unknown)
+        except BaseException:
+            spool.close()
+            raise
         self.dropped = 0 if self._kept is None else len(self._record) - len(self._kept)
 
     def _choose(self, names: list[str], drop_unknown: bool) -> IntArray | None:
@@ -149,6 +192,7 @@ class VoteStore:
             known = (self._lookup[part["a"]] >= 0) & (self._lookup[part["b"]] >= 0)
             chosen.append(np.flatnonzero(known) + start)
         kept = chosen.mapped()
+        chosen.close()
         if not len(kept):
             raise VoteError(f"{self.name}: no vote is left: none is between two models of the list")
         return kept
@@ -167,10 +211,9 @@ class VoteStore:
     def close(self) -> None:
         """Free the disk space; the store cannot be read afterwards."""
         self._turns.clear()
-        self._record = np.empty(0, dtype=_RECORD)
+        self._record = np.empty(0, dtype=RECORD)
         self._kept = None
-        self._rows.close()
-        self._records.close()
+        self._spool.close()
 
     def _source_rows(self, ids: Ids) -> IntArray:
         chosen = np.arange(len(self)) if ids is None else np.asarray(ids, dtype=np.int64)
@@ -209,6 +252,16 @@ class VoteStore:
         if not self._has_tstamps:
             return None
         return np.ascontiguousarray(self._record["tstamp"][self._source_rows(ids)])
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Tells these votes from others: a hash of names, winners, weights and times of all, and of 1,000 prompts."""
+        digest = hashlib.blake2b(json.dumps([len(self), self._spool.names]).encode(), digest_size=16)
+        for start in range(0, len(self._record), _CHUNK):
+            digest.update(self._record[start : start + _CHUNK].tobytes())
+        sample = np.unique(np.linspace(0, len(self) - 1, 1000).astype(np.int64))
+        digest.update(json.dumps(self.prompts(sample)).encode())
+        return digest.hexdigest()
 
     @property
     def is_time_sorted(self) -> bool:

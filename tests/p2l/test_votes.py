@@ -439,3 +439,17 @@ def test_reading_votes_imports_neither_torch_nor_datasets(tmp_path: Path) -> Non
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=ENV
     ).stdout.split()
     assert not {"torch", "datasets", "transformers"} & set(modules)
+
+
+def test_a_fingerprint_is_that_of_the_votes_not_of_the_file(tmp_path: Path) -> None:
+    def fingerprint(name: str, rows: list[dict[str, Any]]) -> str:
+        with open_votes(save(tmp_path / name, rows)) as store:
+            return store.fingerprint
+
+    rows = [vote(n) for n in range(3000)]
+    mine = fingerprint("v.jsonl", rows)
+    assert fingerprint("v.parquet", rows) == mine
+    swapped = {"model_a": rows[7]["model_b"], "model_b": rows[7]["model_a"]}
+    changed = [rows[:-1], rows[1:], [*rows[:7], rows[7] | swapped, *rows[8:]]]
+    changed.append([row | {"prompt": ["another"]} for row in rows])
+    assert len({mine, *(fingerprint(f"{n}.jsonl", other) for n, other in enumerate(changed))}) == 5
