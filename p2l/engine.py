@@ -33,6 +33,7 @@ __all__ = ["Engine", "choose_device", "make_scheduler", "peers", "start_processe
 Part = TypeVar("Part")
 
 _STATE = "deepspeed"
+_SHARD = re.compile(r"zero_pp_rank_(\d+)_mp_rank_\d+_optim_states\.pt$")
 _PEER_GONE = re.compile(r"by peer|pair closure|broken pipe|peer .*(closed|failed)", re.IGNORECASE)
 
 
@@ -177,6 +178,17 @@ class Engine:
         norm = self._engine.get_global_grad_norm()
         return float(norm if plain is None else plain) if norm is not None or plain is not None else float("nan")
 
+    def skip_step(self) -> None:
+        """Move the schedule on and leave weights and optimizer as they are: for a step in which no vote counts.
+
+        Nothing has been accumulated for it; every rank must come to the same decision. Adam would move the weights by
+        its momentum though the gradient is zero.
+        """
+        with warnings.catch_warnings():
+            # torch's schedulers warn when the first step of a run is skipped.
+            warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step", category=UserWarning)
+            self._scheduler.step()
+
     def even_out(self, parts: Sequence[Part], filler: Callable[[], Part]) -> list[Part]:
         """`parts` with fillers at the end: as many as the rank with most has, since ZeRO runs them in step."""
         if self.world_size == 1:
@@ -225,8 +237,7 @@ class Engine:
         Raises:
             CheckpointError: the state is missing, damaged, or of another number of processes.
         """
-        if not any((folder / _STATE).glob("*.pt")):
-            raise CheckpointError(f"{folder}: its training state, the folder {_STATE}, is missing; copy it again")
+        self._check_complete(folder)
         try:
             with peers():
                 path, _ = self._engine.load_checkpoint(str(folder), tag=_STATE)
@@ -238,6 +249,18 @@ class Engine:
             ) from error
         if path is None:
             raise CheckpointError(f"{folder}: holds no training state; resume from a folder 'checkpoint-N'")
+
+    def _check_complete(self, folder: Path) -> None:
+        files = [file.name for file in (folder / _STATE).glob("*.pt")]
+        if not files:
+            raise CheckpointError(f"{folder}: its training state, the folder {_STATE}, is missing; copy it again")
+        there = {int(match[1]) for name in files if (match := _SHARD.search(name))}
+        missing = sorted(set(range(self.world_size)) - there) if self.zero_stage else []
+        if missing:
+            raise CheckpointError(
+                f"{folder / _STATE}: the part of process {missing[0]} is missing ({len(missing)} of {self.world_size} "
+                "are); output_dir must be a folder that all nodes share: copy the other nodes' parts into it"
+            )
 
     def _gradient_norm(self) -> float:
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]

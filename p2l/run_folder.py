@@ -46,11 +46,17 @@ class TrainerState:
     precision: str
     shuffle: bool | str
     seed: int
+    votes: str | None = None
+    """Fingerprint of the votes; None in checkpoints that are older than it."""
 
     def check_continues(self, now: TrainerState, folder: Path) -> None:
         """Raise CheckpointError when a run with the settings `now` would not be this run going on."""
+        if None not in (self.votes, now.votes) and self.num_votes == now.num_votes and self.votes != now.votes:
+            raise CheckpointError(
+                f"{folder}: was trained on other votes; resume with the same ones, or start a new run"
+            )
         for key, value in asdict(self).items():
-            if key != "step" and value != getattr(now, key):
+            if key not in {"step", "votes"} and value != getattr(now, key):
                 raise CheckpointError(
                     f"{folder}: was trained with {key} = {value}, this run has {getattr(now, key)}; "
                     "resume with the same votes, configuration and number of processes"

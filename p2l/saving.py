@@ -4,17 +4,45 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
+import time
 from pathlib import Path
 
 from torch import Tensor
 
 from p2l.command import sync_path, sync_tree
 from p2l.config import TrainConfig
-from p2l.engine import peers
+from p2l.engine import Engine, peers
+from p2l.errors import ConfigError
 from p2l.run_folder import TrainerState, finish_checkpoint, unfinished_name, whole_or_absent
 from p2l.trainer import Trainer
 
-__all__ = ["save_checkpoint", "save_final"]
+__all__ = ["check_shared", "save_checkpoint", "save_final"]
+
+_PATIENCE = 20.0  # seconds, more than network file systems take to show what another node has made
+
+
+def check_shared(engine: Engine, folder: Path) -> None:
+    """See to it that every process can write below rank 0's `folder` (every rank must call this).
+
+    Raises:
+        ConfigError: on another node there is no such folder; checkpoints would lack that node's part.
+    """
+    blind = None if _appears(folder) else socket.gethostname()
+    hosts = engine.broadcast([host for host in engine.gather(blind) or [] if host])
+    if hosts:
+        raise ConfigError(
+            f"{folder}: is not there on node {hosts[0]}; key 'output_dir' must name a folder that all nodes share"
+        )
+
+
+def _appears(folder: Path) -> bool:
+    end = time.monotonic() + _PATIENCE
+    while not folder.is_dir():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.1)
+    return True
 
 
 def save_checkpoint(trainer: Trainer, config: TrainConfig, target: Path, state: TrainerState) -> None:

@@ -26,12 +26,12 @@ from p2l.publish import check_can_push, push
 from p2l.resuming import check_same_configuration
 from p2l.run_folder import TrainerState, keep_newest, new_run_folder, newest_checkpoint, read_state
 from p2l.run_progress import RunProgress
-from p2l.saving import save_checkpoint, save_final
+from p2l.saving import check_shared, save_checkpoint, save_final
 from p2l.schedule import OfflineSchedule
 from p2l.tokenizer import PromptTokenizer
 from p2l.trainer import Trainer
 from p2l.validation import summarise, validate, write_results
-from p2l.votes import VoteStore, open_votes
+from p2l.votes import VoteStore, open_votes_together
 from p2l.votes.splitting import hash_prompts
 from p2l.windows import Windows
 
@@ -100,6 +100,8 @@ def train(config_path: str, options: RunOptions) -> Path:
         engine = Engine(model, set_total_steps(deepspeed_config, schedule.total_steps), device, scheduler)
         trainer = _trainer(config, engine, tokenizer, votes, schedule)
         folder = options.folder or _run_folder(engine, config, start)
+        if options.save_steps:
+            check_shared(engine, folder)
         _loop(config, options, trainer, folder, start, validation)
         _finish(config, options, trainer, folder, validation)
     return folder
@@ -145,8 +147,8 @@ def _load_parts(config: TrainConfig, start: _Start, dtype: torch.dtype) -> tuple
 
 
 def _open_train(config: TrainConfig, model_list: list[str] | None) -> VoteStore:
-    votes = open_votes(
-        config.train_data_path, split="train", model_list=model_list, from_disk=config.load_train_data_from_disk
+    votes = open_votes_together(
+        config.train_data_path, model_list=model_list, from_disk=config.load_train_data_from_disk
     )
     if config.weighted_loss and not votes.has_weights:
         raise ConfigError(f"{config.train_data_path}: weighted_loss needs a column 'weight'; add it or switch it off")
@@ -169,7 +171,7 @@ def _any_counted(config: TrainConfig, votes: VoteStore) -> bool:
 
 def _open_validation(config: TrainConfig, votes: VoteStore) -> VoteStore:
     assert config.val_data_path is not None
-    validation = open_votes(
+    validation = open_votes_together(
         config.val_data_path,
         model_list=votes.model_list,
         drop_unknown=config.drop_unknown_models,
@@ -238,6 +240,7 @@ def _state(trainer: Trainer, config: TrainConfig, step: int) -> TrainerState:
     return TrainerState(
         step=step,
         num_votes=len(trainer.votes),
+        votes=trainer.votes.fingerprint,
         global_batch=config.batch_size * config.gradient_accumulation_steps * trainer.engine.world_size,
         zero_stage=trainer.engine.zero_stage,
         precision=trainer.engine.precision,

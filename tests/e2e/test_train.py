@@ -9,6 +9,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from p2l.errors import InputError
+from p2l.run_folder import read_state
+from p2l.votes import open_votes
 from tests.conftest import MODELS, Command, Configure, vote_rows, write_votes
 
 PINNED = [1.669548, 1.245659, 1.202638, 1.005676, 1.002834, 0.902266, 0.724854, 0.948481]
@@ -59,7 +61,9 @@ def test_a_run_leaves_a_model_its_metrics_and_its_validation(command: Command, c
     np.testing.assert_allclose(answer.eta, [row["eta"] for row in rows], atol=1e-5)
 
 
-def test_a_run_that_was_killed_goes_on_bit_for_bit(command: Command, configure: Configure, tmp_path: Path) -> None:
+def test_a_run_that_was_killed_goes_on_bit_for_bit(
+    command: Command, configure: Configure, votes_file: Path, tmp_path: Path
+) -> None:
     config = configure(num_train_epochs=2, shuffle=True, lr_schedule="cosine", warmup_steps=3)
     whole = train(command, config, "--no-eval", "--save-steps", "5")
     killed = tmp_path / "killed"
@@ -75,6 +79,8 @@ def test_a_run_that_was_killed_goes_on_bit_for_bit(command: Command, configure: 
     losses = [[line["loss"] for line in lines(folder / "metrics.jsonl")] for folder in (whole, killed)]
     assert losses[0] == losses[1]
     assert not list(killed.glob(".*"))
+    with open_votes(votes_file) as votes:
+        assert read_state(killed / "checkpoint-10").votes == votes.fingerprint
 
 
 @pytest.mark.parametrize("weighted", [False, True])

@@ -17,7 +17,7 @@ from p2l.run_folder import (
 )
 
 
-def state(step: int = 5, **changes: int) -> TrainerState:
+def state(step: int = 5, **changes: int | str | None) -> TrainerState:
     settings = {"num_votes": 100, "global_batch": 8, "world_size": 1, "zero_stage": 0, "shuffle": True, "seed": 42}
     return TrainerState(step=step, precision="float32", **(settings | changes))  # type: ignore[arg-type]
 
@@ -45,6 +45,15 @@ def test_the_newest_whole_checkpoint_is_found(tmp_path: Path) -> None:
     assert newest_checkpoint(ten) == ten
     assert newest_checkpoint(tmp_path / "nothing") is None
     assert read_state(ten) == state(10)
+
+
+def test_other_votes_are_refused_where_the_checkpoint_knows_its_own(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="other votes"):
+        state(votes="abc").check_continues(state(votes="abd"), tmp_path)
+    with pytest.raises(CheckpointError, match="num_votes = 100"):
+        state(votes="abc").check_continues(state(votes="abd", num_votes=99), tmp_path)
+    state(votes="abc").check_continues(state(votes="abc"), tmp_path)
+    state(votes=None).check_continues(state(votes="abd"), tmp_path)
 
 
 def test_a_checkpoint_is_replaced_whole(tmp_path: Path) -> None:
