@@ -33,7 +33,8 @@ __all__ = [
 
 GIB = 2**30
 STEPS_PER_EPOCH = 250
-"""Votes per step are chosen for about so many steps a pass: enough for the rate to rise and fall."""
+"""Prompts per step are chosen for about so many steps a pass: enough for the rate to rise and fall."""
+GROUPED_FROM = 1.5
 SAVES = 20
 MOST_BETWEEN_SAVES = 250
 EVALUATIONS = 4
@@ -51,10 +52,12 @@ class Size:
     backbone: str | None
     """Hub id; None: a transformer made from scratch on the votes' prompts."""
     learning_rate: float
-    passes: float
-    """How often each prompt is trained on; votes that share a prompt count together."""
+    epochs: int
+    """Passes over the votes where nearly each has a prompt of its own."""
+    epochs_grouped: int
+    """Passes where prompts have several votes, which then are trained on together."""
     smallest_step: int
-    """Votes per step, at the least and at the most."""
+    """Prompts per step, at the least and at the most."""
     largest_step: int
     longest: int
     """Tokens of a prompt, at the most."""
@@ -76,7 +79,8 @@ SIZES = {
             "a transformer of two layers from scratch: no download, minutes on a CPU",
             None,
             learning_rate=2e-3,
-            passes=3,
+            epochs=3,
+            epochs_grouped=2,
             smallest_step=16,
             largest_step=256,
             longest=1024,
@@ -86,7 +90,8 @@ SIZES = {
             "SmolLM2-135M-Instruct fine-tuned: hours on a CPU, minutes on a GPU",
             "HuggingFaceTB/SmolLM2-135M-Instruct",
             learning_rate=1e-4,
-            passes=2,
+            epochs=2,
+            epochs_grouped=2,
             smallest_step=32,
             largest_step=512,
             longest=2048,
@@ -97,7 +102,8 @@ SIZES = {
             "Qwen2.5-1.5B-Instruct fine-tuned: needs GPUs with bfloat16",
             "Qwen/Qwen2.5-1.5B-Instruct",
             learning_rate=2e-5,
-            passes=1,
+            epochs=1,
+            epochs_grouped=1,
             smallest_step=64,
             largest_step=512,
             longest=8192,
@@ -126,6 +132,11 @@ class VoteFacts:
     def votes_per_prompt(self) -> float:
         """Mean number of votes on a prompt."""
         return self.votes / max(1, self.prompts)
+
+    @property
+    def grouped(self) -> bool:
+        """Whether so many votes share a prompt that a step takes them together, and encodes the prompt once."""
+        return self.votes_per_prompt >= GROUPED_FROM
 
 
 @dataclass(frozen=True)
@@ -227,8 +238,9 @@ def derive(size: Size, votes: VoteFacts, backbone: BackboneFacts, machine: Machi
     deepspeed, why_zero = _deepspeed(backbone, machine, half=half)
     length, why_length = _max_length(votes.lengths, min(backbone.positions, size.longest))
     epochs, why_epochs = _epochs(size, votes)
-    share, why_step = _step(size, votes.votes, machine)
+    share, why_step = _step(size, votes, machine)
     steps = epochs * math.ceil(votes.votes / (share * machine.processes))
+    encoded = epochs * (votes.prompts if votes.grouped else votes.votes)
     head, loss, why_loss = outcome_model(votes.ties, votes.both_bad, votes.votes)
     chosen: dict[str, tuple[Any, str]] = {
         "pretrain_model_name": (backbone.name, f"{backbone.parameters / 1e6:,.1f} million parameters"),
@@ -237,7 +249,7 @@ def derive(size: Size, votes: VoteFacts, backbone: BackboneFacts, machine: Machi
         "loss_type": (loss, why_loss),
         "chat_template": (backbone.chat_template, ""),
         "max_length": (length, why_length),
-        "shuffle": (True, ""),
+        "shuffle": ("by_prompt", f"{votes.votes_per_prompt:.1f} votes on a prompt") if votes.grouped else (True, ""),
         "num_train_epochs": (epochs, why_epochs),
         "batch_size": (share, why_step),
         "gradient_accumulation_steps": (1, "a step is split by tokens, not by votes"),
@@ -254,7 +266,7 @@ def derive(size: Size, votes: VoteFacts, backbone: BackboneFacts, machine: Machi
         reasons={key: why for key, (_, why) in chosen.items() if why} | {"deepspeed_config_path": why_zero},
         deepspeed=deepspeed,
         steps=steps,
-        tokens=round(epochs * votes.votes * float(np.minimum(votes.lengths, length).mean())),
+        tokens=round(encoded * float(np.minimum(votes.lengths, length).mean())),
         eval_steps=max(1, math.ceil(steps / EVALUATIONS)),
         save_steps=max(1, min(math.ceil(steps / SAVES), MOST_BETWEEN_SAVES)),
     )
@@ -268,17 +280,19 @@ def _max_length(lengths: Sequence[int], most: int) -> tuple[int, str]:
 
 
 def _epochs(size: Size, votes: VoteFacts) -> tuple[int, str]:
-    """Passes over the votes: fewer where a prompt comes back within a pass, or its answers are learned by heart."""
-    epochs = max(1, round(size.passes / votes.votes_per_prompt))
-    return epochs, f"{votes.votes_per_prompt:.1f} votes on a prompt"
+    """Passes over the votes: fewer where many votes come back to a prompt, or its answers are learned by heart."""
+    epochs = size.epochs_grouped if votes.grouped else size.epochs
+    return epochs, f"{votes.votes:,} votes on {votes.prompts:,} prompts"
 
 
-def _step(size: Size, votes: int, machine: Machine) -> tuple[int, str]:
-    """Votes of a step and process, and why so many."""
-    wanted = min(max(_power_of_two(votes / STEPS_PER_EPOCH), size.smallest_step), size.largest_step)
-    share = _power_of_two(wanted / machine.processes)
-    many = f", {share} in each of {machine.processes} processes" if machine.processes > 1 else ""
-    return share, f"{share * machine.processes} votes a step{many}"
+def _step(size: Size, votes: VoteFacts, machine: Machine) -> tuple[int, str]:
+    """Votes of a step and process, and why so many: a step learns from prompts, however many votes each has."""
+    per_epoch = min(max(_power_of_two(votes.prompts / STEPS_PER_EPOCH), size.smallest_step), size.largest_step)
+    each = votes.votes_per_prompt if votes.grouped else 1.0
+    share = max(1, round(per_epoch * each / machine.processes))
+    total = f"{share * machine.processes:,} votes a step"
+    total += f", about {per_epoch} prompts" if votes.grouped else ""
+    return share, total + (f", in {machine.processes} processes" if machine.processes > 1 else "")
 
 
 # (on a GPU, from scratch): tokens of one micro-batch.
