@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -234,6 +234,7 @@ def derive(size: Size, votes: VoteFacts, backbone: BackboneFacts, machine: Machi
     Raises:
         InputError: the backbone cannot be trained on this machine.
     """
+    size = _as_bag_of_words(size) if backbone.model_type == "tfidf" else size
     half = machine.gpu and machine.bfloat16 and not size.from_scratch
     deepspeed, why_zero = _deepspeed(backbone, machine, half=half)
     length, why_length = _max_length(votes.lengths, min(backbone.positions, size.longest))
@@ -270,6 +271,11 @@ def derive(size: Size, votes: VoteFacts, backbone: BackboneFacts, machine: Machi
         eval_steps=max(1, math.ceil(steps / EVALUATIONS)),
         save_steps=max(1, min(math.ceil(steps / SAVES), MOST_BETWEEN_SAVES)),
     )
+
+
+def _as_bag_of_words(size: Size) -> Size:
+    """The dial for a TF-IDF backbone: its few weights want a high rate and more epochs, and nothing is cut."""
+    return replace(size, backbone=None, learning_rate=1e-2, epochs=6, epochs_grouped=6, longest=2**20)
 
 
 def _max_length(lengths: Sequence[int], most: int) -> tuple[int, str]:
