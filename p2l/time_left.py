@@ -66,7 +66,8 @@ class TimeLeft:
 def in_words(seconds: float) -> str:
     """A duration to the precision that an estimate has: `40 seconds`, `12 minutes`, `3.5 hours`, `2.1 days`."""
     if seconds < 90:
-        return f"{max(1, round(seconds))} seconds" if round(seconds) != 1 else "1 second"
+        whole = max(1, round(seconds))
+        return f"{whole} second" + ("s" if whole > 1 else "")
     if seconds < 90 * 60:
         return f"{round(seconds / 60)} minutes"
     if seconds < 36 * 3600:
