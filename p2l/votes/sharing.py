@@ -3,7 +3,8 @@
 Eight processes that train together need the same votes; read eight times they cost eight times the disk and the time.
 The process that first takes a name (an abstract Unix socket, which goes with the process, however it ends) reads the
 votes; the others connect to it and are given its open files, which have no name on the disk. Nothing needs to be told
-about ranks, and a kill leaves nothing behind. Where there are no such sockets each process reads for itself.
+about ranks, and a kill leaves nothing behind: if the reading process goes, another one reads. Where there are no such
+sockets each process reads for itself.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from p2l import errors
-from p2l.errors import InputError, PeerError
+from p2l.errors import InputError
 from p2l.votes.spool import RecordFile, RowFile
 from p2l.votes.store import RECORD, VoteFlags, VoteSpool, VoteStore, spool_votes
 
@@ -46,7 +47,6 @@ def open_votes_together(
 
     Raises:
         VoteError: as `open_votes` does, in every process.
-        PeerError: the process that read the votes ended without saying why.
     """
 
     def make() -> VoteSpool:
@@ -79,13 +79,11 @@ def _spool_together(address: bytes, make: Callable[[], VoteSpool]) -> VoteSpool:
         listener = _take(address)
         if listener is not None:
             return _serve(listener, make)
-        with socket.socket(socket.AF_UNIX) as reader:
-            try:
-                reader.connect(address)
-            except ConnectionRefusedError:  # it has taken the name, and does not listen yet or not any more
-                time.sleep(0.01)
-                continue
+        with socket.socket(socket.AF_UNIX) as reader, contextlib.suppress(ConnectionError, EOFError):
+            # Both errors: the process that had the name ended, or does not listen yet.
+            reader.connect(address)
             return _received(reader)
+        time.sleep(0.01)
 
 
 def _take(address: bytes) -> socket.socket | None:
@@ -113,7 +111,8 @@ def _serve(listener: socket.socket, make: Callable[[], VoteSpool]) -> VoteSpool:
                     _give(listener.accept()[0], {"error": str(error), "kind": _public_kind(error)}, [])
         listener.close()
         raise
-    files = [spool.records.file, *spool.rows.files]
+    # Copies, so that the thread can go on giving while this process closes its own.
+    files = [os.dup(file.fileno()) for file in (spool.records.file, *spool.rows.files)]
     about = {"name": spool.name, "names": spool.names, "flags": asdict(spool.flags)}
     threading.Thread(target=_give_to_all, args=(listener, about, files), daemon=True).start()
     spool.on_close = lambda: _stop(listener)
@@ -124,23 +123,23 @@ def _public_kind(error: InputError) -> str:
     return next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
 
 
-def _give_to_all(listener: socket.socket, about: dict[str, Any], files: Sequence[Any]) -> None:
-    while True:
-        try:
-            reader, _ = listener.accept()
-        except OSError:  # it was closed: the votes are needed no more
-            return
-        _give(reader, about, files)
+def _give_to_all(listener: socket.socket, about: dict[str, Any], files: Sequence[int]) -> None:
+    try:
+        while True:
+            _give(listener.accept()[0], about, files)
+    except OSError:  # it was closed: the votes are needed no more
+        for file in files:
+            os.close(file)
 
 
-def _give(reader: socket.socket, about: dict[str, Any], files: Sequence[Any]) -> None:
+def _give(reader: socket.socket, about: dict[str, Any], files: Sequence[int]) -> None:
     with reader, contextlib.suppress(OSError):  # a reader that is gone needs nothing
         if not _is_ours(reader):
             return
         text = json.dumps({**about, "files": len(files)}).encode()
         reader.sendall(_SIZE.pack(len(text)) + text)
         for start in range(0, len(files), _FILES_AT_ONCE):
-            socket.send_fds(reader, [b"f"], [file.fileno() for file in files[start : start + _FILES_AT_ONCE]])
+            socket.send_fds(reader, [b"f"], files[start : start + _FILES_AT_ONCE])
 
 
 def _stop(listener: socket.socket) -> None:
@@ -151,20 +150,17 @@ def _stop(listener: socket.socket) -> None:
 
 def _received(reader: socket.socket) -> VoteSpool:
     """The spool of the process at the other end, once it has read all votes."""
-    try:
-        if not _is_ours(reader):
-            raise InputError("the name for sharing votes is held by another user's process; remove that process")
-        about = json.loads(_exactly(reader, _SIZE.unpack(_exactly(reader, _SIZE.size))[0]))
-        if "error" in about:
-            raise getattr(errors, about["kind"])(about["error"])
-        descriptors: list[int] = []
-        while len(descriptors) < about["files"]:
-            mark, found, _, _ = socket.recv_fds(reader, 1, _FILES_AT_ONCE)
-            if not mark:
-                raise EOFError
-            descriptors += found
-    except (EOFError, ConnectionError) as error:
-        raise PeerError("the process that read the votes for this one ended; its message says why") from error
+    if not _is_ours(reader):
+        raise InputError("the name for sharing votes is held by another user's process; end that process")
+    about = json.loads(_exactly(reader, _SIZE.unpack(_exactly(reader, _SIZE.size))[0]))
+    if "error" in about:
+        raise getattr(errors, about["kind"])(about["error"])
+    descriptors: list[int] = []
+    while len(descriptors) < about["files"]:
+        mark, found, _, _ = socket.recv_fds(reader, 1, _FILES_AT_ONCE)
+        if not mark:
+            raise EOFError
+        descriptors += found
     records, *rows = [os.fdopen(descriptor, "rb") for descriptor in descriptors]
     flags = VoteFlags(**about["flags"])
     return VoteSpool(about["name"], RowFile.of(rows), RecordFile(RECORD, records), about["names"], flags)

@@ -51,10 +51,21 @@ class RecordFile:
         except OSError as error:
             raise disk_full(error) from error
 
-    def mapped(self) -> np.ndarray[Any, Any]:
-        """All records, read from disk as they are touched; ends writing. The space is free when array and file go."""
+    def finish(self) -> None:
+        """End writing.
+
+        Raises:
+            VoteError: the disk is full.
+        """
         try:
             self._file.flush()
+        except OSError as error:
+            raise disk_full(error) from error
+
+    def mapped(self) -> np.ndarray[Any, Any]:
+        """All records, read from disk as they are touched; ends writing. The space is free when array and file go."""
+        self.finish()
+        try:
             empty = not os.fstat(self._file.fileno()).st_size
             return np.empty(0, dtype=self._dtype) if empty else np.frombuffer(_map(self._file), dtype=self._dtype)
         except OSError as error:

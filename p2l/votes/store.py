@@ -92,6 +92,7 @@ def spool_votes(
                 spool.flags.see(batch)
                 bar.update(len(batch))
         spool.rows.finish()
+        spool.records.finish()
         spool.names.extend(known)
     except BaseException:
         spool.close()
@@ -129,6 +130,9 @@ class VoteSpool:
     flags: VoteFlags
     on_close: Callable[[], None] = lambda: None
     """What else ends with it."""
+
+    def __del__(self) -> None:
+        self.close()
 
     def close(self) -> None:
         """Free the space, as soon as nothing of it is in use."""

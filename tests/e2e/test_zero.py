@@ -1,0 +1,123 @@
+"""Every ZeRO stage, with and without offload, in one process and in two: the steps, files and resumes of stage 0."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from p2l import P2L
+from tests.conftest import Command, make_configure
+from tests.e2e.test_train import largest_difference, lines, train
+
+OFFLOAD: dict[str, Any] = {"offload_optimizer": {"device": "cpu"}}
+OFFLOAD_ALL: dict[str, Any] = {**OFFLOAD, "offload_param": {"device": "cpu"}}
+ZERO: dict[str, dict[str, Any]] = {
+    "stage1": {"stage": 1},
+    "stage2": {"stage": 2},
+    "stage3": {"stage": 3},
+    "stage1-offload": {"stage": 1, **OFFLOAD},
+    "stage2-offload": {"stage": 2, **OFFLOAD},
+    "stage3-offload": {"stage": 3, **OFFLOAD},
+    "stage3-offload-all": {"stage": 3, **OFFLOAD_ALL},
+}
+# Adam hides the scale of a gradient; clipping below the usual norm of about 3, and epsilon this large, show it.
+SETTINGS: dict[str, Any] = {"max_grad_norm": 0.5, "adam_epsilon": 1e-3, "num_train_epochs": 1, "weight_decay": 0.1}
+
+
+class Runs:
+    """Writes configurations, and runs several in one launch."""
+
+    def __init__(self, folder: Path, command: Command, parts: Sequence[Path]) -> None:
+        self.folder, self.command, self.parts = folder, command, parts
+
+    def config(self, name: str, **changes: Any) -> Path:
+        (self.folder / name).mkdir(exist_ok=True)
+        zero = {"zero_optimization": ZERO.get(name.split("+")[0], {"stage": 0})}
+        return make_configure(self.folder / name, *self.parts)(zero=zero, **(SETTINGS | changes))
+
+    def run(self, flags: Sequence[Sequence[str | Path]], *, processes: int = 1) -> None:
+        plan = self.folder / "plan"
+        plan.write_text("\n".join("\t".join(map(str, row)) for row in flags), encoding="utf-8")
+        launcher = ["python"] if processes == 1 else ["deepspeed", f"--num_gpus={processes}"]
+        done = self.command(*launcher, "tests/e2e/several_runs.py", plan)
+        assert done.returncode == 0, done.stderr[-3000:]
+
+    def run_all(self, names: Iterable[str], *, processes: int) -> dict[str, Path]:
+        """A run of each of these kinds of ZeRO, saved in the middle."""
+        flags = []
+        for name in names:
+            config = self.config(name, gradient_accumulation_steps=4 // processes)
+            flags.append(["--config", config, "--no-eval", "--quiet", "--save-steps", "4"])
+        self.run(flags, processes=processes)
+        return {name: self.folder / name / "out" / "run" for name in names}
+
+    def resume_all(self, names: Iterable[str], *, processes: int) -> dict[str, Path]:
+        """What the runs from their middle on come to."""
+        flags = []
+        for name in names:
+            resumed = self.folder / name / "resumed"
+            shutil.copytree(self.folder / name / "out" / "run" / "checkpoint-4", resumed / "checkpoint-4")
+            config = self.folder / name / "config.yaml"
+            flags.append(["--config", config, "--no-eval", "--quiet", "--checkpoint", resumed])
+        self.run(flags, processes=processes)
+        return {name: self.folder / name / "resumed" for name in names}
+
+
+@pytest.fixture(scope="module")
+def parts(votes_file: Path, validation_file: Path, backbone: Path) -> list[Path]:
+    return [votes_file, validation_file, backbone]
+
+
+@pytest.fixture(scope="module")
+def plain(command: Command, tmp_path_factory: pytest.TempPathFactory, parts: Sequence[Path]) -> Path:
+    """The run without ZeRO."""
+    runs = Runs(tmp_path_factory.mktemp("plain"), command, parts)
+    return train(command, runs.config("plain"), "--no-eval", "--quiet", "--save-steps", "4")
+
+
+def assert_same_run(found: Path, plain: Path) -> None:
+    assert largest_difference(found, plain) < 1e-5
+    for key in ("loss", "gradient_norm", "learning_rate"):
+        mine, theirs = ([row[key] for row in lines(folder / "metrics.jsonl")] for folder in (found, plain))
+        assert mine == pytest.approx(theirs, rel=1e-4), key
+    # Both folders are models that can be served.
+    for folder in (".", "checkpoint-4"):
+        coefs = [P2L.from_pretrained(run / folder).predict([["what is 2 plus 2"]]).coefs for run in (found, plain)]
+        np.testing.assert_allclose(*coefs, atol=1e-5)
+
+
+def test_one_process_takes_the_steps_of_stage_0_and_goes_on_bit_for_bit(
+    command: Command, tmp_path: Path, parts: Sequence[Path], plain: Path
+) -> None:
+    runs = Runs(tmp_path, command, parts)
+    whole = runs.run_all(ZERO, processes=1)
+    for folder in whole.values():
+        assert_same_run(folder, plain)
+    for name, folder in runs.resume_all(ZERO, processes=1).items():
+        assert (folder / "model.safetensors").read_bytes() == (whole[name] / "model.safetensors").read_bytes(), name
+
+
+@pytest.mark.launcher
+def test_two_processes_take_the_steps_of_one_with_twice_the_accumulation(
+    command: Command, tmp_path: Path, parts: Sequence[Path], plain: Path
+) -> None:
+    names = ["stage2-offload", "stage3"]
+    for folder in Runs(tmp_path, command, parts).run_all(names, processes=2).values():
+        assert_same_run(folder, plain)
+
+
+@pytest.mark.slow
+@pytest.mark.launcher
+def test_two_processes_under_every_stage_and_from_the_middle(
+    command: Command, tmp_path: Path, parts: Sequence[Path], plain: Path
+) -> None:
+    runs = Runs(tmp_path, command, parts)
+    for folder in runs.run_all(ZERO, processes=2).values():
+        assert_same_run(folder, plain)
+    for folder in runs.resume_all(ZERO, processes=2).values():
+        assert largest_difference(folder, plain) < 1e-5
