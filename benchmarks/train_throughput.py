@@ -272,7 +272,7 @@ def _model(flags: argparse.Namespace, attention: str) -> P2LModel:
     config.use_cache = False
     torch.manual_seed(SEED)
     dtype = to_dtype(flags.dtype)
-    backbone = AutoModel.from_config(config, attn_implementation=attention).to(dtype)
+    backbone = AutoModel.from_config(config, attn_implementation=attention).to(dtype)  # type: ignore[no-untyped-call]
     head = build("bt", config.hidden_size, NUM_MODELS, downsize_factor=None, head_config=None).to(dtype)
     record = P2LRecord(model_type="llama", head_type="bt", loss_type=get("bt").name, max_length=MAX_LENGTH)
     return P2LModel(backbone, head, _models(), record).train()
@@ -293,9 +293,9 @@ def _in_a_process(way: str, folder: Path, given: list[str]) -> Measured:
 
 
 def _line(way: str, rounds: list[dict[str, Measured]], flags: argparse.Namespace) -> str:
-    median: Callable[[Callable[[dict[str, Measured]], float]], float] = lambda of: float(
-        np.median([of(r) for r in rounds])
-    )
+    def median(of: Callable[[dict[str, Measured]], float]) -> float:
+        return float(np.median([of(r) for r in rounds]))
+
     rate = median(lambda r: r[way].tokens_per_second)
     ratios = sorted(r[way].tokens_per_second / r["padded"].tokens_per_second for r in rounds)
     line = f"{way:<11} {rate:12,.0f} tokens/s   {np.median(ratios):5.2f} x padded [{ratios[0]:.2f}, {ratios[-1]:.2f}]"

@@ -142,7 +142,7 @@ def _border(length: int, window: tuple[int, int], device: torch.device) -> dict[
 
 
 def _torch_varlen() -> VarlenKernel | None:
-    """torch's own kernel (2.10 and later)."""
+    """torch's own kernel, as it is since 2.11 (before, it knew no window)."""
     try:
         attend = importlib.import_module("torch.nn.attention.varlen").varlen_attn
     except (ImportError, AttributeError):

@@ -46,9 +46,14 @@ class Backbone:
     """Whether it reads batches without padding."""
     learned_positions: bool = False
     """Whether it knows no position beyond `max_position_embeddings`."""
+    cpu_micro_batch: int | None = None
+    """Tokens of a micro-batch beyond which a CPU gets no faster, only fuller."""
 
 
 BACKBONES: dict[str, Backbone] = {}
+
+# What a core's cache holds: see docs/experiments.md.
+_CPU_MICRO_BATCH = 2048
 
 
 def register(backbone: Backbone) -> Backbone:
@@ -98,7 +103,7 @@ def transformer(name: str, *, learned_positions: bool = False, packs: bool = Tru
             )
         return model
 
-    return Backbone(name, pretrained, empty, _state_at_cls, packs, learned_positions)
+    return Backbone(name, pretrained, empty, _state_at_cls, packs, learned_positions, _CPU_MICRO_BATCH)
 
 
 def grow(model: nn.Module, added_ids: Sequence[int], vocab_size: int) -> None:

@@ -71,7 +71,8 @@ class TrainConfig(BaseModel):
     loss_type: str
     linear_head_downsize_factor: Whole | None = Field(default=None, ge=1)
     head_config: dict[str, Any] = Field(default_factory=dict)
-    init_type: Literal["reset_params", "he_unif", "xavier_unif", "tiny_normal"] = "reset_params"
+    init_type: Literal["reset_params", "he_unif", "xavier_unif", "tiny_normal", "marginal"] = "reset_params"
+    """How the head starts; `marginal`: at the one leaderboard that fits the training votes best."""
     train_head_only: bool = False
     chat_template: str | None = None
     cls_token_if_none: str = Field(default="<|cls|>", min_length=1)
@@ -80,9 +81,12 @@ class TrainConfig(BaseModel):
 
     # Optimisation
     learning_rate: Number | None = Field(default=None, gt=0)
+    head_learning_rate: Number | None = Field(default=None, gt=0)
+    """Learning rate of the head; the default is `learning_rate`. The schedule applies to both."""
     adam_epsilon: Number | None = Field(default=None, gt=0)
     adam_betas: tuple[_Beta, _Beta] = (0.9, 0.999)
     weight_decay: Number = Field(default=0.0, ge=0)
+    """Of weight matrices alone: biases and the weights of norms do not decay."""
     optimizer: OptimizerBlock | None = None
     """A DeepSpeed optimizer block; replaces learning_rate, adam_epsilon, adam_betas and weight_decay."""
     custom_scheduler: OptimizerBlock | None = None
@@ -99,7 +103,8 @@ class TrainConfig(BaseModel):
     packing: bool = True
     """Lay prompts end to end without padding. Off, or for a backbone that cannot read that: padded micro-batches."""
     micro_batch_tokens: Whole | None = Field(default=None, ge=1)
-    """Most tokens per micro-batch and device, padding included; the default is batch_size x max_length."""
+    """Most tokens per micro-batch and device, padding included (a longer prompt goes alone). The default is
+    batch_size x max_length, what padded batches could take; on a CPU 2,048 at most, since more is not faster there."""
     weighted_loss: bool = False
     reweight_scale: Number = Field(default=1.0, gt=0)
 
@@ -134,6 +139,11 @@ class TrainConfig(BaseModel):
             raise ValueError(f"optimizer.params.lr: must be a positive number, got {self.optimizer.params['lr']!r}")
         if self.custom_scheduler is not None and (self.lr_schedule != "constant" or self.warmup_steps):
             raise ValueError("custom_scheduler: replaces lr_schedule and warmup_steps; remove one of the two")
+        if self.head_learning_rate is not None and (self.optimizer or self.custom_scheduler):
+            other = "optimizer" if self.optimizer else "custom_scheduler"
+            raise ValueError(
+                f"head_learning_rate: does not go with {other!r}, which has one rate; remove one of the two"
+            )
         return self
 
     @property

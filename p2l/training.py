@@ -15,13 +15,16 @@ import numpy as np
 import torch
 
 from p2l import backbones
+from p2l.baselines import marginal_board
 from p2l.compilers import has_cuda_compiler
 from p2l.config import TrainConfig, load_config
 from p2l.deepspeed_config import find_deepspeed_file, resolve_deepspeed, set_total_steps
 from p2l.engine import Engine, choose_device, make_scheduler, peers, start_processes, world_size
 from p2l.errors import ConfigError, VoteError
+from p2l.heads import HeadStart
 from p2l.likelihood import counted, get
 from p2l.model import P2LModel
+from p2l.parameter_groups import parameter_groups
 from p2l.publish import check_can_push, push
 from p2l.resuming import check_same_configuration
 from p2l.run_folder import TrainerState, keep_newest, new_run_folder, newest_checkpoint, read_state
@@ -97,7 +100,8 @@ def train(config_path: str, options: RunOptions) -> Path:
     start_processes(device)
     _prepare(model, config, device)
     with peers():
-        engine = Engine(model, set_total_steps(deepspeed_config, schedule.total_steps), device, scheduler)
+        settings = set_total_steps(deepspeed_config, schedule.total_steps)
+        engine = Engine(model, settings, device, scheduler, parameter_groups(model, config))
         trainer = _trainer(config, engine, tokenizer, votes, schedule)
         folder = options.folder or _run_folder(engine, config, start)
         if options.save_steps:
@@ -138,12 +142,19 @@ def _load_parts(config: TrainConfig, start: _Start, dtype: torch.dtype) -> tuple
         model_list=votes.model_list,
         tokenizer=tokenizer,
         init_type=config.init_type,
+        head_start=_head_start(votes, config) if config.init_type == "marginal" else None,
         linear_head_downsize_factor=config.linear_head_downsize_factor,
         head_config=config.head_config,
         dtype=dtype,
         seed=config.seed,
     )
     return tokenizer, model, votes
+
+
+def _head_start(votes: VoteStore, config: TrainConfig) -> HeadStart:
+    """The same on every process, as all count the same votes."""
+    board = marginal_board(votes, config.loss_type, weighted=config.weighted_loss)
+    return HeadStart(board.coefs, board.eta, board.gamma)
 
 
 def _open_train(config: TrainConfig, model_list: list[str] | None) -> VoteStore:
@@ -219,11 +230,14 @@ def _trainer(
 
 
 def _windows(config: TrainConfig, engine: Engine, tokenizer: PromptTokenizer, votes: VoteStore) -> Windows:
+    backbone = backbones.get(config.model_type)
+    padded_size = config.batch_size * config.max_length
+    usual = min(padded_size, backbone.cpu_micro_batch or padded_size) if engine.device.type == "cpu" else padded_size
     return Windows(
         tokenizer=tokenizer,
         votes=votes,
-        packed=config.packing and backbones.get(config.model_type).packs,
-        max_tokens=config.micro_batch_tokens or config.batch_size * config.max_length,
+        packed=config.packing and backbone.packs,
+        max_tokens=config.micro_batch_tokens or usual,
         rank=engine.rank,
         world_size=engine.world_size,
     )
