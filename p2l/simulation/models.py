@@ -105,7 +105,9 @@ class ModelTable:
         second = arrival.argmin(axis=1)
         p, q = shown[rows, first], shown[rows, second]
         swap = rng.random(len(day)) < 0.5
-        return np.where(swap, second, first), np.where(swap, first, second), p * q * (1 / (1 - p) + 1 / (1 - q))
+        # Where only two models are out yet, rounding would take the sum above one.
+        propensity = np.minimum(p * q * (1 / (1 - p) + 1 / (1 - q)), 1.0)
+        return np.where(swap, second, first), np.where(swap, first, second), propensity
 
     def prompt_effect(self, prompts: PromptBatch, day: FloatArray) -> PromptEffect:
         """What the prompts add to each model's coefficient, scaled by `effect`."""

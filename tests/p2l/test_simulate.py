@@ -113,6 +113,12 @@ def test_propensity_is_how_often_a_pair_is_shown(arena: Arena) -> None:
     assert len(found) > 1
 
 
+def test_the_only_pair_there_is_has_propensity_one() -> None:
+    few = simulate(SimulationConfig(votes=700, models=6, topics=3, languages=1, seed=2))
+    propensity = np.concatenate([chunk.propensity for chunk in few.chunks()])
+    assert propensity.max() == 1.0
+
+
 def test_the_side_of_a_model_is_a_fair_coin(arena: Arena) -> None:
     a, b, _ = arena.models.draw_pairs(np.full(20_000, 300.0), np.random.default_rng(0))
     assert np.mean(a < b) == pytest.approx(0.5, abs=0.015)
