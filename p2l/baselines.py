@@ -6,19 +6,24 @@ Shapes: N votes, M models.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from p2l.leaderboard import Leaderboard, Prior, fit_labels
+from p2l.leaderboard import Leaderboard, Prior, fit_labels, fit_table
+from p2l.leaderboard.counting import Tally
 
-__all__ = ["Forecast", "marginal", "per_category"]
+if TYPE_CHECKING:
+    from p2l.votes import VoteStore
+
+__all__ = ["Forecast", "marginal", "marginal_board", "per_category"]
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int32]
 CATEGORY_SD = 1.0
-"""How far, in coefficients, a category's leaderboard is expected to lie from the overall one."""
+_BLOCK = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -35,12 +40,33 @@ def marginal(train: Labels, num_votes: int, models: Sequence[str], likelihood: s
     return _repeat(fit_labels(train, models=models, likelihood=likelihood, intervals=None), num_votes)
 
 
+def marginal_board(votes: VoteStore, likelihood: str, *, weighted: bool = False) -> Leaderboard:
+    """The single leaderboard that fits all votes of a store best, its models those of the store.
+
+    Memory holds a count for each pair of models and winner, and a block of votes. Models without a vote are at zero.
+    """
+    tally = Tally()
+    for start in range(0, len(votes), _BLOCK):
+        ids = np.arange(start, min(start + _BLOCK, len(votes)))
+        first, second, tie = votes.labels(ids).T.astype(np.int64)
+        weights = votes.weights(ids) if weighted else np.ones(len(ids))
+        tally.add(np.zeros(len(ids), dtype=np.int64), first, second, np.array([0, 2, 3])[tie], weights)
+    table, names = tally.table(0, votes.model_list)
+    board = fit_table(table, models=names, likelihood=likelihood, intervals=None)
+    place = {name: float(coef) for name, coef in zip(board.models, board.coefs, strict=True)}
+    coefs = np.array([place.get(name, 0.0) for name in votes.model_list])
+    unknown = np.full(len(coefs), np.nan)
+    return replace(board, models=list(votes.model_list), coefs=coefs, lower=unknown, upper=unknown, votes=None)
+
+
 def per_category(
     train: Labels,
     train_categories: NDArray[np.object_],
     categories: NDArray[np.object_],
     models: Sequence[str],
     likelihood: str,
+    *,
+    sd: float = CATEGORY_SD,
 ) -> Forecast:
     """A leaderboard for each category, shrunk towards the overall one; the overall one where a category is new.
 
@@ -50,9 +76,10 @@ def per_category(
         categories: (N,) category of each vote to forecast.
         models: names, in the order of the labels.
         likelihood: its name.
+        sd: how far, in coefficients, a category's leaderboard is expected to lie from the overall one.
     """
     overall = fit_labels(train, models=models, likelihood=likelihood, intervals=None)
-    prior = Prior(coefs=overall.coefs, eta=overall.eta, sd=CATEGORY_SD)
+    prior = Prior(coefs=overall.coefs, eta=overall.eta, sd=sd)
     forecast = _repeat(overall, len(categories))
     for category in np.unique(categories):
         votes = train[train_categories == category]

@@ -244,6 +244,8 @@ def _scheduler(config: TrainConfig, raw: dict[str, Any], path: Path) -> dict[str
     """The scheduler block; what it leaves open, or `auto`, is what the training configuration says."""
     if "scheduler" in raw and (config.custom_scheduler is not None or config.lr_schedule != "constant"):
         raise ConfigError(f"{path}: 'scheduler' stands here and in the training configuration; remove one")
+    if config.head_learning_rate is not None:
+        raise ConfigError(f"{path}: 'scheduler' sets one rate, head_learning_rate another; use lr_schedule instead")
     block = raw["scheduler"] if config.custom_scheduler is None else config.custom_scheduler.model_dump()
     params = dict(block.get("params", {}))
     ours: dict[str, Any] = {"warmup_min_lr": 0.0, "warmup_num_steps": max(1, config.warmup_steps), _TOTAL: _AUTO}

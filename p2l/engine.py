@@ -101,8 +101,16 @@ class Engine:
         deepspeed_config: dict[str, Any],
         device: torch.device,
         make_scheduler: Callable[[torch.optim.Optimizer], Any] | None,
+        groups: Sequence[dict[str, Any]] | None = None,
     ) -> None:
-        """Hand the model to DeepSpeed; `make_scheduler` None: the configuration holds a scheduler block.
+        """Hand the model to DeepSpeed.
+
+        Args:
+            model: the model; every process has the same one.
+            deepspeed_config: what `deepspeed.initialize` takes.
+            device: of this process.
+            make_scheduler: None: the configuration holds a scheduler block.
+            groups: the trainable parameters with settings of their own (see `parameter_groups`); None: all alike.
 
         Raises:
             ConfigError: DeepSpeed does not accept its configuration, an optimizer's parameter, say, or a compiler
@@ -116,7 +124,7 @@ class Engine:
         try:
             self._engine, self._optimizer, _, self._scheduler = deepspeed.initialize(
                 model=model,
-                model_parameters=trainable,
+                model_parameters=trainable if groups is None else list(groups),
                 config=deepspeed_config,
                 lr_scheduler=make_scheduler,
                 dist_init_required=False,

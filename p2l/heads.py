@@ -13,13 +13,28 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
+import numpy.typing as npt
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from p2l.command import nearest
 from p2l.errors import ConfigError
 
-__all__ = ["HEADS", "INIT_TYPES", "BAHead", "BTHead", "HeadOutput", "RKHead", "build", "get", "initialise", "register"]
+__all__ = [
+    "HEADS",
+    "INIT_TYPES",
+    "BAHead",
+    "BTHead",
+    "HeadOutput",
+    "HeadStart",
+    "RKHead",
+    "build",
+    "get",
+    "initialise",
+    "register",
+]
 
 HEAD_CONFIG_KEYS = ("eta_dim", "eta_downsize")
 TINY_STD = 1e-3
@@ -136,8 +151,19 @@ def build(
     return get(head_type)(hidden, num_models, downsize_factor=downsize_factor, eta_width=eta_width)
 
 
-def initialise(head: nn.Module, init_type: str) -> None:
+class HeadStart(NamedTuple):
+    """One leaderboard for all prompts, where a head can start: coefs (M,), and eta and gamma if the head has them."""
+
+    coefs: npt.NDArray[np.float64]
+    eta: float | None
+    gamma: float | None
+
+
+def initialise(head: BTHead, init_type: str, start: HeadStart | None = None) -> None:
     """Draw the weights of every linear layer of `head` anew from torch's global generator.
+
+    With `marginal` the last layers' biases are `start` and their weights tiny: the head says the same of every prompt,
+    and training learns how prompts differ.
 
     Raises:
         ConfigError: unknown `init_type`.
@@ -148,6 +174,27 @@ def initialise(head: nn.Module, init_type: str) -> None:
     for layer in head.modules():
         if isinstance(layer, nn.Linear):
             INIT_TYPES[init_type](layer)
+    if init_type == "marginal":
+        if start is None:
+            raise ConfigError("init_type 'marginal' needs the leaderboard to start at")
+        _start_at(head, start)
+
+
+def _start_at(head: BTHead, start: HeadStart) -> None:
+    """Set the biases of the last layers to a leaderboard, and their weights to nearly nothing."""
+    _start_layer(head.head, start.coefs)
+    if head.has_eta:
+        _start_layer(head.eta_head, start.eta or 0.0)
+    if head.has_gamma:
+        _start_layer(head.gamma_head, start.gamma or 0.0)
+
+
+def _start_layer(part: nn.Module, value: npt.NDArray[np.float64] | float) -> None:
+    layer = part[-1] if isinstance(part, nn.Sequential) else part
+    assert isinstance(layer, nn.Linear)
+    nn.init.normal_(layer.weight, std=TINY_STD)
+    with torch.no_grad():
+        layer.bias.copy_(torch.as_tensor(value, dtype=layer.bias.dtype))
 
 
 def _weight_init(draw: Callable[[Tensor], object]) -> Callable[[nn.Linear], None]:
@@ -163,6 +210,7 @@ INIT_TYPES: dict[str, Callable[[nn.Linear], None]] = {
     "he_unif": _weight_init(lambda weight: nn.init.kaiming_uniform_(weight, nonlinearity="relu")),
     "xavier_unif": _weight_init(nn.init.xavier_uniform_),
     "tiny_normal": _weight_init(lambda weight: nn.init.normal_(weight, std=TINY_STD)),
+    "marginal": lambda layer: layer.reset_parameters(),
 }
 
 

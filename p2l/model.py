@@ -91,12 +91,15 @@ class P2LModel(nn.Module):
         model_list: Sequence[str],
         tokenizer: PromptTokenizer,
         init_type: str = "reset_params",
+        head_start: heads.HeadStart | None = None,
         linear_head_downsize_factor: int | None = None,
         head_config: Mapping[str, Any] | None = None,
         dtype: torch.dtype | str = torch.float32,
         seed: int = 42,
     ) -> P2LModel:
         """A pretrained backbone with a new head whose weights are drawn with `seed`, in training mode.
+
+        `head_start` is the leaderboard that `init_type` "marginal" starts at.
 
         Raises:
             ConfigError: unknown or incompatible names, a `max_length` beyond the backbone's positions.
@@ -118,7 +121,7 @@ class P2LModel(nn.Module):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             head = _head(record, backbone, len(model_list))
-            heads.initialise(head, init_type)
+            heads.initialise(head, init_type, head_start)
         return cls(backbone, head.to(to_dtype(dtype)), model_list, record).train()
 
     @classmethod
@@ -205,6 +208,13 @@ class P2LModel(nn.Module):
     def freeze_transformer(self) -> None:
         """Train the head alone."""
         self.model.requires_grad_(False)
+
+    def train(self, mode: bool = True) -> P2LModel:
+        """Switch training mode; a frozen backbone stays in evaluation mode, without dropout."""
+        super().train(mode)
+        if not any(parameter.requires_grad for parameter in self.model.parameters()):
+            self.model.eval()
+        return self
 
     def gradient_checkpointing_enable(self) -> None:
         """Recompute activations in the backward pass instead of keeping them; nothing to do for `tfidf`."""

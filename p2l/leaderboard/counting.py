@@ -71,6 +71,8 @@ class Tally:
             group: its code.
             names: name of each model code.
         """
+        if self._waiting:
+            self._merge()
         start, end = np.searchsorted(self._keys, [group << (2 * _MODEL_BITS + 2), (group + 1) << (2 * _MODEL_BITS + 2)])
         keys, (votes, weights, squares) = self._keys[start:end], self._sums[:, start:end]
         mask = (1 << _MODEL_BITS) - 1

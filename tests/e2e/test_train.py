@@ -64,7 +64,8 @@ def test_a_run_leaves_a_model_its_metrics_and_its_validation(command: Command, c
 def test_a_run_that_was_killed_goes_on_bit_for_bit(
     command: Command, configure: Configure, votes_file: Path, tmp_path: Path
 ) -> None:
-    config = configure(num_train_epochs=2, shuffle=True, lr_schedule="cosine", warmup_steps=3)
+    rates = {"head_learning_rate": 1e-2, "weight_decay": 0.1, "lr_schedule": "cosine", "warmup_steps": 3}
+    config = configure(num_train_epochs=2, shuffle=True, init_type="marginal", **rates)
     whole = train(command, config, "--no-eval", "--save-steps", "5")
     killed = tmp_path / "killed"
     shutil.copytree(whole / "checkpoint-5", killed / "checkpoint-5")

@@ -81,6 +81,7 @@ def test_an_optimizer_block_replaces_the_learning_rate(tmp_path: Path) -> None:
     both = load_config(write(tmp_path, {"optimizer": block}))
     assert both.base_learning_rate == 1e-4
     assert both.replaced_keys == ["learning_rate", "adam_epsilon"]
+    assert "head_learning_rate" in problem(tmp_path, optimizer=block, head_learning_rate=1e-3)
     assert "optimizer.params.lr" in problem(tmp_path, optimizer={"type": "AdamW", "params": {"lr": "fast"}})
 
 

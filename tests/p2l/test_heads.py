@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 
@@ -81,7 +82,7 @@ def test_initialisation_depends_on_the_seed_alone(init_type, factor):
     def weights(seed):
         head = heads.build("rk", 64, 8, downsize_factor=factor)
         torch.manual_seed(seed)
-        heads.initialise(head, init_type)
+        heads.initialise(head, init_type, heads.HeadStart(np.zeros(8), 0.0, None))
         return torch.cat([parameter.flatten() for parameter in head.parameters()])
 
     assert torch.equal(weights(1), weights(1))
@@ -124,3 +125,21 @@ def test_another_head_registers_with_a_decorator(monkeypatch):
             return out._replace(coefs=2 * out.coefs)
 
     assert isinstance(heads.build("twice", 3, 2), Twice)
+
+
+@pytest.mark.parametrize("factor", [None, 2])
+@pytest.mark.parametrize("head_type", heads.HEADS)
+def test_a_marginal_start_says_nearly_the_same_of_every_prompt(head_type, factor):
+    start = heads.HeadStart(np.array([1.0, -0.5, 0.25, 2.0]), -0.7, 0.3)
+    head = heads.build(head_type, 16, 4, downsize_factor=factor)
+    heads.initialise(head, "marginal", start)
+    coefs, eta, gamma = head(torch.randn(5, 16, generator=torch.Generator().manual_seed(0)))
+    assert torch.allclose(coefs, torch.tensor(start.coefs).float().expand(5, 4), atol=0.03)
+    assert eta is None or torch.allclose(eta, torch.tensor(-0.7), atol=0.03)
+    assert gamma is None or torch.allclose(gamma, torch.tensor(0.3), atol=0.03)
+    assert coefs.std(0).min() > 0
+
+
+def test_a_marginal_start_needs_a_leaderboard():
+    with pytest.raises(ConfigError, match="needs the leaderboard to start at"):
+        heads.initialise(heads.build("bt", 8, 3), "marginal")

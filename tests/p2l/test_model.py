@@ -274,6 +274,10 @@ def test_freezing_leaves_the_head(folders):
     model.freeze_transformer()
     model(batch_of(tokenizer), torch.tensor([[0, 1, 0]] * 3)).loss.backward()
     assert {name.split(".")[0] for name, p in model.named_parameters() if p.grad is not None} == {"head"}
+    model.train()
+    assert model.training
+    assert not model.model.training  # a frozen text model has no dropout
+    assert not model.train(False).head.training
 
 
 def test_rotary_frequencies_stay_exact_in_bfloat16(folders, saved):
