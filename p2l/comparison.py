@@ -47,16 +47,14 @@ class Comparison:
     def verdict(self) -> str:
         """What a stranger should make of it."""
         if self.gain.lower > 0:
-            return (
-                "The model reads prompts: it forecasts votes on new prompts better than one leaderboard for all does."
-            )
+            return "The model reads prompts: it forecasts votes on new prompts better than any one leaderboard."
         if self.gain.upper < 0:
             return (
                 "The model is worse than one leaderboard for all prompts: do not use it. Bring more votes, "
                 "or another --size or --backbone."
             )
         return (
-            "It is not shown that the model reads prompts: its gain could be chance. "
+            "It is not shown that the model reads prompts: the interval holds zero. "
             "Bring more votes, or another --size or --backbone."
         )
 

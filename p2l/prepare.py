@@ -158,8 +158,9 @@ def _go_on(folder: Path, checkpoint: Path, lock: Any, *, quiet: bool) -> Prepare
 
 def _run_of(request: Request, checkpoint: Path) -> tuple[Path, Path, Any]:
     """The run's folder, the checkpoint and the lock, when this request is what started the run."""
-    folder = next((path for path in (checkpoint, checkpoint.parent) if (path / REQUEST_FILE).is_file()), None)
-    if folder is None:
+    is_one = newest_checkpoint(checkpoint) == checkpoint
+    folder = checkpoint.parent if is_one else checkpoint
+    if not (folder / REQUEST_FILE).is_file():
         raise CheckpointError(
             f"{checkpoint}: was not started with --votes; go on with it by --config, or take its weights by --backbone"
         )
@@ -232,6 +233,7 @@ def _stamp(path: str | None) -> list[int] | None:
 def _fill(folder: Path, final: Path, request: Request, *, quiet: bool) -> Plan:
     """Write everything into `folder`, which will be called `final`."""
     machine = measure_machine()
+    choose_size(request.size, votes=0, gpu=machine.gpu)  # an unknown name is said before votes are read
     folder.mkdir(exist_ok=True)
     with open_votes(request.votes, quiet=quiet) as votes:
         _check_votes(votes)
