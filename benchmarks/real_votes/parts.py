@@ -1,0 +1,89 @@
+"""A part of a set in memory: its votes, its distinct prompts, and what a forecast says of them.
+
+Shapes: N votes, U distinct prompts, M models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from p2l.baselines import Forecast
+from p2l.command import atomic_path
+from p2l.likelihood import get
+from p2l.metrics import ScoredVotes, vote_values
+from p2l.votes import open_votes
+
+__all__ = ["Part", "mean_loss", "of_votes", "read_forecast", "read_part", "vote_losses", "write_forecast"]
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Votes on models `models`, of which `prompts` are the distinct prompts."""
+
+    models: list[str]
+    labels: NDArray[np.int32]  # (N, 3) [winner, loser, tie]
+    categories: NDArray[np.object_]  # (N,)
+    place: Ints  # (N,) which of the distinct prompts a vote is on
+    clusters: Ints  # (N,) what an interval draws together: the prompt, or the vote where each has one of its own
+    prompts: list[list[str]]  # (U)
+
+
+def read_part(file: Path, models: Sequence[str] | None = None) -> Part:
+    """The votes of a file, their labels by the given list of models."""
+    with open_votes(str(file), model_list=None if models is None else list(models)) as votes:
+        turns, questions = votes.prompts(), votes.column("question_id")
+        place, _ = pd.factorize(pd.Series(["\x00".join(prompt) for prompt in turns]))
+        first = np.unique(place, return_index=True)[1]
+        alone = len(set(questions)) == len(questions)
+        return Part(
+            models=votes.model_list,
+            labels=votes.labels(),
+            categories=np.asarray(votes.column("category"), dtype=object),
+            place=np.asarray(place, dtype=np.int64),
+            clusters=np.arange(len(questions)) if alone else np.asarray(place, dtype=np.int64),
+            prompts=[list(turns[row]) for row in first],
+        )
+
+
+def of_votes(forecast: Forecast, place: Ints) -> Forecast:
+    """A forecast of prompts (U) as one of votes (N)."""
+    eta, gamma = (None if value is None else value[place] for value in (forecast.eta, forecast.gamma))
+    return Forecast(forecast.coefs[place], eta, gamma)
+
+
+def vote_losses(forecast: Forecast, part: Part, likelihood: str) -> Floats:
+    """The loss (N,) of each vote; the forecast is one of votes."""
+    return vote_values("Loss", scored(forecast, part, likelihood))
+
+
+def mean_loss(forecast: Forecast, part: Part, likelihood: str) -> float:
+    """The mean loss of the votes of a part; the forecast is one of votes."""
+    return float(np.nanmean(vote_losses(forecast, part, likelihood)))
+
+
+def scored(forecast: Forecast, part: Part, likelihood: str) -> ScoredVotes:
+    """The votes beside their forecast, as metrics take them."""
+    return ScoredVotes(get(likelihood), forecast.coefs, part.labels, forecast.eta, forecast.gamma)
+
+
+def write_forecast(file: Path, forecast: Forecast) -> None:
+    """Keep a forecast; the file is there as a whole or not at all."""
+    given: dict[str, Any] = {"coefs": forecast.coefs, "eta": forecast.eta, "gamma": forecast.gamma}
+    with atomic_path(file) as temporary, temporary.open("wb") as opened:
+        np.savez(opened, **{name: value for name, value in given.items() if value is not None})
+
+
+def read_forecast(file: Path) -> Forecast:
+    """What `write_forecast` kept."""
+    with np.load(file) as kept:
+        return Forecast(kept["coefs"], *(kept.get(name) for name in ("eta", "gamma")))

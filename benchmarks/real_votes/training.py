@@ -1,0 +1,98 @@
+"""Train the models by the commands that a user types; what a killed run left behind is gone on with."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from benchmarks.real_votes.parts import Part, read_forecast, write_forecast
+from benchmarks.real_votes.recipes import WARM_UP, Recipe, encoder_folder
+from p2l.baselines import Forecast
+from p2l.command import atomic_path
+
+__all__ = ["configuration", "forecast_of", "p2l"]
+
+SAVES = 10
+"""Checkpoints of a run: a kill loses a tenth of it at most."""
+
+
+def forecast_of(recipe: Recipe, name: str, likelihood: str, folder: Path, train: Part, held: Part) -> Forecast:
+    """What the trained model says of the distinct held-out prompts; trains it unless that was kept."""
+    kept = folder / f"{recipe.name}.npz"
+    config = configuration(recipe, name, likelihood, train)
+    file = folder / f"{recipe.name}.yaml"
+    text = yaml.safe_dump(config, sort_keys=False)
+    if not file.exists() or file.read_text(encoding="utf-8") != text:
+        kept.unlink(missing_ok=True)
+        shutil.rmtree(folder / "models" / recipe.name, ignore_errors=True)
+        with atomic_path(file) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    if not kept.exists():
+        _train(recipe, folder, steps=_steps(config, train))
+        write_forecast(kept, _predict(folder / "models" / recipe.name, held.prompts))
+    return read_forecast(kept)
+
+
+def configuration(recipe: Recipe, name: str, likelihood: str, train: Part) -> dict[str, Any]:
+    """The training configuration of a recipe on the set `name`: steps of so many prompts with all their votes."""
+    grouped = len(train.clusters) > 1 + int(train.clusters.max())
+    each = len(train.labels) / len(train.prompts) if grouped else 1.0
+    start = f"backbones/{recipe.name}" if recipe.init else str(encoder_folder())
+    config: dict[str, Any] = {"proj_name": recipe.name, "output_dir": "models", "train_data_path": "train.parquet"}
+    config |= {"pretrain_model_name": start, "deepspeed_config_path": "deepspeed.json", "loss_type": likelihood}
+    config |= {"shuffle": "by_prompt" if grouped else True, "batch_size": round(recipe.prompts_per_step * each)}
+    config |= {**recipe.settings, **recipe.of_set.get(name, {})}
+    return config | {"warmup_steps": round(WARM_UP * _steps(config, train))}
+
+
+def p2l(folder: Path, *words: object, show: bool = False) -> None:
+    """Run a command in `folder`; its output is not shown unless asked for.
+
+    Raises:
+        CalledProcessError: the command failed; it has said why.
+    """
+    line = [str(word) for word in words]
+    print(f"  $ p2l {' '.join(line)}", flush=True)
+    output = None if show else subprocess.DEVNULL
+    subprocess.run([sys.executable, "-m", "p2l.cli", *line], cwd=folder, check=True, stdout=output)
+
+
+def _train(recipe: Recipe, folder: Path, *, steps: int) -> None:
+    """Train, from the newest checkpoint if a killed run left one."""
+    run = folder / "models" / recipe.name
+    if (run / "config.json").exists():
+        return
+    (folder / "deepspeed.json").write_text('{"zero_optimization": {"stage": 0}}\n', encoding="utf-8")
+    if recipe.init and not (folder / "backbones" / recipe.name).exists():
+        flags = [word for flag, value in recipe.init.items() for word in (f"--{flag}", value)]
+        p2l(folder, "init", "--votes", "train.parquet", "--output", f"backbones/{recipe.name}", *flags, "--quiet")
+    resumed = ["--checkpoint", f"models/{recipe.name}"] if any(run.glob("checkpoint-*")) else []
+    if not resumed:
+        shutil.rmtree(run, ignore_errors=True)
+    started = time.monotonic()
+    save = ["--save-steps", max(1, steps // SAVES)]
+    p2l(folder, "train", "--config", f"{recipe.name}.yaml", "--no-eval", *save, *resumed)
+    for checkpoint in run.glob("checkpoint-*"):
+        shutil.rmtree(checkpoint)
+    print(f"    {steps} steps in {(time.monotonic() - started) / 60:.1f} minutes", flush=True)
+
+
+def _steps(config: Mapping[str, Any], train: Part) -> int:
+    return math.ceil(len(train.labels) / int(config["batch_size"])) * int(config["num_train_epochs"])
+
+
+def _predict(path: Path, prompts: list[list[str]]) -> Forecast:
+    from p2l import P2L
+
+    said = P2L.from_pretrained(path, device="cpu").predict(prompts)
+    eta, gamma = (None if value is None else value.astype(np.float64) for value in (said.eta, said.gamma))
+    return Forecast(said.coefs.astype(np.float64), eta, gamma)
