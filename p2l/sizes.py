@@ -302,7 +302,7 @@ def _step(size: Size, votes: VoteFacts, machine: Machine) -> tuple[int, str]:
 
 
 # (on a GPU, from scratch): tokens of one micro-batch.
-_TOKENS_AT_ONCE = {(False, True): 8192, (False, False): 2048, (True, True): 131_072, (True, False): 16_384}
+_TOKENS_AT_ONCE = {(False, True): 2048, (False, False): 2048, (True, True): 131_072, (True, False): 16_384}
 
 
 def _power_of_two(number: float) -> int:
