@@ -114,6 +114,8 @@ class TrainConfig(BaseModel):
     """auto: what the DeepSpeed file says; where that says auto, bfloat16 on a GPU that has it, else float32."""
     gradient_checkpointing: bool | None = None
     """The default is on for GPUs and off for CPUs."""
+    compile: bool = False
+    """Compile the backbone's layers with torch.compile at the first step. Experimental on GPUs."""
 
     @field_validator("train_data_path", "val_data_path", "pretrain_model_name", "output_dir", "deepspeed_config_path")
     @classmethod

@@ -36,6 +36,7 @@ _MAY_CHANGE = frozenset(
         "deepspeed_config_path",
         "dtype",
         "gradient_checkpointing",
+        "compile",
     ]
 )
 

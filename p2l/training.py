@@ -17,6 +17,7 @@ import torch
 from p2l import backbones
 from p2l.baselines import marginal_board
 from p2l.compilers import has_cuda_compiler
+from p2l.compiling import compile_backbone
 from p2l.config import TrainConfig, load_config
 from p2l.deepspeed_config import find_deepspeed_file, resolve_deepspeed, set_total_steps
 from p2l.engine import Engine, choose_device, make_scheduler, peers, start_processes, world_size
@@ -212,6 +213,8 @@ def _prepare(model: P2LModel, config: TrainConfig, device: torch.device) -> None
     wanted = config.gradient_checkpointing
     if wanted or (wanted is None and device.type == "cuda"):
         model.gradient_checkpointing_enable()
+    if config.compile:
+        compile_backbone(model.model, device)
     model.train()
 
 
