@@ -9,6 +9,7 @@ from p2l.run_folder import (
     MetricsLog,
     TrainerState,
     finish_checkpoint,
+    keep_newest,
     new_run_folder,
     newest_checkpoint,
     read_state,
@@ -28,6 +29,17 @@ def save(run: Path, step: int, text: str = "weights") -> Path:
     (unfinished_name(target) / "model.safetensors").write_text(text, encoding="utf-8")
     finish_checkpoint(target, state(step))
     return target
+
+
+def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
+    for step in (9, 10, 11):
+        save(tmp_path, step)
+    (tmp_path / "checkpoint-8").mkdir()  # no checkpoint of the trainer: not its to remove
+    keep_newest(tmp_path, 2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-10", "checkpoint-11", "checkpoint-8"]
+    assert newest_checkpoint(tmp_path) == tmp_path / "checkpoint-11"
+    keep_newest(tmp_path, 5)
+    assert (tmp_path / "checkpoint-10").exists()
 
 
 def test_a_second_run_of_one_name_gets_a_number(tmp_path: Path) -> None:
