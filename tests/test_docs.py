@@ -23,7 +23,8 @@ from tests.conftest import ROOT, Command
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 CONFIGS = sorted((ROOT / "training_configs").glob("*.yaml"))
 # Flags of other tools that the pages mention.
-FOREIGN = {"--num_gpus", "--module", "--index-url", "--check", "--strict", "--help", "--version"}
+LAUNCHER = {"--hostfile", "--master_addr", "--master_port", "--module", "--no_ssh", "--node_rank", "--num_gpus"}
+FOREIGN = {*LAUNCHER, "--index-url", "--check", "--strict", "--help", "--version"}
 TRAIN_MODULE = COMMANDS["train"][0]
 
 
@@ -75,11 +76,19 @@ def as_ours(words: list[str]) -> tuple[str, list[str]] | None:
         case ["python", "-m", module, *rest] if module.startswith("p2l."):
             return module, rest
         case ["deepspeed", *rest]:
-            flags = [word for word in rest if word.split("=")[0] in {"--num_gpus", "--module"}]
-            script, *arguments = rest[len(flags) :]
+            flags, script, arguments = split_launcher(rest)
             assert "--module" in flags or (ROOT / script).is_file(), f"{script} is no file of the checkout"
             return TRAIN_MODULE, arguments
     return None
+
+
+def split_launcher(words: list[str]) -> tuple[list[str], str, list[str]]:
+    """DeepSpeed's own flags, the script, and its arguments."""
+    number = 0
+    while words[number].startswith("--"):
+        assert words[number].split("=")[0] in LAUNCHER, f"{words[number]} is no flag of the launcher"
+        number += 2 if words[number] in LAUNCHER - {"--module", "--no_ssh"} else 1
+    return words[:number], words[number], words[number + 1 :]
 
 
 OURS = [(where, *found) for where, words in command_lines() if (found := as_ours(words)) is not None]
