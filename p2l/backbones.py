@@ -28,7 +28,7 @@ from p2l.checkpoint import check_finite, read_object, weight_shapes
 from p2l.command import nearest
 from p2l.errors import CheckpointError, ConfigError
 
-__all__ = ["BACKBONES", "Backbone", "get", "grow", "no_init", "register", "transformer"]
+__all__ = ["BACKBONES", "POOLINGS", "Backbone", "get", "grow", "no_init", "register", "transformer"]
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,28 @@ class Backbone:
     """Whether it knows no position beyond `max_position_embeddings`."""
     cpu_micro_batch: int | None = None
     """Tokens of a micro-batch beyond which a CPU gets no faster, only fuller."""
+    encode_mean: Callable[[nn.Module, Mapping[str, Tensor]], Tensor] | None = None
+    """Likewise, by the mean over a prompt's tokens; None for a backbone without tokens."""
+
+    def reader(self, pooling: str) -> Callable[[nn.Module, Mapping[str, Tensor]], Tensor]:
+        """`encode` for pooling "cls", `encode_mean` for "mean".
+
+        Raises:
+            ConfigError: no such pooling, or this backbone cannot do it.
+        """
+        if pooling not in POOLINGS:
+            raise ConfigError(f"pooling {pooling!r} is unknown{nearest(pooling, POOLINGS)}; use cls or mean")
+        if pooling == "cls":
+            return self.encode
+        if self.encode_mean is None:
+            raise ConfigError(f"pooling 'mean' does not go with model_type {self.name!r}; leave it out")
+        return self.encode_mean
 
 
 BACKBONES: dict[str, Backbone] = {}
+
+POOLINGS = ("cls", "mean")
+"""What of a prompt the head reads: the state at the CLS token, or the mean over all tokens."""
 
 # What a core's cache holds: see docs/experiments.md.
 _CPU_MICRO_BATCH = 2048
@@ -99,11 +118,11 @@ def transformer(name: str, *, learned_positions: bool = False, packs: bool = Tru
         config = _config(folder, name)
         with no_init():
             model: nn.Module = AutoModel.from_config(  # type: ignore[no-untyped-call]
-                config, trust_remote_code=False, **_dtype_option(dtype), **options
+                config, trust_remote_code=False, dtype=dtype, **options
             )
         return model
 
-    return Backbone(name, pretrained, empty, _state_at_cls, packs, learned_positions, _CPU_MICRO_BATCH)
+    return Backbone(name, pretrained, empty, _state_at_cls, packs, learned_positions, _CPU_MICRO_BATCH, _mean_state)
 
 
 def grow(model: nn.Module, added_ids: Sequence[int], vocab_size: int) -> None:
@@ -132,16 +151,10 @@ def no_init() -> Iterator[None]:
 
     What a module draws all the same leaves torch's generator as it was.
     """
-    with torch.random.fork_rng(devices=[]), _transformers_no_init()():
+    from transformers.initialization import no_init_weights
+
+    with torch.random.fork_rng(devices=[]), no_init_weights():
         yield
-
-
-def _transformers_no_init() -> Any:
-    """transformers moved it in 5.0."""
-    try:
-        return importlib.import_module("transformers.initialization").no_init_weights
-    except ImportError:
-        return importlib.import_module("transformers.modeling_utils").no_init_weights
 
 
 def _load(folder: Path, config: Any, dtype: torch.dtype, options: Mapping[str, Any]) -> tuple[nn.Module, list[str]]:
@@ -154,7 +167,7 @@ def _load(folder: Path, config: Any, dtype: torch.dtype, options: Mapping[str, A
         use_safetensors=True,
         trust_remote_code=False,
         output_loading_info=True,
-        **_dtype_option(dtype),
+        dtype=dtype,
         **options,
     )
     return model, sorted(report["missing_keys"])
@@ -162,15 +175,33 @@ def _load(folder: Path, config: Any, dtype: torch.dtype, options: Mapping[str, A
 
 def _state_at_cls(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
     """Hidden states (B, D) at the last token of each prompt, which is the CLS."""
+    states = _states(model, batch)
+    if "lengths" in batch:
+        return states[0, Packed.of(batch["lengths"], states.device).last]
+    return states[torch.arange(len(states), device=states.device), batch["attention_mask"].sum(1) - 1]
+
+
+def _mean_state(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+    """Mean (B, D) of the hidden states of all tokens of each prompt, summed in float32."""
+    states = _states(model, batch)
+    if "lengths" not in batch:
+        mask = batch["attention_mask"][:, :, None].float()
+        return ((states.float() * mask).sum(1) / mask.sum(1)).to(states.dtype)
+    lengths = batch["lengths"].to(states.device)
+    owner = torch.repeat_interleave(torch.arange(len(lengths), device=states.device), lengths)
+    sums = torch.zeros(len(lengths), states.shape[-1], device=states.device).index_add(0, owner, states[0].float())
+    return (sums / lengths[:, None]).to(states.dtype)
+
+
+def _states(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+    """Hidden states of all tokens: (1, tokens, D) of prompts end to end, else (B, T, D)."""
     ids = batch["input_ids"]
-    states: Tensor
     if "lengths" in batch:
         packed = Packed.of(batch["lengths"], ids.device)
-        states = model(input_ids=ids, position_ids=batch["position_ids"], packed=packed).last_hidden_state
-        return states[0, packed.last]
-    mask = batch["attention_mask"]
-    states = model(input_ids=ids, attention_mask=mask).last_hidden_state
-    return states[torch.arange(len(ids), device=states.device), mask.sum(1) - 1]
+        states: Tensor = model(input_ids=ids, position_ids=batch["position_ids"], packed=packed).last_hidden_state
+    else:
+        states = model(input_ids=ids, attention_mask=batch["attention_mask"]).last_hidden_state
+    return states
 
 
 def _config(folder: Path, name: str) -> Any:
@@ -186,14 +217,6 @@ def _config(folder: Path, name: str) -> Any:
         raise CheckpointError(f"{folder}: config.json cannot be used: {reason}; copy it again") from error
     config.use_cache = False
     return config
-
-
-def _dtype_option(dtype: torch.dtype) -> dict[str, torch.dtype]:
-    """transformers renamed the argument in 4.56."""
-    import transformers
-
-    major, minor = (int(part) for part in transformers.__version__.split(".")[:2])
-    return {"dtype" if (major, minor) >= (4, 56) else "torch_dtype": dtype}
 
 
 @contextlib.contextmanager
