@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,10 +18,12 @@ from p2l.command import nearest
 from p2l.errors import ConfigError, InputError
 
 __all__ = [
+    "BAG_OF_WORDS",
     "SIZES",
     "BackboneFacts",
     "Machine",
     "Plan",
+    "Recipe",
     "Size",
     "VoteFacts",
     "check_machine",
@@ -38,9 +40,22 @@ GROUPED_FROM = 1.5
 SAVES = 20
 MOST_BETWEEN_SAVES = 250
 EVALUATIONS = 4
-WARM_UP = 0.05
 WIDER_FROM = 200_000  # votes from which a tiny transformer has twice the width
 BASE_FROM = 100_000  # votes from which a GPU is worth the larger size
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a backbone and its head are trained."""
+
+    learning_rate: float
+    head_learning_rate: float
+    weight_decay: float
+    """Of weight matrices."""
+    epochs: int
+    """Passes over the votes: few where many votes come back to a prompt, or its answers are learned by heart."""
+    warm_up: float = 0.1
+    """Share of the steps over which the rate rises."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +66,10 @@ class Size:
     about: str
     backbone: str | None
     """Hub id; None: a transformer made from scratch on the votes' prompts."""
-    learning_rate: float
-    epochs: int
-    """Passes over the votes where nearly each has a prompt of its own."""
-    epochs_grouped: int
-    """Passes where prompts have several votes, which then are trained on together."""
+    single: Recipe
+    """Where nearly each vote has a prompt of its own."""
+    grouped: Recipe
+    """Where prompts have several votes, which then are trained on together."""
     smallest_step: int
     """Prompts per step, at the least and at the most."""
     largest_step: int
@@ -71,6 +85,9 @@ class Size:
         return self.backbone is None
 
 
+BAG_OF_WORDS = Recipe(3e-3, 3e-3, 0.1, epochs=6)
+"""For a TF-IDF backbone, whatever the size."""
+
 SIZES = {
     size.name: size
     for size in (
@@ -78,9 +95,8 @@ SIZES = {
             "tiny",
             "a transformer of two layers from scratch: no download, minutes on a CPU",
             None,
-            learning_rate=2e-3,
-            epochs=3,
-            epochs_grouped=2,
+            single=Recipe(2e-3, 2e-3, 0.01, epochs=3, warm_up=0.05),
+            grouped=Recipe(5e-4, 1e-2, 1.0, epochs=2),
             smallest_step=16,
             largest_step=256,
             longest=1024,
@@ -89,9 +105,8 @@ SIZES = {
             "small",
             "SmolLM2-135M-Instruct fine-tuned: hours on a CPU, minutes on a GPU",
             "HuggingFaceTB/SmolLM2-135M-Instruct",
-            learning_rate=1e-4,
-            epochs=2,
-            epochs_grouped=2,
+            single=Recipe(1e-4, 3e-3, 0.1, epochs=2),
+            grouped=Recipe(1e-4, 3e-3, 0.1, epochs=2),
             smallest_step=32,
             largest_step=512,
             longest=2048,
@@ -101,9 +116,8 @@ SIZES = {
             "base",
             "Qwen2.5-1.5B-Instruct fine-tuned: needs GPUs with bfloat16",
             "Qwen/Qwen2.5-1.5B-Instruct",
-            learning_rate=2e-5,
-            epochs=1,
-            epochs_grouped=1,
+            single=Recipe(2e-5, 1e-3, 0.1, epochs=1),
+            grouped=Recipe(2e-5, 1e-3, 0.1, epochs=1),
             smallest_step=64,
             largest_step=512,
             longest=8192,
@@ -234,14 +248,17 @@ def derive(size: Size, votes: VoteFacts, backbone: BackboneFacts, machine: Machi
     Raises:
         InputError: the backbone cannot be trained on this machine.
     """
-    size = _as_bag_of_words(size) if backbone.model_type == "tfidf" else size
-    half = machine.gpu and machine.bfloat16 and not size.from_scratch
+    bag = backbone.model_type == "tfidf"
+    recipe = BAG_OF_WORDS if bag else size.grouped if votes.grouped else size.single
+    small = bag or size.from_scratch
+    half = machine.gpu and machine.bfloat16 and not small
     deepspeed, why_zero = _deepspeed(backbone, machine, half=half)
-    length, why_length = _max_length(votes.lengths, min(backbone.positions, size.longest))
-    epochs, why_epochs = _epochs(size, votes)
+    length, why_length = _max_length(
+        votes.lengths, backbone.positions if bag else min(backbone.positions, size.longest)
+    )
     share, why_step = _step(size, votes, machine)
-    steps = epochs * math.ceil(votes.votes / (share * machine.processes))
-    encoded = epochs * (votes.prompts if votes.grouped else votes.votes)
+    steps = recipe.epochs * math.ceil(votes.votes / (share * machine.processes))
+    encoded = recipe.epochs * (votes.prompts if votes.grouped else votes.votes)
     head, loss, why_loss = outcome_model(votes.ties, votes.both_bad, votes.votes)
     chosen: dict[str, tuple[Any, str]] = {
         "pretrain_model_name": (backbone.name, f"{backbone.parameters / 1e6:,.1f} million parameters"),
@@ -249,16 +266,18 @@ def derive(size: Size, votes: VoteFacts, backbone: BackboneFacts, machine: Machi
         "head_type": (head, ""),
         "loss_type": (loss, why_loss),
         "chat_template": (backbone.chat_template, ""),
+        "init_type": ("marginal", "training starts at one leaderboard for all prompts"),
         "max_length": (length, why_length),
         "shuffle": ("by_prompt", f"{votes.votes_per_prompt:.1f} votes on a prompt") if votes.grouped else (True, ""),
-        "num_train_epochs": (epochs, why_epochs),
+        "num_train_epochs": (recipe.epochs, f"{votes.votes:,} votes on {votes.prompts:,} prompts"),
         "batch_size": (share, why_step),
         "gradient_accumulation_steps": (1, "a step is split by tokens, not by votes"),
-        "micro_batch_tokens": (_TOKENS_AT_ONCE[machine.gpu, size.from_scratch], ""),
-        "learning_rate": (size.learning_rate, "from scratch" if size.from_scratch else "fine-tuning"),
+        "micro_batch_tokens": (_TOKENS_AT_ONCE[machine.gpu, small], ""),
+        "learning_rate": (recipe.learning_rate, ""),
+        "head_learning_rate": (recipe.head_learning_rate, ""),
         "lr_schedule": ("cosine", ""),
-        "warmup_steps": (max(1, round(WARM_UP * steps)), f"{WARM_UP:.0%} of {steps:,} steps"),
-        "weight_decay": (0.01, ""),
+        "warmup_steps": (max(1, round(recipe.warm_up * steps)), f"{recipe.warm_up:.0%} of {steps:,} steps"),
+        "weight_decay": (recipe.weight_decay, ""),
         "adam_epsilon": (1e-8, ""),
         "dtype": ("bfloat16" if half else "float32", ""),
     }
@@ -273,22 +292,11 @@ def derive(size: Size, votes: VoteFacts, backbone: BackboneFacts, machine: Machi
     )
 
 
-def _as_bag_of_words(size: Size) -> Size:
-    """The dial for a TF-IDF backbone: its few weights want a high rate and more epochs, and nothing is cut."""
-    return replace(size, backbone=None, learning_rate=1e-2, epochs=6, epochs_grouped=6, longest=2**20)
-
-
 def _max_length(lengths: Sequence[int], most: int) -> tuple[int, str]:
     """The 99th percentile of the lengths, rounded up to a multiple of 32, and at most `most`."""
     wanted = max(32, 32 * math.ceil(float(np.quantile(lengths, 0.99)) / 32))
     cut = float((np.asarray(lengths) > min(wanted, most)).mean())
     return min(wanted, most), f"{cut:.1%} of {len(lengths):,} prompts looked at are longer and lose their oldest tokens"
-
-
-def _epochs(size: Size, votes: VoteFacts) -> tuple[int, str]:
-    """Passes over the votes: fewer where many votes come back to a prompt, or its answers are learned by heart."""
-    epochs = size.epochs_grouped if votes.grouped else size.epochs
-    return epochs, f"{votes.votes:,} votes on {votes.prompts:,} prompts"
 
 
 def _step(size: Size, votes: VoteFacts, machine: Machine) -> tuple[int, str]:

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 __all__ = ["build_parser", "main"]
 
+_EXPERIMENTAL = (
+    "GPUs, bfloat16 on a card, varlen attention kernels and `compile: true` are experimental: never run on a GPU yet "
+    "(docs/results.md says what was run last, and where)."
+)
 _VOTES_ONLY = ("size", "val", "backbone", "output", "dry_run")
 
 
@@ -29,6 +33,7 @@ def build_parser(prog: str = "p2l train") -> argparse.ArgumentParser:
         prog,
         "Train a prompt-to-leaderboard model on pairwise votes: with one line (--votes), or as a file says (--config).",
     )
+    flags.epilog = _EXPERIMENTAL
     what = flags.add_mutually_exclusive_group(required=True)
     what.add_argument(
         "--votes",

@@ -15,6 +15,7 @@ from p2l.deepspeed_config import resolve_deepspeed
 from p2l.errors import ConfigError, InputError
 from p2l.plan_file import plan_lines, to_yaml
 from p2l.sizes import (
+    BAG_OF_WORDS,
     SIZES,
     BackboneFacts,
     Machine,
@@ -75,7 +76,7 @@ def test_votes_that_share_prompts_are_trained_on_together() -> None:
     made = plan(votes=20_000, prompts=1_000)
     assert made.settings["shuffle"] == "by_prompt"
     assert made.settings["batch_size"] == 16 * 20
-    assert made.settings["num_train_epochs"] == SIZES["tiny"].epochs_grouped
+    assert made.settings["num_train_epochs"] == SIZES["tiny"].grouped.epochs
     # A prompt is encoded once an epoch, not once a vote.
     assert made.tokens == pytest.approx(made.settings["num_train_epochs"] * 1_000 * 33)
     assert plan(votes=20_000, prompts=19_000).settings["shuffle"] is True
@@ -157,7 +158,7 @@ def test_a_gpu_without_bfloat16_trains_in_float32() -> None:
 
 def test_a_bag_of_words_has_a_recipe_of_its_own() -> None:
     made = plan("small", CARD, BackboneFacts("tfidf", "tfidf", 2_000_000, 8192), lengths=[4000])
-    assert made.settings["learning_rate"] == 1e-2
+    assert made.settings["learning_rate"] == BAG_OF_WORDS.learning_rate
     assert made.settings["dtype"] == "float32"
     assert made.settings["max_length"] >= 4000
 
