@@ -74,6 +74,8 @@ class TrainConfig(BaseModel):
     init_type: Literal["reset_params", "he_unif", "xavier_unif", "tiny_normal", "marginal"] = "reset_params"
     """How the head starts; `marginal`: at the one leaderboard that fits the training votes best."""
     train_head_only: bool = False
+    pooling: Literal["cls", "mean"] = "cls"
+    """What of a prompt the head reads: the state at the CLS token, or the mean over all tokens."""
     chat_template: str | None = None
     cls_token_if_none: str = Field(default="<|cls|>", min_length=1)
     pad_token_if_none: str = Field(default="<|pad|>", min_length=1)

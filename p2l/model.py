@@ -66,6 +66,7 @@ class P2LRecord:
     linear_head_downsize_factor: int | None = None
     head_config: dict[str, Any] | None = None
     max_length: int | None = None
+    pooling: str = "cls"
 
 
 class P2LModel(nn.Module):
@@ -79,6 +80,7 @@ class P2LModel(nn.Module):
         self.model_list = list(model_list)
         self.record = record
         self.likelihood = likelihood.get(record.loss_type)
+        self._read = backbones.get(record.model_type).reader(record.pooling)
 
     @classmethod
     def create(
@@ -94,6 +96,7 @@ class P2LModel(nn.Module):
         head_start: heads.HeadStart | None = None,
         linear_head_downsize_factor: int | None = None,
         head_config: Mapping[str, Any] | None = None,
+        pooling: str = "cls",
         dtype: torch.dtype | str = torch.float32,
         seed: int = 42,
     ) -> P2LModel:
@@ -117,7 +120,9 @@ class P2LModel(nn.Module):
             linear_head_downsize_factor=linear_head_downsize_factor,
             head_config=dict(head_config) if head_config else None,
             max_length=tokenizer.max_length,
+            pooling=pooling,
         )
+        family.reader(pooling)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             head = _head(record, backbone, len(model_list))
@@ -171,7 +176,7 @@ class P2LModel(nn.Module):
 
     def forward(self, batch: Batch, labels: Tensor | None = None, weights: Tensor | None = None) -> P2LOutput:
         """Coefficients of a collated batch and, with labels (B, 3) `[winner, loser, tie]`, the loss of its votes."""
-        hidden = backbones.get(self.record.model_type).encode(self.model, batch)
+        hidden = self._read(self.model, batch)
         coefs, eta, gamma = self.head(hidden)
         output = P2LOutput(coefs=coefs, eta=eta, gamma=gamma, last_hidden_state=hidden)
         if labels is not None:
@@ -303,6 +308,7 @@ def _parse_record(folder: Path, kept: Any) -> P2LRecord:
     try:
         record = P2LRecord(**{key: value for key, value in kept.items() if key in fields})
         likelihood.check_pair(record.head_type, record.loss_type)
+        backbones.get(record.model_type).reader(record.pooling)
     except (AttributeError, TypeError, ConfigError) as error:
         raise CheckpointError(f"{folder / 'config.json'}: its record 'p2l' cannot be used: {error}") from error
     return record

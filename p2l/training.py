@@ -134,6 +134,8 @@ def _load_parts(config: TrainConfig, start: _Start, dtype: torch.dtype) -> tuple
         kept_loss = config.loss_type if start.resume else None
         model = P2LModel.from_pretrained(weights, **kinds, loss_type=kept_loss, dtype=dtype)
         model.retrain(loss_type=config.loss_type, max_length=tokenizer.max_length)
+        if "pooling" in config.model_fields_set and config.pooling != model.record.pooling:
+            raise ConfigError(f"{weights}: was trained with pooling {model.record.pooling!r}; remove that key")
         return tokenizer, model, _open_train(config, model.model_list)
     votes = _open_train(config, None)
     model = P2LModel.create(
@@ -146,6 +148,7 @@ def _load_parts(config: TrainConfig, start: _Start, dtype: torch.dtype) -> tuple
         head_start=_head_start(votes, config) if config.init_type == "marginal" else None,
         linear_head_downsize_factor=config.linear_head_downsize_factor,
         head_config=config.head_config,
+        pooling=config.pooling,
         dtype=dtype,
         seed=config.seed,
     )

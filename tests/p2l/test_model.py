@@ -127,6 +127,25 @@ def test_low_rank_and_wide_heads_survive_a_folder(folders, tmp_path, name, head_
         assert torch.equal(one, other)
 
 
+def test_the_pooling_survives_a_folder_and_matters(folders, tmp_path):
+    model, tokenizer = create(folders["bert"], "bert", pooling="mean")
+    save(model, tokenizer, tmp_path)
+    again = P2LModel.from_pretrained(tmp_path)
+    assert again.record.pooling == "mean"
+    assert torch.equal(coefs_of(model.eval(), tokenizer)[0], coefs_of(again, tokenizer)[0])
+    at_cls = create(folders["bert"], "bert")[0].eval()
+    assert not torch.allclose(coefs_of(model, tokenizer)[0], coefs_of(at_cls, tokenizer)[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "pooling", "message"),
+    [("bert", "max", "pooling 'max' is unknown"), ("tfidf", "mean", "does not go with model_type 'tfidf'")],
+)
+def test_a_pooling_that_cannot_be_is_refused(folders, name, pooling, message):
+    with pytest.raises(ConfigError, match=message):
+        create(folders[name], name, pooling=pooling)
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 def test_company_in_a_batch_does_not_matter(folders, name):
     model, tokenizer = create(folders[name], name)
