@@ -36,7 +36,8 @@ __all__ = [
 GIB = 2**30
 STEPS_PER_EPOCH = 250
 """Prompts per step are chosen for about so many steps a pass: enough for the rate to rise and fall."""
-GROUPED_FROM = 1.5
+GROUPED_FROM = 1.5  # votes on a prompt
+FEW_PROMPTS = 2000
 SAVES = 20
 MOST_BETWEEN_SAVES = 250
 EVALUATIONS = 4
@@ -56,6 +57,8 @@ class Recipe:
     """Passes over the votes: few where many votes come back to a prompt, or its answers are learned by heart."""
     warm_up: float = 0.1
     """Share of the steps over which the rate rises."""
+    init_type: str = "marginal"
+    """How the head starts."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,8 @@ class Size:
     """Where nearly each vote has a prompt of its own."""
     grouped: Recipe
     """Where prompts have several votes, which then are trained on together."""
+    grouped_few: Recipe
+    """The same with fewer than `FEW_PROMPTS` prompts."""
     smallest_step: int
     """Prompts per step, at the least and at the most."""
     largest_step: int
@@ -85,7 +90,8 @@ class Size:
         return self.backbone is None
 
 
-BAG_OF_WORDS = Recipe(3e-3, 3e-3, 0.1, epochs=6)
+BAG_OF_WORDS = Recipe(1e-2, 1e-2, 0.01, epochs=6, init_type="reset_params")
+BAG_OF_WORDS_GROUPED = Recipe(3e-3, 3e-3, 0.1, epochs=6)
 """For a TF-IDF backbone, whatever the size."""
 
 SIZES = {
@@ -95,8 +101,9 @@ SIZES = {
             "tiny",
             "a transformer of two layers from scratch: no download, minutes on a CPU",
             None,
-            single=Recipe(2e-3, 2e-3, 0.01, epochs=3, warm_up=0.05),
-            grouped=Recipe(5e-4, 1e-2, 1.0, epochs=2),
+            single=Recipe(2e-3, 2e-3, 0.01, epochs=3, warm_up=0.05, init_type="reset_params"),
+            grouped=Recipe(1e-3, 1e-2, 1.0, epochs=2),
+            grouped_few=Recipe(5e-4, 1e-2, 1.0, epochs=2),
             smallest_step=16,
             largest_step=256,
             longest=1024,
@@ -107,6 +114,7 @@ SIZES = {
             "HuggingFaceTB/SmolLM2-135M-Instruct",
             single=Recipe(1e-4, 3e-3, 0.1, epochs=2),
             grouped=Recipe(1e-4, 3e-3, 0.1, epochs=2),
+            grouped_few=Recipe(1e-4, 3e-3, 0.1, epochs=2),
             smallest_step=32,
             largest_step=512,
             longest=2048,
@@ -118,6 +126,7 @@ SIZES = {
             "Qwen/Qwen2.5-1.5B-Instruct",
             single=Recipe(2e-5, 1e-3, 0.1, epochs=1),
             grouped=Recipe(2e-5, 1e-3, 0.1, epochs=1),
+            grouped_few=Recipe(2e-5, 1e-3, 0.1, epochs=1),
             smallest_step=64,
             largest_step=512,
             longest=8192,
@@ -249,7 +258,7 @@ def derive(size: Size, votes: VoteFacts, backbone: BackboneFacts, machine: Machi
         InputError: the backbone cannot be trained on this machine.
     """
     bag = backbone.model_type == "tfidf"
-    recipe = BAG_OF_WORDS if bag else size.grouped if votes.grouped else size.single
+    recipe = _recipe(size, votes, bag=bag)
     small = bag or size.from_scratch
     half = machine.gpu and machine.bfloat16 and not small
     deepspeed, why_zero = _deepspeed(backbone, machine, half=half)
@@ -266,7 +275,7 @@ def derive(size: Size, votes: VoteFacts, backbone: BackboneFacts, machine: Machi
         "head_type": (head, ""),
         "loss_type": (loss, why_loss),
         "chat_template": (backbone.chat_template, ""),
-        "init_type": ("marginal", "training starts at one leaderboard for all prompts"),
+        "init_type": (recipe.init_type, ""),
         "max_length": (length, why_length),
         "shuffle": ("by_prompt", f"{votes.votes_per_prompt:.1f} votes on a prompt") if votes.grouped else (True, ""),
         "num_train_epochs": (recipe.epochs, f"{votes.votes:,} votes on {votes.prompts:,} prompts"),
@@ -290,6 +299,14 @@ def derive(size: Size, votes: VoteFacts, backbone: BackboneFacts, machine: Machi
         eval_steps=max(1, math.ceil(steps / EVALUATIONS)),
         save_steps=max(1, min(math.ceil(steps / SAVES), MOST_BETWEEN_SAVES)),
     )
+
+
+def _recipe(size: Size, votes: VoteFacts, *, bag: bool) -> Recipe:
+    if bag:
+        return BAG_OF_WORDS_GROUPED if votes.grouped else BAG_OF_WORDS
+    if not votes.grouped:
+        return size.single
+    return size.grouped_few if votes.prompts < FEW_PROMPTS else size.grouped
 
 
 def _max_length(lengths: Sequence[int], most: int) -> tuple[int, str]:
