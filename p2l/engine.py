@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import io
 import logging
 import os
 import re
@@ -122,13 +123,14 @@ class Engine:
         trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
         model = model.to(device)
         try:
-            self._engine, self._optimizer, _, self._scheduler = deepspeed.initialize(
-                model=model,
-                model_parameters=trainable if groups is None else list(groups),
-                config=deepspeed_config,
-                lr_scheduler=make_scheduler,
-                dist_init_required=False,
-            )
+            with contextlib.redirect_stdout(io.StringIO()):  # some stages print how much memory they use
+                self._engine, self._optimizer, _, self._scheduler = deepspeed.initialize(
+                    model=model,
+                    model_parameters=trainable if groups is None else list(groups),
+                    config=deepspeed_config,
+                    lr_scheduler=make_scheduler,
+                    dist_init_required=False,
+                )
         except Exception as error:  # DeepSpeed raises whatever its parts raise
             raise ConfigError(f"DeepSpeed does not start with these settings: {_one_line(error)}") from error
         self.device = device

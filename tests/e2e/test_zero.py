@@ -29,6 +29,15 @@ ZERO: dict[str, dict[str, Any]] = {
 SETTINGS: dict[str, Any] = {"max_grad_norm": 0.5, "adam_epsilon": 1e-3, "num_train_epochs": 1, "weight_decay": 0.1}
 
 
+WITHOUT_COMPILER = """
+import os, sys
+from p2l.command import run
+from p2l.train import main
+os.environ["PATH"] = sys.argv[1]
+run(main, sys.argv[2:])
+"""
+
+
 class Runs:
     """Writes configurations, and runs several in one launch."""
 
@@ -121,3 +130,26 @@ def test_two_processes_under_every_stage_and_from_the_middle(
         assert_same_run(folder, plain)
     for folder in runs.resume_all(ZERO, processes=2).values():
         assert largest_difference(folder, plain) < 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.parametrize("name", ["stage2-offload", "stage3-offload-all"])
+def test_the_compiled_optimizer_takes_the_same_steps(
+    command: Command, tmp_path: Path, parts: Sequence[Path], plain: Path, name: str
+) -> None:
+    settings = {"zero_optimization": ZERO[name], "optimizer": {"type": "AdamW", "params": {"torch_adam": False}}}
+    config = make_configure(tmp_path, *parts)(zero=settings, **SETTINGS)
+    assert_same_run(train(command, config, "--no-eval", "--quiet", "--save-steps", "4"), plain)
+
+
+def test_a_compiled_optimizer_without_a_compiler_is_one_line(
+    command: Command, tmp_path: Path, parts: Sequence[Path]
+) -> None:
+    settings = {"zero_optimization": ZERO["stage2-offload"], "optimizer": {"params": {"torch_adam": False}}}
+    config = make_configure(tmp_path, *parts)(zero=settings, **SETTINGS)
+    done = command("python", "-c", WITHOUT_COMPILER, str(tmp_path), "--config", str(config), "--no-eval")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "g++" in done.stderr
+    assert "torch_adam" in done.stderr
