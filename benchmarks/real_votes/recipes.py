@@ -25,7 +25,6 @@ class Recipe:
     """Flags of `p2l init`; None: the encoder of the optional package."""
     of_set: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Keys that a set has otherwise, by its name."""
-    is_p2l: bool = True
 
 
 def encoder_folder() -> Path | None:
@@ -47,40 +46,56 @@ COMMON: dict[str, Any] = {
     "adam_epsilon": 1e-8,
     "lr_schedule": "cosine",
     "gradient_accumulation_steps": 1,
-    "micro_batch_tokens": 4096,
     "seed": 0,
 }
 WARM_UP = 0.1
 """Share of the steps over which the rate rises."""
 
+_SMALL = {"learning_rate": 5e-4}
+"""A few hundred or thousand prompts are learned by heart at the rate that ten thousand want."""
+
 _SCRATCH = Recipe(
     "tiny",
-    "Qwen2 from scratch, width 64, 2 layers",
+    "P2L: Qwen2 from scratch, width 64, 2 layers",
     COMMON
-    | {"model_type": "qwen2", "chat_template": "chatml", "learning_rate": 1e-3, "weight_decay": 0.1}
-    | {"num_train_epochs": 2, "max_length": 192},
+    | {"model_type": "qwen2", "chat_template": "chatml", "max_length": 192, "num_train_epochs": 2}
+    | {"learning_rate": 1e-3, "head_learning_rate": 1e-2, "weight_decay": 1.0},
     prompts_per_step=32,
     init={"model-type": "qwen2", "vocab-size": 6000, "hidden-size": 64, "layers": 2, "heads": 4, "max-positions": 256},
+    of_set={
+        "zeroeval": _SMALL,
+        "oasst": _SMALL | {"head_learning_rate": 4e-3},
+        "arena": {"chat_template": "plain", "num_train_epochs": 3, "head_learning_rate": 3e-3},
+    },
 )
-_ENCODER = COMMON | {"model_type": "bert", "chat_template": "plain", "max_length": 128}
+_ENCODER = COMMON | {"model_type": "bert", "chat_template": "plain", "max_length": 112, "pooling": "mean"}
 _FINE_TUNED = Recipe(
     "minilm",
-    "MiniLM fine-tuned",
+    "P2L: MiniLM fine-tuned",
     _ENCODER | {"learning_rate": 1e-4, "head_learning_rate": 3e-3, "weight_decay": 0.1, "num_train_epochs": 2},
-    prompts_per_step=32,
+    prompts_per_step=16,
+    of_set={
+        "mmlu_pro": {"num_train_epochs": 1},
+        "oasst": {"learning_rate": 1e-5, "head_learning_rate": 5e-3, "weight_decay": 1.0},
+        "arena": {"num_train_epochs": 1},
+    },
 )
 _FROZEN = Recipe(
     "minilm_frozen",
-    "MiniLM frozen, head trained",
-    _ENCODER | {"learning_rate": 3e-3, "weight_decay": 1.0, "num_train_epochs": 4, "train_head_only": True},
-    prompts_per_step=32,
+    "P2L: MiniLM frozen, head trained",
+    _ENCODER | {"learning_rate": 5e-3, "weight_decay": 1.0, "num_train_epochs": 4, "train_head_only": True},
+    prompts_per_step=16,
+    of_set={
+        "zeroeval": {"linear_head_downsize_factor": 7, "weight_decay": 0.3, "num_train_epochs": 6},
+        "arena": {"num_train_epochs": 2, "weight_decay": 0.1},
+    },
 )
 _TFIDF = Recipe(
     "tfidf",
     "TF-IDF, low-rank head",
     COMMON | {"model_type": "tfidf", "learning_rate": 3e-3, "num_train_epochs": 6, "max_length": 512},
-    prompts_per_step=32,
+    prompts_per_step=16,
     init={"model-type": "tfidf"},
-    is_p2l=False,
+    of_set={"arena": {"learning_rate": 1e-2, "num_train_epochs": 4}},
 )
 RECIPES = {recipe.name: recipe for recipe in (_TFIDF, _SCRATCH, _FROZEN, _FINE_TUNED)}

@@ -21,6 +21,8 @@ from p2l.command import atomic_path
 
 __all__ = ["configuration", "forecast_of", "p2l"]
 
+ALONE = 1024
+"""Votes of a step where each has a prompt of its own."""
 SAVES = 10
 """Checkpoints of a run: a kill loses a tenth of it at most."""
 
@@ -45,11 +47,14 @@ def forecast_of(recipe: Recipe, name: str, likelihood: str, folder: Path, train:
 def configuration(recipe: Recipe, name: str, likelihood: str, train: Part) -> dict[str, Any]:
     """The training configuration of a recipe on the set `name`: steps of so many prompts with all their votes."""
     grouped = len(train.clusters) > 1 + int(train.clusters.max())
-    each = len(train.labels) / len(train.prompts) if grouped else 1.0
+    each = len(train.labels) / len(train.prompts)
     start = f"backbones/{recipe.name}" if recipe.init else str(encoder_folder())
     config: dict[str, Any] = {"proj_name": recipe.name, "output_dir": "models", "train_data_path": "train.parquet"}
     config |= {"pretrain_model_name": start, "deepspeed_config_path": "deepspeed.json", "loss_type": likelihood}
-    config |= {"shuffle": "by_prompt" if grouped else True, "batch_size": round(recipe.prompts_per_step * each)}
+    config |= {
+        "shuffle": "by_prompt" if grouped else True,
+        "batch_size": round(recipe.prompts_per_step * each) if grouped else ALONE,
+    }
     config |= {**recipe.settings, **recipe.of_set.get(name, {})}
     return config | {"warmup_steps": round(WARM_UP * _steps(config, train))}
 
