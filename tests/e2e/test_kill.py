@@ -102,7 +102,7 @@ def last_with(snapshots: Path, ending: str) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kilobytes", [8, 40])
+@pytest.mark.parametrize("kilobytes", [40, 100])
 @pytest.mark.parametrize("stage", [0, 3])
 def test_a_kill_in_the_middle_of_a_file(command: Command, configure: Configure, stage: int, kilobytes: int) -> None:
     config = configure(zero={"zero_optimization": {"stage": stage}})
