@@ -105,9 +105,12 @@ def _nearest(parts: dict[str, Part], likelihood: str, folder: Path, *, quiet: bo
         model = encoder_folder()
         assert model is not None
         vectors = {
-            name: embed(model, part.prompts, folder / f"embedding-{name}.npy", quiet=quiet)
-            for name, part in parts.items()
+            name: embed(model, parts[name].prompts, folder / f"embedding-{name}.npy", quiet=quiet)
+            for name in ("train", "val")
         }
+        row = {tuple(turns): number for number, turns in enumerate(parts["train"].prompts)}
+        for name in ("rest", "tune"):
+            vectors[name] = vectors["train"][[row[tuple(turns)] for turns in parts[name].prompts]]
         forecast, words = tuned_neighbours(
             parts["rest"], parts["tune"], parts["train"], likelihood, vectors, quiet=quiet
         )
