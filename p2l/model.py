@@ -240,7 +240,8 @@ class P2LModel(nn.Module):
         folder = Path(directory)
         weights = self.state_dict() if state_dict is None else state_dict
         config = self.model.config.to_dict()  # type: ignore[union-attr, operator]
-        config.pop("torch_dtype", None)
+        for name in ("torch_dtype", "_name_or_path"):  # an old name of dtype; a path of the machine that trained
+            config.pop(name, None)
         config |= {"dtype": _dtype_name(weights), "p2l": {**asdict(self.record), "num_models": len(self.model_list)}}
         try:
             folder.mkdir(parents=True, exist_ok=True)

@@ -88,9 +88,12 @@ class Trainer:
     def _step(self, number: int, ids: Ids, parts: Sequence[MicroBatch]) -> StepResult:
         labels = self.votes.labels(ids)
         weights = self.votes.weights(ids) if self.weighted else np.ones(len(ids))
-        denominator = float((weights * counted(self.likelihood, labels)).sum()) or 1.0
-        shares = weights * (self.reweight_scale / denominator)
         learning_rate = self.engine.learning_rate
+        denominator = float((weights * counted(self.likelihood, labels)).sum())
+        if not denominator:
+            self.engine.skip_step()
+            return StepResult(number + 1, 0.0, 0.0, learning_rate, len(ids), 0)
+        shares = weights * (self.reweight_scale / denominator)
         losses = [
             self._micro_step(part, labels, shares, last=index == len(parts) - 1) for index, part in enumerate(parts)
         ]

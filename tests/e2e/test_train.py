@@ -275,3 +275,17 @@ def test_every_stage_goes_on_bit_for_bit(
 @pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="has a GPU")
 def test_cuda_asked_for_and_absent(configure: Configure) -> None:
     bad_input(refused(configure(device="cuda")), "cuda", "cpu")
+
+
+def test_a_step_without_a_vote_that_counts_moves_nothing(
+    command: Command, configure: Configure, tmp_path: Path
+) -> None:
+    rows = [row | {"winner": "model_a"} for row in vote_rows(16)]
+    ties = [row | {"winner": "tie"} for row in vote_rows(16)]
+    folders = []
+    for name, votes in (("some", rows), ("ties", rows + ties)):
+        path = write_votes(tmp_path / f"{name}.jsonl", votes)
+        config = configure(proj_name=name, train_data_path=str(path), head_type="bt", loss_type="bt")
+        folders.append(train(command, config, "--no-eval", "--quiet"))
+    assert largest_difference(*folders) == 0.0
+    assert [row["gradient_norm"] for row in lines(folders[1] / "metrics.jsonl")][1:] == [0.0]
