@@ -77,7 +77,7 @@ _FINE_TUNED = Recipe(
     of_set={
         "mmlu_pro": {"num_train_epochs": 1},
         "oasst": {"learning_rate": 1e-5, "head_learning_rate": 5e-3, "weight_decay": 1.0},
-        "arena": {"num_train_epochs": 1},
+        "arena": {"num_train_epochs": 1, "batch_size": 2048},
     },
 )
 _FROZEN = Recipe(
@@ -87,7 +87,8 @@ _FROZEN = Recipe(
     prompts_per_step=16,
     of_set={
         "zeroeval": {"linear_head_downsize_factor": 7, "weight_decay": 0.3, "num_train_epochs": 6},
-        "arena": {"num_train_epochs": 2, "weight_decay": 0.1},
+        "mmlu_pro": {"num_train_epochs": 3},
+        "arena": {"num_train_epochs": 2, "weight_decay": 0.1, "batch_size": 2048},
     },
 )
 _TFIDF = Recipe(
