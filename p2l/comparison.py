@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from p2l.baselines import marginal_board
 from p2l.checkpoint import read_model_list, write_json
 from p2l.command import atomic_path
-from p2l.leaderboard import Leaderboard, fit_labels
+from p2l.leaderboard import Leaderboard
 from p2l.likelihood import get
 from p2l.metrics import Interval, ScoredVotes, bootstrap_mean, vote_values
 from p2l.votes import open_votes
@@ -84,28 +85,28 @@ class Comparison:
         }
 
 
-def write_comparison(folder: Path, train_votes: str, loss_type: str) -> Comparison:
+def write_comparison(folder: Path, train_votes: str, loss_type: str, *, weighted: bool = False) -> Comparison:
     """`compare`, written into the run's folder as `comparison.json`."""
-    found = compare(folder, train_votes, loss_type)
+    found = compare(folder, train_votes, loss_type, weighted=weighted)
     with atomic_path(folder / COMPARISON_FILE) as temporary:
         write_json(temporary, found.to_dict())
     return found
 
 
-def compare(folder: Path, train_votes: str, loss_type: str) -> Comparison:
+def compare(folder: Path, train_votes: str, loss_type: str, *, weighted: bool = False) -> Comparison:
     """Compare the validation output of a run with the leaderboard that fits its training votes best.
 
     Args:
         folder: of a finished run, with `eval_output.jsonl` and `model_list.json`.
         train_votes: the votes that it was trained on.
         loss_type: its likelihood.
+        weighted: whether it was trained on weighted votes, as the leaderboard then is too; held-out votes count alike.
 
     Raises:
         InputError: the votes cannot be read.
     """
-    models = read_model_list(folder)
-    with open_votes(train_votes, model_list=models, need_prompt=False) as votes:
-        board = fit_labels(votes.labels(), models=models, likelihood=loss_type, intervals=None)
+    with open_votes(train_votes, model_list=read_model_list(folder), need_prompt=False) as votes:
+        board = marginal_board(votes, loss_type, weighted=weighted)
     blocks = list(_blocks(folder / "eval_output.jsonl", board, loss_type))
     prompts, ours, theirs = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
     _, clusters = np.unique(prompts, return_inverse=True)

@@ -6,11 +6,11 @@ The folder serves as `pretrain_model_name` in a training configuration.
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from p2l.command import atomic_path, parser, run
+from p2l.command import atomic_path, parser, progress, run
 from p2l.errors import ConfigError, InputError
 from p2l.scratch import TFIDF_DEFAULTS, TRANSFORMER_DEFAULTS, make_tfidf, make_transformer, sample_prompts
 
@@ -39,7 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int | None:
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise InputError(f"{output}: exists and is not an empty folder; choose another --output or remove it")
     options = _options(given)
-    prompts = sample_prompts(given.votes, given.max_prompts, seed=given.seed, quiet=given.quiet)
+    if given.max_prompts < 1:
+        raise ConfigError(f"--max-prompts must be at least 1, not {given.max_prompts}")
+    prompts = sample_prompts(_batches(given.votes, quiet=given.quiet), given.max_prompts, seed=given.seed)
     with atomic_path(output, directory=True) as folder:
         if given.model_type == "tfidf":
             size = make_tfidf(folder, prompts, **options)
@@ -47,6 +49,15 @@ def main(argv: Sequence[str] | None = None) -> int | None:
             size = make_transformer(folder, prompts, model_type=given.model_type, seed=given.seed, **options)
     print(f"{output}: {given.model_type} from scratch, {size}; use it as pretrain_model_name")
     return None
+
+
+def _batches(votes: str, *, quiet: bool) -> Iterator[Any]:
+    from p2l.votes import read_votes
+
+    with progress(description="reading prompts", unit="vote", quiet=quiet) as bar:
+        for read in read_votes(votes, columns=["prompt"]):
+            bar.update(len(read))
+            yield read.batch
 
 
 def _options(given: Namespace) -> dict[str, Any]:

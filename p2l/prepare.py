@@ -24,10 +24,10 @@ from p2l.comparison import COMPARISON_FILE
 from p2l.encoding import PromptTokenizer
 from p2l.engine import choose_device, peers, start_processes, world_size
 from p2l.errors import CheckpointError, InputError, PeerError, VoteError
-from p2l.measure import measure_backbone, measure_machine, measure_votes, one_prompt_only, sample_prompts
+from p2l.measure import check_counted, measure_backbone, measure_machine, measure_votes, one_prompt_only
 from p2l.plan_file import plan_lines, to_yaml
 from p2l.run_folder import candidates, newest_checkpoint
-from p2l.scratch import make_transformer
+from p2l.scratch import make_transformer, sample_prompts
 from p2l.sizes import BackboneFacts, Machine, Plan, Size, check_machine, choose_size, derive, scratch_shape
 from p2l.votes import VoteStore, open_votes
 from p2l.votes.splitting import split_votes
@@ -242,6 +242,7 @@ def _fill(folder: Path, final: Path, request: Request, *, quiet: bool) -> Plan:
         train, data = _parts(votes, folder, final, request, quiet=quiet)
         with train:
             plan = _plan(folder, final, request, size, machine, train)
+            _check_counted(train, request.val, plan.settings)
     settings = {"output_dir": str(final.parent), "proj_name": final.name, **data, **plan.settings, "seed": SEED}
     settings["deepspeed_config_path"] = str(final / DEEPSPEED_FILE)
     write_json(folder / DEEPSPEED_FILE, plan.deepspeed)
@@ -297,6 +298,14 @@ def _parts(
     return open_votes(folder / "train.parquet"), data
 
 
+def _check_counted(train: VoteStore, val: str | None, settings: dict[str, Any]) -> None:
+    """Say of votes that cannot serve that they cannot, before the folder has its name."""
+    check_counted(train, settings["loss_type"], weighted=settings.get("weighted_loss", False))
+    if val is not None:
+        with open_votes(val, model_list=train.model_list, drop_unknown=True) as votes:
+            check_counted(votes, settings["loss_type"])
+
+
 def _plan(folder: Path, final: Path, request: Request, size: Size, machine: Machine, train: VoteStore) -> Plan:
     where, backbone = _backbone(folder, final, request, size, train)
     tokenizer = PromptTokenizer.from_pretrained(
@@ -313,7 +322,7 @@ def _backbone(folder: Path, final: Path, request: Request, size: Size, train: Vo
         return where, measure_backbone(where, name, size.chat_template if request.backbone is None else None)
     where = folder / "backbone"
     where.mkdir()
-    prompts = [list(turns) for turns in dict.fromkeys(map(tuple, sample_prompts(train, VOCABULARY_SAMPLE, SEED)))]
+    prompts = sample_prompts((batch for _, batch in train.batches()), VOCABULARY_SAMPLE, seed=SEED)
     make_transformer(where, prompts, model_type="qwen2", seed=SEED, **scratch_shape(len(train)))
     return where, measure_backbone(where, str(final / "backbone"), None)
 

@@ -65,7 +65,8 @@ class RunProgress:
 
     def evaluation(self, step: int, metrics: dict[str, float]) -> None:
         """Validation metrics after `step` steps."""
-        self.bar.write(f"step {step}: validation loss {metrics['Loss']:.4f}", file=sys.stderr)
+        if not self.silent:
+            self.bar.write(f"step {step}: validation loss {metrics['Loss']:.4f}", file=sys.stderr)
         self._write({"step": step, **{f"validation/{name}": value for name, value in metrics.items()}})
 
     def close(self) -> None:

@@ -7,11 +7,10 @@ vocabulary of those prompts.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from p2l.command import progress
 from p2l.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -38,27 +37,24 @@ TRANSFORMER_DEFAULTS: dict[str, Any] = {
 TFIDF_DEFAULTS: dict[str, Any] = {"hidden_size": 32, "ngrams": (1, 1), "max_features": 50_000, "min_df": 3}
 
 
-def sample_prompts(source: Any, count: int, *, seed: int = 42, quiet: bool = True) -> list[list[str]]:
-    """The distinct prompts among `count` votes drawn evenly from `source`, in one pass and bounded memory.
+def sample_prompts(batches: Iterable[Any], count: int, *, seed: int = 42) -> list[list[str]]:
+    """The distinct prompts among `count` votes drawn evenly, in one pass and bounded memory.
 
-    Raises:
-        InputError: `count` is below one, or the votes cannot be read.
+    Args:
+        batches: Arrow batches of votes, with the turns of each in the column `prompt`.
+        count: how many votes to draw; 1 at least.
+        seed: of the draw.
     """
-    from p2l.votes import read_votes
-
-    if count < 1:
-        raise ConfigError(f"--max-prompts must be at least 1, not {count}")
     draw = random.Random(seed)
     kept: list[list[str]] = []
     seen = 0
-    with progress(description="reading prompts", unit="vote", quiet=quiet) as bar:
-        for votes in read_votes(source, columns=["prompt"]):
-            places = [draw.randrange(number + 1) if number >= count else number for number in _range(seen, len(votes))]
-            taken = [row for row, place in enumerate(places) if place < count]
-            for row, prompt in zip(taken, votes.batch.column("prompt").take(taken).to_pylist(), strict=True):
-                kept[places[row] : places[row] + 1] = [prompt]
-            seen += len(votes)
-            bar.update(len(votes))
+    for batch in batches:
+        numbers = range(seen, seen + len(batch))
+        places = [draw.randrange(number + 1) if number >= count else number for number in numbers]
+        taken = [row for row, place in enumerate(places) if place < count]
+        for row, prompt in zip(taken, batch.column("prompt").take(taken).to_pylist(), strict=True):
+            kept[places[row] : places[row] + 1] = [prompt]
+        seen += len(batch)
     return [list(prompt) for prompt in dict.fromkeys(map(tuple, kept))]
 
 
@@ -200,7 +196,3 @@ def _save_model(model: nn.Module, folder: Path) -> None:
 
     write_json(folder / "config.json", model.config.to_dict())  # type: ignore[union-attr, operator]
     save_weights(model.state_dict(), folder)
-
-
-def _range(first: int, count: int) -> Iterator[int]:
-    return iter(range(first, first + count))

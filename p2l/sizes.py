@@ -150,6 +150,8 @@ class VoteFacts:
     both_bad: int
     lengths: Sequence[int]
     """Tokens of the prompts of some votes, CLS included, none cut."""
+    weighted: bool = False
+    """Whether they have weights."""
 
     @property
     def votes_per_prompt(self) -> float:
@@ -287,12 +289,14 @@ def derive(size: Size, votes: VoteFacts, backbone: BackboneFacts, machine: Machi
         "lr_schedule": ("cosine", ""),
         "warmup_steps": (max(1, round(recipe.warm_up * steps)), f"{recipe.warm_up:.0%} of {steps:,} steps"),
         "weight_decay": (recipe.weight_decay, ""),
+        "weighted_loss": (votes.weighted or None, "the votes have a column 'weight'; false counts all of them alike"),
         "adam_epsilon": (1e-8, ""),
         "dtype": ("bfloat16" if half else "float32", ""),
     }
     return Plan(
         settings={key: value for key, (value, _) in chosen.items() if value is not None},
-        reasons={key: why for key, (_, why) in chosen.items() if why} | {"deepspeed_config_path": why_zero},
+        reasons={key: why for key, (value, why) in chosen.items() if value is not None and why}
+        | {"deepspeed_config_path": why_zero},
         deepspeed=deepspeed,
         steps=steps,
         tokens=round(encoded * float(np.minimum(votes.lengths, length).mean())),

@@ -148,7 +148,10 @@ def _train_prepared(prepared: Prepared, flags: argparse.Namespace) -> None:
     train(str(prepared.config), options)
     if eval_steps is not None and os.environ.get("RANK", "0") == "0":
         config = load_config(prepared.config)
-        print(f"\n{write_comparison(prepared.folder, config.train_data_path, config.loss_type).to_text()}")
+        found = write_comparison(
+            prepared.folder, config.train_data_path, config.loss_type, weighted=config.weighted_loss
+        )
+        print(f"\n{found.to_text()}")
 
 
 if __name__ == "__main__":

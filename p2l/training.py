@@ -21,9 +21,9 @@ from p2l.compiling import compile_backbone
 from p2l.config import TrainConfig, load_config
 from p2l.deepspeed_config import find_deepspeed_file, resolve_deepspeed, set_total_steps
 from p2l.engine import Engine, choose_device, make_scheduler, peers, start_processes, world_size
-from p2l.errors import ConfigError, VoteError
+from p2l.errors import ConfigError
 from p2l.heads import HeadStart
-from p2l.likelihood import counted, get
+from p2l.measure import check_counted
 from p2l.model import P2LModel
 from p2l.parameter_groups import parameter_groups
 from p2l.publish import check_can_push, push
@@ -95,7 +95,7 @@ def train(config_path: str, options: RunOptions) -> Path:
     if start.resume is not None:
         check_same_configuration(config, start.resume)
     tokenizer, model, votes = _load_parts(config, start, getattr(torch, precision))
-    validation = _open_validation(config, votes) if options.eval_steps is not None else None
+    validation = _open_validation(config, votes, quiet=options.quiet) if options.eval_steps is not None else None
     schedule = _schedule(config, votes)
     scheduler = None if "scheduler" in deepspeed_config else make_scheduler(config, schedule.total_steps)
     start_processes(device)
@@ -172,19 +172,11 @@ def _open_train(config: TrainConfig, model_list: list[str] | None) -> VoteStore:
             "warning: votes are sorted by time and used in that order; this is how a model forgets its oldest votes "
             "(set 'shuffle: true', or train online)"
         )
-    if not _any_counted(config, votes):
-        raise VoteError(f"{config.train_data_path}: holds ties alone, which loss_type {config.loss_type!r} leaves out")
+    check_counted(votes, config.loss_type, weighted=config.weighted_loss)
     return votes
 
 
-def _any_counted(config: TrainConfig, votes: VoteStore) -> bool:
-    likelihood, rows = get(config.loss_type), 65536
-    starts = range(0, len(votes), rows)
-    blocks = (votes.labels(np.arange(start, min(start + rows, len(votes)))) for start in starts)
-    return any(counted(likelihood, labels).any() for labels in blocks)
-
-
-def _open_validation(config: TrainConfig, votes: VoteStore) -> VoteStore:
+def _open_validation(config: TrainConfig, votes: VoteStore, *, quiet: bool) -> VoteStore:
     assert config.val_data_path is not None
     validation = open_votes_together(
         config.val_data_path,
@@ -194,8 +186,9 @@ def _open_validation(config: TrainConfig, votes: VoteStore) -> VoteStore:
     )
     if config.val_data_path == config.train_data_path:
         _note("warning: validation votes are the training votes; see p2l votes split")
-    if validation.dropped:
+    if validation.dropped and not quiet:
         _note(f"{config.val_data_path}: dropped {validation.dropped} votes on models not trained on")
+    check_counted(validation, config.loss_type)
     return validation
 
 
@@ -278,7 +271,7 @@ def _loop(
     start: _Start,
     validation: VoteStore | None,
 ) -> None:
-    first = _resume(trainer, config, start.resume) if start.resume else 0
+    first = _resume(trainer, config, start.resume, quiet=options.quiet) if start.resume else 0
     total = trainer.schedule.total_steps
     shown = RunProgress.start(
         config,
@@ -305,11 +298,12 @@ def _loop(
     shown.close()
 
 
-def _resume(trainer: Trainer, config: TrainConfig, checkpoint: Path) -> int:
+def _resume(trainer: Trainer, config: TrainConfig, checkpoint: Path, *, quiet: bool) -> int:
     state = read_state(checkpoint)
     state.check_continues(_state(trainer, config, state.step), checkpoint)
     trainer.engine.load(checkpoint)
-    _note(f"resuming from {checkpoint} after step {state.step}")
+    if not quiet:
+        _note(f"resuming from {checkpoint} after step {state.step}")
     return state.step
 
 

@@ -120,10 +120,24 @@ def test_outcomes_choose_the_likelihood(capsys: pytest.CaptureFixture[str], tmp_
         assert derived(capsys, "--votes", path)["loss_type"] == loss
 
 
-def test_votes_of_ones_own_validate(capsys: pytest.CaptureFixture[str], votes: Path, validation_file: Path) -> None:
-    found = derived(capsys, "--votes", votes, "--val", validation_file, "--output", "out/named")
+def test_votes_that_cannot_serve_leave_no_folder_behind(tmp_path: Path) -> None:
+    rows = [row | {"winner": "model_a"} for row in vote_rows(120)]
+    path, output = write_votes(tmp_path / "votes.jsonl", rows), tmp_path / "run"
+    strangers = [row | {"model_a": "yak", "model_b": "zebu"} for row in rows]
+    ties = [row | {"winner": "tie"} for row in rows]
+    for name, bad, message in (("strangers", strangers, "no vote is left"), ("ties", ties, "holds ties alone")):
+        val = write_votes(tmp_path / f"{name}.jsonl", bad)
+        assert message in refused("--votes", path, "--val", val, "--output", output)
+    light = write_votes(tmp_path / "light.jsonl", [row | {"weight": 0.0} for row in rows])
+    assert "of weight zero" in refused("--votes", light, "--output", output)
+    assert not output.exists()
+
+
+def test_votes_of_ones_own_validate(capsys: pytest.CaptureFixture[str], votes: Path, tmp_path: Path) -> None:
+    val = shutil.copy(votes, tmp_path / "val.parquet")
+    found = derived(capsys, "--votes", votes, "--val", val, "--output", "out/named")
     assert found["train_data_path"] == str(votes)
-    assert found["val_data_path"] == str(validation_file)
+    assert found["val_data_path"] == str(val)
     assert (found["output_dir"], found["proj_name"]) == ("out", "named")
     assert "val_data_path" not in derived(capsys, "--votes", votes, "--no-eval")
 

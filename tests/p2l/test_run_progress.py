@@ -25,11 +25,13 @@ def test_the_estimate_is_said_once_and_every_step_is_logged(
     for step in range(1, 11):
         now[0] += 20.0
         shown.step(StepResult(step, 1.0, 0.5, 1e-3, 10, 500), seconds=20.0)
+    shown.evaluation(10, {"Loss": 0.5})
     shown.close()
-    said = [line for line in capsys.readouterr().err.splitlines() if "more" in line]
-    assert said == ([] if quiet else ["training will take about 6 minutes more (15% done, 25 tokens/s)"])
+    said = capsys.readouterr().err.splitlines()
+    estimate = "training will take about 6 minutes more (15% done, 25 tokens/s)"
+    assert said == ([] if quiet else [estimate, "step 10: validation loss 0.5000"])
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert [line["step"] for line in lines] == list(range(1, 11))
+    assert [line["step"] for line in lines] == [*range(1, 11), 10]
     assert lines[0]["tokens_per_second"] == 25.0
 
 

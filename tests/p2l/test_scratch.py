@@ -8,6 +8,7 @@ from p2l.errors import ConfigError, InputError
 from p2l.init import main
 from p2l.scratch import sample_prompts
 from p2l.tokenizer import PromptTokenizer
+from p2l.votes import read_votes
 
 SMALL = ["--vocab-size", "280", "--hidden-size", "16", "--layers", "1", "--heads", "2", "--max-positions", "64"]
 
@@ -106,10 +107,14 @@ def test_the_sample_is_even_and_distinct(tmp_path):
         for number in range(400)
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert sample_prompts(path, 1000) == [[f"prompt {number}"] for number in range(200)]
-    some = sample_prompts(path, 50, seed=3)
+
+    def sample(count, seed=42):
+        return sample_prompts((votes.batch for votes in read_votes(path, batch_size=64)), count, seed=seed)
+
+    assert sample(1000) == [[f"prompt {number}"] for number in range(200)]
+    some = sample(50, seed=3)
     assert 40 <= len(some) <= 50
-    assert some == sample_prompts(path, 50, seed=3)
+    assert some == sample(50, seed=3)
     numbers = [int(prompt[0].split()[1]) for prompt in some]
     assert len(set(numbers)) == len(numbers)
     assert 60 < sum(numbers) / len(numbers) < 140

@@ -113,6 +113,13 @@ def test_more_votes_never_mean_smaller_steps(first: int, second: int) -> None:
     assert steps[0] <= steps[1]
 
 
+def test_weights_of_votes_are_used() -> None:
+    assert "weighted_loss" not in plan().settings
+    made = plan(weighted=True)
+    assert made.settings["weighted_loss"] is True
+    assert "column 'weight'" in made.reasons["weighted_loss"]
+
+
 def test_several_processes_share_a_step() -> None:
     alone, four = plan(), plan(machine=replace(LAPTOP, processes=4))
     assert four.settings["batch_size"] * 4 == alone.settings["batch_size"]
