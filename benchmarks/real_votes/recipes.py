@@ -25,6 +25,8 @@ class Recipe:
     """Flags of `p2l init`; None: the encoder of the optional package."""
     of_set: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Keys that a set has otherwise, by its name."""
+    backbone_of_set: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Keys of the config.json of the backbone made by `init` that a set has otherwise, by its name."""
 
 
 def encoder_folder() -> Path | None:
@@ -98,5 +100,6 @@ _TFIDF = Recipe(
     prompts_per_step=16,
     init={"model-type": "tfidf"},
     of_set={"arena": {"learning_rate": 1e-2, "num_train_epochs": 4}},
+    backbone_of_set={"arena": {"feature_dropout": 0.0}},  # ten tags are no words to be learned by heart
 )
 RECIPES = {recipe.name: recipe for recipe in (_TFIDF, _SCRATCH, _FROZEN, _FINE_TUNED)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 import subprocess
@@ -39,7 +40,7 @@ def forecast_of(recipe: Recipe, name: str, likelihood: str, folder: Path, train:
         with atomic_path(file) as temporary:
             temporary.write_text(text, encoding="utf-8")
     if not kept.exists():
-        _train(recipe, folder, steps=_steps(config, train))
+        _train(recipe, name, folder, steps=_steps(config, train))
         write_forecast(kept, _predict(folder / "models" / recipe.name, held.prompts))
     return read_forecast(kept)
 
@@ -71,7 +72,7 @@ def p2l(folder: Path, *words: object, show: bool = False) -> None:
     subprocess.run([sys.executable, "-m", "p2l.cli", *line], cwd=folder, check=True, stdout=output)
 
 
-def _train(recipe: Recipe, folder: Path, *, steps: int) -> None:
+def _train(recipe: Recipe, name: str, folder: Path, *, steps: int) -> None:
     """Train, from the newest checkpoint if a killed run left one."""
     run = folder / "models" / recipe.name
     if (run / "config.json").exists():
@@ -80,6 +81,8 @@ def _train(recipe: Recipe, folder: Path, *, steps: int) -> None:
     if recipe.init and not (folder / "backbones" / recipe.name).exists():
         flags = [word for flag, value in recipe.init.items() for word in (f"--{flag}", value)]
         p2l(folder, "init", "--votes", "train.parquet", "--output", f"backbones/{recipe.name}", *flags, "--quiet")
+    if name in recipe.backbone_of_set:
+        _change(folder / "backbones" / recipe.name / "config.json", recipe.backbone_of_set[name])
     resumed = ["--checkpoint", f"models/{recipe.name}"] if any(run.glob("checkpoint-*")) else []
     if not resumed:
         shutil.rmtree(run, ignore_errors=True)
@@ -89,6 +92,12 @@ def _train(recipe: Recipe, folder: Path, *, steps: int) -> None:
     for checkpoint in run.glob("checkpoint-*"):
         shutil.rmtree(checkpoint)
     print(f"    {steps} steps in {(time.monotonic() - started) / 60:.1f} minutes", flush=True)
+
+
+def _change(file: Path, keys: Mapping[str, Any]) -> None:
+    content = json.loads(file.read_text(encoding="utf-8")) | keys
+    with atomic_path(file) as temporary:
+        temporary.write_text(json.dumps(content), encoding="utf-8")
 
 
 def _steps(config: Mapping[str, Any], train: Part) -> int:
