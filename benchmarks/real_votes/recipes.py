@@ -65,8 +65,8 @@ _SCRATCH = Recipe(
     prompts_per_step=32,
     init={"model-type": "qwen2", "vocab-size": 6000, "hidden-size": 64, "layers": 2, "heads": 4, "max-positions": 256},
     of_set={
-        "zeroeval": _SMALL,
-        "oasst": _SMALL | {"head_learning_rate": 4e-3},
+        "zeroeval": _SMALL | {"batch_size": 16 * 60},
+        "oasst": _SMALL | {"batch_size": 16 * 42, "head_learning_rate": 4e-3},
         "arena": {"chat_template": "plain", "num_train_epochs": 3, "head_learning_rate": 3e-3},
     },
 )
