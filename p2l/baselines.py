@@ -18,7 +18,7 @@ from p2l.leaderboard.counting import Tally
 if TYPE_CHECKING:
     from p2l.votes import VoteStore
 
-__all__ = ["Forecast", "marginal", "marginal_board", "per_category"]
+__all__ = ["Forecast", "marginal", "marginal_board", "marginal_boards", "per_category"]
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int32]
@@ -45,18 +45,38 @@ def marginal_board(votes: VoteStore, likelihood: str, *, weighted: bool = False)
 
     Memory holds a count for each pair of models and winner, and a block of votes. Models without a vote are at zero.
     """
+    return marginal_boards(votes, likelihood, weighted=weighted)[0]
+
+
+def marginal_boards(
+    votes: VoteStore, likelihood: str, *, weighted: bool = False, sds: Sequence[float] = ()
+) -> list[Leaderboard]:
+    """`marginal_board`, then one for each of `sds`: held towards equal models by a prior of this standard deviation.
+
+    With few votes on many models the best fit follows chance, and one of these forecasts other votes better.
+    """
+    table, names = _count(votes, weighted=weighted).table(0, votes.model_list)
+    best = fit_table(table, models=names, likelihood=likelihood, intervals=None)
+    priors = [Prior(coefs=np.zeros(len(names)), eta=best.eta, sd=sd) for sd in sds]
+    held = [fit_table(table, models=names, likelihood=likelihood, intervals=None, prior=prior) for prior in priors]
+    return [_with_all_models(board, votes.model_list) for board in (best, *held)]
+
+
+def _count(votes: VoteStore, *, weighted: bool) -> Tally:
     tally = Tally()
     for start in range(0, len(votes), _BLOCK):
         ids = np.arange(start, min(start + _BLOCK, len(votes)))
         first, second, tie = votes.labels(ids).T.astype(np.int64)
         weights = votes.weights(ids) if weighted else np.ones(len(ids))
         tally.add(np.zeros(len(ids), dtype=np.int64), first, second, np.array([0, 2, 3])[tie], weights)
-    table, names = tally.table(0, votes.model_list)
-    board = fit_table(table, models=names, likelihood=likelihood, intervals=None)
+    return tally
+
+
+def _with_all_models(board: Leaderboard, models: Sequence[str]) -> Leaderboard:
     place = {name: float(coef) for name, coef in zip(board.models, board.coefs, strict=True)}
-    coefs = np.array([place.get(name, 0.0) for name in votes.model_list])
+    coefs = np.array([place.get(name, 0.0) for name in models])
     unknown = np.full(len(coefs), np.nan)
-    return replace(board, models=list(votes.model_list), coefs=coefs, lower=unknown, upper=unknown, votes=None)
+    return replace(board, models=list(models), coefs=coefs, lower=unknown, upper=unknown, votes=None)
 
 
 def per_category(

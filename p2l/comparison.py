@@ -1,12 +1,12 @@
 """Whether a trained model reads prompts: its loss on held-out votes beside that of one leaderboard for all prompts.
 
-Shapes: N held-out votes, M models.
+Shapes: N held-out votes, M models, B leaderboards.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from p2l.baselines import marginal_board
+from p2l.baselines import marginal_boards
 from p2l.checkpoint import read_model_list, write_json
 from p2l.command import atomic_path
 from p2l.leaderboard import Leaderboard
@@ -30,6 +30,7 @@ Floats = NDArray[np.float64]
 COMPARISON_FILE = "comparison.json"
 _ROWS = 4096  # predicted votes in memory at a time
 _NAMES = ("Loss", "Accuracy")
+_SDS = (1.0, 0.3, 0.1, 0.03)  # of priors, from hardly any effect to models that are nearly equal
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,10 @@ def write_comparison(folder: Path, train_votes: str, loss_type: str, *, weighted
 
 
 def compare(folder: Path, train_votes: str, loss_type: str, *, weighted: bool = False) -> Comparison:
-    """Compare the validation output of a run with the leaderboard that fits its training votes best.
+    """Compare the validation output of a run with a leaderboard of its training votes.
+
+    Of the one that fits best and those that are held towards equal models, it is the one with the lowest loss on the
+    held-out votes: fitted to few votes on many models, the first alone would be too easy to beat.
 
     Args:
         folder: of a finished run, with `eval_output.jsonl` and `model_list.json`.
@@ -106,25 +110,28 @@ def compare(folder: Path, train_votes: str, loss_type: str, *, weighted: bool = 
         InputError: the votes cannot be read.
     """
     with open_votes(train_votes, model_list=read_model_list(folder), need_prompt=False) as votes:
-        board = marginal_board(votes, loss_type, weighted=weighted)
-    blocks = list(_blocks(folder / "eval_output.jsonl", board, loss_type))
-    prompts, ours, theirs = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+        boards = marginal_boards(votes, loss_type, weighted=weighted, sds=_SDS)
+    blocks = list(_blocks(folder / "eval_output.jsonl", boards, loss_type))
+    prompts, ours, all_theirs = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+    theirs = all_theirs[:, np.nanmean(all_theirs[:, :, 0], axis=0).argmin()]
     _, clusters = np.unique(prompts, return_inverse=True)
     gain = bootstrap_mean(theirs[:, 0] - ours[:, 0], clusters=clusters)
     return Comparison(len(ours), int(clusters.max()) + 1, _means(theirs), _means(ours), gain)
 
 
-def _blocks(output: Path, board: Leaderboard, loss_type: str) -> Iterator[tuple[NDArray[np.uint64], Floats, Floats]]:
-    """Prompt hashes (n,), and loss and accuracy (n, 2) of the model and of the board, some rows at a time."""
+def _blocks(
+    output: Path, boards: Sequence[Leaderboard], loss_type: str
+) -> Iterator[tuple[NDArray[np.uint64], Floats, Floats]]:
+    """Prompt hashes (n,), loss and accuracy of the model (n, 2) and of B boards (n, B, 2), some rows at a time."""
     likelihood = get(loss_type)
     with output.open(encoding="utf-8") as file:
         while rows := [json.loads(line) for line in islice(file, _ROWS)]:
             labels = np.array([row["labels"] for row in rows], dtype=np.int64)
             columns = {name: np.array([row[name] for row in rows]) for name in ("eta", "gamma") if name in rows[0]}
             ours = ScoredVotes(likelihood, np.array([row["betas"] for row in rows]), labels, **columns)
-            theirs = ScoredVotes(likelihood, board.coefs, labels, board.eta, board.gamma)
+            theirs = [ScoredVotes(likelihood, board.coefs, labels, board.eta, board.gamma) for board in boards]
             hashes = [hash_turns([row["prompt"]] if isinstance(row["prompt"], str) else row["prompt"]) for row in rows]
-            yield np.array(hashes, dtype=np.uint64), _scores(ours), _scores(theirs)
+            yield np.array(hashes, dtype=np.uint64), _scores(ours), np.stack([*map(_scores, theirs)], axis=1)
 
 
 def _scores(votes: ScoredVotes) -> Floats:

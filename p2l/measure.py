@@ -12,12 +12,12 @@ import torch
 
 from p2l import backbones
 from p2l.checkpoint import read_object, weight_shapes
-from p2l.encoding import PromptTokenizer
 from p2l.engine import world_size
 from p2l.errors import CheckpointError, VoteError
 from p2l.likelihood import counted, get
 from p2l.scratch import sample_prompts
 from p2l.sizes import BackboneFacts, Machine, VoteFacts
+from p2l.tokenizer import PromptTokenizer
 from p2l.votes import VoteStore
 from p2l.votes.splitting import hash_prompts
 

@@ -21,7 +21,6 @@ import torch
 from p2l.checkpoint import local_folder, write_json
 from p2l.command import atomic_path, check_can_write
 from p2l.comparison import COMPARISON_FILE
-from p2l.encoding import PromptTokenizer
 from p2l.engine import choose_device, peers, start_processes, world_size
 from p2l.errors import CheckpointError, InputError, PeerError, VoteError
 from p2l.measure import check_counted, measure_backbone, measure_machine, measure_votes, one_prompt_only
@@ -29,6 +28,7 @@ from p2l.plan_file import plan_lines, to_yaml
 from p2l.run_folder import candidates, newest_checkpoint
 from p2l.scratch import make_transformer, sample_prompts
 from p2l.sizes import BackboneFacts, Machine, Plan, Size, check_machine, choose_size, derive, scratch_shape
+from p2l.tokenizer import PromptTokenizer
 from p2l.votes import VoteStore, open_votes
 from p2l.votes.splitting import split_votes
 

@@ -68,3 +68,29 @@ def test_votes_on_one_prompt_are_one_draw(tmp_path: Path) -> None:
     together = compare(folder, train, "bt")
     assert together.prompts == 2
     assert together.gain.estimate == pytest.approx(alone.gain.estimate)
+
+
+def test_chance_in_a_leaderboard_is_no_merit_of_the_model(tmp_path: Path) -> None:
+    """Few votes on many equal models: what calls all of them equal knows nothing, and must not beat one leaderboard."""
+    rng = np.random.default_rng(1)
+    models = [f"m{number:02}" for number in range(40)]
+
+    def drawn(count: int) -> list[dict[str, object]]:
+        pairs = [rng.choice(40, 2, replace=False) for _ in range(count)]
+        sides = ("model_a", "model_b")
+        return [
+            {"prompt": f"p {n}", "model_a": models[a], "model_b": models[b], "winner": sides[rng.integers(2)]}
+            for n, (a, b) in enumerate(pairs)
+        ]
+
+    train = write_votes(tmp_path / "train.jsonl", drawn(200))
+    (tmp_path / "model_list.json").write_text(json.dumps(models), encoding="utf-8")
+    lines = []
+    for row in drawn(200):
+        shown = [models.index(str(row[side])) for side in ("model_a", "model_b")]
+        won = shown if row["winner"] == "model_a" else shown[::-1]
+        lines.append(json.dumps({**row, "labels": [*won, 0], "betas": [0.0] * 40}) + "\n")
+    (tmp_path / "eval_output.jsonl").write_text("".join(lines), encoding="utf-8")
+    found = compare(tmp_path, str(train), "bt")
+    assert found.one_leaderboard["Loss"] < np.log(2) + 0.01
+    assert "It is not shown" in found.to_text()
