@@ -77,7 +77,7 @@ _FINE_TUNED = Recipe(
     _ENCODER | {"learning_rate": 1e-4, "head_learning_rate": 3e-3, "weight_decay": 0.1, "num_train_epochs": 2},
     prompts_per_step=16,
     of_set={
-        "mmlu_pro": {"num_train_epochs": 1},
+        "mmlu_pro": {"num_train_epochs": 1, "head_learning_rate": 5e-3},
         "oasst": {"learning_rate": 1e-5, "head_learning_rate": 5e-3, "weight_decay": 1.0},
         "arena": {"num_train_epochs": 1, "batch_size": 2048},
     },
@@ -99,7 +99,7 @@ _TFIDF = Recipe(
     COMMON | {"model_type": "tfidf", "learning_rate": 3e-3, "num_train_epochs": 6, "max_length": 512},
     prompts_per_step=16,
     init={"model-type": "tfidf"},
-    of_set={"arena": {"learning_rate": 1e-2, "num_train_epochs": 4}},
+    of_set={"mmlu_pro": {"num_train_epochs": 3}, "arena": {"learning_rate": 1e-2, "num_train_epochs": 4}},
     backbone_of_set={"arena": {"feature_dropout": 0.0}},  # ten tags are no words to be learned by heart
 )
 RECIPES = {recipe.name: recipe for recipe in (_TFIDF, _SCRATCH, _FROZEN, _FINE_TUNED)}
