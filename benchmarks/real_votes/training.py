@@ -57,7 +57,7 @@ def configuration(recipe: Recipe, name: str, likelihood: str, train: Part) -> di
         "batch_size": round(recipe.prompts_per_step * each) if grouped else ALONE,
     }
     config |= {**recipe.settings, **recipe.of_set.get(name, {})}
-    return config | {"warmup_steps": round(WARM_UP * _steps(config, train))}
+    return config | {"warmup_steps": max(1, round(WARM_UP * _steps(config, train)))}
 
 
 def p2l(folder: Path, *words: object, show: bool = False) -> None:
