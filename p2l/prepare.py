@@ -179,7 +179,10 @@ def _run_of(request: Request, checkpoint: Path) -> tuple[Path, Path, Any]:
 
 def _target(request: Request) -> Path:
     if request.output is not None:
-        return Path(request.output).expanduser()
+        target = Path(request.output).expanduser()
+        if target.name in ("", ".."):
+            raise InputError(f"--output {request.output!r} is no name for a new folder; give another")
+        return target
     stem = Path(request.votes).name.split(".")[0] or "votes"
     return Path("outputs") / (stem if request.size is None else f"{stem}-{request.size}")
 
@@ -233,11 +236,11 @@ def _stamp(path: str | None) -> list[int] | None:
 def _fill(folder: Path, final: Path, request: Request, *, quiet: bool) -> Plan:
     """Write everything into `folder`, which will be called `final`."""
     machine = measure_machine()
-    choose_size(request.size, votes=0, gpu=machine.gpu)  # an unknown name is said before votes are read
+    text_model = _check_names(request, machine)
     folder.mkdir(exist_ok=True)
     with open_votes(request.votes, quiet=quiet) as votes:
         _check_votes(votes)
-        size = choose_size(request.size, votes=len(votes), gpu=machine.gpu)
+        size = choose_size(request.size, votes=len(votes), gpu=machine.gpu, text_model=text_model)
         check_machine(size, machine, own_backbone=request.backbone is not None)
         train, data = _parts(votes, folder, final, request, quiet=quiet)
         with train:
@@ -253,6 +256,21 @@ def _fill(folder: Path, final: Path, request: Request, *, quiet: bool) -> Plan:
         folder / REQUEST_FILE, {"request": request.record(), "eval_steps": eval_steps, "save_steps": plan.save_steps}
     )
     return plan
+
+
+def _check_names(request: Request, machine: Machine) -> bool:
+    """Say that size or backbone cannot be used before many votes are read for nothing.
+
+    Returns whether the user brings a text model.
+    """
+    size = choose_size(request.size, votes=0, gpu=machine.gpu)
+    if request.size is not None:
+        check_machine(size, machine, own_backbone=request.backbone is not None)
+    name = request.backbone or (None if request.size is None else size.backbone)
+    if name is None:
+        return False
+    facts = measure_backbone(_local(name, size), name, None)
+    return request.backbone is not None and facts.model_type != "tfidf"
 
 
 def _check_votes(votes: VoteStore) -> None:

@@ -205,14 +205,18 @@ class Plan:
     save_steps: int
 
 
-def choose_size(name: str | None, *, votes: int, gpu: bool) -> Size:
+def choose_size(name: str | None, *, votes: int, gpu: bool, text_model: bool = False) -> Size:
     """The size of this name; without a name, the one that fits the machine and the votes.
+
+    A `text_model` of the user's own is never trained at the rates of tiny, which are for random weights, unasked.
 
     Raises:
         ConfigError: there is no such size.
     """
     if name is None:
-        name = "tiny" if not gpu else "base" if votes >= BASE_FROM else "small"
+        name = "small" if text_model else "tiny"
+        if gpu:
+            name = "base" if votes >= BASE_FROM else "small"
     if name not in SIZES:
         raise ConfigError(f"--size {name!r} is unknown{nearest(name, SIZES)}; use one of {', '.join(SIZES)}")
     return SIZES[name]

@@ -74,7 +74,8 @@ def _add_votes_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--size",
         metavar="|".join(SIZES),
-        help=f"{sizes} (without a GPU tiny; with one small, and base from 100,000 votes on)",
+        help=f"{sizes} (without a GPU tiny, or small for a text model of your own; with one small, and base from "
+        "100,000 votes on)",
     )
     group.add_argument(
         "--val",

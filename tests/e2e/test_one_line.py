@@ -149,6 +149,9 @@ def test_a_backbone_of_ones_own_takes_the_place_of_the_sizes(
     assert found["pretrain_model_name"] == str(backbone)
     assert found["model_type"] == "qwen2"
     assert int(str(found["max_length"])) <= 128
+    # Rates for random weights would spoil it.
+    unnamed = derived(capsys, "--votes", votes, "--backbone", backbone)
+    assert unnamed["learning_rate"] == found["learning_rate"] < 1e-3
 
 
 def test_bad_input_is_one_line(votes: Path, tmp_path: Path) -> None:
@@ -165,6 +168,8 @@ def test_bad_input_is_one_line(votes: Path, tmp_path: Path) -> None:
     assert "no such folder" in refused("--votes", votes, "--backbone", tmp_path / "nothing", "--size", "tiny")
     assert "--size goes with --votes" in refused("--config", "c.yaml", "--size", "tiny")
     assert "exclude" in refused("--votes", votes, "--val", votes, "--no-eval")
+    for name in ("", ".", ".."):
+        assert "no name for a new folder" in refused("--votes", votes, "--output", name)
     assert not list(tmp_path.glob("out*"))
 
 
