@@ -7,7 +7,6 @@ there, so a run that was stopped is either not there at all or can be gone on wi
 
 from __future__ import annotations
 
-import fcntl
 import json
 import sys
 import tempfile
@@ -19,7 +18,7 @@ from typing import Any
 import torch
 
 from p2l.checkpoint import local_folder, write_json
-from p2l.command import atomic_path, check_can_write
+from p2l.claim import claimed, try_lock
 from p2l.comparison import COMPARISON_FILE
 from p2l.engine import choose_device, peers, start_processes, world_size
 from p2l.errors import CheckpointError, InputError, PeerError, VoteError
@@ -132,20 +131,23 @@ def _prepare(request: Request, checkpoint: str | None, *, quiet: bool) -> Prepar
     if checkpoint is not None:
         return _go_on(*_run_of(request, Path(checkpoint).expanduser()), quiet=quiet)
     for folder in candidates(_target(request)):
-        if not folder.exists():
-            return _new(folder, request, quiet=quiet)
+        if not folder.exists() and (made := _new(folder, request, quiet=quiet)):
+            return made
         if _is_unfinished(folder, request) and (lock := _lock(folder)):
             return _go_on(folder, folder, lock, quiet=quiet)
     raise AssertionError("candidates never end")
 
 
-def _new(folder: Path, request: Request, *, quiet: bool) -> Prepared:
-    check_can_write(folder)
-    with atomic_path(folder, directory=True) as unfinished:
+def _new(folder: Path, request: Request, *, quiet: bool) -> Prepared | None:
+    """A run made from nothing; None when another process is making it."""
+    with claimed(folder) as unfinished:
+        if unfinished is None:
+            return None
         plan = _fill(unfinished, folder, request, quiet=quiet)
+        lock = _lock(unfinished)
     if not quiet:
         print("\n".join([*plan_lines(plan), f"configuration: {folder / CONFIG_FILE}"]), file=sys.stderr)
-    return _read(folder, None, _lock(folder))
+    return _read(folder, None, lock)
 
 
 def _go_on(folder: Path, checkpoint: Path, lock: Any, *, quiet: bool) -> Prepared:
@@ -196,16 +198,12 @@ def _is_unfinished(folder: Path, request: Request) -> bool:
 
 
 def _lock(folder: Path) -> Any:
-    """The open file that marks the folder as in use; None when another process holds it. A kill lets go of it."""
+    """The open file that marks the folder as in use; None when another process holds it."""
     file = (folder / REQUEST_FILE).open()
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        return None
-    except OSError:  # a file system without locks
+    if try_lock(file.fileno()):
         return file
-    return file
+    file.close()
+    return None
 
 
 def _read_record(folder: Path) -> dict[str, Any]:
