@@ -11,7 +11,7 @@ Shapes: n prompts, M models.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -27,6 +27,7 @@ from p2l.checkpoint import local_folder
 from p2l.encoding import Encoding, check_turns
 from p2l.errors import CheckpointError, InputError
 from p2l.leaderboard.field import win_rates
+from p2l.members import member_folders
 from p2l.model import P2LModel, P2LOutput
 from p2l.tokenizer import PromptTokenizer
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
     from p2l.likelihood import Likelihood
 
-__all__ = ["P2L", "Prediction", "Prompt", "choose_device"]
+__all__ = ["P2L", "Member", "Prediction", "Prompt", "choose_device"]
 
 Prompt: TypeAlias = "str | Sequence[str]"
 """One prompt: its text, or the user's turns in order."""
@@ -59,13 +60,20 @@ class Prediction:
     """(n,) whether a prompt was too long and lost its oldest tokens"""
 
 
-class P2L:
-    """A trained prompt-to-leaderboard model, ready to be asked."""
+@dataclass(frozen=True)
+class Member:
+    """A model and the tokenizer that it was trained with."""
 
-    def __init__(self, model: P2LModel, tokenizer: PromptTokenizer, device: torch.device) -> None:
-        """Join the parts on a device; `from_pretrained` finds them."""
-        self.model = model.to(device).eval()
-        self.tokenizer = tokenizer
+    model: P2LModel
+    tokenizer: PromptTokenizer
+
+
+class P2L:
+    """A trained prompt-to-leaderboard model, ready to be asked; or a committee, whose members' answers are averaged."""
+
+    def __init__(self, members: Sequence[Member], device: torch.device) -> None:
+        """Bring the members to a device; `from_pretrained` finds them."""
+        self.members = [Member(member.model.to(device).eval(), member.tokenizer) for member in members]
         self.device = device
 
     @classmethod
@@ -80,7 +88,7 @@ class P2L:
         loss_type: str | None = None,
         max_length: int | None = None,
     ) -> P2L:
-        """Load a model folder or hub id.
+        """Load a model folder, the folder of a committee (`p2l committee`), or a hub id.
 
         Args:
             path: a local folder or hub id.
@@ -94,30 +102,33 @@ class P2L:
         Raises:
             InputError: a device that is absent, a folder that is incomplete or contradicts what was given.
         """
-        folder, target = local_folder(path), choose_device(device)
+        target = choose_device(device)
         half = target.type == "cuda" and torch.cuda.is_bf16_supported()
-        model = P2LModel.from_pretrained(
-            folder,
-            model_type=model_type,
-            head_type=head_type,
-            loss_type=loss_type,
-            dtype=dtype or (torch.bfloat16 if half else torch.float32),
-        )
-        tokenizer = PromptTokenizer.from_pretrained(
-            folder, max_length=max_length, cls_token_if_none=None, pad_token_if_none=None
-        )
-        _fit_together(folder, model, tokenizer)
-        return cls(model, tokenizer, target)
+        members = []
+        for folder in member_folders(local_folder(path)):
+            model = P2LModel.from_pretrained(
+                folder,
+                model_type=model_type,
+                head_type=head_type,
+                loss_type=loss_type,
+                dtype=dtype or (torch.bfloat16 if half else torch.float32),
+            )
+            tokenizer = PromptTokenizer.from_pretrained(
+                folder, max_length=max_length, cls_token_if_none=None, pad_token_if_none=None
+            )
+            _fit_together(folder, model, tokenizer)
+            members.append(Member(model, tokenizer))
+        return cls(members, target)
 
     @property
     def model_list(self) -> list[str]:
         """Names of the models, in the order of the coefficients."""
-        return self.model.model_list
+        return self.members[0].model.model_list
 
     @property
     def likelihood(self) -> Likelihood:
         """The outcome model that gives the coefficients their meaning."""
-        return self.model.likelihood
+        return self.members[0].model.likelihood
 
     def predict(
         self, prompts: str | Sequence[Prompt], *, batch_size: int = 64, max_batch_tokens: int = 32_768
@@ -137,29 +148,33 @@ class P2L:
                 f"batch_size and max_batch_tokens must be at least 1, not {min(batch_size, max_batch_tokens)}"
             )
         listed = _listed(prompts)
-        packed = backbones.get(self.model.record.model_type).packs
-        columns = _Columns(len(listed), len(self.model_list))
+        columns = _Columns(len(listed), len(self.model_list), len(self.members))
         for start in range(0, len(listed), _PROMPTS_AT_ONCE):
-            encodings = self._encode(listed, start)
-            columns.truncated[start : start + len(encodings)] = [encoding.truncated for encoding in encodings]
-            lengths = [len(encoding.ids) for encoding in encodings]
-            for rows in plan_batches(lengths, max_tokens=max_batch_tokens, max_rows=batch_size, packed=packed):
-                batch = collate([encodings[row] for row in rows], self.tokenizer.pad_token_id, packed=packed)
-                with torch.inference_mode():
-                    columns.put([start + row for row in rows], self.model(to_device(batch, self.device)))
+            stop = min(start + _PROMPTS_AT_ONCE, len(listed))
+            turns = [check_turns(listed[number], number) for number in range(start, stop)]
+            for member in self.members:
+                encodings = member.tokenizer.encode(turns)
+                columns.truncated[start:stop] |= [encoding.truncated for encoding in encodings]
+                for rows, output in self._outputs(member, encodings, batch_size, max_batch_tokens):
+                    columns.add([start + row for row in rows], output)
+        head = self.members[0].model.head
         return Prediction(
             columns.coefs,
-            columns.eta if self.model.head.has_eta else None,
-            columns.gamma if self.model.head.has_gamma else None,
+            columns.eta if head.has_eta else None,
+            columns.gamma if head.has_gamma else None,
             columns.truncated,
         )
 
-    def _encode(self, prompts: list[Any], start: int) -> list[Encoding]:
-        """The next encodings; an error names the place of a prompt among all of them."""
-        turns = [
-            check_turns(prompts[number], number) for number in range(start, min(start + _PROMPTS_AT_ONCE, len(prompts)))
-        ]
-        return self.tokenizer.encode(turns)
+    def _outputs(
+        self, member: Member, encodings: list[Encoding], batch_size: int, max_batch_tokens: int
+    ) -> Iterator[tuple[list[int], P2LOutput]]:
+        """What one member says of which of the encodings, batch by batch."""
+        packed = backbones.get(member.model.record.model_type).packs
+        lengths = [len(encoding.ids) for encoding in encodings]
+        for rows in plan_batches(lengths, max_tokens=max_batch_tokens, max_rows=batch_size, packed=packed):
+            batch = collate([encodings[row] for row in rows], member.tokenizer.pad_token_id, packed=packed)
+            with torch.inference_mode():
+                yield rows, member.model(to_device(batch, self.device))
 
     def leaderboard(self, prompt: Prompt) -> pd.DataFrame:
         """The leaderboard of one prompt, best model first.
@@ -222,18 +237,19 @@ def choose_device(device: str | torch.device | None) -> torch.device:
 
 
 class _Columns:
-    """The arrays of a prediction, filled batch by batch in any order."""
+    """The arrays of a prediction, filled batch by batch in any order: the mean over the members of a committee."""
 
-    def __init__(self, num_prompts: int, num_models: int) -> None:
+    def __init__(self, num_prompts: int, num_models: int, num_members: int) -> None:
         self.coefs = np.zeros((num_prompts, num_models), dtype=np.float32)
         self.eta = np.zeros(num_prompts, dtype=np.float32)
         self.gamma = np.zeros(num_prompts, dtype=np.float32)
         self.truncated = np.zeros(num_prompts, dtype=np.bool_)
+        self._share = np.float32(1 / num_members)
 
-    def put(self, rows: list[int], output: P2LOutput) -> None:
+    def add(self, rows: list[int], output: P2LOutput) -> None:
         for target, values in ((self.coefs, output.coefs), (self.eta, output.eta), (self.gamma, output.gamma)):
             if isinstance(values, Tensor):
-                target[rows] = values.float().cpu().numpy()
+                target[rows] += values.float().cpu().numpy() * self._share
 
 
 def _fit_together(folder: Path, model: P2LModel, tokenizer: PromptTokenizer) -> None:

@@ -7,7 +7,7 @@ import torch
 import p2l
 from p2l import heads
 from p2l.errors import CheckpointError, ConfigError, InputError
-from p2l.inference import P2L, choose_device
+from p2l.inference import P2L, Member, choose_device
 from p2l.leaderboard.field import win_rates
 from p2l.model import P2LModel
 from p2l.scratch import make_tfidf, make_transformer
@@ -110,9 +110,10 @@ def test_the_leaderboard_is_ranked_with_win_rates(asked):
 
 @pytest.mark.parametrize("kind", ["bt", "ba"])
 def test_other_heads_have_leaderboards_too(asked, kind):
-    record = replace(asked.model.record, head_type=kind, loss_type=kind)
-    head = heads.build(kind, asked.model.model.config.hidden_size, len(NAMES))
-    other = P2L(P2LModel(asked.model.model, head, NAMES, record), asked.tokenizer, torch.device("cpu"))
+    [member] = asked.members
+    record = replace(member.model.record, head_type=kind, loss_type=kind)
+    head = heads.build(kind, member.model.model.config.hidden_size, len(NAMES))
+    other = P2L([Member(P2LModel(member.model.model, head, NAMES, record), member.tokenizer)], torch.device("cpu"))
     table = other.leaderboard("write a poem")
     assert sorted(table["model"]) == NAMES
     assert table["win_rate"].between(0, 1).all()
@@ -125,8 +126,8 @@ def test_a_list_of_turns_is_one_prompt_of_the_leaderboard(asked):
 
 
 def test_serving_cuts_at_the_length_of_training(asked, folder):
-    assert asked.tokenizer.max_length == 48
-    assert P2L.from_pretrained(folder, device="cpu", max_length=12).tokenizer.max_length == 12
+    assert asked.members[0].tokenizer.max_length == 48
+    assert P2L.from_pretrained(folder, device="cpu", max_length=12).members[0].tokenizer.max_length == 12
 
 
 def test_names_are_those_of_the_folder(asked):
