@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
+
 from benchmarks.real_votes.neighbours import embed, tuned_neighbours, tuned_per_category
 from benchmarks.real_votes.parts import Part, of_votes, read_forecast, read_part, write_forecast
 from benchmarks.real_votes.recipes import RECIPES, Recipe, encoder_folder
@@ -94,9 +96,18 @@ def _compare(name: str, votes: VoteSet, recipes: list[Recipe], folder: Path, *, 
     for recipe in recipes:
         said = forecast_of(recipe, name, likelihood, folder, train, held)
         forecasts[recipe.name], about[recipe.name] = of_votes(said, held.place), recipe.about
+    if len(recipes) > 1:
+        forecasts["committee"] = _mean([forecasts[recipe.name] for recipe in recipes])
+        about["committee"] = f"P2L: committee of these {len(recipes)}"
     references = {key: words for key, words in REFERENCES.items() if key in forecasts}
     lines = measure(forecasts, about, tuple(references), held, likelihood, quiet=quiet)
     return "\n" + table(lines, references) + "\n"
+
+
+def _mean(forecasts: Sequence[Forecast]) -> Forecast:
+    """What `p2l committee` makes of these models: the mean of what they say."""
+    coefs, eta = (np.mean([getattr(one, name) for one in forecasts], axis=0) for name in ("coefs", "eta"))
+    return Forecast(coefs, eta, None)
 
 
 def _nearest(parts: dict[str, Part], likelihood: str, folder: Path, *, quiet: bool) -> tuple[Forecast, str]:
