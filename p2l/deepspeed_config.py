@@ -20,6 +20,7 @@ Precision = str  # "float32" | "bfloat16"
 
 _AUTO = "auto"
 _TOTAL = "total_num_steps"
+_OLD_OFFLOAD = {"offload_optimizer": "cpu_offload", "offload_param": "cpu_offload_param"}
 # DeepSpeed ignores a top-level key that it does not know, and with it what the user meant.
 _BLOCKS = frozenset(
     [
@@ -120,7 +121,7 @@ def resolve_deepspeed(
         "gradient_accumulation_steps": 1,
         "train_batch_size": config.batch_size * world_size,
         "gradient_clipping": _clipping(config, raw, path),
-        "bf16": {"enabled": precision == "bfloat16"},
+        "bf16": {**raw.get("bf16", {}), "enabled": precision == "bfloat16"},
         "optimizer": _optimizer(config, raw, path, torch_adam=not (gpu_compiler and on_gpu)),
         "steps_per_print": 10**9,
         "zero_optimization": zero,
@@ -247,6 +248,8 @@ def _scheduler(config: TrainConfig, raw: dict[str, Any], path: Path) -> dict[str
     if config.head_learning_rate is not None:
         raise ConfigError(f"{path}: 'scheduler' sets one rate, head_learning_rate another; use lr_schedule instead")
     block = raw["scheduler"] if config.custom_scheduler is None else config.custom_scheduler.model_dump()
+    if not block.get("type"):
+        raise ConfigError(f"{path}: 'scheduler' has no type; add one, or remove the block")
     params = dict(block.get("params", {}))
     ours: dict[str, Any] = {"warmup_min_lr": 0.0, "warmup_num_steps": max(1, config.warmup_steps), _TOTAL: _AUTO}
     if config.warmup_steps:
@@ -268,25 +271,37 @@ def _zero(raw: dict[str, Any], path: Path, precision: Precision) -> dict[str, An
     Without ZeRO there are no float32 master weights, and small updates of bfloat16 weights are rounded away: bfloat16
     runs under stage 1 at least.
     """
-    zero = {"stage": 1 if precision == "bfloat16" else 0, **raw.get("zero_optimization", {})}
+    given = {key: value for key, value in raw.get("zero_optimization", {}).items() if value != _AUTO}
+    zero = {"stage": 1 if precision == "bfloat16" else 0, **given}
     stage = zero["stage"]
-    if stage not in (0, 1, 2, 3) or isinstance(stage, bool):
+    if type(stage) is not int or stage not in (0, 1, 2, 3):
         raise ConfigError(f"{path}: 'zero_optimization.stage' must be 0, 1, 2 or 3, got {stage!r}")
     if stage == 0 and precision == "bfloat16":
         raise ConfigError(f"{path}: 'zero_optimization.stage' is 0, but bfloat16 needs 1, 2 or 3; or use dtype float32")
-    return {key: value for key, value in zero.items() if value != _AUTO}
+    return zero
 
 
 def _check_offload(zero: dict[str, Any], path: Path) -> None:
     """Refuse what DeepSpeed would ignore, or meet with an error that does not name the key."""
     for key, stages in (("offload_optimizer", (1, 2, 3)), ("offload_param", (3,))):
         block = zero.get(key)
-        device = block.get("device", "none") if isinstance(block, dict) else "none" if block is None else block
+        device = block.get("device", "none") if isinstance(block, dict) else "none" if block is None else None
         if not isinstance(device, str) or device not in {"none", "cpu", "nvme"}:
             raise ConfigError(f'{path}: \'zero_optimization.{key}\' must be of the form {{"device": "cpu"}}')
         if device != "none" and zero["stage"] not in stages:
             needed = " or ".join(map(str, stages))
             raise ConfigError(f"{path}: 'zero_optimization.{key}' needs stage {needed}, this is stage {zero['stage']}")
+        if device == "nvme":
+            _check_nvme(block, zero["stage"], key, path)
+        if zero.get(old := _OLD_OFFLOAD[key]):
+            raise ConfigError(f'{path}: \'zero_optimization.{old}\' is an old name; write "{key}": {{"device": "cpu"}}')
+
+
+def _check_nvme(block: object, stage: int, key: str, path: Path) -> None:
+    if stage != 3:
+        raise ConfigError(f"{path}: 'zero_optimization.{key}': nvme needs stage 3, this is stage {stage}; use cpu")
+    if not isinstance(block, dict) or not isinstance(block.get("nvme_path"), str):
+        raise ConfigError(f"{path}: 'zero_optimization.{key}': nvme needs a folder; add \"nvme_path\"")
 
 
 def _refuse_auto(node: object, path: Path, key: str = "") -> None:

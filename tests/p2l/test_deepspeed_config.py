@@ -94,6 +94,14 @@ def test_a_cpu_needs_no_compiled_optimizer_and_a_gpu_gets_deepspeeds(tmp_path: P
     assert without["optimizer"]["params"]["torch_adam"] is True
 
 
+def test_auto_stage_is_the_lowest_and_other_keys_of_bf16_stay(tmp_path: Path) -> None:
+    zero = {"zero_optimization": {"stage": "auto"}}
+    assert resolve(tmp_path, zero)[0]["zero_optimization"] == {"stage": 0}
+    resolved, _ = resolve(tmp_path, {**zero, "bf16": {"enabled": True, "check_grad_overflow": False}})
+    assert resolved["zero_optimization"] == {"stage": 1}
+    assert resolved["bf16"] == {"enabled": True, "check_grad_overflow": False}
+
+
 def test_an_offloaded_optimizer_is_compiled_on_a_gpu_or_when_asked_for(tmp_path: Path) -> None:
     file = {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
     resolved = resolve(tmp_path, file)[0]
@@ -140,7 +148,13 @@ def test_auto_precision_is_bfloat16_on_a_gpu_only(tmp_path: Path) -> None:
         ({"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}}, {}, ["offload_param", "stage 2"]),
         ({"zero_optimization": {"stage": 1, "offload_optimizer": {"device": 1}}}, {}, ["offload_optimizer", "cpu"]),
         ({"zero_optimization": {"stage": 1, "offload_optimizer": True}}, {}, ["offload_optimizer", "cpu"]),
+        ({"zero_optimization": {"stage": 1, "offload_optimizer": "cpu"}}, {}, ["offload_optimizer", "device"]),
         ({"zero_optimization": {"stage": True}}, {}, ["stage"]),
+        ({"zero_optimization": {"stage": 2.0}}, {}, ["stage", "2.0"]),
+        ({"zero_optimization": {"stage": 2, "cpu_offload": True}}, {}, ["cpu_offload", "offload_optimizer"]),
+        ({"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}}, {}, ["offload_param", "nvme_path"]),
+        ({"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "nvme"}}}, {}, ["nvme", "stage 3"]),
+        ({"scheduler": {}}, {}, ["scheduler", "type"]),
         ({"zero_optimisation": {"stage": 1}}, {}, ["did you mean 'zero_optimization'"]),
         ({"zero_optimization": {"stage": 0}}, {"dtype": "bfloat16"}, ["stage", "bfloat16"]),
         ({"bf16": True}, {}, ["bf16"]),
