@@ -31,6 +31,8 @@ _MAY_CHANGE = frozenset(
         "num_train_epochs",
         "batch_size",
         "gradient_accumulation_steps",
+        "packing",
+        "micro_batch_tokens",
         "seed",
         "shuffle",
         "deepspeed_config_path",
