@@ -76,3 +76,17 @@ def test_offload_from_a_card_changes_no_step(command: Command, configure: Config
     config = configure(zero={"zero_optimization": offload}, **(SETTINGS | settings))
     found = train(command, config, "--no-eval", "--quiet")
     np.testing.assert_allclose(losses(found), losses(plain), rtol=1e-3)
+
+
+@pytest.mark.launcher
+@pytest.mark.parametrize("stage", [0, 3])
+def test_two_cards_take_the_steps_of_the_cpu(command: Command, configure: Configure, on_cpu: Path, stage: int) -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two CUDA devices")
+    settings = {"device": "cuda", "dtype": "float32", "proj_name": "cards", "gradient_accumulation_steps": 2}
+    config = configure(zero={"zero_optimization": {"stage": stage}}, **(SETTINGS | settings))
+    done = command("deepspeed", "--num_gpus=2", "p2l.train", "--config", config, "--no-eval", "--quiet")
+    assert done.returncode == 0, done.stderr[-3000:]
+    cards = config.parent / "out" / "cards"
+    np.testing.assert_allclose(losses(cards), losses(on_cpu), rtol=1e-3)
+    assert largest_difference(cards, on_cpu) < 1e-3
