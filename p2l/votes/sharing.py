@@ -127,7 +127,8 @@ def _give_to_all(listener: socket.socket, about: dict[str, Any], files: Sequence
     try:
         while True:
             _give(listener.accept()[0], about, files)
-    except OSError:  # it was closed: the votes are needed no more
+    except OSError:  # it was closed: the votes are needed no more; or it failed, and whoever waits reads for itself
+        _stop(listener)
         for file in files:
             os.close(file)
 
@@ -157,13 +158,17 @@ def _received(reader: socket.socket) -> VoteSpool:
         raise getattr(errors, about["kind"])(about["error"])
     descriptors: list[int] = []
     while len(descriptors) < about["files"]:
-        mark, found, _, _ = socket.recv_fds(reader, 1, _FILES_AT_ONCE)
-        if not mark:
-            raise EOFError
+        mark, found, flags, _ = socket.recv_fds(reader, 1, _FILES_AT_ONCE)
         descriptors += found
+        if not mark or flags & socket.MSG_CTRUNC:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            if mark:
+                raise InputError(f"votes take {about['files']} open files, more than are allowed; raise `ulimit -n`")
+            raise EOFError
     records, *rows = [os.fdopen(descriptor, "rb") for descriptor in descriptors]
-    flags = VoteFlags(**about["flags"])
-    return VoteSpool(about["name"], RowFile.of(rows), RecordFile(RECORD, records), about["names"], flags)
+    kept = VoteFlags(**about["flags"])
+    return VoteSpool(about["name"], RowFile.of(rows), RecordFile(RECORD, records), about["names"], kept)
 
 
 def _exactly(reader: socket.socket, size: int) -> bytes:

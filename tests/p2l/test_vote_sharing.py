@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -114,3 +115,39 @@ def test_another_process_takes_over_when_the_reading_one_is_killed(tmp_path: Pat
 
 def _waits_in(reader: subprocess.Popen[str]) -> str:
     return Path(f"/proc/{reader.pid}/wchan").read_text(encoding="utf-8")
+
+
+def test_a_process_that_can_open_no_more_files_leaves_the_others_to_read(tmp_path: Path) -> None:
+    path = save(tmp_path / "v.jsonl", [vote(n) for n in range(50)])
+    first = start(path, 0, tmp_path)
+    lines = first_lines(first)
+    limit_files(first, more=0)
+    # Linux has a number ready for the first that asks.
+    second, third = (start(path, rank, tmp_path) for rank in (1, 2))
+    assert first_lines(second) == first_lines(third) == lines
+    assert spools(first, tmp_path) != spools(second, tmp_path) or spools(first, tmp_path) != spools(third, tmp_path)
+    for reader in (first, second, third):
+        reader.communicate()
+
+
+def test_more_files_than_a_process_may_open_are_one_line(tmp_path: Path) -> None:
+    path = save(tmp_path / "v.jsonl", [vote(n) for n in range(50)])
+    first = start(path, 0, tmp_path, size=2)
+    first_lines(first)
+    first.send_signal(signal.SIGSTOP)
+    second = start(path, 1, tmp_path, size=2)
+    while _waits_in(second) not in {"unix_stream_read_generic", "unix_stream_data_wait"}:
+        time.sleep(0.01)
+    limit_files(second, more=1)
+    first.send_signal(signal.SIGCONT)
+    _, said = second.communicate()
+    assert "ulimit -n" in said
+    assert said.count("\n") == 1
+    first.communicate()
+
+
+def limit_files(reader: subprocess.Popen[str], *, more: int) -> None:
+    """Let a process open this many files beside those that it has."""
+    taken = {int(entry.name) for entry in Path(f"/proc/{reader.pid}/fd").iterdir()}
+    free = next(number for number in range(len(taken) + 1) if number not in taken)
+    resource.prlimit(reader.pid, resource.RLIMIT_NOFILE, (free + more, free + more))
