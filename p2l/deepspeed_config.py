@@ -14,7 +14,7 @@ from p2l.command import nearest
 from p2l.config import TrainConfig
 from p2l.errors import ConfigError
 
-__all__ = ["Precision", "find_deepspeed_file", "resolve_deepspeed", "set_total_steps"]
+__all__ = ["Precision", "find_deepspeed_file", "resolve_deepspeed", "set_total_steps", "update_rule"]
 
 Precision = str  # "float32" | "bfloat16"
 
@@ -145,6 +145,17 @@ def set_total_steps(resolved: dict[str, Any], total_steps: int) -> dict[str, Any
         return resolved
     scheduler = {**resolved["scheduler"], "params": {**params, _TOTAL: total_steps}}
     return {**resolved, "scheduler": scheduler}
+
+
+def update_rule(resolved: dict[str, Any]) -> dict[str, Any]:
+    """What of these settings decides how a gradient changes the weights, in the values of JSON."""
+    rule = {key: resolved.get(key) for key in ("gradient_clipping", "optimizer", "scheduler")}
+    for block, beside in (("optimizer", "torch_adam"), ("scheduler", _TOTAL)):
+        if rule[block]:
+            params = {key: value for key, value in rule[block].get("params", {}).items() if key != beside}
+            rule[block] = {**rule[block], "params": params}
+    decoded: dict[str, Any] = json.loads(json.dumps(rule))
+    return decoded
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from p2l.batching import Batch, to_device
 from p2l.command import nearest
 from p2l.compilers import prepare_kernels
 from p2l.config import TrainConfig
+from p2l.deepspeed_config import update_rule
 from p2l.errors import CheckpointError, ConfigError, P2LError, PeerError
 from p2l.model import P2LModel, P2LOutput
 
@@ -120,6 +121,7 @@ class Engine:
         import deepspeed
 
         prepare_kernels(deepspeed_config)
+        self.update_rule = update_rule(deepspeed_config)
         trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
         model = model.to(device)
         try:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from p2l.command import atomic_path, sync_path, sync_tree
 from p2l.errors import CheckpointError, InputError, PeerError
@@ -48,6 +49,8 @@ class TrainerState:
     seed: int
     votes: str | None = None
     """Fingerprint of the votes; None in checkpoints that are older than it."""
+    update_rule: dict[str, Any] | None = None
+    """Clipping, optimizer and scheduler as DeepSpeed got them; None in checkpoints that are older than it."""
 
     def check_continues(self, now: TrainerState, folder: Path) -> None:
         """Raise CheckpointError when a run with the settings `now` would not be this run going on."""
@@ -55,10 +58,13 @@ class TrainerState:
             raise CheckpointError(
                 f"{folder}: was trained on other votes; resume with the same ones, or start a new run"
             )
-        for key, value in asdict(self).items():
-            if key not in {"step", "votes"} and value != getattr(now, key):
+        mine, other = asdict(self), asdict(now)
+        if self.update_rule is not None and now.update_rule is not None:
+            mine, other = {**mine, **self.update_rule}, {**other, **now.update_rule}
+        for key, value in mine.items():
+            if key not in {"step", "votes", "update_rule"} and value != other.get(key):
                 raise CheckpointError(
-                    f"{folder}: was trained with {key} = {value}, this run has {getattr(now, key)}; "
+                    f"{folder}: was trained with {key} = {value}, this run has {other.get(key)}; "
                     "resume with the same votes, configuration and number of processes"
                 )
 

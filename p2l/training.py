@@ -257,6 +257,7 @@ def _state(trainer: Trainer, config: TrainConfig, step: int) -> TrainerState:
         global_batch=config.batch_size * config.gradient_accumulation_steps * trainer.engine.world_size,
         zero_stage=trainer.engine.zero_stage,
         precision=trainer.engine.precision,
+        update_rule=trainer.engine.update_rule,
         world_size=trainer.engine.world_size,
         shuffle=config.shuffle,
         seed=config.seed,

@@ -6,7 +6,7 @@ import pytest
 
 from p2l.compilers import compiles_optimizer, prepare_kernels
 from p2l.config import TrainConfig
-from p2l.deepspeed_config import find_deepspeed_file, resolve_deepspeed, set_total_steps
+from p2l.deepspeed_config import find_deepspeed_file, resolve_deepspeed, set_total_steps, update_rule
 from p2l.errors import ConfigError
 
 
@@ -100,6 +100,15 @@ def test_auto_stage_is_the_lowest_and_other_keys_of_bf16_stay(tmp_path: Path) ->
     resolved, _ = resolve(tmp_path, {**zero, "bf16": {"enabled": True, "check_grad_overflow": False}})
     assert resolved["zero_optimization"] == {"stage": 1}
     assert resolved["bf16"] == {"enabled": True, "check_grad_overflow": False}
+
+
+def test_the_rule_of_an_update_knows_clipping_but_neither_place_nor_length(tmp_path: Path) -> None:
+    file: dict[str, Any] = {"zero_optimization": {"stage": 2}, "scheduler": {"type": "WarmupDecayLR"}}
+    file["scheduler"]["params"] = {"total_num_steps": "auto"}
+    one = update_rule(set_total_steps(resolve(tmp_path, file)[0], 10))
+    file["zero_optimization"]["offload_optimizer"] = {"device": "cpu"}
+    assert update_rule(set_total_steps(resolve(tmp_path, file, on_gpu=True)[0], 20)) == one
+    assert update_rule(resolve(tmp_path, {**file, "gradient_clipping": 0.5})[0]) != one
 
 
 def test_an_offloaded_optimizer_is_compiled_on_a_gpu_or_when_asked_for(tmp_path: Path) -> None:

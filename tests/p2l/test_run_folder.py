@@ -68,6 +68,14 @@ def test_other_votes_are_refused_where_the_checkpoint_knows_its_own(tmp_path: Pa
     state(votes=None).check_continues(state(votes="abd"), tmp_path)
 
 
+def test_another_clipping_is_refused_where_the_checkpoint_knows_its_own(tmp_path: Path) -> None:
+    before, now = ({"gradient_clipping": clip, "scheduler": None} for clip in (1.0, 0.5))
+    with pytest.raises(CheckpointError, match=r"gradient_clipping = 1\.0, this run has 0\.5"):
+        state(update_rule=before).check_continues(state(update_rule=now), tmp_path)
+    state(update_rule=before).check_continues(state(9, update_rule=before), tmp_path)
+    state(update_rule=None).check_continues(state(update_rule=now), tmp_path)
+
+
 def test_a_checkpoint_is_replaced_whole(tmp_path: Path) -> None:
     save(tmp_path, 5, "old")
     target = save(tmp_path, 5, "new")
