@@ -149,7 +149,7 @@ def set_total_steps(resolved: dict[str, Any], total_steps: int) -> dict[str, Any
 
 def update_rule(resolved: dict[str, Any]) -> dict[str, Any]:
     """What of these settings decides how a gradient changes the weights, in the values of JSON."""
-    rule = {key: resolved.get(key) for key in ("gradient_clipping", "optimizer", "scheduler")}
+    rule: dict[str, Any] = {key: resolved.get(key) for key in ("gradient_clipping", "optimizer", "scheduler")}
     for block, beside in (("optimizer", "torch_adam"), ("scheduler", _TOTAL)):
         if rule[block]:
             params = {key: value for key, value in rule[block].get("params", {}).items() if key != beside}
