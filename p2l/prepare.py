@@ -168,11 +168,16 @@ def _run_of(request: Request, checkpoint: Path) -> tuple[Path, Path, Any]:
         )
     before = _read_record(folder)["request"]
     for key, value in request.record().items():
-        if before.get(key) != value and not (key == "size" and value is None):
+        if before.get(key) == value or (key == "size" and value is None):
+            continue
+        if key == "files":
             raise CheckpointError(
-                f"{folder}: was started with {key} = {before.get(key)!r}, now it is {value!r}; "
-                "start it as it was started, or without --checkpoint for a new run"
+                f"{folder}: its files of votes have changed since; start a new run without --checkpoint"
             )
+        raise CheckpointError(
+            f"{folder}: was started with {key} = {before.get(key)!r}, now it is {value!r}; "
+            "start it as it was started, or without --checkpoint for a new run"
+        )
     lock = _lock(folder)
     if lock is None:
         raise CheckpointError(f"{folder}: another process is training there; wait for it or stop it")

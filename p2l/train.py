@@ -125,7 +125,8 @@ def _train_on_votes(flags: argparse.Namespace) -> None:
 
     request = Request(flags.votes, flags.size, flags.val, flags.backbone, flags.output, validate=not flags.no_eval)
     if flags.dry_run:
-        print(dry_run(request), end="")
+        if _is_main():
+            print(dry_run(request), end="")
         return
     _train_prepared(prepare(request, flags.checkpoint, quiet=flags.quiet), flags)
 
@@ -147,12 +148,16 @@ def _train_prepared(prepared: Prepared, flags: argparse.Namespace) -> None:
         keep_checkpoints=2,
     )
     train(str(prepared.config), options)
-    if eval_steps is not None and os.environ.get("RANK", "0") == "0":
+    if eval_steps is not None and _is_main():
         config = load_config(prepared.config)
         found = write_comparison(
             prepared.folder, config.train_data_path, config.loss_type, weighted=config.weighted_loss
         )
         print(f"\n{found.to_text()}")
+
+
+def _is_main() -> bool:
+    return os.environ.get("RANK", "0") == "0"
 
 
 if __name__ == "__main__":

@@ -108,6 +108,12 @@ def test_a_run_is_gone_on_with_only_by_the_request_that_started_it(run: tuple[Pa
     assert "tiny" in message
     assert "backbone" in refused("--votes", votes, "--backbone", "x", "--checkpoint", folder)
     assert "--config" in refused("--votes", votes, "--checkpoint", folder / "backbone")
+    other = folder.with_name("other")
+    shutil.copytree(folder, other)
+    record = json.loads((folder / "request.json").read_text())
+    record["request"]["files"] = [[1, 2], None]
+    (other / "request.json").write_text(json.dumps(record))
+    assert "have changed" in refused("--votes", votes, "--size", "tiny", "--checkpoint", other)
     with (folder / "request.json").open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         assert "another process" in refused("--votes", votes, "--size", "tiny", "--checkpoint", folder)
@@ -140,6 +146,14 @@ def test_votes_of_ones_own_validate(capsys: pytest.CaptureFixture[str], votes: P
     assert found["val_data_path"] == str(val)
     assert (found["output_dir"], found["proj_name"]) == ("out", "named")
     assert "val_data_path" not in derived(capsys, "--votes", votes, "--no-eval")
+
+
+def test_one_process_of_several_prints_a_dry_run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, votes: Path
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    main(["--votes", str(votes), "--dry-run"])
+    assert not capsys.readouterr().out
 
 
 def test_a_backbone_of_ones_own_takes_the_place_of_the_sizes(
