@@ -29,7 +29,9 @@ class RecordFile:
 
     def __init__(self, dtype: np.dtype[Any], file: Any = None) -> None:
         """Start an empty file, or take one over that another process has written."""
-        self._file = _new_file() if file is None else file
+        self._file = file
+        if file is None:
+            self._file = _new_file()
         self._dtype = dtype
 
     def __del__(self) -> None:
@@ -74,11 +76,17 @@ class RecordFile:
     def close(self) -> None:
         """Free the space, as soon as no array is in use."""
         with contextlib.suppress(OSError):  # what could not be written is not wanted
-            self._file.close()
+            if self._file is not None:
+                self._file.close()
 
 
 def _new_file() -> Any:
-    return tempfile.TemporaryFile(prefix="p2l-votes-")
+    try:
+        return tempfile.TemporaryFile(prefix="p2l-votes-")
+    except OSError as error:
+        if tempfile.tempdir is None:  # no folder for temporary files can be written to; the message lists them
+            raise VoteError(f"votes cannot be spooled: {error.strerror}; set TMPDIR to a folder with room") from error
+        raise disk_full(error) from error
 
 
 def _map(file: Any) -> mmap.mmap:

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -409,6 +410,13 @@ os.kill(os.getpid(), signal.SIGKILL)
     done = subprocess.run([sys.executable, "-c", code], env={**ENV, "TMPDIR": str(spool)}, check=False)
     assert done.returncode == -9
     assert list(spool.iterdir()) == []
+
+
+def test_no_folder_for_temporary_files_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = save(tmp_path / "v.jsonl", [vote(0)])
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    with pytest.raises(VoteError, match=r"gone: votes cannot be spooled there.*TMPDIR"):
+        open_votes(str(path))
 
 
 def test_a_full_disk_is_one_line_that_says_where(tmp_path: Path) -> None:
