@@ -13,13 +13,22 @@ import argparse
 import json
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
 from benchmarks.real_votes.neighbours import embed, tuned_neighbours, tuned_per_category
-from benchmarks.real_votes.parts import Part, of_votes, read_forecast, read_part, write_forecast
+from benchmarks.real_votes.parts import (
+    Part,
+    join_forecasts,
+    join_parts,
+    of_votes,
+    read_forecast,
+    read_part,
+    write_forecast,
+)
 from benchmarks.real_votes.recipes import RECIPES, Recipe, encoder_folder
 from benchmarks.real_votes.sets import SETS, VoteSet, make
 from benchmarks.real_votes.tables import measure, table
@@ -58,14 +67,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     for name, votes in sets.items():
         started = time.monotonic()
         folder = flags.output.resolve() / name
-        _prepare(votes, flags.data, folder, flags.prompts)
-        print(_compare(name, votes, used, folder, quiet=flags.quiet), flush=True)
+        folds = [folder / f"fold-{fold + 1}" for fold in range(votes.folds)]
+        for fold, part in enumerate(folds):
+            _prepare(votes, flags.data, part, flags.prompts, fold)
+        print(_compare(name, votes, used, folds, quiet=flags.quiet), flush=True)
         print(f"{name}: {(time.monotonic() - started) / 60:.1f} minutes\n", flush=True)
     if "arena" in sets:
         _show_tags(flags.data, flags.output.resolve())
 
 
-def _prepare(votes: VoteSet, data: Path, folder: Path, most: int) -> None:
+def _prepare(votes: VoteSet, data: Path, folder: Path, most: int, fold: int) -> None:
     """Write the set's parts, unless they are there."""
     record = folder / "set.json"
     asked = {"prompts": most, "votes_per_prompt": votes.votes_per_prompt, "held_out": votes.held_out}
@@ -73,14 +84,37 @@ def _prepare(votes: VoteSet, data: Path, folder: Path, most: int) -> None:
         if json.loads(record.read_text(encoding="utf-8")) != asked:
             raise InputError(f"{folder}: holds another run; remove it, or give another --output")
         return
-    make(votes, data, folder, most)
+    make(votes, data, folder, most, fold)
     with atomic_path(record) as temporary:
         temporary.write_text(json.dumps(asked), encoding="utf-8")
 
 
-def _compare(name: str, votes: VoteSet, recipes: list[Recipe], folder: Path, *, quiet: bool) -> str:
-    train = read_part(folder / "train.parquet")
-    parts = {part: read_part(folder / f"{part}.parquet", train.models) for part in _PARTS}
+def _compare(name: str, votes: VoteSet, recipes: list[Recipe], folds: list[Path], *, quiet: bool) -> str:
+    models = read_part(folds[0] / "train.parquet").models
+    found = [_forecasts(name, votes, recipes, fold, models, quiet=quiet) for fold in folds]
+    held = join_parts([fold.held for fold in found])
+    forecasts = {key: join_forecasts([fold.forecasts[key] for fold in found]) for key in found[0].forecasts}
+    about = {key: _about([fold.about[key] for fold in found]) for key in forecasts}
+    references = {key: words for key, words in REFERENCES.items() if key in forecasts}
+    lines = measure(forecasts, about, tuple(references), held, votes.likelihood, quiet=quiet)
+    print(f"{name}: held out in all {len(held.labels):,} votes on {len(set(held.clusters)):,} prompts")
+    return "\n" + table(lines, references) + "\n"
+
+
+@dataclass(frozen=True)
+class _Fold:
+    """Held-out votes, what each forecast says of them, and what each forecast is."""
+
+    held: Part
+    forecasts: dict[str, Forecast]
+    about: dict[str, tuple[str, str]]
+
+
+def _forecasts(
+    name: str, votes: VoteSet, recipes: list[Recipe], folder: Path, models: list[str], *, quiet: bool
+) -> _Fold:
+    train = read_part(folder / "train.parquet", models)
+    parts = {part: read_part(folder / f"{part}.parquet", models) for part in _PARTS}
     held, likelihood = parts["val"], votes.likelihood
     print(
         f"{name}: {votes.about}; likelihood {likelihood}; {len(train.labels):,} votes on "
@@ -89,19 +123,23 @@ def _compare(name: str, votes: VoteSet, recipes: list[Recipe], folder: Path, *, 
     )
     forecasts = {"marginal": marginal(train.labels, len(held.labels), train.models, likelihood)}
     forecasts["category"], how = tuned_per_category(parts["rest"], parts["tune"], train, held, likelihood)
-    about = {"marginal": "one leaderboard (marginal)", "category": f"one per category ({how})"}
+    about = {"marginal": ("one leaderboard (marginal)", ""), "category": ("one per category", how)}
     if encoder_folder() is not None:
         forecasts["nearest"], how = _nearest(parts, likelihood, folder, quiet=quiet)
-        about["nearest"] = f"nearest prompts ({how})"
+        about["nearest"] = ("nearest prompts", how)
     for recipe in recipes:
         said = forecast_of(recipe, name, likelihood, folder, train, held)
-        forecasts[recipe.name], about[recipe.name] = of_votes(said, held.place), recipe.about
+        forecasts[recipe.name], about[recipe.name] = of_votes(said, held.place), (recipe.about, "")
     if len(recipes) > 1:
         forecasts["committee"] = _mean([forecasts[recipe.name] for recipe in recipes])
-        about["committee"] = f"P2L: committee of these {len(recipes)}"
-    references = {key: words for key, words in REFERENCES.items() if key in forecasts}
-    lines = measure(forecasts, about, tuple(references), held, likelihood, quiet=quiet)
-    return "\n" + table(lines, references) + "\n"
+        about["committee"] = (f"P2L: committee of these {len(recipes)}", "")
+    return _Fold(held, forecasts, about)
+
+
+def _about(folds: list[tuple[str, str]]) -> str:
+    """A forecast in words, with the settings that it chose on each fold."""
+    chosen = "; ".join(dict.fromkeys(how for _, how in folds if how))
+    return f"{folds[0][0]} ({chosen})" if chosen else folds[0][0]
 
 
 def _mean(forecasts: Sequence[Forecast]) -> Forecast:

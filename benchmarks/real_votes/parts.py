@@ -20,7 +20,17 @@ from p2l.likelihood import get
 from p2l.metrics import ScoredVotes, vote_values
 from p2l.votes import open_votes
 
-__all__ = ["Part", "mean_loss", "of_votes", "read_forecast", "read_part", "vote_losses", "write_forecast"]
+__all__ = [
+    "Part",
+    "join_forecasts",
+    "join_parts",
+    "mean_loss",
+    "of_votes",
+    "read_forecast",
+    "read_part",
+    "vote_losses",
+    "write_forecast",
+]
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -53,6 +63,31 @@ def read_part(file: Path, models: Sequence[str] | None = None) -> Part:
             clusters=np.arange(len(questions)) if alone else np.asarray(place, dtype=np.int64),
             prompts=[list(turns[row]) for row in first],
         )
+
+
+def join_parts(parts: Sequence[Part]) -> Part:
+    """Parts without a prompt in common as one."""
+    first = parts[0]
+    before = np.cumsum([0, *(len(part.prompts) for part in parts)])
+    clusters = np.cumsum([0, *(int(part.clusters.max()) + 1 for part in parts)])
+    return Part(
+        models=first.models,
+        labels=np.concatenate([part.labels for part in parts]),
+        categories=np.concatenate([part.categories for part in parts]),
+        place=np.concatenate([part.place + offset for part, offset in zip(parts, before, strict=False)]),
+        clusters=np.concatenate([part.clusters + offset for part, offset in zip(parts, clusters, strict=False)]),
+        prompts=[prompt for part in parts for prompt in part.prompts],
+    )
+
+
+def join_forecasts(forecasts: Sequence[Forecast]) -> Forecast:
+    """What forecasts of several parts say of those parts as one."""
+    coefs = np.concatenate([one.coefs for one in forecasts])
+    eta, gamma = (
+        None if getattr(forecasts[0], name) is None else np.concatenate([getattr(one, name) for one in forecasts])
+        for name in ("eta", "gamma")
+    )
+    return Forecast(coefs, eta, gamma)
 
 
 def of_votes(forecast: Forecast, place: Ints) -> Forecast:

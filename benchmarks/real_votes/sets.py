@@ -40,10 +40,12 @@ class VoteSet:
     votes_per_prompt: int = 20
     held_out: float = 0.25
     """Share of the prompts that no model sees in training."""
+    folds: int = 1
+    """How many times over, with other prompts held out each time: where prompts are few, one part says little."""
 
 
-def make(votes_of: VoteSet, data: Path, folder: Path, most_prompts: int) -> None:
-    """Write train.parquet, val.parquet (held-out prompts) and tune.parquet (a part of the training prompts).
+def make(votes_of: VoteSet, data: Path, folder: Path, most_prompts: int, fold: int = 0) -> None:
+    """Write train.parquet, val.parquet (held-out prompts), tune.parquet (a part of the training prompts), rest.parquet.
 
     Raises:
         InputError: the set's file is not in `data`.
@@ -53,7 +55,7 @@ def make(votes_of: VoteSet, data: Path, folder: Path, most_prompts: int) -> None
         raise InputError(f"{file}: no such file; give the folder that holds it")
     votes = votes_of.make(pd.read_parquet(file), votes_of.votes_per_prompt, np.random.default_rng(SEED))
     votes = _in_prompt_order(votes, most_prompts)
-    train, val = split_by_prompt(votes, votes_of.held_out)
+    train, val = split_by_prompt(votes, votes_of.held_out, fold)
     rest, tune = split_by_prompt(train, TUNING_SHARE)
     for name, part in (("train", train), ("val", val), ("tune", tune), ("rest", rest)):
         with atomic_path(folder / f"{name}.parquet") as temporary:
@@ -103,12 +105,16 @@ def arena_votes(battles: pd.DataFrame, _per_prompt: int, _rng: np.random.Generat
     return battles.assign(prompt=text[code], category=category[code])[COLUMNS]
 
 
-def split_by_prompt(votes: pd.DataFrame, share: float) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The votes without, and with, a seeded `share` of the questions; equal texts with several votes stay together."""
+def split_by_prompt(votes: pd.DataFrame, share: float, fold: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The votes without, and with, a seeded `share` of the questions, no two folds sharing one.
+
+    Equal texts with several votes stay together.
+    """
     groups = prompt_groups(votes)
     number = int(groups.max()) + 1
     chosen = np.zeros(number, dtype=bool)
-    chosen[np.random.default_rng([SEED, number]).permutation(number)[: round(share * number)]] = True
+    size = round(share * number)
+    chosen[np.random.default_rng([SEED, number]).permutation(number)[fold * size : (fold + 1) * size]] = True
     held = chosen[groups]
     return votes[~held], votes[held]
 
@@ -157,7 +163,7 @@ def _combinations(unique: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArr
 
 SETS = {
     "mmlu_pro": VoteSet("mmlu_pro_scores", "grk", votes_from_scores, "graded answers, 29 LLMs", 40, 0.2),
-    "zeroeval": VoteSet("zeroeval_scores", "grk", votes_from_scores, "graded answers, 56 LLMs", 60),
-    "oasst": VoteSet("oasst_vicuna_gpt4_battles", "rk", oasst_votes, "GPT-4 verdicts, 8 LLMs", 60, 0.3),
+    "zeroeval": VoteSet("zeroeval_scores", "grk", votes_from_scores, "graded answers, 56 LLMs", 60, folds=2),
+    "oasst": VoteSet("oasst_vicuna_gpt4_battles", "rk", oasst_votes, "GPT-4 verdicts, 8 LLMs", 60, 0.3, 3),
     "arena": VoteSet("arena140k_votes", "grk", arena_votes, "human votes, prompts known by tags alone", 1),
 }

@@ -6,7 +6,16 @@ import pytest
 
 from benchmarks.real_votes.agreement import agreement, rank_correlation
 from benchmarks.real_votes.neighbours import best_setting, nearest_votes, neighbours, rows_of
-from benchmarks.real_votes.parts import Part, mean_loss, of_votes, read_forecast, read_part, write_forecast
+from benchmarks.real_votes.parts import (
+    Part,
+    join_forecasts,
+    join_parts,
+    mean_loss,
+    of_votes,
+    read_forecast,
+    read_part,
+    write_forecast,
+)
 from benchmarks.real_votes.recipes import RECIPES
 from benchmarks.real_votes.sets import SETS, arena_votes, make, oasst_votes, split_by_prompt, votes_from_scores
 from benchmarks.real_votes.tables import calibration, measure, table
@@ -63,6 +72,25 @@ def test_a_prompt_is_on_one_side_of_a_split() -> None:
     assert held["prompt"].nunique() == 10
     again = split_by_prompt(votes.sample(frac=1, random_state=0).sort_values("question_id", kind="stable"), 0.25)[1]
     assert set(again["prompt"]) == set(held["prompt"])
+
+
+def test_folds_hold_out_other_prompts_each_time() -> None:
+    votes = votes_from_scores(scores(), 5, np.random.default_rng(0))
+    held = [set(split_by_prompt(votes, 0.25, fold)[1]["question_id"]) for fold in range(4)]
+    assert set.union(*held) == set(votes["question_id"])
+    assert sum(map(len, held)) == votes["question_id"].nunique()
+
+
+def test_parts_joined_are_measured_as_their_votes_together() -> None:
+    parts = [part(30), part(12)]
+    forecasts = [
+        Forecast(np.random.default_rng(n).normal(size=(len(p.labels), 3)), None, None) for n, p in enumerate(parts)
+    ]
+    together, forecast = join_parts(parts), join_forecasts(forecasts)
+    assert len(set(together.clusters)) == len(together.prompts) == 42
+    assert [together.prompts[place] for place in together.place[-40:]] == [["11"]] * 40
+    losses = [mean_loss(one, p, "bt") * len(p.labels) for one, p in zip(forecasts, parts, strict=True)]
+    assert mean_loss(forecast, together, "bt") == pytest.approx(sum(losses) / len(together.labels))
 
 
 def test_votes_with_prompts_of_their_own_are_split_one_by_one() -> None:
