@@ -1,8 +1,9 @@
 """How many tokens a second does training take in, without padding and repeated work, beside what it replaces?
 
-    python -m benchmarks.train_throughput [--shape 135m] [--prompts 64] [--rounds 3]
+    python -m benchmarks.train_throughput [--shape 135m] [--prompts 24] [--rounds 3]
 
-Prompts have log-normal lengths (median 60 tokens, sigma 1.5, cut at 2,048). Every way of training runs the same step on
+Prompts have log-normal lengths (median 60 tokens, sigma 1.5, cut at 2,048): quantiles at even steps, so that few prompts
+are as mixed as many. Every way of training runs the same step on
 the same random model in the same dtype, in a process of its own, the ways taking turns:
 
 - padded: the plain loop of the Hugging Face Trainer, micro-batches of four prompts padded to the longest
@@ -29,6 +30,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.stats import norm
 
 from p2l.batching import collate
 from p2l.command import parser, positive, run
@@ -69,10 +71,10 @@ def build_parser() -> argparse.ArgumentParser:
     """The command line of the benchmark."""
     flags = parser("python -m benchmarks.train_throughput", "Time a training step, packed, one by one and padded.")
     flags.add_argument("--shape", choices=SHAPES, default="135m", help="size of the random Llama model")
-    flags.add_argument("--prompts", type=positive, default=32, help="prompts of a step, one vote each")
+    flags.add_argument("--prompts", type=positive, default=24, help="prompts of a step, one vote each")
     flags.add_argument("--rounds", type=positive, default=3, help="processes of each way")
     flags.add_argument("--steps", type=positive, default=1, help="steps timed in a process, after a small one")
-    flags.add_argument("--micro-batch-tokens", type=positive, default=4 * MAX_LENGTH, help="of the packed way")
+    flags.add_argument("--micro-batch-tokens", type=positive, default=MAX_LENGTH, help="of the packed way")
     flags.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     flags.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     flags.add_argument("--peak-tflops", type=float, help="of the card in this dtype; the share reached is printed")
@@ -108,7 +110,8 @@ def write_prompts(folder: Path, count: int) -> NDArray[np.int64]:
     rng = np.random.default_rng(SEED)
     sounds = ["ba", "de", "ki", "lo", "mu", "na", "pe", "ri", "so", "tu"]
     lexicon = np.array([" " + "".join(rng.choice(sounds, size=rng.integers(1, 4))) for _ in range(1500)])
-    words = np.clip(rng.lognormal(np.log(54), 1.5, count), 1, MAX_LENGTH).astype(int)
+    quantiles = norm.ppf((rng.permutation(count) + 0.5) / count)
+    words = np.clip(60 * np.exp(1.5 * quantiles) - 1, 1, MAX_LENGTH).astype(int)
     prompts = ["".join(rng.choice(lexicon, size=number)).strip() for number in words]
     with (folder / "votes.jsonl").open("w", encoding="utf-8") as file:
         for number, prompt in enumerate(prompts):
@@ -289,7 +292,9 @@ def _tokenizer(folder: Path) -> PromptTokenizer:
 def _in_a_process(way: str, folder: Path, given: list[str]) -> Measured:
     command = [sys.executable, "-m", "benchmarks.train_throughput", *given, "--way", way, "--folder", str(folder)]
     said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    return Measured(**json.loads(said.splitlines()[-1]))
+    measured = Measured(**json.loads(said.splitlines()[-1]))
+    print(f"  {way}: {measured.tokens_per_second:,.0f} tokens/s", file=sys.stderr, flush=True)
+    return measured
 
 
 def _line(way: str, rounds: list[dict[str, Measured]], flags: argparse.Namespace) -> str:

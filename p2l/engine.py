@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from p2l.allocator import keep_freed_memory
 from p2l.batching import Batch, to_device
 from p2l.command import nearest
 from p2l.compilers import prepare_kernels
@@ -74,6 +75,7 @@ def start_processes(device: torch.device) -> None:
     # DeepSpeed calls collectives by names that newer torch is about to retire; a user can do nothing about it.
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
     if device.type == "cpu":
+        keep_freed_memory()
         # Without this DeepSpeed compiles a shared-memory kernel at the first start, and needs a compiler for it.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     deepspeed.init_distributed(dist_backend="gloo" if device.type == "cpu" else "nccl", verbose=False)
