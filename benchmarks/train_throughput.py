@@ -2,9 +2,9 @@
 
     python -m benchmarks.train_throughput [--shape 135m] [--prompts 24] [--rounds 3]
 
-Prompts have log-normal lengths (median 60 tokens, sigma 1.5, cut at 2,048): quantiles at even steps, so that few prompts
-are as mixed as many. Every way of training runs the same step on
-the same random model in the same dtype, in a process of its own, the ways taking turns:
+Prompts have log-normal lengths (median 60 tokens, sigma 1.5, cut at 2,048): quantiles at even steps, so that few
+prompts are as mixed as many. Every way of training runs the same step on the same random model in the same dtype, in a
+process of its own, the ways taking turns:
 
 - padded: the plain loop of the Hugging Face Trainer, micro-batches of four prompts padded to the longest
 - one by one: the trainer of this project, each prompt a micro-batch
