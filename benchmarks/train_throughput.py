@@ -32,6 +32,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.stats import norm
 
+from p2l.attention import P2L_ATTENTION, register_attention
 from p2l.batching import collate
 from p2l.command import parser, positive, run
 from p2l.engine import Engine, choose_device, start_processes
@@ -172,7 +173,7 @@ def _ours(
 ) -> Iterator[tuple[float, float]]:
     """Seconds and loss of each step of this project's trainer."""
     start_processes(device)
-    model = _model(flags, "p2l")
+    model = _model(flags, P2L_ATTENTION)
     if device.type == "cuda":
         model.gradient_checkpointing_enable()
     half = flags.dtype == "bfloat16"
@@ -273,6 +274,7 @@ def _model(flags: argparse.Namespace, attention: str) -> P2LModel:
 
     config = LlamaConfig(**{"vocab_size": 4096, **SHAPES[flags.shape]}, max_position_embeddings=MAX_LENGTH)
     config.use_cache = False
+    register_attention()
     torch.manual_seed(SEED)
     dtype = to_dtype(flags.dtype)
     backbone = AutoModel.from_config(config, attn_implementation=attention).to(dtype)  # type: ignore[no-untyped-call]

@@ -55,8 +55,9 @@ class Packed:
         return self.borders[1:].long() - 1
 
 
+@functools.cache
 def register_attention() -> None:
-    """Make the function known to transformers under the name `P2L_ATTENTION`."""
+    """Make the function known to transformers under the name `P2L_ATTENTION`, once: loading transformers takes time."""
     from transformers import AttentionInterface, AttentionMaskInterface
 
     AttentionInterface.register(P2L_ATTENTION, _attention)

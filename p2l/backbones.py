@@ -99,6 +99,7 @@ def transformer(name: str, *, learned_positions: bool = False, packs: bool = Tru
         options = {"attn_implementation": P2L_ATTENTION, **options}
 
     def pretrained(folder: Path, dtype: torch.dtype) -> nn.Module:
+        register_attention()
         weight_shapes(folder)  # says clearly what is wrong with the files
         config = _config(folder, name)
         try:
@@ -115,6 +116,7 @@ def transformer(name: str, *, learned_positions: bool = False, packs: bool = Tru
     def empty(folder: Path, dtype: torch.dtype) -> nn.Module:
         from transformers import AutoModel
 
+        register_attention()
         config = _config(folder, name)
         with no_init():
             model: nn.Module = AutoModel.from_config(  # type: ignore[no-untyped-call]
@@ -236,7 +238,6 @@ def _quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-register_attention()
 for _name in ("qwen2", "qwen3", "llama", "modernbert"):
     register(transformer(_name))
 register(transformer("bert", learned_positions=True, add_pooling_layer=False))
