@@ -235,17 +235,13 @@ def _optimizer(config: TrainConfig, raw: dict[str, Any], path: Path, *, torch_ad
         if "optimizer" in raw:
             raise ConfigError(f"{path}: 'optimizer' stands here and in the training configuration; remove one")
     else:
-        wanted = {
-            "lr": config.learning_rate,
-            "betas": list(config.adam_betas),
-            "eps": config.adam_epsilon,
-            "weight_decay": config.weight_decay,
-        }
-        given = raw.get("optimizer", {})
-        params = given.get("params", {})
+        given = {"type": "AdamW", "params": {}, **raw.get("optimizer", {})}
+        wanted: dict[str, Any] = {"lr": config.learning_rate, "weight_decay": config.weight_decay}
+        if "adam" in given["type"].lower():
+            wanted |= {"betas": list(config.adam_betas), "eps": config.adam_epsilon}
         for key, value in wanted.items():
-            _agree(params, key, value, path, name=f"optimizer.params.{key}")
-        block = {"type": given.get("type", "AdamW"), "params": {**params, **wanted}}
+            _agree(given["params"], key, value, path, name=f"optimizer.params.{key}")
+        block = {"type": given["type"], "params": {**given["params"], **wanted}}
     _refuse_auto(block, path, "optimizer")
     if torch_adam and block["type"].lower() in {"adam", "adamw"}:
         block["params"].setdefault("torch_adam", True)

@@ -190,3 +190,9 @@ def test_the_file_is_found_beside_the_configuration(tmp_path: Path) -> None:
     assert find_deepspeed_file(config(), tmp_path / "train.yaml") == tmp_path / "ds.json"
     with pytest.raises(ConfigError, match="deepspeed_config_path"):
         find_deepspeed_file(config(deepspeed_config_path="none.json"), tmp_path / "train.yaml")
+
+
+@pytest.mark.parametrize("kind", ["SGD", "Adagrad", "Lion"])
+def test_another_optimizer_gets_no_parameters_of_adam(kind: str, tmp_path: Path) -> None:
+    resolved, _ = resolve(tmp_path, {"optimizer": {"type": kind, "params": {"lr": "auto"}}}, weight_decay=0.1)
+    assert resolved["optimizer"] == {"type": kind, "params": {"lr": 1e-3, "weight_decay": 0.1}}
