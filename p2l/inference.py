@@ -6,15 +6,17 @@
 
 Prompts are formatted by the same function as in training and cut at the length of training.
 
-Shapes: n prompts, M models.
+Shapes: n prompts, M models, D hidden.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +31,7 @@ from p2l.errors import CheckpointError, InputError
 from p2l.leaderboard.field import win_rates
 from p2l.members import member_folders
 from p2l.model import P2LModel, P2LOutput
+from p2l.revision import revision_of
 from p2l.tokenizer import PromptTokenizer
 
 if TYPE_CHECKING:
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
 
     from p2l.likelihood import Likelihood
 
-__all__ = ["P2L", "Member", "Prediction", "Prompt", "choose_device"]
+__all__ = ["P2L", "Encoded", "Member", "Prediction", "Prompt", "choose_device", "place"]
 
 Prompt: TypeAlias = "str | Sequence[str]"
 """One prompt: its text, or the user's turns in order."""
@@ -58,6 +61,33 @@ class Prediction:
     """(n,) or None"""
     truncated: npt.NDArray[np.bool_]
     """(n,) whether a prompt was too long and lost its oldest tokens"""
+    hidden: Floats | None = None
+    """(n, D) what the head read, if it was asked for"""
+
+
+class Encoded(NamedTuple):
+    """One prompt as each member reads it."""
+
+    encodings: tuple[Encoding, ...]
+
+    @property
+    def truncated(self) -> bool:
+        """Whether a member does not see all of it."""
+        return any(encoding.truncated for encoding in self.encodings)
+
+    @property
+    def size(self) -> int:
+        """Tokens (or features) that all members read together."""
+        return sum(len(encoding.ids) for encoding in self.encodings)
+
+    @property
+    def key(self) -> bytes:
+        """A fingerprint of what the model reads: prompts with one key have one answer."""
+        found = hashlib.blake2b(digest_size=20)
+        for encoding in self.encodings:
+            found.update(len(encoding.ids).to_bytes(8, "little") + encoding.ids.tobytes())
+            found.update(b"" if encoding.values is None else encoding.values.tobytes())
+        return found.digest() + bytes([self.truncated])
 
 
 @dataclass(frozen=True)
@@ -71,10 +101,11 @@ class Member:
 class P2L:
     """A trained prompt-to-leaderboard model, ready to be asked; or a committee, whose members' answers are averaged."""
 
-    def __init__(self, members: Sequence[Member], device: torch.device) -> None:
-        """Bring the members to a device; `from_pretrained` finds them."""
-        self.members = [Member(member.model.to(device).eval(), member.tokenizer) for member in members]
+    def __init__(self, members: Sequence[Member], device: torch.device, folder: Path | None = None) -> None:
+        """Bring the members to a device; `from_pretrained` finds them in a `folder`."""
+        self.members = [Member(place(member.model, device).eval(), member.tokenizer) for member in members]
         self.device = device
+        self._folder = folder
 
     @classmethod
     def from_pretrained(
@@ -103,9 +134,10 @@ class P2L:
             InputError: a device that is absent, a folder that is incomplete or contradicts what was given.
         """
         target = choose_device(device)
+        root = local_folder(path)
         half = target.type == "cuda" and torch.cuda.is_bf16_supported()
         members = []
-        for folder in member_folders(local_folder(path)):
+        for folder in member_folders(root):
             model = P2LModel.from_pretrained(
                 folder,
                 model_type=model_type,
@@ -118,7 +150,7 @@ class P2L:
             )
             _fit_together(folder, model, tokenizer)
             members.append(Member(model, tokenizer))
-        return cls(members, target)
+        return cls(members, target, root)
 
     @property
     def model_list(self) -> list[str]:
@@ -130,8 +162,18 @@ class P2L:
         """The outcome model that gives the coefficients their meaning."""
         return self.members[0].model.likelihood
 
+    @cached_property
+    def revision(self) -> str:
+        """12 hexadecimal digits that name the content of the model's folder (`p2l.revision`); "" without a folder."""
+        return "" if self._folder is None else revision_of(self._folder)
+
     def predict(
-        self, prompts: str | Sequence[Prompt], *, batch_size: int = 64, max_batch_tokens: int = 32_768
+        self,
+        prompts: str | Sequence[Prompt],
+        *,
+        batch_size: int = 64,
+        max_batch_tokens: int = 32_768,
+        hidden: bool = False,
     ) -> Prediction:
         """Coefficients of every prompt.
 
@@ -139,6 +181,7 @@ class P2L:
             prompts: a list of prompts, each a text or the list of its user turns; one text alone is one prompt.
             batch_size: most prompts per forward pass.
             max_batch_tokens: most tokens per forward pass (a longer prompt goes alone).
+            hidden: also give what the head reads; a committee has several heads and cannot.
 
         Raises:
             InputError: a prompt that is no text and no list of texts, or has no turns; a batch of less than one.
@@ -148,22 +191,44 @@ class P2L:
                 f"batch_size and max_batch_tokens must be at least 1, not {min(batch_size, max_batch_tokens)}"
             )
         listed = _listed(prompts)
-        columns = _Columns(len(listed), len(self.model_list), len(self.members))
+        columns = self._columns(len(listed), hidden)
         for start in range(0, len(listed), _PROMPTS_AT_ONCE):
-            stop = min(start + _PROMPTS_AT_ONCE, len(listed))
-            turns = [check_turns(listed[number], number) for number in range(start, stop)]
-            for member in self.members:
-                encodings = member.tokenizer.encode(turns)
-                columns.truncated[start:stop] |= [encoding.truncated for encoding in encodings]
-                for rows, output in self._outputs(member, encodings, batch_size, max_batch_tokens):
-                    columns.add([start + row for row in rows], output)
-        head = self.members[0].model.head
-        return Prediction(
-            columns.coefs,
-            columns.eta if head.has_eta else None,
-            columns.gamma if head.has_gamma else None,
-            columns.truncated,
-        )
+            turns = [
+                check_turns(prompt, number)
+                for number, prompt in enumerate(listed[start : start + _PROMPTS_AT_ONCE], start)
+            ]
+            self._fill(columns, start, self.encode(turns), batch_size, max_batch_tokens)
+        return columns.prediction()
+
+    def encode(self, prompts: Sequence[Sequence[str]]) -> list[Encoded]:
+        """Prompts, each the list of its user turns, as the members read them.
+
+        Raises:
+            InputError: a prompt without turns, or a turn that is no text.
+        """
+        by_member = [member.tokenizer.encode(prompts) for member in self.members]
+        return [Encoded(encodings) for encodings in zip(*by_member, strict=True)]
+
+    def answer(self, encoded: Sequence[Encoded], *, max_batch_tokens: int = 32_768) -> Prediction:
+        """The coefficients of encoded prompts, with at most `max_batch_tokens` tokens per forward pass."""
+        columns = self._columns(len(encoded), False)
+        self._fill(columns, 0, encoded, max(1, len(encoded)), max_batch_tokens)
+        return columns.prediction()
+
+    def _columns(self, num_prompts: int, hidden: bool) -> _Columns:
+        if hidden and len(self.members) > 1:
+            raise InputError("a committee has no hidden state of its own; ask its members, or leave the states out")
+        return _Columns(num_prompts, len(self.members), self.members[0].model, hidden)
+
+    def _fill(
+        self, columns: _Columns, start: int, encoded: Sequence[Encoded], batch_size: int, max_batch_tokens: int
+    ) -> None:
+        """Answer prompts into the rows from `start` on."""
+        columns.truncated[start : start + len(encoded)] = [prompt.truncated for prompt in encoded]
+        for number, member in enumerate(self.members):
+            encodings = [prompt.encodings[number] for prompt in encoded]
+            for rows, output in self._outputs(member, encodings, batch_size, max_batch_tokens):
+                columns.add([start + row for row in rows], output)
 
     def _outputs(
         self, member: Member, encodings: list[Encoding], batch_size: int, max_batch_tokens: int
@@ -236,20 +301,43 @@ def choose_device(device: str | torch.device | None) -> torch.device:
     return chosen
 
 
+def place(model: P2LModel, device: torch.device) -> P2LModel:
+    """Bring a model to a device.
+
+    Raises:
+        InputError: it does not fit there.
+    """
+    try:
+        return model.to(device)
+    except torch.OutOfMemoryError as error:
+        raise InputError(f"the model does not fit into the memory of {device}; choose another device") from error
+
+
 class _Columns:
     """The arrays of a prediction, filled batch by batch in any order: the mean over the members of a committee."""
 
-    def __init__(self, num_prompts: int, num_models: int, num_members: int) -> None:
-        self.coefs = np.zeros((num_prompts, num_models), dtype=np.float32)
-        self.eta = np.zeros(num_prompts, dtype=np.float32)
-        self.gamma = np.zeros(num_prompts, dtype=np.float32)
+    def __init__(self, num_prompts: int, num_members: int, model: P2LModel, hidden: bool) -> None:
+        head = model.head
+        self.coefs = np.zeros((num_prompts, len(model.model_list)), dtype=np.float32)
+        self.eta = np.zeros(num_prompts, dtype=np.float32) if head.has_eta else None
+        self.gamma = np.zeros(num_prompts, dtype=np.float32) if head.has_gamma else None
+        self.hidden = np.zeros((num_prompts, model.hidden_size), dtype=np.float32) if hidden else None
         self.truncated = np.zeros(num_prompts, dtype=np.bool_)
         self._share = np.float32(1 / num_members)
 
     def add(self, rows: list[int], output: P2LOutput) -> None:
-        for target, values in ((self.coefs, output.coefs), (self.eta, output.eta), (self.gamma, output.gamma)):
-            if isinstance(values, Tensor):
+        said = (
+            (self.coefs, output.coefs),
+            (self.eta, output.eta),
+            (self.gamma, output.gamma),
+            (self.hidden, output.last_hidden_state),
+        )
+        for target, values in said:
+            if target is not None and isinstance(values, Tensor):
                 target[rows] += values.float().cpu().numpy() * self._share
+
+    def prediction(self) -> Prediction:
+        return Prediction(self.coefs, self.eta, self.gamma, self.truncated, self.hidden)
 
 
 def _fit_together(folder: Path, model: P2LModel, tokenizer: PromptTokenizer) -> None:

@@ -195,6 +195,11 @@ class P2LModel(nn.Module):
         return int(self.model.config.vocab_size)  # type: ignore[union-attr, arg-type]
 
     @property
+    def hidden_size(self) -> int:
+        """D, the width of the state that the head reads."""
+        return int(self.model.config.hidden_size)  # type: ignore[union-attr, arg-type]
+
+    @property
     def max_positions(self) -> int:
         """The positions that the backbone was made for; only learned positions make it a hard limit."""
         return int(self.model.config.max_position_embeddings)  # type: ignore[union-attr, arg-type]
