@@ -6,20 +6,32 @@ P2LError
 │   ├── ConfigError         a configuration file or flag: names the key
 │   └── CheckpointError     a model folder that is incomplete or contradicts a flag
 ├── ConvergenceError        a fit that did not reach its optimum
-└── TrainingError           a training run that went astray
-    └── PeerError           another process of the run ended, and said why
+├── TrainingError           a training run that went astray
+│   └── PeerError           another process of the run ended, and said why
+└── P2LClientError          an endpoint that was asked and gave no answer; names its URL
+    ├── KeyRefusedError     it refused the API key; an InputError too
+    ├── BadRequestError     it cannot use the prompt; an InputError too
+    ├── UnavailableError    it cannot be reached, is overloaded or failed
+    ├── AnswerTimeoutError  it took too long
+    └── MalformedAnswerError  what it answered is no answer of a P2L endpoint
 
 Messages are one line that says what is wrong, where, and what to do about it.
 """
 
 __all__ = [
+    "AnswerTimeoutError",
+    "BadRequestError",
     "CheckpointError",
     "ConfigError",
     "ConvergenceError",
     "InputError",
+    "KeyRefusedError",
+    "MalformedAnswerError",
+    "P2LClientError",
     "P2LError",
     "PeerError",
     "TrainingError",
+    "UnavailableError",
     "VoteError",
 ]
 
@@ -54,3 +66,27 @@ class TrainingError(P2LError):
 
 class PeerError(TrainingError):
     """This process cannot go on because another one of the run ended."""
+
+
+class P2LClientError(P2LError):
+    """An endpoint was asked and gave no answer; the message names its URL, never the key or the prompt."""
+
+
+class KeyRefusedError(P2LClientError, InputError):
+    """The endpoint refused the API key, or there was none."""
+
+
+class BadRequestError(P2LClientError, InputError):
+    """The endpoint cannot use the prompt; the message ends with its own sentence."""
+
+
+class UnavailableError(P2LClientError):
+    """The endpoint cannot be reached, is overloaded, is not ready, or failed."""
+
+
+class AnswerTimeoutError(P2LClientError):
+    """The answer did not come within the time limit of the client, or the deadline of the endpoint passed."""
+
+
+class MalformedAnswerError(P2LClientError):
+    """Something answered, but not as a P2L endpoint does: the URL may be that of another service."""
