@@ -18,6 +18,7 @@ COMMANDS = {
     "leaderboard": ("p2l.leaderboard.command", "fit a leaderboard to votes, or read one from a model"),
     "init": ("p2l.init", "make a small backbone from scratch, to train on without any download"),
     "train": ("p2l.train", "train a prompt-to-leaderboard model on votes"),
+    "eval": ("p2l.eval", "run a model over a whole data set of prompts"),
     "committee": ("p2l.committee", "join trained models into one that answers with their mean"),
 }
 """Name: (module with a `main(argv)`, what it does)."""

@@ -78,7 +78,8 @@ def _datasets() -> Any:
 
 
 def _source(name: str, data: Any) -> Source:
-    return Source(name, list(data.column_names), partial(_stream, data), rows=len(data))
+    version = getattr(data, "_fingerprint", None)
+    return Source(name, list(data.column_names), partial(_stream, data), rows=len(data), version=version)
 
 
 def _stream(data: Any, columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:

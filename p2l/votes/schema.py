@@ -26,7 +26,16 @@ from p2l.errors import VoteError
 from p2l.votes.codes import IntArray
 from p2l.votes.stream import RawBatch, Source
 
-__all__ = ["NUMBER_COLUMNS", "TEXT_COLUMNS", "Labels", "is_one_text", "normalise", "numbers", "parse_labels"]
+__all__ = [
+    "NUMBER_COLUMNS",
+    "TEXT_COLUMNS",
+    "Labels",
+    "check_utf8",
+    "is_one_text",
+    "normalise",
+    "numbers",
+    "parse_labels",
+]
 
 TEXT_COLUMNS = ("model_a", "model_b", "winner")
 NUMBER_COLUMNS = ("weight", "tstamp", "propensity")
@@ -43,7 +52,7 @@ def normalise(source: Source, raw: RawBatch) -> Any:
     for name, column in zip(raw.batch.schema.names, raw.batch.columns, strict=True):
         if pa.types.is_dictionary(column.type):
             column = column.dictionary_decode()
-        _check_utf8(source, raw.first_row, name, column)
+        check_utf8(source, raw.first_row, name, column)
         if name == "prompt":
             column = _turns(source, column)
         elif name in TEXT_COLUMNS:
@@ -52,7 +61,12 @@ def normalise(source: Source, raw: RawBatch) -> Any:
     return pa.RecordBatch.from_arrays(arrays, names=raw.batch.schema.names)
 
 
-def _check_utf8(source: Source, first_row: int, name: str, column: Any) -> None:
+def check_utf8(source: Source, first_row: int, name: str, column: Any) -> None:
+    """Refuse text that is no UTF-8.
+
+    Raises:
+        VoteError: naming the row.
+    """
     try:
         column.validate(full=True)
     except pa.ArrowInvalid as error:

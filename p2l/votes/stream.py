@@ -43,6 +43,8 @@ class Source:
     """How many rows there are, where that is known beforehand."""
     text_lists: bool = False
     """Whether text may stand for a list, as in CSV."""
+    version: str | None = None
+    """What is another when the rows are, where the source keeps such a mark itself (files do not)."""
 
     def place(self, row: int) -> str:
         """The words that name one row: `votes.jsonl: line 7`."""

@@ -21,7 +21,7 @@ from p2l.command import atomic_path
 from p2l.votes.sources import file_kind
 from p2l.votes.spool import as_type
 
-__all__ = ["open_writer", "write_votes"]
+__all__ = ["as_text", "no_nan", "open_writer", "write_votes"]
 
 Write = Callable[[Any], None]
 
@@ -94,18 +94,18 @@ def _jsonl(_: Any, path: Path, *, compress: bool = False) -> Iterator[Write]:
 def _lines(batch: Any) -> Iterator[bytes]:
     for row in batch.to_pylist():
         try:
-            text = json.dumps(row, ensure_ascii=False, allow_nan=False, default=_as_text)
+            text = json.dumps(row, ensure_ascii=False, allow_nan=False, default=as_text)
         except ValueError:
-            text = json.dumps(_no_nan(row), ensure_ascii=False, default=_as_text)
+            text = json.dumps(no_nan(row), ensure_ascii=False, default=as_text)
         yield text.encode() + b"\n"
 
 
-def _no_nan(value: Any) -> Any:
+def no_nan(value: Any) -> Any:
     """JSON has no NaN and no infinity: null in their place, at any depth."""
     if isinstance(value, dict):
-        return {key: _no_nan(part) for key, part in value.items()}
+        return {key: no_nan(part) for key, part in value.items()}
     if isinstance(value, list):
-        return [_no_nan(part) for part in value]
+        return [no_nan(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -129,15 +129,15 @@ def _flat(batch: Any, schema: Any) -> Any:
 
 def _text(column: Any) -> Any:
     if pa.types.is_nested(column.type):
-        dump = json.JSONEncoder(ensure_ascii=False, default=_as_text).encode
+        dump = json.JSONEncoder(ensure_ascii=False, default=as_text).encode
         return pa.array([None if value is None else dump(value) for value in column.to_pylist()], pa.string())
     try:
         return column.cast(pa.string())
     except pa.ArrowException:  # bytes, lengths of time
-        return pa.array([None if value is None else _as_text(value) for value in column.to_pylist()], pa.string())
+        return pa.array([None if value is None else as_text(value) for value in column.to_pylist()], pa.string())
 
 
-def _as_text(value: Any) -> str:
+def as_text(value: Any) -> str:
     """What neither JSON nor CSV has: bytes as base64, times and the like as Python writes them."""
     return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 

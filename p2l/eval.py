@@ -1,0 +1,120 @@
+"""Command: run a model over a whole data set of prompts.
+
+p2l eval --model outputs/my-run --dataset prompts.jsonl
+deepspeed --num_gpus=8 p2l.eval --model outputs/my-run --dataset prompts.parquet --format parquet
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from p2l.command import parser, positive, run
+
+__all__ = ["build_parser", "main"]
+
+
+def build_parser(prog: str = "p2l eval") -> argparse.ArgumentParser:
+    """The flags of batch inference."""
+    flags = parser(
+        prog,
+        "Run a model, or every checkpoint of a training run, over a data set of prompts. "
+        "Started again the same way, a run that was stopped goes on where it was.",
+    )
+    model = flags.add_mutually_exclusive_group(required=True)
+    model.add_argument(
+        "--model-path", "-m", "--model", dest="model", metavar="MODEL", help="a model folder, a committee, or a hub id"
+    )
+    model.add_argument(
+        "--training-output-dir", "-t", metavar="DIR", help="instead: evaluate every checkpoint in this folder"
+    )
+    _add_data_flags(flags.add_argument_group("data in and out"))
+    _add_model_flags(flags.add_argument_group("model"))
+    flags.add_argument("--quiet", action="store_true", help="no progress bar and no notes")
+    flags.add_argument("--local_rank", "--local-rank", type=int, default=0, help="set by the launcher")
+    return flags
+
+
+def _add_data_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--dataset",
+        "-d",
+        required=True,
+        metavar="DATA",
+        help="with a column `prompt` (a text, or the list of the user's turns): a hub id, a save_to_disk folder, or a "
+        ".parquet, .jsonl, .jsonl.gz or .csv file",
+    )
+    group.add_argument(
+        "--dataset-split", "-ds", default="train", metavar="NAME", help="split of a data set with several"
+    )
+    group.add_argument("--limit", type=positive, metavar="N", help="only the first N rows")
+    group.add_argument(
+        "--output-dir",
+        "-od",
+        default="outputs",
+        metavar="DIR",
+        help="the file is named after the model's last path part",
+    )
+    group.add_argument("--format", choices=("json", "parquet", "both"), default="json", help="of the output")
+    group.add_argument(
+        "--output-hf-path",
+        "-oh",
+        metavar="ID",
+        help="push the output to this data set on the hub too; it is made private",
+    )
+    group.add_argument(
+        "--drop-hidden",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="leave last_hidden_state out of the output; it takes some 8 kB a row",
+    )
+    group.add_argument("--restart", action="store_true", help="start from nothing, whatever was saved before")
+
+
+def _add_model_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--model-type", "-mt", metavar="TYPE", help="qwen2, llama, ... (default: as the checkpoint says)"
+    )
+    group.add_argument("--head-type", "-ht", metavar="TYPE", help="bt, rk or ba (default: as the checkpoint says)")
+    group.add_argument("--loss-type", "-lt", metavar="TYPE", help="the likelihood (default: as the checkpoint says)")
+    group.add_argument(
+        "--batch-size", "-bs", type=positive, metavar="N", help="most prompts per forward pass (default: the engine's)"
+    )
+    group.add_argument(
+        "--max-length", type=positive, metavar="N", help="tokens per prompt (default: the length of training)"
+    )
+    group.add_argument("--device", help="cpu, cuda or cuda:N (default: a GPU if there is one)")
+    group.add_argument("--dtype", help="float32 or bfloat16 (default: bfloat16 on a GPU that knows it, else float32)")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse the flags and run."""
+    flags = build_parser().parse_args(argv)
+    from p2l.eval_run import EvalOptions, evaluate
+
+    evaluate(
+        EvalOptions(
+            dataset=flags.dataset,
+            model=flags.model,
+            training_output_dir=flags.training_output_dir,
+            split=flags.dataset_split,
+            output_dir=flags.output_dir,
+            output_hf_path=flags.output_hf_path,
+            formats=("json", "parquet") if flags.format == "both" else (flags.format,),
+            model_type=flags.model_type,
+            head_type=flags.head_type,
+            loss_type=flags.loss_type,
+            batch_size=flags.batch_size,
+            max_length=flags.max_length,
+            device=flags.device,
+            dtype=flags.dtype,
+            limit=flags.limit,
+            hidden=not flags.drop_hidden,
+            restart=flags.restart,
+            quiet=flags.quiet,
+        )
+    )
+
+
+if __name__ == "__main__":
+    run(main)

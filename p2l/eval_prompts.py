@@ -1,0 +1,193 @@
+"""The prompts of a data set, in chunks of fixed size, and its rows as they are.
+
+A data set needs the one column `prompt`: a text, or the list of the user's turns. Every other column is carried
+through as it is. Chunk c holds the rows from c * ROWS on, however the source cuts its batches, so that several
+processes, and a later run, mean the same by it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from p2l.command import progress
+from p2l.errors import InputError
+from p2l.votes.problems import find_problems, first_problem
+from p2l.votes.schema import check_utf8, is_one_text, normalise
+from p2l.votes.sources import open_source
+from p2l.votes.spool import common_schema
+from p2l.votes.stream import RawBatch, Source, missing_column
+
+__all__ = ["RESULTS", "ROWS", "PromptSet", "Survey", "as_turns", "open_prompts"]
+
+ROWS = 512
+"""Prompts in a chunk: encoded and sorted by length together, and never saved in part."""
+RESULTS = ("coefs", "eta", "gamma", "truncated", "last_hidden_state")
+"""Columns that the model adds."""
+_BATCH = 4096  # rows of the source that are in memory at once
+_BLOCK = 1 << 20  # bytes
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What one pass over a data set found."""
+
+    rows: int
+    schema: Any
+    """pyarrow.Schema of all columns, the prompt as `PromptSet.tables` gives it"""
+    fingerprint: str
+    """of the whole data set, whatever the limit"""
+
+
+@dataclass(frozen=True)
+class PromptSet:
+    """A data set of prompts, read any number of times; memory holds a batch."""
+
+    source: Source
+    path: str
+    limit: int | None = None
+
+    def survey(self, *, quiet: bool = True) -> Survey:
+        """Read everything once: count the rows, check each prompt, find the type of each column.
+
+        Raises:
+            InputError: a row without a prompt, a column that the model would write, or no rows.
+        """
+        rows = 0
+        schemas: dict[Any, None] = {}
+        with progress(description=f"read {self.source.name}", total=self.source.rows, unit="rows", quiet=quiet) as bar:
+            for batch, first_row in self._batches(None):
+                _check_prompts(self.source, batch, first_row)
+                schemas[batch.schema] = None
+                rows += len(batch)
+                bar.update(len(batch))
+        if not rows:
+            raise InputError(f"{self.source.name}: holds no prompts")
+        schema = common_schema(list(schemas))
+        for name in RESULTS:
+            if name in schema.names:
+                raise InputError(
+                    f"{self.source.name}: has a column {name!r}, which the model writes; rename or drop it"
+                )
+        return Survey(rows, _with_prompt_type(schema, list(schemas)), _fingerprint(self.path, self.source))
+
+    def chunks(self) -> Iterator[Any]:
+        """The prompts, chunk by chunk, as Arrow lists of user turns; all hold `ROWS` but the last."""
+        parts: list[Any] = []
+        held = 0
+        for batch, _ in self._batches(["prompt"]):
+            turns = as_turns(batch.column("prompt"))
+            while len(turns):
+                taken = turns.slice(0, ROWS - held)
+                turns = turns.slice(len(taken))
+                parts.append(taken)
+                held += len(taken)
+                if held == ROWS:
+                    yield pa.concat_arrays(parts)
+                    parts, held = [], 0
+        if parts:
+            yield pa.concat_arrays(parts)
+
+    def tables(self) -> Iterator[tuple[int, Any]]:
+        """(chunk, rows of it with all columns) in order; a chunk may come in several pieces."""
+        row = 0
+        for batch, _ in self._batches(None):
+            while len(batch):
+                piece = batch.slice(0, ROWS - row % ROWS)
+                batch = batch.slice(len(piece))
+                yield row // ROWS, piece
+                row += len(piece)
+
+    def _batches(self, columns: list[str] | None) -> Iterator[tuple[Any, int]]:
+        """Batches and the number of their first row as the user sees it, up to the limit."""
+        left = self.limit
+        for raw in self.source.stream(columns, _BATCH):
+            batch = raw.batch if left is None else raw.batch.slice(0, left)
+            if len(batch):
+                yield _readable(self.source, RawBatch(batch, raw.first_row)), raw.first_row
+            if left is not None:
+                left -= len(batch)
+                if not left:
+                    return
+
+
+def open_prompts(path: str, *, split: str = "train", limit: int | None = None) -> PromptSet:
+    """Open a data set: a hub id, a `save_to_disk` folder, or a .parquet, .jsonl, .jsonl.gz or .csv file.
+
+    Raises:
+        InputError: there is no such data set, or it has no column `prompt`.
+    """
+    source = open_source(path, split=split)
+    if "prompt" not in source.columns:
+        raise missing_column(source, "prompt", because=" (the one column that is needed)")
+    return PromptSet(source, path, limit)
+
+
+def as_turns(column: Any) -> Any:
+    """A column of prompts, texts or lists of texts, as lists of texts."""
+    if not pa.types.is_string(column.type):
+        return column
+    offsets = pa.array(range(len(column) + 1), pa.int32())
+    return pa.ListArray.from_arrays(offsets, column, mask=column.is_null() if column.null_count else None)
+
+
+def _readable(source: Source, raw: RawBatch) -> Any:
+    """The batch without dictionaries, its text checked, each prompt a text where the source has texts."""
+    names, arrays = raw.batch.schema.names, []
+    for name, column in zip(names, raw.batch.columns, strict=True):
+        if name == "prompt":
+            arrays.append(_prompts(source, column, raw.first_row))
+            continue
+        plain = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+        check_utf8(source, raw.first_row, name, plain)
+        arrays.append(plain)
+    if "prompt" not in names:  # a block of JSON lines none of which has the key
+        names, arrays = [*names, "prompt"], [*arrays, pa.nulls(len(raw.batch), pa.string())]
+    return pa.RecordBatch.from_arrays(arrays, names=names)
+
+
+def _prompts(source: Source, column: Any, first_row: int) -> Any:
+    kind = column.type
+    if pa.types.is_struct(kind) or (hasattr(kind, "value_type") and pa.types.is_struct(kind.value_type)):
+        raise InputError(
+            f"{source.name}: column 'prompt' holds chat messages; it must hold a text or the list of the user's turns, "
+            "that is the content of the messages whose role is user"
+        )
+    batch = normalise(source, RawBatch(pa.RecordBatch.from_arrays([column], names=["prompt"]), first_row))
+    turns = batch.column("prompt")
+    if is_one_text(column, turns):
+        plain = column.dictionary_decode() if pa.types.is_dictionary(kind) else column
+        return plain.cast(pa.string())
+    return turns
+
+
+def _check_prompts(source: Source, batch: Any, first_row: int) -> None:
+    turns = pa.RecordBatch.from_arrays([as_turns(batch.column("prompt"))], names=["prompt"])
+    problem = first_problem(find_problems(turns))
+    if problem:
+        raise InputError(f"{source.place(first_row + problem[0])}: {problem[1]}")
+
+
+def _with_prompt_type(schema: Any, found: list[Any]) -> Any:
+    """Text where all prompts are texts, else lists."""
+    texts = all(pa.types.is_string(one.field("prompt").type) for one in found)
+    kind = pa.string() if texts else pa.list_(pa.string())
+    return schema.set(schema.get_field_index("prompt"), pa.field("prompt", kind))
+
+
+def _fingerprint(path: str, source: Source) -> str:
+    """24 hex digits that change with the data: of a file's bytes, or of the mark that the source keeps itself."""
+    digest = hashlib.blake2b(digest_size=12)
+    file = Path(path).expanduser()
+    if file.is_file():
+        with file.open("rb") as stream:
+            while block := stream.read(_BLOCK):
+                digest.update(block)
+    else:
+        digest.update(f"{source.version or source.name} {source.rows} {source.columns}".encode())
+    return digest.hexdigest()

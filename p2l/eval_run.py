@@ -1,0 +1,240 @@
+"""Run models over a data set of prompts: what `p2l eval` does.
+
+Each process takes every n-th chunk of the data set, saves what the model says of it every few seconds, and skips what
+is saved already; the first process then joins the parts in the order of the data set. So what was reported as saved
+survives a kill, and the output does not depend on how many processes wrote it.
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from p2l.checkpoint import MODEL_LIST_FILE, local_folder
+from p2l.command import progress
+from p2l.errors import CheckpointError, InputError
+from p2l.eval_output import FORMATS, Output, publish_model_list, write_output
+from p2l.eval_parts import Job, Parts, as_batch, open_parts
+from p2l.eval_processes import Processes, join_processes
+from p2l.eval_prompts import ROWS, PromptSet, Survey, open_prompts
+from p2l.eval_publish import check_can_push, push
+from p2l.inference import P2L
+
+__all__ = ["EvalOptions", "evaluate"]
+
+SAVE_AFTER = 5.0
+"""Seconds of work, or one chunk if that takes longer, that a kill may cost each process."""
+
+
+@dataclass(frozen=True)
+class EvalOptions:
+    """What to run over what; None leaves it to the checkpoint, the engine or the machine."""
+
+    dataset: str
+    model: str | None = None
+    training_output_dir: str | None = None
+    split: str = "train"
+    output_dir: str = "outputs"
+    output_hf_path: str | None = None
+    formats: tuple[str, ...] = FORMATS[:1]
+    model_type: str | None = None
+    head_type: str | None = None
+    loss_type: str | None = None
+    batch_size: int | None = None
+    max_length: int | None = None
+    device: str | None = None
+    dtype: str | None = None
+    limit: int | None = None
+    hidden: bool = False
+    restart: bool = False
+    quiet: bool = False
+
+
+def evaluate(options: EvalOptions) -> list[Path]:
+    """Run one model, or every checkpoint of a training run, over the data set; the files with the rows.
+
+    Raises:
+        InputError: the data set, a model, a flag or the output folder cannot be used.
+        PeerError: another process of this launch ended; it has said why.
+    """
+    with join_processes() as processes:
+        models, survey = processes.on_first(lambda: _look(options))
+        data = open_prompts(options.dataset, split=options.split, limit=options.limit)
+        written: list[Path] = []
+        for model in models:
+            output = Output(Path(options.output_dir).expanduser(), _name_of(model), options.formats)
+            _evaluate_one(_Run(options, processes, data, survey, model, output))
+            written += output.files
+            gc.collect()  # one checkpoint's memory before the next is loaded
+        return written
+
+
+def _look(options: EvalOptions) -> tuple[list[str], Survey]:
+    """The models, and the data set once from end to end, before anything expensive."""
+    models = [options.model] if options.model is not None else _checkpoints(options.training_output_dir)
+    if options.output_hf_path is not None:
+        check_can_push(options.output_hf_path)
+    data = open_prompts(options.dataset, split=options.split, limit=options.limit)
+    for model in models:
+        local_folder(model)
+    return models, data.survey(quiet=options.quiet)
+
+
+def _checkpoints(folder: str | None) -> list[str]:
+    """Every model in a folder, `checkpoint-9` before `checkpoint-10`."""
+    root = Path(folder or "").expanduser()
+    if not root.is_dir():
+        raise CheckpointError(f"{root}: no such folder; --training-output-dir is the folder that holds the checkpoints")
+    found = [path for path in root.iterdir() if (path / MODEL_LIST_FILE).is_file() and not path.name.startswith(".")]
+    if not found:
+        raise CheckpointError(f"{root}: holds no checkpoints (folders with {MODEL_LIST_FILE}); evaluate it by --model")
+    return [str(path) for path in sorted(found, key=lambda path: _natural(path.name))]
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
+
+
+def _name_of(model: str) -> str:
+    """The last part of a path or hub id."""
+    path = Path(model).expanduser()
+    return path.resolve().name if path.is_dir() else path.name
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One model over the data set, in one process of several."""
+
+    options: EvalOptions
+    processes: Processes
+    data: PromptSet
+    survey: Survey
+    path: str
+    output: Output
+
+    def load(self) -> P2L:
+        """The model, on the device of this process."""
+        asked = self.options
+        model = P2L.from_pretrained(
+            self.path,
+            device=self.processes.device(asked.device),
+            dtype=asked.dtype,
+            model_type=asked.model_type,
+            head_type=asked.head_type,
+            loss_type=asked.loss_type,
+            max_length=asked.max_length,
+        )
+        if asked.hidden and len(model.members) > 1:
+            raise InputError(f"{self.path}: is a committee, which has no hidden state; leave out --no-drop-hidden")
+        return model
+
+    def job(self, model: P2L) -> Job:
+        """What decides the numbers."""
+        first = model.members[0].model
+        return Job(
+            model=self.path,
+            revision=model.revision,
+            head_type=first.record.head_type,
+            dtype=str(next(first.parameters()).dtype).removeprefix("torch."),
+            max_length=[member.tokenizer.max_length for member in model.members],
+            hidden=self.options.hidden,
+            dataset=self.options.dataset,
+            fingerprint=self.survey.fingerprint,
+        )
+
+    def say(self, text: str) -> None:
+        """A note, from one process."""
+        if self.processes.is_first and not self.options.quiet:
+            print(text, file=sys.stderr)
+
+
+def _evaluate_one(run: _Run) -> None:
+    model = run.load()
+    job = run.job(model)
+    info = asdict(job) | {
+        "split": run.options.split,
+        "rows": run.survey.rows,
+        "loss_type": model.likelihood.name,
+        "model_list": model.model_list,
+    }
+    if run.processes.on_first(lambda: not run.options.restart and run.output.is_complete(info)):
+        run.say(f"{run.output.files[0]}: complete already; --restart runs the model again")
+    else:
+        _predict_and_join(run, model, job, info)
+    if run.options.output_hf_path is not None and run.processes.is_first:
+        extra = [run.output.info_file, run.output.folder / MODEL_LIST_FILE]
+        push([*run.output.files, *extra], run.options.output_hf_path)
+
+
+def _predict_and_join(run: _Run, model: P2L, job: Job, info: dict[str, Any]) -> None:
+    folder = run.output.parts_folder
+    parts = run.processes.on_first(lambda: open_parts(folder, job, restart=run.options.restart))
+    if not run.processes.is_first:
+        parts.lock = None  # the number of a file that is open in the first process
+    with closing(parts):
+        _predict(run, model, parts)
+        run.processes.wait()
+        if run.processes.is_first:
+            _join(run, parts, info)
+        run.processes.wait()
+
+
+def _join(run: _Run, parts: Parts, info: dict[str, Any]) -> None:
+    """All parts into the output, which is then whole."""
+    saved = parts.refresh()
+    if sum(saved.get(chunk, 0) for chunk in range(-(-run.survey.rows // ROWS))) < run.survey.rows:
+        raise InputError(
+            f"{parts.folder}: lacks what other processes wrote; --output-dir must be a folder that all machines share"
+        )
+    with progress(description="write", total=run.survey.rows, unit="rows", quiet=run.options.quiet) as bar:
+        whole = write_output(run.output, run.data, run.survey, parts, info, bar)
+    if not publish_model_list(run.output.folder, info["model_list"]):
+        run.say(
+            f"{run.output.folder / MODEL_LIST_FILE}: lists other models and stays; "
+            f"those of this run are in {run.output.info_file}"
+        )
+    parts.remove()
+    cut = f", {whole['truncated']} of them cut at the maximal length" if whole["truncated"] else ""
+    if not run.options.quiet:
+        names = ", ".join(map(str, run.output.files))
+        print(f"{names}: {run.survey.rows} prompts{cut}, {len(info['model_list'])} models, revision {info['revision']}")
+
+
+def _predict(run: _Run, model: P2L, parts: Parts) -> None:
+    """Save what the model says of every chunk that is this process's and not saved yet."""
+    fewer = {} if run.options.batch_size is None else {"batch_size": run.options.batch_size}
+    saved = parts.refresh()
+    waiting: dict[int, Any] = {}
+    since = time.monotonic()
+    with progress(
+        description=f"{run.output.name}: prompts saved", total=run.survey.rows, unit="prompts",
+        quiet=run.options.quiet or not run.processes.is_first,
+    ) as bar:  # fmt: skip
+        bar.update(min(sum(saved.values()), run.survey.rows))
+        for chunk, turns in _missing(run, saved):
+            waiting[chunk] = as_batch(model.predict(turns.to_pylist(), hidden=run.options.hidden, **fewer))
+            if time.monotonic() - since >= SAVE_AFTER:
+                _save(parts, waiting, bar)
+                since = time.monotonic()
+        _save(parts, waiting, bar)
+
+
+def _missing(run: _Run, saved: dict[int, int]) -> Iterator[tuple[int, Any]]:
+    """This process's chunks, less those that are saved whole."""
+    for chunk, turns in enumerate(run.data.chunks()):
+        if chunk % run.processes.count == run.processes.rank and saved.get(chunk) != len(turns):
+            yield chunk, turns
+
+
+def _save(parts: Parts, waiting: dict[int, Any], bar: Any) -> None:
+    if waiting:
+        parts.write(waiting)
+        waiting.clear()
+        bar.update(min(parts.saved_rows(), bar.total) - bar.n)
