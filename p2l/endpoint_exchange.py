@@ -142,13 +142,15 @@ class Exchange(Generic[T]):
         """The next attempt, as arguments of `httpx2.Client.stream`."""
         self._attempts += 1
         seconds = self.remaining if self._call.patient else min(self.remaining, self._rules.attempt_timeout)
+        # The endpoint forgets a prompt that nobody waits for any more.
+        headers = {"x-p2l-timeout": f"{max(self.remaining, 0.001):.3f}"}
         path, _, query = self._url.raw_path.partition(b"?")
         target = path.rstrip(b"/") + self._call.path.encode() + (b"?" + query if query else b"")
         return {
             "method": "GET" if self._content is None else "POST",
             "url": self._url.copy_with(raw_path=target),
             "content": self._content,
-            "headers": {} if self._content is None else {"Content-Type": "application/json"},
+            "headers": headers if self._content is None else headers | {"Content-Type": "application/json"},
             "timeout": httpx2.Timeout(seconds, connect=min(seconds, _CONNECT_SECONDS), pool=self.remaining),
         }
 

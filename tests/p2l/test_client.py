@@ -110,6 +110,12 @@ def test_every_path_of_the_contract(opened: Open, endpoint: Endpoint) -> None:
     assert endpoint.asked[0].headers["content-type"] == "application/json"
 
 
+def test_the_endpoint_is_told_how_long_the_client_waits(opened: Open, endpoint: Endpoint) -> None:
+    endpoint.script.append(Say(502))
+    opened(endpoint.url, pace=Pace(), timeout=5).predict(PROMPT)
+    assert [request.headers["x-p2l-timeout"] for request in endpoint.asked] == ["5.000", "4.800"]
+
+
 def test_an_endpoint_that_knows_coefficients_and_eta_alone(opened: Open, endpoint: Endpoint) -> None:
     endpoint.script += [Say(body={"coefs": [1, 2], "eta": None}), Say(body={"models": NAMES})]
     client = opened(endpoint.url)
