@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from p2l.command import atomic_path, sync_path, sync_tree
-from p2l.errors import CheckpointError, InputError, PeerError
+from p2l.disk_errors import disk_error
+from p2l.errors import CheckpointError, InputError
 
 __all__ = [
     "MetricsLog",
@@ -142,17 +143,23 @@ def unfinished_name(target: Path) -> Path:
 
 @contextmanager
 def whole_or_absent(target: Path, *, clean: bool = True) -> Iterator[None]:
-    """Translate a failed write (disk full, no permission) into one line; with `clean` nothing unfinished is left."""
+    """Say in one line what the disk refused (full, no permission); with `clean` an error leaves nothing unfinished.
+
+    Raises:
+        InputError: `target` cannot be written. Errors of another kind pass as they are.
+    """
     try:
         yield
     except Exception as error:  # torch, safetensors and tokenizers each report a full disk in their own way
         if clean:
             shutil.rmtree(unfinished_name(target), ignore_errors=True)
-        if isinstance(error, PeerError):
+        if (found := disk_error(error)) is None:
             raise
-        kept = newest_checkpoint(target.parent)
+        kept = None
+        with suppress(OSError):  # a folder that may not be written may not be readable either
+            kept = newest_checkpoint(target.parent)
         last = f"the last one, {kept}, is whole" if kept else "there is no earlier one"
-        raise InputError(f"{target}: cannot be saved ({_reason(error)}); free some space; {last}") from error
+        raise InputError(f"{target}: cannot be saved ({found.reason}); {found.advice}; {last}") from error
 
 
 def finish_checkpoint(target: Path, state: TrainerState) -> None:
@@ -179,14 +186,6 @@ def _put_back_replaced(folder: Path) -> None:
         if not target.exists():
             with suppress(OSError):  # another process of the launch was faster
                 path.rename(target)
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    if "enforce fail" in str(error):  # how torch says that fewer bytes reached the disk than it wrote
-        return "the file was cut short"
-    return " ".join(str(error).split())[:160] or type(error).__name__
 
 
 class MetricsLog:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from p2l.errors import CheckpointError, InputError
+from p2l.errors import CheckpointError, InputError, PeerError
 from p2l.run_folder import (
     MetricsLog,
     TrainerState,
@@ -90,16 +90,25 @@ def test_a_kill_in_the_middle_of_a_replacement_is_undone(tmp_path: Path) -> None
     assert (target / "model.safetensors").read_text(encoding="utf-8") == "old"
 
 
-@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), RuntimeError("write failed")])
-def test_a_write_that_fails_names_what_is_left(tmp_path: Path, error: Exception) -> None:
+def test_a_write_that_the_disk_refuses_names_what_is_left(tmp_path: Path) -> None:
     kept = save(tmp_path, 5)
     target = tmp_path / "checkpoint-10"
     unfinished_name(target).mkdir()
     with pytest.raises(InputError) as caught, whole_or_absent(target):
-        raise error
+        raise OSError(errno.ENOSPC, "No space left on device")
     assert str(kept) in str(caught.value)
     assert "\n" not in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-5"]
+
+
+@pytest.mark.parametrize("error", [TypeError("unsupported operand"), RuntimeError("shapes"), PeerError("ended")])
+def test_an_error_that_is_none_of_the_disk_passes_as_it_is(tmp_path: Path, error: Exception) -> None:
+    target = tmp_path / "checkpoint-10"
+    unfinished_name(target).mkdir()
+    with pytest.raises(type(error)) as caught, whole_or_absent(target):
+        raise error
+    assert caught.value is error
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_run_goes_on_only_as_it_began(tmp_path: Path) -> None:
