@@ -262,7 +262,9 @@ def _scheduler(config: TrainConfig, raw: dict[str, Any], path: Path) -> dict[str
     if config.warmup_steps:
         _agree(params, "warmup_num_steps", config.warmup_steps, path, name="scheduler.params.warmup_num_steps")
         params.setdefault("warmup_num_steps", config.warmup_steps)
-    if block.get("type") in {"WarmupLR", "WarmupDecayLR"}:
+    if block["type"] in {"WarmupDecayLR", "WarmupCosineLR"}:
+        params.setdefault(_TOTAL, _AUTO)
+    if block["type"] in {"WarmupLR", "WarmupDecayLR"}:
         # Its own default is 1e-3, whatever rate the optimizer has.
         ours["warmup_max_lr"] = config.base_learning_rate
         params.setdefault("warmup_max_lr", _AUTO)

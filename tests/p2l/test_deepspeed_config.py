@@ -73,6 +73,9 @@ def test_a_scheduler_that_leaves_rates_and_lengths_open_gets_those_of_the_run(tm
     for changes, found in cases:
         resolved = set_total_steps(resolve(tmp_path, found, **changes)[0], 50)
         assert resolved["scheduler"]["params"] == {"warmup_num_steps": 2, "warmup_max_lr": 1e-3}
+    for name in ("WarmupDecayLR", "WarmupCosineLR"):
+        resolved = set_total_steps(resolve(tmp_path, {}, custom_scheduler={"type": name})[0], 50)
+        assert resolved["scheduler"]["params"]["total_num_steps"] == 50
 
 
 def test_bfloat16_keeps_float32_master_weights_and_sums(tmp_path: Path) -> None:
