@@ -19,6 +19,7 @@ COMMANDS = {
     "init": ("p2l.init", "make a small backbone from scratch, to train on without any download"),
     "train": ("p2l.train", "train a prompt-to-leaderboard model on votes"),
     "eval": ("p2l.eval", "run a model over a whole data set of prompts"),
+    "endpoint": ("p2l.endpoint", "serve a trained model over HTTP"),
     "committee": ("p2l.committee", "join trained models into one that answers with their mean"),
 }
 """Name: (module with a `main(argv)`, what it does)."""

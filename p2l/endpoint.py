@@ -1,0 +1,146 @@
+"""Command: an HTTP service for one model. `python -m p2l.endpoint --model-path DIR`, or `p2l endpoint`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from p2l.command import parser, positive, run
+from p2l.errors import ConfigError
+from p2l.serving.access import is_loopback, new_key
+from p2l.serving.settings import Settings
+
+__all__ = ["build_parser", "main"]
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The flags."""
+    made = parser("p2l endpoint", "Serve a trained model over HTTP: leaderboards of LLMs for single prompts.")
+    _add_model_flags(made)
+    _add_server_flags(made)
+    _add_limit_flags(made)
+    return made
+
+
+def _add_model_flags(made: argparse.ArgumentParser) -> None:
+    group = made.add_argument_group("model")
+    group.add_argument("--model-path", "-m", "--model", help="folder or hub id; may be left out with --watch")
+    group.add_argument("--model-type", "-mt", help="of the backbone; by default as the model says, like the next two")
+    group.add_argument("--head-type", "-ht", help="bt, rk or ba")
+    group.add_argument("--loss-type", "-lt", help="the likelihood that the model was trained with")
+    group.add_argument("--max-length", type=positive, help="tokens per prompt (default: as in training)")
+    group.add_argument("--cuda", action=argparse.BooleanOptionalAction, help="the GPU (default: if there is one)")
+    group.add_argument("--dtype", choices=["auto", "float32", "bfloat16"], default="auto", help="auto measures")
+    group.add_argument(
+        "--quantize", choices=["int8"], help="smaller and faster on a CPU; refused where it errs too much"
+    )
+    group.add_argument(
+        "--watch", metavar="DIR", help="serve the newest complete model in DIR, now and whenever one comes"
+    )
+
+
+def _add_server_flags(made: argparse.ArgumentParser) -> None:
+    group = made.add_argument_group("server")
+    group.add_argument("--host", "-H", default="0.0.0.0", help="address to listen on")
+    group.add_argument("--port", "-p", type=_port, default=10250)
+    group.add_argument("--workers", type=positive, default=1, help="processes, each with a copy of the model")
+    group.add_argument(
+        "--api-key",
+        "-a",
+        help="what clients send as api-key (default: $P2L_API_KEY, or a random key when other machines can connect)",
+    )
+    group.add_argument(
+        "--admin-key", help="what POST /reload needs as api-key (default: $P2L_ADMIN_KEY; none: no reload)"
+    )
+    group.add_argument("--reload", action=argparse.BooleanOptionalAction, default=False, help="restart on changed code")
+    group.add_argument("--log-prompts", action="store_true", help="write prompts to the log")
+
+
+def _add_limit_flags(made: argparse.ArgumentParser) -> None:
+    group = made.add_argument_group("limits")
+    group.add_argument("--queue-size", type=positive, default=1024, help="prompts between arrival and answer")
+    group.add_argument("--cache-size", type=_whole, default=8192, help="answers remembered; 0: none")
+    group.add_argument("--max-batch-tokens", type=positive, help="tokens of a forward pass (default: by device)")
+    group.add_argument("--max-wait-ms", type=_amount, help="wait for a fuller batch (default: 2 on a GPU, else 0)")
+    group.add_argument("--max-body-mb", type=_amount, default=8.0, help="largest request, in MiB")
+    group.add_argument("--deadline", type=_amount, default=60.0, help="seconds that a request may take")
+
+
+def main(argv: Sequence[str] | None = None) -> int | None:
+    """Check everything, then serve until stopped."""
+    flags = build_parser().parse_args(argv)
+    if flags.reload and flags.workers > 1:
+        raise ConfigError("--reload goes with one worker; leave out --reload or --workers")
+    _check_address(flags.host, flags.port)
+    settings = _settings(flags)
+
+    from p2l.serving.server import serve
+
+    return serve(settings, flags.host, flags.port, reload=flags.reload)
+
+
+def _settings(flags: argparse.Namespace) -> Settings:
+    if not flags.model_path and not flags.watch:
+        raise ConfigError("no model: give --model-path FOLDER, or --watch DIR with a trained model in it")
+    known = {field.name for field in fields(Settings)}
+    typed: dict[str, Any] = {name: value for name, value in vars(flags).items() if name in known}
+    typed["model_path"] = flags.model_path or ""
+    typed["device"] = None if flags.cuda is None else "cuda" if flags.cuda else "cpu"
+    typed["dtype"] = None if flags.dtype == "auto" else flags.dtype
+    settings = Settings(**typed)
+    api_key = _key("--api-key", flags.api_key, "P2L_API_KEY")
+    admin_key = _key("--admin-key", flags.admin_key, "P2L_ADMIN_KEY")
+    if api_key is None and not is_loopback(flags.host):
+        api_key = new_key()
+        print(f"no --api-key was given; clients send this one as api-key: {api_key}", flush=True)
+    return replace(settings, api_key=api_key, admin_key=admin_key)
+
+
+def _key(flag: str, typed: str | None, variable: str) -> str | None:
+    key = os.environ.get(variable) if typed is None else typed
+    if key is not None and not key.strip():
+        raise ConfigError(f"{flag} (or ${variable}) is empty; give a key, or leave it out")
+    return key
+
+
+def _check_address(host: str, port: int) -> None:
+    """Refuse an address that cannot be listened on before a large model is loaded."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trial.bind(address)
+            trial.listen()
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --port or --host"
+        ) from error
+
+
+def _port(text: str) -> int:
+    port = int(text)
+    if not 0 < port < 65536:
+        raise argparse.ArgumentTypeError(f"must be from 1 to 65535, got {port}")
+    return port
+
+
+def _whole(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"must be at least 0, got {number}")
+    return number
+
+
+def _amount(text: str) -> float:
+    number = float(text)
+    if not 0 <= number < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a number of at least 0, got {text}")
+    return number
+
+
+if __name__ == "__main__":
+    run(main)

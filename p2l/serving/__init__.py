@@ -1,0 +1,1 @@
+"""The HTTP service: an asynchronous engine around one model, and the routes that ask it."""

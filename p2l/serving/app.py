@@ -1,0 +1,283 @@
+"""The HTTP service around one engine: routes, and what each error becomes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import numpy as np
+from fastapi import APIRouter, FastAPI, Header, Request, Security
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from fastapi.security import APIKeyHeader
+from starlette.exceptions import HTTPException
+
+from p2l import __version__
+from p2l.errors import InputError
+from p2l.inference import P2L
+from p2l.leaderboard.field import win_rates
+from p2l.serving import schemas
+from p2l.serving.answer import Answer, BusyError, ModelFailedError, TooLargeError
+from p2l.serving.control import Control
+from p2l.serving.engine import Engine, EngineOptions
+from p2l.serving.following import Follower
+from p2l.serving.guard import Counter, KeyGuard
+from p2l.serving.limits import BodyLimit, ClientGoneError, within
+from p2l.serving.loading import Served, batch_limits
+from p2l.serving.metrics import Metrics
+from p2l.serving.settings import Settings
+
+__all__ = ["build_app"]
+
+T = TypeVar("T")
+
+_log = logging.getLogger("p2l.serving")
+_HEALTH_SECONDS = 10.0
+_RELOAD_SECONDS = 600.0
+_PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {"model": schemas.Problem, "description": text}
+    for status, text in {
+        403: "The key is missing or wrong.",
+        413: "The request, or the prompt, is too large.",
+        422: "The request cannot be understood.",
+        503: "The queue is full, or the service is shutting down; come again after Retry-After seconds.",
+        504: "The deadline passed before the answer was there.",
+    }.items()
+}
+
+
+@dataclass
+class _Service:
+    """What the routes work with while the service runs."""
+
+    settings: Settings
+    engine: Engine
+    follower: Follower
+    metrics: Metrics
+
+
+def build_app(settings: Settings, served: Served, generation: int = 0) -> FastAPI:
+    """The application that serves a loaded model; `generation` is that of the control folder it was loaded for."""
+    metrics = Metrics()
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        engine = Engine(served.model, _engine_options(settings, served), metrics)
+        follower = Follower(settings, served, generation, engine, metrics)
+        following = asyncio.ensure_future(follower.run())
+        app.state.service = _Service(settings, engine, follower, metrics)
+        yield
+        following.cancel()
+        await engine.close()
+
+    app = FastAPI(
+        title="P2L endpoint",
+        version=__version__,
+        description="Leaderboards of LLMs for single prompts.",
+        lifespan=lifespan,
+        redoc_url=None,
+        responses=_PROBLEMS,
+        dependencies=[Security(APIKeyHeader(name="api-key", auto_error=False))],
+    )
+    app.include_router(_routes)
+    app.add_middleware(BodyLimit, max_bytes=int(settings.max_body_mb * 2**20))
+    app.add_middleware(KeyGuard, api_key=settings.api_key, admin_key=settings.admin_key)
+    routes = [route.path for route in _routes.routes if hasattr(route, "path")]
+    app.add_middleware(Counter, metrics=metrics, routes=routes)
+    _add_error_handlers(app)
+    return app
+
+
+_routes = APIRouter()
+Timeout = Annotated[
+    float | None,
+    Header(alias="x-p2l-timeout", gt=0, allow_inf_nan=False, description="Seconds that the answer may take at most."),
+]
+
+
+@_routes.post("/predict", response_model_exclude_unset=True)
+async def predict(body: schemas.PromptRequest, request: Request, timeout: Timeout = None) -> schemas.Prediction:
+    """Coefficients of every model for one prompt."""
+    model, answers = await _ask(request, [body.prompt], timeout)
+    return _prediction(model, answers[0])
+
+
+@_routes.post("/predict_batch", response_model_exclude_unset=True)
+async def predict_batch(body: schemas.BatchRequest, request: Request, timeout: Timeout = None) -> schemas.BatchResponse:
+    """Coefficients of every model for several prompts, all by the same revision."""
+    model, answers = await _ask(request, body.prompts, timeout)
+    predictions = [_prediction(model, answer) for answer in answers]
+    return schemas.BatchResponse(predictions=predictions, revision=model.revision)
+
+
+@_routes.post("/leaderboard")
+async def leaderboard(
+    body: schemas.PromptRequest, request: Request, timeout: Timeout = None
+) -> schemas.LeaderboardResponse:
+    """The models for one prompt, best first."""
+    model, answers = await _ask(request, [body.prompt], timeout)
+    return schemas.LeaderboardResponse(
+        leaderboard=_ranks(model, answers[0]), truncated=answers[0].truncated, revision=answers[0].revision
+    )
+
+
+@_routes.get("/models")
+async def models(request: Request) -> schemas.ModelsResponse:
+    """The names of the models, in the order of the coefficients."""
+    model = _service(request).engine.model
+    return schemas.ModelsResponse(models=model.model_list, revision=model.revision)
+
+
+@_routes.get("/info")
+async def info(request: Request) -> schemas.InfoResponse:
+    """What is being served, and how."""
+    served = _service(request).follower.served
+    first = served.model.members[0]
+    return schemas.InfoResponse(
+        model=Path(served.path).name,
+        revision=served.model.revision,
+        model_type=" + ".join(member.model.record.model_type for member in served.model.members),
+        head_type=first.model.record.head_type,
+        likelihood=served.model.likelihood.name,
+        num_models=len(served.model.model_list),
+        max_length=first.tokenizer.max_length,
+        device=str(served.model.device),
+        dtype=served.dtype,
+        dtype_reason=served.reason,
+        version=__version__,
+    )
+
+
+@_routes.get("/health", responses={503: {"model": schemas.Problem}})
+async def health(request: Request) -> schemas.HealthResponse:
+    """200 when the model answers."""
+    engine = _service(request).engine
+    if not await engine.check(_HEALTH_SECONDS):
+        raise HTTPException(503, "the model does not answer")
+    return schemas.HealthResponse(status="ready", revision=engine.model.revision)
+
+
+@_routes.get("/metrics", response_class=Response)
+async def metrics(request: Request) -> Response:
+    """Counters in Prometheus' text format."""
+    text = await asyncio.to_thread(_service(request).metrics.text)
+    return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+@_routes.post("/reload")
+async def reload(request: Request, body: schemas.ReloadRequest | None = None) -> schemas.ReloadResponse:
+    """Load the model's folder again, or another one, in every worker; needs the admin key."""
+    service = _service(request)
+    control = Control(Path(service.settings.control))
+    path = body.model_path if body and body.model_path else service.follower.served.path
+    generation = control.want(path).generation
+    for _ in range(int(_RELOAD_SECONDS / 0.1)):
+        done = [status for status in control.statuses() if status.generation >= generation]
+        if len(done) >= service.settings.workers:
+            break
+        await asyncio.sleep(0.1)
+    else:
+        raise HTTPException(504, "not every worker has loaded the model yet; GET /info says what is served")
+    problems = [status.problem for status in done if status.problem]
+    if problems:
+        raise HTTPException(422 if len(problems) == len(done) else 503, problems[0])
+    return schemas.ReloadResponse(revision=done[0].revision, workers=len(done))
+
+
+def _service(request: Request) -> _Service:
+    service: _Service = request.app.state.service
+    return service
+
+
+async def _ask(request: Request, prompts: list[list[str]], timeout: float | None) -> tuple[P2L, list[Answer]]:
+    """The answers, and the model that gave them."""
+    service = _service(request)
+    settings = service.settings
+    if len(prompts) > settings.queue_size:
+        raise HTTPException(422, f"{len(prompts)} prompts are too many for one request; send {settings.queue_size}")
+    if settings.log_prompts:
+        for prompt in prompts:
+            _log.info("prompt %r", prompt)
+    model = service.engine.model
+    seconds = min(settings.deadline, timeout or settings.deadline)
+    return model, await within(request, seconds, service.engine.ask(prompts, model=model))
+
+
+def _prediction(model: P2L, answer: Answer) -> schemas.Prediction:
+    """The body of an answer; `gamma` is there for a head that has it."""
+    gamma = {"gamma": answer.gamma} if model.members[0].model.head.has_gamma else {}
+    return schemas.Prediction(
+        coefs=answer.coefs, eta=answer.eta, truncated=answer.truncated, revision=answer.revision, **gamma
+    )
+
+
+def _ranks(model: P2L, answer: Answer) -> list[schemas.Rank]:
+    coefs = np.array([answer.coefs], dtype=np.float32)
+    eta, gamma = (None if value is None else np.array([value], np.float32) for value in (answer.eta, answer.gamma))
+    rates = win_rates(coefs, model.likelihood, eta, gamma)[0]
+    return [
+        schemas.Rank(rank=rank, model=model.model_list[n], score=answer.coefs[n], win_rate=float(rates[n]))
+        for rank, n in enumerate(np.argsort(-coefs[0], kind="stable"), 1)
+    ]
+
+
+def _engine_options(settings: Settings, served: Served) -> EngineOptions:
+    return EngineOptions(
+        limits=batch_limits(settings, served.model),
+        queue_size=settings.queue_size,
+        cache_size=settings.cache_size,
+    )
+
+
+_Handler = Callable[[Request, Exception], Coroutine[Any, Any, Response]]
+
+
+def _add_error_handlers(app: FastAPI) -> None:
+    """One sentence for every error; none of them says anything of a prompt."""
+    for kind, status, wait in (
+        (BusyError, 503, 1),
+        (TooLargeError, 413, None),
+        (InputError, 422, None),
+        (ModelFailedError, 500, None),
+    ):
+        app.add_exception_handler(kind, _says(status, wait))
+    app.add_exception_handler(TimeoutError, _fixed(504, "the deadline passed before the answer was there"))
+    app.add_exception_handler(ClientGoneError, _fixed(499, "the client left"))
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(Exception, _fixed(500, "an error of the service; its log says more"))
+
+
+def _says(status: int, wait: int | None) -> _Handler:
+    async def handle(_: Request, error: Exception) -> Response:
+        headers = None if wait is None else {"retry-after": str(wait)}
+        return JSONResponse({"detail": str(error)}, status_code=status, headers=headers)
+
+    return handle
+
+
+def _fixed(status: int, text: str) -> _Handler:
+    async def handle(_: Request, __: Exception) -> Response:
+        return JSONResponse({"detail": text}, status_code=status)
+
+    return handle
+
+
+async def _http(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return JSONResponse({"detail": str(error.detail)}, status_code=error.status_code, headers=error.headers)
+
+
+async def _invalid(_: Request, error: Exception) -> Response:
+    """The first fault of a request: where it is and what is wrong, without what was sent."""
+    assert isinstance(error, RequestValidationError)
+    fault = error.errors()[0]
+    place = ".".join(str(part) for part in fault["loc"] if part != "body") or "the body"
+    if fault["type"] == "json_invalid":
+        return JSONResponse({"detail": "the body is no valid JSON"}, status_code=422)
+    return JSONResponse({"detail": f"{place}: {fault['msg']}"}, status_code=422)

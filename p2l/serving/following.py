@@ -1,0 +1,90 @@
+"""A worker follows: it loads the model that the service is to serve, without dropping a request."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from pathlib import Path
+
+from p2l.errors import P2LError
+from p2l.serving.control import Control, Status, Wanted
+from p2l.serving.engine import Engine
+from p2l.serving.loading import Served, load, newest_model, written_at
+from p2l.serving.metrics import Metrics
+from p2l.serving.settings import Settings
+
+__all__ = ["Follower"]
+
+_log = logging.getLogger("p2l.serving")
+_SECONDS_BETWEEN_LOOKS = 0.25
+_SECONDS_BETWEEN_WATCHES = 2.0
+
+
+class Follower:
+    """Holds what is served and replaces it when the control folder, or a watched folder, says so."""
+
+    def __init__(self, settings: Settings, served: Served, generation: int, engine: Engine, metrics: Metrics) -> None:
+        """Report the model that the worker starts with."""
+        self.served = served
+        self._settings = settings
+        self._engine = engine
+        self._metrics = metrics
+        self._generation = generation
+        self._control = Control(Path(settings.control))
+        self._seen = written_at(Path(served.path))
+        self._report(None)
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        watching = asyncio.ensure_future(self._watch()) if self._settings.watch else None
+        try:
+            while True:
+                wanted = self._control.wanted()
+                if wanted is not None and wanted.generation > self._generation:
+                    await self._follow(wanted)
+                await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
+        finally:
+            if watching:
+                watching.cancel()
+
+    async def _follow(self, wanted: Wanted) -> None:
+        problem = None
+        try:
+            self.served = await asyncio.to_thread(_load_with_revision, self._settings, wanted.model_path)
+            self._engine.replace_model(self.served.model)
+            _log.info("now serving %s, revision %s", self.served.path, self.served.model.revision)
+        except P2LError as error:
+            problem = str(error)
+        except Exception as error:
+            problem = f"{wanted.model_path}: cannot be loaded ({type(error).__name__})"
+        if problem:
+            _log.error("still serving revision %s: %s", self.served.model.revision, problem)
+        self._metrics.reloads.labels("failed" if problem else "done").inc()
+        self._generation = wanted.generation
+        self._report(problem)
+
+    async def _watch(self) -> None:
+        """Wish for each newer model of the watched folder; the first worker that sees it speaks for all."""
+        while True:
+            await asyncio.sleep(_SECONDS_BETWEEN_WATCHES)
+            try:
+                newest = await asyncio.to_thread(newest_model, Path(str(self._settings.watch)))
+            except P2LError as error:
+                _log.error("%s", error)
+                continue
+            stamp = 0 if newest is None else written_at(newest)
+            if stamp > self._seen:
+                self._seen = stamp
+                wanted = self._control.wanted()
+                if wanted is None or wanted.stamp < stamp:
+                    self._control.want(str(newest), stamp)
+
+    def _report(self, problem: str | None) -> None:
+        self._control.report(Status(os.getpid(), self._generation, self.served.model.revision, problem))
+
+
+def _load_with_revision(settings: Settings, path: str) -> Served:
+    served = load(settings, path)
+    _ = served.model.revision  # computed here, in a thread, and not when the first answer needs it
+    return served

@@ -1,0 +1,87 @@
+"""A model as it is served: where it runs, in which precision, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from p2l.checkpoint import MODEL_LIST_FILE
+from p2l.errors import InputError
+from p2l.inference import P2L
+from p2l.serving.jobs import BatchLimits
+from p2l.serving.settings import Settings
+
+__all__ = ["Served", "batch_limits", "load", "newest_model", "written_at"]
+
+_CPU_BATCH_TOKENS = 1024
+_GPU_BATCH_TOKENS = 16_384
+_GPU_WAIT_MS = 2.0
+_MOST_PROMPTS = 256
+
+
+@dataclass(frozen=True)
+class Served:
+    """A loaded model and how its precision was chosen."""
+
+    model: P2L
+    path: str
+    dtype: str
+    reason: str
+
+
+def load(settings: Settings, path: str | None = None) -> Served:
+    """Load the model of the settings, or another one in the same way.
+
+    Raises:
+        InputError: it cannot be loaded, or not as the settings say.
+    """
+    asked = settings if path is None else replace(settings, model_path=path)
+    model = P2L.from_pretrained(
+        asked.model_path,
+        device=asked.device,
+        dtype=asked.dtype,
+        model_type=asked.model_type,
+        head_type=asked.head_type,
+        loss_type=asked.loss_type,
+        max_length=asked.max_length,
+    )
+    return Served(model, asked.model_path, str(model.dtype).removeprefix("torch."), "as asked")
+
+
+def batch_limits(settings: Settings, model: P2L) -> BatchLimits:
+    """What shares a forward pass, where the settings do not say it.
+
+    On a CPU a pass takes what is there at once: its time grows with its tokens, so waiting for company gains nothing.
+    """
+    on_cpu = model.device.type == "cpu"
+    tokens = settings.max_batch_tokens or (_CPU_BATCH_TOKENS if on_cpu else _GPU_BATCH_TOKENS)
+    wait_ms = settings.max_wait_ms if settings.max_wait_ms is not None else (0.0 if on_cpu else _GPU_WAIT_MS)
+    return BatchLimits(tokens=tokens, prompts=_MOST_PROMPTS, wait=wait_ms / 1000)
+
+
+def newest_model(folder: Path) -> Path | None:
+    """The model folder (`folder` itself or one in it) whose weights were written last; None if there is none.
+
+    Raises:
+        InputError: the folder cannot be read.
+    """
+    try:
+        parts = [part for part in folder.iterdir() if part.is_dir() and not part.name.startswith(".")]
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be watched: {error.strerror or error}") from error
+    newest = max([folder, *parts], key=written_at)
+    return newest if written_at(newest) else None
+
+
+def written_at(folder: Path) -> int:
+    """When the newest weights of a complete model folder were written (ns); 0 for any other folder.
+
+    Folders that are being written by training have names that begin with a dot, and no model list before the end.
+    """
+    try:
+        files = [*folder.glob("*.safetensors"), *folder.glob("member-*/*.safetensors")]
+        if not files or not (folder / MODEL_LIST_FILE).is_file():
+            return 0
+        return max(file.stat().st_mtime_ns for file in files)
+    except OSError:  # it is being removed
+        return 0

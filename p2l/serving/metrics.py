@@ -1,0 +1,91 @@
+"""Counters for Prometheus, of one process or summed over the workers of a service."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+
+__all__ = ["Metrics"]
+
+_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
+_PROMPTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_TOKENS = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
+
+
+class Metrics:
+    """What a service counts; the engine's `Watcher`."""
+
+    def __init__(self) -> None:
+        """Start at zero."""
+        self.registry = CollectorRegistry()
+        self.requests = Counter("p2l_requests", "Requests answered.", ["route", "status"], registry=self.registry)
+        self.latency = self._histogram("p2l_request_seconds", "Seconds from request to response.", _SECONDS, ["route"])
+        self.batch_prompts = self._histogram("p2l_batch_prompts", "Prompts in a forward pass.", _PROMPTS)
+        self.batch_tokens = self._histogram("p2l_batch_tokens", "Tokens in a forward pass.", _TOKENS)
+        self.batch_seconds = self._histogram("p2l_batch_seconds", "Seconds of a forward pass.", _SECONDS)
+        self.prompts = Counter("p2l_prompts", "Prompts looked up.", registry=self.registry)
+        self.cache_hits = Counter("p2l_cache_hits", "Prompts answered from the cache.", registry=self.registry)
+        self.gone = Counter(
+            "p2l_dropped", "Prompts dropped: the client left or its time was up.", registry=self.registry
+        )
+        self.full = Counter("p2l_refused", "Prompts refused because the queue was full.", registry=self.registry)
+        self.reloads = Counter("p2l_reloads", "Models loaded while serving.", ["result"], registry=self.registry)
+        self.pending = Gauge(
+            "p2l_pending_prompts",
+            "Prompts between arrival and answer.",
+            registry=self.registry,
+            multiprocess_mode="livesum",
+        )
+
+    def text(self) -> bytes:
+        """All of it in Prometheus' text format, over all workers."""
+        folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
+        if folder is None:
+            return generate_latest(self.registry)
+        _forget_the_dead(Path(folder))
+        everything = CollectorRegistry()
+        MultiProcessCollector(everything)  # type: ignore[no-untyped-call]
+        return generate_latest(everything)
+
+    def entered(self, prompts: int) -> None:
+        """See `Watcher`."""
+        self.pending.inc(prompts)
+
+    def left(self, prompts: int) -> None:
+        """See `Watcher`."""
+        self.pending.dec(prompts)
+
+    def looked_up(self, *, hits: int, prompts: int) -> None:
+        """See `Watcher`."""
+        self.prompts.inc(prompts)
+        self.cache_hits.inc(hits)
+
+    def computed(self, prompts: int, tokens: int, seconds: float) -> None:
+        """See `Watcher`."""
+        self.batch_prompts.observe(prompts)
+        self.batch_tokens.observe(tokens)
+        self.batch_seconds.observe(seconds)
+
+    def dropped(self) -> None:
+        """See `Watcher`."""
+        self.gone.inc()
+
+    def refused(self, prompts: int) -> None:
+        """See `Watcher`."""
+        self.full.inc(prompts)
+
+    def _histogram(
+        self, name: str, text: str, buckets: tuple[float, ...], labels: list[str] | None = None
+    ) -> Histogram:
+        return Histogram(name, text, labels or [], buckets=buckets, registry=self.registry)
+
+
+def _forget_the_dead(folder: Path) -> None:
+    """A worker that was killed and replaced must not count as one that has prompts waiting."""
+    for file in folder.glob("gauge_live*_*.db"):
+        pid = int(file.stem.rsplit("_", 1)[1])
+        if not Path(f"/proc/{pid}").exists():
+            mark_process_dead(pid, str(folder))  # type: ignore[no-untyped-call]

@@ -1,0 +1,154 @@
+"""Processes: one server in this process, or several workers under uvicorn's supervisor.
+
+The settings reach workers through a file in the control folder, which only this user can read: keys are neither in an
+environment variable nor on a command line. One worker takes the same way, so there is one.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from p2l.errors import InputError
+from p2l.serving.settings import Settings
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+__all__ = ["serve", "worker"]
+
+_SETTINGS_VARIABLE = "P2L_ENDPOINT_SETTINGS"
+_log = logging.getLogger("p2l.serving")
+
+
+def serve(settings: Settings, host: str, port: int, *, reload: bool) -> int | None:
+    """Serve until stopped by SIGINT or SIGTERM; what was accepted is answered first.
+
+    Raises:
+        InputError: the model cannot be served as the settings say.
+    """
+    control = Path(tempfile.mkdtemp(prefix="p2l-endpoint-"))
+    try:
+        settings = replace(settings, control=str(control), model_path=_first_model(settings))
+        several = settings.workers > 1 or reload
+        if several:
+            (control / "metrics").mkdir()
+            os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(control / "metrics")
+            settings = _checked_elsewhere(settings)
+            _keep(settings, control)
+            _run("p2l.serving.server:worker", settings, host, port, reload=reload)
+        else:
+            _run(_app(settings), settings, host, port, reload=False)
+    finally:
+        shutil.rmtree(control, ignore_errors=True)
+    return None
+
+
+def worker() -> FastAPI:
+    """The application of one worker; uvicorn calls this in a new process."""
+    content = json.loads(Path(os.environ[_SETTINGS_VARIABLE]).read_text("utf-8"))
+    return _app(Settings(**content))
+
+
+def _app(settings: Settings) -> FastAPI:
+    from p2l.serving.app import build_app
+    from p2l.serving.control import Control
+    from p2l.serving.loading import load
+
+    _log_to_stderr()
+    _share_cores(settings.workers)
+    wanted = Control(Path(settings.control)).wanted()
+    generation = wanted.generation if wanted else 0
+    try:
+        served = load(settings, wanted.model_path if wanted else None)
+    except InputError:
+        if wanted is None:
+            raise
+        served = load(settings)  # a wish that failed elsewhere too: this worker was started again in the meantime
+    _log.info(
+        "serving %s, revision %s, on %s in %s (%s)",
+        served.path,
+        served.model.revision,
+        served.model.device,
+        served.dtype,
+        served.reason,
+    )
+    return build_app(settings, served, generation)
+
+
+def _run(app: Any, settings: Settings, host: str, port: int, *, reload: bool) -> None:
+    import uvicorn
+
+    uvicorn.run(
+        app,
+        host=host,
+        port=port,
+        workers=settings.workers,
+        reload=reload,
+        factory=isinstance(app, str),
+        server_header=False,
+        timeout_graceful_shutdown=int(settings.deadline) + 1,
+        log_level="info",
+        access_log=False,
+    )
+
+
+def _first_model(settings: Settings) -> str:
+    from p2l.serving.loading import newest_model
+
+    if settings.model_path or settings.watch is None:
+        return settings.model_path
+    newest = newest_model(Path(settings.watch))
+    if newest is None:
+        raise InputError(f"{settings.watch}: no complete model in it yet; train one first, or give --model-path")
+    return str(newest)
+
+
+def _checked_elsewhere(settings: Settings) -> Settings:
+    """Load the model once in a process of its own, so that a fault is told once and measuring is not disturbed.
+
+    Returns the settings with what was measured, for the workers to take over.
+    """
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        dtype, reason = pool.submit(_measured, settings).result()
+    _log_to_stderr()
+    _log.info("%s: %s", dtype, reason)
+    return replace(settings, dtype=dtype)
+
+
+def _measured(settings: Settings) -> tuple[str, str]:
+    from p2l.serving.loading import load
+
+    served = load(settings)
+    return served.dtype, served.reason
+
+
+def _keep(settings: Settings, control: Path) -> None:
+    file = control / "settings.json"
+    file.touch(mode=0o600)
+    file.write_text(json.dumps(asdict(settings)), "utf-8")
+    os.environ[_SETTINGS_VARIABLE] = str(file)
+
+
+def _share_cores(workers: int) -> None:
+    """Several workers on one machine compute with their share of its cores each."""
+    import torch
+
+    if workers > 1:
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // workers))
+
+
+def _log_to_stderr() -> None:
+    if not _log.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        _log.addHandler(handler)
+        _log.setLevel(logging.INFO)

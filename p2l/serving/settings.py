@@ -1,0 +1,40 @@
+"""What the command line asks of the service."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Settings"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The flags of `p2l.endpoint` that the workers need."""
+
+    model_path: str
+    model_type: str | None = None
+    head_type: str | None = None
+    loss_type: str | None = None
+    max_length: int | None = None
+    device: str | None = None
+    """None: the GPU if there is one."""
+    dtype: str | None = None
+    """float32 or bfloat16; None: whichever is faster here."""
+    quantize: str | None = None
+    api_key: str | None = None
+    """None lets everybody in."""
+    admin_key: str | None = None
+    """None lets nobody reload."""
+    watch: str | None = None
+    log_prompts: bool = False
+    queue_size: int = 1024
+    cache_size: int = 8192
+    max_batch_tokens: int | None = None
+    """None: what suits the device."""
+    max_wait_ms: float | None = None
+    max_body_mb: float = 8.0
+    deadline: float = 60.0
+    """Seconds that a request may take."""
+    workers: int = 1
+    control: str = ""
+    """The folder in which the workers of one service tell each other what to load."""

@@ -1,0 +1,126 @@
+"""Tiny models and real servers on loopback."""
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+import uvicorn
+
+from p2l.inference import P2L
+from p2l.model import P2LModel
+from p2l.scratch import make_transformer
+from p2l.serving.app import build_app
+from p2l.serving.loading import load
+from p2l.serving.settings import Settings
+from p2l.tokenizer import PromptTokenizer
+
+NAMES = ["ant", "bee", "cat", "dog"]
+
+
+def make_model(root: Path, *, seed: int, head_type: str = "rk", loss_type: str = "grk") -> Path:
+    """The folder of a tiny untrained model."""
+    backbone, saved = root / "backbone", root / "model"
+    backbone.mkdir(parents=True)
+    sizes = {"vocab_size": 270, "hidden_size": 16, "layers": 1, "heads": 2, "max_positions": 48}
+    texts = [["write a long poem"], ["what is 12 plus 34"]]
+    make_transformer(backbone, texts, model_type="qwen2", seed=seed, intermediate_size=None, **sizes)
+    tokenizer = PromptTokenizer.from_pretrained(backbone, max_length=48)
+    model = P2LModel.create(
+        backbone,
+        model_type="qwen2",
+        head_type=head_type,
+        loss_type=loss_type,
+        model_list=NAMES,
+        tokenizer=tokenizer,
+        seed=seed,
+    )
+    model.save_pretrained(saved)
+    tokenizer.save_pretrained(saved)
+    return saved
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("one"), seed=1)
+
+
+@pytest.fixture(scope="session")
+def other_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("other"), seed=2)
+
+
+@pytest.fixture
+def model(folder: Path) -> P2L:
+    return P2L.from_pretrained(folder, device="cpu")
+
+
+@dataclass
+class Running:
+    """A server that answers, and a client of it."""
+
+    client: httpx2.Client
+    settings: Settings
+    model: P2L
+    url: str
+    stop: Callable[[], None]
+    """Ask the server to end, as a signal does."""
+
+    def predict(self, prompt: Any, **options: Any) -> httpx2.Response:
+        return self.client.post("/predict", json={"prompt": prompt}, **options)
+
+
+Start = Callable[..., Running]
+
+
+@pytest.fixture
+def start(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
+    """Start servers with these settings; all end with the test."""
+    with contextlib.ExitStack() as stack:
+
+        def run(prepare: Callable[[P2L], None] | None = None, **changes: Any) -> Running:
+            control = str(tmp_path_factory.mktemp("control"))
+            settings = replace(Settings(str(folder), device="cpu", dtype="float32", control=control), **changes)
+            return stack.enter_context(_serving(settings, prepare))
+
+        yield run
+
+
+@pytest.fixture(scope="module")
+def shared(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One server with the keys `a key` and `admin` for tests that change nothing."""
+    control = str(tmp_path_factory.mktemp("control"))
+    settings = Settings(str(folder), device="cpu", dtype="float32", control=control, api_key="a key", admin_key="admin")
+    with _serving(settings, None) as running:
+        yield running
+
+
+@contextlib.contextmanager
+def _serving(settings: Settings, prepare: Callable[[P2L], None] | None) -> Iterator[Running]:
+    served = load(settings)
+    if prepare:
+        prepare(served.model)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        server = uvicorn.Server(uvicorn.Config(build_app(settings, served), log_level="warning"))
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        headers = {} if settings.api_key is None else {"api-key": settings.api_key.encode()}
+
+        def stop() -> None:
+            server.should_exit = True
+
+        try:
+            while not server.started:
+                assert thread.is_alive()
+            with httpx2.Client(base_url=url, headers=headers, timeout=60) as client:
+                yield Running(client, settings, served.model, url, stop)
+        finally:
+            stop()
+            thread.join()

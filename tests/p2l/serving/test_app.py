@@ -1,0 +1,336 @@
+import contextlib
+import json
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import requests
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from p2l.leaderboard.field import win_rates
+from tests.p2l.serving.conftest import NAMES, make_model
+
+
+class Gate:
+    """Holds forward passes back until it is opened."""
+
+    def __init__(self):
+        self._opened, self.reached, self.prompts = threading.Event(), threading.Event(), 0
+
+    def __call__(self, model):
+        compute = model.answer
+
+        def answer(encoded, **options):
+            self.reached.set()
+            assert self._opened.wait(60)
+            self.prompts += len(encoded)
+            return compute(encoded, **options)
+
+        model.answer = answer
+
+    def open(self):
+        self._opened.set()
+
+
+@pytest.fixture
+def gate():
+    made = Gate()
+    yield made
+    made.open()
+
+
+def test_the_snippets_that_users_have_work_unchanged(start):
+    running = start(api_key="a key")
+    found = requests.get(f"{running.url}/models", headers={"api-key": "a key"}, timeout=60)
+    assert found.json()["models"] == NAMES
+    said = requests.post(
+        f"{running.url}/predict",
+        headers={"Content-Type": "application/json", "api-key": "a key"},
+        json={"prompt": ["What is the capital of France?"]},
+        timeout=60,
+    )
+    expected = running.model.predict("What is the capital of France?")
+    np.testing.assert_allclose(said.json()["coefs"], expected.coefs[0], atol=1e-5)
+    assert said.json()["eta"] == pytest.approx(float(expected.eta[0]), abs=1e-5)
+
+
+def test_an_answer_says_what_was_cut_and_who_spoke(start):
+    running = start()
+    said = running.predict(["short"]).json()
+    assert set(said) == {"coefs", "eta", "truncated", "revision"}
+    assert not said["truncated"]
+    assert said["revision"] == running.model.revision
+    assert running.predict(["long " * 1000]).json()["truncated"]
+
+
+@pytest.mark.parametrize(("head", "loss", "eta", "gamma"), [("bt", "bt", False, False), ("ba", "ba", True, True)])
+def test_gamma_comes_with_its_head_and_eta_is_null_without(start, tmp_path, head, loss, eta, gamma):
+    running = start(model_path=str(make_model(tmp_path / "made", seed=3, head_type=head, loss_type=loss)))
+    said = running.predict(["hello"]).json()
+    assert "eta" in said
+    assert (said["eta"] is not None) == eta
+    assert ("gamma" in said) == gamma
+
+
+def test_several_prompts_come_back_in_their_order(start):
+    running = start()
+    prompts = [["one"], ["two", "turns"], ["one"], [""]]
+    said = running.client.post("/predict_batch", json={"prompts": prompts}).json()
+    expected = running.model.predict(prompts)
+    found = [prediction["coefs"] for prediction in said["predictions"]]
+    np.testing.assert_allclose(found, expected.coefs, atol=1e-5)
+    assert said["revision"] == running.model.revision
+
+
+def test_a_leaderboard_is_ranked_by_coefficient(start):
+    running = start()
+    said = running.client.post("/leaderboard", json={"prompt": ["hello"]}).json()
+    expected = running.model.leaderboard("hello")
+    assert [row["model"] for row in said["leaderboard"]] == expected["model"].tolist()
+    assert [row["rank"] for row in said["leaderboard"]] == [1, 2, 3, 4]
+    prediction = running.model.predict("hello")
+    rates = win_rates(prediction.coefs, running.model.likelihood, prediction.eta, prediction.gamma)[0]
+    for row in said["leaderboard"]:
+        assert row["win_rate"] == pytest.approx(float(rates[NAMES.index(row["model"])]), abs=1e-5)
+
+
+def test_info_health_and_metrics(start):
+    running = start(api_key="k")
+    info = running.client.get("/info").json()
+    assert info["head_type"] == "rk"
+    assert info["likelihood"] == "grk"
+    assert info["dtype"] == "float32"
+    assert info["max_length"] == 48
+    assert requests.get(f"{running.url}/health", timeout=60).json() == {
+        "status": "ready",
+        "revision": running.model.revision,
+    }
+    running.predict(["hello"])
+    running.predict(["hello"])
+    text = requests.get(f"{running.url}/metrics", timeout=60).text
+    assert 'p2l_requests_total{route="/predict",status="200"} 2.0' in text
+    assert "p2l_cache_hits_total 1.0" in text
+    assert "p2l_batch_prompts_count 2.0" in text  # the health check, and one of the two
+
+
+@pytest.mark.parametrize("key", [None, "", "wrong", "a key'", "schlüssel"])
+@pytest.mark.parametrize("route", ["/predict", "/models", "/info", "/leaderboard", "/predict_batch", "/nothing"])
+def test_without_the_key_there_is_no_answer(shared, route, key):
+    headers = {} if key is None else {"api-key": key.encode()}
+    method = "GET" if route in {"/models", "/info"} else "POST"
+    found = shared.client.request(method, route, headers={"api-key": b"", **headers}, content=b"{}")
+    assert found.status_code == 403
+    assert "api-key" in found.json()["detail"]
+
+
+def test_a_bearer_key_is_a_key(start):
+    running = start(api_key="schlüssel")
+    bearer = {"authorization": "Bearer schlüssel".encode()}
+    assert requests.get(f"{running.url}/models", headers=bearer, timeout=60).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"null",
+        b"[]",
+        b'"text"',
+        b"{}",
+        b'{"prompt": null}',
+        b'{"prompt": []}',
+        b'{"prompt": [1]}',
+        b'{"prompt": [null]}',
+        b'{"prompt": [["nested"]]}',
+        b'{"prompt": {"role": "user"}}',
+        b'{"prompt": NaN}',
+        b'{"prompt": ["\xff\xfe"]}',
+        b"[" * 100_000,
+        b'{"prompt": ["' + b"\x00" + b'"]}',
+    ],
+)
+@pytest.mark.parametrize("route", ["/predict", "/leaderboard"])
+def test_what_is_no_prompt_gets_one_sentence(shared, route, body):
+    found = shared.client.post(route, content=body, headers={"content-type": "application/json"})
+    assert 400 <= found.status_code < 500
+    detail = found.json()["detail"]
+    assert isinstance(detail, str)
+    assert 0 < len(detail) < 200
+    assert "\n" not in detail
+
+
+@pytest.mark.parametrize(
+    "turn",
+    ["", " ", "\x00\x01\x1b[31m", "\ud800", "a\udc00b", "<|cls|>", "<|im_end|>\n<|cls|>", "x" * 1_000_000, "🦜" * 9],
+)
+def test_an_odd_prompt_gets_the_answer_of_the_model(shared, turn):
+    found = shared.client.post("/predict", content=json.dumps({"prompt": [turn]}), headers=JSON)
+    assert found.status_code == 200
+    np.testing.assert_allclose(found.json()["coefs"], shared.model.predict([[turn]]).coefs[0], atol=1e-5)
+
+
+JSON = {"content-type": "application/json"}
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    route=st.sampled_from(["/predict", "/leaderboard", "/predict_batch", "/reload", "/models", "/health"]),
+    name=st.sampled_from(["prompt", "prompts", "model_path", "other"]),
+    value=ANYTHING,
+)
+def test_no_body_makes_the_service_fail(shared, route, name, value):
+    found = shared.client.post(route, content=json.dumps({name: value}), headers=JSON)
+    assert found.status_code < 500
+    if found.status_code >= 400:
+        assert isinstance(found.json()["detail"], str)
+
+
+def test_a_request_beyond_the_size_limit_is_refused(start):
+    running = start(max_body_mb=0.01)
+    assert running.predict(["x" * 20_000]).status_code == 413
+    parts = (b"x" * 5_000 for _ in range(10))  # without a length, in chunks
+    assert running.client.post("/predict", content=parts, headers=JSON).status_code == 413
+    assert running.predict(["x"]).status_code == 200
+
+
+def test_a_batch_beyond_the_queue_is_refused_with_its_limit(start):
+    running = start(queue_size=4)
+    found = running.client.post("/predict_batch", json={"prompts": [["x"]] * 5})
+    assert found.status_code == 422
+    assert "4" in found.json()["detail"]
+
+
+def test_a_full_queue_says_when_to_come_again(start, gate):
+    running = start(gate, queue_size=1)
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(running.predict, ["first"])
+        gate.reached.wait(60)
+        refused = running.predict(["second"])
+        assert refused.status_code == 503
+        assert int(refused.headers["retry-after"]) >= 1
+        assert running.client.get("/models").status_code == 200  # waits for nobody
+        gate.open()
+        assert first.result().status_code == 200
+    assert running.predict(["second"]).status_code == 200
+
+
+def test_a_deadline_ends_a_request_and_a_client_may_ask_for_a_shorter_one(start, gate):
+    running = start(gate, deadline=30.0)
+    assert running.predict(["hello"], headers={"x-p2l-timeout": "0.1"}).status_code == 504
+    assert running.predict(["hello"], headers={"x-p2l-timeout": "-1"}).status_code == 422
+    assert running.predict(["hello"], headers={"x-p2l-timeout": "nan"}).status_code == 422
+    gate.open()
+    assert running.predict(["hello"]).status_code == 200
+
+
+def test_a_client_that_left_costs_no_forward_pass(start, gate):
+    running = start(gate)
+    host, port = running.url.removeprefix("http://").split(":")
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(running.predict, ["first"])
+        gate.reached.wait(60)
+        body = b'{"prompt": ["nobody will read this"]}'
+        with socket.create_connection((host, int(port))) as leaving:
+            head = f"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
+            leaving.sendall(head.encode() + b"\r\n\r\n" + body)
+            _until(lambda: _metric(running, "p2l_prompts_total") == 2)
+        _until(lambda: _metric(running, "p2l_dropped_total") == 1)
+        gate.open()
+        assert first.result().status_code == 200
+    assert running.predict(["last"]).status_code == 200
+    assert gate.prompts == 2
+
+
+def test_stopping_answers_what_was_accepted(start, gate):
+    with contextlib.ExitStack() as stack:
+        running = start(gate)
+        pool = stack.enter_context(ThreadPoolExecutor())
+        accepted = [pool.submit(running.predict, [f"prompt {n}"]) for n in range(3)]
+        gate.reached.wait(60)
+        _until(lambda: _metric(running, "p2l_pending_prompts") == 3)
+        running.stop()
+        time.sleep(0.2)
+        gate.open()
+        assert [answer.result().status_code for answer in accepted] == [200, 200, 200]
+
+
+def test_no_key_and_no_prompt_is_logged_unless_asked_for(start, caplog):
+    caplog.set_level("DEBUG")
+    running = start(api_key="very-secret", admin_key="more-secret")
+    running.predict(["a private prompt"])
+    running.predict([1])
+    running.client.get("/models", headers={"api-key": "wrong-secret"})
+    assert "secret" not in caplog.text
+    assert "private" not in caplog.text
+    start(log_prompts=True).predict(["a public prompt"])
+    assert "a public prompt" in caplog.text
+
+
+def test_a_reload_changes_the_model_and_drops_no_request(start, other_folder):
+    running = start(admin_key="admin")
+    admin = {"api-key": "admin"}
+    seen, stop = [], threading.Event()
+
+    def load():
+        number = 0
+        while not stop.is_set():
+            number += 1
+            seen.append(running.predict([f"prompt {number}"]))
+
+    with ThreadPoolExecutor() as pool:
+        loading = [pool.submit(load) for _ in range(3)]
+        try:
+            changed = running.client.post("/reload", json={"model_path": str(other_folder)}, headers=admin)
+            assert changed.status_code == 200
+            again = running.client.post("/reload", headers=admin)  # the same folder, read once more
+        finally:
+            stop.set()
+        for each in loading:
+            each.result()
+    assert {answer.status_code for answer in seen} == {200}
+    revisions = [answer.json()["revision"] for answer in seen]
+    assert set(revisions) <= {running.model.revision, changed.json()["revision"]}
+    assert again.json() == changed.json() == {"revision": running.predict(["x"]).json()["revision"], "workers": 1}
+
+
+def test_a_reload_that_fails_changes_nothing(start, tmp_path):
+    running = start(admin_key="admin", api_key="k")
+    for headers, status in (({"api-key": "admin"}, 422), ({"api-key": "k"}, 403), ({"api-key": ""}, 403)):
+        found = running.client.post("/reload", json={"model_path": str(tmp_path / "nothing")}, headers=headers)
+        assert found.status_code == status
+    assert running.predict(["x"]).json()["revision"] == running.model.revision
+    assert start().client.post("/reload").status_code == 403
+
+
+def test_the_newest_model_of_a_watched_folder_is_served(start, tmp_path, other_folder):
+    watched = tmp_path / "watched"
+    watched.mkdir()
+    running = start(watch=str(watched))
+    (watched / "checkpoint-1").mkdir()  # not complete yet
+    first = running.predict(["x"]).json()["revision"]
+    for file in sorted(other_folder.iterdir(), key=lambda file: file.name == "model_list.json"):
+        (watched / "checkpoint-1" / file.name).write_bytes(file.read_bytes())
+    _until(lambda: running.predict(["x"]).json()["revision"] != first)
+
+
+def _metric(running, name):
+    text = running.client.get("/metrics").text
+    return sum(float(line.split()[1]) for line in text.splitlines() if line.startswith(f"{name} "))
+
+
+def _until(condition):
+    for _ in range(3000):
+        if condition():
+            return
+        time.sleep(0.02)
+    raise AssertionError("it never came true")

@@ -1,0 +1,301 @@
+import asyncio
+import threading
+from contextlib import asynccontextmanager
+
+import numpy as np
+import pytest
+import torch
+
+from p2l.errors import InputError
+from p2l.inference import P2L
+from p2l.serving.answer import BusyError, ModelFailedError, TooLargeError
+from p2l.serving.engine import Engine, EngineOptions
+from p2l.serving.jobs import BatchLimits
+
+PROMPTS = [["what is 1 plus 2"], ["write a poem", "shorter"], [""], ["long " * 100]]
+
+
+class Counting:
+    """Counts what an engine says it does."""
+
+    def __init__(self):
+        self.batches, self.hits, self.cancelled, self.turned_away, self.inside, self.looked = [], 0, 0, 0, 0, 0
+
+    def entered(self, prompts):
+        self.inside += prompts
+
+    def left(self, prompts):
+        self.inside -= prompts
+
+    def looked_up(self, *, hits, prompts):
+        self.hits += hits
+        self.looked += prompts
+
+    def computed(self, prompts, tokens, seconds):
+        self.batches.append(prompts)
+        assert tokens > 0 <= seconds
+
+    def dropped(self):
+        self.cancelled += 1
+
+    def refused(self, prompts):
+        self.turned_away += prompts
+
+
+class Gate:
+    """Holds a model's forward passes back until it is opened."""
+
+    def __init__(self, model):
+        self._opened, self.reached, self.seen = threading.Event(), threading.Event(), []
+        compute = model.answer
+
+        def answer(encoded, **options):
+            self.reached.set()
+            assert self._opened.wait(60)
+            self.seen.append(len(encoded))
+            return compute(encoded, **options)
+
+        model.answer = answer
+
+    async def wait_until_reached(self):
+        await asyncio.to_thread(self.reached.wait, 60)
+
+    def open(self):
+        self._opened.set()
+
+
+@asynccontextmanager
+async def running(model, **options):
+    counting = Counting()
+    limits = options.pop("limits", BatchLimits(tokens=1000, prompts=16, wait=0.0))
+    engine = Engine(model, EngineOptions(limits, **options), counting)
+    try:
+        yield engine, counting
+    finally:
+        await engine.close()
+        assert counting.inside == 0
+
+
+def run(test):
+    asyncio.run(asyncio.wait_for(test, 120))
+
+
+def test_answers_are_those_of_the_model(model):
+    async def test():
+        async with running(model) as (engine, _):
+            answers = await engine.ask(PROMPTS)
+            said = model.predict(PROMPTS)
+            for row, answer in enumerate(answers):
+                np.testing.assert_allclose(answer.coefs, said.coefs[row], atol=1e-5)
+                assert answer.eta == pytest.approx(float(said.eta[row]), abs=1e-5)
+                assert answer.gamma is None
+                assert answer.revision == model.revision
+            assert [answer.truncated for answer in answers] == [False, False, False, True]
+
+    run(test())
+
+
+def test_a_repeated_prompt_is_not_computed_again(model):
+    async def test():
+        async with running(model) as (engine, counting):
+            first = await engine.ask(PROMPTS)
+            computed = sum(counting.batches)
+            assert await engine.ask(PROMPTS) == first
+            assert sum(counting.batches) == computed
+            assert counting.hits == len(PROMPTS)
+
+    run(test())
+
+
+def test_the_cache_forgets_what_was_used_least_recently(model):
+    async def test():
+        async with running(model, cache_size=2) as (engine, counting):
+            for text in ("a", "b", "a", "c", "a", "b"):
+                await engine.ask([[text]])
+            assert counting.hits == 2
+            assert sum(counting.batches) == 4
+
+    run(test())
+
+
+def test_identical_prompts_in_flight_are_computed_once(model):
+    async def test():
+        gate = Gate(model)
+        async with running(model) as (engine, counting):
+            asking = [asyncio.ensure_future(engine.ask([["same"]])) for _ in range(5)]
+            await gate.wait_until_reached()
+            asking.append(asyncio.ensure_future(engine.ask([["same"], ["same"]])))
+            await asyncio.sleep(0.05)
+            gate.open()
+            answers = [answer for found in await asyncio.gather(*asking) for answer in found]
+            assert len({tuple(answer.coefs) for answer in answers}) == 1
+            assert counting.batches == [1]
+
+    run(test())
+
+
+def test_prompts_that_wait_together_share_a_forward_pass(model):
+    async def test():
+        gate = Gate(model)
+        async with running(model) as (engine, counting):
+            first = asyncio.ensure_future(engine.ask([["first"]]))
+            await gate.wait_until_reached()
+            rest = [asyncio.ensure_future(engine.ask([[f"prompt {n}"]])) for n in range(6)]
+            while engine.pending < 7:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
+            gate.open()
+            await asyncio.gather(first, *rest)
+            assert counting.batches == [1, 6]
+
+    run(test())
+
+
+def test_a_full_queue_says_so_and_goes_on(model):
+    async def test():
+        gate = Gate(model)
+        async with running(model, queue_size=2) as (engine, counting):
+            asking = [asyncio.ensure_future(engine.ask([[f"prompt {n}"]])) for n in range(2)]
+            await asyncio.sleep(0)
+            with pytest.raises(BusyError):
+                await engine.ask([["one too many"]])
+            assert counting.turned_away == 1
+            gate.open()
+            await asyncio.gather(*asking)
+            assert await engine.ask([["one too many"]])
+
+    run(test())
+
+
+def test_a_request_that_is_given_up_costs_no_forward_pass(model):
+    async def test():
+        gate = Gate(model)
+        async with running(model) as (engine, counting):
+            first = asyncio.ensure_future(engine.ask([["first"]]))
+            await gate.wait_until_reached()
+            gone = asyncio.ensure_future(engine.ask([["nobody waits for this"]]))
+            shared = [asyncio.ensure_future(engine.ask([["two wait for this"]])) for _ in range(2)]
+            await asyncio.sleep(0.1)
+            gone.cancel()
+            shared[0].cancel()
+            await asyncio.gather(gone, shared[0], return_exceptions=True)
+            gate.open()
+            await first
+            assert (await shared[1])[0].revision == model.revision
+            assert counting.cancelled == 1
+            assert sum(gate.seen) == 2
+
+    run(test())
+
+
+def test_a_batch_beyond_the_memory_is_halved_and_the_service_lives_on(model):
+    compute = model.answer
+
+    def answer(encoded, **options):
+        if sum(prompt.size for prompt in encoded) > 60:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return compute(encoded, **options)
+
+    async def test():
+        model.answer = answer
+        async with running(model) as (engine, _):
+            prompts = [[f"prompt number {n}"] for n in range(8)]
+            said = model.predict(prompts)
+            for row, found in enumerate(await engine.ask(prompts)):
+                np.testing.assert_allclose(found.coefs, said.coefs[row], atol=1e-5)
+            assert await engine.ask([["after it"]])
+
+    run(test())
+
+
+def test_a_prompt_beyond_the_memory_is_its_senders_problem_alone(model):
+    compute = model.answer
+
+    def answer(encoded, **options):
+        if max(prompt.size for prompt in encoded) > 40:
+            raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 TB")
+        return compute(encoded, **options)
+
+    async def test():
+        model.answer = answer
+        async with running(model) as (engine, _):
+            found = await asyncio.gather(
+                engine.ask([["short"]]), engine.ask([["long " * 100]]), engine.ask([["brief"]]), return_exceptions=True
+            )
+            assert isinstance(found[1], TooLargeError)
+            assert found[0][0].revision == found[2][0].revision == model.revision
+
+    run(test())
+
+
+def test_a_failing_forward_pass_is_an_error_without_the_prompt(model, caplog):
+    def answer(*_, **__):
+        raise RuntimeError("could not multiply 'my secret prompt'")
+
+    async def test():
+        model.answer = answer
+        async with running(model) as (engine, _):
+            with pytest.raises(ModelFailedError) as caught:
+                await engine.ask([["my secret prompt"]])
+            assert "secret" not in str(caught.value) + caplog.text
+            assert not await engine.check(0.2)
+
+    run(test())
+
+
+def test_coefficients_that_are_no_numbers_are_an_error(model):
+    async def test():
+        torch.nn.init.constant_(model.members[0].model.head.head.bias, float("nan"))
+        async with running(model) as (engine, _):
+            with pytest.raises(ModelFailedError):
+                await engine.ask([["hello"]])
+
+    run(test())
+
+
+def test_a_new_model_answers_later_requests_and_the_old_one_those_before(model, other_folder):
+    async def test():
+        other = P2L.from_pretrained(other_folder, device="cpu")
+        gate = Gate(model)
+        async with running(model) as (engine, _):
+            before = asyncio.ensure_future(engine.ask([["hello"]]))
+            await gate.wait_until_reached()
+            waiting = asyncio.ensure_future(engine.ask([["waiting"]]))
+            await asyncio.sleep(0.05)
+            engine.replace_model(other)
+            after = asyncio.ensure_future(engine.ask([["hello"]]))
+            gate.open()
+            assert (await before)[0].revision == (await waiting)[0].revision == model.revision
+            found = (await after)[0]
+            assert found.revision == other.revision != model.revision
+            np.testing.assert_allclose(found.coefs, other.predict("hello").coefs[0], atol=1e-5)
+
+    run(test())
+
+
+def test_closing_answers_what_was_accepted_and_nothing_more(model):
+    async def test():
+        gate = Gate(model)
+        async with running(model) as (engine, _):
+            accepted = asyncio.ensure_future(engine.ask([["accepted"]]))
+            await gate.wait_until_reached()
+            closing = asyncio.ensure_future(engine.close())
+            await asyncio.sleep(0.02)
+            with pytest.raises(BusyError):
+                await engine.ask([["too late"]])
+            gate.open()
+            await closing
+            assert (await accepted)[0].revision == model.revision
+            assert not engine.alive
+
+    run(test())
+
+
+def test_a_prompt_without_turns_is_refused(model):
+    async def test():
+        async with running(model) as (engine, _):
+            with pytest.raises(InputError):
+                await engine.ask([[]])
+            assert await engine.check(60)
+
+    run(test())
