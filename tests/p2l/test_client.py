@@ -310,7 +310,7 @@ def test_an_attempt_that_hangs_is_followed_by_another(opened: Open, endpoint: En
 def test_an_endpoint_that_hangs_costs_the_time_limit(opened: Open, endpoint: Endpoint) -> None:
     endpoint.script += [hang] * 2
     client = opened(endpoint.url, timeout=0.2)
-    with pytest.raises(AnswerTimeoutError, match=r"/predict gave no answer in time \[attempts: 1, seconds: 0.2"):
+    with pytest.raises(AnswerTimeoutError, match=r"/predict gave no answer in time \[attempts: 1, seconds: \d"):
         client.predict(PROMPT)
     with pytest.raises(AnswerTimeoutError, match="/predict_batch gave no answer in time"):
         opened(endpoint.url, timeout=0.2, attempt_timeout=0.01).predict_batch([PROMPT])
