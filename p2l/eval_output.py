@@ -33,7 +33,7 @@ from p2l.eval_parts import Parts
 from p2l.eval_prompts import PromptSet, Survey, as_turns
 from p2l.votes.writer import as_text, no_nan, open_writer
 
-__all__ = ["FORMATS", "Output", "publish_model_list", "write_output"]
+__all__ = ["FORMATS", "Output", "check_parquet", "publish_model_list", "write_output"]
 
 FORMATS = ("json", "parquet")
 _DEEP = " " * 4
@@ -69,6 +69,21 @@ class Output:
         known = {key: value for key, value in info.items() if key not in ("model", "dataset")}
         same = isinstance(before, dict) and all(before.get(key) == value for key, value in known.items())
         return same and all(file.is_file() for file in self.files)
+
+
+def check_parquet(name: str, schema: Any) -> None:
+    """Refuse columns that Parquet cannot hold (an object without keys, say), before hours of work.
+
+    Raises:
+        InputError: naming the data set.
+    """
+    import pyarrow.parquet as pq
+
+    try:
+        pq.write_table(schema.empty_table(), pa.BufferOutputStream())
+    except pa.ArrowException as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{name}: Parquet cannot hold its columns ({reason}); use --format json") from error
 
 
 def write_output(

@@ -27,7 +27,7 @@ from p2l.errors import InputError
 if TYPE_CHECKING:
     from p2l.inference import Prediction
 
-__all__ = ["Job", "Parts", "as_batch", "open_parts"]
+__all__ = ["Job", "Parts", "as_batch", "discard_parts", "open_parts"]
 
 JOB_FILE = "job.json"
 _CHUNKS = b"chunks"
@@ -160,6 +160,12 @@ def open_parts(folder: Path, job: Job, *, restart: bool = False) -> Parts:
         parts.close()
         raise
     return parts
+
+
+def discard_parts(folder: Path, job: Job) -> None:
+    """Delete the parts of this job, whose output is whole: a kill came before their end."""
+    if folder.is_dir() and not job.difference(read_object(folder / JOB_FILE, missing=asdict(job))):
+        Parts(folder).remove()
 
 
 def _claim(parts: Parts, job: Job, *, restart: bool) -> None:

@@ -29,7 +29,7 @@ ROWS = 512
 """Prompts in a chunk: encoded and sorted by length together, and never saved in part."""
 RESULTS = ("coefs", "eta", "gamma", "truncated", "last_hidden_state")
 """Columns that the model adds."""
-_BATCH = 4096  # rows of the source that are in memory at once
+_BATCH = 1024  # rows of the source that are in memory at once
 _BLOCK = 1 << 20  # bytes
 
 
@@ -42,6 +42,11 @@ class Survey:
     """pyarrow.Schema of all columns, the prompt as `PromptSet.tables` gives it"""
     fingerprint: str
     """of the whole data set, whatever the limit"""
+
+    @property
+    def chunks(self) -> range:
+        """The numbers of its chunks."""
+        return range(-(-self.rows // ROWS))
 
 
 @dataclass(frozen=True)

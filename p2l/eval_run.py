@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from p2l.checkpoint import MODEL_LIST_FILE, local_folder
-from p2l.command import progress
+from p2l.command import check_can_write, progress
 from p2l.errors import CheckpointError, InputError
-from p2l.eval_output import FORMATS, Output, publish_model_list, write_output
-from p2l.eval_parts import Job, Parts, as_batch, open_parts
+from p2l.eval_output import FORMATS, Output, check_parquet, publish_model_list, write_output
+from p2l.eval_parts import Job, Parts, as_batch, discard_parts, open_parts
 from p2l.eval_processes import Processes, join_processes
-from p2l.eval_prompts import ROWS, PromptSet, Survey, open_prompts
+from p2l.eval_prompts import PromptSet, Survey, open_prompts
 from p2l.eval_publish import check_can_push, push
 from p2l.inference import P2L
 
@@ -68,11 +68,12 @@ def evaluate(options: EvalOptions) -> list[Path]:
         models, survey = processes.on_first(lambda: _look(options))
         data = open_prompts(options.dataset, split=options.split, limit=options.limit)
         written: list[Path] = []
-        for model in models:
-            output = Output(Path(options.output_dir).expanduser(), _name_of(model), options.formats)
+        for number, model in enumerate(models):
+            if number:
+                gc.collect()  # the memory of one model before the next is loaded
+            output = _output(options, model)
             _evaluate_one(_Run(options, processes, data, survey, model, output))
             written += output.files
-            gc.collect()  # one checkpoint's memory before the next is loaded
         return written
 
 
@@ -84,7 +85,15 @@ def _look(options: EvalOptions) -> tuple[list[str], Survey]:
     data = open_prompts(options.dataset, split=options.split, limit=options.limit)
     for model in models:
         local_folder(model)
-    return models, data.survey(quiet=options.quiet)
+        check_can_write(_output(options, model).info_file)
+    survey = data.survey(quiet=options.quiet)
+    if "parquet" in options.formats:
+        check_parquet(data.source.name, survey.schema)
+    return models, survey
+
+
+def _output(options: EvalOptions, model: str) -> Output:
+    return Output(Path(options.output_dir).expanduser(), _name_of(model), options.formats)
 
 
 def _checkpoints(folder: str | None) -> list[str]:
@@ -166,6 +175,8 @@ def _evaluate_one(run: _Run) -> None:
     }
     if run.processes.on_first(lambda: not run.options.restart and run.output.is_complete(info)):
         run.say(f"{run.output.files[0]}: complete already; --restart runs the model again")
+        if run.processes.is_first:
+            discard_parts(run.output.parts_folder, job)
     else:
         _predict_and_join(run, model, job, info)
     if run.options.output_hf_path is not None and run.processes.is_first:
@@ -189,17 +200,17 @@ def _predict_and_join(run: _Run, model: P2L, job: Job, info: dict[str, Any]) -> 
 def _join(run: _Run, parts: Parts, info: dict[str, Any]) -> None:
     """All parts into the output, which is then whole."""
     saved = parts.refresh()
-    if sum(saved.get(chunk, 0) for chunk in range(-(-run.survey.rows // ROWS))) < run.survey.rows:
+    if sum(saved.get(chunk, 0) for chunk in run.survey.chunks) < run.survey.rows:
         raise InputError(
             f"{parts.folder}: lacks what other processes wrote; --output-dir must be a folder that all machines share"
         )
-    with progress(description="write", total=run.survey.rows, unit="rows", quiet=run.options.quiet) as bar:
-        whole = write_output(run.output, run.data, run.survey, parts, info, bar)
     if not publish_model_list(run.output.folder, info["model_list"]):
         run.say(
             f"{run.output.folder / MODEL_LIST_FILE}: lists other models and stays; "
             f"those of this run are in {run.output.info_file}"
         )
+    with progress(description="write", total=run.survey.rows, unit="rows", quiet=run.options.quiet) as bar:
+        whole = write_output(run.output, run.data, run.survey, parts, info, bar)
     parts.remove()
     cut = f", {whole['truncated']} of them cut at the maximal length" if whole["truncated"] else ""
     if not run.options.quiet:
