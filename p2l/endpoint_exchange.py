@@ -32,6 +32,7 @@ __all__ = ["Exchange", "Reply", "Rules"]
 T = TypeVar("T")
 
 _CONNECT_SECONDS = 5.0
+_LEAST_SECONDS = 0.001  # a time limit of zero would make sockets fail at once, and for another reason
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 _LONGEST_SENTENCE = 300
 _STRANGE = "did not answer as a P2L endpoint does; is this its URL?"
@@ -141,9 +142,10 @@ class Exchange(Generic[T]):
     def request(self) -> dict[str, Any]:
         """The next attempt, as arguments of `httpx2.Client.stream`."""
         self._attempts += 1
-        seconds = self.remaining if self._call.patient else min(self.remaining, self._rules.attempt_timeout)
+        remaining = max(self.remaining, _LEAST_SECONDS)
+        seconds = remaining if self._call.patient else min(remaining, self._rules.attempt_timeout)
         # The endpoint forgets a prompt that nobody waits for any more.
-        headers = {"x-p2l-timeout": f"{max(self.remaining, 0.001):.3f}"}
+        headers = {"x-p2l-timeout": f"{remaining:.3f}"}
         path, _, query = self._url.raw_path.partition(b"?")
         target = path.rstrip(b"/") + self._call.path.encode() + (b"?" + query if query else b"")
         return {
@@ -151,7 +153,7 @@ class Exchange(Generic[T]):
             "url": self._url.copy_with(raw_path=target),
             "content": self._content,
             "headers": headers if self._content is None else headers | {"Content-Type": "application/json"},
-            "timeout": httpx2.Timeout(seconds, connect=min(seconds, _CONNECT_SECONDS), pool=self.remaining),
+            "timeout": httpx2.Timeout(seconds, connect=min(seconds, _CONNECT_SECONDS), pool=remaining),
         }
 
     def in_time(self, chunks: Iterator[bytes]) -> Iterator[bytes]:

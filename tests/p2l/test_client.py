@@ -323,6 +323,18 @@ def test_an_answer_that_trickles_in_costs_the_time_limit(opened: Open, endpoint:
         opened(endpoint.url, timeout=0.2).predict(PROMPT)
 
 
+def test_a_pause_that_lasts_too_long_leaves_no_time(opened: Open, endpoint: Endpoint) -> None:
+    """What is missing then is time, whatever a socket says that was given none."""
+
+    class Slow(Pace):
+        def sleep(self, seconds: float) -> None:
+            super().sleep(100 * seconds)
+
+    endpoint.script += [Say(502), hang]
+    with pytest.raises(AnswerTimeoutError, match=r"\[attempts: 2, seconds: 20.0\]"):
+        opened(endpoint.url, pace=Slow(), timeout=10).predict(PROMPT)
+
+
 def free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
