@@ -26,6 +26,7 @@ CONFIGS = sorted((ROOT / "training_configs").glob("*.yaml"))
 LAUNCHER = {"--hostfile", "--master_addr", "--master_port", "--module", "--no_ssh", "--node_rank", "--num_gpus"}
 FOREIGN = {*LAUNCHER, "--index-url", "--check", "--strict", "--help", "--version"}
 TRAIN_MODULE = COMMANDS["train"][0]
+MODULES = {module for module, _ in COMMANDS.values()}
 
 
 class Fence(NamedTuple):
@@ -73,12 +74,12 @@ def as_ours(words: list[str]) -> tuple[str, list[str]] | None:
             return COMMANDS[name][0], rest
         case ["p2l", *rest]:
             pytest.fail(f"no command: p2l {' '.join(rest)}")
-        case ["python", "-m", module, *rest] if module.startswith("p2l."):
+        case ["python", "-m", module, *rest] | ["torchrun", _, "-m", module, *rest] if module.startswith("p2l."):
             return module, rest
         case ["deepspeed", *rest]:
             flags, script, arguments = split_launcher(rest)
             assert "--module" in flags or (ROOT / script).is_file(), f"{script} is no file of the checkout"
-            return TRAIN_MODULE, arguments
+            return script if script in MODULES else TRAIN_MODULE, arguments
     return None
 
 
