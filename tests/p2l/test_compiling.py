@@ -1,5 +1,6 @@
 """A compiled backbone computes what the plain one does."""
 
+import functools
 import shutil
 from pathlib import Path
 
@@ -39,9 +40,13 @@ def gradients(made: P2LModel, batch: dict[str, Tensor], labels: Tensor) -> dict[
 @pytest.mark.slow
 @needs_compiler
 @noisy
-def test_losses_and_gradients_are_those_of_the_plain_backbone(backbone: Path) -> None:
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_losses_and_gradients_are_those_of_the_plain_backbone(backbone: Path, checkpointing: bool) -> None:
     tokenizer = PromptTokenizer.from_pretrained(backbone, max_length=64)
     plain, compiled = model(backbone, tokenizer), model(backbone, tokenizer)
+    if checkpointing:
+        compiled.gradient_checkpointing_enable()
+        compiled.train()
     compile_backbone(compiled.model, CPU)
     assert compiled.state_dict().keys() == plain.state_dict().keys()
     for size in (1, 3, 8):
@@ -64,6 +69,31 @@ def test_a_compiled_run_has_the_losses_of_a_plain_one(command: Command, configur
         config = configure(compile=compiled, gradient_checkpointing=True, zero=zero)
         losses.append([row["loss"] for row in lines(train(command, config, "--no-eval", "--quiet") / "metrics.jsonl")])
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
+
+
+@needs_compiler
+@noisy
+@pytest.mark.parametrize("packed", [False, True])
+def test_layers_are_compiled_within_gradient_checkpointing_too(
+    backbone: Path, packed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is recorded is run as it is here: making machine code of it would take a minute."""
+    from torch._dynamo.utils import counters
+
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    tokenizer = PromptTokenizer.from_pretrained(backbone, max_length=64)
+    batch = collate(tokenizer.encode([["what is 2 plus 2"], ["a poem"]]), tokenizer.pad_token_id, packed=packed)
+    labels = torch.tensor([[0, 1, 0], [2, 3, 1]])
+    plain, compiled = model(backbone, tokenizer), model(backbone, tokenizer)
+    compiled.gradient_checkpointing_enable()
+    compiled.train()
+    compile_backbone(compiled.model, CPU)
+    torch.compiler.reset()
+    counters.clear()
+    one, other = gradients(plain, batch, labels), gradients(compiled, batch, labels)
+    assert counters["stats"]["unique_graphs"] > 0
+    for name, value in one.items():
+        torch.testing.assert_close(other[name], value, atol=1e-5, rtol=1e-5, msg=name)
 
 
 @needs_compiler
