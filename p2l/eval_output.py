@@ -65,10 +65,16 @@ class Output:
 
     def is_complete(self, info: dict[str, Any]) -> bool:
         """Whether all files are there and of this very run, however model and data set are spelled."""
+        return set(self.files) <= set(self.whole_files(info))
+
+    def whole_files(self, info: dict[str, Any]) -> list[Path]:
+        """Files with the rows of this very run that are there already, in whatever format."""
         before = read_json(self.info_file, missing={})
         known = {key: value for key, value in info.items() if key not in ("model", "dataset")}
-        same = isinstance(before, dict) and all(before.get(key) == value for key, value in known.items())
-        return same and all(file.is_file() for file in self.files)
+        if not isinstance(before, dict) or any(before.get(key) != value for key, value in known.items()):
+            return []
+        files = [self.folder / f"{self.name}.{kind}" for kind in FORMATS]
+        return [file for file in files if file.name in before.get("files", []) and file.is_file()]
 
 
 def check_parquet(name: str, schema: Any) -> None:
@@ -96,7 +102,7 @@ def write_output(
         data: the data set.
         survey: what is known of it.
         parts: every chunk must be there.
-        info: what the info file says; number of truncated prompts is added.
+        info: what the info file says; truncated prompts and the files that it speaks of are added.
         bar: told how many rows are written.
 
     Returns:
@@ -115,7 +121,8 @@ def write_output(
                     write(rows, said)
                 truncated += pc.sum(said.column("truncated")).as_py() or 0
                 bar.update(len(rows))
-        whole = info | {"truncated": truncated}
+        files = {file.name for file in [*output.files, *output.whole_files(info)]}
+        whole = info | {"truncated": truncated, "files": sorted(files)}
         output.info_file.unlink(missing_ok=True)  # it is of the files that are replaced now
         for source, target in zip(made, output.files, strict=True):
             os.replace(source, target)

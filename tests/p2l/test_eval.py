@@ -253,6 +253,22 @@ def test_a_complete_run_is_not_run_again(
     assert len(load(run(bag, other, tmp_path))) == 9
 
 
+def test_the_description_names_the_files_that_it_is_of(
+    bag: Path, data: Path, tmp_path: Path, asked: list[list[str]]
+) -> None:
+    def described() -> Any:
+        return json.loads((tmp_path / "bag.info.json").read_text())["files"]
+
+    run(bag, data, tmp_path)
+    run(bag, data, tmp_path, "--format", "parquet")
+    assert described() == ["bag.json", "bag.parquet"]
+    asked.clear()
+    run(bag, data, tmp_path, "--format", "both")
+    assert asked == []
+    run(bag, write_jsonl(tmp_path / "others.jsonl", ROWS[:9]), tmp_path, "--format", "parquet")
+    assert described() == ["bag.parquet"]  # bag.json is of the other data set
+
+
 def unfinished(model: Path, data: Path, out: Path, monkeypatch: pytest.MonkeyPatch, *flags: str) -> None:
     """A run that has saved everything but not joined it."""
     with monkeypatch.context() as patch:

@@ -50,7 +50,12 @@ def test_json_is_laid_out_as_documented(tmp_path: Path) -> None:
         n % 2 == 1 for n in (512, 513, 514)
     ]
     info = json.loads(output.info_file.read_text())
-    assert info == {"rows": count, "model": "m", "truncated": count // 2}
+    assert info == {
+        "rows": count,
+        "model": "m",
+        "truncated": count // 2,
+        "files": ["model.json", "model.parquet"],
+    }
 
 
 def test_what_json_does_not_have_becomes_null_or_text(tmp_path: Path) -> None:
