@@ -11,6 +11,7 @@ import contextlib
 import inspect
 import io
 import logging
+import math
 import os
 import re
 import socket
@@ -189,8 +190,8 @@ class Engine:
         """Clip, update the weights, move the schedule on; returns the gradient norm before clipping."""
         plain = self._gradient_norm() if self.zero_stage == 0 else None
         self._engine.step()
-        norm = self._engine.get_global_grad_norm()
-        return float(norm if plain is None else plain) if norm is not None or plain is not None else float("nan")
+        norm = self._engine.get_global_grad_norm() if plain is None else plain
+        return math.nan if norm is None else float(norm)
 
     def skip_step(self) -> None:
         """Move the schedule on and leave weights and optimizer as they are: for a step in which no vote counts.

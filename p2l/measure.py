@@ -21,7 +21,15 @@ from p2l.tokenizer import PromptTokenizer
 from p2l.votes import VoteStore
 from p2l.votes.splitting import hash_prompts
 
-__all__ = ["check_counted", "count_ties", "measure_backbone", "measure_machine", "measure_votes", "one_prompt_only"]
+__all__ = [
+    "check_counted",
+    "count_ties",
+    "measure_backbone",
+    "measure_machine",
+    "measure_votes",
+    "memory_limits",
+    "one_prompt_only",
+]
 
 LENGTH_SAMPLE = 2_000
 MOST_POSITIONS = 8192  # of a backbone that names no limit

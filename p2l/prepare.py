@@ -31,7 +31,7 @@ from p2l.tokenizer import PromptTokenizer
 from p2l.votes import VoteStore, open_votes
 from p2l.votes.splitting import split_votes
 
-__all__ = ["CONFIG_FILE", "Prepared", "Request", "dry_run", "prepare"]
+__all__ = ["Prepared", "Request", "dry_run", "prepare"]
 
 CONFIG_FILE, REQUEST_FILE, DEEPSPEED_FILE = "training.yaml", "request.json", "deepspeed.json"
 LEAST_VOTES = 100
@@ -97,14 +97,10 @@ def dry_run(request: Request) -> str:
     Raises:
         InputError: as `prepare`.
     """
-    with tempfile.TemporaryDirectory(prefix="p2l-") as folder:
-        plan = _fill(
-            Path(folder),
-            next(folder for folder in candidates(_target(request)) if not folder.exists()),
-            request,
-            quiet=True,
-        )
-        text = (Path(folder) / CONFIG_FILE).read_text(encoding="utf-8")
+    final = next(folder for folder in candidates(_target(request)) if not folder.exists())
+    with tempfile.TemporaryDirectory(prefix="p2l-") as temporary:
+        plan = _fill(Path(temporary), final, request, quiet=True)
+        text = (Path(temporary) / CONFIG_FILE).read_text(encoding="utf-8")
     return "".join(f"# {line}\n" for line in plan_lines(plan)) + text
 
 

@@ -22,7 +22,7 @@ from p2l.batching import Batch, collate, plan_batches
 from p2l.tokenizer import PromptTokenizer
 from p2l.votes import VoteStore
 
-__all__ = ["MicroBatch", "Windows"]
+__all__ = ["MicroBatch", "Windows", "deal"]
 
 Ids = NDArray[np.int64]
 
