@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -102,7 +103,7 @@ def write_output(
         data: the data set.
         survey: what is known of it.
         parts: every chunk must be there.
-        info: what the info file says; truncated prompts and the files that it speaks of are added.
+        info: what the info file says; counts of prompts and the files that it speaks of are added.
         bar: told how many rows are written.
 
     Returns:
@@ -112,17 +113,18 @@ def write_output(
         InputError: a file cannot be written.
     """
     made = [parts.folder / f"output.{kind}" for kind in output.formats]
-    truncated = 0
+    counts = {"truncated": 0, "not_finite": 0}
     try:
         with contextlib.ExitStack() as stack:
             writers = [stack.enter_context(_WRITERS[file.suffix](file, survey.schema, info)) for file in made]
             for rows, said in _joined(data, parts):
                 for write in writers:
                     write(rows, said)
-                truncated += pc.sum(said.column("truncated")).as_py() or 0
+                counts["truncated"] += pc.sum(said.column("truncated")).as_py()
+                counts["not_finite"] += _rows_that_are_not_finite(said.column("coefs"))
                 bar.update(len(rows))
         files = {file.name for file in [*output.files, *output.whole_files(info)]}
-        whole = info | {"truncated": truncated, "files": sorted(files)}
+        whole = info | counts | {"files": sorted(files)}
         output.info_file.unlink(missing_ok=True)  # it is of the files that are replaced now
         for source, target in zip(made, output.files, strict=True):
             os.replace(source, target)
@@ -132,6 +134,11 @@ def write_output(
     except OSError as error:
         raise InputError(f"{output.folder}: cannot be written: {error.strerror or error}") from error
     return whole
+
+
+def _rows_that_are_not_finite(coefs: Any) -> int:
+    values = coefs.flatten().to_numpy(zero_copy_only=False).reshape(len(coefs), -1)
+    return int((~np.isfinite(values)).any(axis=1).sum())
 
 
 def _joined(data: PromptSet, parts: Parts) -> Iterator[tuple[Any, Any]]:

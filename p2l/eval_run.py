@@ -20,6 +20,7 @@ from typing import Any
 from p2l.checkpoint import MODEL_LIST_FILE, local_folder
 from p2l.command import check_can_write, progress
 from p2l.errors import CheckpointError, InputError
+from p2l.eval_asking import Asker
 from p2l.eval_output import FORMATS, Output, check_parquet, publish_model_list, write_output
 from p2l.eval_parts import Job, Parts, as_batch, discard_parts, open_parts
 from p2l.eval_processes import Processes, join_processes
@@ -212,6 +213,10 @@ def _join(run: _Run, parts: Parts, info: dict[str, Any]) -> None:
     with progress(description="write", total=run.survey.rows, unit="rows", quiet=run.options.quiet) as bar:
         whole = write_output(run.output, run.data, run.survey, parts, info, bar)
     parts.remove()
+    if whole["not_finite"]:
+        run.say(
+            f"warning: {whole['not_finite']} prompts have coefficients that are no finite numbers; try --dtype float32"
+        )
     cut = f", {whole['truncated']} of them cut at the maximal length" if whole["truncated"] else ""
     if not run.options.quiet:
         names = ", ".join(map(str, run.output.files))
@@ -220,7 +225,9 @@ def _join(run: _Run, parts: Parts, info: dict[str, Any]) -> None:
 
 def _predict(run: _Run, model: P2L, parts: Parts) -> None:
     """Save what the model says of every chunk that is this process's and not saved yet."""
-    fewer = {} if run.options.batch_size is None else {"batch_size": run.options.batch_size}
+    asker = Asker(model, run.say)
+    if run.options.batch_size is not None:
+        asker.batch_size = run.options.batch_size
     saved = parts.refresh()
     waiting: dict[int, Any] = {}
     since = time.monotonic()
@@ -230,7 +237,7 @@ def _predict(run: _Run, model: P2L, parts: Parts) -> None:
     ) as bar:  # fmt: skip
         bar.update(min(sum(saved.values()), run.survey.rows))
         for chunk, turns in _missing(run, saved):
-            waiting[chunk] = as_batch(model.predict(turns.to_pylist(), hidden=run.options.hidden, **fewer))
+            waiting[chunk] = as_batch(asker.ask(turns.to_pylist(), hidden=run.options.hidden))
             if time.monotonic() - since >= SAVE_AFTER:
                 _save(parts, waiting, bar)
                 since = time.monotonic()

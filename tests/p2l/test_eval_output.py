@@ -54,6 +54,7 @@ def test_json_is_laid_out_as_documented(tmp_path: Path) -> None:
         "rows": count,
         "model": "m",
         "truncated": count // 2,
+        "not_finite": 0,
         "files": ["model.json", "model.parquet"],
     }
 
@@ -65,6 +66,7 @@ def test_what_json_does_not_have_becomes_null_or_text(tmp_path: Path) -> None:
     first, second = json.loads(output.files[0].read_text())
     assert (first["x"], first["raw"], first["when"]) == (None, "AP8=", "2025-03-04 00:00:00+00:00")
     assert first["coefs"] == [[None, None]]
+    assert json.loads(output.info_file.read_text())["not_finite"] == 1
     assert np.array_equal(np.float32(second["coefs"][0]), np.float32([1e-7, 3e20]))
     assert pq.read_table(output.files[1])["when"].to_pylist() == [when, None]
 
