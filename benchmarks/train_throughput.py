@@ -32,6 +32,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.stats import norm
 
+from benchmarks.shapes import SHAPES
 from p2l.attention import P2L_ATTENTION, register_attention
 from p2l.batching import collate
 from p2l.command import parser, positive, run
@@ -48,14 +49,6 @@ SEED = 0
 NUM_MODELS = 100
 MAX_LENGTH = 2048
 WAYS = ("padded", "one by one", "packed")
-# Those of SmolLM2-135M, Qwen2.5-1.5B, and one that takes seconds.
-SHAPES: dict[str, dict[str, Any]] = {
-    "tiny": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 192},
-    "135m": {"hidden_size": 576, "num_hidden_layers": 30, "num_attention_heads": 9, "intermediate_size": 1536}
-    | {"num_key_value_heads": 3, "vocab_size": 49_152},
-    "1.5b": {"hidden_size": 1536, "num_hidden_layers": 28, "num_attention_heads": 12, "intermediate_size": 8960}
-    | {"num_key_value_heads": 2, "vocab_size": 151_936},
-}
 
 
 @dataclass(frozen=True)

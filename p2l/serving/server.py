@@ -10,6 +10,8 @@ import json
 import logging
 import os
 import shutil
+import signal
+import sys
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, replace
@@ -36,6 +38,7 @@ def serve(settings: Settings, host: str, port: int, *, reload: bool) -> int | No
         InputError: the model cannot be served as the settings say.
     """
     control = Path(tempfile.mkdtemp(prefix="p2l-endpoint-"))
+    signal.signal(signal.SIGTERM, _leave)  # uvicorn hands the signal on when it is done with it
     try:
         settings = replace(settings, control=str(control), model_path=_first_model(settings))
         several = settings.workers > 1 or reload
@@ -144,6 +147,11 @@ def _share_cores(workers: int) -> None:
 
     if workers > 1:
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // workers))
+
+
+def _leave(*_: object) -> None:
+    """A service that is told to stop has done what it should."""
+    sys.exit(0)
 
 
 def _log_to_stderr() -> None:

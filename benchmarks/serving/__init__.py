@@ -1,0 +1,1 @@
+"""How fast the endpoint answers, beside what a user would write without this project."""

@@ -1,0 +1,145 @@
+"""Requests a second and latencies of the endpoint, beside a plain FastAPI handler around a transformers pipeline.
+
+    python -m benchmarks.serving [--shape 135m] [--clients 1 8 32] [--sigmas 0.8 1.5] [--rounds 3] [-- ENDPOINT FLAGS]
+
+Both servers hold a random model of the same shape and get the same prompts, all different (log-normal lengths, median
+60 words), from a process of its own; they take turns, and rounds are repeated. The endpoint's cache is off, but for
+the last line, which asks one prompt again and again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.serving.folders import prompts, write_folders, write_tfidf
+from benchmarks.serving.load import Measured, bodies, drive
+from benchmarks.shapes import SHAPES
+from p2l.command import parser, positive, run
+
+__all__ = ["main"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One line of the table."""
+
+    sigma: float
+    clients: int
+    longest: int
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line of the benchmark."""
+    flags = parser("python -m benchmarks.serving", "Time the endpoint beside a plain handler.")
+    flags.add_argument("--shape", choices=[*SHAPES, "tfidf"], default="135m", help="what the endpoint serves")
+    flags.add_argument("--baseline", choices=SHAPES, help="what the plain handler serves (default: the same)")
+    flags.add_argument("--clients", type=positive, nargs="+", default=[1, 8, 32])
+    flags.add_argument("--sigmas", type=float, nargs="+", default=[0.8, 1.5], help="spread of the prompts' lengths")
+    flags.add_argument("--longest", type=positive, default=2040, help="words of the longest prompt")
+    flags.add_argument("--requests", type=positive, default=64, help="of the plain handler, in each cell")
+    flags.add_argument("--more", type=positive, default=1, help="times as many requests for the endpoint")
+    flags.add_argument("--rounds", type=positive, default=3)
+    flags.add_argument("endpoint", nargs="*", help="further flags for the endpoint, after --")
+    return flags
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the benchmark."""
+    flags = build_parser().parse_args(argv)
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
+        ours, plain = _folders(Path(name), flags)
+        pool = stack.enter_context(ProcessPoolExecutor(1, mp_context=get_context("spawn")))
+        endpoint = ["-m", "p2l.endpoint", "--model-path", str(ours), "--host", "127.0.0.1", *flags.endpoint]
+        mine = stack.enter_context(serving([*endpoint, "--cache-size", "0", "--port"]))
+        theirs = stack.enter_context(serving(["-m", "benchmarks.serving.baseline", str(plain)]))
+        for port in (mine, theirs):
+            pool.submit(drive, port, bodies(prompts(8, 0.8, 99)), 2).result()
+        for cell in (Cell(sigma, clients, flags.longest) for sigma in flags.sigmas for clients in flags.clients):
+            rounds = [
+                (
+                    _measured(pool, mine, cell, flags.requests * flags.more, number),
+                    _measured(pool, theirs, cell, flags.requests, number),
+                )
+                for number in range(flags.rounds)
+            ]
+            print(_line(cell, rounds), flush=True)
+    _repeated(flags)
+
+
+def _repeated(flags: argparse.Namespace) -> None:
+    """How long a prompt takes that was asked before."""
+    with tempfile.TemporaryDirectory() as name, ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        ours, _ = _folders(Path(name), flags)
+        words = ["-m", "p2l.endpoint", "--model-path", str(ours), "--host", "127.0.0.1", *flags.endpoint, "--port"]
+        with serving(words) as port:
+            request = bodies(prompts(1, 0.8, 7))
+            pool.submit(drive, port, request * 20, 1).result()
+            found = pool.submit(drive, port, request * 1000, 1).result()
+    print(f"a repeated prompt: median {found.median * 1e3:.2f} ms, p99 {found.p99 * 1e3:.2f} ms", flush=True)
+
+
+def _folders(root: Path, flags: argparse.Namespace) -> tuple[Path, Path]:
+    ours, plain = write_folders(root, flags.baseline or ("135m" if flags.shape == "tfidf" else flags.shape))
+    return (write_tfidf(root) if flags.shape == "tfidf" else ours), plain
+
+
+@contextlib.contextmanager
+def serving(words: Sequence[str]) -> Iterator[int]:
+    """Run a server, the port last on its command line, until the block ends."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = int(free.getsockname()[1])
+    process = subprocess.Popen([sys.executable, *words, str(port)])
+    try:
+        _wait(process, port)
+        yield port
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _wait(process: subprocess.Popen[bytes], port: int) -> None:
+    while process.poll() is None:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return
+        time.sleep(0.1)
+    raise SystemExit(f"a server ended with {process.returncode}")
+
+
+def _measured(pool: ProcessPoolExecutor, port: int, cell: Cell, count: int, seed: int) -> Measured:
+    requests = bodies(prompts(count, cell.sigma, seed, cell.longest))
+    return pool.submit(drive, port, requests, cell.clients).result()
+
+
+def _line(cell: Cell, rounds: Sequence[tuple[Measured, Measured]]) -> str:
+    ratios = sorted(mine.requests_per_second / theirs.requests_per_second for mine, theirs in rounds)
+    mine, theirs = zip(*rounds, strict=True)
+    failures = sum(one.failures for one in (*mine, *theirs))
+    return (
+        f"sigma {cell.sigma:.1f}  {cell.clients:>2} clients  endpoint {_rate(mine)}  plain {_rate(theirs)}"
+        f"  {np.median(ratios):6.2f} x [{ratios[0]:.2f}, {ratios[-1]:.2f}]  failures {failures}"
+    )
+
+
+def _rate(measured: Sequence[Measured]) -> str:
+    rate, p50, p99 = (
+        float(np.median([getattr(one, name) for one in measured])) for name in ("requests_per_second", "median", "p99")
+    )
+    return f"{rate:8.1f}/s  p50 {p50 * 1e3:7.1f} ms  p99 {p99 * 1e3:7.1f} ms"
+
+
+if __name__ == "__main__":
+    run(main)
