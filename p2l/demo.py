@@ -105,6 +105,7 @@ def _train(shell: Shell) -> None:
 
 def _report(folder: Path) -> None:
     from p2l.demo_report import held_out, leaderboards, loss_table
+    from p2l.demo_service import show
 
     held: Held = held_out(folder)
     print(
@@ -117,6 +118,11 @@ def _report(folder: Path) -> None:
     print("\n5. Leaderboards of three kinds of prompt: what is true, and what the model says (higher wins more often).")
     for text in leaderboards(held):
         print(f"\n{text}")
+    print("\n6. The same model as a service, for programs in any language.")
+    topics = held.arena.topics
+    prompts = [held.arena.example_prompts(topic, 1).prompts[0] for topic in topics[:2]]
+    for line in show(folder, "models/p2l", prompts):
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

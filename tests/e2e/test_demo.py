@@ -21,8 +21,11 @@ def test_the_demo_tells_its_story_and_its_commands_can_be_repeated(command: Comm
         ["p2l", "train"],
         ["p2l", "init"],
         ["p2l", "train"],
+        ["p2l", "endpoint"],
         ["p2l", "leaderboard"],
     ]
+    assert '{"leaderboard": [{"rank": 1, "model": ' in done.stdout
+    assert "stopped, after every request was answered" in done.stdout
     asked = command("bash", "-c", commands[-1])
     assert asked.returncode == 0, asked.stderr
     assert "beats the field" in asked.stdout
