@@ -46,7 +46,7 @@ def _add_model_flags(made: argparse.ArgumentParser) -> None:
 def _add_server_flags(made: argparse.ArgumentParser) -> None:
     group = made.add_argument_group("server")
     group.add_argument("--host", "-H", default="0.0.0.0", help="address to listen on")
-    group.add_argument("--port", "-p", type=_port, default=10250)
+    group.add_argument("--port", "-p", type=_port, default=10250, help="to listen on")
     group.add_argument("--workers", type=positive, default=1, help="processes, each with a copy of the model")
     group.add_argument(
         "--api-key",

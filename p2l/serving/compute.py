@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
-import torch
 
 from p2l.inference import Prediction
+from p2l.out_of_memory import free_memory, is_out_of_memory
 from p2l.serving.answer import Answer, ModelFailedError, TooLargeError
 from p2l.serving.jobs import Job, JobQueue
 
@@ -27,7 +27,6 @@ Report = Callable[[Sequence[tuple[Job, Outcome]], float], None]
 """Called in the event loop with each batch's jobs and outcomes, and the seconds that the batch took."""
 
 _log = logging.getLogger("p2l.serving")
-_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "cannot allocate memory")
 
 
 def start_stream(queue: JobQueue, loop: AbstractEventLoop, report: Report) -> threading.Thread:
@@ -50,7 +49,7 @@ def _outcomes(queue: JobQueue, batch: Sequence[Job]) -> list[Outcome]:
         said = batch[0].model.answer([job.encoded for job in batch], max_batch_tokens=queue.limits.tokens)
         return _answers(said, batch[0].model.revision)
     except Exception as error:
-        if not _is_out_of_memory(error):
+        if not is_out_of_memory(error):
             # The text of the error is left out: nobody knows what of the prompt is in it.
             _log.error("a forward pass of %d prompts failed: %s", len(batch), type(error).__name__)
             return [ModelFailedError("the model failed on this prompt")] * len(batch)
@@ -58,8 +57,7 @@ def _outcomes(queue: JobQueue, batch: Sequence[Job]) -> list[Outcome]:
 
 
 def _in_halves(queue: JobQueue, batch: Sequence[Job]) -> list[Outcome]:
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+    free_memory()
     size = sum(job.size for job in batch)
     if len(batch) == 1:
         _log.warning("a prompt of %d tokens does not fit into memory", size)
@@ -84,9 +82,3 @@ def _answers(said: Prediction, revision: str) -> list[Outcome]:
         else ModelFailedError("the model gave no finite coefficients for this prompt")
         for row, is_sound in enumerate(sound)
     ]
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
-        return True
-    return isinstance(error, RuntimeError) and any(text in str(error).lower() for text in _OF_MEMORY)
