@@ -1,11 +1,11 @@
-"""Memory on a CPU: what is freed is kept for the next tensor."""
+"""Memory on a CPU: what is freed is kept for the next tensor, or handed back once."""
 
 from __future__ import annotations
 
 import ctypes
 import sys
 
-__all__ = ["keep_freed_memory"]
+__all__ = ["keep_freed_memory", "return_freed_memory"]
 
 # Parameters of glibc's mallopt, from its malloc.h.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
@@ -25,3 +25,14 @@ def keep_freed_memory() -> bool:
     except (OSError, AttributeError):
         return False
     return bool(mallopt(_MMAP_THRESHOLD, _LARGEST) and mallopt(_TRIM_THRESHOLD, 2 * _LARGEST - 1))
+
+
+def return_freed_memory() -> bool:
+    """Let glibc hand all freed blocks of this process to the system, once; False where it is not there."""
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        trim = ctypes.CDLL("libc.so.6").malloc_trim
+    except (OSError, AttributeError):
+        return False
+    return bool(trim(0))

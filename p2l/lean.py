@@ -1,0 +1,174 @@
+"""The same transformer with fewer and faster steps, for answering on a CPU.
+
+`streamline` replaces the layers of a loaded backbone, one by one, so that memory never holds two copies. Families that
+are built like Llama get layers of our own: queries, keys and values in one product, gate and up in another, the rotary
+embedding in three steps, nothing but what packed prompts need. Other transformers keep their code and get new linear
+layers. What a linear layer is, is the caller's choice: p2l.kernels.
+
+Shapes: T tokens of all prompts together, D hidden, H heads, G heads of keys and values, C width of a head.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from p2l.attention import Packed, one_by_one
+from p2l.kernels import LinearMaker
+from p2l.model import P2LModel
+
+__all__ = ["LeanLayer", "attend", "layers_of", "streamline", "streamlined"]
+
+_LIKE_LLAMA = ("llama", "qwen2", "qwen3")
+
+# From so many tokens on steps in bfloat16 beat torch's own attention; queries are taken so many at a time.
+_LONG, _CHUNK = 96, 128
+
+
+def layers_of(model: P2LModel) -> nn.ModuleList:
+    """The layers of a transformer, first to last; none for a backbone without."""
+    holder: Any = getattr(model.model, "encoder", model.model)
+    found = getattr(holder, "layers", None) or getattr(holder, "layer", None)
+    return found if isinstance(found, nn.ModuleList) else nn.ModuleList()
+
+
+def streamline(model: P2LModel, make: LinearMaker, *, half_attention: bool = False) -> None:
+    """Replace every layer by its faster form, in place; a backbone without layers is left as it is.
+
+    Only packed batches can be read afterwards, on a CPU, and the weights can no longer be trained, moved or saved.
+    """
+    layers = layers_of(model)
+    for number, layer in enumerate(layers):
+        layers[number] = streamlined(model, layer, make, half_attention=half_attention)
+
+
+def streamlined(model: P2LModel, layer: nn.Module, make: LinearMaker, *, half_attention: bool = False) -> nn.Module:
+    """A layer's faster form; the layer itself stays as it is.
+
+    `make` says what becomes of its weights. `half_attention` lets layers like Llama's attend to long prompts in
+    bfloat16.
+    """
+    if model.record.model_type in _LIKE_LLAMA:
+        return LeanLayer(layer, make, half_attention=half_attention)
+    made = {id(part): make(*_joined(part)) for part in layer.modules() if type(part) is nn.Linear}
+    return copy.deepcopy(layer, made)
+
+
+class LeanLayer(nn.Module):
+    """A layer of Llama, Qwen2 or Qwen3 on packed prompts."""
+
+    def __init__(self, layer: Any, make: LinearMaker, *, half_attention: bool = False) -> None:
+        """Take over the weights of transformers' layer."""
+        super().__init__()
+        attention, mlp = layer.self_attn, layer.mlp
+        self.width = int(attention.head_dim)
+        self.heads = attention.q_proj.out_features // self.width
+        self.groups = attention.k_proj.out_features // self.width
+        self.scale = float(attention.scaling)
+        self.window = getattr(attention, "sliding_window", None)
+        self.before_attention, self.before_mlp = layer.input_layernorm, layer.post_attention_layernorm
+        self.of_heads = (getattr(attention, "q_norm", None), getattr(attention, "k_norm", None))
+        self.read = make(*_joined(attention.q_proj, attention.k_proj, attention.v_proj))
+        self.write = make(*_joined(attention.o_proj))
+        self.widen = make(*_joined(mlp.gate_proj, mlp.up_proj))
+        self.narrow = make(*_joined(mlp.down_proj))
+        self.act = mlp.act_fn
+        self.half_attention = half_attention
+        self.attention_type = getattr(layer, "attention_type", None)  # older releases look up the mask by it
+
+    def forward(
+        self, hidden_states: Tensor, *, position_embeddings: tuple[Tensor, Tensor], packed: Packed, **_: Any
+    ) -> Tensor:
+        """What transformers calls for each layer: (1, T, D) -> (1, T, D)."""
+        x = hidden_states[0]
+        query, key, value = self._heads(_rms_norm(x, self.before_attention), position_embeddings)
+        mixed = attend(query, key, value, packed, self.scale, window=self.window, half=self.half_attention)
+        x = x + self.write(mixed.flatten(1))
+        gate, up = self.widen(_rms_norm(x, self.before_mlp)).chunk(2, dim=-1)
+        deeper: Tensor = x + self.narrow(self.act(gate).mul_(up))
+        return deeper[None]
+
+    def _heads(self, x: Tensor, rotary: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries (T, H, C), keys and values (T, G, C); the first two turned by their places."""
+        states = self.read(x).view(len(x), -1, self.width)
+        turned, value = states[:, : -self.groups], states[:, -self.groups :]
+        if self.of_heads[0] is not None:
+            query, key = turned[:, : self.heads], turned[:, self.heads :]
+            turned = torch.cat([_rms_norm(query, self.of_heads[0]), _rms_norm(key, self.of_heads[1])], dim=1)
+        turned = _rotate(turned, *rotary)
+        return turned[:, : self.heads], turned[:, self.heads :], value
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    packed: Packed,
+    scale: float,
+    *,
+    window: int | None = None,
+    half: bool = False,
+) -> Tensor:
+    """Causal attention of prompts end to end: query (T, H, C), key and value (T, G, C) -> (T, H, C).
+
+    `half` takes long prompts in bfloat16, in steps: on a CPU with such instructions that halves their time.
+    """
+    parts = zip(*(torch.split(states, packed.lengths) for states in (query, key, value)), strict=True)
+    found = []
+    for q, k, v in parts:
+        long = half and len(q) >= _LONG and (window is None or window >= len(q))
+        found.append(_long(q, k, v, scale) if long else _short(q, k, v, scale, window))
+    return torch.cat(found) if len(found) > 1 else found[0]
+
+
+def _short(query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None) -> Tensor:
+    q, k, v = (part.transpose(0, 1)[None] for part in (query, key, value))
+    whole = Packed([len(query)], torch.tensor([0, len(query)], dtype=torch.int32))
+    reach = -1 if window is None else window - 1
+    return one_by_one(q, k, v, whole, window=(reach, 0), scale=scale)[0]
+
+
+def _long(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+    """One prompt, some queries at a time, which need not look at keys beyond the last of them."""
+    length, heads, width = query.shape
+    groups = key.shape[1]
+    keys, values = key.to(torch.bfloat16).permute(1, 2, 0), value.to(torch.bfloat16).transpose(0, 1)
+    queries = (query * scale).to(torch.bfloat16).view(length, groups, heads // groups, width).permute(1, 2, 0, 3)
+    found = torch.empty_like(query)
+    for start in range(0, length, _CHUNK):
+        stop = min(start + _CHUNK, length)
+        some = queries[:, :, start:stop].reshape(groups, -1, width)
+        scores = torch.bmm(some, keys[:, :, :stop]).view(heads, stop - start, stop)
+        scores[..., start:].masked_fill_(_ahead(stop - start), float("-inf"))
+        mixed = torch.bmm(scores.softmax(-1).view(groups, -1, stop), values[:, :stop])
+        found[start:stop] = mixed.view(heads, -1, width).transpose(0, 1)
+    return found
+
+
+def _ahead(length: int) -> Tensor:
+    return torch.ones(length, length, dtype=torch.bool).triu_(1)
+
+
+def _rms_norm(x: Tensor, norm: Any) -> Tensor:
+    return F.rms_norm(x, (x.shape[-1],), norm.weight, norm.variance_epsilon)
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """x (T, heads, C) turned by cos and sin (1, T, C), whose halves are alike."""
+    half = x.shape[-1] // 2
+    found = x * cos[0][:, None]
+    angle = sin[0][:, None, :half]
+    found[..., :half].addcmul_(x[..., half:], angle, value=-1)
+    found[..., half:].addcmul_(x[..., :half], angle)
+    return found
+
+
+def _joined(*layers: nn.Linear) -> tuple[Tensor, Tensor | None]:
+    """Weight and bias of layers that read the same input, as one."""
+    weights = [layer.weight.detach() for layer in layers]
+    biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
+    return torch.cat(weights), torch.cat(biases) if biases else None
