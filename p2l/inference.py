@@ -162,11 +162,6 @@ class P2L:
         """The outcome model that gives the coefficients their meaning."""
         return self.members[0].model.likelihood
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """What the (first) backbone computes in."""
-        return next(self.members[0].model.parameters()).dtype
-
     @cached_property
     def revision(self) -> str:
         """12 hexadecimal digits that name the content of the model's folder (`p2l.revision`); "" without a folder."""

@@ -23,7 +23,7 @@ from p2l.lean import layers_of, streamline
 from p2l.model import P2LModel
 from p2l.probes import Agreement, agreement, batch_of, coefficients, of_length, probes
 
-__all__ = ["LEAST_GAIN", "MOST_ERROR", "Choice", "choose_dtype", "make_fast"]
+__all__ = ["LEAST_GAIN", "MOST_ERROR", "Choice", "choose_dtype", "half_is_fast", "in_dtype", "make_fast"]
 
 LEAST_GAIN, MOST_ERROR = 1.1, 0.02
 LENGTHS = (16, 60, 250)
@@ -80,6 +80,22 @@ def choose_dtype(model: P2LModel, tokenizer: PromptTokenizer) -> Choice:
     faster = gain >= LEAST_GAIN and found.error <= MOST_ERROR
     reason = _reason(faster, gain, timings, found)
     return Choice(half, torch.bfloat16, reason) if faster else Choice(model, torch.float32, reason)
+
+
+def in_dtype(model: P2LModel, dtype: torch.dtype, reason: str) -> Choice:
+    """A freshly loaded model in a dtype that was decided elsewhere, made fast; without layers it stays as it is."""
+    on_cpu = next(model.parameters()).device.type == "cpu"
+    if on_cpu and not layers_of(model):
+        dtype = torch.float32
+    if dtype != next(model.model.parameters()).dtype:
+        model = _half(model) if dtype == torch.bfloat16 else model.to(dtype)
+    make_fast(model)
+    return Choice(model, dtype, reason)
+
+
+def half_is_fast() -> bool:
+    """Whether this CPU multiplies faster in bfloat16 than in float32."""
+    return _product().gain >= LEAST_GAIN
 
 
 def make_fast(model: P2LModel) -> None:

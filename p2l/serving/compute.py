@@ -6,21 +6,23 @@ the thread goes on.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
 from asyncio import AbstractEventLoop
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
+import torch
 
 from p2l.inference import Prediction
 from p2l.out_of_memory import free_memory, is_out_of_memory
 from p2l.serving.answer import Answer, ModelFailedError, TooLargeError
 from p2l.serving.jobs import Job, JobQueue
 
-__all__ = ["Outcome", "Report", "start_stream"]
+__all__ = ["Cores", "Outcome", "Report", "start_stream"]
 
 Outcome = Answer | Exception
 Report = Callable[[Sequence[tuple[Job, Outcome]], float], None]
@@ -29,13 +31,42 @@ Report = Callable[[Sequence[tuple[Job, Outcome]], float], None]
 _log = logging.getLogger("p2l.serving")
 
 
-def start_stream(queue: JobQueue, loop: AbstractEventLoop, report: Report) -> threading.Thread:
+class Cores:
+    """Shares the cores among the threads that compute: a thread that is alone gets all, several get their part."""
+
+    def __init__(self, streams: int) -> None:
+        """Take torch's number of threads for the number of cores."""
+        self._streams = streams
+        self._cores = torch.get_num_threads()
+        self._busy = 0
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def share(self, queue: JobQueue) -> Iterator[None]:
+        """Compute with a fitting number of threads inside."""
+        if self._streams == 1:
+            yield
+            return
+        with self._lock:
+            self._busy += 1
+            alone = self._busy == 1 and not len(queue)
+        # The number is kept by each thread for itself.
+        torch.set_num_threads(self._cores if alone else max(1, self._cores // self._streams))
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._busy -= 1
+
+
+def start_stream(queue: JobQueue, loop: AbstractEventLoop, report: Report, cores: Cores) -> threading.Thread:
     """Start a thread that ends when the queue is closed and empty."""
 
     def run() -> None:
         while batch := queue.take():
             started = time.monotonic()
-            outcomes = list(zip(batch, _outcomes(queue, batch), strict=True))
+            with cores.share(queue):
+                outcomes = list(zip(batch, _outcomes(queue, batch), strict=True))
             loop.call_soon_threadsafe(report, outcomes, time.monotonic() - started)
 
     thread = threading.Thread(target=run, name="p2l-compute", daemon=True)

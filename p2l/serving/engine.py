@@ -20,7 +20,7 @@ from p2l.errors import P2LError
 from p2l.inference import P2L, Encoded
 from p2l.serving.answer import Answer, BusyError
 from p2l.serving.cache import AnswerCache
-from p2l.serving.compute import Outcome, start_stream
+from p2l.serving.compute import Cores, Outcome, start_stream
 from p2l.serving.jobs import BatchLimits, Job, JobQueue
 from p2l.serving.watchers import NO_WATCHER, Watcher
 
@@ -38,8 +38,6 @@ class EngineOptions:
     """Prompts that may be between arrival and answer."""
     cache_size: int = 8192
     """Answers kept, the least recently used are forgotten first."""
-    streams: int = 1
-    """Threads that compute."""
     tokenizer_threads: int = 2
 
 
@@ -57,7 +55,8 @@ class Engine:
         self._tokenizers = ThreadPoolExecutor(options.tokenizer_threads, thread_name_prefix="p2l-tokenize")
         self._queue = JobQueue(options.queue_size, options.limits)
         loop = asyncio.get_running_loop()
-        self._streams = [start_stream(self._queue, loop, self._report) for _ in range(options.streams)]
+        cores = Cores(options.limits.streams)
+        self._streams = [start_stream(self._queue, loop, self._report, cores) for _ in range(options.limits.streams)]
         self._closed = False
         self._last_answer = -float("inf")
 

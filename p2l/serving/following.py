@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from p2l.errors import P2LError
@@ -27,7 +28,9 @@ class Follower:
     def __init__(self, settings: Settings, served: Served, generation: int, engine: Engine, metrics: Metrics) -> None:
         """Report the model that the worker starts with."""
         self.served = served
-        self._settings = settings
+        # What was measured when the machine was quiet holds for later models too.
+        kept = replace(settings, dtype=served.transformer_dtype, dtype_reason=served.reason)
+        self._settings = settings if settings.quantize else kept
         self._engine = engine
         self._metrics = metrics
         self._generation = generation
@@ -51,7 +54,7 @@ class Follower:
     async def _follow(self, wanted: Wanted) -> None:
         problem = None
         try:
-            self.served = await asyncio.to_thread(_load_with_revision, self._settings, wanted.model_path)
+            self.served = await asyncio.to_thread(load, self._settings, wanted.model_path)
             self._engine.replace_model(self.served.model)
             _log.info("now serving %s, revision %s", self.served.path, self.served.model.revision)
         except P2LError as error:
@@ -82,9 +85,3 @@ class Follower:
 
     def _report(self, problem: str | None) -> None:
         self._control.report(Status(os.getpid(), self._generation, self.served.model.revision, problem))
-
-
-def _load_with_revision(settings: Settings, path: str) -> Served:
-    served = load(settings, path)
-    _ = served.model.revision  # computed here, in a thread, and not when the first answer needs it
-    return served

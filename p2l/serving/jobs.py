@@ -27,6 +27,8 @@ class BatchLimits:
     prompts: int
     wait: float
     """Seconds that the oldest prompt may wait for company; 0 takes what is there."""
+    streams: int = 1
+    """Threads that compute: each takes its share of the tokens that wait, so that none is left without."""
 
 
 @dataclass(eq=False, slots=True)
@@ -107,7 +109,7 @@ class JobQueue:
 
     def _next_batch(self) -> list[Job]:
         batch: list[Job] = []
-        room = self.limits.tokens
+        room = min(self.limits.tokens, -(-self._tokens // self.limits.streams))
         for job in self._jobs:
             if batch and (job.size > room or job.model is not batch[0].model or len(batch) >= self.limits.prompts):
                 break

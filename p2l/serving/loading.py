@@ -5,9 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
+
 from p2l.checkpoint import MODEL_LIST_FILE
 from p2l.errors import InputError
-from p2l.inference import P2L
+from p2l.inference import P2L, Member, choose_device
+from p2l.model import to_dtype
+from p2l.precision import choose_dtype, half_is_fast, in_dtype
+from p2l.quantize import quantize
 from p2l.serving.jobs import BatchLimits
 from p2l.serving.settings import Settings
 
@@ -26,11 +31,17 @@ class Served:
     model: P2L
     path: str
     dtype: str
+    """Of its members, in words."""
     reason: str
+
+    @property
+    def transformer_dtype(self) -> str:
+        """What its transformers compute in."""
+        return "bfloat16" if "bfloat16" in self.dtype else "float32"
 
 
 def load(settings: Settings, path: str | None = None) -> Served:
-    """Load the model of the settings, or another one in the same way.
+    """Load the model of the settings, or another one in the same way, and make it ready to answer.
 
     Raises:
         InputError: it cannot be loaded, or not as the settings say.
@@ -39,13 +50,35 @@ def load(settings: Settings, path: str | None = None) -> Served:
     model = P2L.from_pretrained(
         asked.model_path,
         device=asked.device,
-        dtype=asked.dtype,
+        dtype=_loaded_in(asked),
         model_type=asked.model_type,
         head_type=asked.head_type,
         loss_type=asked.loss_type,
         max_length=asked.max_length,
     )
-    return Served(model, asked.model_path, str(model.dtype).removeprefix("torch."), "as asked")
+    ready = [_prepare(member, asked) for member in model.members]
+    model.members = [member for member, _, _ in ready]
+    _ = model.revision  # computed here and kept, not when the first answer needs it
+    dtypes, reasons = (list(dict.fromkeys(column)) for column in ([r[1] for r in ready], [r[2] for r in ready]))
+    return Served(model, asked.model_path, " + ".join(dtypes), "; ".join(reasons))
+
+
+def _loaded_in(settings: Settings) -> str | None:
+    """The dtype to load weights in: what is measured, rounded or laid out on a CPU starts from float32."""
+    return "float32" if choose_device(settings.device).type == "cpu" else settings.dtype
+
+
+def _prepare(member: Member, settings: Settings) -> tuple[Member, str, str]:
+    """A member in the form that answers fastest, its dtype, and why."""
+    if settings.quantize:
+        half = torch.bfloat16 if half_is_fast() else torch.float32
+        rounded = quantize(member.model, member.tokenizer, settings.quantize, dtype=half)
+        return member, settings.quantize, str(rounded)
+    if settings.dtype is None:
+        choice = choose_dtype(member.model, member.tokenizer)
+    else:
+        choice = in_dtype(member.model, to_dtype(settings.dtype), settings.dtype_reason)
+    return Member(choice.model, member.tokenizer), str(choice.dtype).removeprefix("torch."), choice.reason
 
 
 def batch_limits(settings: Settings, model: P2L) -> BatchLimits:

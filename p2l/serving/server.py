@@ -77,11 +77,10 @@ def _app(settings: Settings) -> FastAPI:
             raise
         served = load(settings)  # a wish that failed elsewhere too: this worker was started again in the meantime
     _log.info(
-        "serving %s, revision %s, on %s in %s (%s)",
+        "serving %s, revision %s, on %s; %s",
         served.path,
         served.model.revision,
         served.model.device,
-        served.dtype,
         served.reason,
     )
     return build_app(settings, served, generation)
@@ -123,15 +122,15 @@ def _checked_elsewhere(settings: Settings) -> Settings:
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         dtype, reason = pool.submit(_measured, settings).result()
     _log_to_stderr()
-    _log.info("%s: %s", dtype, reason)
-    return replace(settings, dtype=dtype)
+    _log.info("%s", reason)
+    return settings if settings.quantize else replace(settings, dtype=dtype, dtype_reason=reason)
 
 
 def _measured(settings: Settings) -> tuple[str, str]:
     from p2l.serving.loading import load
 
     served = load(settings)
-    return served.dtype, served.reason
+    return served.transformer_dtype, served.reason
 
 
 def _keep(settings: Settings, control: Path) -> None:

@@ -20,7 +20,9 @@ class Settings:
     """None: the GPU if there is one."""
     dtype: str | None = None
     """float32 or bfloat16; None: whichever is faster here."""
+    dtype_reason: str = "as asked"
     quantize: str | None = None
+    """int8, or None."""
     api_key: str | None = None
     """None lets everybody in."""
     admin_key: str | None = None
