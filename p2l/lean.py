@@ -26,7 +26,7 @@ __all__ = ["LeanLayer", "attend", "layers_of", "streamline", "streamlined"]
 _LIKE_LLAMA = ("llama", "qwen2", "qwen3")
 
 # From so many tokens on steps in bfloat16 beat torch's own attention; queries are taken so many at a time.
-_LONG, _CHUNK = 96, 128
+_LONG, _CHUNK = 40, 128
 
 
 def layers_of(model: P2LModel) -> nn.ModuleList:
@@ -53,7 +53,8 @@ def streamlined(model: P2LModel, layer: nn.Module, make: LinearMaker, *, half_at
     bfloat16.
     """
     if model.record.model_type in _LIKE_LLAMA:
-        return LeanLayer(layer, make, half_attention=half_attention)
+        last = layer is layers_of(model)[-1]
+        return LeanLayer(layer, make, half_attention=half_attention, cls_only=last and model.record.pooling == "cls")
     made = {id(part): make(*_joined(part)) for part in layer.modules() if type(part) is nn.Linear}
     return copy.deepcopy(layer, made)
 
@@ -61,8 +62,8 @@ def streamlined(model: P2LModel, layer: nn.Module, make: LinearMaker, *, half_at
 class LeanLayer(nn.Module):
     """A layer of Llama, Qwen2 or Qwen3 on packed prompts."""
 
-    def __init__(self, layer: Any, make: LinearMaker, *, half_attention: bool = False) -> None:
-        """Take over the weights of transformers' layer."""
+    def __init__(self, layer: Any, make: LinearMaker, *, half_attention: bool = False, cls_only: bool = False) -> None:
+        """Take over the weights of transformers' layer; with `cls_only` all tokens but each prompt's last become 0."""
         super().__init__()
         attention, mlp = layer.self_attn, layer.mlp
         self.width = int(attention.head_dim)
@@ -78,6 +79,7 @@ class LeanLayer(nn.Module):
         self.narrow = make(*_joined(mlp.down_proj))
         self.act = mlp.act_fn
         self.half_attention = half_attention
+        self.cls_only = cls_only
         self.attention_type = getattr(layer, "attention_type", None)  # older releases look up the mask by it
 
     def forward(
@@ -87,10 +89,12 @@ class LeanLayer(nn.Module):
         x = hidden_states[0]
         query, key, value = self._heads(_rms_norm(x, self.before_attention), position_embeddings)
         mixed = attend(query, key, value, packed, self.scale, window=self.window, half=self.half_attention)
-        x = x + self.write(mixed.flatten(1))
+        if self.cls_only:
+            x, mixed = x[packed.last], mixed[packed.last]
+        x = self.write(mixed.flatten(1), onto=x)
         gate, up = self.widen(_rms_norm(x, self.before_mlp)).chunk(2, dim=-1)
-        deeper: Tensor = x + self.narrow(self.act(gate).mul_(up))
-        return deeper[None]
+        x = self.narrow(self.act(gate).mul_(up), onto=x)
+        return torch.zeros_like(hidden_states).index_copy_(1, packed.last, x[None]) if self.cls_only else x[None]
 
     def _heads(self, x: Tensor, rotary: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (T, H, C), keys and values (T, G, C); the first two turned by their places."""
@@ -142,15 +146,11 @@ def _long(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
     for start in range(0, length, _CHUNK):
         stop = min(start + _CHUNK, length)
         some = queries[:, :, start:stop].reshape(groups, -1, width)
-        scores = torch.bmm(some, keys[:, :, :stop]).view(heads, stop - start, stop)
-        scores[..., start:].masked_fill_(_ahead(stop - start), float("-inf"))
-        mixed = torch.bmm(scores.softmax(-1).view(groups, -1, stop), values[:, :stop])
-        found[start:stop] = mixed.view(heads, -1, width).transpose(0, 1)
+        scores = torch.bmm(some, keys[:, :, :stop]).float().view(heads, stop - start, stop)
+        scores[..., start:].add_(torch.full((stop - start, stop - start), float("-inf")).triu_(1))
+        shares = scores.softmax(-1).to(torch.bfloat16).view(groups, -1, stop)
+        found[start:stop] = torch.bmm(shares, values[:, :stop]).view(heads, -1, width).transpose(0, 1)
     return found
-
-
-def _ahead(length: int) -> Tensor:
-    return torch.ones(length, length, dtype=torch.bool).triu_(1)
 
 
 def _rms_norm(x: Tensor, norm: Any) -> Tensor:
@@ -160,11 +160,9 @@ def _rms_norm(x: Tensor, norm: Any) -> Tensor:
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """x (T, heads, C) turned by cos and sin (1, T, C), whose halves are alike."""
     half = x.shape[-1] // 2
-    found = x * cos[0][:, None]
-    angle = sin[0][:, None, :half]
-    found[..., :half].addcmul_(x[..., half:], angle, value=-1)
-    found[..., half:].addcmul_(x[..., :half], angle)
-    return found
+    signed = torch.cat([-sin[0, :, :half], sin[0, :, half:]], dim=-1)
+    swapped = torch.cat([x[..., half:], x[..., :half]], dim=-1)
+    return (x * cos[0, :, None]).addcmul_(swapped, signed[:, None])
 
 
 def _joined(*layers: nn.Linear) -> tuple[Tensor, Tensor | None]:

@@ -44,6 +44,15 @@ def test_int8_is_the_product_of_rounded_numbers(bias: bool, dtype: torch.dtype) 
     torch.testing.assert_close(found, expected.to(dtype), atol=1e-5, rtol=1e-5 if dtype == torch.float32 else 1e-2)
 
 
+def test_a_product_can_be_added_to_something() -> None:
+    layer, x, onto = made(), torch.randn(7, 40), torch.randn(7, 24)
+    for kind in (PackedLinear, Int8Linear):
+        one = kind(layer.weight.detach(), layer.bias.detach())
+        kept = onto.clone()
+        torch.testing.assert_close(one(x, onto=onto), one(x) + onto, atol=1e-5, rtol=1e-5)
+        assert torch.equal(onto, kept)
+
+
 def test_a_token_does_not_depend_on_the_tokens_beside_it() -> None:
     layer = Int8Linear(made().weight)
     x = torch.randn(6, 40)

@@ -1,8 +1,10 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from p2l import backbones
 from p2l.attention import Packed, one_by_one
 from p2l.batching import collate
 from p2l.kernels import PackedLinear, has_packed
@@ -26,6 +28,16 @@ def test_a_streamlined_model_answers_as_before(family: str, tmp_path: Path) -> N
     lean = [isinstance(layer, LeanLayer) for layer in layers_of(model)]
     assert lean == [family in ("llama", "qwen2", "qwen3")] * 2
     assert sum(isinstance(part, PackedLinear) for part in model.modules()) >= 8
+
+
+def test_the_mean_over_all_tokens_reads_them_all(tmp_path: Path) -> None:
+    model, tokenizer = tiny(tmp_path, "llama")
+    model.record, model._read = replace(model.record, pooling="mean"), backbones.get("llama").reader("mean")
+    batch = collate(probes(tokenizer), 0, packed=True)
+    with torch.inference_mode():
+        before = model(batch).coefs
+        streamline(model, PackedLinear)
+        torch.testing.assert_close(model(batch).coefs, before, atol=1e-5, rtol=1e-4)
 
 
 def test_a_window_and_biases_are_kept(tmp_path: Path) -> None:

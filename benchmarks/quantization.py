@@ -1,0 +1,175 @@
+"""How long does a prompt take in float32, bfloat16 and int8 on this CPU, and what does that do to its coefficients?
+
+    python -m benchmarks.quantization [--shape 135m] [--threads 2] [--rounds 15]
+
+A random Llama model answers prompts of several lengths, one at a time, and a batch of eight prompts of mixed lengths
+(log-normal, median 60 tokens, sigma 0.8), for which the time of one prompt is given. The ways take turns in one
+process; medians, and in brackets how many times as fast as the first way, which is what a text-classification pipeline
+of transformers computes: the same backbone with a linear head in bfloat16, prompts one by one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.stats import norm
+
+from benchmarks.train_throughput import SHAPES
+from p2l.allocator import keep_freed_memory
+from p2l.attention import P2L_ATTENTION, register_attention
+from p2l.batching import collate
+from p2l.command import parser, positive, run
+from p2l.encoding import Encoding
+from p2l.heads import build
+from p2l.kernels import Int8Linear
+from p2l.lean import streamline
+from p2l.model import P2LModel, P2LRecord
+from p2l.precision import make_fast
+from p2l.probes import Agreement, agreement, coefficients
+
+LENGTHS = (16, 60, 128, 250)
+NUM_MODELS = 100
+BATCH = 8
+
+Way = Callable[[list[Encoding]], object]
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line of the benchmark."""
+    flags = parser("python -m benchmarks.quantization", "Time float32, bfloat16 and int8 on this CPU.")
+    flags.add_argument("--shape", choices=SHAPES, default="135m", help="size of the random Llama model")
+    flags.add_argument("--threads", type=positive, help="threads of a pass; by default one a core")
+    flags.add_argument("--rounds", type=positive, default=15, help="passes of each way and length")
+    return flags
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Print a line per way."""
+    flags = build_parser().parse_args(argv)
+    keep_freed_memory()
+    torch.set_num_threads(flags.threads or torch.get_num_threads())
+    models = make_models(flags.shape)
+    ways: dict[str, Way] = {"transformers, bfloat16": one_by_one(_Classifier(flags.shape))}
+    ways |= {name: packed(model) for name, model in models.items()}
+    sets = {f"{tokens} tokens": [_prompt(tokens)] for tokens in LENGTHS}
+    sets[f"{BATCH} at once"] = mixed_prompts()
+    table = {name: _times(ways, prompts, flags.rounds) for name, prompts in sets.items()}
+    print(f"{flags.shape} shape, {torch.get_num_threads()} threads; ms a prompt, median of {flags.rounds}")
+    print(f"{'':<24}" + "".join(f"{name:>17}" for name in table) + "   error, rank correlation")
+    errors = errors_of(models)
+    first = next(iter(ways))
+    for way in ways:
+        cells = [f"{times[way]:9.1f} ({times[first] / times[way]:4.2f})" for times in table.values()]
+        found = errors.get(way)
+        print(
+            f"{way:<24}"
+            + "".join(f"{c:>17}" for c in cells)
+            + (f"   {found.error:.2%}, {found.spearman:.4f}" if found else "")
+        )
+
+
+def make_models(shape: str) -> dict[str, P2LModel]:
+    """The same random model in every form."""
+    models = {
+        "float32, plain": _model(shape, torch.float32),
+        "bfloat16, plain": _model(shape, torch.bfloat16),
+        "float32": _model(shape, torch.float32),
+        "bfloat16": _model(shape, torch.bfloat16),
+        "int8": _model(shape, torch.float32),
+    }
+    make_fast(models["float32"])
+    make_fast(models["bfloat16"])
+    streamline(models["int8"], Int8Linear, half_attention=True)
+    return models
+
+
+def errors_of(models: dict[str, P2LModel]) -> dict[str, Agreement]:
+    """Each model's coefficients beside those of plain float32."""
+    prompts = [_prompt(tokens) for tokens in (8, 16, 32, 60, 128, 250)]
+    exact = coefficients(models["float32, plain"], prompts)
+    return {name: agreement(exact, coefficients(model, prompts)) for name, model in models.items()}
+
+
+def mixed_prompts() -> list[Encoding]:
+    """Prompts at even quantiles of the log-normal lengths."""
+    quantiles = norm.ppf((np.arange(BATCH) + 0.5) / BATCH)
+    return [_prompt(int(tokens)) for tokens in 60 * np.exp(0.8 * quantiles)]
+
+
+def one_by_one(model: torch.nn.Module) -> Way:
+    """Each prompt in a pass of its own, as a pipeline does it."""
+
+    def ask(prompts: list[Encoding]) -> object:
+        return [model(torch.from_numpy(prompt.ids)[None]) for prompt in prompts]
+
+    return ask
+
+
+def packed(model: P2LModel) -> Way:
+    """All prompts in one pass, end to end."""
+
+    def ask(prompts: list[Encoding]) -> object:
+        return model(collate(prompts, 0, packed=True))
+
+    return ask
+
+
+class _Classifier(torch.nn.Module):
+    """transformers' own classifier of the same shape."""
+
+    def __init__(self, shape: str) -> None:
+        super().__init__()
+        from transformers import LlamaForSequenceClassification
+
+        torch.manual_seed(0)
+        self.inner = LlamaForSequenceClassification(_config(shape, num_labels=NUM_MODELS, pad_token_id=0))
+        self.inner.to(torch.bfloat16).eval()  # type: ignore[no-untyped-call]
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.inner(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
+        return logits
+
+
+def _config(shape: str, **options: Any) -> Any:
+    from transformers import LlamaConfig
+
+    return LlamaConfig(**{"vocab_size": 4096, **SHAPES[shape]}, max_position_embeddings=2048, **options)
+
+
+def _model(shape: str, dtype: torch.dtype) -> P2LModel:
+    from transformers import AutoModel
+
+    register_attention()
+    torch.manual_seed(0)
+    config = _config(shape)
+    config.use_cache = False
+    backbone = AutoModel.from_config(config, attn_implementation=P2L_ATTENTION).to(dtype)  # type: ignore[no-untyped-call]
+    head = build("bt", config.hidden_size, NUM_MODELS)
+    names = [f"model-{number}" for number in range(NUM_MODELS)]
+    return P2LModel(backbone, head, names, P2LRecord(model_type="llama", head_type="bt", loss_type="bt")).eval()
+
+
+def _prompt(tokens: int) -> Encoding:
+    return Encoding(np.random.default_rng(tokens).integers(3, 4000, tokens), None, False)
+
+
+def _times(ways: dict[str, Way], prompts: list[Encoding], rounds: int) -> dict[str, float]:
+    """Median milliseconds a prompt, the ways taking turns."""
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    with torch.inference_mode():
+        for number in range(rounds + 1):
+            for name, ask in ways.items():
+                started = time.perf_counter()
+                ask(prompts)
+                if number:
+                    seconds[name].append(time.perf_counter() - started)
+    return {name: float(np.median(taken)) * 1e3 / len(prompts) for name, taken in seconds.items()}
+
+
+if __name__ == "__main__":
+    run(main)
