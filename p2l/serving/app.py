@@ -42,6 +42,7 @@ _RELOAD_SECONDS = 600.0
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"model": schemas.Problem, "description": text}
     for status, text in {
+        400: "The body is no text.",
         403: "The key is missing or wrong.",
         413: "The request, or the prompt, is too large.",
         422: "The request cannot be understood.",
