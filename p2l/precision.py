@@ -70,11 +70,11 @@ def choose_dtype(model: P2LModel, tokenizer: PromptTokenizer) -> Choice:
         return Choice(
             model, torch.float32, f"float32: a product in bfloat16 takes {1 / product.gain:.1f} times as long here"
         )
-    exact = coefficients(model, probes(tokenizer))
     half = _half(model)
     make_fast(half)
     make_fast(model)
-    found = agreement(exact, coefficients(half, probes(tokenizer)))
+    prompts = probes(tokenizer)[::2]
+    found = agreement(coefficients(model, prompts), coefficients(half, prompts))
     timings = _time(model, half, tokenizer)
     gain = float(np.exp(np.mean([np.log(timing.gain) for timing in timings])))
     faster = gain >= LEAST_GAIN and found.error <= MOST_ERROR
