@@ -121,7 +121,7 @@ def _reason(faster: bool, gain: float, timings: Sequence[Timing], found: Agreeme
         return f"bfloat16: {speed}, {error}"
     if gain >= LEAST_GAIN:
         return f"float32: bfloat16 is {speed}, but its {error}"
-    return f"float32: bfloat16 is only {speed}"
+    return f"float32: bfloat16 is only {speed}" if gain > 1 else f"float32: bfloat16 is not faster here ({pair})"
 
 
 def _half(model: P2LModel) -> P2LModel:

@@ -41,7 +41,7 @@ def test_a_small_gain_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, p
     timed(monkeypatch, 2.0, passes)
     found = choose_dtype(model, tokenizer)
     assert found.dtype == torch.float32
-    assert found.reason.startswith("float32: bfloat16 is only")
+    assert found.reason.startswith(("float32: bfloat16 is only 1.1 times", "float32: bfloat16 is not faster here ("))
     np.testing.assert_allclose(coefficients(found.model, probes(tokenizer)), exact, atol=1e-5)
 
 
