@@ -90,7 +90,7 @@ def _add_model_flags(group: argparse._ArgumentGroup) -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse the flags and run."""
     flags = build_parser().parse_args(argv)
-    from p2l.eval_run import EvalOptions, evaluate
+    from p2l.batch_inference.run import EvalOptions, evaluate
 
     evaluate(
         EvalOptions(

@@ -15,13 +15,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 def main() -> None:
     """Run the command; say at the end how many chunks this process asked the model for."""
-    import p2l.eval_prompts
-    import p2l.eval_run
+    import p2l.batch_inference.prompts
+    import p2l.batch_inference.run
+    from p2l.batch_inference.parts import Parts
     from p2l.eval import main as evaluate
-    from p2l.eval_parts import Parts
 
-    p2l.eval_prompts.ROWS = 8
-    p2l.eval_run.SAVE_AFTER = 0.0
+    p2l.batch_inference.prompts.ROWS = 8
+    p2l.batch_inference.run.SAVE_AFTER = 0.0
     write, count = Parts.write, [0]
 
     def counted(self: Parts, chunks: dict[int, object]) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from p2l.eval_parts import Parts
+from p2l.batch_inference.parts import Parts
 from tests.conftest import ROOT, Command
 from tests.p2l.eval_helpers import make_model, prompt_rows, write_jsonl
 

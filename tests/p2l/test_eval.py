@@ -9,11 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from p2l import P2L
+from p2l.batch_inference.parts import Parts
 from p2l.command import run as exit_with
 from p2l.committee import main as join
 from p2l.errors import InputError
 from p2l.eval import main
-from p2l.eval_parts import Parts
 from p2l.votes.writer import write_votes
 from tests.p2l.eval_helpers import NAMES, make_model, prompt_rows, write_jsonl
 
@@ -23,8 +23,8 @@ ROWS = prompt_rows(50)
 @pytest.fixture(autouse=True)
 def in_small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks of 8 prompts, each saved at once."""
-    monkeypatch.setattr("p2l.eval_prompts.ROWS", 8)
-    monkeypatch.setattr("p2l.eval_run.SAVE_AFTER", 0.0)
+    monkeypatch.setattr("p2l.batch_inference.prompts.ROWS", 8)
+    monkeypatch.setattr("p2l.batch_inference.run.SAVE_AFTER", 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -276,7 +276,7 @@ def unfinished(model: Path, data: Path, out: Path, monkeypatch: pytest.MonkeyPat
         def stop(*_: Any) -> None:
             raise Stopped
 
-        patch.setattr("p2l.eval_run.write_output", stop)
+        patch.setattr("p2l.batch_inference.run.write_output", stop)
         with pytest.raises(Stopped):
             run(model, data, out, *flags)
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from p2l.batch_inference.asking import Asker
 from p2l.errors import InputError
-from p2l.eval_asking import Asker
 from p2l.inference import P2L
 from p2l.model import P2LModel
 from tests.p2l.eval_helpers import make_model

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from p2l.batch_inference.output import Output, publish_model_list, write_output
+from p2l.batch_inference.parts import Parts, as_batch
+from p2l.batch_inference.prompts import ROWS, open_prompts
 from p2l.command import progress
-from p2l.eval_output import Output, publish_model_list, write_output
-from p2l.eval_parts import Parts, as_batch
-from p2l.eval_prompts import ROWS, open_prompts
 from p2l.inference import Prediction
 
 

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from p2l.batch_inference.parts import Job, Parts, as_batch, discard_parts, open_parts
 from p2l.errors import InputError
-from p2l.eval_parts import Job, Parts, as_batch, discard_parts, open_parts
 from p2l.inference import Prediction
 
 JOB = Job("m", "abc", "rk", "float32", [32], False, "d.jsonl", "123")

@@ -5,8 +5,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from p2l.batch_inference.prompts import open_prompts
 from p2l.errors import InputError
-from p2l.eval_prompts import open_prompts
 from p2l.votes.writer import write_votes
 from tests.p2l.eval_helpers import prompt_rows, write_jsonl
 
@@ -19,8 +19,8 @@ def data(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("limit", [None, 1, 7, 16, 30, 99])
 @pytest.mark.parametrize("batch", [1, 3, 8, 100])
 def test_chunks_do_not_depend_on_batches(data: Path, limit: int | None, batch: int, monkeypatch: Any) -> None:
-    monkeypatch.setattr("p2l.eval_prompts.ROWS", 8)
-    monkeypatch.setattr("p2l.eval_prompts._BATCH", batch)
+    monkeypatch.setattr("p2l.batch_inference.prompts.ROWS", 8)
+    monkeypatch.setattr("p2l.batch_inference.prompts._BATCH", batch)
     prompts = open_prompts(str(data), limit=limit)
     rows = prompt_rows(30)[:limit]
     chunks = [chunk.to_pylist() for chunk in prompts.chunks()]

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from p2l.batch_inference.publish import check_can_push
 from p2l.errors import InputError
 from p2l.eval import main
-from p2l.eval_publish import check_can_push
 from tests.p2l.eval_helpers import make_model, prompt_rows, write_jsonl
 
 

@@ -1,8 +1,8 @@
 """What a model said so far of a data set, on disk: a folder of parts, each there whole or not at all.
 
-A part is an Arrow file with one record batch for each of its chunks (see `p2l.eval_prompts`); its schema's metadata
-say which chunks these are. `job.json` says what the parts are of. Any process may write any chunk: a later run, with
-more or fewer processes, takes what is there and adds what is not.
+A part is an Arrow file with one record batch for each of its chunks (see `p2l.batch_inference.prompts`); its schema's
+metadata say which chunks these are. `job.json` says what the parts are of. Any process may write any chunk: a later
+run, with more or fewer processes, takes what is there and adds what is not.
 
 Shapes: n prompts of a chunk, M models, D hidden.
 """

@@ -27,11 +27,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from p2l.batch_inference.parts import Parts
+from p2l.batch_inference.prompts import PromptSet, Survey, as_turns
 from p2l.checkpoint import MODEL_LIST_FILE, read_json, write_json
 from p2l.command import atomic_path, sync_path
 from p2l.errors import InputError
-from p2l.eval_parts import Parts
-from p2l.eval_prompts import PromptSet, Survey, as_turns
 from p2l.votes.writer import as_text, no_nan, open_writer
 
 __all__ = ["FORMATS", "Output", "check_parquet", "publish_model_list", "write_output"]

@@ -17,15 +17,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from p2l.batch_inference.asking import Asker
+from p2l.batch_inference.output import FORMATS, Output, check_parquet, publish_model_list, write_output
+from p2l.batch_inference.parts import Job, Parts, as_batch, discard_parts, open_parts
+from p2l.batch_inference.processes import Processes, join_processes
+from p2l.batch_inference.prompts import PromptSet, Survey, open_prompts
+from p2l.batch_inference.publish import check_can_push, push
 from p2l.checkpoint import MODEL_LIST_FILE, local_folder
 from p2l.command import check_can_write, progress
 from p2l.errors import CheckpointError, InputError
-from p2l.eval_asking import Asker
-from p2l.eval_output import FORMATS, Output, check_parquet, publish_model_list, write_output
-from p2l.eval_parts import Job, Parts, as_batch, discard_parts, open_parts
-from p2l.eval_processes import Processes, join_processes
-from p2l.eval_prompts import PromptSet, Survey, open_prompts
-from p2l.eval_publish import check_can_push, push
 from p2l.inference import P2L
 
 __all__ = ["EvalOptions", "evaluate"]
