@@ -27,6 +27,7 @@ LinearMaker = Callable[[Tensor, "Tensor | None"], nn.Module]
 """A weight (N, D) and a bias (N,) -> the layer that applies them."""
 
 _LEVELS = 127
+_MANY = 100_000
 _LEAST = 1e-30  # of a token's largest state: a token of zeros has a scale too
 
 
@@ -77,8 +78,7 @@ class Int8Linear(_Frozen):
     def forward(self, x: Tensor, onto: Tensor | None = None) -> Tensor:
         """(..., D) -> (..., N) of the same dtype, added to `onto` (..., N) if there is one."""
         states = x.float()
-        # Two readings are faster than writing the absolute values.
-        largest = torch.maximum(states.amax(-1, keepdim=True), states.amin(-1, keepdim=True).neg_()).clamp_min_(_LEAST)
+        largest = _largest(states).clamp_min_(_LEAST)
         # Bytes without sign, 128 meaning zero: oneDNN has fast kernels for these alone on a CPU without AMX.
         rounded = (
             (states * torch.div(self._levels, largest)).round_().to(torch.int8).view(torch.uint8).bitwise_xor_(128)
@@ -115,6 +115,13 @@ def has_int8() -> bool:
 
 def _has_onednn() -> bool:
     return bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
+
+
+def _largest(states: Tensor) -> Tensor:
+    """The largest absolute value of each token (..., 1); for many numbers two readings beat writing them anew."""
+    if states.numel() < _MANY:
+        return states.abs().amax(-1, keepdim=True)
+    return torch.maximum(states.amax(-1, keepdim=True), states.amin(-1, keepdim=True).neg_())
 
 
 def _mkldnn() -> Any:

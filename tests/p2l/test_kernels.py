@@ -61,6 +61,12 @@ def test_a_token_does_not_depend_on_the_tokens_beside_it() -> None:
     assert torch.equal(layer(x)[:1], alone)
 
 
+def test_many_tokens_are_rounded_as_few_are() -> None:
+    layer, x = Int8Linear(made().weight), torch.randn(3000, 40)
+    few = torch.cat([layer(part) for part in x.split(100)])
+    torch.testing.assert_close(layer(x), few, atol=1e-6, rtol=1e-6)
+
+
 def test_tokens_and_outputs_of_zeros_give_zeros() -> None:
     weight = made().weight.detach().clone()
     weight[3] = 0
