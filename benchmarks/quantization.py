@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from scipy.stats import norm
 
-from benchmarks.train_throughput import SHAPES
+from benchmarks.shapes import SHAPES
 from p2l.allocator import keep_freed_memory
 from p2l.attention import P2L_ATTENTION, register_attention
 from p2l.batching import collate

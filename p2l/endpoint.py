@@ -66,6 +66,9 @@ def _add_limit_flags(made: argparse.ArgumentParser) -> None:
     group.add_argument("--cache-size", type=_whole, default=8192, help="answers remembered; 0: none")
     group.add_argument("--max-batch-tokens", type=positive, help="tokens of a forward pass (default: by device)")
     group.add_argument("--max-wait-ms", type=_amount, help="wait for a fuller batch (default: 2 on a GPU, else 0)")
+    group.add_argument(
+        "--streams", type=_whole, help="threads that compute; 0: the event loop itself (default: by device and model)"
+    )
     group.add_argument("--max-body-mb", type=_amount, default=8.0, help="largest request, in MiB")
     group.add_argument("--deadline", type=_amount, default=60.0, help="seconds that a request may take")
 

@@ -19,15 +19,26 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["Int8Linear", "LinearMaker", "NarrowEmbedding", "PackedLinear", "has_int8", "has_packed"]
+__all__ = [
+    "Int8Linear",
+    "LinearMaker",
+    "NarrowEmbedding",
+    "PackedLinear",
+    "SmallLinear",
+    "has_int8",
+    "has_packed",
+    "packed_linear",
+]
 
 LinearMaker = Callable[[Tensor, "Tensor | None"], nn.Module]
 """A weight (N, D) and a bias (N,) -> the layer that applies them."""
 
 _LEVELS = 127
 _MANY = 100_000
+_SMALL = 1 << 18
 _LEAST = 1e-30  # of a token's largest state: a token of zeros has a scale too
 
 
@@ -58,6 +69,28 @@ class PackedLinear(_Frozen):
         """(..., D) -> (..., N), added to `onto` (..., N) if there is one."""
         found: Tensor = self._product(x.to(self.weight.dtype), self._packed, self.bias, "none", [], "").to(x.dtype)
         return found if onto is None else onto + found
+
+
+class SmallLinear(_Frozen):
+    """A linear layer as torch has it, for weights that are read faster than oneDNN prepares a product.
+
+    oneDNN makes code for each number of tokens that it has not seen lately, which takes longer than such a product.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        """Take over the weight (N, D) and the bias (N,)."""
+        super().__init__(weight, bias)
+        self._weight = weight.detach().contiguous()
+
+    def forward(self, x: Tensor, onto: Tensor | None = None) -> Tensor:
+        """(..., D) -> (..., N), added to `onto` (..., N) if there is one."""
+        found = F.linear(x.to(self._weight.dtype), self._weight, self.bias).to(x.dtype)
+        return found if onto is None else onto + found
+
+
+def packed_linear(weight: Tensor, bias: Tensor | None = None) -> nn.Module:
+    """The faster of the two for this weight (N, D)."""
+    return (SmallLinear if weight.numel() < _SMALL else PackedLinear)(weight, bias)
 
 
 class Int8Linear(_Frozen):

@@ -16,12 +16,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers.modeling_outputs import BaseModelOutput
 
 from p2l.attention import Packed, one_by_one
 from p2l.kernels import LinearMaker
 from p2l.model import P2LModel
 
-__all__ = ["LeanLayer", "attend", "layers_of", "streamline", "streamlined"]
+__all__ = ["LeanBackbone", "LeanLayer", "attend", "layers_of", "streamline", "streamlined"]
 
 _LIKE_LLAMA = ("llama", "qwen2", "qwen3")
 
@@ -44,6 +45,8 @@ def streamline(model: P2LModel, make: LinearMaker, *, half_attention: bool = Fal
     layers = layers_of(model)
     for number, layer in enumerate(layers):
         layers[number] = streamlined(model, layer, make, half_attention=half_attention)
+    if model.record.model_type in _LIKE_LLAMA:
+        model.model = LeanBackbone(model.model)
 
 
 def streamlined(model: P2LModel, layer: nn.Module, make: LinearMaker, *, half_attention: bool = False) -> nn.Module:
@@ -57,6 +60,29 @@ def streamlined(model: P2LModel, layer: nn.Module, make: LinearMaker, *, half_at
         return LeanLayer(layer, make, half_attention=half_attention, cls_only=last and model.record.pooling == "cls")
     made = {id(part): make(*_joined(part)) for part in layer.modules() if type(part) is nn.Linear}
     return copy.deepcopy(layer, made)
+
+
+class LeanBackbone(nn.Module):
+    """Llama, Qwen2 or Qwen3 with lean layers, without a look for caches and masks, which are not there."""
+
+    def __init__(self, model: Any) -> None:
+        """Take over the parts of transformers' model."""
+        super().__init__()
+        self.config = model.config
+        self.embed_tokens, self.rotary_emb, self.layers, self.norm = (
+            model.embed_tokens,
+            model.rotary_emb,
+            model.layers,
+            model.norm,
+        )
+
+    def forward(self, input_ids: Tensor, position_ids: Tensor, packed: Packed) -> BaseModelOutput:
+        """Ids and places (1, T) -> states (1, T, D)."""
+        states = self.embed_tokens(input_ids)
+        rotary = self.rotary_emb(states, position_ids)
+        for layer in self.layers:
+            states = layer(states, position_embeddings=rotary, packed=packed)
+        return BaseModelOutput(last_hidden_state=_rms_norm(states, self.norm))
 
 
 class LeanLayer(nn.Module):

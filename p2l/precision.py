@@ -18,7 +18,7 @@ from torch import nn
 
 from p2l import backbones
 from p2l.encoding import PromptTokenizer
-from p2l.kernels import PackedLinear, has_packed
+from p2l.kernels import PackedLinear, has_packed, packed_linear
 from p2l.lean import layers_of, streamline
 from p2l.model import P2LModel
 from p2l.probes import Agreement, agreement, batch_of, coefficients, of_length, probes
@@ -103,7 +103,7 @@ def make_fast(model: P2LModel) -> None:
     first = next(model.model.parameters(), None)
     packs = backbones.get(model.record.model_type).packs
     if first is not None and first.device.type == "cpu" and packs and has_packed():
-        streamline(model, PackedLinear, half_attention=first.dtype == torch.bfloat16)
+        streamline(model, packed_linear, half_attention=first.dtype == torch.bfloat16)
 
 
 def _on_a_card(model: P2LModel) -> Choice:

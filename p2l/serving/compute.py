@@ -1,4 +1,4 @@
-"""A thread that computes: takes batches from the queue, runs the model, hands the answers back.
+"""Threads that compute: they take batches from the queue, run the model, hand the answers back.
 
 When a batch does not fit into memory it is halved until it does; a prompt that does not fit alone gets an error, and
 the thread goes on.
@@ -6,12 +6,11 @@ the thread goes on.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
 from asyncio import AbstractEventLoop
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -22,7 +21,7 @@ from p2l.out_of_memory import free_memory, is_out_of_memory
 from p2l.serving.answer import Answer, ModelFailedError, TooLargeError
 from p2l.serving.jobs import Job, JobQueue
 
-__all__ = ["Cores", "Outcome", "Report", "start_stream"]
+__all__ = ["Outcome", "Report", "compute", "start_streams"]
 
 Outcome = Answer | Exception
 Report = Callable[[Sequence[tuple[Job, Outcome]], float], None]
@@ -31,47 +30,45 @@ Report = Callable[[Sequence[tuple[Job, Outcome]], float], None]
 _log = logging.getLogger("p2l.serving")
 
 
-class Cores:
-    """Shares the cores among the threads that compute: a thread that is alone gets all, several get their part."""
+def start_streams(queue: JobQueue, loop: AbstractEventLoop, report: Report) -> list[threading.Thread]:
+    """Start the threads that compute; they end when the queue is closed and empty.
 
-    def __init__(self, streams: int) -> None:
-        """Take torch's number of threads for the number of cores."""
-        self._streams = streams
-        self._cores = torch.get_num_threads()
-        self._busy = 0
-        self._lock = threading.Lock()
+    On a CPU each has its part of the cores, for a prompt computed on one core and another beside it take less time
+    than both on two cores, one after the other. Only the first thread takes all cores, when it has been alone for a
+    while: OpenMP keeps helpers for each thread that ever used several, and with more helpers than cores they sleep
+    between the steps of a pass, which makes it several times as slow.
+    """
+    streams = queue.limits.streams
+    cores = queue.limits.threads or torch.get_num_threads()
+    if not streams:
+        torch.set_num_threads(cores)
 
-    @contextlib.contextmanager
-    def share(self, queue: JobQueue) -> Iterator[None]:
-        """Compute with a fitting number of threads inside."""
-        if self._streams == 1:
-            yield
-            return
-        with self._lock:
-            self._busy += 1
-            alone = self._busy == 1 and not len(queue)
-        # The number is kept by each thread for itself.
-        torch.set_num_threads(self._cores if alone else max(1, self._cores // self._streams))
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._busy -= 1
+    def run(number: int) -> None:
+        was_quiet = False
+        threads = 0
+        while batch := queue.take(number):
+            quiet = queue.is_quiet
+            alone = streams == 1 or (number == 0 and quiet and was_quiet)
+            if threads != (cores if alone else cores // streams):
+                threads = cores if alone else cores // streams
+                torch.set_num_threads(threads)
+            was_quiet = quiet
+            loop.call_soon_threadsafe(report, *compute(queue, batch))
+
+    threads = [
+        threading.Thread(target=run, args=(number,), name=f"p2l-compute-{number}", daemon=True)
+        for number in range(streams)
+    ]
+    for thread in threads:
+        thread.start()
+    return threads
 
 
-def start_stream(queue: JobQueue, loop: AbstractEventLoop, report: Report, cores: Cores) -> threading.Thread:
-    """Start a thread that ends when the queue is closed and empty."""
-
-    def run() -> None:
-        while batch := queue.take():
-            started = time.monotonic()
-            with cores.share(queue):
-                outcomes = list(zip(batch, _outcomes(queue, batch), strict=True))
-            loop.call_soon_threadsafe(report, outcomes, time.monotonic() - started)
-
-    thread = threading.Thread(target=run, name="p2l-compute", daemon=True)
-    thread.start()
-    return thread
+def compute(queue: JobQueue, batch: Sequence[Job]) -> tuple[list[tuple[Job, Outcome]], float]:
+    """Each job of a batch with its answer or error, and the seconds that it took."""
+    started = time.monotonic()
+    outcomes = list(zip(batch, _outcomes(queue, batch), strict=True))
+    return outcomes, time.monotonic() - started
 
 
 def _outcomes(queue: JobQueue, batch: Sequence[Job]) -> list[Outcome]:

@@ -13,15 +13,15 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from p2l.errors import P2LError
 from p2l.inference import P2L, Encoded
 from p2l.serving.answer import Answer, BusyError
 from p2l.serving.cache import AnswerCache
-from p2l.serving.compute import Cores, Outcome, start_stream
+from p2l.serving.compute import Outcome, compute, start_streams
 from p2l.serving.jobs import BatchLimits, Job, JobQueue
+from p2l.serving.tokenizing import GroupTokenizer
 from p2l.serving.watchers import NO_WATCHER, Watcher
 
 __all__ = ["Engine", "EngineOptions"]
@@ -52,11 +52,10 @@ class Engine:
         self._pending = 0
         self._flying: dict[_Key, Job] = {}
         self._cache = AnswerCache(options.cache_size)
-        self._tokenizers = ThreadPoolExecutor(options.tokenizer_threads, thread_name_prefix="p2l-tokenize")
+        self._tokenizer = GroupTokenizer(options.tokenizer_threads)
         self._queue = JobQueue(options.queue_size, options.limits)
         loop = asyncio.get_running_loop()
-        cores = Cores(options.limits.streams)
-        self._streams = [start_stream(self._queue, loop, self._report, cores) for _ in range(options.limits.streams)]
+        self._streams = start_streams(self._queue, loop, self._report)
         self._closed = False
         self._last_answer = -float("inf")
 
@@ -91,7 +90,7 @@ class Engine:
         self._watcher.entered(len(prompts))
         try:
             model = model or self.model
-            encoded = await self._encode(model, prompts)
+            encoded = await self._tokenizer.encode(model, prompts)
             return await self._answers(model, encoded, fresh)
         finally:
             self._pending -= len(prompts)
@@ -121,10 +120,7 @@ class Engine:
         self._queue.close()
         for stream in self._streams:
             await asyncio.to_thread(stream.join)
-        self._tokenizers.shutdown(wait=False)
-
-    async def _encode(self, model: P2L, prompts: Sequence[Sequence[str]]) -> list[Encoded]:
-        return await asyncio.get_running_loop().run_in_executor(self._tokenizers, model.encode, prompts)
+        self._tokenizer.close()
 
     async def _answers(self, model: P2L, encoded: Sequence[Encoded], fresh: bool) -> list[Answer]:
         """Look up, wait for what is on its way, and queue the rest: all of it or nothing."""
@@ -143,6 +139,8 @@ class Engine:
                 wanted[key] = self._flying[key]
         if new and not self._queue.put(new):
             raise BusyError("too many prompts are waiting already; try again in a moment")
+        if new and not self._streams:
+            asyncio.get_running_loop().call_soon(self._compute_here)
         self._flying |= {key: job for key, job in wanted.items() if not job.future.done()}
         try:
             for job in wanted.values():
@@ -164,6 +162,12 @@ class Engine:
             if not job.future.done() and self._queue.discard(job):
                 self._watcher.dropped()
                 job.future.cancel()
+
+    def _compute_here(self) -> None:
+        """One batch, without a thread; between two batches the event loop does what else there is."""
+        if len(self._queue):
+            self._report(*compute(self._queue, self._queue.take()))
+            asyncio.get_running_loop().call_soon(self._compute_here)
 
     def _report(self, outcomes: Sequence[tuple[Job, Outcome]], seconds: float) -> None:
         self._watcher.computed(len(outcomes), sum(job.size for job, _ in outcomes), seconds)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 from dataclasses import replace
 from pathlib import Path
 
+from p2l.allocator import return_freed_memory
 from p2l.errors import P2LError
 from p2l.serving.control import Control, Status, Wanted
 from p2l.serving.engine import Engine
@@ -20,6 +22,7 @@ __all__ = ["Follower"]
 _log = logging.getLogger("p2l.serving")
 _SECONDS_BETWEEN_LOOKS = 0.25
 _SECONDS_BETWEEN_WATCHES = 2.0
+_LOOKS_UNTIL_TIDY = 8
 
 
 class Follower:
@@ -35,6 +38,7 @@ class Follower:
         self._metrics = metrics
         self._generation = generation
         self._control = Control(Path(settings.control))
+        self._tidy_in = 0
         self._seen = written_at(Path(served.path))
         self._report(None)
 
@@ -46,6 +50,7 @@ class Follower:
                 wanted = self._control.wanted()
                 if wanted is not None and wanted.generation > self._generation:
                     await self._follow(wanted)
+                self._tidy()
                 await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
         finally:
             if watching:
@@ -56,6 +61,7 @@ class Follower:
         try:
             self.served = await asyncio.to_thread(load, self._settings, wanted.model_path)
             self._engine.replace_model(self.served.model)
+            self._tidy_in = _LOOKS_UNTIL_TIDY
             _log.info("now serving %s, revision %s", self.served.path, self.served.model.revision)
         except P2LError as error:
             problem = str(error)
@@ -66,6 +72,13 @@ class Follower:
         self._metrics.reloads.labels("failed" if problem else "done").inc()
         self._generation = wanted.generation
         self._report(problem)
+
+    def _tidy(self) -> None:
+        """Give the memory of the model before back, a few looks after its last answer."""
+        self._tidy_in -= 1
+        if self._tidy_in == 0:
+            gc.collect()
+            return_freed_memory()
 
     async def _watch(self) -> None:
         """Wish for each newer model of the watched folder; the first worker that sees it speaks for all."""

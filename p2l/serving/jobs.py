@@ -27,8 +27,11 @@ class BatchLimits:
     prompts: int
     wait: float
     """Seconds that the oldest prompt may wait for company; 0 takes what is there."""
+    threads: int | None = None
+    """OpenMP threads of a pass that is alone; None leaves torch's number."""
     streams: int = 1
-    """Threads that compute: each takes its share of the tokens that wait, so that none is left without."""
+    """Threads that compute: each takes its share of the tokens that wait, so that none is left without. 0 computes in
+    the event loop: right for passes so short that handing them to a thread takes longer."""
 
 
 @dataclass(eq=False, slots=True)
@@ -57,6 +60,7 @@ class JobQueue:
         self.limits = limits
         self._jobs: OrderedDict[Job, None] = OrderedDict()
         self._tokens = 0
+        self._busy: set[int] = set()
         self._closed = False
         self._changed = threading.Condition()
 
@@ -71,7 +75,7 @@ class JobQueue:
             for job in jobs:
                 self._jobs[job] = None
                 self._tokens += job.size
-            self._changed.notify(len(jobs))
+            self._changed.notify_all()
             return True
 
     def discard(self, job: Job) -> bool:
@@ -82,15 +86,28 @@ class JobQueue:
             self._remove(job)
             return True
 
-    def take(self) -> list[Job]:
-        """The next batch, of one model; waits for it. Empty when the queue is closed and nothing waits."""
+    def take(self, stream: int = 0) -> list[Job]:
+        """The next batch, of one model, for a thread that computes; waits for it.
+
+        Threads have numbers: 0 is asked first, the others while it is busy. Empty when the queue is closed and nothing
+        waits.
+        """
         with self._changed:
+            self._busy.discard(stream)
             while not self._closed or self._jobs:
-                left = self._left_to_wait()
+                left = self._left_to_wait() if stream == 0 or 0 in self._busy else None
                 if left is not None and left <= 0:
+                    self._busy.add(stream)
+                    self._changed.notify_all()
                     return self._next_batch()
                 self._changed.wait(left)
+            self._changed.notify_all()
             return []
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether one batch is all that there is to do."""
+        return len(self._busy) <= 1 and not self._jobs
 
     def close(self) -> None:
         """Accept nothing more; what waits is still given out."""
@@ -109,7 +126,7 @@ class JobQueue:
 
     def _next_batch(self) -> list[Job]:
         batch: list[Job] = []
-        room = min(self.limits.tokens, -(-self._tokens // self.limits.streams))
+        room = min(self.limits.tokens, -(-self._tokens // max(1, self.limits.streams)))
         for job in self._jobs:
             if batch and (job.size > room or job.model is not batch[0].model or len(batch) >= self.limits.prompts):
                 break

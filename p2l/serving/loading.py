@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,7 +12,8 @@ import torch
 from p2l.checkpoint import MODEL_LIST_FILE
 from p2l.errors import InputError
 from p2l.inference import P2L, Member, choose_device
-from p2l.model import to_dtype
+from p2l.lean import layers_of
+from p2l.model import P2LModel, to_dtype
 from p2l.precision import choose_dtype, half_is_fast, in_dtype
 from p2l.quantize import quantize
 from p2l.serving.jobs import BatchLimits
@@ -22,6 +25,8 @@ _CPU_BATCH_TOKENS = 1024
 _GPU_BATCH_TOKENS = 16_384
 _GPU_WAIT_MS = 2.0
 _MOST_PROMPTS = 256
+_MOST_STREAMS = 4
+_LIGHT = 5_000_000  # weights of a model whose passes are shorter than dividing them is
 
 
 @dataclass(frozen=True)
@@ -43,9 +48,16 @@ class Served:
 def load(settings: Settings, path: str | None = None) -> Served:
     """Load the model of the settings, or another one in the same way, and make it ready to answer.
 
+    It happens in a thread of its own, whose OpenMP helpers end with it (`p2l.serving.compute.start_streams`).
+
     Raises:
         InputError: it cannot be loaded, or not as the settings say.
     """
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(_load, settings, path).result()
+
+
+def _load(settings: Settings, path: str | None) -> Served:
     asked = settings if path is None else replace(settings, model_path=path)
     model = P2L.from_pretrained(
         asked.model_path,
@@ -82,14 +94,33 @@ def _prepare(member: Member, settings: Settings) -> tuple[Member, str, str]:
 
 
 def batch_limits(settings: Settings, model: P2L) -> BatchLimits:
-    """What shares a forward pass, where the settings do not say it.
+    """What shares a forward pass and how many threads compute, where the settings do not say it.
 
     On a CPU a pass takes what is there at once: its time grows with its tokens, so waiting for company gains nothing.
     """
     on_cpu = model.device.type == "cpu"
     tokens = settings.max_batch_tokens or (_CPU_BATCH_TOKENS if on_cpu else _GPU_BATCH_TOKENS)
     wait_ms = settings.max_wait_ms if settings.max_wait_ms is not None else (0.0 if on_cpu else _GPU_WAIT_MS)
-    return BatchLimits(tokens=tokens, prompts=_MOST_PROMPTS, wait=wait_ms / 1000)
+    light = on_cpu and sum(part.numel() for member in model.members for part in _weights(member.model)) < _LIGHT
+    streams = settings.streams
+    if streams is None:
+        streams = 0 if light else min(_MOST_STREAMS, torch.get_num_threads()) if on_cpu else 1
+    return BatchLimits(
+        tokens=tokens,
+        prompts=_MOST_PROMPTS,
+        wait=wait_ms / 1000 if streams else 0.0,
+        threads=1 if light else None,
+        streams=streams,
+    )
+
+
+def _weights(model: P2LModel) -> Iterator[torch.Tensor]:
+    """The matrices that every token passes through."""
+    for layer in layers_of(model):
+        for part in layer.modules():
+            weight = getattr(part, "weight", None)
+            if isinstance(weight, torch.Tensor) and weight.ndim == 2:
+                yield weight
 
 
 def newest_model(folder: Path) -> Path | None:

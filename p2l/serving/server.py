@@ -62,11 +62,13 @@ def worker() -> FastAPI:
 
 
 def _app(settings: Settings) -> FastAPI:
+    from p2l.allocator import keep_freed_memory
     from p2l.serving.app import build_app
     from p2l.serving.control import Control
     from p2l.serving.loading import load
 
     _log_to_stderr()
+    keep_freed_memory()
     _share_cores(settings.workers)
     wanted = Control(Path(settings.control)).wanted()
     generation = wanted.generation if wanted else 0

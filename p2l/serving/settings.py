@@ -34,6 +34,8 @@ class Settings:
     max_batch_tokens: int | None = None
     """None: what suits the device."""
     max_wait_ms: float | None = None
+    streams: int | None = None
+    """Threads that compute; None: what suits device and model."""
     max_body_mb: float = 8.0
     deadline: float = 60.0
     """Seconds that a request may take."""

@@ -85,7 +85,9 @@ def start(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[St
 
         def run(prepare: Callable[[P2L], None] | None = None, **changes: Any) -> Running:
             control = str(tmp_path_factory.mktemp("control"))
-            settings = replace(Settings(str(folder), device="cpu", dtype="float32", control=control), **changes)
+            settings = replace(
+                Settings(str(folder), device="cpu", dtype="float32", control=control, streams=1), **changes
+            )
             return stack.enter_context(_serving(settings, prepare))
 
         yield run
