@@ -80,9 +80,11 @@ def run(test):
     asyncio.run(asyncio.wait_for(test, 120))
 
 
-def test_answers_are_those_of_the_model(model):
+@pytest.mark.parametrize("streams", [0, 1, 2])
+def test_answers_are_those_of_the_model(model, streams):
     async def test():
-        async with running(model) as (engine, _):
+        limits = BatchLimits(tokens=1000, prompts=16, wait=0.0, streams=streams)
+        async with running(model, limits=limits) as (engine, _):
             answers = await engine.ask(PROMPTS)
             said = model.predict(PROMPTS)
             for row, answer in enumerate(answers):
@@ -91,6 +93,22 @@ def test_answers_are_those_of_the_model(model):
                 assert answer.gamma is None
                 assert answer.revision == model.revision
             assert [answer.truncated for answer in answers] == [False, False, False, True]
+
+    run(test())
+
+
+@pytest.mark.parametrize("streams", [0, 2])
+def test_many_requests_at_once_each_get_their_own_answer(model, streams):
+    async def test():
+        prompts = [[f"what is {number} plus {number}"] for number in range(60)]
+        said = model.predict(prompts)
+        limits = BatchLimits(tokens=100, prompts=4, wait=0.0, threads=1, streams=streams)
+        async with running(model, limits=limits) as (engine, counting):
+            found = await asyncio.gather(*(engine.ask([prompt]) for prompt in prompts))
+            for row, (answer,) in enumerate(found):
+                np.testing.assert_allclose(answer.coefs, said.coefs[row], atol=1e-5)
+            assert sum(counting.batches) == 60
+            assert max(counting.batches) <= 4
 
     run(test())
 
