@@ -19,8 +19,9 @@ from p2l.errors import P2LError
 from p2l.inference import P2L, Encoded
 from p2l.serving.answer import Answer, BusyError
 from p2l.serving.cache import AnswerCache
-from p2l.serving.compute import Outcome, compute, start_streams
-from p2l.serving.jobs import BatchLimits, Job, JobQueue
+from p2l.serving.compute import Outcome
+from p2l.serving.jobs import BatchLimits, Job
+from p2l.serving.station import Station
 from p2l.serving.tokenizing import GroupTokenizer
 from p2l.serving.watchers import NO_WATCHER, Watcher
 
@@ -53,9 +54,7 @@ class Engine:
         self._flying: dict[_Key, Job] = {}
         self._cache = AnswerCache(options.cache_size)
         self._tokenizer = GroupTokenizer(options.tokenizer_threads)
-        self._queue = JobQueue(options.queue_size, options.limits)
-        loop = asyncio.get_running_loop()
-        self._streams = start_streams(self._queue, loop, self._report)
+        self._station = Station(options.limits, options.queue_size, self._report)
         self._closed = False
         self._last_answer = -float("inf")
 
@@ -67,7 +66,7 @@ class Engine:
     @property
     def alive(self) -> bool:
         """Whether the threads that compute are running."""
-        return not self._closed and all(stream.is_alive() for stream in self._streams)
+        return not self._closed and self._station.alive
 
     async def ask(
         self, prompts: Sequence[Sequence[str]], *, model: P2L | None = None, fresh: bool = False
@@ -107,19 +106,21 @@ class Engine:
             return True
         return False
 
-    def replace_model(self, model: P2L) -> None:
-        """Ask another model from now on; what was accepted before is answered by the one before."""
+    def replace_model(self, model: P2L, limits: BatchLimits | None = None) -> None:
+        """Ask another model from now on, in its own way; what was accepted before is answered by the one before."""
         self.model = model
         self._cache.clear()
+        if limits is not None and limits != self._station.limits:
+            self._station.close()
+            self._station = Station(limits, self._options.queue_size, self._report)
 
     async def close(self) -> None:
         """Answer what was accepted, then end the threads."""
         self._closed = True
         while self._pending:
             await asyncio.sleep(0.01)
-        self._queue.close()
-        for stream in self._streams:
-            await asyncio.to_thread(stream.join)
+        self._station.close()
+        await self._station.ended()
         self._tokenizer.close()
 
     async def _answers(self, model: P2L, encoded: Sequence[Encoded], fresh: bool) -> list[Answer]:
@@ -127,20 +128,19 @@ class Engine:
         keys = [(model.revision, prompt.key) for prompt in encoded]
         known = {} if fresh else {key: answer for key in keys if (answer := self._cache.get(key)) is not None}
         self._watcher.looked_up(hits=sum(key in known for key in keys), prompts=len(keys))
+        station = self._station
         wanted: dict[_Key, Job] = {}
         new: list[Job] = []
         for key, prompt in zip(keys, encoded, strict=True):
             if key in known or key in wanted:
                 continue
             if key not in self._flying or fresh:
-                new.append(Job(model, prompt, asyncio.get_running_loop().create_future()))
+                new.append(Job(model, prompt, asyncio.get_running_loop().create_future(), station.queue))
                 wanted[key] = new[-1]
             else:
                 wanted[key] = self._flying[key]
-        if new and not self._queue.put(new):
+        if new and not station.put(new):
             raise BusyError("too many prompts are waiting already; try again in a moment")
-        if new and not self._streams:
-            asyncio.get_running_loop().call_soon(self._compute_here)
         self._flying |= {key: job for key, job in wanted.items() if not job.future.done()}
         try:
             for job in wanted.values():
@@ -159,15 +159,9 @@ class Engine:
         if job.waiting == 0:
             if self._flying.get(key) is job:
                 del self._flying[key]
-            if not job.future.done() and self._queue.discard(job):
+            if not job.future.done() and job.queue.discard(job):
                 self._watcher.dropped()
                 job.future.cancel()
-
-    def _compute_here(self) -> None:
-        """One batch, without a thread; between two batches the event loop does what else there is."""
-        if len(self._queue):
-            self._report(*compute(self._queue, self._queue.take()))
-            asyncio.get_running_loop().call_soon(self._compute_here)
 
     def _report(self, outcomes: Sequence[tuple[Job, Outcome]], seconds: float) -> None:
         self._watcher.computed(len(outcomes), sum(job.size for job, _ in outcomes), seconds)

@@ -13,7 +13,7 @@ from p2l.allocator import return_freed_memory
 from p2l.errors import P2LError
 from p2l.serving.control import Control, Status, Wanted
 from p2l.serving.engine import Engine
-from p2l.serving.loading import Served, load, newest_model, written_at
+from p2l.serving.loading import Served, batch_limits, load, newest_model, written_at
 from p2l.serving.metrics import Metrics
 from p2l.serving.settings import Settings
 
@@ -60,7 +60,7 @@ class Follower:
         problem = None
         try:
             self.served = await asyncio.to_thread(load, self._settings, wanted.model_path)
-            self._engine.replace_model(self.served.model)
+            self._engine.replace_model(self.served.model, batch_limits(self._settings, self.served.model))
             self._tidy_in = _LOOKS_UNTIL_TIDY
             _log.info("now serving %s, revision %s", self.served.path, self.served.model.revision)
         except P2LError as error:

@@ -41,6 +41,8 @@ class Job:
     model: P2L
     encoded: Encoded
     future: Future[Answer]
+    queue: JobQueue
+    """In which it waits."""
     waiting: int = 0
     """Requests that want the answer."""
     since: float = field(default_factory=time.monotonic)

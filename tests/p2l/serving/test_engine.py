@@ -291,6 +291,25 @@ def test_a_new_model_answers_later_requests_and_the_old_one_those_before(model, 
     run(test())
 
 
+@pytest.mark.parametrize(("before", "after"), [(0, 2), (2, 0), (1, 2)])
+def test_a_new_model_may_be_computed_in_another_way(model, other_folder, before, after):
+    async def test():
+        other = P2L.from_pretrained(other_folder, device="cpu")
+        limits = [BatchLimits(tokens=100, prompts=4, wait=0.0, streams=streams) for streams in (before, after)]
+        async with running(model, limits=limits[0]) as (engine, _):
+            first = [asyncio.ensure_future(engine.ask([[f"prompt {number}"]])) for number in range(30)]
+            while not any(asking.done() for asking in first):
+                await asyncio.sleep(0)
+            engine.replace_model(other, limits[1])
+            then = await asyncio.gather(*(engine.ask([[f"prompt {number}"]]) for number in range(30)))
+            assert {answer.revision for answers in then for answer in answers} == {other.revision}
+            assert {answer.revision for answers in await asyncio.gather(*first) for answer in answers} == {
+                model.revision
+            }
+
+    run(test())
+
+
 def test_closing_answers_what_was_accepted_and_nothing_more(model):
     async def test():
         gate = Gate(model)

@@ -14,7 +14,7 @@ MODELS = ["one", "other"]  # a queue only asks whether two jobs have the same
 
 
 def job(size: int, model: str = "one") -> Job:
-    return Job(model, Encoded((Encoding(np.arange(size), None, False),)), asyncio.Future(loop=LOOP))
+    return Job(model, Encoded((Encoding(np.arange(size), None, False),)), asyncio.Future(loop=LOOP), None)
 
 
 LOOP = asyncio.new_event_loop()
