@@ -11,7 +11,7 @@ from typing import Any
 
 from p2l.command import parser, positive, run
 from p2l.errors import ConfigError
-from p2l.serving.access import is_loopback, new_key
+from p2l.serving.access import digest_of, is_loopback, new_key
 from p2l.serving.settings import Settings
 
 __all__ = ["build_parser", "main"]
@@ -100,7 +100,8 @@ def _settings(flags: argparse.Namespace) -> Settings:
     if api_key is None and not is_loopback(flags.host):
         api_key = new_key()
         print(f"no --api-key was given; clients send this one as api-key: {api_key}", flush=True)
-    return replace(settings, api_key=api_key, admin_key=admin_key)
+    api, admin = (None if key is None else digest_of(key) for key in (api_key, admin_key))
+    return replace(settings, api_key_digest=api, admin_key_digest=admin)
 
 
 def _key(flag: str, typed: str | None, variable: str) -> str | None:

@@ -7,13 +7,17 @@ import hmac
 import ipaddress
 import secrets
 
-__all__ = ["is_loopback", "matches", "new_key"]
+__all__ = ["digest_of", "is_loopback", "matches", "new_key"]
 
 
-def matches(given: bytes | None, expected: str) -> bool:
-    """Whether a request's key is the right one, in a time that tells nothing about either."""
-    right = hmac.compare_digest(_digest(given or b""), _digest(expected.encode("utf-8", "surrogatepass")))
-    return right and given is not None
+def matches(given: bytes | None, digest: str) -> bool:
+    """Whether a request's key is the one with this digest, in a time that tells nothing about either."""
+    return hmac.compare_digest(hashlib.sha256(given or b"").hexdigest(), digest) and given is not None
+
+
+def digest_of(key: str) -> str:
+    """What is kept of a key: enough to recognise it, too little to use it."""
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def new_key() -> str:
@@ -29,7 +33,3 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
-
-
-def _digest(key: bytes) -> bytes:
-    return hashlib.sha256(key).digest()  # of one length, whatever the keys' lengths are

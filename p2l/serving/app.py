@@ -87,7 +87,7 @@ def build_app(settings: Settings, served: Served, generation: int = 0) -> FastAP
     )
     app.include_router(_routes)
     app.add_middleware(BodyLimit, max_bytes=int(settings.max_body_mb * 2**20))
-    app.add_middleware(KeyGuard, api_key=settings.api_key, admin_key=settings.admin_key)
+    app.add_middleware(KeyGuard, api_key=settings.api_key_digest, admin_key=settings.admin_key_digest)
     routes = [route.path for route in _routes.routes if hasattr(route, "path")]
     app.add_middleware(Counter, metrics=metrics, routes=routes)
     _add_error_handlers(app)

@@ -23,7 +23,7 @@ class KeyGuard:
     """Answers 403 unless the header `api-key` (or `Authorization: Bearer`) holds the key that the route asks for."""
 
     def __init__(self, app: ASGIApp, api_key: str | None, admin_key: str | None) -> None:
-        """Without `api_key` everybody may ask; without `admin_key` nobody may reload."""
+        """The digests of the keys. Without `api_key` everybody may ask; without `admin_key` nobody may reload."""
         self.app = app
         self._api_key = api_key
         self._admin_key = admin_key

@@ -1,7 +1,7 @@
 """Processes: one server in this process, or several workers under uvicorn's supervisor.
 
-The settings reach workers through a file in the control folder, which only this user can read: keys are neither in an
-environment variable nor on a command line. One worker takes the same way, so there is one.
+The settings reach workers through a file in the control folder, which only this user can read; of the keys it holds the
+digests alone.
 """
 
 from __future__ import annotations

@@ -23,9 +23,9 @@ class Settings:
     dtype_reason: str = "as asked"
     quantize: str | None = None
     """int8, or None."""
-    api_key: str | None = None
+    api_key_digest: str | None = None
     """None lets everybody in."""
-    admin_key: str | None = None
+    admin_key_digest: str | None = None
     """None lets nobody reload."""
     watch: str | None = None
     log_prompts: bool = False

@@ -43,12 +43,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def url(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     import uvicorn
 
+    from p2l.serving.access import digest_of
     from p2l.serving.app import build_app
     from p2l.serving.loading import load
     from p2l.serving.settings import Settings
 
     control = tmp_path_factory.mktemp("control")
-    settings = Settings(str(folder), device="cpu", dtype="float32", api_key=KEY, max_body_mb=1, control=str(control))
+    settings = Settings(
+        str(folder),
+        device="cpu",
+        dtype="float32",
+        api_key_digest=digest_of(KEY),
+        max_body_mb=1,
+        control=str(control),
+    )
     server = uvicorn.Server(uvicorn.Config(build_app(settings, load(settings)), log_level="warning"))
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))

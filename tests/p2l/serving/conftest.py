@@ -15,6 +15,7 @@ import uvicorn
 from p2l.inference import P2L
 from p2l.model import P2LModel
 from p2l.scratch import make_transformer
+from p2l.serving.access import digest_of
 from p2l.serving.app import build_app
 from p2l.serving.loading import load
 from p2l.serving.settings import Settings
@@ -83,12 +84,20 @@ def start(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[St
     """Start servers with these settings; all end with the test."""
     with contextlib.ExitStack() as stack:
 
-        def run(prepare: Callable[[P2L], None] | None = None, **changes: Any) -> Running:
+        def run(
+            prepare: Callable[[P2L], None] | None = None,
+            *,
+            api_key: str | None = None,
+            admin_key: str | None = None,
+            **changes: Any,
+        ) -> Running:
+            digests = (None if key is None else digest_of(key) for key in (api_key, admin_key))
+            changes |= dict(zip(("api_key_digest", "admin_key_digest"), digests, strict=True))
             control = str(tmp_path_factory.mktemp("control"))
             settings = replace(
                 Settings(str(folder), device="cpu", dtype="float32", control=control, streams=1), **changes
             )
-            return stack.enter_context(_serving(settings, prepare))
+            return stack.enter_context(_serving(settings, prepare, api_key))
 
         yield run
 
@@ -97,13 +106,20 @@ def start(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[St
 def shared(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """One server with the keys `a key` and `admin` for tests that change nothing."""
     control = str(tmp_path_factory.mktemp("control"))
-    settings = Settings(str(folder), device="cpu", dtype="float32", control=control, api_key="a key", admin_key="admin")
-    with _serving(settings, None) as running:
+    settings = Settings(
+        str(folder),
+        device="cpu",
+        dtype="float32",
+        control=control,
+        api_key_digest=digest_of("a key"),
+        admin_key_digest=digest_of("admin"),
+    )
+    with _serving(settings, None, "a key") as running:
         yield running
 
 
 @contextlib.contextmanager
-def _serving(settings: Settings, prepare: Callable[[P2L], None] | None) -> Iterator[Running]:
+def _serving(settings: Settings, prepare: Callable[[P2L], None] | None, key: str | None) -> Iterator[Running]:
     served = load(settings)
     if prepare:
         prepare(served.model)
@@ -113,7 +129,7 @@ def _serving(settings: Settings, prepare: Callable[[P2L], None] | None) -> Itera
         server = uvicorn.Server(uvicorn.Config(build_app(settings, served), log_level="warning"))
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
-        headers = {} if settings.api_key is None else {"api-key": settings.api_key.encode()}
+        headers = {} if key is None else {"api-key": key.encode()}
 
         def stop() -> None:
             server.should_exit = True

@@ -23,7 +23,7 @@ def test_every_answer_is_as_described(shared, route, mode):
     @settings(max_examples=15, suppress_health_check=list(HealthCheck), database=None)
     @given(case=operation.as_strategy(generation_mode=mode))
     def check(case):
-        answer = case.call_and_validate(headers={"api-key": shared.settings.api_key}, checks=CHECKS)
+        answer = case.call_and_validate(headers={"api-key": "a key"}, checks=CHECKS)
         assert answer.status_code != 500
 
     check()
