@@ -69,8 +69,8 @@ def _add_limit_flags(made: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--streams", type=_whole, help="threads that compute; 0: the event loop itself (default: by device and model)"
     )
-    group.add_argument("--max-body-mb", type=_amount, default=8.0, help="largest request, in MiB")
-    group.add_argument("--deadline", type=_amount, default=60.0, help="seconds that a request may take")
+    group.add_argument("--max-body-mb", type=_above_zero, default=8.0, help="largest request, in MiB")
+    group.add_argument("--deadline", type=_above_zero, default=60.0, help="seconds that a request may take")
 
 
 def main(argv: Sequence[str] | None = None) -> int | None:
@@ -105,7 +105,8 @@ def _settings(flags: argparse.Namespace) -> Settings:
 
 
 def _key(flag: str, typed: str | None, variable: str) -> str | None:
-    key = os.environ.get(variable) if typed is None else typed
+    given = os.environ.pop(variable, None)  # nor do workers inherit it
+    key = given if typed is None else typed
     if key is not None and not key.strip():
         raise ConfigError(f"{flag} (or ${variable}) is empty; give a key, or leave it out")
     return key
@@ -143,6 +144,13 @@ def _amount(text: str) -> float:
     number = float(text)
     if not 0 <= number < float("inf"):
         raise argparse.ArgumentTypeError(f"must be a number of at least 0, got {text}")
+    return number
+
+
+def _above_zero(text: str) -> float:
+    number = _amount(text)
+    if not number:
+        raise argparse.ArgumentTypeError("must be more than 0, or nothing could be answered")
     return number
 
 

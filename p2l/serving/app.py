@@ -23,7 +23,7 @@ from p2l.inference import P2L
 from p2l.leaderboard.field import win_rates
 from p2l.serving import schemas
 from p2l.serving.answer import Answer, BusyError, ModelFailedError, TooLargeError
-from p2l.serving.control import Control
+from p2l.serving.control import Control, Status
 from p2l.serving.engine import Engine, EngineOptions
 from p2l.serving.following import Follower
 from p2l.serving.guard import Counter, KeyGuard
@@ -44,9 +44,10 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
     for status, text in {
         400: "The body is no text.",
         403: "The key is missing or wrong.",
+        408: "The body did not arrive in time.",
         413: "The request, or the prompt, is too large.",
         422: "The request cannot be understood.",
-        503: "The queue is full, or the service is shutting down; come again after Retry-After seconds.",
+        503: "The queue is full, a reload is under way, or the service stops; come again after Retry-After seconds.",
         504: "The deadline passed before the answer was there.",
     }.items()
 }
@@ -86,7 +87,7 @@ def build_app(settings: Settings, served: Served, generation: int = 0) -> FastAP
         dependencies=[Security(APIKeyHeader(name="api-key", auto_error=False))],
     )
     app.include_router(_routes)
-    app.add_middleware(BodyLimit, max_bytes=int(settings.max_body_mb * 2**20))
+    app.add_middleware(BodyLimit, max_bytes=int(settings.max_body_mb * 2**20), seconds=settings.deadline)
     app.add_middleware(KeyGuard, api_key=settings.api_key_digest, admin_key=settings.admin_key_digest)
     routes = [route.path for route in _routes.routes if hasattr(route, "path")]
     app.add_middleware(Counter, metrics=metrics, routes=routes)
@@ -175,19 +176,25 @@ async def reload(request: Request, body: schemas.ReloadRequest | None = None) ->
     """Load the model's folder again, or another one, in every worker; needs the admin key."""
     service = _service(request)
     control = Control(Path(service.settings.control))
-    path = body.model_path if body and body.model_path else service.follower.served.path
-    generation = control.want(path).generation
-    for _ in range(int(_RELOAD_SECONDS / 0.1)):
-        done = [status for status in control.statuses() if status.generation >= generation]
-        if len(done) >= service.settings.workers:
-            break
-        await asyncio.sleep(0.1)
-    else:
-        raise HTTPException(504, "not every worker has loaded the model yet; GET /info says what is served")
+    with control.turn() as mine:
+        if not mine:
+            raise HTTPException(503, "another reload is under way; come again when it is done", {"retry-after": "5"})
+        path = body.model_path if body and body.model_path else service.follower.served.path
+        done = await _followed(control, control.want(path).generation, service.settings.workers)
     problems = [status.problem for status in done if status.problem]
     if problems:
         raise HTTPException(422 if len(problems) == len(done) else 503, problems[0])
     return schemas.ReloadResponse(revision=done[0].revision, workers=len(done))
+
+
+async def _followed(control: Control, generation: int, workers: int) -> list[Status]:
+    """What the workers say when all of them have tried to load what is wanted."""
+    for _ in range(int(_RELOAD_SECONDS / 0.1)):
+        done = [status for status in control.statuses() if status.generation >= generation]
+        if len(done) >= workers:
+            return done
+        await asyncio.sleep(0.1)
+    raise HTTPException(504, "not every worker has loaded the model yet; GET /info says what is served")
 
 
 def _service(request: Request) -> _Service:

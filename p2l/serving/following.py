@@ -10,19 +10,42 @@ from dataclasses import replace
 from pathlib import Path
 
 from p2l.allocator import return_freed_memory
-from p2l.errors import P2LError
+from p2l.errors import InputError, P2LError
 from p2l.serving.control import Control, Status, Wanted
 from p2l.serving.engine import Engine
 from p2l.serving.loading import Served, batch_limits, load, newest_model, written_at
 from p2l.serving.metrics import Metrics
 from p2l.serving.settings import Settings
 
-__all__ = ["Follower"]
+__all__ = ["Follower", "catch_up"]
 
 _log = logging.getLogger("p2l.serving")
 _SECONDS_BETWEEN_LOOKS = 0.25
 _SECONDS_BETWEEN_WATCHES = 2.0
 _LOOKS_UNTIL_TIDY = 8
+
+
+def catch_up(settings: Settings, control: Control) -> tuple[Served, int]:
+    """What a worker that starts is to serve, and the generation of the wish that this follows.
+
+    A worker that was replaced may find that the wanted model cannot be loaded, now or ever, or that the one of its
+    settings was removed long ago; then it serves what the others serve, or the newest model there is.
+
+    Raises:
+        InputError: no model can be loaded.
+    """
+    wanted = control.wanted()
+    if wanted is None:
+        return load(settings), 0
+    newest = newest_model(Path(settings.watch)) if settings.watch else None
+    paths = [wanted.model_path, control.kept(), settings.model_path, None if newest is None else str(newest)]
+    *others, last = dict.fromkeys(path for path in paths if path)
+    for path in others:
+        try:
+            return load(settings, path), wanted.generation
+        except InputError as error:
+            _log.error("%s", error)
+    return load(settings, last), wanted.generation
 
 
 class Follower:
@@ -61,6 +84,7 @@ class Follower:
         try:
             self.served = await asyncio.to_thread(load, self._settings, wanted.model_path)
             self._engine.replace_model(self.served.model, batch_limits(self._settings, self.served.model))
+            self._control.keep(wanted.model_path)
             self._tidy_in = _LOOKS_UNTIL_TIDY
             _log.info("now serving %s, revision %s", self.served.path, self.served.model.revision)
         except P2LError as error:
@@ -92,9 +116,7 @@ class Follower:
             stamp = 0 if newest is None else written_at(newest)
             if stamp > self._seen:
                 self._seen = stamp
-                wanted = self._control.wanted()
-                if wanted is None or wanted.stamp < stamp:
-                    self._control.want(str(newest), stamp)
+                self._control.want_newer(str(newest), stamp)
 
     def _report(self, problem: str | None) -> None:
         self._control.report(Status(os.getpid(), self._generation, self.served.model.revision, problem))

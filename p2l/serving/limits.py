@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
@@ -22,12 +23,16 @@ class ClientGoneError(Exception):
 
 
 class BodyLimit:
-    """Middleware: answers 413 to a body beyond `max_bytes`, without reading the rest of it."""
+    """Middleware: answers 413 to a body beyond `max_bytes`, 408 to one that is not there after `seconds`.
 
-    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+    The rest of such a body is not read.
+    """
+
+    def __init__(self, app: ASGIApp, max_bytes: int, seconds: float) -> None:
         """Wrap `app`."""
         self.app = app
         self.max_bytes = max_bytes
+        self.seconds = seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on while its body stays within the limit."""
@@ -44,10 +49,17 @@ class BodyLimit:
 
     def _counted(self, receive: Receive) -> Receive:
         seen = 0
+        whole = False
+        until = time.monotonic() + self.seconds
 
         async def counted() -> Message:
-            nonlocal seen
-            message = await receive()
+            nonlocal seen, whole
+            # Nothing more than the end of the connection comes after the body, and that may take any time.
+            message = await receive() if whole else await _before(until, receive)
+            if message is None:
+                text = f"the body of the request was not there after {self.seconds:g} seconds"
+                raise HTTPException(408, text, {"connection": "close"})
+            whole = not message.get("more_body", False)
             seen += len(message.get("body", b""))
             if seen > self.max_bytes:
                 raise self._problem()  # FastAPI lets this kind of error through where it reads the body
@@ -59,6 +71,30 @@ class BodyLimit:
         text = f"the request is larger than {self.max_bytes / 2**20:g} MiB; send less at once"
         # The rest of the body is never read, so the connection cannot be used again.
         return HTTPException(413, text, {"connection": "close"})
+
+
+async def _before(until: float, receive: Receive) -> Message | None:
+    """The next message; None when it is not there in time."""
+    task = asyncio.current_task()
+    assert task is not None
+    late = False
+
+    def end() -> None:
+        nonlocal late
+        late = True
+        task.cancel()
+
+    timer = asyncio.get_running_loop().call_later(max(0.0, until - time.monotonic()), end)
+    try:
+        return await receive()
+    except asyncio.CancelledError:
+        if not late:
+            raise
+        if hasattr(task, "uncancel"):  # from Python 3.11
+            task.uncancel()
+        return None
+    finally:
+        timer.cancel()
 
 
 async def within(request: Request, seconds: float, work: Awaitable[T]) -> T:

@@ -102,14 +102,15 @@ def batch_limits(settings: Settings, model: P2L) -> BatchLimits:
     tokens = settings.max_batch_tokens or (_CPU_BATCH_TOKENS if on_cpu else _GPU_BATCH_TOKENS)
     wait_ms = settings.max_wait_ms if settings.max_wait_ms is not None else (0.0 if on_cpu else _GPU_WAIT_MS)
     light = on_cpu and sum(part.numel() for member in model.members for part in _weights(member.model)) < _LIGHT
+    cores = settings.cores or torch.get_num_threads()
     streams = settings.streams
     if streams is None:
-        streams = 0 if light else min(_MOST_STREAMS, torch.get_num_threads()) if on_cpu else 1
+        streams = 0 if light else min(_MOST_STREAMS, cores) if on_cpu else 1
     return BatchLimits(
         tokens=tokens,
         prompts=_MOST_PROMPTS,
         wait=wait_ms / 1000 if streams else 0.0,
-        threads=1 if light else None,
+        threads=1 if light else settings.cores,
         streams=streams,
     )
 

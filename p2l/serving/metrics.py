@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+
+from p2l.serving.control import is_alive
 
 __all__ = ["Metrics"]
 
@@ -87,5 +90,6 @@ def _forget_the_dead(folder: Path) -> None:
     """A worker that was killed and replaced must not count as one that has prompts waiting."""
     for file in folder.glob("gauge_live*_*.db"):
         pid = int(file.stem.rsplit("_", 1)[1])
-        if not Path(f"/proc/{pid}").exists():
-            mark_process_dead(pid, str(folder))  # type: ignore[no-untyped-call]
+        if not is_alive(pid):
+            with contextlib.suppress(FileNotFoundError):  # another worker was faster
+                mark_process_dead(pid, str(folder))  # type: ignore[no-untyped-call]

@@ -14,6 +14,7 @@ import signal
 import sys
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["serve", "worker"]
 
 _SETTINGS_VARIABLE = "P2L_ENDPOINT_SETTINGS"
+_PATIENCE = 30  # seconds without a sign of life after which a worker is replaced; importing may take a while
 _log = logging.getLogger("p2l.serving")
 
 
@@ -65,19 +67,12 @@ def _app(settings: Settings) -> FastAPI:
     from p2l.allocator import keep_freed_memory
     from p2l.serving.app import build_app
     from p2l.serving.control import Control
-    from p2l.serving.loading import load
+    from p2l.serving.following import catch_up
 
     _log_to_stderr()
     keep_freed_memory()
-    _share_cores(settings.workers)
-    wanted = Control(Path(settings.control)).wanted()
-    generation = wanted.generation if wanted else 0
-    try:
-        served = load(settings, wanted.model_path if wanted else None)
-    except InputError:
-        if wanted is None:
-            raise
-        served = load(settings)  # a wish that failed elsewhere too: this worker was started again in the meantime
+    settings = replace(settings, cores=_share_cores(settings.workers))
+    served, generation = catch_up(settings, Control(Path(settings.control)))
     _log.info(
         "serving %s, revision %s, on %s; %s",
         served.path,
@@ -102,6 +97,7 @@ def _run(app: Any, settings: Settings, host: str, port: int, *, reload: bool) ->
         timeout_graceful_shutdown=int(settings.deadline) + 1,
         log_level="info",
         access_log=False,
+        timeout_worker_healthcheck=_PATIENCE,
     )
 
 
@@ -121,8 +117,13 @@ def _checked_elsewhere(settings: Settings) -> Settings:
 
     Returns the settings with what was measured, for the workers to take over.
     """
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        dtype, reason = pool.submit(_measured, settings).result()
+    try:
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            dtype, reason = pool.submit(_measured, settings).result()
+    except BrokenProcessPool as error:
+        raise InputError(
+            f"{settings.model_path}: the process that loads it was killed; is there enough memory?"
+        ) from error
     _log_to_stderr()
     _log.info("%s", reason)
     return settings if settings.quantize else replace(settings, dtype=dtype, dtype_reason=reason)
@@ -142,12 +143,16 @@ def _keep(settings: Settings, control: Path) -> None:
     os.environ[_SETTINGS_VARIABLE] = str(file)
 
 
-def _share_cores(workers: int) -> None:
-    """Several workers on one machine compute with their share of its cores each."""
+def _share_cores(workers: int) -> int:
+    """How many cores this worker computes with: several workers on one machine have their share each.
+
+    It is asked for once, since computing light models changes what torch says of it.
+    """
     import torch
 
     if workers > 1:
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // workers))
+    return torch.get_num_threads()
 
 
 def _leave(*_: object) -> None:

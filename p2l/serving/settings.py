@@ -39,6 +39,8 @@ class Settings:
     max_body_mb: float = 8.0
     deadline: float = 60.0
     """Seconds that a request may take."""
+    cores: int | None = None
+    """That a worker computes with; None: as many as torch would take."""
     workers: int = 1
     control: str = ""
     """The folder in which the workers of one service tell each other what to load."""

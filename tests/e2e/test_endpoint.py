@@ -15,6 +15,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from p2l.endpoint import main
+from p2l.errors import InputError
 from tests.conftest import ROOT, Command
 from tests.p2l.serving.conftest import NAMES, make_model
 
@@ -101,6 +103,21 @@ def test_workers_share_a_port_and_follow_a_reload(folder: Path, other_folder: Pa
         _, err = process.communicate(timeout=120)
         assert process.returncode == 0
         assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("flag", ["--deadline", "--max-body-mb"])
+def test_a_limit_that_nothing_can_meet_is_refused(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["-m", "any", flag, "0"])
+    assert "more than 0" in capsys.readouterr().err
+
+
+def test_keys_are_not_left_in_the_environment_for_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("P2L_API_KEY", "k")
+    monkeypatch.setenv("P2L_ADMIN_KEY", "a")
+    with pytest.raises(InputError, match="nowhere"):
+        main(["-m", "nowhere/at/all", "--host", "127.0.0.1", "--port", str(free_port())])
+    assert not {"P2L_API_KEY", "P2L_ADMIN_KEY"} & set(os.environ)
 
 
 def damaged(folder: Path, copy: Path) -> Path:

@@ -4,6 +4,7 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from p2l.leaderboard.field import win_rates
+from p2l.serving.control import Control
 from tests.p2l.serving.conftest import NAMES, make_model
 
 
@@ -203,6 +205,18 @@ def test_a_request_beyond_the_size_limit_is_refused(start):
     assert running.predict(["x"]).status_code == 200
 
 
+def test_a_body_that_does_not_arrive_is_not_waited_for(start):
+    running = start(deadline=0.3)
+    host, port = running.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
+        head = f"POST /predict HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\ncontent-length: 20"
+        connection.sendall(f'{head}\r\n\r\n{{"prompt"'.encode())
+        said = b"".join(iter(lambda: connection.recv(4096), b""))
+    assert said.startswith(b"HTTP/1.1 408")
+    assert b"0.3 seconds" in said
+    assert running.predict(["hello"]).status_code == 200
+
+
 def test_a_batch_beyond_the_queue_is_refused_with_its_limit(start):
     running = start(queue_size=4)
     found = running.client.post("/predict_batch", json={"prompts": [["x"]] * 5})
@@ -301,6 +315,16 @@ def test_a_reload_changes_the_model_and_drops_no_request(start, other_folder):
     revisions = [answer.json()["revision"] for answer in seen]
     assert set(revisions) <= {running.model.revision, changed.json()["revision"]}
     assert again.json() == changed.json() == {"revision": running.predict(["x"]).json()["revision"], "workers": 1}
+
+
+def test_reloads_come_one_after_the_other(start):
+    running = start(admin_key="admin")
+    with Control(Path(running.settings.control)).turn() as mine:
+        assert mine
+        refused = running.client.post("/reload", headers={"api-key": "admin"})
+    assert refused.status_code == 503
+    assert "retry-after" in refused.headers
+    assert running.client.post("/reload", headers={"api-key": "admin"}).status_code == 200
 
 
 def test_a_reload_that_fails_changes_nothing(start, tmp_path):

@@ -1,0 +1,70 @@
+"""What workers agree on, and what one that starts late makes of it."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from p2l.errors import InputError
+from p2l.inference import P2L
+from p2l.serving import loading
+from p2l.serving.control import Control
+from p2l.serving.following import catch_up
+from p2l.serving.settings import Settings
+
+
+def test_wishes_at_the_same_time_have_numbers_of_their_own(tmp_path):
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda number: Control(tmp_path).want(f"model {number}"), range(40)))
+    assert sorted(wish.generation for wish in made) == list(range(1, 41))
+    assert Control(tmp_path).wanted() == max(made, key=lambda wish: wish.generation)
+
+
+def test_a_model_that_several_workers_see_is_wished_for_once(tmp_path):
+    control = Control(tmp_path)
+    for _ in range(2):
+        control.want_newer("new", 7)
+    control.want_newer("old", 5)
+    assert control.wanted().generation == 1
+    assert control.wanted().model_path == "new"
+
+
+def test_only_one_has_the_turn(tmp_path):
+    with Control(tmp_path).turn() as first, Control(tmp_path).turn() as second:
+        assert (first, second) == (True, False)
+    with Control(tmp_path).turn() as third:
+        assert third
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_a_worker_that_starts_late_serves_what_the_others_serve(tmp_path, folder, other_folder, removed):
+    control = Control(tmp_path)
+    settings = Settings(str(tmp_path / "removed") if removed else str(folder), device="cpu", dtype="float32")
+    if not removed:
+        assert catch_up(settings, control)[1] == 0
+    control.want(str(other_folder))
+    control.keep(str(other_folder))
+    control.want(str(tmp_path / "nothing"))
+    served, generation = catch_up(settings, control)
+    assert served.path == str(other_folder)
+    assert generation == 2
+
+
+def test_a_worker_without_any_model_says_so(tmp_path):
+    control = Control(tmp_path)
+    control.want(str(tmp_path / "nothing"))
+    with pytest.raises(InputError):
+        catch_up(Settings(str(tmp_path / "nowhere"), device="cpu", dtype="float32"), control)
+
+
+def test_a_heavy_model_gets_its_cores_after_a_light_one(folder, monkeypatch):
+    model, settings = P2L.from_pretrained(folder, device="cpu"), Settings(str(folder), cores=3)
+    threads = torch.get_num_threads()
+    try:
+        assert loading.batch_limits(settings, model).streams == 0
+        torch.set_num_threads(1)  # as a light model is computed
+        monkeypatch.setattr(loading, "_LIGHT", 0)
+        heavy = loading.batch_limits(settings, model)
+        assert (heavy.streams, heavy.threads) == (3, 3)
+    finally:
+        torch.set_num_threads(threads)
