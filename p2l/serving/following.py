@@ -6,7 +6,10 @@ import asyncio
 import gc
 import logging
 import os
+import shutil
+import signal
 from dataclasses import replace
+from multiprocessing import parent_process
 from pathlib import Path
 
 from p2l.allocator import return_freed_memory
@@ -69,7 +72,7 @@ class Follower:
         """Follow until cancelled."""
         watching = asyncio.ensure_future(self._watch()) if self._settings.watch else None
         try:
-            while True:
+            while not self._end_if_orphaned():
                 wanted = self._control.wanted()
                 if wanted is not None and wanted.generation > self._generation:
                     await self._follow(wanted)
@@ -96,6 +99,16 @@ class Follower:
         self._metrics.reloads.labels("failed" if problem else "done").inc()
         self._generation = wanted.generation
         self._report(problem)
+
+    def _end_if_orphaned(self) -> bool:
+        """A worker whose supervisor was killed ends as if told to: nobody else could, and it would keep the port."""
+        supervisor = parent_process()
+        if self._settings.workers == 1 or supervisor is None or supervisor.is_alive():
+            return False
+        _log.error("the process that started this worker is gone; shutting down")
+        shutil.rmtree(self._settings.control, ignore_errors=True)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return True
 
     def _tidy(self) -> None:
         """Give the memory of the model before back, a few looks after its last answer."""

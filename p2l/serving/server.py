@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["serve", "worker"]
 
 _SETTINGS_VARIABLE = "P2L_ENDPOINT_SETTINGS"
-_PATIENCE = 30  # seconds without a sign of life after which a worker is replaced; importing may take a while
+_PATIENCE = 10  # seconds without a sign of life after which a worker is replaced; importing may take a while
 _log = logging.getLogger("p2l.serving")
 
 

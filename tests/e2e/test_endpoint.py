@@ -105,6 +105,15 @@ def test_workers_share_a_port_and_follow_a_reload(folder: Path, other_folder: Pa
         assert "Traceback" not in err
 
 
+def test_workers_end_with_their_supervisor(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with endpoint("-m", folder, "--workers", "2", "--host", "127.0.0.1") as (url, process):
+        process.kill()
+        process.wait()
+        while is_ready(url) or list(tmp_path.glob("p2l-endpoint-*")):
+            time.sleep(0.1)
+
+
 @pytest.mark.parametrize("flag", ["--deadline", "--max-body-mb"])
 def test_a_limit_that_nothing_can_meet_is_refused(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
