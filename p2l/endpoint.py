@@ -109,7 +109,7 @@ def _key(flag: str, typed: str | None, variable: str) -> str | None:
     key = given if typed is None else typed
     if key is not None and not key.strip():
         raise ConfigError(f"{flag} (or ${variable}) is empty; give a key, or leave it out")
-    return key
+    return None if key is None else key.strip()  # white space around it is no part of a header's value
 
 
 def _check_address(host: str, port: int) -> None:

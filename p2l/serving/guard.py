@@ -79,6 +79,6 @@ def _given(scope: Scope) -> bytes | None:
     """The key that a request brings."""
     headers: dict[bytes, bytes] = dict(scope["headers"])
     if b"api-key" in headers:
-        return headers[b"api-key"]
+        return headers[b"api-key"].strip(b" \t")
     scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
     return token.strip() if scheme.lower() == b"bearer" else None

@@ -18,7 +18,7 @@ from p2l.inference import P2L, Encoded
 __all__ = ["GroupTokenizer"]
 
 _MOST_REQUESTS = 64
-_MOST_CHARS = 100_000  # a request beyond it goes alone, so that no other waits for it
+_MOST_CHARS = 100_000  # a request beyond it is long: it goes alone, and never takes the last of several threads
 
 _Result = list[Encoded] | Exception
 
@@ -38,8 +38,10 @@ class GroupTokenizer:
         """At most `threads` calls run at a time."""
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="p2l-tokenize")
-        self._waiting: deque[_Request] = deque()
+        self._short: deque[_Request] = deque()
+        self._long: deque[_Request] = deque()
         self._running = 0
+        self._long_running = 0
 
     async def encode(self, model: P2L, prompts: Sequence[Sequence[str]]) -> list[Encoded]:
         """Prompts as `model` reads them.
@@ -49,7 +51,7 @@ class GroupTokenizer:
         """
         future: asyncio.Future[list[Encoded]] = asyncio.get_running_loop().create_future()
         chars = sum(len(turn) for prompt in prompts for turn in prompt)
-        self._waiting.append(_Request(model, prompts, chars, future))
+        (self._long if chars > _MOST_CHARS else self._short).append(_Request(model, prompts, chars, future))
         self._start()
         return await future
 
@@ -58,29 +60,19 @@ class GroupTokenizer:
         self._pool.shutdown(wait=False)
 
     def _start(self) -> None:
-        while self._waiting and self._running < self._threads:
-            group = self._next_group()
-            if group:
-                self._running += 1
-                call = asyncio.get_running_loop().run_in_executor(self._pool, _encode_all, group)
-                call.add_done_callback(partial(self._finish, group))
-
-    def _next_group(self) -> list[_Request]:
-        """The oldest requests of one model that go into one call, without those that nobody waits for any more."""
-        group: list[_Request] = []
-        chars = 0
-        while self._waiting and len(group) < _MOST_REQUESTS:
-            first = self._waiting[0]
-            chars += first.chars
-            if group and (first.model is not group[0].model or chars > _MOST_CHARS):
+        while self._running < self._threads:
+            long = _next_group(self._long) if self._long_running < max(1, self._threads - 1) else []
+            group = long or _next_group(self._short)
+            if not group:
                 break
-            self._waiting.popleft()
-            if not first.future.done():
-                group.append(first)
-        return group
+            self._running += 1
+            self._long_running += bool(long)
+            call = asyncio.get_running_loop().run_in_executor(self._pool, _encode_all, group)
+            call.add_done_callback(partial(self._finish, group))
 
     def _finish(self, group: Sequence[_Request], done: asyncio.Future[list[_Result]]) -> None:
         self._running -= 1
+        self._long_running -= group[0].chars > _MOST_CHARS
         if not done.cancelled():
             for request, result in zip(group, done.result(), strict=True):
                 if request.future.done():
@@ -90,6 +82,22 @@ class GroupTokenizer:
                 else:
                     request.future.set_result(result)
         self._start()
+
+
+def _next_group(waiting: deque[_Request]) -> list[_Request]:
+    """The oldest requests of one model that go into one call, without those that nobody waits for any more."""
+    group: list[_Request] = []
+    chars = 0
+    while waiting and len(group) < _MOST_REQUESTS:
+        first = waiting[0]
+        if first.future.done():
+            waiting.popleft()
+            continue
+        chars += first.chars
+        if group and (first.model is not group[0].model or chars > _MOST_CHARS):
+            break
+        group.append(waiting.popleft())
+    return group
 
 
 def _encode_all(group: Sequence[_Request]) -> list[_Result]:

@@ -129,6 +129,13 @@ def test_without_the_key_there_is_no_answer(shared, route, key):
     assert "api-key" in found.json()["detail"]
 
 
+def test_white_space_after_a_key_is_no_part_of_it(start):
+    host, port = start(api_key="k").url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
+        connection.sendall(f"GET /models HTTP/1.0\r\nhost: {host}\r\napi-key: k \t\r\n\r\n".encode())
+        assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+
+
 def test_a_bearer_key_is_a_key(start):
     running = start(api_key="schlüssel")
     bearer = {"authorization": "Bearer schlüssel".encode()}

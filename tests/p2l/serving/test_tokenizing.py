@@ -1,4 +1,5 @@
 import asyncio
+import threading
 
 import numpy as np
 import pytest
@@ -46,6 +47,27 @@ def test_a_request_that_is_given_up_holds_nothing_up(model):
             each.cancel()
         found = await asyncio.gather(*asking, return_exceptions=True)
         assert all(isinstance(each, list) for each in found[1::2])
+        tokenizer.close()
+
+    run(test())
+
+
+def test_long_requests_leave_a_thread_for_short_ones(model):
+    opened, encode = threading.Event(), model.encode
+
+    def slow(prompts):
+        assert len(prompts[0][0]) < 1000 or opened.wait(60)
+        return encode(prompts)
+
+    model.encode = slow
+
+    async def test():
+        tokenizer = GroupTokenizer(2)
+        long = [asyncio.ensure_future(tokenizer.encode(model, [["long " * 30_000]])) for _ in range(3)]
+        assert len(await tokenizer.encode(model, [["short"]])) == 1
+        assert not any(each.done() for each in long)
+        opened.set()
+        assert len(await asyncio.gather(*long)) == 3
         tokenizer.close()
 
     run(test())
