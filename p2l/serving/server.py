@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 __all__ = ["serve", "worker"]
 
 _SETTINGS_VARIABLE = "P2L_ENDPOINT_SETTINGS"
-_PATIENCE = 10  # seconds without a sign of life after which a worker is replaced; importing may take a while
 _log = logging.getLogger("p2l.serving")
 
 
@@ -97,7 +96,6 @@ def _run(app: Any, settings: Settings, host: str, port: int, *, reload: bool) ->
         timeout_graceful_shutdown=int(settings.deadline) + 1,
         log_level="info",
         access_log=False,
-        timeout_worker_healthcheck=_PATIENCE,
     )
 
 
