@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -29,6 +30,13 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 @pytest.fixture(scope="session")
 def command() -> Command:
     """Run a command line in the root of the checkout; text in, text out."""
@@ -39,6 +47,8 @@ def command() -> Command:
         environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **(env or {})}
         environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
         line = [sys.executable if word == "python" else str(word) for word in words]
+        if line[0] == "deepspeed" and not any(word.startswith("--master_port") for word in line):
+            line.insert(1, f"--master_port={free_port()}")  # two test runs on one machine must not meet
         return subprocess.run(line, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
 
     return run

@@ -17,7 +17,7 @@ import pytest
 
 from p2l.endpoint import main
 from p2l.errors import InputError
-from tests.conftest import ROOT, Command
+from tests.conftest import ROOT, Command, free_port
 from tests.p2l.serving.conftest import NAMES, make_model
 
 
@@ -29,12 +29,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def other_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_model(tmp_path_factory.mktemp("other"), seed=2)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager
