@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Command, Configure, make_configure
+from tests.conftest import Command, Configure, free_port, make_configure
 from tests.e2e.test_train import largest_difference, lines, train
 
 pytestmark = pytest.mark.launcher
@@ -42,7 +42,7 @@ def test_two_processes_take_the_steps_of_one(
 
 def test_a_full_disk_stops_two_processes_with_one_line(command: Command, configure: Configure) -> None:
     config = configure(zero={"zero_optimization": {"stage": 1}})
-    line = f"deepspeed --num_gpus=2 p2l.train --config {config} --no-eval --save-steps 2"
+    line = f"deepspeed --num_gpus=2 --master_port={free_port()} p2l.train --config {config} --no-eval --save-steps 2"
     done = command("bash", "-c", f"ulimit -f 20; exec {line}")
     assert done.returncode == 2
     assert done.stderr.count("error: ") + done.stdout.count("error: ") == 1
