@@ -78,6 +78,10 @@ def main(argv: Sequence[str] | None = None) -> int | None:
     flags = build_parser().parse_args(argv)
     if flags.reload and flags.workers > 1:
         raise ConfigError("--reload goes with one worker; leave out --reload or --workers")
+    if flags.quantize and flags.dtype != "auto":
+        raise ConfigError(f"--quantize {flags.quantize} says what is computed in; leave out --dtype or --quantize")
+    if flags.streams == 0 and flags.max_wait_ms:
+        raise ConfigError("the event loop cannot wait for a fuller batch; leave out --streams 0 or --max-wait-ms")
     _check_address(flags.host, flags.port)
     settings = _settings(flags)
 

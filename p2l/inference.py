@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from p2l.likelihood import Likelihood
 
-__all__ = ["P2L", "Encoded", "Member", "Prediction", "Prompt", "choose_device", "place"]
+__all__ = ["P2L", "Encoded", "Member", "Prediction", "Prompt", "choose_device"]
 
 Prompt: TypeAlias = "str | Sequence[str]"
 """One prompt: its text, or the user's turns in order."""
@@ -103,7 +103,7 @@ class P2L:
 
     def __init__(self, members: Sequence[Member], device: torch.device, folder: Path | None = None) -> None:
         """Bring the members to a device; `from_pretrained` finds them in a `folder`."""
-        self.members = [Member(place(member.model, device).eval(), member.tokenizer) for member in members]
+        self.members = [Member(_place(member.model, device).eval(), member.tokenizer) for member in members]
         self.device = device
         self._folder = folder
 
@@ -301,7 +301,7 @@ def choose_device(device: str | torch.device | None) -> torch.device:
     return chosen
 
 
-def place(model: P2LModel, device: torch.device) -> P2LModel:
+def _place(model: P2LModel, device: torch.device) -> P2LModel:
     """Bring a model to a device.
 
     Raises:

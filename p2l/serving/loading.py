@@ -26,6 +26,7 @@ _GPU_BATCH_TOKENS = 16_384
 _GPU_WAIT_MS = 2.0
 _MOST_PROMPTS = 256
 _MOST_STREAMS = 4
+_SHORT = 2048  # tokens that a light model reads in some hundredths of a second
 _LIGHT = 5_000_000  # weights of a model whose passes are shorter than dividing them is
 
 
@@ -102,14 +103,19 @@ def batch_limits(settings: Settings, model: P2L) -> BatchLimits:
     tokens = settings.max_batch_tokens or (_CPU_BATCH_TOKENS if on_cpu else _GPU_BATCH_TOKENS)
     wait_ms = settings.max_wait_ms if settings.max_wait_ms is not None else (0.0 if on_cpu else _GPU_WAIT_MS)
     light = on_cpu and sum(part.numel() for member in model.members for part in _weights(member.model)) < _LIGHT
+    # The event loop may not be held up: neither by waiting for company nor by a long prompt.
+    short = not wait_ms and all(
+        not layers_of(member.model) or member.tokenizer.max_length <= _SHORT for member in model.members
+    )
     cores = settings.cores or torch.get_num_threads()
     streams = settings.streams
     if streams is None:
-        streams = 0 if light else min(_MOST_STREAMS, cores) if on_cpu else 1
+        streams = 1 if light or not on_cpu else min(_MOST_STREAMS, cores)
+        streams = 0 if light and short else streams
     return BatchLimits(
         tokens=tokens,
         prompts=_MOST_PROMPTS,
-        wait=wait_ms / 1000 if streams else 0.0,
+        wait=wait_ms / 1000,
         threads=1 if light else settings.cores,
         streams=streams,
     )

@@ -147,6 +147,8 @@ def test_a_damaged_model_is_one_line(folder: Path, tmp_path: Path, command: Comm
         (["-m", "{folder}", "-ht", "bt"], "head_type"),
         (["-m", "{folder}", "--cuda"], "CUDA"),
         (["-m", "{folder}", "--reload", "--workers", "2"], "--reload"),
+        (["-m", "{folder}", "--quantize", "int8", "--dtype", "bfloat16"], "--dtype"),
+        (["-m", "{folder}", "--streams", "0", "--max-wait-ms", "5"], "--streams"),
         (["-m", "{folder}", "--api-key", ""], "--api-key"),
         (["-m", "{folder}", "--host", "256.1.1.1"], "256.1.1.1"),
         (["--watch", "{empty}"], "no complete model"),
