@@ -1,0 +1,274 @@
+"""Which model answers a request: coefficients, a budget and what is at hand in, a decision out.
+
+    router = Router(models, kind="grk-endpoint", rng=np.random.default_rng())
+    decision = router.decide(Coefficients({"small": 0.3, "large": 1.2}), budget=2.0)
+
+A kind (`route.kinds`) says where coefficients come from and what they mean: those of `bt-*` are compared with
+opponents, by default all models of the leaderboard; those of `grk-*` are grounded; `random` has none. Without
+coefficients, when none came in time, the configured order decides, and the decision says so.
+
+With probability `explore` the model is any one that keeps to budget and limits by itself, each equally likely, so that
+the whole policy keeps to them as the mixture does.
+
+Shapes: M models of the configuration, cheapest first; K candidates, Q opponents, P models of a mixture.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from p2l.command import nearest
+from p2l.errors import ConfigError
+from route.cost_optimizers import Mixture, Problem, check_budget
+from route.decision import Coefficients, Decision, FrontierPoint, Limit, RoutedModel
+from route.kinds import ROUTERS, get, pair
+from route.menu import Menu, NoModelError
+from route.strength import Opponents
+
+__all__ = ["ROUTERS", "NoModelError", "Router", "get", "pair"]
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Indices: TypeAlias = npt.NDArray[np.intp]
+
+_NOBODY: Indices = np.empty(0, dtype=np.intp)
+
+
+@dataclass
+class _Draw:
+    """Which candidate, with which probability."""
+
+    position: int
+    propensity: float = 1.0
+    explored: bool = False
+
+
+class Router:
+    """Decides for every request; holds no state but its random generator."""
+
+    def __init__(
+        self,
+        models: Sequence[RoutedModel],
+        *,
+        kind: str,
+        rng: np.random.Generator,
+        optimizer: str | None = None,
+        opponents: Mapping[str, float] | None = None,
+        limits: Sequence[Limit] = (),
+        static_order: Sequence[str] = (),
+        explore: float = 0.0,
+    ) -> None:
+        """Arrays are made here, once.
+
+        Args:
+            models: whom requests can go to.
+            kind: a name or alias of `ROUTERS`.
+            rng: draws from mixtures.
+            optimizer: a name of `OPTIMIZERS` that goes with the kind; by default the kind's own.
+            opponents: weight by name of a model of the leaderboard, for `bt-*`; by default all models alike.
+            limits: of the optimizer `lp`.
+            static_order: names, the first choice first, for requests without coefficients; models that it leaves out
+                come after it, in the order of `models`.
+            explore: share of the requests that go to any model.
+
+        Raises:
+            ConfigError: names the model, weight or limit that cannot be, or a kind and an optimizer that do not fit.
+        """
+        self.kind = get(kind)
+        self.optimizer = pair(self.kind, optimizer)
+        if limits and not self.optimizer.takes_limits:
+            raise ConfigError(f"limits need the cost optimizer lp; {self.optimizer.name} would not keep to them")
+        if not 0.0 <= explore <= 1.0:
+            raise ConfigError(f"explore must be a share between 0 and 1, not {explore}")
+        self.menu = Menu(models, limits)
+        self._ranks = _static_ranks(self.menu, models, static_order)
+        self._opponents_named = _opponents_named(opponents)
+        self._explore = explore
+        self._rng = rng
+
+    def unknown(self, model_list: Sequence[str]) -> list[str]:
+        """Configured models that P2L does not know and that have no `prior_coef`: requests never go to them.
+
+        Raises:
+            ConfigError: that is all of them, or P2L knows none of the opponents.
+        """
+        missing = self.menu.unknown(model_list)
+        if len(missing) == len(self.menu.names):
+            raise ConfigError(
+                f"P2L knows none of the {len(missing)} configured models: {_some(missing)} are not among "
+                f"{_some(model_list)}; name them as its model list does, or give them a prior_coef"
+            )
+        named, _ = self._opponents_named
+        if named and set(named).isdisjoint(model_list):
+            raise ConfigError(f"opponent_weights: P2L knows none of {_some(named)}; it knows {_some(model_list)}")
+        return missing
+
+    def decide(
+        self,
+        coefficients: Coefficients | None,
+        budget: float | None,
+        *,
+        allowed: Collection[str] | None = None,
+        without: Collection[str] = (),
+        tokens: int | None = None,
+        fixed: str | None = None,
+    ) -> Decision:
+        """Choose a model.
+
+        Args:
+            coefficients: of the prompt; None for the static order.
+            budget: most that an answer may cost, on average over requests, or by itself under `strict` and without
+                coefficients; None buys the best.
+            allowed: names that may be chosen, or None for all.
+            without: names that may not: they failed, or rest.
+            tokens: of the prompt; models whose context window is smaller are left out.
+            fixed: the model of this conversation, kept while it is a candidate that the budget admits.
+
+        Raises:
+            InputError: the budget is negative, infinite or no number.
+            InfeasibleError: there is no choice within the budget and the limits.
+            NoModelError: there is none whatever the budget.
+        """
+        check_budget(budget)
+        coefs = self._coefs(coefficients)
+        known = None if coefs is None else np.isfinite(coefs)
+        places = self.menu.candidates(known, allowed, without, tokens)
+        if coefs is None or known is None or coefficients is None:
+            return self._unscored(places, budget, fixed)
+        opponents = self._opponents(coefficients)
+        scores = np.full(len(coefs), np.nan)
+        scores[known] = self.kind.score(coefs[known], opponents)
+        problem = self._problem(scores[places], places, budget)
+        kept = self._kept(fixed, problem, places)
+        mixture = kept or self.optimizer.solve(problem)
+        draw = self._draw(problem, mixture) if kept is None else _Draw(kept.positions[0])
+        chosen = coefs[places[list(mixture.positions)]]
+        return Decision(
+            model=self.menu.names[places[draw.position]],
+            probabilities=self._by_name(mixture, places),
+            propensity=draw.propensity,
+            scores=(by_name := self.menu.by_name(scores)),
+            costs=self.menu.costs_of(by_name),
+            expected_score=mixture.mean(problem.scores),
+            expected_cost=mixture.mean(problem.costs),
+            strength=self.kind.strength(chosen, np.array(mixture.shares), opponents),
+            frontier=self._frontier(problem, places),
+            budget=budget,
+            explored=draw.explored,
+            optimizer=self.optimizer.name,
+            revision=coefficients.revision,
+        )
+
+    def _coefs(self, coefficients: Coefficients | None) -> Floats | None:
+        """(M,), not finite for unknown models; None where no model has any."""
+        if coefficients is None or not self.kind.scored:
+            return None
+        coefs = self.menu.coefs(coefficients)
+        return coefs if np.isfinite(coefs).any() else None
+
+    def _opponents(self, said: Coefficients) -> Opponents:
+        """The models of the leaderboard by weight; all alike where it has none of those that were named."""
+        named, weights = self._opponents_named
+        coefs = np.fromiter(map(said.coefs.get, named, repeat(np.nan)), np.float64, len(named))
+        there = np.isfinite(coefs)
+        if not there.any():
+            coefs = np.fromiter(said.coefs.values(), np.float64, len(said.coefs))
+            there, weights = np.isfinite(coefs), np.ones(len(coefs))
+        coefs, weights = coefs[there], weights[there]
+        return Opponents(coefs, weights / weights.sum())
+
+    def _problem(self, scores: Floats, places: Indices, budget: float | None) -> Problem:
+        menu = self.menu
+        return Problem(scores, menu.costs[places], budget, menu.amounts[:, places], menu.most)
+
+    def _kept(self, fixed: str | None, problem: Problem, places: Indices) -> Mixture | None:
+        """The conversation's own model, if it can be had.
+
+        Where a budget holds on average, the conversation's first draw was part of that average; so are its later turns.
+        """
+        if fixed is None:
+            return None
+        reach = problem.num_affordable
+        position = np.flatnonzero(places == self.menu.places.get(fixed, -1))
+        if not len(position) or (self.optimizer.keeps_each and position[0] >= reach):
+            return None
+        return Mixture((int(position[0]),), (1.0,))
+
+    def _draw(self, problem: Problem, mixture: Mixture) -> _Draw:
+        """One candidate: of the mixture, or with probability `explore` of all that fit by themselves."""
+        free = problem.fitting if self._explore else _NOBODY
+        share = self._explore if len(free) else 0.0
+        explored = share > 0.0 and self._rng.random() < share
+        position = int(self._rng.choice(free)) if explored else mixture.draw(self._rng)
+        propensity = (1.0 - share) * dict(mixture.items()).get(position, 0.0)
+        if position in free:
+            propensity += share / len(free)
+        return _Draw(position, propensity, explored)
+
+    def _frontier(self, problem: Problem, places: Indices) -> tuple[FrontierPoint, ...]:
+        corners = problem.corners
+        rows = zip(
+            places[corners].tolist(), problem.costs[corners].tolist(), problem.scores[corners].tolist(), strict=True
+        )
+        return tuple(FrontierPoint(self.menu.names[place], cost, score) for place, cost, score in rows)
+
+    def _unscored(self, places: Indices, budget: float | None, fixed: str | None) -> Decision:
+        """Without scores: the first of the static order, or under `random` any model; within the budget by itself."""
+        problem = self._problem(np.zeros(len(places)), places, budget)
+        free = problem.fitting if len(problem.fitting) else np.arange(problem.num_affordable)
+        kept = self._kept(fixed, problem, places)
+        static = self.kind.scored and kept is None
+        if static:
+            free = free[[self._ranks[places[free]].argmin()]]
+        mixture = kept or Mixture(tuple(free.tolist()), (1.0 / len(free),) * len(free))
+        position = mixture.draw(self._rng)
+        return Decision(
+            model=self.menu.names[places[position]],
+            probabilities=self._by_name(mixture, places),
+            propensity=mixture.shares[0],
+            scores={},
+            costs=self.menu.cost_of.copy(),
+            expected_score=None,
+            expected_cost=mixture.mean(problem.costs),
+            strength=None,
+            frontier=(),
+            budget=budget,
+            static=static,
+            optimizer=self.optimizer.name,
+        )
+
+    def _by_name(self, mixture: Mixture, places: Indices) -> dict[str, float]:
+        return {self.menu.names[places[position]]: share for position, share in mixture.items()}
+
+
+def _static_ranks(menu: Menu, models: Sequence[RoutedModel], order: Sequence[str]) -> Indices:
+    """Rank (M,) of each model of the menu in the static order."""
+    for name in order:
+        if name not in menu.places:
+            raise ConfigError(f"static_order: no model is configured as {name!r}{nearest(name, menu.names)}")
+    rank = {name: number for number, name in enumerate(dict.fromkeys([*order, *(model.name for model in models)]))}
+    return np.array([rank[name] for name in menu.names])
+
+
+def _opponents_named(weights: Mapping[str, float] | None) -> tuple[tuple[str, ...], Floats]:
+    """Names (Q,) and weights (Q,) of the opponents with a weight; none of both where all models are opponents."""
+    if weights is None:
+        return (), np.empty(0)
+    for name, weight in weights.items():
+        if not 0.0 <= weight < math.inf:
+            raise ConfigError(f"opponent_weights: {name!r} must have a weight of at least 0, not {weight}")
+    heavy = {name: weight for name, weight in weights.items() if weight > 0.0}
+    if not heavy:
+        raise ConfigError("opponent_weights: give at least one model a weight above 0, or leave the key out")
+    return tuple(heavy), np.array(list(heavy.values()), dtype=np.float64)
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:3])
+    return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown

@@ -1,0 +1,107 @@
+"""Coefficients as scores, and expected scores back as one coefficient.
+
+                           score of model i                      strength of a mixture p
+    against opponents q    s_i = sum_j q_j sigmoid(b_i - b_j)    the root t of sum_j q_j sigmoid(t - b_j) = s.p
+    grounded               s_i = sigmoid(b_i)                    logit(s.p)
+
+sigmoid(b_i - b_j) is P(win) of the likelihood `bt` (`p2l.likelihood`), written as a_i / (a_i + a_j) with a = exp(b):
+one exponential per coefficient instead of one per pair.
+
+Shapes: M models, Q opponents, P models of a mixture.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Opponents", "grounded_scores", "grounded_strength", "scores_against", "strength_against"]
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+_REACH = 600.0  # coefficients further apart would leave the range of exp
+_LARGEST_EXPONENT = 700.0
+_LEAST_RATE = 5e-324
+_LAST_STEP = 1e-9  # Newton's error after a step is about the step's square
+_ROUNDING = 1e-15
+_MOST_STEPS = 60
+
+
+@dataclass(frozen=True)
+class Opponents:
+    """Whom a model is compared with."""
+
+    coefs: Floats
+    """(Q,)"""
+    weights: Floats
+    """(Q,), 1 in sum"""
+
+
+def scores_against(coefs: Floats, opponents: Opponents) -> Floats:
+    """Probability (M,) with which each model wins against an opponent drawn by the weights; a tie is half a win."""
+    low = min(coefs.min(), opponents.coefs.min())
+    high = max(coefs.max(), opponents.coefs.max())
+    if not high - low <= _REACH:
+        halves = np.tanh(0.5 * (coefs[:, None] - opponents.coefs))
+        return 0.5 + 0.5 * (halves @ opponents.weights)
+    middle = 0.5 * (low + high)
+    worths, others = np.exp(coefs - middle)[:, None], np.exp(opponents.coefs - middle)
+    chances = worths + others
+    np.divide(worths, chances, out=chances)
+    return np.asarray(chances @ opponents.weights)
+
+
+def strength_against(coefs: Floats, shares: Floats, opponents: Opponents) -> float:
+    """The coefficient of a model that would win as often as the mixture `shares` (P,) of models with `coefs` (P,).
+
+    Newton's method on the logit of the winning rate, which is nearly linear in t, between the least and the largest
+    coefficient of the mixture; halving where a step leads outside.
+    """
+    low, high = float(coefs.min()), float(coefs.max())
+    if low == high:
+        return low
+    rates = [_rates(coef, opponents) for coef in coefs.tolist()]
+    target = _log_odds(*(float(shares @ column) for column in np.array(rates).T[:2]))
+    t = float(coefs @ shares)
+    for _ in range(_MOST_STEPS):
+        won, lost, slope = _rates(t, opponents)
+        error = _log_odds(won, lost) - target
+        low, high = (t, high) if error < 0.0 else (low, t)
+        newton = t - error * won * lost / slope if slope > 0.0 else math.nan
+        before, t = t, newton if low <= newton <= high else 0.5 * (low + high)
+        if abs(error) <= _ROUNDING or abs(t - before) <= _LAST_STEP:
+            break
+    return t
+
+
+def _rates(t: float, opponents: Opponents) -> tuple[float, float, float]:
+    """How often coefficient t wins and loses against the opponents, and by how much a little more of t changes that."""
+    odds = np.exp(np.minimum(opponents.coefs - t, _LARGEST_EXPONENT))
+    wins = 1.0 / (1.0 + odds)
+    losses = odds * wins
+    weights = opponents.weights
+    return float(wins @ weights), float(losses @ weights), float((wins * losses) @ weights)
+
+
+def _log_odds(won: float, lost: float) -> float:
+    return math.log(max(won, _LEAST_RATE)) - math.log(max(lost, _LEAST_RATE))
+
+
+def grounded_scores(coefs: Floats) -> Floats:
+    """sigmoid (M,) of the coefficients of a grounded model: the chance to be good enough."""
+    return np.asarray(0.5 + 0.5 * np.tanh(0.5 * coefs))
+
+
+def grounded_strength(coefs: Floats, shares: Floats) -> float:
+    """logit of the mean score of the mixture `shares` (P,) of models with `coefs` (P,)."""
+    low, high = float(coefs.min()), float(coefs.max())
+    if low == high:
+        return low
+    logs = np.log(shares)
+    good = np.logaddexp.reduce(logs - np.logaddexp(0.0, -coefs))
+    bad = np.logaddexp.reduce(logs - np.logaddexp(0.0, coefs))
+    return float(min(max(good - bad, low), high))
