@@ -1,25 +1,48 @@
 """What was shown to whom, and which answer was better: the votes that the router's own traffic gives.
 
-An answer is remembered for a day; a vote on it names its request. A request with `compare: true` shows the answers of two
-models, and a vote on it is a vote of P2L's schema: `p2l export-votes` writes those. Thumbs on a single answer are kept
-too, but compare nothing, so they are no votes to train on. Prompts are kept only where the configuration says
-`store_prompts: true`, and never longer than the answer they belong to unless it was voted on.
+An answer is remembered for a day; a vote on it names its request. A request with `compare: true` shows the answers of
+two models, and a vote on it is a vote of P2L's schema: `p2l export-votes` writes those. Thumbs on a single answer are
+kept too, but compare nothing, so they are no votes to train on. Prompts are kept only where the configuration says
+`store_prompts: true`, and where nobody votes they are gone after the day.
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
+import sqlite3
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
+from p2l.errors import InputError
 from route.database import Database
 from route.ledger import Refusal
 
-__all__ = ["VERDICTS", "Feedback", "ShownAnswer", "StoredVote", "Vote", "parse_vote"]
+__all__ = ["KEPT_SECONDS", "VERDICTS", "Feedback", "ShownAnswer", "StoredVote", "Vote", "parse_vote"]
 
 VERDICTS = ("first", "second", "tie", "both_bad", "up", "down")
 """Of two answers: the first or the second one was better, neither, or both were bad; of one: thumbs up or down."""
+
+KEPT_SECONDS = 86_400
+"""How long an answer can be voted on; without a vote it is forgotten then."""
+
+_OF_TWO = frozenset(VERDICTS[:4])
+_MEANING: dict[str, dict[str | int, str]] = {
+    "thumbs": {"up": "up", "down": "down"},
+    "better": {0: "first", 1: "second", "tie": "tie", "both_bad": "both_bad"},
+}
+_CHOICES = {"thumbs": '"up" or "down"', "better": '0 or 1 (the choice\'s index), "tie" or "both_bad"'}
+_LONGEST_ID = 200
+_COME_AGAIN = 5.0  # seconds
+_MOST_WAITING = 100_000
+_MOST_FORGOTTEN = 1_000  # in one transaction, so that none takes long
+_COLUMNS = "request_id, time, key, model_a, model_b, version_a, version_b, propensity, revision, prompt"
+_MARKS = ", ".join("?" * 10)
+
+_Row: TypeAlias = tuple[Any, ...]
+"""A row of the table `answers`, in the order of _COLUMNS."""
 
 
 @dataclass(frozen=True)
@@ -65,14 +88,27 @@ class StoredVote:
 
 
 def parse_vote(body: Mapping[str, Any]) -> Vote:
-    """Read `{"request_id": ..., "thumbs": "up" | "down"}` or `{"request_id": ..., "better": 0 | 1 | "tie" | "both_bad"}`.
+    """Read `{"request_id": ..., "thumbs": "up" | "down"}` or `{"request_id": ..., "better": ...}`.
 
-    `better` is the index of the better choice.
+    `better` is the index of the better choice, 0 or 1, or "tie" or "both_bad".
 
     Raises:
         InputError: it is neither; one line that says what is wrong.
     """
-    raise NotImplementedError
+    unknown = sorted(set(body) - {"request_id", "thumbs", "better"})
+    if unknown:
+        raise InputError(f"unknown field {unknown[0]!r}; a vote has request_id and either thumbs or better")
+    request_id = body.get("request_id")
+    if not (isinstance(request_id, str) and 0 < len(request_id) <= _LONGEST_ID and request_id.isascii()):
+        raise InputError("request_id must be the text of the answer's x-request-id")
+    given = [(field, body[field]) for field in ("thumbs", "better") if body.get(field) is not None]
+    if len(given) != 1:
+        raise InputError("a vote has either thumbs or better")
+    field, word = given[0]
+    verdict = None if isinstance(word, bool) or not isinstance(word, str | int) else _MEANING[field].get(word)
+    if verdict is None:
+        raise InputError(f"{field} must be {_CHOICES[field]}")
+    return Vote(request_id, verdict)
 
 
 class Feedback:
@@ -85,15 +121,29 @@ class Feedback:
         self._database = database
         self._store_prompts = store_prompts
         self._clock = clock
+        self._gathered: list[_Row] = []
 
     async def start(self) -> None:
         """Write what is remembered every 100 ms from now on."""
+        await self._database.add(self)
 
     async def close(self) -> None:
         """Write what is not yet written; the database stays open."""
+        await self._database.flush()
 
     def remember(self, answer: ShownAnswer) -> None:
-        """Take note of an answer, without waiting; its prompt is dropped here unless prompts are stored."""
+        """Take note of an answer, without waiting; its prompt is dropped here unless prompts are stored.
+
+        While the database cannot be written, the newest 100,000 are kept.
+
+        Raises:
+            ValueError: it shows neither one nor two models, or the propensity is no probability above 0.
+        """
+        if len(answer.models) not in (1, 2) or not 0 < answer.propensity <= 1:
+            raise ValueError(f"an answer shows one or two models with a probability above 0, not {answer!r}")
+        if len(self._gathered) >= 2 * _MOST_WAITING:
+            del self._gathered[:_MOST_WAITING]
+        self._gathered.append(_row_of(answer, with_prompt=self._store_prompts, now=self._clock()))
 
     async def vote(self, vote: Vote, *, key: str) -> StoredVote | Refusal:
         """Store a vote; it is on the disk when this returns. A later vote on the same request replaces it.
@@ -101,4 +151,64 @@ class Feedback:
         404 where the key named `key` got no such answer within a day; 400 where thumbs are given to two answers, or
         one answer is called the better one; 503 where the database cannot be written.
         """
-        raise NotImplementedError
+        try:
+            await self._database.flush()
+            stored = await self._store(vote, key)
+            if isinstance(stored, Refusal) and stored.status == 404:
+                await asyncio.sleep(2 * self._database.flush_seconds)  # another worker may be about to write the answer
+                stored = await self._store(vote, key)
+            return stored
+        except sqlite3.Error:
+            return Refusal(503, "unavailable", "votes cannot be stored now; send it again later", _COME_AGAIN)
+
+    async def _store(self, vote: Vote, key: str) -> StoredVote | Refusal:
+        now = self._clock()
+        return await self._database.run(lambda connection: _store_vote(connection, vote, key, now))
+
+    def take(self) -> list[_Row]:
+        """See `route.database.Part`."""
+        taken, self._gathered = self._gathered, []
+        return taken
+
+    def write(self, connection: sqlite3.Connection, batch: list[_Row]) -> None:
+        """See `route.database.Part`."""
+        connection.executemany(f"INSERT OR REPLACE INTO answers VALUES ({_MARKS})", batch)
+        connection.execute(
+            "DELETE FROM answers WHERE rowid IN (SELECT rowid FROM answers WHERE time < ? ORDER BY time LIMIT ?)",
+            (self._clock() - KEPT_SECONDS, _MOST_FORGOTTEN),
+        )
+
+    def read(self, connection: sqlite3.Connection) -> None:
+        """See `route.database.Part`; what others remember is looked up when it is voted on."""
+
+    def absorb(self, news: None) -> None:
+        """See `route.database.Part`."""
+
+    def give_back(self, batch: list[_Row]) -> None:
+        """See `route.database.Part`."""
+        self._gathered = (batch + self._gathered)[-_MOST_WAITING:]
+
+
+def _row_of(answer: ShownAnswer, *, with_prompt: bool, now: float) -> _Row:
+    first, second = (*answer.models, None)[:2]
+    version_a, version_b = (*answer.versions, None, None)[:2]
+    prompt = json.dumps(answer.prompt) if with_prompt and answer.prompt is not None else None
+    when = now if answer.time is None else answer.time
+    return (
+        *(answer.request_id, when, answer.key, first, second),
+        *(version_a, version_b, answer.propensity, answer.revision, prompt),
+    )
+
+
+def _store_vote(connection: sqlite3.Connection, vote: Vote, key: str, now: float) -> StoredVote | Refusal:
+    before = connection.execute(f"SELECT {_COLUMNS} FROM votes WHERE request_id = ?", (vote.request_id,)).fetchone()
+    fresh = "SELECT * FROM answers WHERE request_id = ? AND time >= ?"
+    row = before or connection.execute(fresh, (vote.request_id, now - KEPT_SECONDS)).fetchone()
+    if row is None or row[2] != key or row[1] < now - KEPT_SECONDS:
+        return Refusal(404, "answer_not_found", "no answer of the last day with this request_id was given to this key")
+    models = tuple(model for model in row[3:5] if model is not None)
+    if (len(models) == 2) != (vote.verdict in _OF_TWO):
+        meant = "two answers: say which was better" if len(models) == 2 else "one answer: give thumbs"
+        return Refusal(400, "wrong_kind_of_vote", f"this request showed {meant}")
+    connection.execute(f"INSERT OR REPLACE INTO votes VALUES ({_MARKS}, ?, ?)", (*row, vote.verdict, now))
+    return StoredVote(vote.request_id, vote.verdict, models, replaced=before is not None)

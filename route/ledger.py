@@ -4,19 +4,23 @@ Every question is answered from memory, in microseconds and without waiting. Wha
 every 100 ms, in its thread, and what other workers wrote there is read in the same transaction: workers share limits,
 each seeing the others at most two such intervals late. See `route.database` for what a crash can lose.
 
-A day is a day of UTC. A minute is any 60 seconds, counted by whole seconds. Spend is known when an answer ends, so a key
-can exceed its spend per day by the requests it has in flight.
+A day is a day of UTC. A minute is any 60 seconds, counted by whole seconds. Spend is known when an answer ends, so a
+key can exceed its spend per day by the requests it has in flight.
 """
 
 from __future__ import annotations
 
 import hmac
+import math
+import sqlite3
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from p2l.errors import ConfigError
 from p2l.serving.access import digest_of
+from route.accounts import DAY, WINDOW, Gathered, News, Usage, read_news, write_gathered
 from route.database import Database
 
 __all__ = ["Admission", "KeyRecord", "Ledger", "Refusal", "key_record"]
@@ -90,12 +94,18 @@ class Ledger:
         self._keys = _by_digest(keys)
         self._database = database
         self._clock = clock
+        self._gathered = Gathered()
+        self._spent: dict[tuple[int, str], float] = {}  # by (day, name): the database's sum and what has gathered
+        self._arrivals: dict[str, dict[int, int]] = {}  # by name: requests by second
+        self._seen = -1  # number of the last transaction whose rows are known
 
     async def start(self) -> None:
         """Read what was spent and asked before, and keep the database up to date from now on."""
+        await self._database.add(self)
 
     async def close(self) -> None:
         """Write what is not yet written; the database stays open."""
+        await self._database.flush()
 
     def check(self, bearer: str | None) -> KeyRecord | Refusal:
         """Whose key this is: the text after `Bearer `, or None where there was none (401); 403 for a wrong one.
@@ -118,6 +128,12 @@ class Ledger:
         models = tuple(name for name in model_names if key.models is None or name in key.models)
         if not models:
             return Refusal(403, "model_not_allowed", "this API key may not use the model")
+        now = self._clock()
+        refusal = self._too_much(key, now) or self._too_often(key, now)
+        if refusal is not None:
+            return refusal
+        if key.requests_per_minute is not None:
+            self._count(key.name, int(now))
         return Admission(key, models)
 
     def charge(
@@ -129,23 +145,99 @@ class Ledger:
         prompt_tokens: int | None = None,
         completion_tokens: int | None = None,
     ) -> None:
-        """Book an answer, or a part of one that had to be paid, when it has ended; tokens as the provider counted them."""
+        """Book an answer when it has ended, or the part of it that has to be paid; tokens as the provider counts them.
+
+        Raises:
+            ValueError: the cost is negative or no number.
+        """
+        if not (math.isfinite(cost) and cost >= 0):
+            raise ValueError(f"cost is {cost!r}; it must be a finite number, zero or more")
+        day = self._today()
+        self._gathered.add_usage(day, model, key.name, Usage.of(cost, prompt_tokens, completion_tokens))
+        self._gathered.add_spend(day, key.name, cost)
+        self._spent[day, key.name] = self._spent.get((day, key.name), 0.0) + cost
 
     def spent_today(self, key: KeyRecord) -> float:
         """What a key has spent since midnight, UTC, as far as this worker knows."""
-        return 0.0
+        return self._spent.get((self._today(), key.name), 0.0)
 
     def spend_left(self, key: KeyRecord) -> float | None:
         """What a key may still spend today; None where it has no limit."""
-        return None
+        return None if key.spend_per_day is None else max(key.spend_per_day - self.spent_today(key), 0.0)
+
+    def _today(self) -> int:
+        return int(self._clock() // DAY)
+
+    def _too_much(self, key: KeyRecord, now: float) -> Refusal | None:
+        if key.spend_per_day is None or self.spent_today(key) < key.spend_per_day:
+            return None
+        message = f"this API key has spent its {key.spend_per_day:g} of today; the next day begins at midnight, UTC"
+        return Refusal(429, "insufficient_quota", message, DAY - now % DAY)
+
+    def _too_often(self, key: KeyRecord, now: float) -> Refusal | None:
+        if key.requests_per_minute is None:
+            return None
+        window = self._arrivals.get(key.name, {})
+        recent = sorted((second, count) for second, count in window.items() if second > now - WINDOW)
+        excess = sum(count for _, count in recent) + 1 - key.requests_per_minute
+        if excess <= 0:
+            return None
+        message = f"this API key may ask {key.requests_per_minute} times a minute"
+        return Refusal(429, "rate_limit_exceeded", message, _until_free(recent, excess, now))
+
+    def _count(self, name: str, second: int) -> None:
+        window = self._arrivals.setdefault(name, {})
+        if second not in window:
+            for old in [known for known in window if known <= second - WINDOW]:
+                del window[old]
+        window[second] = window.get(second, 0) + 1
+        self._gathered.add_arrivals(second, name, 1)
+
+    def take(self) -> Gathered:
+        """See `route.database.Part`."""
+        taken, self._gathered = self._gathered, Gathered()
+        return taken
+
+    def write(self, connection: sqlite3.Connection, batch: Gathered) -> News:
+        """See `route.database.Part`."""
+        if batch:
+            write_gathered(connection, batch, now=self._clock())
+        return self.read(connection)
+
+    def read(self, connection: sqlite3.Connection) -> News:
+        """See `route.database.Part`."""
+        return read_news(connection, since=self._seen)
+
+    def absorb(self, news: News) -> None:
+        """See `route.database.Part`."""
+        self._seen = news.flush
+        today = self._today()
+        self._spent = {place: cost for place, cost in self._spent.items() if place[0] >= today - 1}
+        for day, name, cost in news.spend:
+            self._spent[day, name] = cost + self._gathered.spend.get((day, name), 0.0)
+        for second, name, requests in news.arrivals:
+            window = self._arrivals.setdefault(name, {})
+            window[second] = requests + self._gathered.arrivals.get((second, name), 0)
+
+    def give_back(self, batch: Gathered) -> None:
+        """See `route.database.Part`."""
+        self._gathered.add(batch)
+
+
+def _until_free(recent: Sequence[tuple[int, int]], excess: int, now: float) -> float:
+    """Seconds until so many requests, oldest first, have left the window; a whole window where they never will."""
+    for second, count in recent:
+        excess -= count
+        if excess <= 0:
+            return second + WINDOW - now
+    return float(WINDOW)
 
 
 def _by_digest(keys: Sequence[KeyRecord]) -> Mapping[str, KeyRecord]:
     records = {record.digest: record for record in keys}
     if len(records) < len(keys):
         raise ConfigError("keys: one key is listed twice")
-    names = [record.name for record in keys]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise ConfigError(f"keys: the name {twice!r} is given to two keys")
+    name, times = max(Counter(record.name for record in keys).items(), key=lambda one: one[1], default=("", 0))
+    if times > 1:
+        raise ConfigError(f"keys: the name {name!r} is given to two keys")
     return records

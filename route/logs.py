@@ -1,14 +1,20 @@
 """Logs as JSON lines, without prompts, answers or keys.
 
-A request is logged by a record with fixed fields, so that nothing else can slip in.
+A request is logged by a record with fixed fields, so that nothing else can slip in. Of an error that nobody expected,
+the type and the place are logged, not its text: the text may quote the request.
 """
 
 from __future__ import annotations
 
+import json
 import logging
+import sys
+import time
+import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TextIO
+from dataclasses import dataclass, fields
+from types import TracebackType
+from typing import Any, TextIO
 
 __all__ = ["LOGGER", "RequestRecord", "log_request", "set_up_logs"]
 
@@ -52,8 +58,50 @@ class RequestRecord:
 
 
 def log_request(record: RequestRecord) -> None:
-    """Write one line; fields that are None or empty are left out."""
+    """Write one line; fields that are None, False or empty are left out."""
+    if LOGGER.isEnabledFor(logging.INFO):
+        said = {field.name: getattr(record, field.name) for field in fields(record)}
+        LOGGER.info("request", extra={"fields": {name: _short(value) for name, value in said.items() if _says(value)}})
+
+
+def _says(value: Any) -> bool:
+    return value is not None and value is not False and value not in ("", ())
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, Mapping):
+        return {name: _short(part) for name, part in value.items()}
+    return value
 
 
 def set_up_logs(stream: TextIO | None = None, level: int = logging.INFO) -> None:
-    """Send everything that is logged, uvicorn's lines too, to `stream` (standard error) as JSON lines."""
+    """Send everything that is logged, uvicorn's lines too, to `stream` (standard error) as JSON lines.
+
+    Uvicorn's line per request is left out: the router writes its own. Start uvicorn with `log_config=None`.
+    """
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(_JsonLines())
+    logging.basicConfig(handlers=[handler], level=level, force=True)
+    logging.getLogger("uvicorn.access").setLevel(logging.WARNING)
+
+
+class _JsonLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line = {"time": _iso(record.created), "level": record.levelname.lower(), "event": record.getMessage()}
+        if record.name != LOGGER.name:
+            line["logger"] = record.name
+        line.update(getattr(record, "fields", {}))
+        if record.exc_info and record.exc_info[0]:
+            line["error"], line["at"] = record.exc_info[0].__name__, _places(record.exc_info[2])
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+def _iso(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{int(seconds % 1 * 1000):03d}Z"
+
+
+def _places(trace: TracebackType | None) -> list[str]:
+    """Innermost last: file, line and function, without the texts of errors."""
+    return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(trace)]
