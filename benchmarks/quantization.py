@@ -26,8 +26,8 @@ from p2l.batching import collate
 from p2l.command import parser, positive, run
 from p2l.encoding import Encoding
 from p2l.heads import build
-from p2l.kernels import Int8Linear
-from p2l.lean import streamline
+from p2l.int8 import Int8Layer
+from p2l.lean import reads_cls_only, replace_layers
 from p2l.model import P2LModel, P2LRecord
 from p2l.precision import make_fast
 from p2l.probes import Agreement, agreement, coefficients
@@ -84,7 +84,8 @@ def make_models(shape: str) -> dict[str, P2LModel]:
     }
     make_fast(models["float32"])
     make_fast(models["bfloat16"])
-    streamline(models["int8"], Int8Linear, half_attention=True)
+    rounded = models["int8"]
+    replace_layers(rounded, lambda layer: Int8Layer(layer, cls_only=reads_cls_only(rounded, layer)))
     return models
 
 

@@ -89,7 +89,7 @@ def _attention(
     window = _window(causal, sliding_window)
     kernel = varlen_kernel(query.device.type, query.dtype) if dropout == 0 else None
     if kernel is None:
-        return one_by_one(query, key, value, packed, window=window, scale=scale, dropout=dropout), None
+        return one_by_one(query, key, value, packed.lengths, window=window, scale=scale, dropout=dropout), None
     flat = [states[0].transpose(0, 1) for states in (query, key, value)]
     return kernel(*flat, packed, window, scale).unsqueeze(0), None
 
@@ -98,7 +98,7 @@ def one_by_one(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    packed: Packed,
+    lengths: list[int],
     *,
     window: tuple[int, int] = (-1, 0),
     scale: float,
@@ -106,10 +106,11 @@ def one_by_one(
 ) -> Tensor:
     """The reference of every kernel: query (1, H, T, C), key and value (1, G, T, C) -> (1, T, H, C).
 
+    `lengths` are the tokens of each prompt.
     `window` says how many tokens to the left and to the right a token sees, -1 for all.
     """
     shared = key.shape[1] != query.shape[1]
-    parts = zip(*(torch.split(states, packed.lengths, dim=2) for states in (query, key, value)), strict=True)
+    parts = zip(*(states.split_with_sizes(lengths, dim=2) for states in (query, key, value)), strict=True)
     seen = [
         F.scaled_dot_product_attention(
             q, k, v, dropout_p=dropout, scale=scale, enable_gqa=shared, **_border(q.shape[2], window, q.device)

@@ -11,6 +11,8 @@ Shapes: T tokens of all prompts together, D hidden, H heads, G heads of keys and
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,15 +21,29 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutput
 
 from p2l.attention import Packed, one_by_one
-from p2l.kernels import LinearMaker
+from p2l.kernels import WORTH_PADDING, LinearMaker, SmallLinear
 from p2l.model import P2LModel
 
-__all__ = ["LeanBackbone", "LeanLayer", "attend", "layers_of", "streamline", "streamlined"]
+__all__ = [
+    "LIKE_LLAMA",
+    "LeanBackbone",
+    "LeanLayer",
+    "attend",
+    "layers_of",
+    "reads_cls_only",
+    "replace_layers",
+    "streamline",
+    "streamlined",
+]
 
-_LIKE_LLAMA = ("llama", "qwen2", "qwen3")
+LIKE_LLAMA = ("llama", "qwen2", "qwen3")
+"""Families whose layers have a form of our own."""
 
 # From so many tokens on steps in bfloat16 beat torch's own attention; queries are taken so many at a time.
 _LONG, _CHUNK = 40, 128
+
+# Small products are made for few numbers of tokens: a light model's packs are filled up to multiples of it.
+_ROUND = 32
 
 
 def layers_of(model: P2LModel) -> nn.ModuleList:
@@ -38,14 +54,19 @@ def layers_of(model: P2LModel) -> nn.ModuleList:
 
 
 def streamline(model: P2LModel, make: LinearMaker, *, half_attention: bool = False) -> None:
-    """Replace every layer by its faster form, in place; a backbone without layers is left as it is.
+    """Replace every layer by its faster form (`streamlined`), in place; see `replace_layers`."""
+    replace_layers(model, partial(streamlined, model, make=make, half_attention=half_attention))
+
+
+def replace_layers(model: P2LModel, change: Callable[[nn.Module], nn.Module]) -> None:
+    """Replace every layer by what `change` makes of it; a backbone without layers is left as it is.
 
     Only packed batches can be read afterwards, on a CPU, and the weights can no longer be trained, moved or saved.
     """
     layers = layers_of(model)
     for number, layer in enumerate(layers):
-        layers[number] = streamlined(model, layer, make, half_attention=half_attention)
-    if model.record.model_type in _LIKE_LLAMA:
+        layers[number] = change(layer)
+    if model.record.model_type in LIKE_LLAMA:
         model.model = LeanBackbone(model.model)
 
 
@@ -55,11 +76,15 @@ def streamlined(model: P2LModel, layer: nn.Module, make: LinearMaker, *, half_at
     `make` says what becomes of its weights. `half_attention` lets layers like Llama's attend to long prompts in
     bfloat16.
     """
-    if model.record.model_type in _LIKE_LLAMA:
-        last = layer is layers_of(model)[-1]
-        return LeanLayer(layer, make, half_attention=half_attention, cls_only=last and model.record.pooling == "cls")
+    if model.record.model_type in LIKE_LLAMA:
+        return LeanLayer(layer, make, half_attention=half_attention, cls_only=reads_cls_only(model, layer))
     made = {id(part): make(*_joined(part)) for part in layer.modules() if type(part) is nn.Linear}
     return copy.deepcopy(layer, made)
+
+
+def reads_cls_only(model: P2LModel, layer: nn.Module) -> bool:
+    """Whether nobody asks this layer for anything but the states at the CLS."""
+    return layer is layers_of(model)[-1] and model.record.pooling == "cls"
 
 
 class LeanBackbone(nn.Module):
@@ -69,6 +94,8 @@ class LeanBackbone(nn.Module):
         """Take over the parts of transformers' model."""
         super().__init__()
         self.config = model.config
+        products = (part for layer in model.layers for part in layer.children() if hasattr(part, "in_features"))
+        self.light = all(isinstance(part, SmallLinear) for part in products)
         self.embed_tokens, self.rotary_emb, self.layers, self.norm = (
             model.embed_tokens,
             model.rotary_emb,
@@ -78,11 +105,17 @@ class LeanBackbone(nn.Module):
 
     def forward(self, input_ids: Tensor, position_ids: Tensor, packed: Packed) -> BaseModelOutput:
         """Ids and places (1, T) -> states (1, T, D)."""
+        tokens = input_ids.shape[1]
+        more = -tokens % _ROUND if self.light and tokens >= WORTH_PADDING else 0
+        if more:
+            input_ids, position_ids = F.pad(input_ids, (0, more)), F.pad(position_ids, (0, more))
+            packed = Packed([*packed.lengths, more], packed.borders)
         states = self.embed_tokens(input_ids)
-        rotary = self.rotary_emb(states, position_ids)
+        turn = _turn(*self.rotary_emb(states, position_ids))
+        x = states[0]
         for layer in self.layers:
-            states = layer(states, position_embeddings=rotary, packed=packed)
-        return BaseModelOutput(last_hidden_state=_rms_norm(states, self.norm))
+            x = layer(x, turn, packed)
+        return BaseModelOutput(last_hidden_state=_rms_norm(x[None, :tokens], self.norm))
 
 
 class LeanLayer(nn.Module):
@@ -106,30 +139,27 @@ class LeanLayer(nn.Module):
         self.act = mlp.act_fn
         self.half_attention = half_attention
         self.cls_only = cls_only
-        self.attention_type = getattr(layer, "attention_type", None)  # older releases look up the mask by it
 
-    def forward(
-        self, hidden_states: Tensor, *, position_embeddings: tuple[Tensor, Tensor], packed: Packed, **_: Any
-    ) -> Tensor:
-        """What transformers calls for each layer: (1, T, D) -> (1, T, D)."""
-        x = hidden_states[0]
-        query, key, value = self._heads(_rms_norm(x, self.before_attention), position_embeddings)
+    def forward(self, x: Tensor, turn: tuple[Tensor, Tensor], packed: Packed) -> Tensor:
+        """States (T, D) -> (T, D)."""
+        tokens = x
+        query, key, value = self._heads(_rms_norm(x, self.before_attention), turn)
         mixed = attend(query, key, value, packed, self.scale, window=self.window, half=self.half_attention)
         if self.cls_only:
             x, mixed = x[packed.last], mixed[packed.last]
         x = self.write(mixed.flatten(1), onto=x)
         gate, up = self.widen(_rms_norm(x, self.before_mlp)).chunk(2, dim=-1)
         x = self.narrow(self.act(gate).mul_(up), onto=x)
-        return torch.zeros_like(hidden_states).index_copy_(1, packed.last, x[None]) if self.cls_only else x[None]
+        return torch.zeros_like(tokens).index_copy_(0, packed.last, x) if self.cls_only else x
 
-    def _heads(self, x: Tensor, rotary: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    def _heads(self, x: Tensor, turn: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (T, H, C), keys and values (T, G, C); the first two turned by their places."""
         states = self.read(x).view(len(x), -1, self.width)
         turned, value = states[:, : -self.groups], states[:, -self.groups :]
         if self.of_heads[0] is not None:
             query, key = turned[:, : self.heads], turned[:, self.heads :]
             turned = torch.cat([_rms_norm(query, self.of_heads[0]), _rms_norm(key, self.of_heads[1])], dim=1)
-        turned = _rotate(turned, *rotary)
+        turned = _rotate(turned, *turn)
         return turned[:, : self.heads], turned[:, self.heads :], value
 
 
@@ -147,19 +177,20 @@ def attend(
 
     `half` takes long prompts in bfloat16, in steps: on a CPU with such instructions that halves their time.
     """
+    if not half:
+        return _short(query, key, value, packed.lengths, scale, window)
     parts = zip(*(torch.split(states, packed.lengths) for states in (query, key, value)), strict=True)
     found = []
     for q, k, v in parts:
-        long = half and len(q) >= _LONG and (window is None or window >= len(q))
-        found.append(_long(q, k, v, scale) if long else _short(q, k, v, scale, window))
+        long = len(q) >= _LONG and (window is None or window >= len(q))
+        found.append(_long(q, k, v, scale) if long else _short(q, k, v, [len(q)], scale, window))
     return torch.cat(found) if len(found) > 1 else found[0]
 
 
-def _short(query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None) -> Tensor:
+def _short(query: Tensor, key: Tensor, value: Tensor, lengths: list[int], scale: float, window: int | None) -> Tensor:
     q, k, v = (part.transpose(0, 1)[None] for part in (query, key, value))
-    whole = Packed([len(query)], torch.tensor([0, len(query)], dtype=torch.int32))
     reach = -1 if window is None else window - 1
-    return one_by_one(q, k, v, whole, window=(reach, 0), scale=scale)[0]
+    return one_by_one(q, k, v, lengths, window=(reach, 0), scale=scale)[0]
 
 
 def _long(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
@@ -183,12 +214,17 @@ def _rms_norm(x: Tensor, norm: Any) -> Tensor:
     return F.rms_norm(x, (x.shape[-1],), norm.weight, norm.variance_epsilon)
 
 
+def _turn(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """What `_rotate` takes, (T, 1, C) each, of cos and sin (1, T, C), whose halves are alike."""
+    half = sin.shape[-1] // 2
+    return cos[0, :, None], torch.cat([-sin[0, :, :half], sin[0, :, half:]], dim=-1)[:, None]
+
+
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """x (T, heads, C) turned by cos and sin (1, T, C), whose halves are alike."""
+    """States (T, heads, C) turned by their places; the first half of `sin` is negative."""
     half = x.shape[-1] // 2
-    signed = torch.cat([-sin[0, :, :half], sin[0, :, half:]], dim=-1)
     swapped = torch.cat([x[..., half:], x[..., :half]], dim=-1)
-    return (x * cos[0, :, None]).addcmul_(swapped, signed[:, None])
+    return (x * cos).addcmul_(swapped, sin)
 
 
 def _joined(*layers: nn.Linear) -> tuple[Tensor, Tensor | None]:

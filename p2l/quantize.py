@@ -8,6 +8,7 @@ in floating point. A model that does not bear that either is refused.
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +18,8 @@ from torch import Tensor, nn
 from p2l.allocator import return_freed_memory
 from p2l.encoding import PromptTokenizer
 from p2l.errors import InputError
-from p2l.kernels import Int8Linear, LinearMaker, NarrowEmbedding, PackedLinear, has_int8
-from p2l.lean import layers_of, streamline, streamlined
+from p2l.kernels import LinearMaker, NarrowEmbedding, PackedLinear, has_int8
+from p2l.lean import LIKE_LLAMA, layers_of, reads_cls_only, replace_layers, streamlined
 from p2l.model import P2LModel
 from p2l.probes import Agreement, agreement, coefficients, probes
 
@@ -67,7 +68,7 @@ def quantize(
     layers = layers_of(model)
     floats = list(layers)[: _count(_FIRST[-1], layers)]
     _narrow_embedding(model.model)
-    streamline(model, Int8Linear, half_attention=half)
+    replace_layers(model, lambda layer: _rounded(model, layer, half=half))
     for share in _FIRST:
         kept = _count(share, layers)
         for number in range(kept):
@@ -83,6 +84,16 @@ def quantize(
     )
 
 
+def _rounded(model: P2LModel, layer: nn.Module, *, half: bool) -> nn.Module:
+    """A layer in 8 bits, in its fastest form if this machine and the layer allow that."""
+    from p2l.int8 import Int8Layer, Int8Linear
+
+    gated = getattr(model.model.config, "hidden_act", None) == "silu"
+    if half and gated and model.record.model_type in LIKE_LLAMA:
+        return Int8Layer(layer, cls_only=reads_cls_only(model, layer))
+    return streamlined(model, layer, Int8Linear, half_attention=half)
+
+
 def _check(model: P2LModel, method: str) -> None:
     if method not in METHODS:
         raise InputError(f"quantize {method!r} is unknown; use {', '.join(METHODS)}")
@@ -93,6 +104,8 @@ def _check(model: P2LModel, method: str) -> None:
         raise InputError(f"int8 is for transformers, not for {model.record.model_type}; leave --quantize out")
     if not has_int8():
         raise InputError("this build of torch has no int8 products (oneDNN); leave --quantize out")
+    if importlib.util.find_spec("numba") is None:
+        raise InputError("int8 needs numba: pip install 'p2l[serve]', or leave --quantize out")
 
 
 def _count(share: float, layers: nn.ModuleList) -> int:

@@ -80,8 +80,11 @@ class ChatTokenizer(PromptTokenizer):
         self.pad_token_id = self.cls_token_id if pad is None else int(pad)
         own = str(tokenizer.chat_template)
         self._template = _DATE_FUNCTION + own if "strftime_now" in own else own
+        self._fast = _backend_of(tokenizer)
         self._markers = self._find_markers()
-        self._structure_ids = self._find_structure_ids()
+        structure_ids = self._find_structure_ids()
+        self._is_structure = np.zeros(max(structure_ids, default=-1) + 1, dtype=np.bool_)
+        self._is_structure[structure_ids] = True
         self._structure_of_blank: dict[int, int] = {}
 
     def encode(self, prompts: Sequence[Sequence[str]]) -> list[Encoding]:
@@ -128,16 +131,15 @@ class ChatTokenizer(PromptTokenizer):
     def _bodies(self, prompts: list[list[str]]) -> Iterator[npt.NDArray[np.int64]]:
         """Token ids without the CLS at the end."""
         for texts in _by_size(self._render(prompts) if prompts else []):
-            encoded = self.tokenizer(
-                texts,
-                add_special_tokens=False,
-                return_attention_mask=False,
-                return_token_type_ids=False,
-                verbose=False,
-            )
-            for row in encoded["input_ids"]:
+            for row in self._ids(texts):
                 ids = np.array(row, dtype=np.int64)
                 yield ids[:-1] if len(ids) and ids[-1] == self.cls_token_id else ids
+
+    def _ids(self, texts: list[str]) -> Iterator[list[int]]:
+        if self._fast is not None:
+            return (encoded.ids for encoded in self._fast.encode_batch_fast(texts, add_special_tokens=False))
+        options = {"return_attention_mask": False, "return_token_type_ids": False, "verbose": False}
+        return iter(self.tokenizer(texts, add_special_tokens=False, **options)["input_ids"])
 
     def _finish(self, body: npt.NDArray[np.int64]) -> Encoding:
         # The last guard: whatever a tokenizer makes of a prompt, it holds one CLS, and that is the last token.
@@ -170,7 +172,7 @@ class ChatTokenizer(PromptTokenizer):
         return f" {broken} "  # the template's own text beside it may be half a marker
 
     def _count_structure(self, body: npt.NDArray[np.int64]) -> int:
-        return int(np.isin(body, self._structure_ids).sum())
+        return int(self._is_structure[body[body < len(self._is_structure)]].sum())
 
     def _count_structure_of_blank(self, num_turns: int) -> int:
         """How many such tokens the template itself writes for so many turns."""
@@ -228,6 +230,17 @@ def _load_tokenizer(folder: Path) -> Any:
     except Exception as error:  # transformers raises OSError, ValueError, KeyError, ... for a broken tokenizer
         reason = str(error).strip().split("\n")[0]
         raise CheckpointError(f"{folder}: no tokenizer can be loaded from it: {reason}") from error
+
+
+def _backend_of(tokenizer: Any) -> Any:
+    """The tokenizers library's own object, which can leave out where tokens lie; None for another kind."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return None
+    backend.no_truncation()
+    backend.no_padding()
+    backend.encode_special_tokens = bool(tokenizer.split_special_tokens)
+    return backend
 
 
 def _add_missing_tokens(tokenizer: Any, cls_token: str | None, pad_token: str | None, folder: Path) -> None:

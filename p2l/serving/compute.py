@@ -49,8 +49,9 @@ def start_streams(queue: JobQueue, loop: AbstractEventLoop, report: Report) -> l
         while batch := queue.take(number):
             quiet = queue.is_quiet
             alone = streams == 1 or (number == 0 and quiet and was_quiet)
-            if threads != (cores if alone else cores // streams):
-                threads = cores if alone else cores // streams
+            wanted = cores if alone else max(1, cores // streams)
+            if threads != wanted:
+                threads = wanted
                 torch.set_num_threads(threads)
             was_quiet = quiet
             loop.call_soon_threadsafe(report, *compute(queue, batch))

@@ -89,7 +89,7 @@ class Engine:
         self._watcher.entered(len(prompts))
         try:
             model = model or self.model
-            encoded = await self._tokenizer.encode(model, prompts)
+            encoded = await self._tokenizer.encode(model, prompts, here=not self._station.limits.streams)
             return await self._answers(model, encoded, fresh)
         finally:
             self._pending -= len(prompts)

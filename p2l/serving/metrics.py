@@ -11,7 +11,7 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 
 from p2l.serving.control import is_alive
 
-__all__ = ["Metrics"]
+__all__ = ["Metrics", "exposition"]
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 _PROMPTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -45,13 +45,7 @@ class Metrics:
 
     def text(self) -> bytes:
         """All of it in Prometheus' text format, over all workers."""
-        folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
-        if folder is None:
-            return generate_latest(self.registry)
-        _forget_the_dead(Path(folder))
-        everything = CollectorRegistry()
-        MultiProcessCollector(everything)  # type: ignore[no-untyped-call]
-        return generate_latest(everything)
+        return exposition(self.registry)
 
     def entered(self, prompts: int) -> None:
         """See `Watcher`."""
@@ -84,6 +78,17 @@ class Metrics:
         self, name: str, text: str, buckets: tuple[float, ...], labels: list[str] | None = None
     ) -> Histogram:
         return Histogram(name, text, labels or [], buckets=buckets, registry=self.registry)
+
+
+def exposition(registry: CollectorRegistry) -> bytes:
+    """What a registry counts in Prometheus' text format, over all workers that share PROMETHEUS_MULTIPROC_DIR."""
+    folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
+    if folder is None:
+        return generate_latest(registry)
+    _forget_the_dead(Path(folder))
+    everything = CollectorRegistry()
+    MultiProcessCollector(everything)  # type: ignore[no-untyped-call]
+    return generate_latest(everything)
 
 
 def _forget_the_dead(folder: Path) -> None:

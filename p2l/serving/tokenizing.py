@@ -1,7 +1,7 @@
 """Tokenises the prompts of many requests in few calls, in threads beside the event loop.
 
 While a call runs, what arrives waits for the next one: handing work from thread to thread costs more than tokenising a
-short prompt does.
+short prompt does. Where the event loop computes anyway, it tokenises short prompts itself.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from p2l.inference import P2L, Encoded
 __all__ = ["GroupTokenizer"]
 
 _MOST_REQUESTS = 64
+_FEW_CHARS = 4_000  # tokenised in less time than a thread takes to answer
 _MOST_CHARS = 100_000  # a request beyond it is long: it goes alone, and never takes the last of several threads
 
 _Result = list[Encoded] | Exception
@@ -43,14 +44,16 @@ class GroupTokenizer:
         self._running = 0
         self._long_running = 0
 
-    async def encode(self, model: P2L, prompts: Sequence[Sequence[str]]) -> list[Encoded]:
-        """Prompts as `model` reads them.
+    async def encode(self, model: P2L, prompts: Sequence[Sequence[str]], *, here: bool = False) -> list[Encoded]:
+        """Prompts as `model` reads them; with `here` short ones are not handed to a thread.
 
         Raises:
             InputError: a prompt without turns, or a turn that is no text.
         """
-        future: asyncio.Future[list[Encoded]] = asyncio.get_running_loop().create_future()
         chars = sum(len(turn) for prompt in prompts for turn in prompt)
+        if here and chars <= _FEW_CHARS:
+            return model.encode(prompts)
+        future: asyncio.Future[list[Encoded]] = asyncio.get_running_loop().create_future()
         (self._long if chars > _MOST_CHARS else self._short).append(_Request(model, prompts, chars, future))
         self._start()
         return await future

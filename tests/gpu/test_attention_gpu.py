@@ -25,7 +25,7 @@ def test_the_kernel_agrees_with_one_by_one(window: tuple[int, int], key_heads: i
     rounded = [states.detach().bfloat16().requires_grad_() for states in exact]
     pull = torch.randn(1, int(lengths.sum()), 8, 64, device="cuda")
 
-    reference = one_by_one(*exact, packed, window=window, scale=0.125)
+    reference = one_by_one(*exact, packed.lengths, window=window, scale=0.125)
     (reference * pull).sum().backward()
     found = kernel(*(states[0].transpose(0, 1) for states in rounded), packed, window, 0.125).unsqueeze(0)
     (found.float() * pull).sum().backward()

@@ -119,7 +119,7 @@ def test_the_reference_is_plain_attention_within_each_prompt(window: tuple[int, 
     lengths, heads, width = [9, 1, 20], 2, 8
     query, key, value = torch.randn(3, 1, heads, sum(lengths), width, dtype=torch.float64)
     packed = Packed.of(torch.tensor(lengths), query.device)
-    found = one_by_one(query, key, value, packed, window=window, scale=0.3)
+    found = one_by_one(query, key, value, packed.lengths, window=window, scale=0.3)
     place = torch.arange(sum(lengths))
     prompt = torch.repeat_interleave(torch.arange(3), torch.tensor(lengths))
     ahead = place[None, :] - place[:, None]

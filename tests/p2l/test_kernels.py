@@ -2,7 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from p2l.kernels import Int8Linear, NarrowEmbedding, PackedLinear, has_int8, has_packed
+from p2l.int8 import Int8Linear
+from p2l.kernels import NarrowEmbedding, PackedLinear, has_int8, has_packed
 
 pytestmark = pytest.mark.skipif(not (has_packed() and has_int8()), reason="torch without oneDNN")
 

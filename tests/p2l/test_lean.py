@@ -69,7 +69,7 @@ def test_attention_in_steps_is_attention(groups: int, window: int | None) -> Non
     packed = Packed.of(torch.tensor(lengths), torch.device("cpu"))
     q, k, v = (states.transpose(0, 1)[None] for states in (query, key, value))
     reach = -1 if window is None else window - 1
-    expected = one_by_one(q, k, v, packed, window=(reach, 0), scale=0.25)[0]
+    expected = one_by_one(q, k, v, packed.lengths, window=(reach, 0), scale=0.25)[0]
     torch.testing.assert_close(attend(query, key, value, packed, 0.25, window=window), expected, atol=1e-5, rtol=1e-4)
     half = attend(query, key, value, packed, 0.25, window=window, half=True)
     assert half.dtype == torch.float32

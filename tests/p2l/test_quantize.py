@@ -6,7 +6,8 @@ import torch
 
 from p2l.errors import InputError
 from p2l.inference import P2L, Member
-from p2l.kernels import Int8Linear, NarrowEmbedding, PackedLinear, has_int8
+from p2l.int8 import Int8Linear
+from p2l.kernels import NarrowEmbedding, PackedLinear, has_int8
 from p2l.probes import PROBES, Agreement, coefficients, probes
 from p2l.quantize import LEAST_SPEARMAN, MOST_ERROR, Quantized, quantize
 from tests.p2l.serving_models import tiny

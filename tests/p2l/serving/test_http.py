@@ -1,0 +1,47 @@
+import asyncio
+
+from p2l.serving.http import JoinedWrites
+
+
+class Recorder(asyncio.Transport):
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def write(self, data):
+        self.seen.append(bytes(data))
+
+    def close(self):
+        self.seen.append("closed")
+
+    def get_extra_info(self, name, default=None):
+        return f"extra {name}"
+
+
+def test_what_is_written_in_one_turn_leaves_in_one_write_and_in_order():
+    async def test():
+        recorder = Recorder()
+        joined = JoinedWrites(recorder)
+        joined.write(b"head ")
+        joined.write(b"body")
+        assert recorder.seen == []
+        await asyncio.sleep(0)
+        assert recorder.seen == [b"head body"]
+        joined.write(b"next")
+        await asyncio.sleep(0)
+        assert recorder.seen == [b"head body", b"next"]
+        assert joined.get_extra_info("peername") == "extra peername"
+
+    asyncio.run(test())
+
+
+def test_closing_sends_what_was_written_first():
+    async def test():
+        recorder = Recorder()
+        joined = JoinedWrites(recorder)
+        joined.write(b"last words")
+        joined.close()
+        await asyncio.sleep(0)
+        assert recorder.seen == [b"last words", "closed"]
+
+    asyncio.run(test())
