@@ -1,7 +1,7 @@
 """What every provider client offers, whatever the provider speaks: OpenAI's chat completions in and out.
 
-A request is the body of a chat completion as OpenAI's API takes it, with the provider's own name of the model; an answer
-is a chat completion, a stream is its chunks. Translation into other protocols, both ways, is the client's job.
+A request is the body of a chat completion as OpenAI's API takes it, with the provider's own name of the model; an
+answer is a chat completion, a stream is its chunks. Translation into other protocols, both ways, is the client's job.
 """
 
 from __future__ import annotations

@@ -1,0 +1,143 @@
+"""From a name in the configuration to a client.
+
+make_provider("groq", account_for("groq", None, None, os.environ))
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from p2l.command import nearest
+from p2l.errors import ConfigError
+from route.providers.base import Account, Provider
+from route.providers.registry import PROTOCOLS
+from route.providers.table import ALIASES, SERVICES, Service
+
+__all__ = ["account_for", "expand", "make_provider", "service_of"]
+
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+def make_provider(kind: str, account: Account) -> Provider:
+    """A client of the provider; no connection is made before the first call.
+
+    Raises:
+        ConfigError: no provider or protocol has this name.
+    """
+    # Here, not above: a configuration is checked without loading an HTTP client.
+    from route.providers import azure, mock, openai_compatible, reasoning  # noqa: F401
+
+    name = kind if kind in PROTOCOLS else service_of(kind).protocol
+    return PROTOCOLS[name](account)
+
+
+def account_for(
+    kind: str,
+    api_key: str | None,
+    base_url: str | None,
+    env: Mapping[str, str],
+    options: Mapping[str, Any] | None = None,
+) -> Account:
+    """Where a provider is and the key for it: from the configuration, `${VARIABLE}` in it, or the environment.
+
+    A key of the environment goes to the provider it belongs to and to no other address: for a `base_url` elsewhere the
+    key has to be given as well, where one is needed.
+
+    Raises:
+        ConfigError: an unknown provider, an unset variable, no address, no key, or one that no header can carry.
+    """
+    service = service_of(kind)
+    url = _base_url(kind, service, base_url, env)
+    key = (
+        expand(api_key, env, f"{kind}: api_key") if api_key else _key_of_environment(kind, service, base_url, url, env)
+    )
+    return Account(
+        base_url=url,
+        api_key=_checked_key(kind, key),
+        headers=service.headers,
+        options={**service.options, **_options_of_environment(service, env), **(options or {})},
+    )
+
+
+def service_of(kind: str) -> Service:
+    """What the table says of a provider.
+
+    Raises:
+        ConfigError: it does not know this name.
+    """
+    name = kind.strip().lower().replace("_", "-")
+    name = ALIASES.get(name, name)
+    if name not in SERVICES:
+        known = ", ".join(SERVICES)
+        raise ConfigError(
+            f"type: there is no provider {kind!r}{nearest(name, SERVICES)}; choose from {known}, "
+            "or openai with a base_url for any other service that speaks OpenAI's protocol"
+        )
+    return SERVICES[name]
+
+
+def expand(text: str, env: Mapping[str, str], where: str) -> str:
+    """`text` with each `${VARIABLE}` replaced by its value.
+
+    Raises:
+        ConfigError: the variable is not set, or empty.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        found = env.get(match[1])
+        if not found:
+            raise ConfigError(f"{where}: the environment variable {match[1]} is not set; set it, or write the value")
+        return found
+
+    return _VARIABLE.sub(value, text)
+
+
+def _base_url(kind: str, service: Service, base_url: str | None, env: Mapping[str, str]) -> str:
+    if base_url:
+        url = expand(base_url, env, f"{kind}: base_url")
+    else:
+        url = _first(env, service.url_variables) or service.base_url or ""
+    if not url:
+        variables = " or ".join(service.url_variables)
+        raise ConfigError(f"{kind}: no address: write base_url in the configuration or set {variables}")
+    if "://" not in url:
+        url = f"http://{url}"  # OLLAMA_HOST is host:port
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError(f"{kind}: base_url is no http or https address; write for example https://api.openai.com/v1")
+    if "OLLAMA_HOST" in service.url_variables and parts.path in ("", "/"):
+        url = f"{url.rstrip('/')}/v1"
+    return url.rstrip("/")
+
+
+def _key_of_environment(
+    kind: str, service: Service, configured: str | None, url: str, env: Mapping[str, str]
+) -> str | None:
+    elsewhere = configured and service.base_url and urlsplit(url).hostname != urlsplit(service.base_url).hostname
+    if elsewhere:
+        return None
+    key = _first(env, service.key_variables)
+    if key is None and service.needs_key:
+        variables = " or ".join(service.key_variables)
+        raise ConfigError(f"{kind}: no API key: set {variables}, or write api_key in the configuration")
+    return key
+
+
+def _checked_key(kind: str, key: str | None) -> str | None:
+    if key is None:
+        return None
+    stripped = key.strip()
+    if not stripped or not stripped.isascii() or not stripped.isprintable():
+        raise ConfigError(f"{kind}: the API key is empty or has characters that no HTTP header can carry")
+    return stripped
+
+
+def _options_of_environment(service: Service, env: Mapping[str, str]) -> dict[str, str]:
+    return {option: env[name] for option, name in service.option_variables.items() if env.get(name)}
+
+
+def _first(env: Mapping[str, str], names: tuple[str, ...]) -> str | None:
+    return next((env[name] for name in names if env.get(name)), None)
