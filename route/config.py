@@ -1,0 +1,307 @@
+"""The router's configuration: one YAML file, validated as a whole before a port is opened.
+
+Every mistake is one line that begins with the file and the number of the line to mend.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from p2l.command import nearest
+from p2l.config import Number, Whole, read_yaml
+from p2l.errors import ConfigError
+from route.decision import Limit, RoutedModel
+from route.providers.base import Timeouts
+
+__all__ = [
+    "ROUTER_NAME",
+    "BreakerConfig",
+    "KeyConfig",
+    "LimitConfig",
+    "ModelConfig",
+    "Price",
+    "RouterConfig",
+    "TimeoutsConfig",
+    "load_config",
+]
+
+ROUTER_NAME = "p2l-router"
+"""What the router calls itself in GET /v1/models."""
+
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
+_Amount = Annotated[Number, Field(ge=0)]
+_Above = Annotated[Number, Field(gt=0)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
+
+
+class Price(_Part):
+    """What a provider charges per million tokens, in the unit of the costs."""
+
+    input: _Amount
+    output: _Amount
+
+
+class ModelConfig(_Part):
+    """One model that requests can go to."""
+
+    name: str = Field(min_length=1)
+    """What the provider is asked for."""
+    type: str
+    """The kind of provider; `openai` with a `base_url` for any compatible service."""
+    api_key: str | None = Field(default=None, repr=False)
+    """The key, or `${VARIABLE}`; without it the provider's usual environment variable."""
+    base_url: str | None = None
+    options: dict[str, Any] = Field(default_factory=dict)
+    """What one kind of provider needs beyond that: `api_version` for azure, the script of a mock."""
+    cost: _Amount
+    """Of an average answer, in the unit of the budgets."""
+    price: Price | None = None
+    """With it, what is spent is counted from tokens, not from `cost`."""
+    temp: Annotated[Number, Field(ge=0)] | None = None
+    top_p: Annotated[Number, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[Whole, Field(ge=1)] | None = None
+    max_tokens: Annotated[Whole, Field(ge=1)] | None = None
+    system_prompt: str | None = None
+    extra_fields: dict[str, Any] = Field(default_factory=dict)
+    """Further fields of every request to this model; those of the request itself go first."""
+    context_window: Annotated[Whole, Field(ge=1)] | None = None
+    """Tokens; longer prompts go elsewhere."""
+    prior_coef: Number | None = None
+    """Makes a model routable that P2L does not know."""
+    provider: str | None = None
+    """Whose model it is, for limits such as `share:openai`; by default its type."""
+    latency: _Amount | None = None
+    """Seconds of an average answer; a shorthand for `amounts: {latency: ...}`."""
+    amounts: dict[str, _Amount] = Field(default_factory=dict)
+    """Of further limited quantities."""
+    version: str | None = None
+    """Kept with feedback, to tell what was voted on."""
+
+    def routed(self, key: str) -> RoutedModel:
+        """The model as far as choosing needs it; `key` is its name in the configuration."""
+        latency = {} if self.latency is None else {"latency": self.latency}
+        return RoutedModel(
+            name=key,
+            cost=self.cost,
+            provider=self.provider or self.type,
+            context_window=self.context_window,
+            prior_coef=self.prior_coef,
+            amounts={**latency, **self.amounts},
+        )
+
+
+class KeyConfig(_Part):
+    """A key that clients send, and what it may do."""
+
+    key: str = Field(min_length=1, repr=False)
+    """The key, or `${VARIABLE}`."""
+    name: str | None = None
+    """For logs and metrics; by default the beginning of the key's digest."""
+    spend_per_day: _Amount | None = None
+    """In the unit of the costs, UTC days."""
+    requests_per_minute: Annotated[Whole, Field(ge=1)] | None = None
+    models: list[str] | None = None
+    """The models it may use; by default all."""
+    cost: _Amount | None = None
+    """The budget of its requests that name none."""
+
+    @field_validator("key")
+    @classmethod
+    def _resolved(cls, value: str) -> str:
+        key = _VARIABLE.sub(_environment, value).strip()
+        if not key or not key.isascii() or not key.isprintable():
+            raise ValueError("must be text that an HTTP header can carry")
+        return key
+
+
+class TimeoutsConfig(_Part):
+    """Seconds a provider may take."""
+
+    connect: _Above = 5.0
+    first_token: _Above = 60.0
+    stall: _Above = 30.0
+    total: _Above = 600.0
+    """Of the whole request, all attempts included."""
+
+
+class BreakerConfig(_Part):
+    """When a failing model is left alone."""
+
+    failures: Annotated[Whole, Field(ge=1)] = 5
+    """In a row."""
+    seconds: _Above = 30.0
+    """Until one request tries it again."""
+
+
+class LimitConfig(_Part):
+    """At most `most` of a quantity, on average over requests; needs the optimizer `lp`."""
+
+    quantity: str
+    """`cost`, `latency`, another key of `amounts`, or `share:PROVIDER`."""
+    most: _Amount
+
+
+class RouterConfig(_Part):
+    """Everything that decides what the router does, except the flags of the command."""
+
+    model_configs: dict[str, ModelConfig] = Field(min_length=1)
+    """By the names that P2L knows the models under."""
+    keys: list[KeyConfig] = Field(default_factory=list)
+    opponent_weights: dict[str, _Amount] | None = None
+    """Whom an answer is compared with; normalised; by default every model of the leaderboard alike."""
+    static_order: list[str] = Field(default_factory=list)
+    """Who is asked while there are no scores, best first; by default the dearest that the budget allows."""
+    score_timeout_ms: _Above = 2000.0
+    max_attempts: Annotated[Whole, Field(ge=1)] = 3
+    timeouts: TimeoutsConfig = TimeoutsConfig()
+    breaker: BreakerConfig = BreakerConfig()
+    limits: list[LimitConfig] = Field(default_factory=list)
+    sticky: bool = False
+    """A conversation keeps its model."""
+    explore: Annotated[Number, Field(ge=0, le=1)] = 0.0
+    """The share of requests that go to a random model within the budget."""
+    store_prompts: bool = False
+    database: Path | None = None
+    """SQLite file of spend and feedback; without it both are forgotten at the end."""
+
+    @model_validator(mode="after")
+    def _check_names(self) -> RouterConfig:
+        if ROUTER_NAME in self.model_configs:
+            raise ValueError(f"model_configs.{ROUTER_NAME}: is the router's own name; choose another")
+        for where, names in self._named():
+            for name in names:
+                if name not in self.model_configs:
+                    raise ValueError(f"{where}: no model {name!r} in model_configs{nearest(name, self.model_configs)}")
+        digests = [key.key for key in self.keys]
+        for number, digest in enumerate(digests):
+            if digest in digests[:number]:
+                raise ValueError(f"keys.{number}.key: is given twice")
+        if self.opponent_weights is not None and not sum(self.opponent_weights.values()) > 0:
+            raise ValueError("opponent_weights: must not all be 0")
+        if self.store_prompts and self.database is None:
+            raise ValueError("store_prompts: needs a 'database' to store them in")
+        return self
+
+    @model_validator(mode="after")
+    def _check_limits(self) -> RouterConfig:
+        models = [model.routed(name) for name, model in self.model_configs.items()]
+        for number, limit in enumerate(self.limits):
+            kind, _, rest = limit.quantity.partition(":")
+            if kind == "share" and rest not in {model.provider for model in models}:
+                raise ValueError(f"limits.{number}.quantity: no model is of provider {rest!r}")
+            if kind != "share" and limit.quantity != "cost":
+                missing = [model.name for model in models if limit.quantity not in model.amounts]
+                if missing:
+                    raise ValueError(
+                        f"limits.{number}.quantity: model {missing[0]!r} has no {limit.quantity!r}; add it"
+                    )
+        return self
+
+    def _named(self) -> list[tuple[str, Sequence[str]]]:
+        keys = [(f"keys.{number}.models", key.models or []) for number, key in enumerate(self.keys)]
+        return [("static_order", self.static_order), *keys]
+
+    def routed_models(self) -> list[RoutedModel]:
+        """All models in the order of the file."""
+        return [model.routed(name) for name, model in self.model_configs.items()]
+
+    def routed_limits(self) -> list[Limit]:
+        """The constraints beside the budget."""
+        return [Limit(limit.quantity, limit.most) for limit in self.limits]
+
+    def provider_timeouts(self) -> Timeouts:
+        """What providers are given, before a request's own deadline."""
+        return Timeouts(**self.timeouts.model_dump())
+
+
+def load_config(path: str | Path) -> RouterConfig:
+    """Read and validate a router's configuration; relative paths in it start at its folder.
+
+    Raises:
+        ConfigError: the file is missing, no YAML mapping, or a key is unknown, missing or wrong; names the line.
+    """
+    raw = read_yaml(path)
+    try:
+        config = RouterConfig.model_validate(raw)
+    except ValidationError as error:
+        raise ConfigError(_first_problem(error, Path(path).expanduser())) from error
+    if config.database is None:
+        return config
+    database = Path(path).expanduser().parent / config.database.expanduser()
+    return config.model_copy(update={"database": database})
+
+
+_PARTS: Mapping[str, type[BaseModel]] = {
+    "model_configs": ModelConfig,
+    "price": Price,
+    "keys": KeyConfig,
+    "timeouts": TimeoutsConfig,
+    "breaker": BreakerConfig,
+    "limits": LimitConfig,
+}
+
+
+def _first_problem(error: ValidationError, path: Path) -> str:
+    """`file:line: key 'a.b': what is wrong`; an unknown key goes first, since it is often a missing one misspelt."""
+    problems = error.errors()
+    problem = next((each for each in problems if each["type"] == "extra_forbidden"), problems[0])
+    place = [str(part) for part in problem["loc"]]
+    message = problem["msg"].removeprefix("Value error, ")
+    if not place:
+        key, _, message = message.partition(": ")
+        place = key.split(".") if key else []
+        return f"{path}:{_line(path, place)}: key {key!r}: {message}"
+    key = ".".join(place)
+    where = f"{path}:{_line(path, place)}"
+    if problem["type"] == "extra_forbidden":
+        owner = next((_PARTS[part] for part in reversed(place[:-1]) if part in _PARTS), RouterConfig)
+        return f"{where}: unknown key {key!r}{nearest(place[-1], owner.model_fields)}"
+    if problem["type"] == "missing":
+        return f"{where}: key {key!r} is missing; add it"
+    shown = "" if place[-1] in ("key", "api_key") else f", got {problem['input']!r}"
+    return f"{where}: key {key!r}: {message[0].lower()}{message[1:]}{shown}"
+
+
+def _line(path: Path, place: Sequence[str]) -> int:
+    """The line, from 1, of a key; of the innermost part of it that is there when the key itself is missing."""
+    node: yaml.Node | None = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    line = 1
+    rest = list(place)
+    while rest and node is not None:
+        found = _child(node, rest)
+        if found is None:
+            break
+        line, node, rest = found
+    return line
+
+
+def _child(node: yaml.Node, place: list[str]) -> tuple[int, yaml.Node, list[str]] | None:
+    """Line and value of the first key of `place`, and what is left of `place`; names of models may hold dots."""
+    if isinstance(node, yaml.SequenceNode):
+        index = int(place[0]) if place[0].isdigit() else len(node.value)
+        return (
+            (node.value[index].start_mark.line + 1, node.value[index], place[1:]) if index < len(node.value) else None
+        )
+    if isinstance(node, yaml.MappingNode):
+        for length in range(1, len(place) + 1):
+            for key, value in node.value:
+                if str(key.value) == ".".join(place[:length]):
+                    return key.start_mark.line + 1, value, place[length:]
+    return None
+
+
+def _environment(match: re.Match[str]) -> str:
+    value = os.environ.get(match[1])
+    if value is None:
+        raise ValueError(f"the environment variable {match[1]} is not set")
+    return value

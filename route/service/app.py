@@ -1,0 +1,164 @@
+"""The HTTP application: its routes, and what each error becomes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from p2l.errors import InputError, P2LError
+from route.config import ROUTER_NAME, RouterConfig
+from route.feedback import parse_vote
+from route.ledger import KeyRecord, Refusal
+from route.providers.base import JSON
+from route.service.chat import ChatEndpoint, authenticate, choose_for, read_chat
+from route.service.dispatch import Trip
+from route.service.errors import ApiError, of_refusal
+from route.service.exchange import Exchange
+from route.service.incoming import parse_object, read_body
+from route.service.lifeline import Deadline
+from route.service.outgoing import decision_of
+from route.service.settings import Settings
+from route.service.state import Service, make_service
+
+__all__ = ["build_app"]
+
+_VOTE_BYTES = 2**16
+_VOTE_SECONDS = 10.0
+_Handler = Callable[[Service, Request], Awaitable[Response]]
+
+
+def build_app(config: RouterConfig, settings: Settings) -> Starlette:
+    """The application that serves a configuration."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        service = make_service(config, settings)
+        try:
+            await service.start()
+        except P2LError as error:
+            app.state.problem = error  # for whoever runs the server
+            raise
+        app.state.service = service
+        app.router.routes.extend(_routes(service))
+        yield
+        await service.close()
+
+    return Starlette(lifespan=lifespan, exception_handlers={HTTPException: _http, Exception: _unexpected})
+
+
+def _routes(service: Service) -> list[BaseRoute]:
+    def plain(path: str, handle: _Handler, *methods: str) -> Route:
+        async def endpoint(request: Request) -> Response:
+            try:
+                return await handle(service, request)
+            except ApiError as error:
+                return error.response({"x-request-id": f"req-{secrets.token_hex(12)}"})
+
+        return Route(path, endpoint, methods=list(methods))
+
+    return [
+        Route("/v1/chat/completions", ChatEndpoint(service), methods=["POST"]),
+        plain("/v1/route", _route, "POST"),
+        plain("/v1/feedback", _feedback, "POST"),
+        plain("/v1/models", _models, "GET"),
+        plain("/v1/models/{name:path}", _model, "GET"),
+        plain("/health", _health, "GET"),
+        plain("/ready", _ready, "GET"),
+        plain("/metrics", _metrics, "GET"),
+    ]
+
+
+async def _route(service: Service, request: Request) -> Response:
+    """The decision for a chat request, without asking any model; it counts as a request of its key."""
+    key = authenticate(service, request.headers)
+    incoming = await read_chat(service, request.headers, request.receive)
+    if incoming.direct is not None:
+        raise ApiError(400, "invalid_value", "direct_model: leaves nothing to decide", param="direct_model")
+    exchange = Exchange(service, "")
+    choice, _ = await choose_for(exchange, incoming, request.headers, key)
+    service.dispatcher.first(Trip(incoming, Deadline.after(service.timeouts.total), choice))
+    assert choice.decision is not None
+    return JSONResponse({"object": "route.decision", **decision_of(choice.decision)})
+
+
+async def _feedback(service: Service, request: Request) -> Response:
+    """A vote on an earlier answer."""
+    key = authenticate(service, request.headers)
+    body = parse_object(await read_body(request.headers, request.receive, _VOTE_BYTES, _VOTE_SECONDS))
+    try:
+        vote = parse_vote(body)
+    except InputError as error:
+        raise ApiError(400, "invalid_value", str(error)) from error
+    stored = await service.feedback.vote(vote, key=key.name)
+    if isinstance(stored, Refusal):
+        raise of_refusal(stored)
+    return JSONResponse(
+        {
+            "object": "route.vote",
+            "request_id": stored.request_id,
+            "verdict": stored.verdict,
+            "models": list(stored.models),
+            "replaced": stored.replaced,
+        }
+    )
+
+
+async def _models(service: Service, request: Request) -> Response:
+    """The router, then each model that this key may be routed to."""
+    key = authenticate(service, request.headers)
+    return JSONResponse({"object": "list", "data": [_card(service, name) for name in _visible(service, key)]})
+
+
+async def _model(service: Service, request: Request) -> Response:
+    """One of them."""
+    key = authenticate(service, request.headers)
+    name = request.path_params["name"]
+    if name not in _visible(service, key):
+        raise ApiError(404, "model_not_found", f"no model {name!r}; GET /v1/models lists them", param="model")
+    return JSONResponse(_card(service, name))
+
+
+def _visible(service: Service, key: KeyRecord) -> list[str]:
+    return [ROUTER_NAME, *(name for name in service.roster.routable if key.models is None or name in key.models)]
+
+
+def _card(service: Service, name: str) -> JSON:
+    owner = "p2l" if name == ROUTER_NAME else service.config.model_configs[name].routed(name).provider
+    return {"id": name, "object": "model", "created": service.started, "owned_by": owner}
+
+
+async def _health(_: Service, __: Request) -> Response:
+    """200 while the process answers."""
+    return JSONResponse({"status": "ok"})
+
+
+async def _ready(service: Service, _: Request) -> Response:
+    """200 while there is a model that is not known to be failing; says whether there are scores."""
+    blocked = service.fleet.blocked()
+    well = [name for name in service.roster.routable if name not in blocked]
+    state = {"status": "ready" if well else "no model is well", "scores": service.scorer.model_list is not None}
+    return JSONResponse({**state, "blocked": sorted(blocked)}, 200 if well else 503)
+
+
+async def _metrics(service: Service, _: Request) -> Response:
+    text = await asyncio.to_thread(service.metrics.text)
+    return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+async def _http(_: Request, error: Exception) -> Response:
+    """What Starlette itself refuses: unknown paths and methods."""
+    assert isinstance(error, HTTPException)
+    code = "unknown_url" if error.status_code == 404 else "method_not_allowed"
+    return ApiError(error.status_code, code, str(error.detail)).response(error.headers)
+
+
+async def _unexpected(_: Request, __: Exception) -> Response:
+    return ApiError(500, "internal_error", "an error of the router; its log says more").response()

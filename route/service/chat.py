@@ -1,0 +1,188 @@
+"""POST /v1/chat/completions: who asks, what, which model answers it, and how the answer goes out."""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+from collections.abc import Mapping
+
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from route.ledger import KeyRecord, Refusal
+from route.providers.base import JSON
+from route.service.choice import Choice, Direct, Routed
+from route.service.compare import answer_of_two
+from route.service.dispatch import Trip, ask_whole
+from route.service.errors import ApiError, Gone, error_event, of_refusal
+from route.service.exchange import Answered, Exchange
+from route.service.incoming import Incoming, bearer_of, parse_chat, read_body, tokens_of
+from route.service.lifeline import Deadline, alive
+from route.service.outgoing import DONE, mark_answer, usage_of
+from route.service.state import Service
+from route.service.streaming import open_stream, relay, send_start
+from route.sticky import HEADER, conversation_of, goes_on
+
+__all__ = ["ChatEndpoint", "authenticate", "choose_for", "read_chat"]
+
+_BODY_SECONDS = 60.0
+_log = logging.getLogger("route.service")
+
+
+class ChatEndpoint:
+    """The ASGI application of one route; it writes streams itself, so that it can end them with an error."""
+
+    def __init__(self, service: Service) -> None:
+        """Answer with what `service` has."""
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        exchange = Exchange(self._service, f"req-{secrets.token_hex(12)}")
+        reply = _Reply(send)
+        self._service.metrics.running.inc()
+        try:
+            await _answer(exchange, Headers(scope=scope), receive, reply)
+        except Gone:
+            exchange.status, exchange.code = 499, "client_gone"
+        except ApiError as error:
+            exchange.code = error.code
+            await _report(exchange, error, reply)
+        except Exception:
+            _log.exception("request %s failed", exchange.request_id)
+            exchange.code = "internal_error"
+            await _report(exchange, ApiError(500, "internal_error", "an error of the router; its log says more"), reply)
+        finally:
+            self._service.metrics.running.dec()
+            exchange.close()
+
+
+class _Reply:
+    """Where the answer goes; knows whether its head is out already."""
+
+    def __init__(self, send: Send) -> None:
+        self.send = send
+        self.begun = False
+
+    async def whole(self, response: Response) -> None:
+        self.begun = True
+        head = {"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers}
+        await self.send(head)
+        await self.send({"type": "http.response.body", "body": bytes(response.body)})
+
+    async def start(self, headers: dict[str, str]) -> None:
+        self.begun = True
+        await send_start(self.send, headers)
+
+    async def end(self, last: bytes) -> None:
+        await self.send({"type": "http.response.body", "body": last})
+
+
+async def _answer(exchange: Exchange, headers: Headers, receive: Receive, reply: _Reply) -> None:
+    service = exchange.service
+    exchange.key = authenticate(service, headers)
+    incoming = await read_chat(service, headers, receive)
+    deadline = Deadline.after(service.timeouts.total)
+    async with alive(receive, deadline):
+        choice, conversation = await choose_for(exchange, incoming, headers, exchange.key)
+        trip = Trip(incoming, deadline, choice)
+        exchange.trips.append(trip)
+        answer = None
+        if incoming.compare:
+            answer = await answer_of_two(exchange, trip)
+        elif incoming.stream:
+            await _stream(exchange, trip, reply)
+        else:
+            answer = await _whole(exchange, trip)
+    # Not before the client's end of the connection is left alone: the server reports it as closed when all is sent.
+    exchange.status = 200
+    if answer is None:
+        await reply.end(DONE)
+    else:
+        await reply.whole(Response(json.dumps(answer), 200, exchange.headers(), media_type="application/json"))
+    if conversation is not None:
+        service.sticky.remember(conversation, exchange.answers[0].model)
+
+
+def authenticate(service: Service, headers: Headers) -> KeyRecord:
+    """Whose request it is.
+
+    Raises:
+        ApiError: 401 without a key, 403 with a wrong one.
+    """
+    found = service.ledger.check(bearer_of(headers))
+    if isinstance(found, Refusal):
+        raise of_refusal(found)
+    return found
+
+
+async def read_chat(service: Service, headers: Headers, receive: Receive) -> Incoming:
+    """The request, checked.
+
+    Raises:
+        ApiError: it cannot be used.
+    """
+    raw = await read_body(headers, receive, int(service.settings.max_body_mb * 2**20), _BODY_SECONDS)
+    return parse_chat(raw, headers, service.fleet.targets, by_name=service.settings.direct_by_name)
+
+
+async def choose_for(
+    exchange: Exchange, incoming: Incoming, headers: Mapping[str, str], key: KeyRecord
+) -> tuple[Choice, str | None]:
+    """How the model of a request is chosen, and its conversation where that keeps its model.
+
+    Raises:
+        ApiError: 403 or 429, the key may not ask this or not now; 400, nothing keeps to the budget.
+    """
+    service = exchange.service
+    asked = service.roster.routable if incoming.direct is None else [incoming.direct]
+    admission = service.ledger.admit(key, asked)
+    if isinstance(admission, Refusal):
+        raise of_refusal(admission)
+    if incoming.direct is not None:
+        return Direct(incoming.direct), None
+    conversation, fixed = None, None
+    if service.config.sticky and not incoming.compare:
+        conversation = conversation_of(incoming.body, key=key.name, header=headers.get(HEADER))
+        fixed = await service.sticky.model_of(conversation) if goes_on(incoming.body) else None
+    with service.metrics.scoring.time():
+        coefficients = await service.scorer.coefficients(incoming.turns, service.config.score_timeout_ms / 1000)
+    window = service.fleet.smallest_window
+    choice = Routed(
+        service.router,
+        coefficients,
+        key.cost if incoming.budget is None else incoming.budget,
+        admission.models,
+        None if window is None else tokens_of(incoming, window),
+        fixed,
+    )
+    exchange.sticky = fixed is not None
+    return choice, conversation
+
+
+async def _whole(exchange: Exchange, trip: Trip) -> JSON:
+    target, answer = await exchange.service.dispatcher.run(trip, ask_whole)
+    exchange.answers.append(Answered(target.name, usage_of(answer), len(answer.get("choices") or [0])))
+    exchange.remember()
+    return mark_answer(answer, target.name, trip.choice.decision, trip.tried)
+
+
+async def _stream(exchange: Exchange, trip: Trip, reply: _Reply) -> None:
+    target, opened = await exchange.service.dispatcher.run(trip, open_stream)
+    exchange.tick()
+    exchange.answers.append(Answered(target.name))
+    exchange.status = 200
+    await reply.start(exchange.headers())
+    await relay(exchange, trip, target, opened, reply.send)
+    exchange.remember()
+
+
+async def _report(exchange: Exchange, error: ApiError, reply: _Reply) -> None:
+    """Tell the client what went wrong, as a response or as the last event of its stream."""
+    if reply.begun:
+        await reply.end(error_event(error))
+        return
+    exchange.status = error.status
+    await reply.whole(error.response(exchange.headers()))

@@ -1,0 +1,114 @@
+"""What clients hear when there is no answer: one sentence in OpenAI's error shape, with the status that fits."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+
+from starlette.responses import Response
+
+from p2l.errors import P2LError
+from route.ledger import Refusal
+from route.providers.base import JSON, Fault, ProviderError
+from route.routers import NoModelError
+
+__all__ = ["ApiError", "Gone", "error_event", "of_choice", "of_fault", "of_refusal"]
+
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "invalid_request_error",
+    405: "invalid_request_error",
+    408: "invalid_request_error",
+    413: "invalid_request_error",
+    422: "invalid_request_error",
+    429: "rate_limit_error",
+}
+_STATUS = {
+    Fault.RATE_LIMIT: 429,
+    Fault.SERVER: 502,
+    Fault.CONNECTION: 502,
+    Fault.TIMEOUT: 504,
+    Fault.MALFORMED: 502,
+    Fault.CONTEXT_LENGTH: 400,
+    Fault.CONTENT_FILTER: 400,
+    Fault.REQUEST: 400,
+    Fault.UNSUPPORTED: 400,
+    Fault.CREDENTIALS: 502,
+}
+_CODES = {
+    Fault.RATE_LIMIT: "rate_limit_exceeded",
+    Fault.CONTEXT_LENGTH: "context_length_exceeded",
+    Fault.CONTENT_FILTER: "content_filter",
+    Fault.REQUEST: "invalid_request",
+    Fault.UNSUPPORTED: "unsupported",
+    Fault.TIMEOUT: "provider_timeout",
+}
+
+
+class Gone(Exception):  # noqa: N818  (nothing went wrong: the client left)
+    """The client closed its connection; nobody reads an answer."""
+
+
+class ApiError(Exception):
+    """No answer; the message is for the client."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        param: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        """`param` is the field of the body that is wrong; `retry_after` in seconds."""
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.param = param
+        self.retry_after = retry_after
+
+    def body(self) -> JSON:
+        """`{"error": {message, type, param, code}}`."""
+        kind = _TYPES.get(self.status, "server_error")
+        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
+
+    def response(self, headers: Mapping[str, str] | None = None) -> Response:
+        """The whole response."""
+        sent = dict(headers or {})
+        if self.retry_after is not None:
+            sent["retry-after"] = str(max(1, math.ceil(self.retry_after)))
+        if self.status in (408, 413):
+            sent["connection"] = "close"  # the rest of the body is never read
+        return Response(json.dumps(self.body()), self.status, sent, media_type="application/json")
+
+
+def of_refusal(refusal: Refusal) -> ApiError:
+    """What the ledger or the feedback store refuses."""
+    return ApiError(refusal.status, refusal.code, refusal.message, retry_after=refusal.retry_after)
+
+
+def of_choice(error: P2LError) -> ApiError:
+    """Why no model could be chosen, well or not."""
+    if not isinstance(error, NoModelError):
+        return ApiError(400, "infeasible_budget", str(error), param="cost")
+    if error.oversize:
+        return ApiError(400, "context_length_exceeded", str(error), param="messages")
+    return ApiError(400, "no_model", str(error))
+
+
+def of_fault(error: ProviderError, model: str) -> ApiError:
+    """What the last provider's fault means for the client of the router."""
+    status = _STATUS[error.fault]
+    if error.fault is Fault.REQUEST and error.status in (404, 413, 422):
+        status = error.status
+    code = _CODES.get(error.fault, "provider_error")
+    return ApiError(status, code, f"{model}: {error.detail or error}", retry_after=error.retry_after)
+
+
+def error_event(error: ApiError) -> bytes:
+    """The last event of a stream that broke: no `[DONE]` and no finish reason come after it."""
+    return b"data: " + json.dumps(error.body()).encode() + b"\n\n"

@@ -1,0 +1,161 @@
+"""One chat request and what became of it: the books are made up when it ends, however it ends."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from route.config import ModelConfig
+from route.decision import Decision
+from route.feedback import ShownAnswer
+from route.ledger import KeyRecord
+from route.logs import RequestRecord, log_request
+from route.service.dispatch import Trip
+from route.service.metrics import NOBODY
+from route.service.state import Service
+
+__all__ = ["Answered", "Exchange"]
+
+
+@dataclass(frozen=True)
+class Answered:
+    """An answer that has to be paid, or the part of it that came."""
+
+    model: str
+    tokens: tuple[int | None, int | None] = (None, None)
+    """Of prompt and answer."""
+    choices: int = 1
+
+    def cost(self, config: ModelConfig) -> float:
+        """From tokens and price where both are known, else the usual cost of an answer."""
+        prompt, completion = self.tokens
+        if config.price is None or prompt is None or completion is None:
+            return config.cost * self.choices
+        return (prompt * config.price.input + completion * config.price.output) / 1e6
+
+
+@dataclass
+class Exchange:
+    """What is known of a request so far."""
+
+    service: Service
+    request_id: str
+    started: float = field(default_factory=time.perf_counter)
+    key: KeyRecord | None = None
+    trips: list[Trip] = field(default_factory=list)
+    answers: list[Answered] = field(default_factory=list)
+    status: int = 500
+    code: str | None = None
+    first_token: float | None = None
+    """Seconds after the start."""
+    sticky: bool = False
+
+    @property
+    def decision(self) -> Decision | None:
+        """Why the first model was chosen."""
+        return self.trips[0].choice.decision if self.trips else None
+
+    @property
+    def attempts(self) -> list[str]:
+        """Every model that was asked, in order."""
+        return [name for trip in self.trips for name in trip.tried]
+
+    def headers(self) -> dict[str, str]:
+        """What every response has; which model at which cost, once there is one."""
+        sent = {"x-request-id": self.request_id}
+        if self.answers:
+            names = [answer.model for answer in self.answers]
+            costs = [self.service.config.model_configs[name].cost for name in names]
+            sent |= {"x-p2l-model": ",".join(names), "x-p2l-cost": f"{sum(costs):.10g}"}
+            if self.decision is not None and self.decision.static:
+                sent["x-p2l-static"] = "true"
+        return sent
+
+    def tick(self) -> None:
+        """The first token is there."""
+        self.first_token = time.perf_counter() - self.started
+
+    def remember(self, propensity: float | None = None) -> None:
+        """Let the answers be voted on; `propensity` of a pair, by default that of the decision."""
+        decision = self.decision
+        if decision is None or self.key is None:
+            return  # a model that was called by name was shown for no reason of ours
+        names = tuple(answer.model for answer in self.answers)
+        configs = self.service.config.model_configs
+        versions = tuple(configs[name].version or "" for name in names)
+        self.service.feedback.remember(
+            ShownAnswer(
+                request_id=self.request_id,
+                key=self.key.name,
+                models=names,
+                propensity=decision.propensity if propensity is None else propensity,
+                versions=versions if any(versions) else (),
+                revision=decision.revision,
+                prompt=self.trips[0].incoming.turns,
+            )
+        )
+
+    def close(self) -> None:
+        """Charge, count and log."""
+        seconds = time.perf_counter() - self.started
+        spent = sum(self._charge(answer) for answer in self.answers) if self.answers else None
+        self._count(seconds)
+        self._log(seconds, spent)
+
+    def _charge(self, answer: Answered) -> float:
+        cost = answer.cost(self.service.config.model_configs[answer.model])
+        metrics = self.service.metrics
+        prompt, completion = answer.tokens
+        assert self.key is not None
+        self.service.ledger.charge(self.key, answer.model, cost, prompt_tokens=prompt, completion_tokens=completion)
+        metrics.cost.labels(answer.model).inc(cost)
+        metrics.spend.labels(self.key.name).inc(cost)
+        metrics.used(answer.model, answer.tokens)
+        return cost
+
+    def _count(self, seconds: float) -> None:
+        metrics = self.service.metrics
+        model = self.answers[0].model if self.answers else NOBODY
+        metrics.requests.labels(model, str(self.status)).inc()
+        metrics.latency.labels(model).observe(seconds)
+        if self.first_token is not None:
+            metrics.first_token.labels(model).observe(self.first_token)
+        if self.answers and self.attempts[0] != model:
+            metrics.fallbacks.labels(model).inc()
+        if self.decision is not None and self.decision.static:
+            metrics.static.inc()
+
+    def _log(self, seconds: float, spent: float | None) -> None:
+        decision = self.decision
+        first = self.trips[0].incoming if self.trips else None
+        prompt, completion = self.answers[0].tokens if self.answers else (None, None)
+        chosen: dict[str, Any] = {}
+        if decision is not None:
+            chosen = {
+                "budget": decision.budget,
+                "probabilities": decision.probabilities,
+                "propensity": decision.propensity,
+                "explored": decision.explored,
+                "static": decision.static,
+                "revision": decision.revision,
+            }
+        log_request(
+            RequestRecord(
+                request_id=self.request_id,
+                key=self.key.name if self.key else "",
+                status=self.status,
+                seconds=seconds,
+                model=",".join(answer.model for answer in self.answers) or None,
+                tried=tuple(self.attempts),
+                faults=tuple(error.fault.value for trip in self.trips for error in trip.faults),
+                streamed=first is not None and first.stream,
+                first_token_seconds=self.first_token,
+                prompt_tokens=prompt,
+                completion_tokens=completion,
+                cost=spent,
+                sticky=self.sticky,
+                code=self.code,
+                **chosen,
+            )
+        )

@@ -1,0 +1,205 @@
+"""A chat request as it comes in: what is the router's is taken out and checked, the rest is left as it is."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import anyio
+from starlette.datastructures import Headers
+from starlette.types import Receive
+
+from route.providers.base import JSON
+from route.service.errors import ApiError, Gone
+
+__all__ = ["Incoming", "bearer_of", "parse_chat", "parse_object", "read_body", "tokens_of"]
+
+_BYTES_PER_TOKEN = 4
+_TOKENS_PER_ATTACHMENT = 1000
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """One chat request."""
+
+    body: JSON
+    """What goes to a provider, in OpenAI's words; without the router's own fields."""
+    turns: tuple[str, ...]
+    """The text of the user's turns: what P2L reads."""
+    budget: float | None
+    direct: str | None
+    """The model that was asked for by name."""
+    compare: bool
+    stream: bool
+    size: int
+    """Bytes."""
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether the client of a stream asked for the chunk with the usage."""
+        options = self.body.get("stream_options")
+        return isinstance(options, dict) and options.get("include_usage") is True
+
+    @property
+    def ends_with_assistant(self) -> bool:
+        """Whether the model is to go on with the beginning of an answer, which not every provider takes."""
+        return bool(self.body["messages"][-1]["role"] == "assistant")
+
+
+def bearer_of(headers: Headers) -> str | None:
+    """The key that a request brings."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    return token.strip() or None if scheme.lower() == "bearer" else None
+
+
+async def read_body(headers: Headers, receive: Receive, most: int, seconds: float) -> bytes:
+    """The whole body.
+
+    Raises:
+        ApiError: 413, it is larger than `most` bytes; 408, it was not there after `seconds`.
+        Gone: the client left while it sent.
+    """
+    declared = headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > most:
+        raise _too_large(most)
+    parts: list[bytes] = []
+    size = 0
+    try:
+        with anyio.fail_after(seconds):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise Gone
+                parts.append(message.get("body", b""))
+                size += len(parts[-1])
+                if size > most:
+                    raise _too_large(most)
+                if not message.get("more_body", False):
+                    return b"".join(parts)
+    except TimeoutError:
+        text = f"the body of the request was not there after {seconds:g} seconds"
+        raise ApiError(408, "request_timeout", text) from None
+
+
+def parse_object(raw: bytes) -> JSON:
+    """A body that is a JSON object.
+
+    Raises:
+        ApiError: 400, it is none.
+    """
+    try:
+        body = _DECODER.decode(raw.decode("utf-8-sig"))
+    except (ValueError, RecursionError):
+        raise ApiError(400, "invalid_json", "the body is no valid JSON") from None
+    if not isinstance(body, dict):
+        raise ApiError(400, "invalid_json", "the body must be a JSON object")
+    return body
+
+
+def parse_chat(raw: bytes, headers: Mapping[str, str], models: Mapping[str, object], *, by_name: bool) -> Incoming:
+    """Read a chat request; with `by_name` its `model` calls one of `models` directly.
+
+    Raises:
+        ApiError: 400, a field cannot be used; 404, there is no such model.
+    """
+    body = parse_object(raw)
+    _check_messages(body.get("messages"))
+    asked = body.pop("model", None)
+    direct = body.pop("direct_model", None)
+    if direct is None and by_name and isinstance(asked, str) and asked in models:
+        direct = asked
+    if direct is not None and (not isinstance(direct, str) or direct not in models):
+        raise ApiError(404, "model_not_found", f"no model {direct!r}; GET /v1/models lists them", param="direct_model")
+    budget = _budget(body.pop("cost", None), headers.get("x-p2l-cost"))
+    compare = _truth(body, "compare")
+    stream = _truth(body, "stream")
+    if compare and (stream or direct is not None or body.get("n") not in (None, 1)):
+        raise _bad("compare", "goes with neither stream, direct_model nor n")
+    return Incoming(body, _turns(body["messages"]), budget, direct, compare, stream, len(raw))
+
+
+def tokens_of(incoming: Incoming, smallest_window: int) -> int | None:
+    """About how many tokens prompt and answer take; None when that is below `smallest_window` in any case.
+
+    Four bytes of text are taken for a token, which suits English; a provider that counts more says so itself.
+    """
+    body = incoming.body
+    answer = body.get("max_completion_tokens") or body.get("max_tokens") or 0
+    answer = answer if isinstance(answer, int) else 0
+    if incoming.size // _BYTES_PER_TOKEN + answer + _TOKENS_PER_ATTACHMENT <= smallest_window:
+        return None
+    texts = len(json.dumps(body.get("tools") or "")) // _BYTES_PER_TOKEN
+    attachments = 0
+    for message in body["messages"]:
+        content = message.get("content")
+        texts += len(_text(content).encode("utf-8", "replace")) // _BYTES_PER_TOKEN
+        texts += len(json.dumps(message.get("tool_calls") or "")) // _BYTES_PER_TOKEN
+        if isinstance(content, list):
+            attachments += sum(not _is_text(part) for part in content)
+    return texts + attachments * _TOKENS_PER_ATTACHMENT + answer
+
+
+def _check_messages(messages: Any) -> None:
+    if not isinstance(messages, list) or not messages:
+        raise _bad("messages", "must be a list of at least one message")
+    for number, message in enumerate(messages):
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            raise _bad(f"messages[{number}]", "must be an object with a role")
+        if not isinstance(message.get("content"), (str, list, type(None))):
+            raise _bad(f"messages[{number}].content", "must be text or a list of parts")
+
+
+def _turns(messages: list[JSON]) -> tuple[str, ...]:
+    return tuple(_text(message.get("content")) for message in messages if message["role"] == "user") or ("",)
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, list):
+        return "\n".join(part["text"] for part in content if _is_text(part))
+    return content if isinstance(content, str) else ""
+
+
+def _is_text(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
+
+
+def _budget(in_body: Any, in_header: str | None) -> float | None:
+    """The budget of a request: what the body says, else what the header says."""
+    given = in_header if in_body is None else in_body
+    if given is None:
+        return None
+    where = "the header x-p2l-cost" if in_body is None else "cost"
+    try:
+        if isinstance(given, bool) or (in_body is not None and isinstance(given, str)):
+            raise ValueError
+        number = float(given)
+    except (TypeError, ValueError, OverflowError):
+        raise _bad(where, "must be a number") from None
+    if not 0 <= number < math.inf:
+        raise _bad(where, "must be a number of at least 0")
+    return number
+
+
+def _truth(body: JSON, field: str) -> bool:
+    value = body.pop(field, None)
+    if value is not None and not isinstance(value, bool):
+        raise _bad(field, "must be true or false")
+    return value is True
+
+
+def _bad(param: str, problem: str) -> ApiError:
+    return ApiError(400, "invalid_value", f"{param}: {problem}", param=param)
+
+
+def _too_large(most: int) -> ApiError:
+    return ApiError(413, "request_too_large", f"the request is larger than {most / 2**20:g} MiB; send less at once")
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(name)
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)

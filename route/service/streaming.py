@@ -1,0 +1,102 @@
+"""Streams: the first token is waited for before anything is sent, so that until then another model can take over.
+
+After it a failure cannot be hidden any more: the stream ends with an error event, without a finish reason and `[DONE]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import cast
+
+from starlette.types import Send
+
+from route.providers.base import JSON, Fault, ProviderError, Timeouts
+from route.service.dispatch import Trip
+from route.service.errors import of_fault
+from route.service.exchange import Answered, Exchange
+from route.service.fleet import Target
+from route.service.outgoing import encode_event, is_usage_only, mark_chunk, outputs_of, usage_of
+
+__all__ = ["Opened", "open_stream", "relay", "send_start"]
+
+_BARE_DELTA = {"role", "content", "refusal"}
+
+
+@dataclass
+class Opened:
+    """A stream whose first token is there."""
+
+    head: list[JSON]
+    """All chunks so far."""
+    rest: AsyncGenerator[JSON, None]
+
+
+async def open_stream(target: Target, request: JSON, timeouts: Timeouts) -> Opened:
+    """Ask for a stream and wait for its first token; see `Call`."""
+    chunks = cast("AsyncGenerator[JSON, None]", target.provider.stream(request, timeouts))
+    head: list[JSON] = []
+    try:
+        async for chunk in chunks:
+            head.append(chunk)
+            if _says_something(chunk):
+                return Opened(head, chunks)
+    except BaseException:
+        await chunks.aclose()
+        raise
+    if any(choice.get("finish_reason") for chunk in head for choice in chunk.get("choices") or []):
+        return Opened(head, chunks)
+    raise ProviderError(Fault.MALFORMED, "the stream ended before it began")
+
+
+def _says_something(chunk: JSON) -> bool:
+    """Whether there is more in it than the role, with which a provider may begin before it knows what to say."""
+    for choice in chunk.get("choices") or []:
+        delta = choice.get("delta") or {}
+        if choice.get("finish_reason") or delta.get("content") or delta.get("refusal"):
+            return True
+        if any(value for key, value in delta.items() if key not in _BARE_DELTA):
+            return True
+    return False
+
+
+async def send_start(send: Send, headers: dict[str, str]) -> None:
+    """The head of the response."""
+    sent = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache", "x-accel-buffering": "no"}
+    raw = [(name.encode(), value.encode("latin-1", "replace")) for name, value in (sent | headers).items()]
+    await send({"type": "http.response.start", "status": 200, "headers": raw})
+
+
+async def relay(exchange: Exchange, trip: Trip, target: Target, opened: Opened, send: Send) -> None:
+    """Hand every chunk on; keeps count of what has to be paid.
+
+    Raises:
+        ApiError: the stream broke.
+    """
+    async with aclosing(opened.rest):
+        try:
+            await _relay_head(exchange, trip, target, opened, send)
+            async for chunk in opened.rest:
+                await _relay_one(exchange, trip, target, chunk, send)
+        except ProviderError as error:
+            target.breaker.failed(error)
+            trip.faults.append(error)
+            exchange.service.metrics.failed(target.name, error)
+            raise of_fault(error, target.name) from error
+
+
+async def _relay_head(exchange: Exchange, trip: Trip, target: Target, opened: Opened, send: Send) -> None:
+    outputs = outputs_of(trip.choice.decision, trip.tried)
+    opened.head[0] = {**opened.head[0], **outputs}
+    for chunk in opened.head:
+        await _relay_one(exchange, trip, target, chunk, send)
+
+
+async def _relay_one(exchange: Exchange, trip: Trip, target: Target, chunk: JSON, send: Send) -> None:
+    if chunk.get("usage") is not None:
+        exchange.answers[0] = Answered(target.name, usage_of(chunk))
+        if is_usage_only(chunk) and not trip.incoming.wants_usage:
+            return
+    event = encode_event(mark_chunk(chunk, target.name))
+    await send({"type": "http.response.body", "body": event, "more_body": True})
