@@ -74,7 +74,7 @@ class Router:
             opponents: weight by name of a model of the leaderboard, for `bt-*`; by default all models alike.
             limits: of the optimizer `lp`.
             static_order: names, the first choice first, for requests without coefficients; models that it leaves out
-                come after it, in the order of `models`.
+                come after it, the dearest first.
             explore: share of the requests that go to any model.
 
         Raises:
@@ -87,7 +87,7 @@ class Router:
         if not 0.0 <= explore <= 1.0:
             raise ConfigError(f"explore must be a share between 0 and 1, not {explore}")
         self.menu = Menu(models, limits)
-        self._ranks = _static_ranks(self.menu, models, static_order)
+        self._ranks = _static_ranks(self.menu, static_order)
         self._opponents_named = _opponents_named(opponents)
         self._explore = explore
         self._rng = rng
@@ -247,12 +247,12 @@ class Router:
         return {self.menu.names[places[position]]: share for position, share in mixture.items()}
 
 
-def _static_ranks(menu: Menu, models: Sequence[RoutedModel], order: Sequence[str]) -> Indices:
+def _static_ranks(menu: Menu, order: Sequence[str]) -> Indices:
     """Rank (M,) of each model of the menu in the static order."""
     for name in order:
         if name not in menu.places:
             raise ConfigError(f"static_order: no model is configured as {name!r}{nearest(name, menu.names)}")
-    rank = {name: number for number, name in enumerate(dict.fromkeys([*order, *(model.name for model in models)]))}
+    rank = {name: number for number, name in enumerate(dict.fromkeys([*order, *reversed(menu.names)]))}
     return np.array([rank[name] for name in menu.names])
 
 
