@@ -20,6 +20,7 @@ COMMANDS = {
     "train": ("p2l.train", "train a prompt-to-leaderboard model on votes"),
     "eval": ("p2l.eval", "run a model over a whole data set of prompts"),
     "endpoint": ("p2l.endpoint", "serve a trained model over HTTP"),
+    "export-votes": ("p2l.export_votes", "write the votes a router has gathered as training data"),
     "committee": ("p2l.committee", "join trained models into one that answers with their mean"),
 }
 """Name: (module with a `main(argv)`, what it does)."""

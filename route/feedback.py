@@ -137,10 +137,12 @@ class Feedback:
         While the database cannot be written, the newest 100,000 are kept.
 
         Raises:
-            ValueError: it shows neither one nor two models, or the propensity is no probability above 0.
+            ValueError: it shows neither one model nor two different ones, or the propensity is no probability above 0.
         """
-        if len(answer.models) not in (1, 2) or not 0 < answer.propensity <= 1:
-            raise ValueError(f"an answer shows one or two models with a probability above 0, not {answer!r}")
+        if len(answer.models) not in (1, 2) or len(set(answer.models)) < len(answer.models):
+            raise ValueError(f"an answer shows one model or two different ones, not {answer.models}")
+        if not 0 < answer.propensity <= 1:
+            raise ValueError(f"propensity is {answer.propensity!r}; it must be above 0 and at most 1")
         if len(self._gathered) >= 2 * _MOST_WAITING:
             del self._gathered[:_MOST_WAITING]
         self._gathered.append(_row_of(answer, with_prompt=self._store_prompts, now=self._clock()))
@@ -192,7 +194,9 @@ class Feedback:
 def _row_of(answer: ShownAnswer, *, with_prompt: bool, now: float) -> _Row:
     first, second = (*answer.models, None)[:2]
     version_a, version_b = (*answer.versions, None, None)[:2]
-    prompt = json.dumps(answer.prompt) if with_prompt and answer.prompt is not None else None
+    # JSON can hold half a surrogate pair, and no text file can.
+    turns = [turn.encode("utf-8", "replace").decode() for turn in answer.prompt or ()]
+    prompt = json.dumps(turns) if with_prompt and turns else None
     when = now if answer.time is None else answer.time
     return (
         *(answer.request_id, when, answer.key, first, second),

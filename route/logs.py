@@ -89,7 +89,11 @@ def set_up_logs(stream: TextIO | None = None, level: int = logging.INFO) -> None
 
 class _JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        line = {"time": _iso(record.created), "level": record.levelname.lower(), "event": record.getMessage()}
+        line: dict[str, Any] = {
+            "time": _iso(record.created),
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+        }
         if record.name != LOGGER.name:
             line["logger"] = record.name
         line.update(getattr(record, "fields", {}))

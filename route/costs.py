@@ -1,0 +1,243 @@
+"""Command: `p2l-route costs`: what an average answer of each model costs, from a price list and the logged usage.
+
+cost = price per output token x mean output tokens per answer
+
+Prices are per million tokens, in the unit of the costs. The mean is over the answers of the last days whose provider
+counted their tokens. With `--output` the configuration is written anew with these costs; everything else in it stays as
+it is, comments too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import math
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+
+import yaml
+
+from p2l.command import atomic_path, check_can_write, nearest, parser, positive, run
+from p2l.config import read_yaml
+from p2l.errors import ConfigError, InputError
+from route.accounts import DAY
+from route.schema import SchemaError, check_ours
+
+__all__ = ["Answers", "ModelCost", "build_parser", "main", "read_answers", "read_prices", "recompute", "with_costs"]
+
+_MILLION = 1_000_000
+
+
+@dataclass(frozen=True)
+class Answers:
+    """How many answers of a model were counted, and their output tokens in all."""
+
+    count: int
+    output_tokens: int
+
+    @property
+    def mean(self) -> float:
+        """Output tokens of an average answer."""
+        return self.output_tokens / self.count
+
+
+@dataclass(frozen=True)
+class ModelCost:
+    """One line of the table."""
+
+    model: str
+    answers: int
+    mean_tokens: float | None
+    """None: too few answers."""
+    price: float | None
+    """Per million output tokens; None: not in the price list."""
+    before: float
+    after: float | None
+    """None: the cost stays."""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The flags of `p2l-route costs`."""
+    flags = parser("p2l-route costs", "Recompute the models' costs from a price list and the usage the router logged.")
+    flags.add_argument("--config", "-c", required=True, metavar="FILE", help="the router's configuration")
+    flags.add_argument(
+        "--prices",
+        required=True,
+        metavar="FILE",
+        help="YAML: model: price per million output tokens, or model: {input: ..., output: ...}",
+    )
+    flags.add_argument("--database", required=True, metavar="FILE", help="the router's database")
+    flags.add_argument("--days", type=positive, default=30, metavar="N", help="use the answers of the last N days")
+    flags.add_argument(
+        "--least-answers", type=positive, default=20, metavar="N", help="models with fewer answers keep their cost"
+    )
+    flags.add_argument("--output", metavar="FILE", help="configuration to write with the new costs; may be --config")
+    return flags
+
+
+def main(argv: Sequence[str] | None = None) -> int | None:
+    """Run the command."""
+    args = build_parser().parse_args(argv)
+    if args.output:
+        check_can_write(args.output)
+    text = _read(args.config)
+    since = int(time.time() // DAY) - args.days
+    before = {model: _number(node, args.config) for model, node in _cost_nodes(text, args.config).items()}
+    costs = recompute(
+        before, read_prices(args.prices), read_answers(args.database, since=since), least_answers=args.least_answers
+    )
+    print(_table(costs))
+    if args.output:
+        changed = {cost.model: cost.after for cost in costs if cost.after is not None}
+        with atomic_path(args.output) as temporary:
+            temporary.write_text(with_costs(text, changed, args.config), encoding="utf-8")
+        print(f"{args.output}: {len(changed)} of {len(costs)} costs are new")
+    return None
+
+
+def recompute(
+    before: Mapping[str, float], prices: Mapping[str, float], answers: Mapping[str, Answers], *, least_answers: int
+) -> list[ModelCost]:
+    """The new cost of each model of the configuration, where there are a price and answers enough.
+
+    Raises:
+        ConfigError: the price list knows none of the models.
+    """
+    if not before.keys() & prices.keys():
+        hint = nearest(next(iter(prices), ""), before)
+        raise ConfigError(f"the price list names no model of the configuration{hint}; it must use the same names")
+    return [
+        _cost_of(model, cost, prices.get(model), answers.get(model), least_answers) for model, cost in before.items()
+    ]
+
+
+def _cost_of(model: str, before: float, price: float | None, answers: Answers | None, least: int) -> ModelCost:
+    count = 0 if answers is None else answers.count
+    mean = answers.mean if answers is not None and count >= least else None
+    after = None if price is None or mean is None else price * mean / _MILLION
+    return ModelCost(model, count, mean, price, before, after)
+
+
+def read_prices(path: str | Path) -> dict[str, float]:
+    """Prices per million output tokens by model.
+
+    Raises:
+        ConfigError: the file is missing or holds something else than prices; names the key.
+    """
+    prices = {}
+    for model, price in read_yaml(path).items():
+        output = price.get("output") if isinstance(price, Mapping) else price
+        if isinstance(output, bool) or not isinstance(output, int | float) or not (0 <= output < math.inf):
+            raise ConfigError(f"{path}: {model}: must be a price per million output tokens, or have one as 'output'")
+        prices[str(model)] = float(output)
+    return prices
+
+
+def read_answers(database: str | Path, *, since: int) -> dict[str, Answers]:
+    """The counted answers of each model from day `since` (days since 1970, UTC) on.
+
+    Raises:
+        InputError: the file is missing or no database of the router.
+    """
+    with _opened(Path(database)) as connection:
+        rows = connection.execute(
+            "SELECT model, sum(measured), sum(completion_tokens) FROM usage WHERE day >= ? GROUP BY model "
+            "HAVING sum(measured) > 0",
+            (since,),
+        ).fetchall()
+    return {model: Answers(count, tokens) for model, count, tokens in rows}
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; name the `database` of the router's configuration")
+    try:
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            connection.execute("PRAGMA query_only = ON")
+            check_ours(connection)
+            yield connection
+    except (sqlite3.Error, SchemaError) as error:
+        raise InputError(f"{path}: cannot be read as the database of a router: {error}") from error
+
+
+def with_costs(text: str, costs: Mapping[str, float], path: str | Path) -> str:
+    """The configuration `text` with other costs; nothing else changes. `path` is for errors.
+
+    Raises:
+        ConfigError: the text is no configuration of a router.
+    """
+    nodes = _cost_nodes(text, path)
+    places = sorted((nodes[model].start_mark.index, nodes[model].end_mark.index, costs[model]) for model in costs)
+    for start, end, cost in reversed(places):
+        text = text[:start] + _plain(cost) + text[end:]
+    return text
+
+
+def _plain(number: float) -> str:
+    """Six digits that count, without an exponent: YAML would take 1e-05 for text."""
+    return format(Decimal(f"{number:.6g}"), "f")
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+
+
+def _cost_nodes(text: str, path: str | Path) -> dict[str, yaml.ScalarNode]:
+    """Where in the text the cost of each model stands."""
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: is no YAML: {' '.join(str(error).split())}") from error
+    models = _entries(root).get("model_configs")
+    if not isinstance(models, yaml.MappingNode):
+        raise ConfigError(f"{path}: has no model_configs; name the router's configuration")
+    found = {}
+    for model, node in _entries(models).items():
+        cost = _entries(node).get("cost")
+        if not isinstance(cost, yaml.ScalarNode):
+            raise ConfigError(f"{path}:{node.start_mark.line + 1}: model {model!r} has no cost of its own; add one")
+        if any(cost is other for other in found.values()):
+            raise ConfigError(f"{path}:{cost.start_mark.line + 1}: two models share this cost; give {model!r} its own")
+        found[model] = cost
+    return found
+
+
+def _entries(node: yaml.Node | None) -> dict[str, yaml.Node]:
+    return {key.value: value for key, value in node.value} if isinstance(node, yaml.MappingNode) else {}
+
+
+def _number(node: yaml.ScalarNode, path: str) -> float:
+    try:
+        return float(node.value)
+    except ValueError as error:
+        raise ConfigError(f"{path}:{node.start_mark.line + 1}: cost is {node.value!r}; it must be a number") from error
+
+
+def _table(costs: Sequence[ModelCost]) -> str:
+    rows = [("model", "answers", "mean tokens", "price / M", "cost before", "cost now")]
+    for cost in costs:
+        mean = "too few" if cost.mean_tokens is None else f"{cost.mean_tokens:,.1f}"
+        price = "not listed" if cost.price is None else f"{cost.price:g}"
+        after = "stays" if cost.after is None else _plain(cost.after)
+        rows.append((cost.model, f"{cost.answers:,}", mean, price, _plain(cost.before), after))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = [
+        [
+            word.rjust(width) if column else word.ljust(width)
+            for column, (word, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        for row in rows
+    ]
+    return "\n".join("  ".join(line).rstrip() for line in lines)
+
+
+if __name__ == "__main__":
+    run(main)
