@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
 
 from p2l.errors import InputError, P2LError
@@ -13,8 +14,8 @@ __all__ = ["Answer", "BusyError", "ModelFailedError", "TooLargeError"]
 class Answer:
     """The coefficients of one prompt and which model gave them."""
 
-    coefs: list[float]
-    """(M,)"""
+    coefs: array[float]
+    """(M,) in single precision: thousands of answers are kept, and a list would take eight times the memory."""
     eta: float | None
     gamma: float | None
     truncated: bool

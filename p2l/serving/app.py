@@ -220,7 +220,7 @@ def _prediction(model: P2L, answer: Answer) -> schemas.Prediction:
     """The body of an answer; `gamma` is there for a head that has it."""
     gamma = {"gamma": answer.gamma} if model.members[0].model.head.has_gamma else {}
     return schemas.Prediction(
-        coefs=answer.coefs, eta=answer.eta, truncated=answer.truncated, revision=answer.revision, **gamma
+        coefs=answer.coefs.tolist(), eta=answer.eta, truncated=answer.truncated, revision=answer.revision, **gamma
     )
 
 

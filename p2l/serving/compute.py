@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from array import array
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -101,7 +102,7 @@ def _answers(said: Prediction, revision: str) -> list[Outcome]:
     sound = [bool(np.isfinite(coefs).all()) for coefs in said.coefs]
     return [
         Answer(
-            coefs=said.coefs[row].tolist(),
+            coefs=array("f", said.coefs[row].tobytes()),
             eta=None if said.eta is None else float(said.eta[row]),
             gamma=None if said.gamma is None else float(said.gamma[row]),
             truncated=bool(said.truncated[row]),

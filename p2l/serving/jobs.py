@@ -17,6 +17,9 @@ from p2l.serving.answer import Answer
 
 __all__ = ["BatchLimits", "Job", "JobQueue"]
 
+_ENOUGH = 160
+"""Tokens of a pass on a CPU that more tokens would hardly make cheaper, for each of them."""
+
 
 @dataclass(frozen=True)
 class BatchLimits:
@@ -27,6 +30,9 @@ class BatchLimits:
     prompts: int
     wait: float
     """Seconds that the oldest prompt may wait for company; 0 takes what is there."""
+    company: float = 0.0
+    """Seconds that the oldest prompt may wait for company while another thread computes: clients that were answered
+    together come back together, and some prompts at once take less time each."""
     threads: int | None = None
     """OpenMP threads of a pass that is alone; None leaves torch's number."""
     streams: int = 1
@@ -124,7 +130,10 @@ class JobQueue:
         limits = self.limits
         if self._closed or self._tokens >= limits.tokens or len(self._jobs) >= limits.prompts:
             return 0.0
-        return next(iter(self._jobs)).since + limits.wait - time.monotonic()
+        wait = limits.wait
+        if self._busy and self._tokens < _ENOUGH:
+            wait = max(wait, limits.company)
+        return next(iter(self._jobs)).since + wait - time.monotonic()
 
     def _next_batch(self) -> list[Job]:
         batch: list[Job] = []

@@ -24,6 +24,7 @@ __all__ = ["Served", "batch_limits", "load", "newest_model", "written_at"]
 _CPU_BATCH_TOKENS = 1024
 _GPU_BATCH_TOKENS = 16_384
 _GPU_WAIT_MS = 2.0
+_COMPANY = float(__import__("os").environ.get("COMP","0.004"))
 _MOST_PROMPTS = 256
 _MOST_STREAMS = 4
 _SHORT = 2048  # tokens that a light model reads in some hundredths of a second
@@ -116,6 +117,7 @@ def batch_limits(settings: Settings, model: P2L) -> BatchLimits:
         tokens=tokens,
         prompts=_MOST_PROMPTS,
         wait=wait_ms / 1000,
+        company=_COMPANY if on_cpu and settings.max_wait_ms is None else 0.0,
         threads=1 if light else settings.cores,
         streams=streams,
     )

@@ -1,9 +1,9 @@
 """What a mock provider says and does: text, pace, and troubles in order or at random.
 
 A trouble is written as its name, some with a number: `rate-limit` (429), `rate-limit:2` (with Retry-After of 2 s),
-`status:503`, `reset`, `silence` (no response at all), `slow:5` (first token after 5 s), `cut` and `stall` (after half of
-the answer), `malformed` (a broken chunk), `no-done`, `context-length`, `content-filter`, `prefill`, `credentials`; `ok`
-is none.
+`status:503`, `reset`, `silence` (no response at all), `slow:5` (first token after 5 s), `cut` and `stall` (after half
+of the answer), `malformed` (a broken chunk), `no-done`, `context-length`, `content-filter`, `prefill`, `credentials`;
+`ok` is none.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ __all__ = ["TROUBLES", "Mock", "Script", "Trouble", "refusal_body"]
 _WORDS = ("the", "river", "carries", "small", "boats", "under", "old", "bridges", "while", "morning", "light", "turns")
 _REMEMBERED = 1000
 
-TROUBLES = ("ok", "rate-limit", "status", "reset", "silence", "slow", "cut", "stall", "malformed", "no-done")
-TROUBLES += ("context-length", "content-filter", "prefill", "credentials")
+TROUBLES = (
+    *("ok", "rate-limit", "status", "reset", "silence", "slow", "cut", "stall", "malformed", "no-done"),
+    *("context-length", "content-filter", "prefill", "credentials"),
+)
 """Names of troubles."""
 
 
