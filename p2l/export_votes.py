@@ -24,7 +24,6 @@ from p2l.errors import InputError
 __all__ = ["Exported", "build_parser", "export_votes", "main"]
 
 _WINNER = {"first": "model_a", "second": "model_b", "tie": "tie", "both_bad": "tie (bothbad)"}
-_PAIRS = "FROM votes WHERE model_b IS NOT NULL"
 _ROWS_AT_ONCE = 10_000
 
 
@@ -56,13 +55,17 @@ def main(argv: Sequence[str] | None = None) -> int | None:
     """Run the command."""
     args = build_parser().parse_args(argv)
     done = export_votes(args.database, args.output, prompts=not args.without_prompts)
-    left_out = []
-    if done.without_prompt:
-        left_out.append(f"{done.without_prompt:,} without a stored prompt (--without-prompts writes them)")
-    if done.thumbs:
-        left_out.append(f"{done.thumbs:,} thumbs")
-    print(f"{args.output}: {done.written:,} votes" + (f"; left out: {', '.join(left_out)}" if left_out else ""))
+    print(f"{args.output}: {done.written:,} votes{_left_out(done)}")
     return None
+
+
+def _left_out(done: Exported) -> str:
+    parts = []
+    if done.without_prompt:
+        parts.append(f"{done.without_prompt:,} without a stored prompt (--without-prompts writes them)")
+    if done.thumbs:
+        parts.append(f"{done.thumbs:,} thumbs")
+    return f"; left out: {', '.join(parts)}" if parts else ""
 
 
 def export_votes(database: str | Path, output: str | Path, *, prompts: bool = True) -> Exported:
@@ -71,18 +74,19 @@ def export_votes(database: str | Path, output: str | Path, *, prompts: bool = Tr
     With `prompts`, votes whose prompt was not stored are left out; without, there is no column `prompt`.
 
     Raises:
-        InputError: the database is missing or no router's, or the output cannot be written.
+        InputError: the database is missing, no router's or without votes, or the output cannot be written.
         VoteError: the ending of `output` names no format.
     """
     from p2l.votes.writer import write_votes
 
     check_can_write(output)
     with _opened(Path(database)) as connection:
+        done = _counts(connection, prompts=prompts)
+        if not done.written:
+            raise InputError(f"{database}: holds no votes to write{_left_out(done)}")
         schema = _schema(prompts=prompts)
-        written = write_votes(_batches(connection, schema, prompts=prompts), schema, output)
-        pairs = _count(connection, f"SELECT count(*) {_PAIRS}")
-        thumbs = _count(connection, "SELECT count(*) FROM votes WHERE model_b IS NULL")
-    return Exported(written, pairs - written, thumbs)
+        write_votes(_batches(connection, schema, prompts=prompts), schema, output)
+    return done
 
 
 @contextlib.contextmanager
@@ -99,8 +103,12 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
         raise InputError(f"{path}: cannot be read as the database of a router: {error}") from error
 
 
-def _count(connection: sqlite3.Connection, query: str) -> int:
-    return int(connection.execute(query).fetchone()[0])
+def _counts(connection: sqlite3.Connection, *, prompts: bool) -> Exported:
+    pairs, stored, votes = connection.execute(
+        "SELECT count(model_b), coalesce(sum(model_b IS NOT NULL AND prompt IS NOT NULL), 0), count(*) FROM votes"
+    ).fetchone()
+    written = stored if prompts else pairs
+    return Exported(written, pairs - written, votes - pairs)
 
 
 def _schema(*, prompts: bool) -> Any:
@@ -125,7 +133,7 @@ def _batches(connection: sqlite3.Connection, schema: Any, *, prompts: bool) -> I
 
     rows = connection.execute(
         "SELECT prompt, model_a, model_b, verdict, time, propensity, version_a, version_b, request_id "
-        f"{_PAIRS} {'AND prompt IS NOT NULL' if prompts else ''} ORDER BY time, request_id"
+        f"FROM votes WHERE model_b IS NOT NULL {'AND prompt IS NOT NULL' if prompts else ''} ORDER BY time, request_id"
     )
     while some := rows.fetchmany(_ROWS_AT_ONCE):
         yield pa.RecordBatch.from_pylist([_vote(*row, prompts=prompts) for row in some], schema)

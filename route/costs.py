@@ -199,7 +199,7 @@ def _cost_nodes(text: str, path: str | Path) -> dict[str, yaml.ScalarNode]:
     models = _entries(root).get("model_configs")
     if not isinstance(models, yaml.MappingNode):
         raise ConfigError(f"{path}: has no model_configs; name the router's configuration")
-    found = {}
+    found: dict[str, yaml.ScalarNode] = {}
     for model, node in _entries(models).items():
         cost = _entries(node).get("cost")
         if not isinstance(cost, yaml.ScalarNode):

@@ -99,7 +99,7 @@ class _JsonLines(logging.Formatter):
         line.update(getattr(record, "fields", {}))
         if record.exc_info and record.exc_info[0]:
             line["error"], line["at"] = record.exc_info[0].__name__, _places(record.exc_info[2])
-        return json.dumps(line, ensure_ascii=False, default=str)
+        return json.dumps(line, default=str)
 
 
 def _iso(seconds: float) -> str:
