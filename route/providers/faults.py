@@ -38,6 +38,7 @@ _KEY = re.compile(r"api[_ ]key[_ ](not[_ ]valid|invalid)|invalid[_ ](x-)?api[_ -
 _UNSUPPORTED = re.compile(
     r"prefill|must end with a user message|model_?not_?found|model_decommissioned|deploymentnotfound"
     r"|unsupported_(parameter|value|model)|(does not|doesn't|not) support|no endpoints found"
+    r"|(deprecated|not (available|allowed)) (for|with|on) this model"
 )
 _BY_CODE: Mapping[str, Fault] = {
     "authentication_error": Fault.CREDENTIALS,

@@ -28,7 +28,7 @@ def make_provider(kind: str, account: Account) -> Provider:
         ConfigError: no provider or protocol has this name.
     """
     # Here, not above: a configuration is checked without loading an HTTP client.
-    from route.providers import azure, mock, openai_compatible, reasoning  # noqa: F401
+    from route.providers import anthropic, azure, gemini, mock, openai_compatible, reasoning  # noqa: F401
 
     name = kind if kind in PROTOCOLS else service_of(kind).protocol
     return PROTOCOLS[name](account)

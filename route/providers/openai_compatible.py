@@ -10,6 +10,7 @@ from contextlib import aclosing
 
 from route.providers.base import JSON, Account, ProviderError, Timeouts
 from route.providers.chunks import asks_for_usage, chunks_of
+from route.providers.content import without
 from route.providers.registry import protocol
 from route.providers.sse import Event
 from route.providers.transport import WHOLE, Transport
@@ -44,7 +45,7 @@ class OpenAICompatible:
         completions = f"{account.base_url.rstrip('/')}/chat/completions"
         self._url = url or (lambda _: completions)
         self._prepare = prepare
-        self._omit = frozenset(account.options.get("omit", ()))
+        self._omit = tuple(account.options.get("omit", ()))
         self._transport = Transport(account, bearer(account) if headers is None else headers)
 
     async def chat(self, request: JSON, timeouts: Timeouts) -> JSON:
@@ -54,7 +55,7 @@ class OpenAICompatible:
             ProviderError: there is none.
         """
         # OpenAI refuses options of a stream where there is none.
-        body = self._body(request, without=("stream", "stream_options"))
+        body = without(self._body(request), ("stream", "stream_options"))
         answer = await self._transport.answer(self._url(body), body, timeouts)
         return self._completion(answer)
 
@@ -75,9 +76,7 @@ class OpenAICompatible:
                         return
                     for chunk in self._chunks(event, asks_for_usage(request)):
                         begun = True
-                        finished.update(
-                            choice.get("index", 0) for choice in chunk["choices"] if choice.get("finish_reason")
-                        )
+                        finished.update(self._transport.understood(self._finished, chunk))
                         yield chunk
             except ProviderError:
                 if len(finished) < wanted:
@@ -89,10 +88,8 @@ class OpenAICompatible:
         """Close the connections."""
         await self._transport.close()
 
-    def _body(self, request: JSON, without: tuple[str, ...] = ()) -> JSON:
-        return {
-            key: value for key, value in self._prepare(request).items() if key not in self._omit and key not in without
-        }
+    def _body(self, request: JSON) -> JSON:
+        return without(self._prepare(request), self._omit)
 
     def _chunks(self, event: Event, with_usage: bool) -> list[JSON]:
         if event.data == b"[DONE]":
@@ -106,6 +103,11 @@ class OpenAICompatible:
             raise self._transport.malformed("a chunk without choices")
         chunk["choices"] = chunk["choices"] or []
         return [chunk]
+
+    @staticmethod
+    def _finished(chunk: JSON) -> list[object]:
+        """Which choices end with this chunk."""
+        return [choice.get("index", 0) for choice in chunk["choices"] if choice.get("finish_reason")]
 
     def _completion(self, answer: JSON) -> JSON:
         choices = answer.get("choices")

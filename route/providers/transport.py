@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from typing import TypeVar
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -18,10 +19,13 @@ import anyio
 
 from p2l import __version__
 from route.providers.base import JSON, Account, Fault, ProviderError, Timeouts
+from route.providers.content import SHAPE_ERRORS
 from route.providers.faults import refusal
 from route.providers.sse import Event, EventParser
 
 __all__ = ["WHOLE", "Transport"]
+
+T = TypeVar("T")
 
 WHOLE = "whole answer"
 """Name of the only event where a provider answers a stream with one JSON object."""
@@ -114,6 +118,17 @@ class Transport:
         if not isinstance(found, dict):
             raise self.malformed("JSON that is no object")
         return found
+
+    def understood(self, translate: Callable[[JSON], T], sent: JSON) -> T:
+        """What `translate` makes of what the provider sent.
+
+        Raises:
+            ProviderError: it is of another shape than any answer.
+        """
+        try:
+            return translate(sent)
+        except SHAPE_ERRORS:
+            raise self.malformed("an answer of an unknown shape") from None
 
     def failure(self, body: object) -> ProviderError:
         """The error that an error object inside an answer or a stream stands for."""

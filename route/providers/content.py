@@ -1,0 +1,120 @@
+"""What requests of OpenAI's API consist of, for the clients of protocols that say it otherwise."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from route.providers.base import JSON, Fault, ProviderError
+
+__all__ = [
+    "HINTS",
+    "SHAPE_ERRORS",
+    "SYSTEM_ROLES",
+    "DataURL",
+    "as_list",
+    "data_url",
+    "image_url",
+    "joined_text",
+    "parts_of",
+    "refuse_the_impossible",
+    "system_text",
+    "translated",
+    "unsupported",
+    "without",
+]
+
+SYSTEM_ROLES = ("system", "developer")
+SHAPE_ERRORS = (AttributeError, IndexError, KeyError, TypeError, ValueError)
+"""What reading JSON raises where it is of another shape than it should be."""
+HINTS = frozenset(
+    {
+        *("audio", "logit_bias", "metadata", "modalities", "prediction", "prompt_cache_key", "prompt_cache_retention"),
+        *("reasoning_effort", "service_tier", "store", "top_logprobs", "verbosity", "web_search_options"),
+    }
+)
+"""Fields that a protocol without a counterpart may leave out: the answer is still one to the request."""
+
+_DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)?(?:;[\w=.+-]+)*?;base64,", re.IGNORECASE)
+
+
+class DataURL(NamedTuple):
+    """A file inside the request."""
+
+    media_type: str
+    data: str
+    """In base64."""
+
+
+def unsupported(who: str, what: str) -> ProviderError:
+    """The error for what one protocol cannot say; another model may."""
+    return ProviderError(Fault.UNSUPPORTED, f"{who} cannot take {what}", detail=f"{who} cannot take {what}")
+
+
+def as_list(value: Any) -> list[Any]:
+    """A list as it is, anything else in one; None is an empty one."""
+    if value is None:
+        return []
+    return value if isinstance(value, list) else [value]
+
+
+def parts_of(content: Any) -> list[JSON]:
+    """Content as parts: a string is one text part, an empty text none."""
+    parts = [{"type": "text", "text": part} if isinstance(part, str) else part for part in as_list(content)]
+    return [part for part in parts if not (part.get("type") == "text" and not part.get("text"))]
+
+
+def joined_text(content: Any) -> str:
+    """The text of a content, whatever its form."""
+    return "\n".join(part.get("text") or part.get("refusal") or "" for part in parts_of(content))
+
+
+def data_url(url: str) -> DataURL | None:
+    """The file in a `data:` URL of base64, or None for any other URL."""
+    match = _DATA_URL.match(url)
+    return DataURL((match[1] or "application/octet-stream").lower(), url[match.end() :]) if match else None
+
+
+def image_url(part: JSON) -> str:
+    """The URL of an image part, which is an object with `url` or, from some clients, the text itself."""
+    image = part.get("image_url")
+    return str(image.get("url") if isinstance(image, dict) else image)
+
+
+def system_text(request: JSON, further: str = "") -> str:
+    """What the system says, wherever it says it, and `further`; in paragraphs."""
+    system = (message for message in request.get("messages") or [] if message.get("role") in SYSTEM_ROLES)
+    texts = [*(joined_text(message.get("content")) for message in system), further]
+    return "\n\n".join(text for text in texts if text.strip())
+
+
+def translated(who: str, translate: Callable[[JSON], JSON], request: JSON) -> JSON:
+    """A request in another protocol's words.
+
+    Raises:
+        ProviderError: it is no chat completion request, or asks for what the protocol does not have.
+    """
+    try:
+        return translate(request)
+    except SHAPE_ERRORS:
+        what = "the request is not of the form of a chat completion request"
+        raise ProviderError(Fault.REQUEST, f"{who}: {what}", detail=what) from None
+
+
+def refuse_the_impossible(who: str, request: JSON) -> None:
+    """Turn away what would have an answer other than the one that was asked for.
+
+    Raises:
+        ProviderError: several answers, or probabilities of tokens.
+    """
+    if (request.get("n") or 1) != 1:
+        raise unsupported(who, "n above 1")
+    if request.get("logprobs"):
+        raise unsupported(who, "logprobs")
+
+
+def without(request: JSON, omit: Iterable[str]) -> JSON:
+    """The request without the fields that an account is told to leave out."""
+    left_out = frozenset(omit)
+    return {key: value for key, value in request.items() if key not in left_out}
