@@ -136,9 +136,7 @@ def _streaming(pool: ProcessPoolExecutor, ports: Ports, flags: argparse.Namespac
     request = _body("talking", "hello", stream=True)
     found = []
     for _ in range(flags.rounds):
-        ours, direct = (
-            pool.submit(_stream, port, request, count).result() for port in (ports.router, ports.talking)
-        )
+        ours, direct = (pool.submit(_stream, port, request, count).result() for port in (ports.router, ports.talking))
         found.append([a - b for a, b in zip(ours, direct, strict=True)])
     first, chunk = np.median(found, axis=0)
     print(f"streaming: first token {first * 1e3:.2f} ms over direct, {chunk * 1e3:.3f} ms a chunk", flush=True)

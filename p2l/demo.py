@@ -105,6 +105,7 @@ def _train(shell: Shell) -> None:
 
 def _report(folder: Path) -> None:
     from p2l.demo_report import held_out, leaderboards, loss_table
+    from p2l.demo_router import show_router
     from p2l.demo_service import show
 
     held: Held = held_out(folder)
@@ -122,6 +123,9 @@ def _report(folder: Path) -> None:
     topics = held.arena.topics
     prompts = [held.arena.example_prompts(topic, 1).prompts[0] for topic in topics[:2]]
     for line in show(folder, "models/p2l", prompts):
+        print(line, flush=True)
+    print("\n7. A router before twelve providers (mocks, which cost nothing), asked with the official openai client.")
+    for line in show_router(folder, "models/p2l", held.arena.example_prompts(topics[0], 40).prompts):
         print(line, flush=True)
 
 

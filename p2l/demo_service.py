@@ -18,17 +18,18 @@ from pathlib import Path
 from p2l.client import P2LClient, PromptLeaderboard
 from p2l.errors import P2LError, UnavailableError
 
-__all__ = ["show"]
+__all__ = ["PATIENCE", "free_port", "running", "show", "stop"]
 
-_PATIENCE = 120.0  # seconds for a start on a busy machine
+PATIENCE = 120.0
+"""Seconds for a start on a busy machine."""
 
 
 def show(folder: Path, model: str, prompts: list[list[str]]) -> Iterator[str]:
     """Serve `folder / model`, ask it for the leaderboards of two prompts, and stop it; yields what is to be read."""
-    port = _free_port()
+    port = free_port()
     flags = ["--model-path", model, "--host", "127.0.0.1", "--port", str(port)]
     yield f"  $ {shlex.join(['p2l', 'endpoint', *flags])} &"
-    with _endpoint(folder, flags) as process:
+    with running(folder, ["p2l.cli", "endpoint", *flags], "endpoint.log") as process:
         url = f"http://127.0.0.1:{port}"
         with P2LClient(url) as client:
             _wait(client, process, folder)
@@ -36,20 +37,16 @@ def show(folder: Path, model: str, prompts: list[list[str]]) -> Iterator[str]:
             yield f"  >>> P2LClient({url!r}).leaderboard({prompts[1]!r}).rows[:3]"
             yield from _rows(client.leaderboard(prompts[1]))
         yield "  $ kill %1"
-        process.send_signal(signal.SIGTERM)
-        code = process.wait(_PATIENCE)
-    if code:
-        raise P2LError(f"the endpoint ended with exit code {code}; {folder / 'endpoint.log'} says why")
+        stop(process, folder / "endpoint.log")
     yield "  stopped, after every request was answered"
 
 
 @contextlib.contextmanager
-def _endpoint(folder: Path, flags: list[str]) -> Iterator[subprocess.Popen[bytes]]:
-    environment = {name: value for name, value in os.environ.items() if name != "P2L_API_KEY"}
-    with (folder / "endpoint.log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "p2l.cli", "endpoint", *flags], cwd=folder, env=environment, stdout=log, stderr=log
-        )
+def running(folder: Path, words: list[str], log_name: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run `python -m WORDS` in the folder until the block ends; its output goes to a file there."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("P2L_")}
+    with (folder / log_name).open("wb") as log:
+        process = subprocess.Popen([sys.executable, "-m", *words], cwd=folder, env=environment, stdout=log, stderr=log)
         try:
             yield process
         finally:
@@ -58,8 +55,20 @@ def _endpoint(folder: Path, flags: list[str]) -> Iterator[subprocess.Popen[bytes
                 process.wait()
 
 
+def stop(process: subprocess.Popen[bytes], log: Path) -> None:
+    """Ask a service to stop and wait until it has.
+
+    Raises:
+        P2LError: it ended with an error.
+    """
+    process.send_signal(signal.SIGTERM)
+    code = process.wait(PATIENCE)
+    if code:
+        raise P2LError(f"the service ended with exit code {code}; {log} says why")
+
+
 def _wait(client: P2LClient, process: subprocess.Popen[bytes], folder: Path) -> None:
-    for _ in range(int(_PATIENCE / 0.1)):
+    for _ in range(int(PATIENCE / 0.1)):
         with contextlib.suppress(UnavailableError):
             client.health()
             return
@@ -87,7 +96,8 @@ def _rows(board: PromptLeaderboard) -> Iterator[str]:
         yield f"  {row.rank}. {row.model}: coefficient {row.score:.2f}, beats the field {row.win_rate:.0%} of the time"
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
