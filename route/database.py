@@ -93,7 +93,8 @@ class Database:
         self._stop.set()
         await self._ticking
         self._ticking = None
-        await self.flush()
+        if not await self.flush():
+            _LOGGER.error("the database was closed without what could not be written")
         await self._in_thread(self._close)
         self._thread.shutdown()
 

@@ -35,6 +35,7 @@ _MEANING: dict[str, dict[str | int, str]] = {
 }
 _CHOICES = {"thumbs": '"up" or "down"', "better": '0 or 1 (the choice\'s index), "tie" or "both_bad"'}
 _LONGEST_ID = 200
+_ROUNDING = 1e-9  # a sum of probabilities may exceed 1 by as much
 _COME_AGAIN = 5.0  # seconds
 _MOST_WAITING = 100_000
 _MOST_FORGOTTEN = 1_000  # in one transaction, so that none takes long
@@ -57,7 +58,7 @@ class ShownAnswer:
     propensity: float
     """Probability that this model, or this pair in either order, was shown."""
     versions: tuple[str, ...] = ()
-    """Of the models, in the same order; empty where none is configured."""
+    """Of the models, in the same order; "" where none is configured."""
     revision: str = ""
     """Of the P2L model that chose."""
     prompt: tuple[str, ...] | None = None
@@ -141,7 +142,7 @@ class Feedback:
         """
         if len(answer.models) not in (1, 2) or len(set(answer.models)) < len(answer.models):
             raise ValueError(f"an answer shows one model or two different ones, not {answer.models}")
-        if not 0 < answer.propensity <= 1:
+        if not 0 < answer.propensity <= 1 + _ROUNDING:
             raise ValueError(f"propensity is {answer.propensity!r}; it must be above 0 and at most 1")
         if len(self._gathered) >= 2 * _MOST_WAITING:
             del self._gathered[:_MOST_WAITING]
@@ -193,14 +194,14 @@ class Feedback:
 
 def _row_of(answer: ShownAnswer, *, with_prompt: bool, now: float) -> _Row:
     first, second = (*answer.models, None)[:2]
-    version_a, version_b = (*answer.versions, None, None)[:2]
+    version_a, version_b = (version or None for version in (*answer.versions, "", "")[:2])
     # JSON can hold half a surrogate pair, and no text file can.
     turns = [turn.encode("utf-8", "replace").decode() for turn in answer.prompt or ()]
     prompt = json.dumps(turns) if with_prompt and turns else None
     when = now if answer.time is None else answer.time
     return (
         *(answer.request_id, when, answer.key, first, second),
-        *(version_a, version_b, answer.propensity, answer.revision, prompt),
+        *(version_a, version_b, min(answer.propensity, 1.0), answer.revision, prompt),
     )
 
 

@@ -186,12 +186,16 @@ class Ledger:
         return Refusal(429, "rate_limit_exceeded", message, _until_free(recent, excess, now))
 
     def _count(self, name: str, second: int) -> None:
+        self._note(name, second, self._arrivals.get(name, {}).get(second, 0) + 1)
+        self._gathered.add_arrivals(second, name, 1)
+
+    def _note(self, name: str, second: int, requests: int) -> None:
+        """So many requests came in that second; what has left the window goes."""
         window = self._arrivals.setdefault(name, {})
         if second not in window:
             for old in [known for known in window if known <= second - WINDOW]:
                 del window[old]
-        window[second] = window.get(second, 0) + 1
-        self._gathered.add_arrivals(second, name, 1)
+        window[second] = requests
 
     def take(self) -> Gathered:
         """See `route.database.Part`."""
@@ -216,8 +220,7 @@ class Ledger:
         for day, name, cost in news.spend:
             self._spent[day, name] = cost + self._gathered.spend.get((day, name), 0.0)
         for second, name, requests in news.arrivals:
-            window = self._arrivals.setdefault(name, {})
-            window[second] = requests + self._gathered.arrivals.get((second, name), 0)
+            self._note(name, second, requests + self._gathered.arrivals.get((second, name), 0))
 
     def give_back(self, batch: Gathered) -> None:
         """See `route.database.Part`."""

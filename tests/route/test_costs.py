@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2l.errors import ConfigError, InputError
-from route.cli import dispatch
 from route.costs import Answers, main, read_answers, read_prices, recompute, with_costs
 from route.ledger import key_record
 from tests.conftest import Command
@@ -130,13 +129,6 @@ def test_a_database_of_something_else_is_refused(tmp_path: Path) -> None:
     for name, why in (("notes.txt", "not a database"), ("none", "no such file")):
         with pytest.raises(InputError, match=why):
             read_answers(tmp_path / name, since=0)
-
-
-def test_the_command_is_found_under_one_name(capsys: pytest.CaptureFixture[str]) -> None:
-    assert dispatch(["--help"]) == 0
-    assert "costs" in capsys.readouterr().out
-    assert dispatch(["cost"]) == 2
-    assert "did you mean 'costs'" in capsys.readouterr().err
 
 
 def test_a_mistake_is_one_line_and_exit_code_2(command: Command, files: Path) -> None:

@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 
 from p2l.errors import InputError
+from p2l.export_votes import export_votes
+from p2l.votes import open_votes, read_columns
+from p2l.votes.commands import main as votes_main
 from route.database import Database
 from route.feedback import KEPT_SECONDS, Feedback, ShownAnswer, StoredVote, Vote, parse_vote
 from route.ledger import Refusal
@@ -197,6 +200,32 @@ def test_a_vote_that_cannot_be_written_is_not_taken() -> None:
             assert isinstance(await votes.vote(Vote("two", "tie"), key="ops"), StoredVote)
 
     asyncio.run(main())
+
+
+def test_the_votes_of_people_become_training_data(tmp_path: Path) -> None:
+    """From the answers that were shown to a file that `p2l votes check` finds fit, and the readers of training read."""
+
+    async def main() -> None:
+        async with feedback(tmp_path / "router.sqlite", store_prompts=True) as votes:
+            for number, verdict in enumerate(["first", "second", "tie", "both_bad"]):
+                name = f"r{number}"
+                prompt = (f"Question {number}?", "Sure \ud800?", "")
+                votes.remember(ShownAnswer(name, "ops", ("ant", "bee"), 1 + 1e-12, ("", "b-1"), "r1", prompt))
+                await votes.vote(Vote(name, verdict), key="ops")
+            votes.remember(ShownAnswer("none", "ops", ("ant", "bee"), 0.5, prompt=()))
+            await votes.vote(Vote("none", "tie"), key="ops")
+            # While the router goes on:
+            done = export_votes(tmp_path / "router.sqlite", tmp_path / "votes.parquet")
+            assert (done.written, done.without_prompt) == (4, 1)
+
+    asyncio.run(main())
+    assert votes_main(["check", str(tmp_path / "votes.parquet"), "--quiet"]) == 0
+    with open_votes(tmp_path / "votes.parquet") as store:
+        assert len(store) == 4
+    columns = read_columns(tmp_path / "votes.parquet", ["model_a", "model_b", "winner", "propensity", "model_version"])
+    assert columns["winner"].to_pylist() == ["model_a", "model_b", "tie", "tie (bothbad)"]
+    assert columns["propensity"].to_pylist() == [1.0] * 4
+    assert columns["model_version"].to_pylist() == [[None, "b-1"]] * 4
 
 
 VOTING = """
