@@ -40,6 +40,9 @@ class Kind:
     strength: Strength
     """(coefs (P,), shares (P,), opponents) -> the coefficient of the mixture"""
 
+    compares: bool = False
+    """Whether scores and strength depend on opponents; they get empty ones if not."""
+
     @property
     def scored(self) -> bool:
         """Whether there are coefficients at all."""
@@ -49,11 +52,13 @@ class Kind:
 ROUTERS: dict[str, Kind] = {}
 
 
-def register(name: str, *, source: str, family: str, optimizer: str, strength: Strength) -> Callable[[Score], Score]:
+def register(
+    name: str, *, source: str, family: str, optimizer: str, strength: Strength, compares: bool = False
+) -> Callable[[Score], Score]:
     """Register the decorated function as the scores of a new kind of router."""
 
     def add(score: Score) -> Score:
-        ROUTERS[name] = Kind(name, source, family, optimizer, score, strength)
+        ROUTERS[name] = Kind(name, source, family, optimizer, score, strength, compares)
         return score
 
     return add
@@ -87,26 +92,25 @@ def pair(kind: Kind, optimizer: str | None) -> Optimizer:
     return chosen
 
 
-def _field_strength(coefs: Floats, shares: Floats, opponents: Opponents) -> float:
-    return strength_against(coefs, shares, opponents)
-
-
-def _own_strength(coefs: Floats, shares: Floats, _opponents: Opponents) -> float:
+def _logit(coefs: Floats, shares: Floats, _opponents: Opponents) -> float:
     return grounded_strength(coefs, shares)
 
 
-@register("bt-endpoint", source="endpoint", family="bt", optimizer="optimal-lp", strength=_field_strength)
-@register("bt-local", source="local", family="bt", optimizer="optimal-lp", strength=_field_strength)
+@register(
+    "bt-endpoint", source="endpoint", family="bt", optimizer="optimal-lp", strength=strength_against, compares=True
+)
+@register("bt-local", source="local", family="bt", optimizer="optimal-lp", strength=strength_against, compares=True)
 def _against_the_field(coefs: Floats, opponents: Opponents) -> Floats:
     return scores_against(coefs, opponents)
 
 
-@register("grk-endpoint", source="endpoint", family="grk", optimizer="simple-lp", strength=_own_strength)
-@register("grk-local", source="local", family="grk", optimizer="simple-lp", strength=_own_strength)
+@register("grk-endpoint", source="endpoint", family="grk", optimizer="simple-lp", strength=_logit)
+@register("grk-local", source="local", family="grk", optimizer="simple-lp", strength=_logit)
 def _grounded(coefs: Floats, _opponents: Opponents) -> Floats:
     return grounded_scores(coefs)
 
 
-@register("random", source="none", family="random", optimizer="strict", strength=_own_strength)
+@register("random", source="none", family="random", optimizer="strict", strength=_logit)
 def _all_alike(coefs: Floats, _opponents: Opponents) -> Floats:
+    """Nobody asks, for there are no coefficients."""
     return np.full(len(coefs), 0.5)

@@ -38,6 +38,7 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 Indices: TypeAlias = npt.NDArray[np.intp]
 
 _NOBODY: Indices = np.empty(0, dtype=np.intp)
+_NO_OPPONENTS = Opponents(np.empty(0), np.empty(0))
 
 
 @dataclass
@@ -96,18 +97,19 @@ class Router:
         """Configured models that P2L does not know and that have no `prior_coef`: requests never go to them.
 
         Raises:
-            ConfigError: that is all of them, or P2L knows none of the opponents.
+            ConfigError: P2L knows none of the configured models, or none of the opponents.
         """
-        missing = self.menu.unknown(model_list)
-        if len(missing) == len(self.menu.names):
+        if not self.kind.scored:
+            return []
+        if self.menu.places.keys().isdisjoint(model_list):
             raise ConfigError(
-                f"P2L knows none of the {len(missing)} configured models: {_some(missing)} are not among "
-                f"{_some(model_list)}; name them as its model list does, or give them a prior_coef"
+                f"P2L knows none of the configured models: {_some(self.menu.names)} are not among "
+                f"{_some(model_list)}; name them under model_configs as P2L's model list does"
             )
         named, _ = self._opponents_named
         if named and set(named).isdisjoint(model_list):
             raise ConfigError(f"opponent_weights: P2L knows none of {_some(named)}; it knows {_some(model_list)}")
-        return missing
+        return self.menu.unknown(model_list)
 
     def decide(
         self,
@@ -139,31 +141,9 @@ class Router:
         coefs = self._coefs(coefficients)
         known = None if coefs is None else np.isfinite(coefs)
         places = self.menu.candidates(known, allowed, without, tokens)
-        if coefs is None or known is None or coefficients is None:
+        if coefficients is None or coefs is None:
             return self._unscored(places, budget, fixed)
-        opponents = self._opponents(coefficients)
-        scores = np.full(len(coefs), np.nan)
-        scores[known] = self.kind.score(coefs[known], opponents)
-        problem = self._problem(scores[places], places, budget)
-        kept = self._kept(fixed, problem, places)
-        mixture = kept or self.optimizer.solve(problem)
-        draw = self._draw(problem, mixture) if kept is None else _Draw(kept.positions[0])
-        chosen = coefs[places[list(mixture.positions)]]
-        return Decision(
-            model=self.menu.names[places[draw.position]],
-            probabilities=self._by_name(mixture, places),
-            propensity=draw.propensity,
-            scores=(by_name := self.menu.by_name(scores)),
-            costs=self.menu.costs_of(by_name),
-            expected_score=mixture.mean(problem.scores),
-            expected_cost=mixture.mean(problem.costs),
-            strength=self.kind.strength(chosen, np.array(mixture.shares), opponents),
-            frontier=self._frontier(problem, places),
-            budget=budget,
-            explored=draw.explored,
-            optimizer=self.optimizer.name,
-            revision=coefficients.revision,
-        )
+        return self._scored(coefficients, coefs, places, budget, fixed)
 
     def _coefs(self, coefficients: Coefficients | None) -> Floats | None:
         """(M,), not finite for unknown models; None where no model has any."""
@@ -171,6 +151,62 @@ class Router:
             return None
         coefs = self.menu.coefs(coefficients)
         return coefs if np.isfinite(coefs).any() else None
+
+    def _scored(
+        self, said: Coefficients, coefs: Floats, places: Indices, budget: float | None, fixed: str | None
+    ) -> Decision:
+        opponents = self._opponents(said) if self.kind.compares else _NO_OPPONENTS
+        known = np.isfinite(coefs)
+        scores = np.full(len(coefs), np.nan)
+        scores[known] = self.kind.score(coefs[known], opponents)
+        problem = self._problem(scores[places], places, budget)
+        kept = self._kept(fixed, problem, places)
+        mixture = kept or self.optimizer.solve(problem)
+        draw = self._draw(problem, mixture) if kept is None else _Draw(kept.positions[0])
+        by_name = self.menu.by_name(scores)
+        return Decision(
+            model=self.menu.names[places[draw.position]],
+            probabilities=self._by_name(mixture, places),
+            propensity=draw.propensity,
+            scores=by_name,
+            costs=self.menu.costs_of(by_name),
+            expected_score=mixture.mean(problem.scores),
+            expected_cost=mixture.mean(problem.costs),
+            strength=self.kind.strength(coefs[places[list(mixture.positions)]], np.array(mixture.shares), opponents),
+            frontier=self._frontier(problem, places),
+            budget=budget,
+            explored=draw.explored,
+            optimizer=self.optimizer.name,
+            revision=said.revision,
+        )
+
+    def _unscored(self, places: Indices, budget: float | None, fixed: str | None) -> Decision:
+        """Without scores: the first of the static order, or under `random` any model; within the budget by itself."""
+        problem = self._problem(np.zeros(len(places)), places, budget)
+        kept = self._kept(fixed, problem, places)
+        mixture = kept or self._blind(problem, places)
+        position = mixture.draw(self._rng)
+        return Decision(
+            model=self.menu.names[places[position]],
+            probabilities=self._by_name(mixture, places),
+            propensity=mixture.shares[0],
+            scores={},
+            costs=self.menu.cost_of.copy(),
+            expected_score=None,
+            expected_cost=mixture.mean(problem.costs),
+            strength=None,
+            frontier=(),
+            budget=budget,
+            static=self.kind.scored and kept is None,
+            optimizer=self.optimizer.name,
+        )
+
+    def _blind(self, problem: Problem, places: Indices) -> Mixture:
+        """Of the candidates that fit by themselves, the first in the static order; under `random` all alike."""
+        free = problem.fitting if len(problem.fitting) else np.arange(problem.num_affordable)
+        if self.kind.scored:
+            return Mixture((int(free[self._ranks[places[free]].argmin()]),), (1.0,))
+        return Mixture(tuple(free.tolist()), (1.0 / len(free),) * len(free))
 
     def _opponents(self, said: Coefficients) -> Opponents:
         """The models of the leaderboard by weight; all alike where it has none of those that were named."""
@@ -205,7 +241,7 @@ class Router:
         free = problem.fitting if self._explore else _NOBODY
         share = self._explore if len(free) else 0.0
         explored = share > 0.0 and self._rng.random() < share
-        position = int(self._rng.choice(free)) if explored else mixture.draw(self._rng)
+        position = int(free[self._rng.integers(len(free))]) if explored else mixture.draw(self._rng)
         propensity = (1.0 - share) * dict(mixture.items()).get(position, 0.0)
         if position in free:
             propensity += share / len(free)
@@ -217,31 +253,6 @@ class Router:
             places[corners].tolist(), problem.costs[corners].tolist(), problem.scores[corners].tolist(), strict=True
         )
         return tuple(FrontierPoint(self.menu.names[place], cost, score) for place, cost, score in rows)
-
-    def _unscored(self, places: Indices, budget: float | None, fixed: str | None) -> Decision:
-        """Without scores: the first of the static order, or under `random` any model; within the budget by itself."""
-        problem = self._problem(np.zeros(len(places)), places, budget)
-        free = problem.fitting if len(problem.fitting) else np.arange(problem.num_affordable)
-        kept = self._kept(fixed, problem, places)
-        static = self.kind.scored and kept is None
-        if static:
-            free = free[[self._ranks[places[free]].argmin()]]
-        mixture = kept or Mixture(tuple(free.tolist()), (1.0 / len(free),) * len(free))
-        position = mixture.draw(self._rng)
-        return Decision(
-            model=self.menu.names[places[position]],
-            probabilities=self._by_name(mixture, places),
-            propensity=mixture.shares[0],
-            scores={},
-            costs=self.menu.cost_of.copy(),
-            expected_score=None,
-            expected_cost=mixture.mean(problem.costs),
-            strength=None,
-            frontier=(),
-            budget=budget,
-            static=static,
-            optimizer=self.optimizer.name,
-        )
 
     def _by_name(self, mixture: Mixture, places: Indices) -> dict[str, float]:
         return {self.menu.names[places[position]]: share for position, share in mixture.items()}

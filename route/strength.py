@@ -26,7 +26,7 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 _REACH = 600.0  # coefficients further apart would leave the range of exp
 _LARGEST_EXPONENT = 700.0
 _LEAST_RATE = 5e-324
-_LAST_STEP = 1e-9  # Newton's error after a step is about the step's square
+_LAST_STEP = 1e-6  # the error after one of Newton's steps is about its square
 _ROUNDING = 1e-15
 _MOST_STEPS = 60
 
@@ -64,8 +64,8 @@ def strength_against(coefs: Floats, shares: Floats, opponents: Opponents) -> flo
     low, high = float(coefs.min()), float(coefs.max())
     if low == high:
         return low
-    rates = [_rates(coef, opponents) for coef in coefs.tolist()]
-    target = _log_odds(*(float(shares @ column) for column in np.array(rates).T[:2]))
+    rates = np.array([_rates(coef, opponents)[:2] for coef in coefs.tolist()])
+    target = _log_odds(*(shares @ rates).tolist())
     t = float(coefs @ shares)
     for _ in range(_MOST_STEPS):
         won, lost, slope = _rates(t, opponents)
@@ -73,7 +73,7 @@ def strength_against(coefs: Floats, shares: Floats, opponents: Opponents) -> flo
         low, high = (t, high) if error < 0.0 else (low, t)
         newton = t - error * won * lost / slope if slope > 0.0 else math.nan
         before, t = t, newton if low <= newton <= high else 0.5 * (low + high)
-        if abs(error) <= _ROUNDING or abs(t - before) <= _LAST_STEP:
+        if abs(error) <= _ROUNDING or (t == newton and abs(t - before) <= _LAST_STEP):
             break
     return t
 
