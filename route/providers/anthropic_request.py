@@ -3,8 +3,8 @@
 System messages become the one system prompt, wherever they stand; tool results become parts of user turns;
 neighbouring turns of one role become one. Fields without a counterpart that are mere hints are dropped (`seed`,
 penalties, `store`, `reasoning_effort`, ...); those without which the answer would not be what was asked (`n`,
-`logprobs`, audio) are refused, so that another model gets the request. Fields that nobody here knows are passed through:
-`thinking`, `top_k`, `output_config` can be sent or configured as they are.
+`logprobs`, audio) are refused, so that another model gets the request. Fields that nobody here knows are passed
+through: `thinking`, `top_k`, `output_config` can be sent or configured as they are.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from route.providers.base import JSON, Fault, ProviderError
@@ -17,6 +17,7 @@ __all__ = [
     "data_url",
     "image_url",
     "joined_text",
+    "left_out",
     "parts_of",
     "refuse_the_impossible",
     "system_text",
@@ -114,7 +115,12 @@ def refuse_the_impossible(who: str, request: JSON) -> None:
         raise unsupported(who, "logprobs")
 
 
-def without(request: JSON, omit: Iterable[str]) -> JSON:
-    """The request without the fields that an account is told to leave out."""
-    left_out = frozenset(omit)
-    return {key: value for key, value in request.items() if key not in left_out}
+def left_out(options: Mapping[str, Any]) -> frozenset[str]:
+    """The fields that an account's option `omit` names: one, or several."""
+    named = options.get("omit") or ()
+    return frozenset([named] if isinstance(named, str) else named)
+
+
+def without(request: JSON, omit: Collection[str]) -> JSON:
+    """The request without some of its fields."""
+    return {key: value for key, value in request.items() if key not in omit}

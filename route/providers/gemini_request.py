@@ -1,8 +1,8 @@
 """From a chat completion request to one of Google's generateContent.
 
 System messages become the system instruction, the assistant is called `model`, a tool's answer refers to the tool by
-its name. Images and files go inline. As for Anthropic, mere hints without a counterpart are dropped, what cannot be had is
-refused, and unknown fields are passed through (`safetySettings`, `generationConfig`, `cachedContent`).
+its name. Images and files go inline. As for Anthropic, mere hints without a counterpart are dropped, what cannot be had
+is refused, and unknown fields are passed through (`safetySettings`, `generationConfig`, `cachedContent`).
 """
 
 from __future__ import annotations

@@ -25,13 +25,18 @@ def make_provider(kind: str, account: Account) -> Provider:
     """A client of the provider; no connection is made before the first call.
 
     Raises:
-        ConfigError: no provider or protocol has this name.
+        ConfigError: no provider or protocol has this name, or it has not the account's options.
     """
     # Here, not above: a configuration is checked without loading an HTTP client.
     from route.providers import anthropic, azure, gemini, mock, openai_compatible, reasoning  # noqa: F401
 
     name = kind if kind in PROTOCOLS else service_of(kind).protocol
-    return PROTOCOLS[name](account)
+    make, known = PROTOCOLS[name]
+    for option in account.options:
+        if option not in known:
+            hint = nearest(option, known) or f"; there are {', '.join(sorted(known))}"
+            raise ConfigError(f"{kind}: options: {option!r} is not known{hint}")
+    return make(account)
 
 
 def account_for(

@@ -37,7 +37,7 @@ _MIDDLE = (
 )  # go wrong in the middle of a stream; `no-done` at its end, the others before it
 
 
-@protocol("mock")
+@protocol("mock", *Script.__dataclass_fields__)
 class MockProvider:
     """The script of an account, played in this process."""
 

@@ -10,7 +10,7 @@ from contextlib import aclosing
 
 from route.providers.base import JSON, Account, ProviderError, Timeouts
 from route.providers.chunks import asks_for_usage, chunks_of
-from route.providers.content import without
+from route.providers.content import left_out, without
 from route.providers.registry import protocol
 from route.providers.sse import Event
 from route.providers.transport import WHOLE, Transport
@@ -45,7 +45,7 @@ class OpenAICompatible:
         completions = f"{account.base_url.rstrip('/')}/chat/completions"
         self._url = url or (lambda _: completions)
         self._prepare = prepare
-        self._omit = tuple(account.options.get("omit", ()))
+        self._omit = left_out(account.options)
         self._transport = Transport(account, bearer(account) if headers is None else headers)
 
     async def chat(self, request: JSON, timeouts: Timeouts) -> JSON:
@@ -67,8 +67,8 @@ class OpenAICompatible:
                 choice has its finish reason.
         """
         body = {**self._body(request), "stream": True}
-        wanted, finished = body.get("n") or 1, set[object]()
-        begun = False
+        wanted = body["n"] if isinstance(body.get("n"), int) else 1
+        finished, begun = set[int](), False
         async with aclosing(self._transport.events(self._url(body), body, timeouts)) as events:
             try:
                 async for event in events:
@@ -105,9 +105,9 @@ class OpenAICompatible:
         return [chunk]
 
     @staticmethod
-    def _finished(chunk: JSON) -> list[object]:
+    def _finished(chunk: JSON) -> set[int]:
         """Which choices end with this chunk."""
-        return [choice.get("index", 0) for choice in chunk["choices"] if choice.get("finish_reason")]
+        return {choice.get("index", 0) for choice in chunk["choices"] if choice.get("finish_reason")}
 
     def _completion(self, answer: JSON) -> JSON:
         choices = answer.get("choices")
@@ -116,4 +116,4 @@ class OpenAICompatible:
         return answer
 
 
-protocol("openai")(OpenAICompatible)
+protocol("openai", "omit")(OpenAICompatible)

@@ -68,13 +68,13 @@ class WholeAnswers:
         await self._provider.close()
 
 
-@protocol("openai-reasoning")
+@protocol("openai-reasoning", "omit")
 def reasoning(account: Account) -> Provider:
     """A client of reasoning models."""
     return OpenAICompatible(account, prepare=for_reasoning)
 
 
-@protocol("openai-o1")
+@protocol("openai-o1", "omit")
 def o1(account: Account) -> Provider:
     """A client of o1 and its like."""
     return WholeAnswers(OpenAICompatible(account, prepare=for_o1))

@@ -154,7 +154,7 @@ class Transport:
             proxy=self._proxy,
             allow_redirects=False,  # the key is for this address alone
         )
-        if response.status == 200:
+        if 200 <= response.status < 300:
             return response
         try:
             text = await response.read()
