@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from p2l.errors import ConfigError, InputError
 from route.costs import Answers, main, read_answers, read_prices, recompute, with_costs
 from route.ledger import key_record
-from tests.conftest import Command
+from tests.conftest import ROOT, Command
 from tests.route.ledger_helpers import Clock, ledger
 
 CONFIG = """\
@@ -81,6 +81,15 @@ def test_new_costs_are_numbers_of_yaml_to_six_digits(costs: dict[str, float]) ->
     for model, cost in costs.items():
         assert isinstance(changed[model]["cost"], int | float)
         assert changed[model]["cost"] == pytest.approx(cost, rel=1e-5)
+
+
+def test_the_example_configuration_takes_new_costs() -> None:
+    text = (ROOT / "route" / "example_config.yaml").read_text(encoding="utf-8")
+    before = yaml.safe_load(text)["model_configs"]
+    costs = {model: 0.0625 * number for number, model in enumerate(before)}
+    after = yaml.safe_load(with_costs(text, costs, "example"))["model_configs"]
+    assert after == {model: {**part, "cost": costs[model]} for model, part in before.items()}
+    assert with_costs(text, {}, "example") == text
 
 
 def test_old_usage_does_not_count(files: Path) -> None:

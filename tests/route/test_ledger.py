@@ -293,19 +293,37 @@ asyncio.run(main())
 def test_a_kill_loses_at_most_what_happened_since_the_last_transaction(tmp_path: Path) -> None:
     """A transaction begins every 100 ms; it holds all that was charged before."""
     path = tmp_path / "router.sqlite"
+    written, charged = charge_and_kill(path, after=6)
+    [(requests, tokens, cost)] = rows(path, "SELECT requests, completion_tokens, cost FROM usage")
+    assert written <= requests <= charged
+    assert (tokens, cost) == (2 * requests, requests)
+    assert rows(path, "SELECT cost FROM spend") == [(cost,)]
+
+
+@pytest.mark.slow
+def test_the_file_outlives_many_kills(tmp_path: Path) -> None:
+    path, least, most = tmp_path / "router.sqlite", 0, 0
+    for number in range(30):
+        written, charged = charge_and_kill(path, after=number % 5)
+        least, most = least + written, most + charged
+        assert rows(path, "PRAGMA integrity_check") == [("ok",)]
+        [(requests,)] = rows(path, "SELECT coalesce(sum(requests), 0) FROM usage")
+        assert least <= requests <= most
+        least = requests
+
+
+def charge_and_kill(path: Path, *, after: int) -> tuple[int, int]:
+    """Kill a worker after so many transactions: charges known to be written, and the most that can have been."""
     with worker(CHARGING, path, -1) as process:
         assert process.stdout is not None
-        lines: list[str] = []
-        while sum(line.startswith("written") for line in lines) < 6:
+        lines = [process.stdout.readline()]
+        while sum(line.startswith("written") for line in lines) < after:
             lines.append(process.stdout.readline())
         process.kill()
         lines += process.stdout.readlines()
     words = [line.split() for line in lines if line.endswith("\n")]
-    written, charged = (max(int(n) for word, n in words if word == which) for which in ("written", "charged"))
-    [(requests, tokens, cost)] = rows(path, "SELECT requests, completion_tokens, cost FROM usage")
-    assert written <= requests <= charged + 1
-    assert (tokens, cost) == (2 * requests, requests)
-    assert rows(path, "SELECT cost FROM spend") == [(cost,)]
+    counts = {which: max((int(n) for word, n in words if word == which), default=0) for which in ("written", "charged")}
+    return counts["written"], counts["charged"] + 1  # the last one may not have been printed
 
 
 def test_workers_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
