@@ -164,7 +164,7 @@ async def a_router(
             configs[name] = model(url, name=f"{name}-1", cost=cost, **(models or {}).get(name, {}))
         configs |= {name: dict(each) for name, each in (models or {}).items() if name not in configs}
         path = folder / "router.yaml"
-        path.write_text(yaml.safe_dump({"model_configs": configs, **config}), encoding="utf-8")
+        path.write_text(yaml.safe_dump({"model_configs": configs, **config}, sort_keys=False), encoding="utf-8")
         flags = {
             "router_type": "grk-endpoint",
             "cost_optimizer": "strict",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import openai
 import pytest
@@ -62,10 +63,9 @@ def test_an_answer_that_breaks_off_before_it_was_sent_is_asked_for_elsewhere(tmp
 def test_a_stream_that_breaks_ends_with_an_error_and_never_cleanly(tmp_path: Path, trouble: str) -> None:
     async def main() -> None:
         async with a_router(tmp_path, scripts={"good": {"failures": [trouble] * 2}}, **QUICK) as router:
-            seen = []
+            seen: list[Any] = []
             with pytest.raises(openai.APIError):
-                async for chunk in await router.ask(stream=True):
-                    seen.append(chunk)
+                await collect(await router.ask(stream=True), seen)
             assert seen
             assert {chunk.model for chunk in seen} == {"good"}
             assert not [choice for chunk in seen for choice in chunk.choices if choice.finish_reason]
@@ -75,6 +75,11 @@ def test_a_stream_that_breaks_ends_with_an_error_and_never_cleanly(tmp_path: Pat
             assert router.counts()["fair"] == 0
 
     asyncio.run(main())
+
+
+async def collect(stream: Any, seen: list[Any]) -> None:
+    async for chunk in stream:
+        seen.append(chunk)
 
 
 async def events(http, url: str) -> list[str]:
@@ -211,7 +216,7 @@ def test_an_oversize_prompt_never_meets_a_small_window(tmp_path: Path) -> None:
 
 def test_no_window_is_large_enough(tmp_path: Path) -> None:
     async def main() -> None:
-        windows = dict.fromkeys(("good", "fair", "poor"), {"context_window": 1000})
+        windows = {key: {"context_window": 1000} for key in ("good", "fair", "poor")}
         async with a_router(tmp_path, windows) as router:
             with pytest.raises(openai.BadRequestError) as caught:
                 await router.ask([{"role": "user", "content": "many words " * 2000}])

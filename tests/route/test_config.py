@@ -1,0 +1,114 @@
+"""The router's configuration: what it means, and where its mistakes are."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from p2l.errors import ConfigError
+from route.config import load_config
+from tests.conftest import ROOT
+
+MODELS = """\
+model_configs:
+  small.v1: {name: s, type: mock, cost: 1}
+  large:
+    name: l
+    type: mock
+    cost: 5
+    latency: 2.5
+    price: {input: 1, output: 4}
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "router.yaml"
+    path.write_text(textwrap.dedent(text), encoding="utf-8")
+    return path
+
+
+def test_a_short_configuration_has_the_documented_defaults(tmp_path: Path) -> None:
+    config = load_config(write(tmp_path, MODELS))
+    assert (config.score_timeout_ms, config.max_attempts, config.explore) == (2000.0, 3, 0.0)
+    assert (config.breaker.failures, config.breaker.seconds) == (5, 30.0)
+    assert (config.sticky, config.store_prompts, config.database) == (False, False, None)
+    large = config.routed_models()[1]
+    assert (large.name, large.cost, large.provider, large.amounts) == ("large", 5.0, "mock", {"latency": 2.5})
+
+
+def test_the_shipped_example_is_valid_and_names_a_dozen_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = load_config(ROOT / "route" / "example_config.yaml")
+    assert len(config.model_configs) >= 12
+    assert all(model.price is not None and model.context_window for model in config.model_configs.values())
+
+
+def test_the_database_is_beside_the_configuration(tmp_path: Path) -> None:
+    assert load_config(write(tmp_path, MODELS + "database: route.sqlite\n")).database == tmp_path / "route.sqlite"
+
+
+def test_a_key_may_be_a_variable_and_is_never_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path, MODELS + "keys:\n  - {key: '${CLIENT_KEY}', name: app}\n")
+    with pytest.raises(ConfigError, match="CLIENT_KEY is not set"):
+        load_config(path)
+    monkeypatch.setenv("CLIENT_KEY", "sesame")
+    config = load_config(path)
+    assert config.keys[0].key == "sesame"
+    assert "sesame" not in repr(config)
+
+
+@pytest.mark.parametrize(
+    ("added", "line", "says"),
+    [
+        ("scticky: true", 9, "unknown key 'scticky' (did you mean 'sticky'?)"),
+        ("explore: 1.5", 9, "key 'explore': input should be less than or equal to 1, got 1.5"),
+        ("explore: .nan", 9, "finite"),
+        ("max_attempts: true", 9, "must be a number"),
+        ("breaker:\n  failures: 2\n  second: 3", 11, "unknown key 'breaker.second' (did you mean 'seconds'?)"),
+        ("keys:\n- key: a\n- key: a", 11, "keys.1.key"),
+        ("keys:\n- key: a\n  models: [larg]", 11, "no model 'larg' in model_configs (did you mean 'large'?)"),
+        ("static_order: [tiny]", 9, "no model 'tiny'"),
+        ("limits:\n- {quantity: latency, most: 2}", 10, "model 'small.v1' has no 'latency'"),
+        ("limits:\n- {quantity: 'share:openai', most: 0.5}", 10, "no model is of provider 'openai'"),
+        ("opponent_weights: {a: 0}", 9, "must not all be 0"),
+        ("store_prompts: true", 9, "needs a 'database'"),
+        ("timeouts: {total: 0}", 9, "greater than 0"),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_file_line_and_key(tmp_path: Path, added: str, line: int, says: str) -> None:
+    path = write(tmp_path, MODELS + added + "\n")
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    assert str(caught.value).startswith(f"{path}:{line}: ")
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "says"),
+    [
+        ("cost: 5", "cots: 5", 6, "unknown key 'model_configs.large.cots' (did you mean 'cost'?)"),
+        ("cost: 1", "cost: -1", 2, "'model_configs.small.v1.cost'"),
+        ("    cost: 5\n", "", 3, "key 'model_configs.large.cost' is missing; add it"),
+        ("output: 4", "output: free", 8, "'model_configs.large.price.output'"),
+        ("large:", "p2l-router:", 3, "is the router's own name"),
+    ],
+)
+def test_a_mistake_within_a_model_names_its_line(tmp_path: Path, old: str, new: str, line: int, says: str) -> None:
+    path = write(tmp_path, MODELS.replace(old, new))
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    assert str(caught.value).startswith(f"{path}:{line}: ")
+    assert says in str(caught.value)
+
+
+def test_a_key_given_twice_is_a_mistake(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="'cost' is given twice"):
+        load_config(write(tmp_path, MODELS.replace("type: mock, cost: 1", "cost: 2, type: mock, cost: 1")))
+
+
+def test_a_secret_is_not_repeated_in_a_message(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(write(tmp_path, MODELS + "keys:\n- key: 'sesäme'\n"))
+    assert "ses" not in str(caught.value)
