@@ -23,9 +23,9 @@ _MOST = 2**53  # more tokens than any answer has, and still exact
 
 
 class Usage(NamedTuple):
-    """What answers used; `measured` of the `requests` came with token counts."""
+    """What answers used; `measured` of the `answers` came with token counts."""
 
-    requests: int
+    answers: int
     measured: int
     prompt_tokens: int
     completion_tokens: int
@@ -34,7 +34,7 @@ class Usage(NamedTuple):
     def plus(self, other: Usage) -> Usage:
         """The sum of both."""
         return Usage(
-            self.requests + other.requests,
+            self.answers + other.answers,
             self.measured + other.measured,
             self.prompt_tokens + other.prompt_tokens,
             self.completion_tokens + other.completion_tokens,
@@ -42,12 +42,12 @@ class Usage(NamedTuple):
         )
 
     @classmethod
-    def of(cls, cost: float, prompt_tokens: int | None, completion_tokens: int | None) -> Usage:
-        """Of one answer; without both counts it is not measured, and what no count can be is none."""
+    def of(cls, answers: int, cost: float, prompt_tokens: int | None, completion_tokens: int | None) -> Usage:
+        """Of the answers to one request; they are measured only with both counts, and only with possible ones."""
         counts = (prompt_tokens, completion_tokens)
         if any(count is None or not 0 <= count <= _MOST for count in counts):
-            return cls(1, 0, 0, 0, cost)
-        return cls(1, 1, prompt_tokens or 0, completion_tokens or 0, cost)
+            return cls(answers, 0, 0, 0, cost)
+        return cls(answers, answers, prompt_tokens or 0, completion_tokens or 0, cost)
 
 
 @dataclass
@@ -103,7 +103,7 @@ def write_gathered(connection: sqlite3.Connection, gathered: Gathered, *, now: f
     flush = connection.execute("SELECT flush FROM clock").fetchone()[0]
     connection.executemany(
         """INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET
-           requests = requests + excluded.requests, measured = measured + excluded.measured,
+           answers = answers + excluded.answers, measured = measured + excluded.measured,
            prompt_tokens = prompt_tokens + excluded.prompt_tokens,
            completion_tokens = completion_tokens + excluded.completion_tokens, cost = cost + excluded.cost""",
         [(*place, *usage) for place, usage in gathered.usage.items()],

@@ -142,10 +142,13 @@ class Ledger:
         model: str,
         cost: float,
         *,
+        answers: int = 1,
         prompt_tokens: int | None = None,
         completion_tokens: int | None = None,
     ) -> None:
         """Book an answer when it has ended, or the part of it that has to be paid; tokens as the provider counts them.
+
+        `answers` is the number of choices that a request was answered with (`n`); cost and tokens are of all of them.
 
         Raises:
             ValueError: the cost is negative or no number.
@@ -153,7 +156,7 @@ class Ledger:
         if not (math.isfinite(cost) and cost >= 0):
             raise ValueError(f"cost is {cost!r}; it must be a finite number, zero or more")
         day = self._today()
-        self._gathered.add_usage(day, model, key.name, Usage.of(cost, prompt_tokens, completion_tokens))
+        self._gathered.add_usage(day, model, key.name, Usage.of(answers, cost, prompt_tokens, completion_tokens))
         self._gathered.add_spend(day, key.name, cost)
         self._spent[day, key.name] = self._spent.get((day, key.name), 0.0) + cost
 

@@ -2,7 +2,7 @@
 
 | table | a row is |
 |---|---|
-| usage | what a key asked of a model on one day (days since 1970, UTC); `measured` answers came with token counts |
+| usage | answers that a key got of a model on one day (days since 1970, UTC); `measured` ones came with token counts |
 | spend | what a key spent on one day |
 | arrivals | requests of a key in one second, of the last minute |
 | answers | an answer of the last day, as it was shown |
@@ -29,7 +29,7 @@ _SHOWN = """
 _MIGRATIONS = (
     f"""
     CREATE TABLE usage (
-        day INTEGER, model TEXT, key TEXT, requests INTEGER NOT NULL, measured INTEGER NOT NULL,
+        day INTEGER, model TEXT, key TEXT, answers INTEGER NOT NULL, measured INTEGER NOT NULL,
         prompt_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT NULL, cost REAL NOT NULL,
         PRIMARY KEY (day, model, key)) WITHOUT ROWID;
     CREATE TABLE spend (

@@ -145,8 +145,9 @@ async def choose_for(
         return Direct(incoming.direct), None
     conversation, fixed = None, None
     if service.config.sticky and not incoming.compare:
-        conversation = conversation_of(incoming.body, key=key.name, header=headers.get(HEADER))
-        fixed = await service.sticky.model_of(conversation) if goes_on(incoming.body) else None
+        named = headers.get(HEADER)
+        conversation = conversation_of(incoming.body, key=key.name, header=named)
+        fixed = await service.sticky.model_of(conversation) if goes_on(incoming.body, header=named) else None
     with service.metrics.scoring.time():
         coefficients = await service.scorer.coefficients(incoming.turns, service.config.score_timeout_ms / 1000)
     window = service.fleet.smallest_window

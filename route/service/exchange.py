@@ -108,7 +108,14 @@ class Exchange:
         metrics = self.service.metrics
         prompt, completion = answer.tokens
         assert self.key is not None
-        self.service.ledger.charge(self.key, answer.model, cost, prompt_tokens=prompt, completion_tokens=completion)
+        self.service.ledger.charge(
+            self.key,
+            answer.model,
+            cost,
+            answers=answer.choices,
+            prompt_tokens=prompt,
+            completion_tokens=completion,
+        )
         metrics.cost.labels(answer.model).inc(cost)
         metrics.spend.labels(self.key.name).inc(cost)
         metrics.used(answer.model, answer.tokens)

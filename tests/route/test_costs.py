@@ -36,7 +36,7 @@ static_order: [ant, bee]
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    """A folder with a configuration, prices, and the usage of 30 answers of ant and 5 of bee."""
+    """A folder with a configuration, prices, and the usage of 30 answers of ant and 5 of bee (one request)."""
     (tmp_path / "router.yaml").write_text(CONFIG, encoding="utf-8")
     (tmp_path / "prices.yaml").write_text("ant: {input: 1, output: 10}\nbee: 2.5\ncat: 4\n", encoding="utf-8")
     asyncio.run(use(tmp_path / "router.sqlite"))
@@ -49,8 +49,7 @@ async def use(path: Path) -> None:
         for number in range(30):
             accounts.charge(record, "ant", 0.5, prompt_tokens=7, completion_tokens=100 + number)
             accounts.charge(record, "ant", 0.5)  # not counted by the provider
-        for _ in range(5):
-            accounts.charge(record, "bee", 7.0, prompt_tokens=7, completion_tokens=1000)
+        accounts.charge(record, "bee", 35.0, answers=5, prompt_tokens=7, completion_tokens=5000)
 
 
 def words(folder: Path, *more: str) -> list[str]:

@@ -141,7 +141,7 @@ def test_everything_survives_a_restart(tmp_path: Path) -> None:
             accounts.charge(record, "m", 0.4, prompt_tokens=1, completion_tokens=2)
             clock.now += 61
             assert getattr(accounts.admit(record, ["m"]), "code", None) == "insufficient_quota"
-        [usage] = rows(path, "SELECT model, key, requests, measured, prompt_tokens, completion_tokens, cost FROM usage")
+        [usage] = rows(path, "SELECT model, key, answers, measured, prompt_tokens, completion_tokens, cost FROM usage")
         assert usage == ("m", "ops", 3, 2, 11, 22, pytest.approx(1.0))
 
     asyncio.run(main())
@@ -190,7 +190,7 @@ def test_what_cannot_be_written_stays_in_memory_until_it_can(tmp_path: Path, cap
             assert not opened.fault
             assert accounts.spent_today(record) == pytest.approx(1.2)
         assert rows(path, "SELECT key, round(cost, 9) FROM spend") == [("ops", 1.2)]
-        assert rows(path, "SELECT requests FROM usage") == [(3,)]
+        assert rows(path, "SELECT answers FROM usage") == [(3,)]
 
     asyncio.run(main())
     assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
@@ -213,7 +213,7 @@ def test_token_counts_that_no_answer_has_are_not_counted(tmp_path: Path) -> None
         async with ledger(record, path=path) as accounts:
             for tokens in (-1, 10**30, None):
                 accounts.charge(record, "m", 0.1, prompt_tokens=5, completion_tokens=tokens)
-        assert rows(path, "SELECT requests, measured, completion_tokens FROM usage") == [(3, 0, 0)]
+        assert rows(path, "SELECT answers, measured, completion_tokens FROM usage") == [(3, 0, 0)]
 
     asyncio.run(main())
 
@@ -294,7 +294,7 @@ def test_a_kill_loses_at_most_what_happened_since_the_last_transaction(tmp_path:
     """A transaction begins every 100 ms; it holds all that was charged before."""
     path = tmp_path / "router.sqlite"
     written, charged = charge_and_kill(path, after=6)
-    [(requests, tokens, cost)] = rows(path, "SELECT requests, completion_tokens, cost FROM usage")
+    [(requests, tokens, cost)] = rows(path, "SELECT answers, completion_tokens, cost FROM usage")
     assert written <= requests <= charged
     assert (tokens, cost) == (2 * requests, requests)
     assert rows(path, "SELECT cost FROM spend") == [(cost,)]
@@ -307,7 +307,7 @@ def test_the_file_outlives_many_kills(tmp_path: Path) -> None:
         written, charged = charge_and_kill(path, after=number % 5)
         least, most = least + written, most + charged
         assert rows(path, "PRAGMA integrity_check") == [("ok",)]
-        [(requests,)] = rows(path, "SELECT coalesce(sum(requests), 0) FROM usage")
+        [(requests,)] = rows(path, "SELECT coalesce(sum(answers), 0) FROM usage")
         assert least <= requests <= most
         least = requests
 
@@ -332,7 +332,7 @@ def test_workers_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
         for process in (one, two, three):
             process.communicate()
             assert process.returncode == 0
-    assert rows(path, "SELECT sum(requests), sum(cost) FROM usage") == [(900, 900.0)]
+    assert rows(path, "SELECT sum(answers), sum(cost) FROM usage") == [(900, 900.0)]
     assert rows(path, "SELECT sum(cost) FROM spend") == [(900.0,)]
 
 
