@@ -38,7 +38,7 @@ def test_a_short_configuration_has_the_documented_defaults(tmp_path: Path) -> No
     assert (large.name, large.cost, large.provider, large.amounts) == ("large", 5.0, "mock", {"latency": 2.5})
 
 
-def test_the_shipped_example_is_valid_and_names_a_dozen_models(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_shipped_example_is_valid_and_names_a_dozen_models() -> None:
     config = load_config(ROOT / "route" / "example_config.yaml")
     assert len(config.model_configs) >= 12
     assert all(model.price is not None and model.context_window for model in config.model_configs.values())
