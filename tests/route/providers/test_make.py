@@ -1,0 +1,122 @@
+"""Accounts come from the configuration, its ${VARIABLES} or the environment; each mistake names its cure."""
+
+import pytest
+
+from p2l.errors import ConfigError
+from route.providers.base import Account
+from route.providers.make import account_for, expand, make_provider, service_of
+from route.providers.table import ALIASES, SERVICES
+from tests.route.providers.servers import run
+
+KINDS = (
+    "openai azure groq deepseek mistral deepinfra cerebras openrouter cohere huggingface ollama vllm anthropic gemini"
+)
+KINDS += " openai-reasoning openai-o1 gemini-compatible azure-ai mock"
+
+
+@pytest.mark.parametrize("kind", KINDS.split())
+def test_every_provider_has_a_client(kind: str) -> None:
+    account = account_for(kind, "a-key", "https://name.openai.azure.com" if kind == "azure" else None, {})
+    assert account.api_key == "a-key"
+    provider = make_provider(kind, account)
+    run(provider.close())
+
+
+def test_aliases_lead_to_services() -> None:
+    assert set(ALIASES.values()) <= set(SERVICES)
+    assert service_of("azure_openai") is service_of("azure")
+    assert service_of(" Huggingface_API ") is service_of("huggingface")
+
+
+def test_a_key_comes_from_the_environment() -> None:
+    account = account_for("gemini", None, None, {"GOOGLE_API_KEY": "second"})
+    assert account.api_key == "second"
+    both = {"GOOGLE_API_KEY": "second", "GEMINI_API_KEY": "first"}
+    assert account_for("gemini", None, None, both).api_key == "first"
+    assert account_for("gemini", "mine", None, both).api_key == "mine"
+
+
+def test_a_key_names_a_variable() -> None:
+    account = account_for("openai", "${TEAM_KEY}", "https://${HOST}/v1/", {"TEAM_KEY": " k1 ", "HOST": "gateway"})
+    assert (account.api_key, account.base_url) == ("k1", "https://gateway/v1")
+    with pytest.raises(ConfigError, match="environment variable TEAM_KEY is not set"):
+        account_for("openai", "${TEAM_KEY}", None, {"OPENAI_API_KEY": "other"})
+    assert expand("no variable: $HOME {x}", {}, "here") == "no variable: $HOME {x}"
+
+
+def test_a_missing_key_names_its_variables() -> None:
+    with pytest.raises(ConfigError, match=r"^groq: no API key: set GROQ_API_KEY, or write api_key"):
+        account_for("groq", None, None, {"OPENAI_API_KEY": "another provider's"})
+    with pytest.raises(ConfigError, match="GEMINI_API_KEY or GOOGLE_API_KEY"):
+        account_for("gemini", None, None, {})
+
+
+def test_a_key_of_the_environment_goes_to_its_provider_alone() -> None:
+    env = {"OPENAI_API_KEY": "secret"}
+    assert account_for("openai", None, "http://localhost:8000/v1", env).api_key is None
+    assert account_for("openai", None, "https://api.openai.com/v1/", env).api_key == "secret"
+    assert account_for("openai", None, None, env | {"OPENAI_BASE_URL": "https://proxy/v1"}).api_key == "secret"
+
+
+@pytest.mark.parametrize("key", [" ", "a\nb", "schlüssel"])
+def test_a_key_that_no_header_carries_is_refused_and_not_shown(key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        account_for("openai", key, None, {})
+    assert "no HTTP header can carry" in str(caught.value)
+    assert "schl" not in str(caught.value)
+
+
+def test_azure_takes_its_address_and_version_from_the_environment() -> None:
+    env = {"AZURE_OPENAI_API_KEY": "k", "AZURE_OPENAI_ENDPOINT": "https://name.openai.azure.com/"}
+    account = account_for("azure", None, None, env)
+    assert (account.base_url, account.options["api_version"]) == (
+        "https://name.openai.azure.com",
+        "2024-08-01-preview",
+    )
+    later = env | {"AZURE_OPENAI_API_VERSION": "2025-01-01"}
+    assert account_for("azure", None, None, later).options["api_version"] == "2025-01-01"
+    assert account_for("azure", None, None, later, {"api_version": "v"}).options["api_version"] == "v"
+    with pytest.raises(
+        ConfigError, match="no address: write base_url in the configuration or set AZURE_OPENAI_ENDPOINT"
+    ):
+        account_for("azure", "k", None, {})
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("box:11434", "http://box:11434/v1"),
+        ("http://box:1/", "http://box:1/v1"),
+        ("http://box/api/v1", "http://box/api/v1"),
+        ("", "http://localhost:11434/v1"),
+    ],
+)
+def test_ollama_is_where_its_variable_says(host: str, url: str) -> None:
+    account = account_for("ollama", None, None, {"OLLAMA_HOST": host})
+    assert (account.base_url, account.api_key) == (url, None)
+
+
+@pytest.mark.parametrize("url", ["ftp://host/v1", "https://", "http:///v1"])
+def test_an_address_has_to_be_one(url: str) -> None:
+    with pytest.raises(ConfigError, match="no http or https address"):
+        account_for("openai", "k", url, {})
+
+
+def test_an_unknown_provider_gets_a_hint() -> None:
+    with pytest.raises(ConfigError, match=r"there is no provider 'antropic' .did you mean 'anthropic'"):
+        account_for("antropic", "k", None, {})
+    with pytest.raises(ConfigError, match="openai with a base_url"):
+        make_provider("pigeon", Account("http://host"))
+
+
+def test_an_unknown_option_gets_a_hint() -> None:
+    with pytest.raises(ConfigError, match=r"azure: options: 'api_versoin' is not known .did you mean 'api_version'"):
+        make_provider("azure", Account("http://host", options={"api_versoin": "1"}))
+    with pytest.raises(ConfigError, match="'zzz' is not known; there are max_tokens, omit"):
+        make_provider("anthropic", Account("http://host", options={"zzz": "1"}))
+
+
+def test_an_account_does_not_show_its_key() -> None:
+    account = account_for("openrouter", "sk-secret", None, {})
+    assert "sk-secret" not in repr(account)
+    assert account.headers["X-Title"]
