@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions: who asks, what, which model answers it, and how the answer goes out."""
+"""POST /v1/chat/completions, and what speaks like it: who asks, what, which model answers, how the answer goes out."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from route.ledger import KeyRecord, Refusal
 from route.providers.base import JSON
 from route.service.choice import Choice, Direct, Routed
 from route.service.compare import answer_of_two
+from route.service.dialect import OPENAI, Dialect
 from route.service.dispatch import Trip, ask_whole
-from route.service.errors import ApiError, Gone, error_event, of_refusal
+from route.service.errors import ApiError, Gone, of_refusal
 from route.service.exchange import Answered, Exchange
 from route.service.incoming import Incoming, bearer_of, parse_chat, read_body, tokens_of
 from route.service.lifeline import Deadline, alive
-from route.service.outgoing import DONE, mark_answer, usage_of
+from route.service.outgoing import mark_answer, usage_of
 from route.service.state import Service
 from route.service.streaming import open_stream, relay, send_start
 from route.sticky import HEADER, conversation_of, goes_on
@@ -34,14 +35,15 @@ _log = logging.getLogger("route.service")
 class ChatEndpoint:
     """The ASGI application of one route; it writes streams itself, so that it can end them with an error."""
 
-    def __init__(self, service: Service) -> None:
-        """Answer with what `service` has."""
+    def __init__(self, service: Service, dialect: Dialect = OPENAI) -> None:
+        """Answer with what `service` has, to clients that speak `dialect`."""
         self._service = service
+        self._dialect = dialect
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         exchange = Exchange(self._service, f"req-{secrets.token_hex(12)}")
-        reply = _Reply(send)
+        reply = _Reply(send, self._dialect)
         self._service.metrics.running.inc()
         try:
             await _answer(exchange, Headers(scope=scope), receive, reply)
@@ -62,28 +64,45 @@ class ChatEndpoint:
 class _Reply:
     """Where the answer goes; knows whether its head is out already."""
 
-    def __init__(self, send: Send) -> None:
-        self.send = send
+    def __init__(self, send: Send, dialect: Dialect) -> None:
+        self.dialect = dialect
         self.begun = False
+        self._send = send
+        self._events = dialect.events()
 
-    async def whole(self, response: Response) -> None:
+    async def answer(self, answer: JSON, headers: dict[str, str]) -> None:
+        text = json.dumps(self.dialect.answer(answer))
+        await self._whole(Response(text, 200, headers, media_type="application/json"))
+
+    async def refuse(self, error: ApiError, headers: dict[str, str]) -> None:
+        await self._whole(error.response(headers, self.dialect.error(error)))
+
+    async def _whole(self, response: Response) -> None:
         self.begun = True
         head = {"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers}
-        await self.send(head)
-        await self.send({"type": "http.response.body", "body": bytes(response.body)})
+        await self._send(head)
+        await self._send({"type": "http.response.body", "body": bytes(response.body)})
 
     async def start(self, headers: dict[str, str]) -> None:
         self.begun = True
-        await send_start(self.send, headers)
+        await send_start(self._send, headers)
 
-    async def end(self, last: bytes) -> None:
-        await self.send({"type": "http.response.body", "body": last})
+    async def write(self, chunk: JSON) -> None:
+        event = self._events.take(chunk)
+        if event:
+            await self._send({"type": "http.response.body", "body": event, "more_body": True})
+
+    async def end(self) -> None:
+        await self._send({"type": "http.response.body", "body": self._events.end()})
+
+    async def fail(self, error: ApiError) -> None:
+        await self._send({"type": "http.response.body", "body": self._events.fail(error)})
 
 
 async def _answer(exchange: Exchange, headers: Headers, receive: Receive, reply: _Reply) -> None:
     service = exchange.service
     exchange.key = authenticate(service, headers)
-    incoming = await read_chat(service, headers, receive)
+    incoming = await read_chat(service, headers, receive, reply.dialect)
     deadline = Deadline.after(service.timeouts.total)
     async with alive(receive, deadline):
         choice, conversation = await choose_for(exchange, incoming, headers, exchange.key)
@@ -99,9 +118,9 @@ async def _answer(exchange: Exchange, headers: Headers, receive: Receive, reply:
     # Not before the client's end of the connection is left alone: the server reports it as closed when all is sent.
     exchange.status = 200
     if answer is None:
-        await reply.end(DONE)
+        await reply.end()
     else:
-        await reply.whole(Response(json.dumps(answer), 200, exchange.headers(), media_type="application/json"))
+        await reply.answer(answer, exchange.headers())
     if conversation is not None:
         service.sticky.remember(conversation, exchange.answers[0].model)
 
@@ -118,14 +137,15 @@ def authenticate(service: Service, headers: Headers) -> KeyRecord:
     return found
 
 
-async def read_chat(service: Service, headers: Headers, receive: Receive) -> Incoming:
+async def read_chat(service: Service, headers: Headers, receive: Receive, dialect: Dialect = OPENAI) -> Incoming:
     """The request, checked.
 
     Raises:
         ApiError: it cannot be used.
     """
     raw = await read_body(headers, receive, int(service.settings.max_body_mb * 2**20), _BODY_SECONDS)
-    return parse_chat(raw, headers, service.fleet.targets, by_name=service.settings.direct_by_name)
+    by_name = service.settings.direct_by_name
+    return parse_chat(raw, headers, service.fleet.targets, by_name=by_name, translate=dialect.request)
 
 
 async def choose_for(
@@ -176,14 +196,14 @@ async def _stream(exchange: Exchange, trip: Trip, reply: _Reply) -> None:
     exchange.answers.append(Answered(target.name))
     exchange.status = 200
     await reply.start(exchange.headers())
-    await relay(exchange, trip, target, opened, reply.send)
+    await relay(exchange, trip, target, opened, reply.write)
     exchange.remember()
 
 
 async def _report(exchange: Exchange, error: ApiError, reply: _Reply) -> None:
     """Tell the client what went wrong, as a response or as the last event of its stream."""
     if reply.begun:
-        await reply.end(error_event(error))
+        await reply.fail(error)
         return
     exchange.status = error.status
-    await reply.whole(error.response(exchange.headers()))
+    await reply.refuse(error, exchange.headers())

@@ -13,7 +13,7 @@ from route.ledger import Refusal
 from route.providers.base import JSON, Fault, ProviderError
 from route.routers import NoModelError
 
-__all__ = ["ApiError", "Gone", "error_event", "of_choice", "of_fault", "of_refusal"]
+__all__ = ["ApiError", "Gone", "of_choice", "of_fault", "of_refusal"]
 
 _TYPES = {
     400: "invalid_request_error",
@@ -76,14 +76,14 @@ class ApiError(Exception):
         kind = _TYPES.get(self.status, "server_error")
         return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
 
-    def response(self, headers: Mapping[str, str] | None = None) -> Response:
-        """The whole response."""
+    def response(self, headers: Mapping[str, str] | None = None, body: JSON | None = None) -> Response:
+        """The whole response; with `body` in place of OpenAI's."""
         sent = dict(headers or {})
         if self.retry_after is not None:
             sent["retry-after"] = str(max(1, math.ceil(self.retry_after)))
         if self.status in (408, 413):
             sent["connection"] = "close"  # the rest of the body is never read
-        return Response(json.dumps(self.body()), self.status, sent, media_type="application/json")
+        return Response(json.dumps(body or self.body()), self.status, sent, media_type="application/json")
 
 
 def of_refusal(refusal: Refusal) -> ApiError:
@@ -107,8 +107,3 @@ def of_fault(error: ProviderError, model: str) -> ApiError:
         status = error.status
     code = _CODES.get(error.fault, "provider_error")
     return ApiError(status, code, f"{model}: {error.detail or error}", retry_after=error.retry_after)
-
-
-def error_event(error: ApiError) -> bytes:
-    """The last event of a stream that broke: no `[DONE]` and no finish reason come after it."""
-    return b"data: " + json.dumps(error.body()).encode() + b"\n\n"

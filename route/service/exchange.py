@@ -63,7 +63,7 @@ class Exchange:
 
     def headers(self) -> dict[str, str]:
         """What every response has; which model at which cost, once there is one."""
-        sent = {"x-request-id": self.request_id}
+        sent = {"x-request-id": self.request_id, "request-id": self.request_id}  # as OpenAI and Anthropic name it
         if self.answers:
             names = [answer.model for answer in self.answers]
             costs = [self.service.config.model_configs[name].cost for name in names]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -50,9 +50,10 @@ class Incoming:
 
 
 def bearer_of(headers: Headers) -> str | None:
-    """The key that a request brings."""
+    """The key that a request brings, as OpenAI's clients or as Anthropic's send it."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
-    return token.strip() or None if scheme.lower() == "bearer" else None
+    given = token if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+    return given.strip() or None
 
 
 async def read_body(headers: Headers, receive: Receive, most: int, seconds: float) -> bytes:
@@ -99,13 +100,22 @@ def parse_object(raw: bytes) -> JSON:
     return body
 
 
-def parse_chat(raw: bytes, headers: Mapping[str, str], models: Mapping[str, object], *, by_name: bool) -> Incoming:
+def parse_chat(
+    raw: bytes,
+    headers: Mapping[str, str],
+    models: Mapping[str, object],
+    *,
+    by_name: bool,
+    translate: Callable[[JSON], JSON] = lambda body: body,
+) -> Incoming:
     """Read a chat request; with `by_name` its `model` calls one of `models` directly.
+
+    `translate` makes it one of OpenAI's, if it came in other words.
 
     Raises:
         ApiError: 400, a field cannot be used; 404, there is no such model.
     """
-    body = parse_object(raw)
+    body = translate(parse_object(raw))
     _check_messages(body.get("messages"))
     asked = body.pop("model", None)
     direct = body.pop("direct_model", None)

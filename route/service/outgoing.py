@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from route.config import ModelConfig
@@ -11,9 +10,7 @@ from route.providers.base import JSON
 from route.service.incoming import Incoming
 
 __all__ = [
-    "DONE",
     "decision_of",
-    "encode_event",
     "is_usage_only",
     "mark_answer",
     "mark_chunk",
@@ -21,9 +18,6 @@ __all__ = [
     "request_for",
     "usage_of",
 ]
-
-DONE = b"data: [DONE]\n\n"
-"""The last event of a stream that is complete."""
 
 
 def request_for(model: ModelConfig, incoming: Incoming) -> JSON:
@@ -110,8 +104,3 @@ def usage_of(answer: JSON | None) -> tuple[int | None, int | None]:
 
 def _count(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
-
-
-def encode_event(chunk: JSON) -> bytes:
-    """One event of a stream."""
-    return b"data: " + json.dumps(chunk, separators=(",", ":")).encode() + b"\n\n"

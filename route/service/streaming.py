@@ -5,7 +5,7 @@ After it a failure cannot be hidden any more: the stream ends with an error even
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import cast
@@ -17,9 +17,12 @@ from route.service.dispatch import Trip
 from route.service.errors import of_fault
 from route.service.exchange import Answered, Exchange
 from route.service.fleet import Target
-from route.service.outgoing import encode_event, is_usage_only, mark_chunk, outputs_of, usage_of
+from route.service.outgoing import is_usage_only, mark_chunk, outputs_of, usage_of
 
-__all__ = ["Opened", "open_stream", "relay", "send_start"]
+__all__ = ["Opened", "Write", "open_stream", "relay", "send_start"]
+
+Write = Callable[[JSON], Awaitable[None]]
+"""Sends a chunk to the client."""
 
 _BARE_DELTA = {"role", "content", "refusal"}
 
@@ -68,7 +71,7 @@ async def send_start(send: Send, headers: dict[str, str]) -> None:
     await send({"type": "http.response.start", "status": 200, "headers": raw})
 
 
-async def relay(exchange: Exchange, trip: Trip, target: Target, opened: Opened, send: Send) -> None:
+async def relay(exchange: Exchange, trip: Trip, target: Target, opened: Opened, write: Write) -> None:
     """Hand every chunk on; keeps count of what has to be paid.
 
     Raises:
@@ -76,9 +79,9 @@ async def relay(exchange: Exchange, trip: Trip, target: Target, opened: Opened, 
     """
     async with aclosing(opened.rest):
         try:
-            await _relay_head(exchange, trip, target, opened, send)
+            await _relay_head(exchange, trip, target, opened, write)
             async for chunk in opened.rest:
-                await _relay_one(exchange, trip, target, chunk, send)
+                await _relay_one(exchange, trip, target, chunk, write)
         except ProviderError as error:
             target.breaker.failed(error)
             trip.faults.append(error)
@@ -86,17 +89,16 @@ async def relay(exchange: Exchange, trip: Trip, target: Target, opened: Opened, 
             raise of_fault(error, target.name) from error
 
 
-async def _relay_head(exchange: Exchange, trip: Trip, target: Target, opened: Opened, send: Send) -> None:
+async def _relay_head(exchange: Exchange, trip: Trip, target: Target, opened: Opened, write: Write) -> None:
     outputs = outputs_of(trip.choice.decision, trip.tried)
     opened.head[0] = {**opened.head[0], **outputs}
     for chunk in opened.head:
-        await _relay_one(exchange, trip, target, chunk, send)
+        await _relay_one(exchange, trip, target, chunk, write)
 
 
-async def _relay_one(exchange: Exchange, trip: Trip, target: Target, chunk: JSON, send: Send) -> None:
+async def _relay_one(exchange: Exchange, trip: Trip, target: Target, chunk: JSON, write: Write) -> None:
     if chunk.get("usage") is not None:
         exchange.answers[0] = Answered(target.name, usage_of(chunk))
         if is_usage_only(chunk) and not trip.incoming.wants_usage:
             return
-    event = encode_event(mark_chunk(chunk, target.name))
-    await send({"type": "http.response.body", "body": event, "more_body": True})
+    await write(mark_chunk(chunk, target.name))
