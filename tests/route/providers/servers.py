@@ -7,7 +7,7 @@ import contextlib
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import pytest
 from aiohttp import web
@@ -21,6 +21,7 @@ __all__ = [
     "QUICK",
     "REQUEST",
     "Asked",
+    "Piece",
     "Server",
     "answering",
     "asking",
@@ -34,6 +35,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+Piece: TypeAlias = bytes | float | str
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 KEY = "sk-very-secret-key-0123456789"
@@ -106,7 +108,7 @@ def refusing(status: int, message: str = "no", headers: Mapping[str, str] | None
     return answering({"error": {"message": message, **error}}, status, headers)
 
 
-def streaming(*pieces: bytes | float | str, content_type: str = "text/event-stream") -> Handler:
+def streaming(*pieces: Piece, content_type: str = "text/event-stream") -> Handler:
     """Send pieces; a number is a pause in seconds, "cut" breaks the connection, "hang" sends nothing more."""
 
     async def handle(request: web.Request) -> web.StreamResponse:

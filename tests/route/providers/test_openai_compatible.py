@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -16,6 +18,7 @@ from tests.route.providers.servers import (
     PATIENT,
     QUICK,
     REQUEST,
+    Piece,
     answering,
     asking,
     chunks,
@@ -175,12 +178,12 @@ def test_an_assistant_prefill_may_be_rejected() -> None:
 
 
 HALF = chunks(*TEXT, finish=None, done=False)
-MISBEHAVIOUR = {
+MISBEHAVIOUR: dict[str, tuple[Sequence[Any], Fault]] = {
     "reset before any chunk": (["cut"], Fault.CONNECTION),
     "no chunk": (["hang"], Fault.TIMEOUT),
     "slow first token": ([5.0, *chunks(*TEXT)], Fault.TIMEOUT),
     "comments instead of a first token": (
-        [*itertools.chain(*[[b": wait\n\n", 0.05]] * 8), *chunks(*TEXT)],
+        [*[b": wait\n\n", 0.05] * 8, *chunks(*TEXT)],
         Fault.TIMEOUT,
     ),
     "cut in the middle": ([*HALF, "cut"], Fault.CONNECTION),
@@ -218,7 +221,7 @@ def test_what_came_before_a_fault_was_handed_on() -> None:
 
 
 def test_a_comment_shows_that_a_provider_is_alive() -> None:
-    waiting = list(itertools.chain(*[[b": wait\n\n", 0.2]] * 4))
+    waiting: list[Piece] = [b": wait\n\n", 0.2] * 4
 
     async def test() -> None:
         async with asking(streaming(*HALF, *waiting, *chunks({"content": "!"}))) as (provider, _):
