@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -48,6 +49,7 @@ def build_app(config: RouterConfig, settings: Settings) -> Starlette:
             raise
         app.state.service = service
         app.router.routes.extend(_routes(service))
+        gc.freeze()  # what lives as long as the process need not be looked through again and again
         yield
         await service.close()
 

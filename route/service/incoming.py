@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-import anyio
 from starlette.datastructures import Headers
 from starlette.types import Receive
 
 from route.providers.base import JSON
 from route.service.errors import ApiError, Gone
+from route.service.lifeline import within
 
 __all__ = ["Incoming", "bearer_of", "parse_chat", "parse_object", "read_body", "tokens_of"]
 
@@ -66,23 +66,24 @@ async def read_body(headers: Headers, receive: Receive, most: int, seconds: floa
     declared = headers.get("content-length", "")
     if declared.isdigit() and int(declared) > most:
         raise _too_large(most)
+    text = f"the body of the request was not there after {seconds:g} seconds"
+    with within(seconds, ApiError(408, "request_timeout", text)):
+        return await _whole_body(receive, most)
+
+
+async def _whole_body(receive: Receive, most: int) -> bytes:
     parts: list[bytes] = []
     size = 0
-    try:
-        with anyio.fail_after(seconds):
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise Gone
-                parts.append(message.get("body", b""))
-                size += len(parts[-1])
-                if size > most:
-                    raise _too_large(most)
-                if not message.get("more_body", False):
-                    return b"".join(parts)
-    except TimeoutError:
-        text = f"the body of the request was not there after {seconds:g} seconds"
-        raise ApiError(408, "request_timeout", text) from None
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Gone
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > most:
+            raise _too_large(most)
+        if not message.get("more_body", False):
+            return b"".join(parts)
 
 
 def parse_object(raw: bytes) -> JSON:

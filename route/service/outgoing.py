@@ -62,25 +62,27 @@ def outputs_of(decision: Decision | None, attempts: list[str]) -> JSON:
     """What the answer, or the first chunk of a stream, has beyond OpenAI's fields: scores, and why this model."""
     if decision is None:
         return {"router_outputs": None}
-    told = decision_of(decision)
-    scores = told.pop("scores")
-    for bulky in ("costs", "frontier"):
-        del told[bulky]
-    return {"router_outputs": scores, "router_decision": {**told, "attempts": attempts}}
+    return {"router_outputs": dict(decision.scores), "router_decision": {**_reasons(decision), "attempts": attempts}}
 
 
 def decision_of(decision: Decision) -> JSON:
-    """A decision as JSON."""
+    """All of a decision as JSON, with the whole frontier."""
+    return {
+        **_reasons(decision),
+        "scores": dict(decision.scores),
+        "costs": dict(decision.costs),
+        "frontier": [{"model": at.model, "cost": at.cost, "score": at.score} for at in decision.frontier],
+    }
+
+
+def _reasons(decision: Decision) -> JSON:
     return {
         "model": decision.model,
         "probabilities": dict(decision.probabilities),
         "propensity": decision.propensity,
-        "scores": dict(decision.scores),
-        "costs": dict(decision.costs),
         "expected_score": decision.expected_score,
         "expected_cost": decision.expected_cost,
         "strength": decision.strength,
-        "frontier": [{"model": at.model, "cost": at.cost, "score": at.score} for at in decision.frontier],
         "budget": decision.budget,
         "explored": decision.explored,
         "static": decision.static,

@@ -96,6 +96,7 @@ def _run(app: Any, settings: Settings, host: str, port: int, *, reload: bool) ->
         workers=settings.workers,
         reload=reload,
         factory=isinstance(app, str),
+        http="p2l.serving.http:OneWriteProtocol",
         server_header=False,
         timeout_graceful_shutdown=int(seconds) + 1,
         log_config=None,
