@@ -25,6 +25,7 @@ from route.service.errors import ApiError, of_refusal
 from route.service.exchange import Exchange
 from route.service.incoming import parse_object, read_body
 from route.service.lifeline import Deadline
+from route.service.messages import MESSAGES
 from route.service.outgoing import decision_of
 from route.service.settings import Settings
 from route.service.state import Service, make_service
@@ -68,6 +69,7 @@ def _routes(service: Service) -> list[BaseRoute]:
 
     return [
         Route("/v1/chat/completions", ChatEndpoint(service), methods=["POST"]),
+        Route("/v1/messages", ChatEndpoint(service, MESSAGES), methods=["POST"]),
         plain("/v1/route", _route, "POST"),
         plain("/v1/feedback", _feedback, "POST"),
         plain("/v1/models", _models, "GET"),
