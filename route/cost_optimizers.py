@@ -143,8 +143,9 @@ def hull(scores: Floats, costs: Floats) -> list[int]:
     Costs (K,) ascend. Scores rise strictly from corner to corner; points on an edge are no corners; of models with
     equal cost and score the first counts.
     """
-    best = np.maximum.accumulate(scores)
-    rising = np.concatenate(([0], 1 + np.flatnonzero(scores[1:] > best[:-1])))  # better than all that cost less
+    better = np.ones(len(scores), dtype=np.bool_)  # than all that cost less
+    np.greater(scores[1:], np.maximum.accumulate(scores)[:-1], out=better[1:])
+    rising = better.nonzero()[0]
     xs: list[float] = []
     ys: list[float] = []
     corners: list[int] = []

@@ -36,6 +36,7 @@ __all__ = ["ROUTERS", "NoModelError", "Router", "get", "pair"]
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Indices: TypeAlias = npt.NDArray[np.intp]
+Mask: TypeAlias = npt.NDArray[np.bool_]
 
 _NOBODY: Indices = np.empty(0, dtype=np.intp)
 _NO_OPPONENTS = Opponents(np.empty(0), np.empty(0))
@@ -89,7 +90,7 @@ class Router:
             raise ConfigError(f"explore must be a share between 0 and 1, not {explore}")
         self.menu = Menu(models, limits)
         self._ranks = _static_ranks(self.menu, static_order)
-        self._opponents_named = _opponents_named(opponents)
+        self._named_opponents = _named_opponents(opponents)
         self._explore = explore
         self._rng = rng
 
@@ -106,7 +107,7 @@ class Router:
                 f"P2L knows none of the configured models: {_some(self.menu.names)} are not among "
                 f"{_some(model_list)}; name them under model_configs as P2L's model list does"
             )
-        named, _ = self._opponents_named
+        named, _ = self._named_opponents
         if named and set(named).isdisjoint(model_list):
             raise ConfigError(f"opponent_weights: P2L knows none of {_some(named)}; it knows {_some(model_list)}")
         return self.menu.unknown(model_list)
@@ -138,27 +139,33 @@ class Router:
             NoModelError: there is none whatever the budget.
         """
         check_budget(budget)
-        coefs = self._coefs(coefficients)
-        known = None if coefs is None else np.isfinite(coefs)
+        coefs, known = self._coefs(coefficients)
         places = self.menu.candidates(known, allowed, without, tokens)
         if coefficients is None or coefs is None:
             return self._unscored(places, budget, fixed)
-        return self._scored(coefficients, coefs, places, budget, fixed)
+        return self._scored(coefficients, coefs, known, places, budget, fixed)
 
-    def _coefs(self, coefficients: Coefficients | None) -> Floats | None:
-        """(M,), not finite for unknown models; None where no model has any."""
+    def _coefs(self, coefficients: Coefficients | None) -> tuple[Floats | None, Mask | None]:
+        """(M,), or None where no model has any; and which models have one, or None for all."""
         if coefficients is None or not self.kind.scored:
-            return None
+            return None, None
         coefs = self.menu.coefs(coefficients)
-        return coefs if np.isfinite(coefs).any() else None
+        known = np.isfinite(coefs)
+        if known.all():
+            return coefs, None
+        return (coefs, known) if known.any() else (None, None)
 
     def _scored(
-        self, said: Coefficients, coefs: Floats, places: Indices, budget: float | None, fixed: str | None
+        self,
+        said: Coefficients,
+        coefs: Floats,
+        known: Mask | None,
+        places: Indices,
+        budget: float | None,
+        fixed: str | None,
     ) -> Decision:
         opponents = self._opponents(said) if self.kind.compares else _NO_OPPONENTS
-        known = np.isfinite(coefs)
-        scores = np.full(len(coefs), np.nan)
-        scores[known] = self.kind.score(coefs[known], opponents)
+        scores = self._scores(coefs, known, opponents)
         problem = self._problem(scores[places], places, budget)
         kept = self._kept(fixed, problem, places)
         mixture = kept or self.optimizer.solve(problem)
@@ -208,20 +215,28 @@ class Router:
             return Mixture((int(free[self._ranks[places[free]].argmin()]),), (1.0,))
         return Mixture(tuple(free.tolist()), (1.0 / len(free),) * len(free))
 
+    def _scores(self, coefs: Floats, known: Mask | None, opponents: Opponents) -> Floats:
+        """(M,), NaN for unknown models."""
+        if known is None:
+            return self.kind.score(coefs, opponents)
+        scores = np.full(len(coefs), np.nan)
+        scores[known] = self.kind.score(coefs[known], opponents)
+        return scores
+
     def _opponents(self, said: Coefficients) -> Opponents:
         """The models of the leaderboard by weight; all alike where it has none of those that were named."""
-        named, weights = self._opponents_named
-        coefs = np.fromiter(map(said.coefs.get, named, repeat(np.nan)), np.float64, len(named))
-        there = np.isfinite(coefs)
-        if not there.any():
-            coefs = np.fromiter(said.coefs.values(), np.float64, len(said.coefs))
-            there, weights = np.isfinite(coefs), np.ones(len(coefs))
-        coefs, weights = coefs[there], weights[there]
-        return Opponents(coefs, weights / weights.sum())
+        names, weights = self._named_opponents
+        if names:
+            coefs = np.fromiter(map(said.coefs.get, names, repeat(np.nan)), np.float64, len(names))
+            if np.isfinite(coefs).any():
+                return _weighted(coefs, weights)
+        coefs = np.fromiter(said.coefs.values(), np.float64, len(said.coefs))
+        return _weighted(coefs, np.ones(len(coefs)))
 
     def _problem(self, scores: Floats, places: Indices, budget: float | None) -> Problem:
         menu = self.menu
-        return Problem(scores, menu.costs[places], budget, menu.amounts[:, places], menu.most)
+        amounts = menu.amounts[:, places] if len(menu.most) else menu.amounts
+        return Problem(scores, menu.costs[places], budget, amounts, menu.most)
 
     def _kept(self, fixed: str | None, problem: Problem, places: Indices) -> Mixture | None:
         """The conversation's own model, if it can be had.
@@ -267,7 +282,7 @@ def _static_ranks(menu: Menu, order: Sequence[str]) -> Indices:
     return np.array([rank[name] for name in menu.names])
 
 
-def _opponents_named(weights: Mapping[str, float] | None) -> tuple[tuple[str, ...], Floats]:
+def _named_opponents(weights: Mapping[str, float] | None) -> tuple[tuple[str, ...], Floats]:
     """Names (Q,) and weights (Q,) of the opponents with a weight; none of both where all models are opponents."""
     if weights is None:
         return (), np.empty(0)
@@ -278,6 +293,14 @@ def _opponents_named(weights: Mapping[str, float] | None) -> tuple[tuple[str, ..
     if not heavy:
         raise ConfigError("opponent_weights: give at least one model a weight above 0, or leave the key out")
     return tuple(heavy), np.array(list(heavy.values()), dtype=np.float64)
+
+
+def _weighted(coefs: Floats, weights: Floats) -> Opponents:
+    """Opponents whose coefficient is a number, by normalised weight."""
+    there = np.isfinite(coefs)
+    if not there.all():
+        coefs, weights = coefs[there], weights[there]
+    return Opponents(coefs, weights / weights.sum())
 
 
 def _some(names: Sequence[str]) -> str:

@@ -13,8 +13,7 @@ Shapes: M models, Q opponents, P models of a mixture.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,16 +22,15 @@ __all__ = ["Opponents", "grounded_scores", "grounded_strength", "scores_against"
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
-_REACH = 600.0  # coefficients further apart would leave the range of exp
+_REACH = 300.0  # coefficients further from the middle would leave the range of exp and its square
 _LARGEST_EXPONENT = 700.0
 _LEAST_RATE = 5e-324
-_LAST_STEP = 1e-6  # the error after one of Newton's steps is about its square
+_LAST_STEP = 1e-5  # the error after one of Newton's steps is about its square
 _ROUNDING = 1e-15
 _MOST_STEPS = 60
 
 
-@dataclass(frozen=True)
-class Opponents:
+class Opponents(NamedTuple):
     """Whom a model is compared with."""
 
     coefs: Floats
@@ -45,46 +43,50 @@ def scores_against(coefs: Floats, opponents: Opponents) -> Floats:
     """Probability (M,) with which each model wins against an opponent drawn by the weights; a tie is half a win."""
     low = min(coefs.min(), opponents.coefs.min())
     high = max(coefs.max(), opponents.coefs.max())
-    if not high - low <= _REACH:
+    if not high - low <= 2.0 * _REACH:
         halves = np.tanh(0.5 * (coefs[:, None] - opponents.coefs))
         return 0.5 + 0.5 * (halves @ opponents.weights)
     middle = 0.5 * (low + high)
     worths, others = np.exp(coefs - middle)[:, None], np.exp(opponents.coefs - middle)
     chances = worths + others
     np.divide(worths, chances, out=chances)
-    return np.asarray(chances @ opponents.weights)
+    return np.asarray(chances.dot(opponents.weights))
 
 
 def strength_against(coefs: Floats, shares: Floats, opponents: Opponents) -> float:
     """The coefficient of a model that would win as often as the mixture `shares` (P,) of models with `coefs` (P,).
 
-    Newton's method on the logit of the winning rate, which is nearly linear in t, between the least and the largest
+    Newton's method on the log-odds of winning, which are nearly linear in t, between the least and the largest
     coefficient of the mixture; halving where a step leads outside.
     """
-    low, high = float(coefs.min()), float(coefs.max())
-    if low == high:
-        return low
-    rates = np.array([_rates(coef, opponents)[:2] for coef in coefs.tolist()])
-    target = _log_odds(*(shares @ rates).tolist())
-    t = float(coefs @ shares)
+    least, largest = float(coefs.min()), float(coefs.max())
+    if least == largest:
+        return least
+    # From here on t counts from the middle. An opponent further away than the reach always wins, or always loses.
+    middle, low, high = 0.5 * (least + largest), 0.5 * (least - largest), 0.5 * (largest - least)
+    worths = np.exp(np.minimum(np.maximum(opponents.coefs - middle, -_REACH), _REACH))
+    rates = [_rates(coef - middle, worths, opponents.weights)[:2] for coef in coefs.tolist()]
+    won, lost = (float(shares.dot(column)) for column in zip(*rates, strict=True))
+    target, bottom, top = _log_odds(won, lost), _log_odds(*min(rates)), _log_odds(*max(rates))
+    t = low + (high - low) * (target - bottom) / (top - bottom) if bottom < target < top else 0.0
     for _ in range(_MOST_STEPS):
-        won, lost, slope = _rates(t, opponents)
+        won, lost, slope = _rates(t, worths, opponents.weights)
         error = _log_odds(won, lost) - target
         low, high = (t, high) if error < 0.0 else (low, t)
         newton = t - error * won * lost / slope if slope > 0.0 else math.nan
         before, t = t, newton if low <= newton <= high else 0.5 * (low + high)
         if abs(error) <= _ROUNDING or (t == newton and abs(t - before) <= _LAST_STEP):
             break
-    return t
+    return min(max(middle + t, least), largest)
 
 
-def _rates(t: float, opponents: Opponents) -> tuple[float, float, float]:
-    """How often coefficient t wins and loses against the opponents, and by how much a little more of t changes that."""
-    odds = np.exp(np.minimum(opponents.coefs - t, _LARGEST_EXPONENT))
-    wins = 1.0 / (1.0 + odds)
-    losses = odds * wins
-    weights = opponents.weights
-    return float(wins @ weights), float(losses @ weights), float((wins * losses) @ weights)
+def _rates(t: float, worths: Floats, weights: Floats) -> tuple[float, float, float]:
+    """How often coefficient t wins and loses against opponents of worths exp(coefs), and the slope of winning in t."""
+    worth = math.exp(min(max(t, -_REACH), _REACH))
+    sums = worths + worth
+    parts = weights / sums
+    # dot takes half the time of @ here
+    return worth * float(np.add.reduce(parts)), float(parts.dot(worths)), worth * float((parts / sums).dot(worths))
 
 
 def _log_odds(won: float, lost: float) -> float:
@@ -101,7 +103,11 @@ def grounded_strength(coefs: Floats, shares: Floats) -> float:
     low, high = float(coefs.min()), float(coefs.max())
     if low == high:
         return low
-    logs = np.log(shares)
-    good = np.logaddexp.reduce(logs - np.logaddexp(0.0, -coefs))
-    bad = np.logaddexp.reduce(logs - np.logaddexp(0.0, coefs))
-    return float(min(max(good - bad, low), high))
+    mixed = list(zip(coefs.tolist(), shares.tolist(), strict=True))
+    good = sum(share * _sigmoid(coef) for coef, share in mixed)
+    bad = sum(share * _sigmoid(-coef) for coef, share in mixed)
+    return min(max(_log_odds(good, bad), low), high)
+
+
+def _sigmoid(x: float) -> float:
+    return 1.0 / (1.0 + math.exp(min(-x, _LARGEST_EXPONENT)))
