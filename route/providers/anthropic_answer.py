@@ -40,7 +40,15 @@ def completion_of(answer: JSON, *, clock: Callable[[], float] = time.time) -> JS
         message["tool_calls"] = calls
     finish = _FINISH.get(str(answer.get("stop_reason")), "stop")
     counts = _usage(answer.get("usage") or {})
-    return completion(str(answer.get("model")), message, finish, counts, identifier=answer.get("id"), clock=clock)
+    made = completion(str(answer.get("model")), message, finish, counts, identifier=answer.get("id"), clock=clock)
+    made["choices"][0] |= _stopped_by(answer)
+    return made
+
+
+def _stopped_by(told: JSON) -> JSON:
+    """The stop sequence that ended an answer, in the field that vLLM has for it."""
+    sequence = told.get("stop_sequence")
+    return {"stop_reason": sequence} if sequence else {}
 
 
 def _call(block: JSON) -> JSON:
@@ -129,6 +137,7 @@ class Translator:
             return []
         self.finished = True
         chunks = self._chunk({}, _FINISH.get(str(reason), "stop"))
+        chunks[0]["choices"][0] |= _stopped_by(event["delta"])
         if self._with_usage:
             chunks.append({**chunk(self._frame, {}), "choices": [], "usage": _usage(self._counts)})
         return chunks

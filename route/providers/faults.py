@@ -183,7 +183,7 @@ def complaint(body: object) -> Complaint:
 def _loaded(body: bytes) -> object:
     try:
         loaded: object = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return "" if b"<" in body[:200] else body.decode("utf-8", "replace")  # a proxy's page says nothing
     return loaded
 

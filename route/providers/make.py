@@ -110,12 +110,24 @@ def _base_url(kind: str, service: Service, base_url: str | None, env: Mapping[st
         raise ConfigError(f"{kind}: no address: write base_url in the configuration or set {variables}")
     if "://" not in url:
         url = f"http://{url}"  # OLLAMA_HOST is host:port
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigError(f"{kind}: base_url is no http or https address; write for example https://api.openai.com/v1")
-    if "OLLAMA_HOST" in service.url_variables and parts.path in ("", "/"):
+    path = _checked_path(kind, url)
+    if "OLLAMA_HOST" in service.url_variables and path in ("", "/"):
         url = f"{url.rstrip('/')}/v1"
     return url.rstrip("/")
+
+
+def _checked_path(kind: str, url: str) -> str:
+    """The path of an address that can be asked; the message does not repeat it, since it may hold a secret."""
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 80) > 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise ConfigError(f"{kind}: base_url is no http or https address; write for example https://api.openai.com/v1")
+    if parts.username or parts.password:
+        raise ConfigError(f"{kind}: base_url holds a name or password; write the key as api_key instead")
+    return parts.path
 
 
 def _key_of_environment(

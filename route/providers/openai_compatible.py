@@ -11,6 +11,7 @@ from contextlib import aclosing
 from route.providers.base import JSON, Account, ProviderError, Timeouts
 from route.providers.chunks import asks_for_usage, chunks_of
 from route.providers.content import left_out, without
+from route.providers.dialect import dialect_of
 from route.providers.registry import protocol
 from route.providers.sse import Event
 from route.providers.transport import WHOLE, Transport
@@ -32,19 +33,20 @@ class OpenAICompatible:
         *,
         headers: Mapping[str, str] | None = None,
         url: Callable[[JSON], str] | None = None,
-        prepare: Callable[[JSON], JSON] = dict,
+        prepare: Callable[[JSON], JSON] | None = None,
     ) -> None:
         """A client that connects when it is asked.
 
         Args:
-            account: `options["omit"]` names fields that this provider refuses, and that are left out.
+            account: `options["omit"]` names fields that this provider refuses, and that are left out;
+                `options["dialect"]` is `classic` where it knows the first names of fields and roles alone.
             headers: with the key; the usual one by default.
             url: of a request; `base_url` and `/chat/completions` by default.
-            prepare: what a request becomes before it is sent.
+            prepare: what a request becomes before it is sent; the dialect says so by default.
         """
         completions = f"{account.base_url.rstrip('/')}/chat/completions"
         self._url = url or (lambda _: completions)
-        self._prepare = prepare
+        self._prepare = prepare or dialect_of(account.options)
         self._omit = left_out(account.options)
         self._transport = Transport(account, bearer(account) if headers is None else headers)
 
@@ -116,4 +118,4 @@ class OpenAICompatible:
         return answer
 
 
-protocol("openai", "omit")(OpenAICompatible)
+protocol("openai", "dialect", "omit")(OpenAICompatible)

@@ -36,6 +36,10 @@ def _compatible(base_url: str, *key_variables: str) -> Service:
     return Service("openai", base_url, key_variables)
 
 
+def _classic(base_url: str, *key_variables: str) -> Service:
+    return Service("openai", base_url, key_variables, options={"dialect": "classic"})
+
+
 SERVICES: Mapping[str, Service] = {
     "openai": Service("openai", _OPENAI, ("OPENAI_API_KEY",), ("OPENAI_BASE_URL",)),
     "openai-reasoning": Service("openai-reasoning", _OPENAI, ("OPENAI_API_KEY",), ("OPENAI_BASE_URL",)),
@@ -63,20 +67,31 @@ SERVICES: Mapping[str, Service] = {
         headers={"HTTP-Referer": "http://localhost", "X-Title": "P2L"},
     ),
     "groq": _compatible("https://api.groq.com/openai/v1", "GROQ_API_KEY"),
-    "deepseek": _compatible("https://api.deepseek.com/v1", "DEEPSEEK_API_KEY"),
-    # It refuses fields that it does not know, this one too: the usage comes with every stream.
+    "deepseek": _classic("https://api.deepseek.com/v1", "DEEPSEEK_API_KEY"),
     "mistral": Service(
-        "openai", "https://api.mistral.ai/v1", ("MISTRAL_API_KEY",), options={"omit": ("stream_options",)}
+        "openai",
+        "https://api.mistral.ai/v1",
+        ("MISTRAL_API_KEY",),
+        # It refuses fields that it does not know, this one too: the usage comes with every stream.
+        options={"dialect": "classic", "omit": ("stream_options",)},
     ),
-    "deepinfra": _compatible("https://api.deepinfra.com/v1/openai", "DEEPINFRA_API_KEY"),
+    "deepinfra": _classic("https://api.deepinfra.com/v1/openai", "DEEPINFRA_API_KEY"),
     "cerebras": _compatible("https://api.cerebras.ai/v1", "CEREBRAS_API_KEY"),
-    "cohere": _compatible("https://api.cohere.com/compatibility/v1", "COHERE_API_KEY"),
-    "huggingface": _compatible("https://router.huggingface.co/v1", "HF_TOKEN", "HUGGINGFACE_HUB_TOKEN"),
-    "together": _compatible("https://api.together.xyz/v1", "TOGETHER_API_KEY"),
+    "cohere": _classic("https://api.cohere.com/compatibility/v1", "COHERE_API_KEY"),
+    "huggingface": _classic("https://router.huggingface.co/v1", "HF_TOKEN", "HUGGINGFACE_HUB_TOKEN"),
+    "together": _classic("https://api.together.xyz/v1", "TOGETHER_API_KEY"),
     "fireworks": _compatible("https://api.fireworks.ai/inference/v1", "FIREWORKS_API_KEY"),
     "xai": _compatible("https://api.x.ai/v1", "XAI_API_KEY"),
-    "ollama": Service("openai", "http://localhost:11434/v1", url_variables=("OLLAMA_HOST",), needs_key=False),
-    "vllm": Service("openai", "http://localhost:8000/v1", ("VLLM_API_KEY",), needs_key=False),
+    "ollama": Service(
+        "openai",
+        "http://localhost:11434/v1",
+        url_variables=("OLLAMA_HOST",),
+        needs_key=False,
+        options={"dialect": "classic"},
+    ),
+    "vllm": Service(
+        "openai", "http://localhost:8000/v1", ("VLLM_API_KEY",), needs_key=False, options={"dialect": "classic"}
+    ),
     "mock": Service("mock", "http://mock", needs_key=False),
 }
 """By the name in the configuration, `type:`."""

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import aclosing
 from typing import TypeVar
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -95,11 +96,12 @@ class Transport:
                     complete = True
                     yield Event(WHOLE, whole)
                     return
-                async for event in _events(response.content, first, timeouts.stall, end):
-                    complete = event.data == b"[DONE]" or event.name == "message_stop"
-                    yield event
-                    if complete:
-                        return
+                async with aclosing(_events(response.content, first, timeouts.stall, end)) as events:
+                    async for event in events:
+                        complete = event.data == b"[DONE]" or event.name == "message_stop"
+                        yield event
+                        if complete:
+                            return
                 complete = True
         finally:
             if response is not None:
@@ -113,7 +115,7 @@ class Transport:
         """
         try:
             found = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise self.malformed("what is no JSON") from None
         if not isinstance(found, dict):
             raise self.malformed("JSON that is no object")
@@ -140,8 +142,10 @@ class Transport:
 
     async def close(self) -> None:
         """Close the connections."""
-        for task in self._draining:
+        draining = list(self._draining)
+        for task in draining:
             task.cancel()
+        await asyncio.gather(*draining, return_exceptions=True)
         if self._session is not None:
             await self._session.close()
 
@@ -200,6 +204,7 @@ class Transport:
         task = asyncio.create_task(_drain(response))
         self._draining.add(task)
         task.add_done_callback(self._draining.discard)
+        task.add_done_callback(lambda _: response.close())  # not in the task: one that is cancelled early never runs
 
 
 async def _events(reader: aiohttp.StreamReader, first: float, stall: float, end: float) -> AsyncGenerator[Event, None]:
@@ -229,11 +234,8 @@ async def _read(reader: aiohttp.StreamReader, deadline: float) -> bytes:
 
 
 async def _drain(response: aiohttp.ClientResponse) -> None:
-    try:
-        with contextlib.suppress(aiohttp.ClientError, OSError), anyio.move_on_after(_DRAIN):
-            await response.read()
-    finally:
-        response.close()
+    with contextlib.suppress(aiohttp.ClientError, OSError), anyio.move_on_after(_DRAIN):
+        await response.read()
 
 
 def _proxy_for(scheme: str, host: str) -> str | None:

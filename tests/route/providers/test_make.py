@@ -96,7 +96,9 @@ def test_ollama_is_where_its_variable_says(host: str, url: str) -> None:
     assert (account.base_url, account.api_key) == (url, None)
 
 
-@pytest.mark.parametrize("url", ["ftp://host/v1", "https://", "http:///v1"])
+@pytest.mark.parametrize(
+    "url", ["ftp://host/v1", "https://", "http:///v1", "http://host:port", "http://host:99999", "http://[x/v1"]
+)
 def test_an_address_has_to_be_one(url: str) -> None:
     with pytest.raises(ConfigError, match="no http or https address"):
         account_for("openai", "k", url, {})
@@ -120,3 +122,14 @@ def test_an_account_does_not_show_its_key() -> None:
     account = account_for("openrouter", "sk-secret", None, {})
     assert "sk-secret" not in repr(account)
     assert account.headers["X-Title"]
+
+
+def test_a_password_in_the_address_is_refused_and_not_shown() -> None:
+    with pytest.raises(ConfigError, match="write the key as api_key") as caught:
+        account_for("openai", "k", "https://user:hunter2@host/v1", {})
+    assert "hunter2" not in str(caught.value)
+
+
+def test_an_unknown_dialect_gets_a_hint() -> None:
+    with pytest.raises(ConfigError, match=r"no dialect 'clasic' .did you mean 'classic'"):
+        make_provider("openai", Account("http://host", options={"dialect": "clasic"}))

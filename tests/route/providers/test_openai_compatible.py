@@ -93,6 +93,22 @@ def test_fields_that_a_provider_refuses_are_left_out() -> None:
     run(test())
 
 
+def test_a_classic_provider_hears_the_first_names() -> None:
+    messages = [{"role": "developer", "content": "d"}, {"role": "user", "content": "u"}]
+    request = REQUEST | {"messages": messages, "max_completion_tokens": 9}
+
+    async def test() -> None:
+        async with asking(answering(COMPLETION), options={"dialect": "classic"}) as (provider, server):
+            await provider.chat(request, PATIENT)
+            assert server.asked[0].body == REQUEST | {
+                "messages": [messages[0] | {"role": "system"}, messages[1]],
+                "max_tokens": 9,
+            }
+            await provider.chat(REQUEST | {"messages": None}, PATIENT)
+
+    run(test())
+
+
 @pytest.mark.parametrize("size", [1, 7, 10_000])
 def test_a_stream_is_whole_however_it_was_cut(size: int) -> None:
     stream = b": OPENROUTER PROCESSING\n\n" + b"".join(chunks(*TEXT)).replace(b"\n\n", b"\r\n\r\n")
@@ -237,6 +253,7 @@ def test_a_comment_shows_that_a_provider_is_alive() -> None:
     [
         (b"<html>", Fault.MALFORMED),
         (b"", Fault.MALFORMED),
+        (b"[" * 100_000, Fault.MALFORMED),
         (b"[]", Fault.MALFORMED),
         ({"choices": []}, Fault.MALFORMED),
         ({"choices": [None]}, Fault.MALFORMED),
@@ -309,6 +326,33 @@ def test_a_redirect_is_not_followed_with_the_key() -> None:
                     await provider.chat(REQUEST, PATIENT)
             assert caught.value.fault is Fault.MALFORMED
             assert elsewhere.asked == []
+
+    run(test())
+
+
+def test_a_proxy_of_the_environment_is_asked_for_providers_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        async with serving(answering(COMPLETION)) as proxy:
+            monkeypatch.setenv("http_proxy", proxy.url)
+            monkeypatch.delenv("no_proxy", raising=False)
+            monkeypatch.delenv("NO_PROXY", raising=False)
+            provider = make_provider("openai", Account("http://provider.example/v1", KEY))
+            assert await provider.chat(REQUEST, PATIENT) == COMPLETION
+            assert proxy.asked[0].headers["Host"] == "provider.example"
+            await provider.close()
+            async with asking(answering(COMPLETION)) as (local, server):
+                await local.chat(REQUEST, PATIENT)
+                assert (len(proxy.asked), len(server.asked)) == (1, 1)
+
+    run(test())
+
+
+def test_a_client_may_close_while_a_stream_runs_out() -> None:
+    """The server sends its last event, and keeps the connection."""
+
+    async def test() -> None:
+        async with asking(streaming(*chunks(*TEXT), "hang")) as (provider, _):
+            assert text_of(await collected(provider, REQUEST)) == "heron"
 
     run(test())
 
