@@ -243,7 +243,7 @@ def _linear_program(problem: Problem) -> Mixture:
     shares = _vertex(problem.scores, rows, most)
     if shares is None:
         raise InfeasibleError(
-            f"no mixture of the {len(problem.costs)} models keeps to all {len(most)} limits",
+            f"no mixture of the {len(problem.costs)} models keeps to the budget and all limits",
             cheapest=float(problem.costs[0]),
         )
     shares = np.where(shares > _DUST, shares, 0.0)

@@ -81,6 +81,7 @@ class Router:
 
         Raises:
             ConfigError: names the model, weight or limit that cannot be, or a kind and an optimizer that do not fit.
+            InfeasibleError: no mixture of the models keeps to the limits.
         """
         self.kind = get(kind)
         self.optimizer = pair(self.kind, optimizer)
@@ -93,6 +94,8 @@ class Router:
         self._named_opponents = _named_opponents(opponents)
         self._explore = explore
         self._rng = rng
+        if limits:  # a solver that is missing, and limits that nothing keeps, are better found now
+            self.optimizer.solve(self._problem(np.zeros(len(models)), np.arange(len(models)), None))
 
     def unknown(self, model_list: Sequence[str]) -> list[str]:
         """Configured models that P2L does not know and that have no `prior_coef`: requests never go to them.
@@ -258,7 +261,7 @@ class Router:
         explored = share > 0.0 and self._rng.random() < share
         position = int(free[self._rng.integers(len(free))]) if explored else mixture.draw(self._rng)
         propensity = (1.0 - share) * dict(mixture.items()).get(position, 0.0)
-        if position in free:
+        if share > 0.0 and position in free:
             propensity += share / len(free)
         return _Draw(position, propensity, explored)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
 from typing import Any
 
@@ -364,3 +365,12 @@ def test_an_unknown_kind_is_a_mistake_with_a_hint() -> None:
 def test_what_cannot_be_is_refused_at_start(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make(**options)
+
+
+def test_limits_that_nothing_keeps_are_refused_at_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InfeasibleError, match="no mixture of the 3 models keeps to the budget and all limits"):
+        make(optimizer="lp", limits=[Limit("latency", 0.5)])
+    monkeypatch.setitem(sys.modules, "cvxpy", None)
+    with pytest.raises(ConfigError, match=r"needs cvxpy under further limits: pip install 'p2l\[lp\]'"):
+        make(optimizer="lp", limits=[Limit("latency", 2.5)])
+    assert make(optimizer="lp").decide(SAID, 5.0).probabilities == make().decide(SAID, 5.0).probabilities
