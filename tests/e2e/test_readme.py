@@ -1,0 +1,78 @@
+"""The clients that the README shows, run as they are printed but for ports and keys."""
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+import yaml
+
+from tests.conftest import ROOT, free_port
+from tests.p2l.serving_models import NAMES, tiny
+
+KEY = "a-key"
+
+
+def snippet(heading: str) -> str:
+    """The Python under a heading of the README."""
+    text = (ROOT / "README.md").read_text("utf-8")
+    section = text.split(f"## {heading}\n")[1].split("\n## ")[0]
+    (found,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    return re.sub(r"the key that the \w+ was started with", KEY, found)
+
+
+@contextlib.contextmanager
+def server(*words: str, health: str) -> Iterator[int]:
+    port = free_port()
+    line = [sys.executable, "-m", *words, "--host", "127.0.0.1", "--port", str(port), "--api-key", KEY]
+    with subprocess.Popen(line, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}) as process:
+        try:
+            while process.poll() is None:
+                with contextlib.suppress(httpx2.TransportError):
+                    if httpx2.get(f"http://127.0.0.1:{port}/{health}", timeout=30).status_code == 200:
+                        break
+                time.sleep(0.05)
+            yield port
+        finally:
+            process.terminate()
+
+
+def run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    made, tokenizer = tiny(folder, "tfidf")
+    made.save_pretrained(folder / "saved")
+    tokenizer.save_pretrained(folder / "saved")
+    return folder / "saved"
+
+
+def test_the_readmes_clients_are_answered(model: Path, tmp_path: Path):
+    models = {
+        name: {"name": name, "type": "mock", "cost": 0.001 * (1 + n), "options": {"text": f"{name} says hello"}}
+        for n, name in enumerate(NAMES)
+    }
+    config = tmp_path / "router.yaml"
+    config.write_text(yaml.safe_dump({"model_configs": models}), "utf-8")
+    with server("p2l.endpoint", "--model-path", str(model), health="health") as endpoint:
+        asked = snippet("Serve a model").replace("localhost:10250", f"localhost:{endpoint}")
+        names, coefs = run(asked + "print(len(names), len(coefs))\n").split()
+        assert names == coefs == str(len(NAMES))
+        url = f"http://localhost:{endpoint}"
+        flags = ["-c", str(config), "--router-type", "grk-endpoint", "--router-model-endpoint", url]
+        with server("route.openai_server", *flags, "--router-api-key", KEY, health="ready") as router:
+            asked = snippet("Route requests to the best model").replace("localhost:8000", f"localhost:{router}")
+            said = run(asked).split()
+            assert said[0] in NAMES[:2]
+            assert said == [said[0], said[0], "says", "hello"]
