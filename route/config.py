@@ -129,9 +129,17 @@ class TimeoutsConfig(_Part):
 
     connect: _Above = 5.0
     first_token: _Above = 60.0
+    """Of a stream."""
+    answer: _Above = 300.0
+    """The whole of it, without streaming."""
     stall: _Above = 30.0
     total: _Above = 600.0
     """Of the whole request, all attempts included."""
+
+    def of_attempt(self, left: float, *, stream: bool) -> Timeouts:
+        """What a provider is given when `left` seconds of the request are left."""
+        first = self.first_token if stream else self.answer
+        return Timeouts(min(self.connect, left), min(first, left), self.stall, left)
 
 
 class BreakerConfig(_Part):
@@ -218,10 +226,6 @@ class RouterConfig(_Part):
     def routed_limits(self) -> list[Limit]:
         """The constraints beside the budget."""
         return [Limit(limit.quantity, limit.most) for limit in self.limits]
-
-    def provider_timeouts(self) -> Timeouts:
-        """What providers are given, before a request's own deadline."""
-        return Timeouts(**self.timeouts.model_dump())
 
 
 def load_config(path: str | Path) -> RouterConfig:

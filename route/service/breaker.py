@@ -54,8 +54,14 @@ class Breaker:
         if probe:
             self._probing = False
 
+    def began(self, probe: bool) -> None:
+        """An answer has begun: others may come too, but should it break off the model is as unwell as before."""
+        if probe:
+            self._opened_until = None
+            self._probing = False
+
     def succeeded(self) -> None:
-        """The model answered, or refused for reasons that are the request's."""
+        """The model answered to the end, or refused for reasons that are the request's."""
         self._failures = 0
         self._opened_until = None
         self._probing = False

@@ -103,7 +103,7 @@ async def _answer(exchange: Exchange, headers: Headers, receive: Receive, reply:
     service = exchange.service
     exchange.key = authenticate(service, headers)
     incoming = await read_chat(service, headers, receive, reply.dialect)
-    deadline = Deadline.after(service.timeouts.total)
+    deadline = Deadline.after(service.config.timeouts.total)
     async with alive(receive, deadline):
         choice, conversation = await choose_for(exchange, incoming, headers, exchange.key)
         trip = Trip(incoming, deadline, choice)

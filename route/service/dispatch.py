@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from p2l.errors import InputError
+from route.config import TimeoutsConfig
 from route.providers.base import JSON, Fault, ProviderError, Timeouts
 from route.routers import NoModelError
 from route.service.choice import Choice
@@ -54,7 +55,7 @@ class Dispatcher:
         self,
         fleet: Fleet,
         max_attempts: int,
-        timeouts: Timeouts,
+        timeouts: TimeoutsConfig,
         *,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         uniform: Callable[[float, float], float] = random.uniform,
@@ -94,13 +95,12 @@ class Dispatcher:
         except BaseException:
             target.breaker.give_up(probe)
             raise
-        target.breaker.succeeded()
+        target.breaker.began(probe)
         return answer
 
     def _times(self, trip: Trip) -> Timeouts:
         left = max(_TARDY, trip.deadline.left())
-        times = self._timeouts
-        return replace(times, connect=min(times.connect, left), first_token=min(times.first_token, left), total=left)
+        return self._timeouts.of_attempt(left, stream=trip.incoming.stream)
 
     def first(self, trip: Trip) -> Target:
         """The model that a request goes to first.
@@ -168,4 +168,6 @@ def _is_the_requests(error: ProviderError, incoming: Incoming) -> bool:
 
 async def ask_whole(target: Target, request: JSON, timeouts: Timeouts) -> JSON:
     """Ask for a whole answer; see `Call`."""
-    return await target.provider.chat(request, timeouts)
+    answer = await target.provider.chat(request, timeouts)
+    target.breaker.succeeded()
+    return answer

@@ -37,6 +37,7 @@ def serve(settings: Settings, host: str, port: int, *, reload: bool) -> int | No
         InputError: the configuration and what it names do not go together.
     """
     signal.signal(signal.SIGTERM, _leave)  # uvicorn hands the signal on when it is done with it
+    set_up_logs()
     control = Path(tempfile.mkdtemp(prefix="p2l-router-"))
     try:
         if settings.workers > 1 or reload:
@@ -65,7 +66,6 @@ def _app(settings: Settings) -> Starlette:
 
 
 def _serve_here(settings: Settings, host: str, port: int) -> None:
-    set_up_logs()
     app = _app(settings)
     try:
         _run(app, settings, host, port, reload=False)

@@ -15,7 +15,7 @@ from route.database import Database
 from route.feedback import Feedback
 from route.ledger import KeyRecord, Ledger, key_record
 from route.logs import LOGGER
-from route.providers.base import ProviderError, Timeouts
+from route.providers.base import ProviderError
 from route.routers import Router
 from route.scoring import Scorer, make_scorer
 from route.service.dispatch import Dispatcher
@@ -33,7 +33,6 @@ class Service:
 
     settings: Settings
     config: RouterConfig
-    timeouts: Timeouts
     fleet: Fleet
     router: Router
     roster: Roster
@@ -117,7 +116,6 @@ def make_service(config: RouterConfig, settings: Settings) -> Service:
     """All parts, not yet started; call it within the event loop."""
     metrics = RouterMetrics()
     fleet = make_fleet(config, os.environ)
-    timeouts = config.provider_timeouts()
     path = settings.database or config.database
     database = Database(None if path is None else Path(path))
     router = make_router(config, settings)
@@ -125,7 +123,6 @@ def make_service(config: RouterConfig, settings: Settings) -> Service:
     return Service(
         settings=settings,
         config=config,
-        timeouts=timeouts,
         fleet=fleet,
         router=router,
         roster=roster,
@@ -136,7 +133,7 @@ def make_service(config: RouterConfig, settings: Settings) -> Service:
             path=settings.router_model_name,
             on_models=roster.hear,
         ),
-        dispatcher=Dispatcher(fleet, config.max_attempts, timeouts, failed=_heard_by(metrics)),
+        dispatcher=Dispatcher(fleet, config.max_attempts, config.timeouts, failed=_heard_by(metrics)),
         database=database,
         ledger=Ledger([*_unlimited(settings), *map(_record, config.keys)], database),
         feedback=Feedback(database, store_prompts=config.store_prompts),

@@ -82,6 +82,7 @@ async def relay(exchange: Exchange, trip: Trip, target: Target, opened: Opened, 
             await _relay_head(exchange, trip, target, opened, write)
             async for chunk in opened.rest:
                 await _relay_one(exchange, trip, target, chunk, write)
+            target.breaker.succeeded()
         except ProviderError as error:
             target.breaker.failed(error)
             trip.faults.append(error)

@@ -85,6 +85,24 @@ def test_what_is_the_requests_own_fault_counts_as_an_answer(kind: Fault) -> None
     assert not breaker.is_blocked
 
 
+def test_answers_that_begin_and_break_off_open_it_too() -> None:
+    breaker = Breaker(2, 30.0, Clock())
+    for _ in range(2):
+        breaker.began(breaker.begin())
+        breaker.failed(fault(Fault.CONNECTION))
+    assert breaker.is_blocked
+
+
+def test_a_probe_that_begins_to_answer_lets_others_in_and_one_that_breaks_off_keeps_them_out() -> None:
+    clock = Clock()
+    breaker = opened(clock)
+    clock.now += 30
+    breaker.began(breaker.begin())
+    assert not breaker.is_blocked
+    breaker.failed(fault(Fault.TIMEOUT))
+    assert breaker.is_blocked
+
+
 def test_a_late_failure_of_a_request_from_before_does_not_prolong_a_rest_for_ever() -> None:
     clock = Clock()
     breaker = opened(clock)

@@ -14,7 +14,7 @@ from aiohttp import web
 from route.config import ModelConfig
 from tests.route.router_helpers import HELLO, Endpoint, a_router, model, served
 
-QUICK = {"timeouts": {"connect": 1, "first_token": 0.3, "stall": 0.3, "total": 20}}
+QUICK = {"timeouts": {"connect": 1, "first_token": 0.3, "answer": 0.3, "stall": 0.3, "total": 20}}
 BEFORE_THE_FIRST_TOKEN = (
     "rate-limit",
     "rate-limit:20",
@@ -149,7 +149,7 @@ def test_attempts_are_counted_over_all_models(tmp_path: Path) -> None:
 def test_when_all_take_too_long_the_client_hears_504(tmp_path: Path) -> None:
     async def main() -> None:
         slow = {"latency": 60}
-        times = {"first_token": 0.1, "total": 0.8}
+        times = {"answer": 0.1, "total": 0.8}
         async with a_router(tmp_path, scripts=dict.fromkeys(("good", "fair", "poor"), slow), timeouts=times) as router:
             with pytest.raises(openai.InternalServerError) as caught:
                 await router.ask()
@@ -161,7 +161,7 @@ def test_when_all_take_too_long_the_client_hears_504(tmp_path: Path) -> None:
 def test_the_deadline_of_the_request_ends_everything(tmp_path: Path) -> None:
     async def main() -> None:
         slow = {"latency": 60}
-        async with a_router(tmp_path, scripts={"good": slow}, timeouts={"first_token": 50, "total": 0.3}) as router:
+        async with a_router(tmp_path, scripts={"good": slow}, timeouts={"answer": 50, "total": 0.3}) as router:
             status, body, _ = await router.post("/v1/chat/completions", {"messages": HELLO})
             assert status == 504
             assert body["error"]["type"] == "server_error"
