@@ -18,6 +18,8 @@ from p2l.cli import COMMANDS
 from p2l.config import TrainConfig, load_config
 from p2l.deepspeed_config import find_deepspeed_file, resolve_deepspeed
 from p2l.tokenizer import resolve_template
+from route.cli import COMMANDS as ROUTE_COMMANDS
+from route.config import ModelConfig, RouterConfig
 from tests.conftest import ROOT, Command
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -25,7 +27,9 @@ CONFIGS = sorted((ROOT / "training_configs").glob("*.yaml"))
 # Flags of other tools that the pages mention.
 LAUNCHER = {"--hostfile", "--master_addr", "--master_port", "--module", "--no_ssh", "--node_rank", "--num_gpus"}
 FOREIGN = {*LAUNCHER, "--index-url", "--check", "--strict", "--help", "--version"}
+NOT_IN_TABLES = {"--help", "--no-reload"}
 TRAIN_MODULE = COMMANDS["train"][0]
+ROUTE_MODULES = {module for module, _ in ROUTE_COMMANDS.values()}
 MODULES = {module for module, _ in COMMANDS.values()}
 
 
@@ -72,8 +76,12 @@ def as_ours(words: list[str]) -> tuple[str, list[str]] | None:
     match words:
         case ["p2l", name, *rest] if name in COMMANDS:
             return COMMANDS[name][0], rest
-        case ["p2l", *rest]:
-            pytest.fail(f"no command: p2l {' '.join(rest)}")
+        case ["p2l-route", name, *rest] if name in ROUTE_COMMANDS:
+            return ROUTE_COMMANDS[name][0], rest
+        case ["p2l" | "p2l-route", *_]:
+            pytest.fail(f"no command: {' '.join(words)}")
+        case ["python", "-m", module, *rest] if module.startswith("route."):
+            return module, rest
         case ["python", "-m", module, *rest] | ["torchrun", _, "-m", module, *rest] if module.startswith("p2l."):
             return module, rest
         case ["deepspeed", *rest]:
@@ -137,7 +145,7 @@ def exit_code(parser: argparse.ArgumentParser, words: list[str]) -> object:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_and_flags_within_lines_exist(page: Path) -> None:
-    known = FOREIGN.union(*(flags_of(parser_of(module)) for module, _ in COMMANDS.values()))
+    known = FOREIGN.union(*(flags_of(parser_of(module)) for module in MODULES | ROUTE_MODULES))
     for code in inline_code(page):
         flags = {flag.rstrip("-") for flag in re.findall(r"(?<![\w-])--[a-z][\w-]*", code)}
         assert flags <= known, f"{page.name}: `{code}` names an unknown flag"
@@ -200,6 +208,24 @@ def test_every_flag_of_training_is_documented() -> None:
     text = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
     documented = set(re.findall(r"^\| `(--[\w-]+)", text, re.MULTILINE))
     assert documented == flags_of(parser_of(TRAIN_MODULE)) - {"-h", "--help"}
+
+
+def test_every_flag_and_key_of_the_router_is_documented() -> None:
+    flags = {flag for row in table_rows("routing.md", "## Flags") for flag in re.findall(r"--[\w-]+", row)}
+    assert flags == {flag for flag in flags_of(parser_of("route.openai_server")) if flag[:2] == "--"} - NOT_IN_TABLES
+    rows = table_rows("routing.md", "## Configuration")
+    keys = {key for row in rows for key in re.findall(r"\w+", row)}
+    assert keys == {*RouterConfig.model_fields, *ModelConfig.model_fields}
+
+
+def test_documented_defaults_of_the_router_are_those_of_the_code() -> None:
+    rows = table_rows("routing.md", "## Configuration")
+    for key, field in RouterConfig.model_fields.items():
+        said = rows[key][0].strip("`")
+        if field.is_required():
+            assert said == "needed", key
+        elif isinstance(field.default, bool | int | float | str):
+            assert yaml.safe_load(said) == field.default, key
 
 
 def slug(heading: str) -> str:
