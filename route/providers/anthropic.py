@@ -10,7 +10,7 @@ from route.providers.anthropic_answer import Translator, completion_of
 from route.providers.anthropic_request import messages_request
 from route.providers.base import JSON, Account, ProviderError, Timeouts
 from route.providers.chunks import asks_for_usage, chunks_of
-from route.providers.content import left_out, translated, without
+from route.providers.content import named_by, translated, without
 from route.providers.registry import protocol
 from route.providers.transport import WHOLE, Transport
 
@@ -32,7 +32,7 @@ class Anthropic:
         """
         self._url = f"{account.base_url.rstrip('/').removesuffix('/v1')}/v1/messages"
         self._max_tokens = int(account.options.get("max_tokens", _MAX_TOKENS))
-        self._omit = left_out(account.options)
+        self._omit = named_by(account.options, "omit")
         key = {"x-api-key": account.api_key} if account.api_key else {}
         self._transport = Transport(account, {"anthropic-version": _VERSION, **key})
 

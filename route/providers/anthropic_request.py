@@ -54,6 +54,8 @@ def messages_request(request: JSON, *, max_tokens: int) -> JSON:
     if system:
         body["system"] = system
     body["messages"] = _turns(request.get("messages") or [])
+    if not _can_think(body):
+        del body["thinking"]
     body |= _sampling(request)
     body |= _tools(request)
     body |= _format(request, body)
@@ -77,6 +79,18 @@ def _turns(messages: list[JSON]) -> list[JSON]:
         # The beginning of an answer may not end in white space there.
         turns[-1]["content"][-1]["text"] = turns[-1]["content"][-1]["text"].rstrip()
     return turns
+
+
+def _can_think(body: JSON) -> bool:
+    """Whether the thinking that was asked for can go on: in the middle of calling tools it cannot begin.
+
+    The thoughts that led to a call would have to come back with it, signed; OpenAI's messages have no place for them.
+    """
+    if (body.get("thinking") or {}).get("type") != "enabled":
+        return True
+    answers = [turn["content"] for turn in body["messages"] if turn["role"] == "assistant"]
+    kinds = {block["type"] for block in answers[-1]} if answers else set()
+    return "tool_use" not in kinds or "thinking" in kinds
 
 
 def _blocks(message: JSON) -> Iterator[JSON]:
@@ -111,7 +125,7 @@ def _identifier(name: Any) -> str:
 def _block(part: JSON) -> JSON:
     match part.get("type"):
         case "text":
-            return {**part}
+            return {key: part[key] for key in ("type", "text", "cache_control") if key in part}
         case "refusal":
             return {"type": "text", "text": part["refusal"]}
         case "image_url":

@@ -11,7 +11,7 @@ from route.providers.registry import protocol
 __all__ = ["azure"]
 
 
-@protocol("azure", "api_version", "dialect", "omit")
+@protocol("azure", "api_version", "dialect", "keep", "omit")
 def azure(account: Account) -> OpenAICompatible:
     """A client of an Azure resource.
 

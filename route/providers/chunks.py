@@ -52,7 +52,8 @@ def usage(prompt: int, answer: int, *, cached: int | None = None, reasoning: int
 
 def asks_for_usage(request: JSON) -> bool:
     """Whether a stream is to end with a chunk that has the usage."""
-    return bool((request.get("stream_options") or {}).get("include_usage"))
+    options = request.get("stream_options")
+    return isinstance(options, dict) and bool(options.get("include_usage"))
 
 
 def chunks_of(answer: JSON, *, with_usage: bool) -> list[JSON]:

@@ -17,9 +17,10 @@ __all__ = [
     "data_url",
     "image_url",
     "joined_text",
-    "left_out",
+    "named_by",
     "parts_of",
     "refuse_the_impossible",
+    "renamed",
     "system_text",
     "translated",
     "unsupported",
@@ -115,10 +116,24 @@ def refuse_the_impossible(who: str, request: JSON) -> None:
         raise unsupported(who, "logprobs")
 
 
-def left_out(options: Mapping[str, Any]) -> frozenset[str]:
-    """The fields that an account's option `omit` names: one, or several."""
-    named = options.get("omit") or ()
+def named_by(options: Mapping[str, Any], option: str) -> frozenset[str]:
+    """The fields that an account's option names: one, or several."""
+    named = options.get(option) or ()
     return frozenset([named] if isinstance(named, str) else named)
+
+
+def renamed(request: JSON, roles: Mapping[str, str]) -> JSON:
+    """The request with other roles in its messages."""
+    messages = request.get("messages")
+    if not isinstance(messages, list):
+        return request
+    return {**request, "messages": [_renamed(message, roles) for message in messages]}
+
+
+def _renamed(message: Any, roles: Mapping[str, str]) -> Any:
+    if not isinstance(message, dict) or message.get("role") not in roles:
+        return message
+    return {**message, "role": roles[message["role"]]}
 
 
 def without(request: JSON, omit: Collection[str]) -> JSON:

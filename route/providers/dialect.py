@@ -12,6 +12,7 @@ from typing import Any
 from p2l.command import nearest
 from p2l.errors import ConfigError
 from route.providers.base import JSON
+from route.providers.content import renamed
 
 __all__ = ["DIALECTS", "classic", "dialect_of"]
 
@@ -22,14 +23,7 @@ def classic(request: JSON) -> JSON:
     limit = body.pop("max_completion_tokens", None)
     if limit is not None:
         body["max_tokens"] = limit
-    if isinstance(body.get("messages"), list):
-        body["messages"] = [_from_system(message) for message in body["messages"]]
-    return body
-
-
-def _from_system(message: Any) -> Any:
-    is_developers = isinstance(message, dict) and message.get("role") == "developer"
-    return {**message, "role": "system"} if is_developers else message
+    return renamed(body, {"developer": "system"})
 
 
 DIALECTS: Mapping[str, Callable[[JSON], JSON]] = {"current": dict, "classic": classic}

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from route.providers.base import JSON, Account, Fault, ProviderError, Timeouts
 from route.providers.chunks import asks_for_usage
-from route.providers.content import left_out, translated, without
+from route.providers.content import named_by, translated, without
 from route.providers.gemini_answer import Translator, completion_of, why_not
 from route.providers.gemini_request import generate_request
 from route.providers.registry import protocol
@@ -24,7 +24,7 @@ class Gemini:
     def __init__(self, account: Account) -> None:
         """A client that connects when it is asked; `options["omit"]` names fields to leave out."""
         self._base = account.base_url.rstrip("/")
-        self._omit = left_out(account.options)
+        self._omit = named_by(account.options, "omit")
         self._transport = Transport(account, {"x-goog-api-key": account.api_key} if account.api_key else {})
 
     async def chat(self, request: JSON, timeouts: Timeouts) -> JSON:

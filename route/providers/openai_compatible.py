@@ -10,8 +10,9 @@ from contextlib import aclosing
 
 from route.providers.base import JSON, Account, ProviderError, Timeouts
 from route.providers.chunks import asks_for_usage, chunks_of
-from route.providers.content import left_out, without
+from route.providers.content import named_by, without
 from route.providers.dialect import dialect_of
+from route.providers.history import for_another_model
 from route.providers.registry import protocol
 from route.providers.sse import Event
 from route.providers.transport import WHOLE, Transport
@@ -38,8 +39,9 @@ class OpenAICompatible:
         """A client that connects when it is asked.
 
         Args:
-            account: `options["omit"]` names fields that this provider refuses, and that are left out;
-                `options["dialect"]` is `classic` where it knows the first names of fields and roles alone.
+            account: of its options, `omit` names fields that this provider refuses and that are left out, `keep` those
+                of its own answers that it wants to see again (`history.py`), and `dialect` is `classic` where it knows
+                the first names of fields and roles alone (`dialect.py`).
             headers: with the key; the usual one by default.
             url: of a request; `base_url` and `/chat/completions` by default.
             prepare: what a request becomes before it is sent; the dialect says so by default.
@@ -47,7 +49,8 @@ class OpenAICompatible:
         completions = f"{account.base_url.rstrip('/')}/chat/completions"
         self._url = url or (lambda _: completions)
         self._prepare = prepare or dialect_of(account.options)
-        self._omit = left_out(account.options)
+        self._omit = named_by(account.options, "omit")
+        self._keep = named_by(account.options, "keep")
         self._transport = Transport(account, bearer(account) if headers is None else headers)
 
     async def chat(self, request: JSON, timeouts: Timeouts) -> JSON:
@@ -91,7 +94,7 @@ class OpenAICompatible:
         await self._transport.close()
 
     def _body(self, request: JSON) -> JSON:
-        return without(self._prepare(request), self._omit)
+        return without(self._prepare(for_another_model(request, self._keep)), self._omit)
 
     def _chunks(self, event: Event, with_usage: bool) -> list[JSON]:
         if event.data == b"[DONE]":
@@ -118,4 +121,4 @@ class OpenAICompatible:
         return answer
 
 
-protocol("openai", "dialect", "omit")(OpenAICompatible)
+protocol("openai", "dialect", "keep", "omit")(OpenAICompatible)

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 
 from route.providers.base import JSON, Account, Provider, Timeouts
 from route.providers.chunks import asks_for_usage, chunks_of
+from route.providers.content import SYSTEM_ROLES, renamed
 from route.providers.openai_compatible import OpenAICompatible
 from route.providers.registry import protocol
 
@@ -35,12 +36,7 @@ def for_reasoning(request: JSON) -> JSON:
 
 def for_o1(request: JSON) -> JSON:
     """The same for o1: what the system says comes from the user, since o1's first versions have no other role."""
-    body = for_reasoning(request)
-    body["messages"] = [
-        {**message, "role": "user"} if message.get("role") in ("system", "developer") else message
-        for message in request.get("messages", [])
-    ]
-    return body
+    return renamed(for_reasoning(request), dict.fromkeys(SYSTEM_ROLES, "user"))
 
 
 class WholeAnswers:

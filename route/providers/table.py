@@ -48,8 +48,11 @@ SERVICES: Mapping[str, Service] = {
     "gemini": Service(
         "gemini", "https://generativelanguage.googleapis.com/v1beta", ("GEMINI_API_KEY", "GOOGLE_API_KEY")
     ),
-    "gemini-compatible": _compatible(
-        "https://generativelanguage.googleapis.com/v1beta/openai", "GEMINI_API_KEY", "GOOGLE_API_KEY"
+    "gemini-compatible": Service(
+        "openai",
+        "https://generativelanguage.googleapis.com/v1beta/openai",
+        ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+        options={"keep": ("extra_content",)},
     ),
     "azure": Service(
         "azure",
@@ -65,9 +68,15 @@ SERVICES: Mapping[str, Service] = {
         "https://openrouter.ai/api/v1",
         ("OPENROUTER_API_KEY",),
         headers={"HTTP-Referer": "http://localhost", "X-Title": "P2L"},
+        options={"keep": ("reasoning", "reasoning_details", "extra_content")},
     ),
     "groq": _compatible("https://api.groq.com/openai/v1", "GROQ_API_KEY"),
-    "deepseek": _classic("https://api.deepseek.com/v1", "DEEPSEEK_API_KEY"),
+    "deepseek": Service(
+        "openai",
+        "https://api.deepseek.com/v1",
+        ("DEEPSEEK_API_KEY",),
+        options={"dialect": "classic", "keep": ("reasoning_content",)},
+    ),
     "mistral": Service(
         "openai",
         "https://api.mistral.ai/v1",

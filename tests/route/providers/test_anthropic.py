@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from anthropic import AsyncAnthropic
 from anthropic.types import Message, MessageCreateParams
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from pydantic import TypeAdapter
@@ -398,3 +399,41 @@ def test_an_answer_to_a_stream_may_be_whole() -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_answer_that_is_none_is_a_fault(stream: bool, body: JSON, fault: Fault) -> None:
     assert failure(answering(body), "anthropic", stream=stream).fault is fault
+
+
+def test_thinking_does_not_begin_in_the_middle_of_calling_tools() -> None:
+    thinking = {"type": "enabled", "budget_tokens": 2048}
+    called = {"role": "assistant", "content": None, "tool_calls": [call("c", "look", "{}")]}
+    result = {"role": "tool", "tool_call_id": "c", "content": "seen"}
+    assert "thinking" not in translated(thinking=thinking, messages=[user("a"), called, result])
+    assert translated(thinking=thinking, messages=[user("a"), {"role": "assistant", "content": "b"}, user("c")])[
+        "thinking"
+    ]
+    adaptive = {"type": "adaptive"}
+    assert translated(thinking=adaptive, messages=[user("a"), called, result])["thinking"] == adaptive
+
+
+def test_marks_of_the_cache_are_kept_and_other_extras_of_a_text_are_not() -> None:
+    mark = {"type": "ephemeral"}
+    body = translated(messages=[user([text("a") | {"cache_control": mark, "annotations": []}])])
+    assert body["messages"][0]["content"] == [text("a") | {"cache_control": mark}]
+
+
+def test_the_official_client_reads_the_same_stream_in_the_same_way() -> None:
+    handler = streaming(START, *BLOCKS, *END)
+
+    async def test() -> None:
+        async with asking(handler, "anthropic") as (provider, server):
+            client = AsyncAnthropic(base_url=server.url, api_key=KEY, max_retries=0)
+            asked: Any = {"model": "claude", "max_tokens": 9, "messages": [user("hi")]}
+            async with client.messages.stream(**asked) as stream:
+                official = await stream.get_final_message()
+            await client.close()
+            read = completion_of(official.model_dump())["choices"][0]["message"]
+            ours = merged(await collected(provider, REQUEST))
+            assert (ours["content"], ours["reasoning_content"]) == (read["content"], read["reasoning_content"])
+            assert ours["tool_calls"] == [
+                [one["id"], one["function"]["name"], one["function"]["arguments"]] for one in read["tool_calls"]
+            ]
+
+    run(test())

@@ -1,0 +1,73 @@
+"""An answer of one model may go to another as part of the conversation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from route.providers.base import JSON
+from route.providers.history import for_another_model
+from route.providers.make import account_for
+from tests.route.providers.servers import PATIENT, REQUEST, answering, asking, run
+
+CALL: JSON = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+SIGNED = CALL | {"extra_content": {"google": {"thought_signature": "S"}}}
+DUMPED: JSON = {
+    "role": "assistant",
+    "content": None,
+    "refusal": None,
+    "audio": None,
+    "annotations": [],
+    "function_call": None,
+    "model": "claude",
+    "reasoning_content": "hm",
+    "tool_calls": [SIGNED, CALL],
+}
+
+
+def sent(message: Any, *keep: str) -> Any:
+    return for_another_model({"messages": [message]}, keep)["messages"][0]
+
+
+def test_an_answer_goes_back_without_what_only_answers_have() -> None:
+    before = dict(DUMPED)
+    assert sent(DUMPED) == {"role": "assistant", "content": None, "tool_calls": [CALL, CALL]}
+    assert before == DUMPED
+
+
+def test_a_provider_may_want_its_own_back() -> None:
+    message = sent(DUMPED, "reasoning_content", "extra_content")
+    assert message["reasoning_content"] == "hm"
+    assert message["tool_calls"] == [SIGNED, CALL]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user", "content": "a", "model": "kept", "refusal": None},
+        {"role": "assistant", "content": "a", "a_field_of_tomorrow": 1, "refusal": "no"},
+        {"role": "tool", "tool_call_id": "1", "content": "x"},
+        "no message",
+        None,
+    ],
+)
+def test_anything_else_stays_as_it_is(message: Any) -> None:
+    assert sent(message) == message
+
+
+def test_a_request_without_messages_stays_as_it_is() -> None:
+    assert for_another_model({"messages": 3}, ()) == {"messages": 3}
+
+
+@pytest.mark.parametrize(("kind", "thoughts"), [("openai", None), ("deepseek", "hm")])
+def test_providers_get_their_own_thoughts_alone(kind: str, thoughts: str | None) -> None:
+    options = account_for(kind, "k", None, {}).options
+    answer = {"choices": [{"index": 0, "message": {}, "finish_reason": "stop"}]}
+
+    async def test() -> None:
+        async with asking(answering(answer), kind, options=options) as (provider, server):
+            await provider.chat(REQUEST | {"messages": [DUMPED]}, PATIENT)
+            assert server.asked[0].body["messages"][0].get("reasoning_content") == thoughts
+
+    run(test())
