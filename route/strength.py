@@ -22,7 +22,7 @@ __all__ = ["Opponents", "grounded_scores", "grounded_strength", "scores_against"
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
-_REACH = 300.0  # coefficients further from the middle would leave the range of exp and its square
+_REACH = 300.0  # exp of larger coefficients, and its square, would leave the range of float64
 _LARGEST_EXPONENT = 700.0
 _LEAST_RATE = 5e-324
 _LAST_STEP = 1e-5  # the error after one of Newton's steps is about its square
@@ -41,13 +41,10 @@ class Opponents(NamedTuple):
 
 def scores_against(coefs: Floats, opponents: Opponents) -> Floats:
     """Probability (M,) with which each model wins against an opponent drawn by the weights; a tie is half a win."""
-    low = min(coefs.min(), opponents.coefs.min())
-    high = max(coefs.max(), opponents.coefs.max())
-    if not high - low <= 2.0 * _REACH:
+    if not max(np.abs(coefs).max(), np.abs(opponents.coefs).max()) <= _REACH:
         halves = np.tanh(0.5 * (coefs[:, None] - opponents.coefs))
         return 0.5 + 0.5 * (halves @ opponents.weights)
-    middle = 0.5 * (low + high)
-    worths, others = np.exp(coefs - middle)[:, None], np.exp(opponents.coefs - middle)
+    worths, others = np.exp(coefs)[:, None], np.exp(opponents.coefs)
     chances = worths + others
     np.divide(worths, chances, out=chances)
     return np.asarray(chances.dot(opponents.weights))
@@ -59,13 +56,14 @@ def strength_against(coefs: Floats, shares: Floats, opponents: Opponents) -> flo
     Newton's method on the log-odds of winning, which are nearly linear in t, between the least and the largest
     coefficient of the mixture; halving where a step leads outside.
     """
-    least, largest = float(coefs.min()), float(coefs.max())
+    mixed: list[float] = coefs.tolist()
+    least, largest = min(mixed), max(mixed)
     if least == largest:
         return least
     # From here on t counts from the middle. An opponent further away than the reach always wins, or always loses.
     middle, low, high = 0.5 * (least + largest), 0.5 * (least - largest), 0.5 * (largest - least)
     worths = np.exp(np.minimum(np.maximum(opponents.coefs - middle, -_REACH), _REACH))
-    rates = [_rates(coef - middle, worths, opponents.weights)[:2] for coef in coefs.tolist()]
+    rates = [_rates(coef - middle, worths, opponents.weights)[:2] for coef in mixed]
     won, lost = (float(shares.dot(column)) for column in zip(*rates, strict=True))
     target, bottom, top = _log_odds(won, lost), _log_odds(*min(rates)), _log_odds(*max(rates))
     t = low + (high - low) * (target - bottom) / (top - bottom) if bottom < target < top else 0.0
