@@ -69,8 +69,9 @@ def _app(settings: Settings) -> FastAPI:
     from p2l.serving.following import catch_up
 
     _log_to_stderr()
-    keep_freed_memory()
-    settings = replace(settings, cores=_share_cores(settings.workers))
+    cores = _share_cores(settings.workers)
+    keep_freed_memory(arenas=max(2, cores))
+    settings = replace(settings, cores=cores)
     served, generation = catch_up(settings, Control(Path(settings.control)))
     _log.info(
         "serving %s, revision %s, on %s; %s",
