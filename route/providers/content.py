@@ -131,9 +131,8 @@ def renamed(request: JSON, roles: Mapping[str, str]) -> JSON:
 
 
 def _renamed(message: Any, roles: Mapping[str, str]) -> Any:
-    if not isinstance(message, dict) or message.get("role") not in roles:
-        return message
-    return {**message, "role": roles[message["role"]]}
+    role = message.get("role") if isinstance(message, dict) else None
+    return {**message, "role": roles[role]} if isinstance(role, str) and role in roles else message
 
 
 def without(request: JSON, omit: Collection[str]) -> JSON:

@@ -81,6 +81,6 @@ def test_any_refusal_can_be_read(status: int | None, body: Any) -> None:
     assert isinstance(refusal("host", status, {}, body), ProviderError)
 
 
-@pytest.mark.parametrize("messages", [None, 3, ["hi"]])
+@pytest.mark.parametrize("messages", [None, 3, ["hi"], [{"role": ["system"]}]])
 def test_o1_leaves_what_it_does_not_know(messages: Any) -> None:
     assert for_o1({"messages": messages})["messages"] == messages
