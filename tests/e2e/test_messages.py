@@ -333,6 +333,16 @@ def test_a_stream_that_breaks_off_ends_with_an_error(setting: Setting) -> None:
     assert not {"message_delta", "message_stop", "content_block_stop"} & set(kinds)
 
 
+def test_calls_that_a_model_mixes_up_end_a_stream_with_an_error(setting: Setting) -> None:
+    begun = [{"index": n, "id": f"c{n}", "function": {"name": "weather", "arguments": "{"}} for n in range(2)]
+    late = {"index": 0, "function": {"arguments": "}"}}
+    setting.will("good", [{"tool_calls": [call]} for call in (*begun, late)])
+    kinds, response = setting.lines(tools=[TOOL])
+    assert kinds[-1] == "error"
+    assert "message_stop" not in kinds
+    assert "tool call that was over" in response.text
+
+
 def test_messages_are_in_the_same_books(setting: Setting) -> None:
     def answered() -> float:
         lines = httpx2.get(f"{setting.url}/metrics").text.splitlines()
