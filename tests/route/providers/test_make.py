@@ -1,11 +1,16 @@
 """Accounts come from the configuration, its ${VARIABLES} or the environment; each mistake names its cure."""
 
+import re
+
 import pytest
 
 from p2l.errors import ConfigError
-from route.providers.base import Account
+from route.providers.base import Account, Fault
 from route.providers.make import account_for, expand, make_provider, service_of
+from route.providers.mock_script import TROUBLES
+from route.providers.registry import PROTOCOLS
 from route.providers.table import ALIASES, SERVICES
+from tests.conftest import ROOT
 from tests.route.providers.servers import run
 
 KINDS = (
@@ -133,3 +138,19 @@ def test_a_password_in_the_address_is_refused_and_not_shown() -> None:
 def test_an_unknown_dialect_gets_a_hint() -> None:
     with pytest.raises(ConfigError, match=r"no dialect 'clasic' .did you mean 'classic'"):
         make_provider("openai", Account("http://host", options={"dialect": "clasic"}))
+
+
+def test_the_documentation_has_every_provider_option_and_trouble() -> None:
+    page = (ROOT / "docs" / "providers.md").read_text(encoding="utf-8")
+    types = page.partition("## Types")[2].partition("\n## ")[0]
+    rows = dict(re.findall(r"^\| `([\w-]+)` \|(.*)\|$", types, re.MULTILINE))
+    assert set(rows) == set(SERVICES)
+    for kind, service in SERVICES.items():
+        assert all(f"`{name}`" in rows[kind] for name in service.key_variables), kind
+        assert service.base_url is None or kind == "mock" or f"`{service.base_url}`" in rows[kind], kind
+    make_provider("mock", Account("http://mock"))
+    options = {option for name, made in PROTOCOLS.items() if name != "mock" for option in made.options}
+    assert options == set(re.findall(r"^\| `(\w+)` \|", page.partition("## Options")[2].partition("\n## ")[0], re.M))
+    faults = page.partition("## What can go wrong")[2].partition("\n## ")[0]
+    assert [fault.value for fault in Fault] == re.findall(r"^\| `(\w+)` \|", faults, re.MULTILINE)
+    assert all(f"`{trouble}" in page for trouble in TROUBLES)
