@@ -84,7 +84,8 @@ def set_up_logs(stream: TextIO | None = None, level: int = logging.INFO) -> None
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(_JsonLines())
     logging.basicConfig(handlers=[handler], level=level, force=True)
-    logging.getLogger("uvicorn.access").setLevel(logging.WARNING)
+    for chatty in ("uvicorn.access", "httpx2"):  # a line for every request, and for every question to P2L
+        logging.getLogger(chatty).setLevel(logging.WARNING)
 
 
 class _JsonLines(logging.Formatter):

@@ -17,13 +17,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from p2l.errors import InputError
+from p2l.errors import InputError, P2LError
 from route.config import load_config
 from route.logs import set_up_logs
 from route.service.settings import Settings
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 __all__ = ["serve", "worker"]
 
@@ -52,11 +53,11 @@ def serve(settings: Settings, host: str, port: int, *, reload: bool) -> int | No
     return None
 
 
-def worker() -> Starlette:
+def worker() -> ASGIApp:
     """The application of one worker; uvicorn calls this in a new process."""
     content = json.loads(Path(os.environ[_SETTINGS_VARIABLE]).read_text("utf-8"))
     set_up_logs()
-    return _app(Settings(**{**content, "api_keys": tuple(content["api_keys"])}))
+    return _brief(_app(Settings(**{**content, "api_keys": tuple(content["api_keys"])})))
 
 
 def _app(settings: Settings) -> Starlette:
@@ -68,12 +69,30 @@ def _app(settings: Settings) -> Starlette:
 def _serve_here(settings: Settings, host: str, port: int) -> None:
     app = _app(settings)
     try:
-        _run(app, settings, host, port, reload=False)
+        _run(_brief(app), settings, host, port, reload=False)
     except SystemExit:
         problem = getattr(app.state, "problem", None)
         if isinstance(problem, InputError):
             raise problem from None
         raise
+
+
+def _brief(app: Starlette) -> ASGIApp:
+    """The application, but a start that fails for a reason we know is told without a traceback."""
+
+    async def called(scope: Scope, receive: Receive, send: Send) -> None:
+        async def short(message: Message) -> None:
+            if message["type"] == "lifespan.startup.failed" and hasattr(app.state, "problem"):
+                message = {**message, "message": str(app.state.problem)}
+            await send(message)
+
+        try:
+            await app(scope, receive, short if scope["type"] == "lifespan" else send)
+        except P2LError:
+            if scope["type"] != "lifespan":
+                raise
+
+    return called
 
 
 async def _try_out(settings: Settings) -> None:

@@ -23,6 +23,7 @@ import pytest
 import yaml
 
 from tests.conftest import ROOT, Command, free_port
+from tests.p2l.serving.conftest import NAMES, make_model
 
 HELLO: list[Any] = [{"role": "user", "content": "hello there"}]
 SMALL = {"name": "s", "type": "mock", "cost": 1, "options": {"text": "I am small"}}
@@ -171,6 +172,52 @@ def test_a_mistake_ends_it_with_one_line(
     assert done.stderr.count("\n") == 1
     assert says in done.stderr
     assert done.stdout == ""
+
+
+class Leaderboard(http.server.BaseHTTPRequestHandler):
+    """A P2L endpoint that knows one model."""
+
+    def do_GET(self) -> None:
+        known = {"/info": {"likelihood": "grk", "revision": "r"}, "/models": {"models": ["ant"], "revision": "r"}}
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(known[self.path]).encode())
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--router-type", "grk-endpoint"), "P2L knows none of the configured models"),
+        (("--router-type", "grk-endpoint", "--workers", "2"), "P2L knows none of the configured models"),
+        (("--router-type", "bt-endpoint"), "use router type grk-endpoint"),
+    ],
+)
+def test_a_leaderboard_that_does_not_fit_refuses_to_start(
+    tmp_path: Path, command: Command, flags: tuple[str, ...], says: str
+) -> None:
+    config = write(tmp_path, {"small": SMALL})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Leaderboard) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        where = ("--router-model-endpoint", f"http://127.0.0.1:{server.server_port}", "--host", "127.0.0.1")
+        done = command("python", "-m", "route.openai_server", "-c", config, "--api-key", "k", *where, *flags)
+        server.shutdown()
+    assert done.returncode == 2
+    assert says in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+def test_the_p2l_model_may_run_in_the_router(tmp_path: Path) -> None:
+    folder = make_model(tmp_path, seed=1)
+    config = write(tmp_path, dict.fromkeys(NAMES, SMALL))
+    flags = ("--router-type", "grk-local", "--router-model-name", str(folder), "--api-key", "k", "--host", "127.0.0.1")
+    with a_process(config, *flags) as (url, process), client(url) as asked:
+        answer: Any = asked.chat.completions.create(model="-", messages=HELLO)
+        assert answer.router_outputs.keys() == set(NAMES)
+        assert answer.router_decision["static"] is False
+        stopped(process)
 
 
 class Messages(http.server.BaseHTTPRequestHandler):
