@@ -25,8 +25,9 @@ from p2l.attention import P2L_ATTENTION, register_attention
 from p2l.batching import collate
 from p2l.command import parser, positive, run
 from p2l.encoding import Encoding
+from p2l.fused_layer import FusedLayer
 from p2l.heads import build
-from p2l.int8 import Int8Layer
+from p2l.int8 import Int8Linear
 from p2l.lean import reads_cls_only, replace_layers
 from p2l.model import P2LModel, P2LRecord
 from p2l.precision import make_fast
@@ -85,7 +86,7 @@ def make_models(shape: str) -> dict[str, P2LModel]:
     make_fast(models["float32"])
     make_fast(models["bfloat16"])
     rounded = models["int8"]
-    replace_layers(rounded, lambda layer: Int8Layer(layer, cls_only=reads_cls_only(rounded, layer)))
+    replace_layers(rounded, lambda layer: FusedLayer(layer, Int8Linear, cls_only=reads_cls_only(rounded, layer)))
     return models
 
 

@@ -1,10 +1,10 @@
-"""The steps between the products of an int8 layer, each one loop over memory, compiled by numba.
+"""The steps between the products of a layer, each one loop over memory, compiled by numba.
 
 In torch such a step is five to ten operations, each of which reads and writes everything; in int8 they took half of a
 pass. Kernels are compiled when they are first called and kept on disk.
 
-Numbers of 8 bits lie around 128, as oneDNN's fast products want them: a state is (byte - 128) times its token's scale.
-bfloat16 is handed over as its 16 bits.
+What goes into a product is 8 bits or bfloat16, as `out` is made: bytes lie around 128, as oneDNN's fast products want
+them, and a state is (byte - 128) times its token's scale; bfloat16 is handed over as its 16 bits, and scales are 1.
 
 Shapes: T tokens, D hidden, H heads, G heads of keys and values, C width of a head, N inner width of the MLP.
 """
@@ -14,9 +14,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+from numba import njit, types
+from numba.extending import overload
 
-__all__ = ["add_product", "gate_bytes", "heads_of", "mixed_bytes", "normed_bytes", "shares_of", "state_bytes"]
+__all__ = ["add_product", "gated", "heads_of", "joined", "normed", "rounded", "shares_of"]
 
 # Sums in any order; but what is no number must stay none, so not all that "fast" may stand for.
 _FAST = {"contract", "reassoc", "arcp", "nsz"}
@@ -30,47 +31,49 @@ _POSITIVE = np.int32(0x7FFFFFFF)
 
 
 @_compiled
-def normed_bytes(x: Any, weight: Any, eps: Any, out: Any, scales: Any) -> None:
-    """RMS-normed states (T, D) as bytes, with the scale (T,) of each token."""
-    normed = np.empty(x.shape[1], np.float32)
+def normed(x: Any, weight: Any, eps: Any, out: Any, scales: Any) -> None:
+    """RMS-normed states (T, D), rounded, with the scale (T,) of each token."""
+    row = np.empty(x.shape[1], np.float32)
     for t in range(x.shape[0]):
         squares = _ZERO
         for d in range(x.shape[1]):
             squares += x[t, d] * x[t, d]
-            normed[d] = x[t, d] * weight[d]
-        scales[t] = _row_bytes(normed, out[t]) / np.sqrt(squares / _F(x.shape[1]) + eps)
+        factor = _ONE / np.sqrt(squares / _F(x.shape[1]) + eps)
+        for d in range(x.shape[1]):
+            row[d] = x[t, d] * factor * weight[d]
+        scales[t] = _round(row, out[t])
 
 
 @_compiled
-def state_bytes(x: Any, out: Any, scales: Any) -> None:
-    """States (T, D) as bytes."""
+def rounded(x: Any, out: Any, scales: Any) -> None:
+    """States (T, D), rounded."""
     for t in range(x.shape[0]):
-        scales[t] = _row_bytes(x[t], out[t])
+        scales[t] = _round(x[t], out[t])
 
 
 @_compiled
-def mixed_bytes(heads: Any, out: Any, scales: Any) -> None:
-    """States of heads (H, T, C) in bfloat16 as bytes (T, H C)."""
+def joined(heads: Any, out: Any, scales: Any) -> None:
+    """States of heads (H, T, C) in bfloat16 beside each other (T, H C), rounded."""
     width = heads.shape[2]
     row = np.empty(out.shape[1], np.float32)
     for t in range(out.shape[0]):
         for h in range(heads.shape[0]):
             for c in range(width):
                 row[h * width + c] = _from_half(heads[h, t, c])
-        scales[t] = _row_bytes(row, out[t])
+        scales[t] = _round(row, out[t])
 
 
 @_compiled
-def gate_bytes(product: Any, scales: Any, bias: Any, out: Any, new_scales: Any) -> None:
-    """silu(gate) x up of a product (T, 2 N) and its scales (T,), as bytes (T, N)."""
+def gated(product: Any, scales: Any, bias: Any, out: Any, new_scales: Any) -> None:
+    """silu(gate) x up of a product (T, 2 N) and its scales (T,), rounded (T, N)."""
     width = out.shape[1]
     inner = np.empty(width, np.float32)
     for t in range(product.shape[0]):
         for n in range(width):
-            gate = product[t, n] * scales[t] + bias[n]
-            up = product[t, width + n] * scales[t] + bias[width + n]
+            gate = _number(product[t, n]) * scales[t] + bias[n]
+            up = _number(product[t, width + n]) * scales[t] + bias[width + n]
             inner[n] = gate / (_ONE + _exp(-gate)) * up
-        new_scales[t] = _row_bytes(inner, out[t])
+        new_scales[t] = _round(inner, out[t])
 
 
 @_compiled
@@ -78,7 +81,7 @@ def add_product(x: Any, product: Any, scales: Any, bias: Any) -> None:
     """x (T, D) += a product (T, D) times its scales (T,)."""
     for t in range(x.shape[0]):
         for d in range(x.shape[1]):
-            x[t, d] += product[t, d] * scales[t] + bias[d]
+            x[t, d] += _number(product[t, d]) * scales[t] + bias[d]
 
 
 @_compiled
@@ -94,7 +97,7 @@ def heads_of(product: Any, scales: Any, bias: Any, cos: Any, sin: Any, out: Any,
     for t in range(product.shape[0]):
         for h in range(out.shape[0]):
             for c in range(width):
-                head[c] = product[t, h * width + c] * scales[t] + bias[h * width + c]
+                head[c] = _number(product[t, h * width + c]) * scales[t] + bias[h * width + c]
             if h < turned:
                 if norms.shape[0]:
                     _norm(head, norms[h])
@@ -135,8 +138,36 @@ def shares_of(scores: Any, scale: Any, start: Any, window: Any) -> None:
             row[stop:] = 0
 
 
+def _round(row: Any, out: Any) -> Any:
+    """Write a row as `out` is made; returns its scale."""
+
+
+@overload(_round, strict=False)
+def _round_as(row: Any, out: Any) -> Any:  # noqa: ARG001 (numba calls it with both)
+    return (
+        (lambda row, out: _round_to_bytes(row, out)) if out.dtype == types.uint8 else lambda row, out: _halve(row, out)
+    )
+
+
+def _number(value: Any) -> Any:
+    """A float32, or the bits of a bfloat16, as a number."""
+
+
+@overload(_number, strict=False)
+def _number_as(value: Any) -> Any:
+    return (lambda value: _from_half(value)) if isinstance(value, types.Integer) else lambda value: value
+
+
 @_compiled
-def _row_bytes(row: Any, out: Any) -> Any:
+def _halve(row: Any, out: Any) -> Any:
+    """A row as bfloat16."""
+    for d in range(row.shape[0]):
+        out[d] = _to_half(row[d])
+    return _ONE
+
+
+@_compiled
+def _round_to_bytes(row: Any, out: Any) -> Any:
     """A row as bytes; returns its scale."""
     bits = row.view(np.int32)
     largest = np.int32(0)  # the bits of positive floats are ordered as they are, and integers are compared many at once

@@ -10,6 +10,7 @@ Shapes: T tokens, D inputs, N outputs.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,7 @@ __all__ = [
     "PackedLinear",
     "SmallLinear",
     "has_int8",
+    "has_numba",
     "has_packed",
     "packed_linear",
 ]
@@ -115,6 +117,11 @@ def has_packed() -> bool:
 def has_int8() -> bool:
     """Whether this build of torch has oneDNN's products in int8."""
     return _has_onednn() and hasattr(torch.ops.onednn, "qlinear_pointwise")
+
+
+def has_numba() -> bool:
+    """Whether the loops of p2l.fused can be compiled."""
+    return importlib.util.find_spec("numba") is not None
 
 
 def _has_onednn() -> bool:

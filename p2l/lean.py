@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutput
 
 from p2l.attention import Packed, one_by_one
-from p2l.kernels import WORTH_PADDING, LinearMaker, SmallLinear
+from p2l.kernels import WORTH_PADDING, LinearMaker, SmallLinear, has_numba, packed_linear
 from p2l.model import P2LModel
 
 __all__ = [
@@ -29,6 +29,8 @@ __all__ = [
     "LeanBackbone",
     "LeanLayer",
     "attend",
+    "can_be_fused",
+    "halved",
     "layers_of",
     "reads_cls_only",
     "replace_layers",
@@ -82,6 +84,25 @@ def streamlined(model: P2LModel, layer: nn.Module, make: LinearMaker, *, half_at
     return copy.deepcopy(layer, made)
 
 
+def halved(model: P2LModel, layer: nn.Module) -> nn.Module:
+    """A layer with its weights in bfloat16, in its fastest form."""
+    if can_be_fused(model):
+        from p2l.fused_layer import FusedLayer, HalfLinear
+
+        return FusedLayer(layer, HalfLinear, cls_only=reads_cls_only(model, layer))
+    return streamlined(model, layer, _half_linear, half_attention=True)
+
+
+def can_be_fused(model: P2LModel) -> bool:
+    """Whether p2l.fused_layer knows this model's layers, and its loops can be compiled here."""
+    known = model.record.model_type in LIKE_LLAMA and getattr(model.model.config, "hidden_act", None) == "silu"
+    return known and has_numba()
+
+
+def _half_linear(weight: Tensor, bias: Tensor | None) -> nn.Module:
+    return packed_linear(weight.to(torch.bfloat16), None if bias is None else bias.to(torch.bfloat16))
+
+
 def reads_cls_only(model: P2LModel, layer: nn.Module) -> bool:
     """Whether nobody asks this layer for anything but the states at the CLS."""
     return layer is layers_of(model)[-1] and model.record.pooling == "cls"
@@ -96,6 +117,7 @@ class LeanBackbone(nn.Module):
         self.config = model.config
         products = (part for layer in model.layers for part in layer.children() if hasattr(part, "in_features"))
         self.light = all(isinstance(part, SmallLinear) for part in products)
+        self.fused = not isinstance(model.layers[0], LeanLayer)
         self.embed_tokens, self.rotary_emb, self.layers, self.norm = (
             model.embed_tokens,
             model.rotary_emb,
@@ -111,6 +133,7 @@ class LeanBackbone(nn.Module):
             input_ids, position_ids = F.pad(input_ids, (0, more)), F.pad(position_ids, (0, more))
             packed = Packed([*packed.lengths, more], packed.borders)
         states = self.embed_tokens(input_ids)
+        states = states.float() if self.fused else states
         turn = _turn(*self.rotary_emb(states, position_ids))
         x = states[0]
         for layer in self.layers:
@@ -211,7 +234,7 @@ def _long(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
 
 
 def _rms_norm(x: Tensor, norm: Any) -> Tensor:
-    return F.rms_norm(x, (x.shape[-1],), norm.weight, norm.variance_epsilon)
+    return F.rms_norm(x, (x.shape[-1],), norm.weight.to(x.dtype), norm.variance_epsilon)
 
 
 def _turn(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:

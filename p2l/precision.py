@@ -11,6 +11,7 @@ import copy
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from torch import nn
 from p2l import backbones
 from p2l.encoding import PromptTokenizer
 from p2l.kernels import PackedLinear, has_packed, packed_linear
-from p2l.lean import layers_of, streamline
+from p2l.lean import halved, layers_of, replace_layers, streamline
 from p2l.model import P2LModel
 from p2l.probes import Agreement, agreement, batch_of, coefficients, of_length, probes
 
@@ -102,8 +103,12 @@ def make_fast(model: P2LModel) -> None:
     """Lay a CPU model's layers out for answering packed prompts, in its own dtype and in place; see p2l.lean."""
     first = next(model.model.parameters(), None)
     packs = backbones.get(model.record.model_type).packs
-    if first is not None and first.device.type == "cpu" and packs and has_packed():
-        streamline(model, packed_linear, half_attention=first.dtype == torch.bfloat16)
+    if first is None or first.device.type != "cpu" or not packs or not has_packed():
+        return
+    if first.dtype == torch.bfloat16:
+        replace_layers(model, partial(halved, model))
+    else:
+        streamline(model, packed_linear)
 
 
 def _on_a_card(model: P2LModel) -> Choice:

@@ -8,18 +8,17 @@ in floating point. A model that does not bear that either is refused.
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from p2l.allocator import return_freed_memory
 from p2l.encoding import PromptTokenizer
 from p2l.errors import InputError
-from p2l.kernels import LinearMaker, NarrowEmbedding, PackedLinear, has_int8
-from p2l.lean import LIKE_LLAMA, layers_of, reads_cls_only, replace_layers, streamlined
+from p2l.kernels import NarrowEmbedding, has_int8, has_numba, packed_linear
+from p2l.lean import can_be_fused, halved, layers_of, reads_cls_only, replace_layers, streamlined
 from p2l.model import P2LModel
 from p2l.probes import Agreement, agreement, coefficients, probes
 
@@ -72,7 +71,9 @@ def quantize(
     for share in _FIRST:
         kept = _count(share, layers)
         for number in range(kept):
-            layers[number] = streamlined(model, floats[number], _keeper(dtype), half_attention=half)
+            layers[number] = (
+                halved(model, floats[number]) if half else streamlined(model, floats[number], packed_linear)
+            )
         found = Quantized(len(layers), kept, agreement(exact, coefficients(model, prompts)))
         if found.agreement.spearman >= LEAST_SPEARMAN and found.agreement.error <= MOST_ERROR:
             floats.clear()
@@ -86,11 +87,11 @@ def quantize(
 
 def _rounded(model: P2LModel, layer: nn.Module, *, half: bool) -> nn.Module:
     """A layer in 8 bits, in its fastest form if this machine and the layer allow that."""
-    from p2l.int8 import Int8Layer, Int8Linear
+    from p2l.fused_layer import FusedLayer
+    from p2l.int8 import Int8Linear
 
-    gated = getattr(model.model.config, "hidden_act", None) == "silu"
-    if half and gated and model.record.model_type in LIKE_LLAMA:
-        return Int8Layer(layer, cls_only=reads_cls_only(model, layer))
+    if half and can_be_fused(model):
+        return FusedLayer(layer, Int8Linear, cls_only=reads_cls_only(model, layer))
     return streamlined(model, layer, Int8Linear, half_attention=half)
 
 
@@ -104,21 +105,12 @@ def _check(model: P2LModel, method: str) -> None:
         raise InputError(f"int8 is for transformers, not for {model.record.model_type}; leave --quantize out")
     if not has_int8():
         raise InputError("this build of torch has no int8 products (oneDNN); leave --quantize out")
-    if importlib.util.find_spec("numba") is None:
+    if not has_numba():
         raise InputError("int8 needs numba: pip install 'p2l[serve]', or leave --quantize out")
 
 
 def _count(share: float, layers: nn.ModuleList) -> int:
     return int(-(-len(layers) * share // 1))
-
-
-def _keeper(dtype: torch.dtype) -> LinearMaker:
-    """Linear layers of this dtype, whatever the weights are in."""
-
-    def make(weight: Tensor, bias: Tensor | None) -> nn.Module:
-        return PackedLinear(weight.to(dtype), None if bias is None else bias.to(dtype))
-
-    return make
 
 
 def _narrow_embedding(backbone: Any) -> None:

@@ -32,7 +32,7 @@ def read(rounded, scales):
 def test_bytes_are_the_states_to_half_a_step(data, rows, columns):
     x = states(data.draw, rows, columns)
     out, scales = np.empty(x.shape, np.uint8), np.empty(rows, F)
-    fused.state_bytes(x, out, scales)
+    fused.rounded(x, out, scales)
     np.testing.assert_allclose(scales, np.maximum(np.abs(x).max(1), 1e-30) / 127, rtol=1e-6)
     assert (np.abs(read(out, scales) - x) <= 0.501 * scales[:, None]).all()
     assert out.min() >= 1
@@ -43,7 +43,7 @@ def test_bytes_are_the_states_to_half_a_step(data, rows, columns):
 def test_normed_bytes_are_the_rms_norm(data, rows, columns):
     x, weight = states(data.draw, rows, columns), states(data.draw, 1, columns)[0]
     out, scales = np.empty(x.shape, np.uint8), np.empty(rows, F)
-    fused.normed_bytes(x, weight, F(1e-5), out, scales)
+    fused.normed(x, weight, F(1e-5), out, scales)
     wide = x.astype(np.float64)
     expected = wide * weight / np.sqrt((wide**2).mean(1, keepdims=True) + 1e-5)
     assert (np.abs(read(out, scales) - expected) <= 0.51 * scales[:, None] + 1e-6).all()
@@ -54,7 +54,7 @@ def test_the_gate_is_silu_times_up_for_numbers_of_any_size():
     product = (rng.normal(size=(30, 48)) * 10.0 ** rng.integers(-3, 4, size=(30, 1))).astype(F)
     scales, bias = rng.uniform(0.5, 2, 30).astype(F), rng.normal(size=48).astype(F)
     out, found = np.empty((30, 24), np.uint8), np.empty(30, F)
-    fused.gate_bytes(product, scales, bias, out, found)
+    fused.gated(product, scales, bias, out, found)
     whole = product.astype(np.float64) * scales[:, None] + bias
     gate, up = whole[:, :24], whole[:, 24:]
     expected = gate / (1 + np.exp(np.clip(-gate, -700, 700))) * up
@@ -81,9 +81,9 @@ def test_what_is_no_number_stays_none():
     x = np.ones((3, 40), F)
     x[1, 7] = np.nan
     out, scales = np.empty(x.shape, np.uint8), np.empty(3, F)
-    fused.state_bytes(x, out, scales)
+    fused.rounded(x, out, scales)
     assert np.isfinite(scales).tolist() == [True, False, True]
-    fused.normed_bytes(x, np.ones(40, F), F(1e-5), out, scales)
+    fused.normed(x, np.ones(40, F), F(1e-5), out, scales)
     assert np.isfinite(scales).tolist() == [True, False, True]
 
 
@@ -91,6 +91,6 @@ def test_heads_in_bfloat16_come_back_as_bytes():
     rng = np.random.default_rng(0)
     heads = bits(rng.normal(size=(4, 6, 8)))
     out, scales = np.empty((6, 32), np.uint8), np.empty(6, F)
-    fused.mixed_bytes(heads, out, scales)
+    fused.joined(heads, out, scales)
     expected = half(heads).transpose(1, 0, 2).reshape(6, 32)
     assert (np.abs(read(out, scales) - expected) <= 0.501 * scales[:, None]).all()

@@ -5,9 +5,10 @@ import pytest
 import torch
 
 from p2l.errors import InputError
+from p2l.fused_layer import HalfLinear
 from p2l.inference import P2L, Member
 from p2l.int8 import Int8Linear
-from p2l.kernels import NarrowEmbedding, PackedLinear, has_int8
+from p2l.kernels import NarrowEmbedding, has_int8
 from p2l.probes import PROBES, Agreement, coefficients, probes
 from p2l.quantize import LEAST_SPEARMAN, MOST_ERROR, Quantized, quantize
 from tests.p2l.serving_models import tiny
@@ -56,7 +57,7 @@ def test_first_layers_stay_when_rounding_all_is_too_much(tmp_path: Path, monkeyp
     assert found == Quantized(8, 2, Agreement(0.999, 0.99, 0.019))
     assert str(found).startswith("int8, 6 of 8 layers: rank correlation 0.9990 (lowest 0.9900), mean error 1.90%")
     kinds = [type(layer.read) for layer in model.model.layers]
-    assert kinds == [PackedLinear] * 2 + [Int8Linear] * 6
+    assert kinds == [HalfLinear] * 2 + [Int8Linear] * 6
     assert model.model.layers[0].read.weight.dtype == torch.bfloat16
     assert np.isfinite(coefficients(model, probes(tokenizer))).all()
 

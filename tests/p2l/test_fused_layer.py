@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from p2l.attention import Packed
-from p2l.int8 import Int8Layer, Int8Linear
-from p2l.kernels import has_int8
+from p2l.fused_layer import FusedLayer, HalfLinear
+from p2l.int8 import Int8Linear
+from p2l.kernels import PackedLinear, has_int8
 from p2l.lean import LeanLayer, layers_of
 from tests.p2l.serving_models import tiny
 
@@ -26,7 +27,8 @@ def inputs(model, lengths):
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
 @pytest.mark.parametrize("lengths", [[1], [300], [20, 1, 130, 64]])
 @pytest.mark.parametrize("window", [None, 7, 200])
-def test_the_fast_layer_is_the_plain_one(family, lengths, window, tmp_path: Path):
+@pytest.mark.parametrize(("plain", "fast"), [(Int8Linear, Int8Linear), (PackedLinear, HalfLinear)])
+def test_the_fused_layer_is_the_plain_one(family, lengths, window, plain, fast, tmp_path: Path):
     model, _ = tiny(tmp_path, family)
     layer = layers_of(model)[0]
     layer.self_attn.sliding_window = window
@@ -36,8 +38,8 @@ def test_the_fast_layer_is_the_plain_one(family, lengths, window, tmp_path: Path
                 torch.nn.init.uniform_(parameter, 0.5, 1.5)
     states, turn, packed = inputs(model, lengths)
     with torch.inference_mode():
-        expected = LeanLayer(layer, Int8Linear, half_attention=True)(states.clone(), turn, packed)
-        found = Int8Layer(layer)(states.clone(), turn, packed)
+        expected = LeanLayer(layer, plain, half_attention=True)(states.clone(), turn, packed)
+        found = FusedLayer(layer, fast)(states.clone(), turn, packed)
     moved = (expected - states).std()
     assert (found - expected).abs().mean() < 0.01 * moved
     assert (found - expected).abs().max() < 0.1 * moved
@@ -48,15 +50,15 @@ def test_for_the_cls_alone_the_other_tokens_are_zero(tmp_path: Path):
     layer = layers_of(model)[0]
     states, turn, packed = inputs(model, [5, 3])
     with torch.inference_mode():
-        whole = Int8Layer(layer)(states.clone(), turn, packed)
-        found = Int8Layer(layer, cls_only=True)(states.clone(), turn, packed)
+        whole = FusedLayer(layer, Int8Linear)(states.clone(), turn, packed)
+        found = FusedLayer(layer, Int8Linear, cls_only=True)(states.clone(), turn, packed)
     assert torch.equal(found[[4, 7]], whole[[4, 7]])
     assert found[[0, 1, 2, 3, 5, 6]].abs().max() == 0
 
 
 def test_a_prompt_does_not_depend_on_its_neighbours(tmp_path: Path):
     model, _ = tiny(tmp_path, "qwen2")
-    layer = Int8Layer(layers_of(model)[0])
+    layer = FusedLayer(layers_of(model)[0], Int8Linear)
     states, turn, packed = inputs(model, [40, 9])
     alone = Packed.of(torch.tensor([40]), torch.device("cpu"))
     with torch.inference_mode():

@@ -1,0 +1,169 @@
+"""A layer of Llama, Qwen2 or Qwen3 for processors that are fast in bfloat16, with int8 or bfloat16 products.
+
+oneDNN computes the products, torch the two of attention, and the loops of p2l.fused all that lies between them. States
+stay in float32 from layer to layer.
+
+Weights here are plain attributes: these layers are made for answering, they are not trained, moved or saved.
+
+Shapes: T tokens, D hidden, H heads, G heads of keys and values, C width of a head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from p2l import fused
+from p2l.attention import Packed
+from p2l.kernels import PackedLinear
+
+__all__ = ["FusedLayer", "HalfLinear", "Product"]
+
+_CHUNK = 128  # queries of a long prompt that are taken at a time: they need not look at keys beyond the last of them
+_ALL = 2**30
+
+Array = npt.NDArray[Any]
+
+
+class Product(Protocol):
+    """A linear layer, as far as it is multiplied with what the loops have rounded."""
+
+    in_features: int
+    narrow: torch.dtype
+    """What it reads: uint8 or bfloat16."""
+    offset: Array
+    """(N,) float32, to be added when the scales are in."""
+
+    def product(self, given: Tensor) -> Tensor:
+        """(T, D) -> (T, N) in float32 or bfloat16, to be multiplied by the tokens' scales."""
+        ...
+
+
+class HalfLinear(PackedLinear):
+    """A linear layer in bfloat16."""
+
+    narrow = torch.bfloat16
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        """Lay the weight (N, D) out; `bias` (N,) is added in float32, later."""
+        super().__init__(weight.to(torch.bfloat16))
+        self.offset: Array = bias.float().numpy()
+
+    def product(self, given: Tensor) -> Tensor:
+        """See `Product`."""
+        return self.forward(given)
+
+
+class FusedLayer(nn.Module):
+    """A layer of Llama, Qwen2 or Qwen3 on packed prompts, with attention in bfloat16."""
+
+    def __init__(self, layer: Any, make: Callable[[Tensor, Tensor], Product], *, cls_only: bool = False) -> None:
+        """Take over transformers' layer; `make` says what becomes of weights and biases.
+
+        With `cls_only` all tokens but each prompt's last become 0.
+        """
+        super().__init__()
+        attention, mlp = layer.self_attn, layer.mlp
+        self.width = int(attention.head_dim)
+        self.heads = attention.q_proj.out_features // self.width
+        self.groups = attention.k_proj.out_features // self.width
+        self.scale = np.float32(attention.scaling)
+        self.window = getattr(attention, "sliding_window", None) or _ALL
+        self.read = make(*_joined(attention.q_proj, attention.k_proj, attention.v_proj))
+        self.write = make(*_joined(attention.o_proj))
+        self.widen = make(*_joined(mlp.gate_proj, mlp.up_proj))
+        self.narrow = make(*_joined(mlp.down_proj))
+        self.before_attention, self.before_mlp = _norm(layer.input_layernorm), _norm(layer.post_attention_layernorm)
+        self.of_heads = self._head_norms(attention)
+        self.cls_only = cls_only
+
+    def forward(self, x: Tensor, turn: tuple[Tensor, Tensor], packed: Packed) -> Tensor:
+        """States (T, D) in float32 -> the same tensor, changed."""
+        tokens = x
+        mixed = self._attend(self._heads(x, turn), packed)
+        if self.cls_only:
+            x, mixed = x[packed.last], mixed[:, packed.last]
+        given, scales = _room(len(x), self.write)
+        fused.joined(_array(mixed), _array(given), scales)
+        _add(x, self.write, given, scales)
+        given, scales = _normed(x, self.before_mlp, self.widen)
+        product = self.widen.product(given)
+        given, new_scales = _room(len(x), self.narrow)
+        fused.gated(_array(product), scales, self.widen.offset, _array(given), new_scales)
+        _add(x, self.narrow, given, new_scales)
+        return torch.zeros_like(tokens).index_copy_(0, packed.last, x) if self.cls_only else x
+
+    def _heads(self, x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
+        """Queries, keys and values (H + 2 G, T, C) in bfloat16, the first two turned by their places."""
+        given, scales = _normed(x, self.before_attention, self.read)
+        found = torch.empty((self.heads + 2 * self.groups, len(x), self.width), dtype=torch.bfloat16)
+        cos, sin = (part[:, 0].numpy() for part in turn)
+        product, turned = _array(self.read.product(given)), self.heads + self.groups
+        fused.heads_of(product, scales, self.read.offset, cos, sin, _array(found), turned, self.of_heads)
+        return found
+
+    def _attend(self, heads: Tensor, packed: Packed) -> Tensor:
+        """What each token gathers (H, T, C) in bfloat16."""
+        parts = heads.split_with_sizes(packed.lengths, dim=1)
+        found = [some for part in parts for some in self._attend_one(part)]
+        return torch.cat(found, dim=1) if len(found) > 1 else found[0]
+
+    def _attend_one(self, heads: Tensor) -> list[Tensor]:
+        """One prompt, some queries at a time."""
+        queries, keys, values = heads.split_with_sizes([self.heads, self.groups, self.groups])
+        found = []
+        for start in range(0, heads.shape[1], _CHUNK):
+            stop = min(start + _CHUNK, heads.shape[1])
+            some = queries[:, start:stop].reshape(self.groups, -1, self.width)
+            scores = torch.bmm(some, keys[:, :stop].transpose(1, 2))
+            rows = scores.view(self.heads, stop - start, stop)
+            fused.shares_of(_array(rows), self.scale, start, self.window)
+            found.append(torch.bmm(scores, values[:, :stop]).view(self.heads, stop - start, self.width))
+        return found
+
+    def _head_norms(self, attention: Any) -> Array:
+        """A row of weights and epsilon for each head that is turned; no rows for families without these norms."""
+        if getattr(attention, "q_norm", None) is None:
+            return np.empty((0, self.width + 1), np.float32)
+        rows = [np.append(*_norm(norm)) for norm in (attention.q_norm, attention.k_norm)]
+        return np.repeat(np.stack(rows), [self.heads, self.groups], axis=0).astype(np.float32)
+
+
+def _normed(x: Tensor, norm: tuple[Array, np.float32], reader: Product) -> tuple[Tensor, Array]:
+    given, scales = _room(len(x), reader)
+    fused.normed(x.numpy(), *norm, _array(given), scales)
+    return given, scales
+
+
+def _add(x: Tensor, layer: Product, given: Tensor, scales: Array) -> None:
+    fused.add_product(x.numpy(), _array(layer.product(given)), scales, layer.offset)
+
+
+def _room(tokens: int, reader: Product) -> tuple[Tensor, Array]:
+    """What a layer reads of so many tokens, and their scales, not yet filled."""
+    return torch.empty((tokens, reader.in_features), dtype=reader.narrow), np.empty(tokens, np.float32)
+
+
+def _array(states: Tensor) -> Array:
+    """The memory of a tensor; of one in bfloat16 the bits."""
+    states = states.contiguous()
+    found: Array = (states.view(torch.uint16) if states.dtype == torch.bfloat16 else states).numpy()
+    return found
+
+
+def _norm(norm: Any) -> tuple[Array, np.float32]:
+    return norm.weight.detach().float().numpy(), np.float32(norm.variance_epsilon)
+
+
+def _joined(*layers: nn.Linear) -> tuple[Tensor, Tensor]:
+    """Weight and bias of layers that read the same input, as one."""
+    biases = [
+        torch.zeros(layer.out_features, dtype=layer.weight.dtype) if layer.bias is None else layer.bias.detach()
+        for layer in layers
+    ]
+    return torch.cat([layer.weight.detach() for layer in layers]), torch.cat(biases)
