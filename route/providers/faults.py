@@ -39,6 +39,7 @@ _UNSUPPORTED = re.compile(
     r"prefill|must end with a user message|model_?not_?found|model_decommissioned|deploymentnotfound"
     r"|unsupported_(parameter|value|model)|(does not|doesn't|not) support|no endpoints found"
     r"|(deprecated|not (available|allowed)) (for|with|on) this model"
+    r"|max_(completion_|output_)?tokens.*(too large|at most|maximum allowed|supported range|less than or equal)"
 )
 _BY_CODE: Mapping[str, Fault] = {
     "authentication_error": Fault.CREDENTIALS,

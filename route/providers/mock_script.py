@@ -16,6 +16,7 @@ from typing import Any
 
 from p2l.errors import ConfigError
 from route.providers.base import JSON
+from route.providers.content import joined_text
 
 __all__ = ["TROUBLES", "Mock", "Script", "Trouble", "refusal_body"]
 
@@ -27,6 +28,18 @@ TROUBLES = (
     *("context-length", "content-filter", "prefill", "credentials"),
 )
 """Names of troubles."""
+
+_TOO_LONG = "This model's maximum context length is 8 tokens; please reduce the length of the messages."
+_NO_PREFILL = "This model does not support assistant message prefill."
+_REFUSALS = {
+    "rate-limit": (429, "requests", "rate_limit_exceeded", "Rate limit reached, please slow down."),
+    "status": (500, "server_error", None, "The server had an error."),
+    "context-length": (400, "invalid_request_error", "context_length_exceeded", _TOO_LONG),
+    "content-filter": (400, "invalid_request_error", "content_filter", "The content management policy was triggered."),
+    "prefill": (400, "invalid_request_error", None, _NO_PREFILL),
+    "credentials": (401, "invalid_request_error", "invalid_api_key", "Incorrect API key provided."),
+}
+"""Status, type, code and message of the troubles that are refusals."""
 
 
 @dataclass(frozen=True)
@@ -120,36 +133,19 @@ class Mock:
 
     def usage(self, request: JSON) -> JSON:
         """Tokens, counted as words."""
-        texts = [message.get("content") for message in request.get("messages", [])]
-        prompt = sum(len(text.split()) for text in texts if isinstance(text, str))
+        prompt = sum(len(joined_text(message.get("content")).split()) for message in request.get("messages", []))
         answer = len(self.pieces)
         return {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer}
 
 
 def refusal_body(trouble: Trouble) -> tuple[int, dict[str, str], JSON] | None:
     """Status, headers and body of a trouble that is a refusal; None for any other."""
+    if trouble.name not in _REFUSALS:
+        return None
+    status, kind, code, message = _REFUSALS[trouble.name]
     headers = {}
-    match trouble.name:
-        case "rate-limit":
-            status, message, code = 429, "Rate limit reached, please slow down.", "rate_limit_exceeded"
-            if trouble.number is not None:
-                headers["Retry-After"] = f"{trouble.number:g}"
-        case "status":
-            status, message, code = int(trouble.number or 500), "The server had an error.", "server_error"
-        case "context-length":
-            status, code = 400, "context_length_exceeded"
-            message = "This model's maximum context length is 8 tokens; please reduce the length of the messages."
-        case "content-filter":
-            status, message, code = 400, "The content management policy was triggered.", "content_filter"
-        case "prefill":
-            status, code = 400, "invalid_request_error"
-            message = "This model does not support assistant message prefill."
-        case "credentials":
-            status, message, code = 401, "Incorrect API key provided.", "invalid_api_key"
-        case _:
-            return None
-    return (
-        status,
-        headers,
-        {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": code}},
-    )
+    if trouble.name == "status" and trouble.number is not None:
+        status = int(trouble.number)
+    elif trouble.number is not None:
+        headers["Retry-After"] = f"{trouble.number:g}"
+    return status, headers, {"error": {"message": message, "type": kind, "param": None, "code": code}}

@@ -71,6 +71,12 @@ CASES = [
     ),
     (400, anthropic("invalid_request_error", "`temperature` is deprecated for this model."), Fault.UNSUPPORTED),
     (400, openai("Unsupported parameter: 'temperature'", "unsupported_parameter"), Fault.UNSUPPORTED),
+    (
+        400,
+        anthropic("invalid_request_error", "max_tokens: 9000 > 8192, which is the maximum allowed"),
+        Fault.UNSUPPORTED,
+    ),
+    (400, openai("max_tokens is too large: 9000. This model supports at most 4096 tokens."), Fault.UNSUPPORTED),
     (400, openai("Invalid value for 'role'", "invalid_value"), Fault.REQUEST),
     (422, {"detail": [{"loc": ["body", "messages"], "msg": "field required"}]}, Fault.REQUEST),
     (413, anthropic("request_too_large", "Request exceeds the maximum size"), Fault.REQUEST),
