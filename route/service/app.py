@@ -21,7 +21,7 @@ from route.ledger import KeyRecord, Refusal
 from route.providers.base import JSON
 from route.service.chat import ChatEndpoint, authenticate, choose_for, read_chat
 from route.service.dispatch import Trip
-from route.service.errors import ApiError, of_refusal
+from route.service.errors import ApiError, Gone, of_refusal
 from route.service.exchange import Exchange
 from route.service.incoming import parse_object, read_body
 from route.service.lifeline import Deadline
@@ -64,6 +64,8 @@ def _routes(service: Service) -> list[BaseRoute]:
                 return await handle(service, request)
             except ApiError as error:
                 return error.response({"x-request-id": f"req-{secrets.token_hex(12)}"})
+            except Gone:
+                return Response(status_code=499)  # nobody reads it
 
         return Route(path, endpoint, methods=list(methods))
 

@@ -16,6 +16,7 @@ from route.providers.base import Fault, ProviderError
 __all__ = ["Breaker"]
 
 _BLAMELESS = (Fault.CONTEXT_LENGTH, Fault.CONTENT_FILTER, Fault.REQUEST, Fault.UNSUPPORTED)
+_NOT_THERE = 404
 
 
 class Breaker:
@@ -69,7 +70,7 @@ class Breaker:
 
     def failed(self, error: ProviderError, probe: bool = False) -> None:
         """Take note of a fault; `probe` as `begin` said."""
-        if error.fault in _BLAMELESS:
+        if error.fault in _BLAMELESS and error.status != _NOT_THERE:
             self.succeeded()
             return
         self.fault = error

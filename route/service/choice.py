@@ -20,6 +20,11 @@ class Choice(Protocol):
         """The last one, which tells why; None where nothing was decided."""
         ...
 
+    @property
+    def allowed(self) -> Collection[str]:
+        """Names of all models that may be chosen."""
+        ...
+
     def choose(self, without: Collection[str]) -> str:
         """The name of a model that is none of `without`.
 
@@ -36,6 +41,11 @@ class Direct:
 
     model: str
     decision: None = None
+
+    @property
+    def allowed(self) -> Collection[str]:
+        """See `Choice`."""
+        return (self.model,)
 
     def choose(self, without: Collection[str]) -> str:
         """See `Choice`."""

@@ -119,7 +119,7 @@ class Dispatcher:
             self._chosen(trip, ())
         except (InputError, NoModelError) as error:
             raise of_choice(error) from error
-        raise self._all_blocked()
+        raise self._all_blocked(trip)
 
     async def _next(self, trip: Trip, target: Target, error: ProviderError) -> Target:
         """The model to ask after one has failed."""
@@ -146,9 +146,10 @@ class Dispatcher:
     def _chosen(self, trip: Trip, without: Collection[str]) -> Target:
         return self._fleet.targets[trip.choice.choose(without)]
 
-    def _all_blocked(self) -> ApiError:
+    def _all_blocked(self, trip: Trip) -> ApiError:
         """Every model that the request could go to is left alone for now."""
-        breakers = [target.breaker for target in self._fleet.targets.values() if target.breaker.is_blocked]
+        breakers = [self._fleet.targets[name].breaker for name in trip.choice.allowed]
+        breakers = [breaker for breaker in breakers if breaker.is_blocked]
         soonest = min(breakers, key=lambda breaker: breaker.opens_in)
         limited = soonest.fault is not None and soonest.fault.fault is Fault.RATE_LIMIT
         status, code = (429, "rate_limit_exceeded") if limited else (502, "models_unavailable")

@@ -81,7 +81,7 @@ class ApiError(Exception):
         sent = dict(headers or {})
         if self.retry_after is not None:
             sent["retry-after"] = str(max(1, math.ceil(self.retry_after)))
-        if self.status in (408, 413):
+        if self.status in (401, 403, 408, 413):
             sent["connection"] = "close"  # the rest of the body is never read
         return Response(json.dumps(body or self.body()), self.status, sent, media_type="application/json")
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["serve", "worker"]
 
+_KEEP_ALIVE_SECONDS = 75  # longer than clients keep idle connections, so that none is closed under a request
 _SETTINGS_VARIABLE = "P2L_ROUTER_SETTINGS"
 
 
@@ -117,6 +118,8 @@ def _run(app: Any, settings: Settings, host: str, port: int, *, reload: bool) ->
         factory=isinstance(app, str),
         http="p2l.serving.http:OneWriteProtocol",
         server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=int(seconds) + 1,
         log_config=None,
         access_log=False,

@@ -107,7 +107,9 @@ def make_router(config: RouterConfig, settings: Settings) -> Router:
 def _heard_by(metrics: RouterMetrics) -> Callable[[str, ProviderError], None]:
     def hear(model: str, error: ProviderError) -> None:
         metrics.failed(model, error)
-        LOGGER.warning("no answer of %s: %s", model, error)
+        # Without the provider's words, which may quote the prompt.
+        fields = {"model": model, "fault": error.fault.value, "provider_status": error.status}
+        LOGGER.warning("no answer", extra={"fields": fields})
 
     return hear
 

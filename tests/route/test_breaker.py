@@ -85,6 +85,13 @@ def test_what_is_the_requests_own_fault_counts_as_an_answer(kind: Fault) -> None
     assert not breaker.is_blocked
 
 
+def test_a_model_that_its_provider_does_not_know_is_left_alone() -> None:
+    breaker = Breaker(2, 30.0, Clock())
+    for _ in range(2):
+        breaker.failed(ProviderError(Fault.UNSUPPORTED, "no such model", status=404), breaker.begin())
+    assert breaker.is_blocked
+
+
 def test_answers_that_begin_and_break_off_open_it_too() -> None:
     breaker = Breaker(2, 30.0, Clock())
     for _ in range(2):

@@ -240,6 +240,25 @@ def test_an_outage_costs_no_time_once_the_breaker_is_open_and_the_model_comes_ba
     asyncio.run(main())
 
 
+def test_a_request_whose_only_model_rests_is_told_when_to_come_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        fail = {"failure": "status:503", "failure_rate": 1.0}
+        settings = {"breaker": {"failures": 1, "seconds": 40}, "max_attempts": 1}
+        async with a_router(
+            tmp_path, scripts={"poor": fail, "fair": {"failures": ["rate-limit:9"]}}, **settings
+        ) as router:
+            for extra in ({"cost": 1}, {"direct_model": "poor"}, {"direct_model": "fair"}):
+                for _ in range(2):
+                    with pytest.raises(openai.APIStatusError) as caught:
+                        await router.ask(extra_body=extra)
+                waits = 9 if extra == {"direct_model": "fair"} else 40
+                assert waits - 2 <= int(caught.value.response.headers["retry-after"]) <= waits
+                assert caught.value.status_code == (429 if waits == 9 else 502)
+            assert router.counts()["poor"] == 1
+
+    asyncio.run(main())
+
+
 def test_only_one_request_tries_a_model_that_was_down(tmp_path: Path) -> None:
     async def main() -> None:
         scripts = {"good": {"failures": ["status:503"], "latency": 0.2}}
