@@ -11,7 +11,7 @@ from typing import Any
 
 from route.providers.base import JSON
 
-__all__ = ["error_of", "frame_of", "message_of", "stop_of", "tool_id", "usage_of"]
+__all__ = ["error_of", "frame_of", "message_of", "stop_of", "text_of", "tool_id", "usage_of"]
 
 _STOP = {
     "stop": "end_turn",
@@ -37,7 +37,7 @@ def message_of(completion: JSON) -> JSON:
     """A whole answer."""
     choice = (completion.get("choices") or [{}])[0]
     said = choice.get("message") or {}
-    texts = [text for text in (_text(said.get("content")), said.get("refusal")) if text]
+    texts = [text for text in (text_of(said.get("content")), said.get("refusal")) if text]
     calls = said.get("tool_calls") or []
     content = [{"type": "text", "text": text} for text in texts] + [_tool_use(call) for call in calls]
     stop = stop_of(choice, calls=bool(calls), refused=bool(said.get("refusal")))
@@ -65,14 +65,19 @@ def stop_of(choice: JSON, *, calls: bool, refused: bool) -> JSON:
 
 def usage_of(usage: Any) -> JSON:
     """Tokens as a message counts them; zeros where the provider does not count."""
-    counts = usage if isinstance(usage, dict) else {}
-    cached = (counts.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+    cached = _count(usage, "prompt_tokens_details", "cached_tokens")
     return {
-        "input_tokens": max(0, (counts.get("prompt_tokens") or 0) - cached),
+        "input_tokens": max(0, _count(usage, "prompt_tokens") - cached),
         "cache_read_input_tokens": cached,
         "cache_creation_input_tokens": 0,
-        "output_tokens": counts.get("completion_tokens") or 0,
+        "output_tokens": _count(usage, "completion_tokens"),
     }
+
+
+def _count(usage: Any, *path: str) -> int:
+    for key in path:
+        usage = usage.get(key) if isinstance(usage, dict) else None
+    return usage if isinstance(usage, int) else 0
 
 
 def tool_id(given: Any) -> str:
@@ -86,7 +91,8 @@ def error_of(status: int, message: str, code: str) -> JSON:
     return {"type": "error", "error": {"type": kind, "message": message, "code": code}}
 
 
-def _text(content: Any) -> str:
+def text_of(content: Any) -> str:
+    """The text of a content, which some providers give in parts."""
     if isinstance(content, list):
         return "".join(part.get("text") or "" for part in content if isinstance(part, dict))
     return content if isinstance(content, str) else ""
@@ -96,7 +102,7 @@ def _tool_use(call: JSON) -> JSON:
     function = call.get("function") or {}
     given = function.get("arguments") or "{}"
     try:
-        arguments = json.loads(given)
+        arguments = given if isinstance(given, dict) else json.loads(given)
     except ValueError:
         arguments = None
     if not isinstance(arguments, dict):

@@ -8,9 +8,10 @@ end, so `message_start` counts nothing yet.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
-from route.messages.answer import frame_of, stop_of, tool_id, usage_of
+from route.messages.answer import frame_of, stop_of, text_of, tool_id, usage_of
 from route.providers.base import JSON, Fault, ProviderError
 
 __all__ = ["MessageStream"]
@@ -46,7 +47,7 @@ class MessageStream:
             if choice.get("finish_reason"):
                 self._choice = choice
             delta = choice.get("delta") or {}
-            events += self._text(delta.get("content")) + self._text(delta.get("refusal"))
+            events += self._text(text_of(delta.get("content"))) + self._text(delta.get("refusal"))
             self._refused |= bool(delta.get("refusal"))
             for piece in delta.get("tool_calls") or []:
                 events += self._piece(piece)
@@ -83,9 +84,11 @@ class MessageStream:
             self._call, self._called = (index, identifier), True
             block = {"type": "tool_use", "id": tool_id(identifier), "name": function["name"], "input": {}}
             opening = self._begin(block)
-        if not function.get("arguments"):
+        given = function.get("arguments")
+        if not given:
             return opening
-        return [*opening, self._delta({"type": "input_json_delta", "partial_json": function["arguments"]})]
+        text = given if isinstance(given, str) else json.dumps(given)
+        return [*opening, self._delta({"type": "input_json_delta", "partial_json": text})]
 
     def _begin(self, block: JSON) -> list[JSON]:
         closing = self._close()

@@ -20,7 +20,7 @@ class Events(Protocol):
         """What a chunk of a chat completion becomes; may be nothing.
 
         Raises:
-            ApiError: this API cannot say it.
+            ProviderError: it is no chunk, or does not fit to those before.
         """
         ...
 
@@ -40,7 +40,7 @@ class Dialect:
     request: Callable[[JSON], JSON]
     """The body of a chat completion from that of a request; raises `ApiError`."""
     answer: Callable[[JSON], JSON]
-    """A whole answer from a chat completion."""
+    """A whole answer from a chat completion; raises `ApiError`."""
     error: Callable[[ApiError], JSON]
     """The body of an error."""
     events: Callable[[], Events]

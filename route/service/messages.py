@@ -7,11 +7,14 @@ from collections.abc import Sequence
 
 from p2l.errors import InputError
 from route.messages import MessageStream, chat_request, error_of, message_of
-from route.providers.base import JSON
+from route.providers.base import JSON, Fault, ProviderError
+from route.providers.content import SHAPE_ERRORS
 from route.service.dialect import Dialect
 from route.service.errors import ApiError
 
 __all__ = ["MESSAGES"]
+
+_NO_COMPLETION = "what the provider said is not of the form of a chat completion"
 
 
 def _request(body: JSON) -> JSON:
@@ -19,6 +22,13 @@ def _request(body: JSON) -> JSON:
         return chat_request(body)
     except InputError as error:
         raise ApiError(400, "invalid_value", str(error)) from error
+
+
+def _answer(completion: JSON) -> JSON:
+    try:
+        return message_of(completion)
+    except SHAPE_ERRORS as error:
+        raise ApiError(502, "provider_error", f"{completion.get('model')}: {_NO_COMPLETION}") from error
 
 
 def _error(error: ApiError) -> JSON:
@@ -30,7 +40,10 @@ class _Events:
         self._stream = MessageStream()
 
     def take(self, chunk: JSON) -> bytes:
-        return _encode(self._stream.take(chunk))
+        try:
+            return _encode(self._stream.take(chunk))
+        except SHAPE_ERRORS as error:
+            raise ProviderError(Fault.MALFORMED, _NO_COMPLETION) from error
 
     def fail(self, error: ApiError) -> bytes:
         return _encode([_error(error)])
@@ -44,5 +57,5 @@ def _encode(events: Sequence[JSON]) -> bytes:
     return "".join(lines).encode()
 
 
-MESSAGES = Dialect(_request, message_of, _error, _Events)
+MESSAGES = Dialect(_request, _answer, _error, _Events)
 """The Messages API."""

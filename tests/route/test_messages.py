@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
@@ -18,6 +19,8 @@ from route.providers.anthropic_answer import Translator, completion_of
 from route.providers.anthropic_request import messages_request
 from route.providers.base import JSON, ProviderError
 from route.providers.chunks import chunk, completion, usage
+from route.service.errors import ApiError
+from route.service.messages import MESSAGES
 
 ASKED: TypeAdapter[Any] = TypeAdapter(CompletionCreateParams)
 GIVEN: TypeAdapter[Any] = TypeAdapter(MessageCreateParams)
@@ -195,6 +198,11 @@ def test_what_cannot_be_routed_is_refused_with_its_place(fields: JSON, where: st
         chat_request(body)
 
 
+KEYS = st.sampled_from(["type", "role", "content", "text", "source", "data", "id", "name", "input", "tool_use_id"]) | (
+    st.sampled_from(
+        ["tool_calls", "function", "arguments", "refusal", "format", "index", "finish_reason", "prompt_tokens"]
+    )
+)
 words = st.text(st.characters(codec="utf-8"), min_size=1, max_size=9).filter(str.strip)
 names = st.text("abcXYZ019_-", min_size=1, max_size=9)
 inputs = st.dictionaries(names, st.none() | st.booleans() | st.integers() | words | st.lists(words), max_size=3)
@@ -212,6 +220,33 @@ def conversations(draw: st.DrawFn) -> list[JSON]:
         results = [result(block["id"], [text(draw(words))]) for block in content if block["type"] == "tool_use"]
         turns.append(user([*results, text(draw(words))]))
     return turns
+
+
+values = st.recursive(
+    st.sampled_from([None, True, 3, "", "text", "user", "auto", "tool_use"]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=8,
+)
+FIELDS = ("messages", "system", "tools", "tool_choice", "stop_sequences", "metadata", "output_config", "stream")
+
+
+@given(st.dictionaries(st.sampled_from(FIELDS), values, max_size=4), values, values)
+def test_whatever_comes_is_translated_or_refused(body: JSON, content: Any, block: Any) -> None:
+    turns = [{"role": "user", "content": content}, {"role": "assistant", "content": [block]}]
+    for each in (body, {"messages": turns[:1], **body}, {"messages": turns}):
+        with contextlib.suppress(InputError):
+            json.dumps(chat_request(each))
+
+
+@given(values, values)
+def test_whatever_a_provider_says_is_a_message_or_a_fault(choice: Any, delta: Any) -> None:
+    for each in ({"choices": [choice], "usage": delta}, {"choices": [{"message": delta, "delta": delta}]}):
+        with contextlib.suppress(ApiError):
+            json.dumps(MESSAGES.answer(each))
+        events = MESSAGES.events()
+        with contextlib.suppress(ProviderError):
+            events.take(each)
+        assert b"message_stop" in events.end()
 
 
 @given(conversations(), st.lists(words, max_size=2))
@@ -326,6 +361,15 @@ def test_what_a_model_made_up_as_arguments_is_an_object_still() -> None:
     [block] = message_of(completion("m", {"tool_calls": [call]}, "tool_calls", None))["content"]
     assert block["input"] == {"arguments": "[1, 2"}
     assert block["id"]
+
+
+def test_texts_in_parts_and_arguments_that_are_an_object() -> None:
+    said = {"content": [{"type": "thinking", "thinking": []}, text("a")]}
+    said |= {"tool_calls": [{"index": 0, "id": "a", "function": {"name": "look", "arguments": {"at": 1}}}]}
+    content = [text("a"), use("a", at=1)]
+    assert message_of(completion("m", said, "tool_calls", None))["content"] == content
+    stream = MessageStream()
+    assert accumulated(stream.take(chunk(FRAME, said, "tool_calls")) + stream.end())["content"] == content
 
 
 def test_the_routers_own_fields_are_kept() -> None:
