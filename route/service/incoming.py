@@ -127,6 +127,8 @@ def parse_chat(
     budget = _budget(body.pop("cost", None), headers.get("x-p2l-cost"))
     compare = _truth(body, "compare")
     stream = _truth(body, "stream")
+    if not isinstance(body.get("stream_options"), (dict, type(None))):
+        raise _bad("stream_options", "must be an object")
     if compare and (stream or direct is not None or body.get("n") not in (None, 1)):
         raise _bad("compare", "goes with neither stream, direct_model nor n")
     return Incoming(body, _turns(body["messages"]), budget, direct, compare, stream, len(raw))

@@ -344,3 +344,37 @@ def test_what_a_broken_stream_cost_is_booked() -> None:
     config = ModelConfig(name="m", type="mock", cost=2.0, price={"input": 1.0, "output": 4.0})
     assert Answered("m").cost(config) == 2.0
     assert Answered("m", (1_000_000, 500_000)).cost(config) == 3.0
+
+
+def test_nothing_is_left_behind_by_clients_that_come_and_go(tmp_path: Path) -> None:
+    async def main() -> None:
+        slow = {"token_seconds": 0.05, "latency": 0.05}
+        async with a_router(tmp_path, scripts=dict.fromkeys(("good", "fair", "poor"), slow)) as router:
+            body = {"messages": HELLO}
+
+            async def one(number: int) -> None:
+                sent = {**body, "stream": number % 2 == 0}
+                await router.post("/v1/chat/completions", sent) if not sent["stream"] else await drain(sent)
+
+            async def drain(sent: Any) -> None:
+                headers = {"authorization": "Bearer test-key"}
+                async with router.http.post(
+                    f"{router.url}/v1/chat/completions", json=sent, headers=headers
+                ) as response:
+                    await response.read()
+
+            tasks = [asyncio.ensure_future(one(number)) for number in range(80)]
+            await asyncio.sleep(0.12)
+            for task in tasks[::3]:
+                task.cancel()
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+            assert sum(isinstance(result, asyncio.CancelledError) for result in results) == len(tasks[::3])
+            assert [result for result in results[1::3] if result is not None] == []
+            await asyncio.sleep(0.1)
+            lines = (await router.get("/metrics"))[1].splitlines()
+            assert "p2l_router_running 0.0" in lines
+            left = [line for line in lines if 'status="499"' in line and "requests_total" in line]
+            assert left
+            assert (await router.ask()).model == "good"
+
+    asyncio.run(main())
