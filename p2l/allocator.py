@@ -15,8 +15,8 @@ _LARGEST = 2**30
 def keep_freed_memory(arenas: int | None = None) -> bool:
     """Let glibc hand freed blocks of up to a gibibyte to the next tensor of this process; False where it is not there.
 
-    `arenas` is how many pools of blocks its threads may have: each keeps what was freed in it to itself, so in a service
-    that runs for months, and loads model after model in thread after thread, few hold less.
+    `arenas` is how many pools of blocks its threads may have: each keeps what was freed in it to itself, so in a
+    service that runs for months, and loads model after model in thread after thread, few hold less.
 
     By default it returns large blocks to the system at once, which then clears every page again for the next tensor:
     several hundredths of a training step go there. Results do not change.

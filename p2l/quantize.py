@@ -9,6 +9,7 @@ in floating point. A model that does not bear that either is refused.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -71,9 +72,8 @@ def quantize(
     for share in _FIRST:
         kept = _count(share, layers)
         for number in range(kept):
-            layers[number] = (
-                halved(model, floats[number]) if half else streamlined(model, floats[number], packed_linear)
-            )
+            exact_form = halved if half else partial(streamlined, make=packed_linear)
+            layers[number] = exact_form(model, floats[number])
         found = Quantized(len(layers), kept, agreement(exact, coefficients(model, prompts)))
         if found.agreement.spearman >= LEAST_SPEARMAN and found.agreement.error <= MOST_ERROR:
             floats.clear()
