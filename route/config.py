@@ -29,6 +29,7 @@ __all__ = [
     "Price",
     "RouterConfig",
     "TimeoutsConfig",
+    "line_of",
     "load_config",
 ]
 
@@ -264,9 +265,9 @@ def _first_problem(error: ValidationError, path: Path) -> str:
     if not place:
         key, _, message = message.partition(": ")
         place = key.split(".") if key else []
-        return f"{path}:{_line(path, place)}: key {key!r}: {message}"
+        return f"{path}:{line_of(path, place)}: key {key!r}: {message}"
     key = ".".join(place)
-    where = f"{path}:{_line(path, place)}"
+    where = f"{path}:{line_of(path, place)}"
     if problem["type"] == "extra_forbidden":
         owner = next((_PARTS[part] for part in reversed(place[:-1]) if part in _PARTS), RouterConfig)
         return f"{where}: unknown key {key!r}{nearest(place[-1], owner.model_fields)}"
@@ -276,9 +277,9 @@ def _first_problem(error: ValidationError, path: Path) -> str:
     return f"{where}: key {key!r}: {message[0].lower()}{message[1:]}{shown}"
 
 
-def _line(path: Path, place: Sequence[str]) -> int:
+def line_of(path: str | Path, place: Sequence[str]) -> int:
     """The line, from 1, of a key; of the innermost part of it that is there when the key itself is missing."""
-    node: yaml.Node | None = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    node: yaml.Node | None = yaml.compose(Path(path).read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
     line = 1
     rest = list(place)
     while rest and node is not None:

@@ -42,8 +42,8 @@ def build_app(config: RouterConfig, settings: Settings) -> Starlette:
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        service = make_service(config, settings)
         try:
+            service = make_service(config, settings)
             await service.start()
         except P2LError as error:
             app.state.problem = error  # for whoever runs the server

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from p2l.errors import ConfigError
@@ -13,7 +14,7 @@ from route.providers.base import Account, Provider
 from route.providers.make import account_for, make_provider
 from route.service.breaker import Breaker
 
-__all__ = ["Fleet", "Target", "accounts_of", "make_fleet"]
+__all__ = ["Fleet", "Target", "account_of", "make_fleet"]
 
 
 @dataclass(frozen=True)
@@ -54,32 +55,39 @@ class Fleet:
             await provider.close()
 
 
-def accounts_of(config: RouterConfig, env: Mapping[str, str]) -> dict[str, Account]:
-    """The account of each model.
+def account_of(model: ModelConfig, env: Mapping[str, str]) -> Account:
+    """Where a model is and who asks.
 
     Raises:
-        ConfigError: an unknown type, or no key; names the model.
+        ConfigError: an unknown type, or no key.
     """
-    accounts = {}
-    for name, model in config.model_configs.items():
-        try:
-            accounts[name] = account_for(model.type, model.api_key, model.base_url, env, model.options)
-        except ConfigError as error:
-            raise ConfigError(f"model_configs.{name}: {error}") from error
-    return accounts
+    return account_for(model.type, model.api_key, model.base_url, env, model.options)
 
 
 def make_fleet(config: RouterConfig, env: Mapping[str, str], clock: Callable[[], float] = time.monotonic) -> Fleet:
-    """Providers and breakers of a configuration; call it within the event loop."""
+    """Providers and breakers of a configuration; call it within the event loop.
+
+    Raises:
+        ConfigError: names the model whose provider cannot be made.
+    """
     providers: dict[str, Provider] = {}
     targets = {}
-    for name, account in accounts_of(config, env).items():
-        model = config.model_configs[name]
-        same = json.dumps([model.type, account.base_url, account.api_key, account.options], default=repr)
-        if same not in providers:
-            providers[same] = make_provider(model.type, account)
+    for name, model in config.model_configs.items():
+        with _blaming(name):
+            account = account_of(model, env)
+            same = json.dumps([model.type, account.base_url, account.api_key, account.options], default=repr)
+            if same not in providers:
+                providers[same] = make_provider(model.type, account)
         targets[name] = Target(name, model, providers[same], _breaker(config.breaker, clock))
     return Fleet(targets)
+
+
+@contextlib.contextmanager
+def _blaming(name: str) -> Iterator[None]:
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"model_configs.{name}: {error}") from error
 
 
 def _breaker(config: BreakerConfig, clock: Callable[[], float]) -> Breaker:

@@ -152,13 +152,18 @@ def test_spend_survives_a_kill(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("models", "more", "flags", "says"),
     [
-        ({"m": {**SMALL, "type": "opanai"}}, {}, (), "did you mean 'openai'"),
+        (
+            {"m": {**SMALL, "type": "opanai"}},
+            {},
+            (),
+            "router.yaml:2: model_configs.m: type: there is no provider 'opanai'",
+        ),
         ({"m": {**SMALL, "type": "groq"}}, {}, (), "GROQ_API_KEY"),
         ({"m": SMALL}, {}, ("--router-type", "grk-endpoint", "--cost-optimizer", "optimal-lp"), "optimal-lp"),
-        ({"m": SMALL}, {}, ("--router-type", "bt-endpoints"), "bt-endpoint"),
+        ({"m": SMALL}, {}, ("--router-type", "bt-endpoints"), "error: unknown router type"),
         ({"m": SMALL}, {}, ("--router-type", "bt-local"), "--router-model-name"),
         ({"m": SMALL}, {}, ("--workers", "2", "--reload"), "--reload"),
-        ({"m": SMALL}, {"limits": [{"quantity": "cost", "most": 1}]}, (), "lp"),
+        ({"m": SMALL}, {"limits": [{"quantity": "cost", "most": 1}]}, (), "router.yaml:8: limits need"),
         ({"m": SMALL}, {"sticki": True}, (), "router.yaml:8: unknown key 'sticki' (did you mean 'sticky'?)"),
     ],
 )
