@@ -169,6 +169,17 @@ def test_the_deadline_of_the_request_ends_everything(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_a_stream_that_is_not_complete_at_the_deadline_ends_with_an_error(tmp_path: Path) -> None:
+    async def main() -> None:
+        slow = {"tokens": 50, "token_seconds": 0.05, "text": None}
+        async with a_router(tmp_path, scripts={"good": slow}, timeouts={"total": 0.4}) as router:
+            told = await events(router.http, router.url)
+            assert json.loads(told[-1])["error"]["code"] == "deadline_exceeded"
+            assert len(told) > 2
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize(("trouble", "code"), [("content-filter", "content_filter"), ("status:422", "invalid_request")])
 def test_what_is_wrong_with_the_request_is_told_and_not_tried_elsewhere(
     tmp_path: Path, trouble: str, code: str

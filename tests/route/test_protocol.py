@@ -321,6 +321,25 @@ def test_a_budget_that_buys_nothing_names_the_cheapest_model(tmp_path: Path) -> 
     run(main)
 
 
+@pytest.mark.parametrize("answer", [{}, {"error": {"message": "no"}}, {"choices": []}, {"choices": None}, "text", 3])
+def test_what_is_no_completion_is_no_answer(tmp_path: Path, answer: Any) -> None:
+    async def main() -> None:
+        async with scripted(tmp_path, answer) as (router, _):
+            assert (await router.ask()).model == "fair"
+
+    run(main)
+
+
+@pytest.mark.parametrize("chunk", [{}, {"error": {"message": "no"}}, {"choices": None}, {"choices": [3]}, 3])
+def test_what_is_no_chunk_is_no_stream(tmp_path: Path, chunk: Any) -> None:
+    async def main() -> None:
+        async with scripted(tmp_path, [chunk]) as (router, _):
+            chunks = [each async for each in await router.ask(stream=True)]
+            assert {each.model for each in chunks} == {"fair"}
+
+    run(main)
+
+
 def test_an_empty_stream_is_no_answer(tmp_path: Path) -> None:
     async def main() -> None:
         async with scripted(tmp_path, []) as (router, _):
