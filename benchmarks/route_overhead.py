@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -33,6 +33,7 @@ from p2l.command import parser, positive, run
 __all__ = ["main"]
 
 KEY = "a-key-of-the-benchmark"
+_KINDS = ("fast", "slow", "talking", "paced")
 SLOW = 0.2
 """Seconds of the slow upstream."""
 
@@ -53,7 +54,8 @@ class Ports:
     fast: int
     slow: int
     talking: int
-    router: int
+    paced: int
+    router: int = 0
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -61,18 +63,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     flags = build_parser().parse_args(argv)
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         pool = stack.enter_context(ProcessPoolExecutor(1, mp_context=get_context("spawn")))
-        fast, slow, talking = (
-            stack.enter_context(serving(["-m", "route.providers.mock", *words, "--port"]))
-            for words in ([], ["--latency", str(SLOW)], ["--tokens", "500"])
+        paces = ([], ["--latency", str(SLOW)], ["--tokens", "500"], ["--tokens", "20", "--token-seconds", "0.005"])
+        mocks = Ports(
+            *(stack.enter_context(serving(["-m", "route.providers.mock", *words, "--port"])) for words in paces)
         )
         for shape in flags.endpoints:
-            with _router(Path(name), shape, Ports(fast, slow, talking, 0)) as ports:
+            with _router(Path(name), shape, mocks) as ports:
                 if shape == flags.endpoints[0]:
                     _cached(pool, ports, flags)
                     _throughput(pool, ports, flags)
                     _streaming(pool, ports, flags)
                 _uncached(pool, ports, flags, shape)
-        with _router(Path(name), flags.endpoints[0], Ports(fast, slow, talking, 0), score_timeout_ms=1) as ports:
+        with _router(Path(name), flags.endpoints[0], mocks, score_timeout_ms=1) as ports:
             _uncached(pool, ports, flags, f"{flags.endpoints[0]}, score_timeout_ms 1")
 
 
@@ -86,7 +88,7 @@ def _router(root: Path, shape: str, mocks: Ports, **options: object) -> Iterator
         f"model-{number}": {"name": name, "type": "openai", "base_url": f"http://127.0.0.1:{port}/v1", "cost": cost}
         | {"api_key": "none"}
         for number, (name, port, cost) in enumerate(
-            [("fast", mocks.fast, 1.0), ("slow", mocks.slow, 2.0), ("talking", mocks.talking, 3.0)]
+            [(kind, getattr(mocks, kind), cost) for cost, kind in enumerate(_KINDS, 1)]
         )
     }
     config = {"model_configs": models, "database": str(folder / "router.db"), **options}
@@ -97,7 +99,7 @@ def _router(root: Path, shape: str, mocks: Ports, **options: object) -> Iterator
         words = ["-m", "route.openai_server", "-c", str(folder / "router.yaml"), "--router-type", "bt-endpoint"]
         words += ["--router-model-endpoint", url, "--router-api-key", "none", "--host", "127.0.0.1", "--port"]
         with serving(words) as port:
-            yield Ports(mocks.fast, mocks.slow, mocks.talking, port)
+            yield replace(mocks, router=port)
 
 
 def _cached(pool: ProcessPoolExecutor, ports: Ports, flags: argparse.Namespace) -> None:
@@ -131,14 +133,16 @@ def _throughput(pool: ProcessPoolExecutor, ports: Ports, flags: argparse.Namespa
 
 
 def _streaming(pool: ProcessPoolExecutor, ports: Ports, flags: argparse.Namespace) -> None:
-    """Time to the first token and, for 500 tokens as fast as they come, of each."""
+    """Time to the first of tokens that come every 5 ms, and what each of 500 costs that come as fast as they can."""
     count = max(10, flags.requests // 10)
-    request = _body("talking", "hello", stream=True)
-    found = []
-    for _ in range(flags.rounds):
-        ours, direct = (pool.submit(_stream, port, request, count).result() for port in (ports.router, ports.talking))
-        found.append([a - b for a, b in zip(ours, direct, strict=True)])
-    first, chunk = np.median(found, axis=0)
+    found: dict[str, list[tuple[float, float]]] = {}
+    for kind, mock in (("paced", ports.paced), ("talking", ports.talking)):
+        request = _body(kind, "hello", stream=True)
+        for _ in range(flags.rounds):
+            ours, direct = (pool.submit(_stream, port, request, count).result() for port in (ports.router, mock))
+            found.setdefault(kind, []).append((ours[0] - direct[0], ours[1] - direct[1]))
+    first = np.median([first for first, _ in found["paced"]])
+    chunk = np.median([chunk for _, chunk in found["talking"]])
     print(f"streaming: first token {first * 1e3:.2f} ms over direct, {chunk * 1e3:.3f} ms a chunk", flush=True)
 
 
@@ -179,7 +183,7 @@ def _failures(rounds: Sequence[tuple[Measured, Measured]]) -> int:
 
 def _body(model: str, prompt: str, **options: object) -> bytes:
     """A whole HTTP request for a chat completion by this mock, routed or not."""
-    number = ["fast", "slow", "talking"].index(model)
+    number = _KINDS.index(model)
     body = {"model": model, "messages": [{"role": "user", "content": prompt}], "cost": number + 1.0, **options}
     if number:
         body["direct_model"] = f"model-{number}"

@@ -20,7 +20,7 @@ __all__ = ["JoinedWrites", "OneWriteProtocol"]
 
 
 class JoinedWrites:
-    """A transport that sends what is written in one turn of the event loop at once."""
+    """A transport that sends what is written in one turn of the event loop two pieces at a time."""
 
     def __init__(self, transport: Any) -> None:
         """Write to `transport`, which keeps its own limits."""
@@ -28,10 +28,12 @@ class JoinedWrites:
         self._parts: list[bytes] = []
 
     def write(self, data: bytes) -> None:
-        """Send `data` when the event loop turns."""
-        if not self._parts:
-            asyncio.get_running_loop().call_soon(self._flush)
+        """Send `data` with what was written before it, or else when the event loop turns."""
         self._parts.append(data)
+        if len(self._parts) == 1:
+            asyncio.get_running_loop().call_soon(self._flush)
+        else:
+            self._flush()
 
     def close(self) -> None:
         """Send what was written, then close."""

@@ -18,16 +18,16 @@ class Recorder(asyncio.Transport):
         return f"{name} or {default}"
 
 
-def test_what_is_written_in_one_turn_leaves_in_one_write_and_in_order():
+def test_headers_leave_with_the_body_and_nothing_waits_for_more_than_a_turn():
     async def test():
         recorder = Recorder()
         joined = JoinedWrites(recorder)
         joined.write(b"head ")
-        joined.write(b"body")
         assert recorder.seen == []
-        await asyncio.sleep(0)
+        joined.write(b"body")
         assert recorder.seen == [b"head body"]
         joined.write(b"next")
+        await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert recorder.seen == [b"head body", b"next"]
         assert joined.get_extra_info("peername") == "peername or None"
