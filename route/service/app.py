@@ -26,6 +26,7 @@ from route.service.exchange import Exchange
 from route.service.incoming import parse_object, read_body
 from route.service.lifeline import Deadline
 from route.service.messages import MESSAGES
+from route.service.orphans import end_when_orphaned
 from route.service.outgoing import decision_of
 from route.service.settings import Settings
 from route.service.state import Service, make_service
@@ -51,7 +52,9 @@ def build_app(config: RouterConfig, settings: Settings) -> Starlette:
         app.state.service = service
         app.router.routes.extend(_routes(service))
         gc.freeze()  # what lives as long as the process need not be looked through again and again
+        watching = asyncio.ensure_future(end_when_orphaned())
         yield
+        watching.cancel()
         await service.close()
 
     return Starlette(lifespan=lifespan, exception_handlers={HTTPException: _http, Exception: _unexpected})

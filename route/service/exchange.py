@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import quote
 
 from route.config import ModelConfig
 from route.decision import Decision
@@ -67,7 +68,7 @@ class Exchange:
         if self.answers:
             names = [answer.model for answer in self.answers]
             costs = [self.service.config.model_configs[name].cost for name in names]
-            sent |= {"x-p2l-model": ",".join(names), "x-p2l-cost": f"{sum(costs):.10g}"}
+            sent |= {"x-p2l-model": ",".join(map(_in_a_header, names)), "x-p2l-cost": f"{sum(costs):.10g}"}
             if self.decision is not None and self.decision.static:
                 sent["x-p2l-static"] = "true"
         return sent
@@ -166,3 +167,8 @@ class Exchange:
                 **chosen,
             )
         )
+
+
+def _in_a_header(name: str) -> str:
+    """A name as it is, or percent-encoded where no header could carry it."""
+    return name if name.isascii() and name.isprintable() else quote(name)

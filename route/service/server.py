@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from p2l.errors import InputError, P2LError
 from route.config import load_config
 from route.logs import set_up_logs
-from route.service.settings import Settings
+from route.service.settings import SETTINGS_VARIABLE, Settings
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 __all__ = ["serve", "worker"]
 
 _KEEP_ALIVE_SECONDS = 75  # longer than clients keep idle connections, so that none is closed under a request
-_SETTINGS_VARIABLE = "P2L_ROUTER_SETTINGS"
 
 
 def serve(settings: Settings, host: str, port: int, *, reload: bool) -> int | None:
@@ -56,7 +55,7 @@ def serve(settings: Settings, host: str, port: int, *, reload: bool) -> int | No
 
 def worker() -> ASGIApp:
     """The application of one worker; uvicorn calls this in a new process."""
-    content = json.loads(Path(os.environ[_SETTINGS_VARIABLE]).read_text("utf-8"))
+    content = json.loads(Path(os.environ[SETTINGS_VARIABLE]).read_text("utf-8"))
     set_up_logs()
     return _brief(_app(Settings(**{**content, "api_keys": tuple(content["api_keys"])})))
 
@@ -139,7 +138,7 @@ def _keep(settings: Settings, control: Path) -> None:
     file = control / "settings.json"
     file.touch(mode=0o600)
     file.write_text(json.dumps(asdict(settings)), "utf-8")
-    os.environ[_SETTINGS_VARIABLE] = str(file)
+    os.environ[SETTINGS_VARIABLE] = str(file)
 
 
 def _leave(*_: object) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["Settings"]
+__all__ = ["SETTINGS_VARIABLE", "Settings"]
+
+SETTINGS_VARIABLE = "P2L_ROUTER_SETTINGS"
+"""Environment variable with the path of the file that holds a worker's settings."""
 
 
 @dataclass(frozen=True)

@@ -136,6 +136,21 @@ def test_workers_share_limits_and_counters(tmp_path: Path) -> None:
         stopped(process)
 
 
+def test_workers_end_when_their_supervisor_is_killed(tmp_path: Path) -> None:
+    with a_process(write(tmp_path, {"small": SMALL}), *RANDOM, "--api-key", "k", "--workers", "2") as (url, process):
+        process.kill()
+        process.wait()
+        for _ in range(200):
+            try:
+                httpx2.get(f"{url}/health", timeout=30)
+            except httpx2.TransportError:
+                break
+            time.sleep(0.1)
+        else:
+            pytest.fail("the workers go on")
+        process.communicate(timeout=60)
+
+
 def test_spend_survives_a_kill(tmp_path: Path) -> None:
     keys = [{"key": "k", "name": "app", "spend_per_day": 2}]
     config = write(tmp_path, {"small": SMALL}, keys=keys, database="route.sqlite")

@@ -340,6 +340,23 @@ def test_what_is_no_chunk_is_no_stream(tmp_path: Path, chunk: Any) -> None:
     run(main)
 
 
+def test_a_name_that_no_header_can_carry_is_encoded(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with a_router(tmp_path) as plain:
+            url = plain.service.config.model_configs["good"].base_url
+            async with a_router(tmp_path, {"gut 好": model(url, cost=9)}, coefs={"gut 好": 9.0}) as router:
+                body = {"messages": HELLO}
+                for sent in (body, body | {"stream": True}):
+                    headers = {"authorization": "Bearer test-key"}
+                    async with router.http.post(
+                        f"{router.url}/v1/chat/completions", json=sent, headers=headers
+                    ) as response:
+                        assert response.headers["x-p2l-model"] == "gut%20%E5%A5%BD"
+                        assert "gut " in await response.text()
+
+    run(main)
+
+
 def test_an_empty_stream_is_no_answer(tmp_path: Path) -> None:
     async def main() -> None:
         async with scripted(tmp_path, []) as (router, _):
