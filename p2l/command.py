@@ -31,6 +31,14 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+_EXTRAS = {
+    **dict.fromkeys(("pandas", "pyarrow", "scipy", "threadpoolctl"), "p2l[data]"),
+    **dict.fromkeys(("deepspeed", "datasets"), "p2l[train]"),
+    **dict.fromkeys(("torch", "transformers", "safetensors", "fastapi", "prometheus_client", "numba"), "p2l[serve]"),
+    **dict.fromkeys(("aiohttp", "anyio", "starlette", "httpx2", "uvicorn"), "p2l[route]"),
+    "cvxpy": "p2l[route,lp]",
+    "matplotlib": "p2l[plot]",
+}
 _PATIENCE = 10.0  # seconds, more than the processes of a launch are apart
 
 
@@ -61,6 +69,12 @@ def run(main: Callable[[Sequence[str] | None], int | None], argv: Sequence[str] 
     except P2LError as error:
         _report(error)
         code = 1
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _EXTRAS:
+            raise
+        print(f"error: this needs {package}, which is not installed; pip install '{_EXTRAS[package]}'", file=sys.stderr)
+        code = 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         code = 130

@@ -4,6 +4,7 @@ import pytest
 
 from p2l.command import atomic_path, check_can_write, nearest, parser, positive, run
 from p2l.errors import ConvergenceError, InputError
+from tests.conftest import Command
 
 
 def exit_code(main: object) -> int:
@@ -88,3 +89,10 @@ def test_help_names_defaults(capsys: pytest.CaptureFixture[str]) -> None:
 def test_near_words_are_suggested() -> None:
     assert "learning_rate" in nearest("learning_rat", ["learning_rate", "seed"])
     assert nearest("zzz", ["learning_rate"]) == ""
+
+
+def test_a_package_that_is_not_installed_is_named_with_its_extra(command: Command) -> None:
+    code = "import sys; sys.modules['pyarrow'] = None; from p2l.cli import main; main()"
+    done = command("python", "-c", code, "votes", "check", "votes.csv")
+    assert done.returncode == 2
+    assert done.stderr.strip() == "error: this needs pyarrow, which is not installed; pip install 'p2l[data]'"
