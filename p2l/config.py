@@ -207,11 +207,21 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: {reason}") from error
     try:
         raw = yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError(_no_yaml(path, error)) from error
     if not isinstance(raw, dict):
         raise ConfigError(f"{path}: expected 'key: value' lines, found {type(raw).__name__}")
     return {key: value for key, value in raw.items() if value is not None}
+
+
+def _no_yaml(path: str | Path, error: Exception) -> str:
+    """What is wrong, and where; not the text that is wrong, which may be a secret."""
+    mark = getattr(error, "problem_mark", None)
+    where = f"{path}:{mark.line + 1}" if mark is not None else f"{path}"
+    problem = getattr(error, "problem", None) or getattr(error, "reason", None)
+    if problem is None:
+        problem = "is nested too deeply" if isinstance(error, RecursionError) else "a value cannot be read"
+    return f"{where}: not valid YAML: {' '.join(str(problem).split())}"
 
 
 class _Loader(yaml.SafeLoader):

@@ -191,14 +191,20 @@ class RouterConfig(_Part):
             for name in names:
                 if name not in self.model_configs:
                     raise ValueError(f"{where}: no model {name!r} in model_configs{nearest(name, self.model_configs)}")
-        digests = [key.key for key in self.keys]
-        for number, digest in enumerate(digests):
-            if digest in digests[:number]:
-                raise ValueError(f"keys.{number}.key: is given twice")
         if self.opponent_weights is not None and not sum(self.opponent_weights.values()) > 0:
             raise ValueError("opponent_weights: must not all be 0")
         if self.store_prompts and self.database is None:
             raise ValueError("store_prompts: needs a 'database' to store them in")
+        return self
+
+    @model_validator(mode="after")
+    def _check_keys(self) -> RouterConfig:
+        for number, key in enumerate(self.keys):
+            before = self.keys[:number]
+            if any(key.key == other.key for other in before):
+                raise ValueError(f"keys.{number}.key: is given twice")
+            if key.name is not None and any(key.name == other.name for other in before):
+                raise ValueError(f"keys.{number}.name: is given twice")
         return self
 
     @model_validator(mode="after")
@@ -273,8 +279,14 @@ def _first_problem(error: ValidationError, path: Path) -> str:
         return f"{where}: unknown key {key!r}{nearest(place[-1], owner.model_fields)}"
     if problem["type"] == "missing":
         return f"{where}: key {key!r} is missing; add it"
-    shown = "" if place[-1] in ("key", "api_key") else f", got {problem['input']!r}"
+    shown = "" if _may_be_secret(place, problem["input"]) else f", got {problem['input']!r}"
     return f"{where}: key {key!r}: {message[0].lower()}{message[1:]}{shown}"
+
+
+def _may_be_secret(place: Sequence[str], value: object) -> bool:
+    """Whether a value must not be repeated: keys, and whatever stands where a group that has keys belongs."""
+    holds_keys = place[-1] in ("key", "api_key", "keys") or place[-2:-1] in (["keys"], ["model_configs"])
+    return holds_keys or isinstance(value, (dict, list))
 
 
 def line_of(path: str | Path, place: Sequence[str]) -> int:

@@ -4,7 +4,7 @@
                                     ^                   |
                                     +-----failure-------+
 
-A rate limit opens it for as long as the provider says. Each worker has its own breakers.
+A rate limit opens it for as long as the provider says, an hour at most. Each worker has its own breakers.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ __all__ = ["Breaker"]
 
 _BLAMELESS = (Fault.CONTEXT_LENGTH, Fault.CONTENT_FILTER, Fault.REQUEST, Fault.UNSUPPORTED)
 _NOT_THERE = 404
+_LONGEST_REST = 3600.0
+"""Seconds; a provider that says a nonsensical time is tried all the same."""
 
 
 class Breaker:
@@ -76,7 +78,7 @@ class Breaker:
         self.fault = error
         self._failures += 1
         if error.retry_after:
-            self._open(error.retry_after)
+            self._open(min(error.retry_after, _LONGEST_REST))
         elif probe or self._failures >= self._most:
             self._open(self._seconds)
         if probe:

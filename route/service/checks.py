@@ -8,6 +8,7 @@ import re
 from p2l.errors import ConfigError
 from route.config import RouterConfig, line_of
 from route.kinds import get, pair
+from route.providers.make import make_provider
 from route.service.fleet import account_of
 from route.service.settings import Settings
 from route.service.state import make_router
@@ -27,7 +28,7 @@ def check_together(config: RouterConfig, settings: Settings) -> None:
         raise ConfigError(f"--router-type {settings.router_type} needs --router-model-name FOLDER")
     for name, model in config.model_configs.items():
         try:
-            account_of(model, os.environ)
+            make_provider(model.type, account_of(model, os.environ))  # opens nothing yet
         except ConfigError as error:
             line = line_of(settings.config, ["model_configs", name])
             raise ConfigError(f"{settings.config}:{line}: model_configs.{name}: {error}") from error

@@ -117,3 +117,12 @@ def test_a_late_failure_of_a_request_from_before_does_not_prolong_a_rest_for_eve
     breaker.failed(fault())
     clock.now += 30
     assert not breaker.is_blocked
+
+
+def test_a_rest_without_end_is_cut_to_an_hour() -> None:
+    clock = Clock()
+    breaker = Breaker(2, 30.0, clock)
+    breaker.failed(fault(Fault.RATE_LIMIT, retry_after=1e13))
+    assert breaker.opens_in == 3600
+    clock.now += 3600
+    assert not breaker.is_blocked

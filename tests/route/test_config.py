@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from pathlib import Path
 
@@ -106,6 +107,40 @@ def test_a_mistake_within_a_model_names_its_line(tmp_path: Path, old: str, new: 
 def test_a_key_given_twice_is_a_mistake(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="'cost' is given twice"):
         load_config(write(tmp_path, MODELS.replace("type: mock, cost: 1", "cost: 2, type: mock, cost: 1")))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "keys: [sesame]",
+        "keys: sesame",
+        "keys: {sesame: team}",
+        "model_configs: [{name: s, api_key: sesame}]",
+        "model_configs: {a: sesame}",
+        "model_configs:\n  a:\n    api_key: sesame: 1",
+        "model_configs:\n  a:\n    api_key: 'sesame",
+        "model_configs:\n  a: {api_key: sesame}\n  a: {api_key: sesame}",
+    ],
+)
+def test_what_may_be_a_key_is_not_repeated_and_has_its_line(tmp_path: Path, text: str) -> None:
+    path = write(tmp_path, text + "\n")
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    assert "sesame" not in str(caught.value)
+    assert re.match(rf"{re.escape(str(path))}:\d+: ", str(caught.value))
+
+
+def test_two_keys_of_one_name_are_a_mistake_with_its_line(tmp_path: Path) -> None:
+    path = write(tmp_path, MODELS + "keys:\n- {key: a, name: x}\n- {key: b, name: x}\n")
+    with pytest.raises(ConfigError, match=r"router\.yaml:11: key 'keys\.1\.name': is given twice"):
+        load_config(path)
+
+
+@pytest.mark.parametrize("text", ["a: " + "[" * 5000, "a: " + "1" * 5000])
+def test_yaml_that_cannot_be_read_at_all_is_one_line(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match=r"router\.yaml: not valid YAML: ") as caught:
+        load_config(write(tmp_path, text))
+    assert len(str(caught.value)) < 1000
 
 
 def test_a_secret_is_not_repeated_in_a_message(tmp_path: Path) -> None:
