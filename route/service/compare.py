@@ -43,7 +43,8 @@ async def answer_of_two(exchange: Exchange, trip: Trip) -> JSON:
     if not others:
         raise ApiError(400, "nothing_to_compare", "compare: no second model keeps to the budget", param="compare")
     sides = [first, _random.choice(others)]
-    propensity = propensity_of(sides, choice.decision, candidates, service.config.explore)
+    explore = 0.0 if choice.decision.static else service.config.explore  # without scores nothing is explored
+    propensity = min(1.0, propensity_of(sides, choice.decision, candidates, explore))
     _random.shuffle(sides)
     answers = await _ask(exchange, trip, sides)
     exchange.remember(propensity if len(answers) == 2 else None)

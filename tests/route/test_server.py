@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import logging
@@ -20,7 +21,7 @@ from route.config import load_config
 from route.service.compare import propensity_of
 from route.service.settings import Settings
 from route.service.state import make_service
-from tests.route.router_helpers import HELLO, Endpoint, a_router, model, served
+from tests.route.router_helpers import COEFS, HELLO, Endpoint, a_router, model, served
 
 KEYS = [
     {"key": "rich", "name": "rich"},
@@ -245,6 +246,22 @@ def test_the_propensities_of_all_pairs_sum_to_one(explore: float) -> None:
         assert len(told) == 1  # whichever of the two was the first choice
         total += told.pop()
     assert total == pytest.approx(1)
+
+
+def test_without_scores_two_answers_are_compared_and_nothing_is_explored(tmp_path: Path) -> None:
+    async def main() -> None:
+        endpoint = Endpoint(COEFS, is_down=True)
+        settings = {"database": "route.sqlite", "explore": 0.5, "static_order": ["fair"]}
+        async with a_router(tmp_path, endpoint=endpoint, **settings) as router:
+            answer = await router.ask(extra_body={"compare": True, "cost": 2})
+            assert answer.router_decision["static"]
+            assert {choice.message.model for choice in answer.choices} == {"fair", "poor"}
+            vote = {"request_id": answer._request_id, "better": 1}
+            assert (await router.post("/v1/feedback", vote))[0] == 200
+        with contextlib.closing(sqlite3.connect(tmp_path / "route.sqlite")) as connection:
+            assert connection.execute("SELECT propensity FROM answers").fetchall() == [(1.0,)]
+
+    run(main)
 
 
 def test_a_comparison_of_which_one_fails_is_a_plain_answer(tmp_path: Path) -> None:
