@@ -5,6 +5,7 @@ Every mistake is one line that begins with the file and the number of the line t
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -87,6 +88,15 @@ class ModelConfig(_Part):
     """Of further limited quantities."""
     version: str | None = None
     """Kept with feedback, to tell what was voted on."""
+
+    @field_validator("extra_fields")
+    @classmethod
+    def _is_json(cls, value: dict[str, Any]) -> dict[str, Any]:
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError, RecursionError):
+            raise ValueError("must be what JSON can say; put dates in quotes") from None
+        return value
 
     def routed(self, key: str) -> RoutedModel:
         """The model as far as choosing needs it; `key` is its name in the configuration."""

@@ -130,6 +130,15 @@ def test_what_may_be_a_key_is_not_repeated_and_has_its_line(tmp_path: Path, text
     assert re.match(rf"{re.escape(str(path))}:\d+: ", str(caught.value))
 
 
+@pytest.mark.parametrize("value", ["2024-01-01", ".nan", "!!set {a}"])
+def test_extra_fields_must_be_json(tmp_path: Path, value: str) -> None:
+    path = write(tmp_path, MODELS.replace("    latency: 2.5", f"    extra_fields: {{x: {value}}}"))
+    with pytest.raises(
+        ConfigError, match=r"router\.yaml:7: key 'model_configs\.large\.extra_fields': must be what JSON"
+    ):
+        load_config(path)
+
+
 def test_two_keys_of_one_name_are_a_mistake_with_its_line(tmp_path: Path) -> None:
     path = write(tmp_path, MODELS + "keys:\n- {key: a, name: x}\n- {key: b, name: x}\n")
     with pytest.raises(ConfigError, match=r"router\.yaml:11: key 'keys\.1\.name': is given twice"):
