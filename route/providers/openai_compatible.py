@@ -118,6 +118,8 @@ class OpenAICompatible:
         choices = answer.get("choices")
         if not isinstance(choices, list) or not choices or not all(isinstance(choice, dict) for choice in choices):
             raise self._transport.malformed("an answer without choices")
+        if not all(isinstance(choice.get("message"), dict) for choice in choices):
+            raise self._transport.malformed("a choice without a message")
         return answer
 
 

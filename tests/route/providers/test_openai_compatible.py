@@ -252,6 +252,8 @@ def test_a_comment_shows_that_a_provider_is_alive() -> None:
     ("body", "fault"),
     [
         (b"<html>", Fault.MALFORMED),
+        ({"choices": [{"index": 0}]}, Fault.MALFORMED),
+        ({"choices": [{"index": 0, "message": None}]}, Fault.MALFORMED),
         (b"", Fault.MALFORMED),
         (b"[" * 100_000, Fault.MALFORMED),
         (b"[]", Fault.MALFORMED),
