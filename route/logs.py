@@ -84,6 +84,9 @@ def set_up_logs(stream: TextIO | None = None, level: int = logging.INFO) -> None
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(_JsonLines())
     logging.basicConfig(handlers=[handler], level=level, force=True)
+    for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):  # whatever configured them before
+        logging.getLogger(name).handlers.clear()
+        logging.getLogger(name).propagate = True
     for chatty in ("uvicorn.access", "httpx2"):  # a line for every request, and for every question to P2L
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
