@@ -37,6 +37,7 @@ __all__ = [
 ROUTER_NAME = "p2l-router"
 """What the router calls itself in GET /v1/models."""
 
+_OF_THE_ROUTER = {"messages", "model", "stream"}
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _Amount = Annotated[Number, Field(ge=0)]
 _Above = Annotated[Number, Field(gt=0)]
@@ -96,6 +97,16 @@ class ModelConfig(_Part):
             json.dumps(value, allow_nan=False)
         except (TypeError, ValueError, RecursionError):
             raise ValueError("must be what JSON can say; put dates in quotes") from None
+        taken = _OF_THE_ROUTER & set(value)
+        if taken:
+            raise ValueError(f"cannot set {', '.join(sorted(taken))}, which the router sets itself")
+        return value
+
+    @field_validator("base_url")
+    @classmethod
+    def _is_url(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith(("http://", "https://", "${")):
+            raise ValueError("must begin with http:// or https://")
         return value
 
     def routed(self, key: str) -> RoutedModel:

@@ -103,6 +103,8 @@ def _digests(typed: str | None, has_keys: bool) -> tuple[str, ...]:
     key = given if typed is None else typed
     if key is not None and not key.strip():
         raise ConfigError(f"--api-key (or ${_KEY_VARIABLE}) is empty; give a key, or leave it out")
+    if key is not None and not (key.isascii() and key.isprintable()):
+        raise ConfigError(f"--api-key (or ${_KEY_VARIABLE}) must be text that an HTTP header can carry")
     if key is None and has_keys:
         return ()
     if key is None:

@@ -13,8 +13,8 @@ import random
 import time
 from collections.abc import Collection, Sequence
 
-from route.config import ROUTER_NAME
-from route.decision import Decision
+from route.config import ROUTER_NAME, LimitConfig
+from route.decision import Decision, RoutedModel
 from route.providers.base import JSON
 from route.service.choice import Direct, Routed
 from route.service.dispatch import Trip, ask_whole
@@ -68,7 +68,8 @@ def propensity_of(pair: Sequence[str], decision: Decision, candidates: Collectio
 
 
 def _candidates(exchange: Exchange, choice: Routed) -> set[str]:
-    """Models that keep to the budget by themselves and take a prompt of this length."""
+    """Models that keep to budget and limits by themselves and take a prompt of this length."""
+    limits = exchange.service.config.limits
     targets = exchange.service.fleet.targets
     blocked = exchange.service.fleet.blocked()
     most = math.inf if choice.budget is None else choice.budget
@@ -76,9 +77,19 @@ def _candidates(exchange: Exchange, choice: Routed) -> set[str]:
     for name in set(choice.allowed) - blocked:
         model = targets[name].config
         window = model.context_window
-        if model.cost <= most and (window is None or choice.tokens is None or choice.tokens <= window):
+        fits = window is None or choice.tokens is None or choice.tokens <= window
+        if fits and model.cost <= most and all(_keeps(model.routed(name), limit) for limit in limits):
             fitting.add(name)
     return fitting
+
+
+def _keeps(model: RoutedModel, limit: LimitConfig) -> bool:
+    """Whether a model keeps to a limit by itself."""
+    kind, _, provider = limit.quantity.partition(":")
+    if kind == "share":
+        return limit.most >= 1 or model.provider != provider
+    amount = model.cost if kind == "cost" else model.amounts.get(limit.quantity, 0.0)
+    return amount <= limit.most
 
 
 async def _ask(exchange: Exchange, trip: Trip, sides: Sequence[str]) -> list[JSON]:

@@ -19,6 +19,8 @@ __all__ = [
     "usage_of",
 ]
 
+_MOST_TOKENS = 100_000_000
+
 
 def request_for(model: ModelConfig, incoming: Incoming) -> JSON:
     """The body for this model's provider: what the request says goes before what the configuration says."""
@@ -105,4 +107,5 @@ def usage_of(answer: JSON | None) -> tuple[int | None, int | None]:
 
 
 def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    """A number of tokens; what no answer can have is not believed, since keys pay for it."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_TOKENS else None

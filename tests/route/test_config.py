@@ -156,3 +156,15 @@ def test_a_secret_is_not_repeated_in_a_message(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load_config(write(tmp_path, MODELS + "keys:\n- key: 'sesäme'\n"))
     assert "ses" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("base_url: notaurl", "must begin with http:// or https://"),
+        ("extra_fields: {stream: true, model: x}", "cannot set model, stream, which the router sets itself"),
+    ],
+)
+def test_what_cannot_work_is_refused_at_its_line(tmp_path: Path, line: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=rf"router\.yaml:9: .*{re.escape(said)}"):
+        load_config(write(tmp_path, MODELS + f"    {line}\n"))
