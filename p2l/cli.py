@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Sequence
 
-from p2l import __version__
-from p2l.command import nearest, run
+from p2l import program
+from p2l.command import run
 
 __all__ = ["COMMANDS", "main"]
 
@@ -26,37 +24,10 @@ COMMANDS = {
 """Name: (module with a `main(argv)`, what it does)."""
 
 
-def usage() -> str:
-    """The text of `p2l --help`."""
-    lines = [f"  {name:<12} {what}" for name, (_, what) in COMMANDS.items()]
-    return "\n".join(
-        [
-            "usage: p2l COMMAND [FLAGS]",
-            "",
-            "Prompt-to-leaderboard models: read a prompt, return how strong each LLM is on that prompt.",
-            "",
-            "commands:",
-            *lines,
-            "",
-            "`p2l COMMAND --help` explains the flags of one. Each is also `python -m <module>`.",
-        ]
-    )
-
-
 def dispatch(argv: Sequence[str] | None = None) -> int | None:
     """Run the command that `argv` names."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    if not words or words[0] in {"-h", "--help"}:
-        print(usage())
-        return 0 if words else 2
-    if words[0] in {"-V", "--version"}:
-        print(f"p2l {__version__}")
-        return 0
-    if words[0] not in COMMANDS:
-        print(f"error: no command {words[0]!r}{nearest(words[0], COMMANDS)}; see p2l --help", file=sys.stderr)
-        return 2
-    result: int | None = importlib.import_module(COMMANDS[words[0]][0]).main(words[1:])
-    return result
+    about = "Prompt-to-leaderboard models: read a prompt, return how strong each LLM is on that prompt."
+    return program.dispatch("p2l", about, COMMANDS, argv)
 
 
 def main() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import socket
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from p2l.command import parser, positive, run
 from p2l.errors import ConfigError
 from p2l.serving.access import digest_of, is_loopback, new_key
+from p2l.serving.address import check_address, port
 from p2l.serving.settings import Settings
 
 __all__ = ["build_parser", "main"]
@@ -46,7 +46,7 @@ def _add_model_flags(made: argparse.ArgumentParser) -> None:
 def _add_server_flags(made: argparse.ArgumentParser) -> None:
     group = made.add_argument_group("server")
     group.add_argument("--host", "-H", default="0.0.0.0", help="address to listen on")
-    group.add_argument("--port", "-p", type=_port, default=10250, help="to listen on")
+    group.add_argument("--port", "-p", type=port, default=10250, help="to listen on")
     group.add_argument("--workers", type=positive, default=1, help="processes, each with a copy of the model")
     group.add_argument(
         "--api-key",
@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int | None:
         raise ConfigError(f"--quantize {flags.quantize} says what is computed in; leave out --dtype or --quantize")
     if flags.streams == 0 and flags.max_wait_ms:
         raise ConfigError("the event loop cannot wait for a fuller batch; leave out --streams 0 or --max-wait-ms")
-    _check_address(flags.host, flags.port)
+    check_address(flags.host, flags.port)
     settings = _settings(flags)
 
     from p2l.serving.server import serve
@@ -114,27 +114,6 @@ def _key(flag: str, typed: str | None, variable: str) -> str | None:
     if key is not None and not key.strip():
         raise ConfigError(f"{flag} (or ${variable}) is empty; give a key, or leave it out")
     return None if key is None else key.strip()  # white space around it is no part of a header's value
-
-
-def _check_address(host: str, port: int) -> None:
-    """Refuse an address that cannot be listened on before a large model is loaded."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, protocol) as trial:
-            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            trial.bind(address)
-            trial.listen()
-    except OSError as error:
-        raise ConfigError(
-            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --port or --host"
-        ) from error
-
-
-def _port(text: str) -> int:
-    port = int(text)
-    if not 0 < port < 65536:
-        raise argparse.ArgumentTypeError(f"must be from 1 to 65535, got {port}")
-    return port
 
 
 def _whole(text: str) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import socket
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from p2l.command import parser, positive, run
 from p2l.errors import ConfigError
 from p2l.serving.access import digest_of, new_key
+from p2l.serving.address import check_address, port
 from route.service.settings import Settings
 
 __all__ = ["build_parser", "main"]
@@ -50,7 +50,7 @@ def _add_choice_flags(made: argparse.ArgumentParser) -> None:
 def _add_server_flags(made: argparse.ArgumentParser) -> None:
     group = made.add_argument_group("server")
     group.add_argument("--host", default="0.0.0.0", help="address to listen on")
-    group.add_argument("--port", "-p", type=_port, default=8000, help="to listen on")
+    group.add_argument("--port", "-p", type=port, default=8000, help="to listen on")
     group.add_argument(
         "--api-key",
         help=f"what clients send as bearer key, beside the keys of the configuration (default: ${_KEY_VARIABLE}; "
@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int | None:
     if flags.reload and flags.workers > 1:
         raise ConfigError("--reload goes with one worker; leave out --reload or --workers")
     settings = _settings(flags)
-    _check_address(flags.host, flags.port)
+    check_address(flags.host, flags.port)
 
     from route.service.server import serve
 
@@ -111,26 +111,6 @@ def _digests(typed: str | None, has_keys: bool) -> tuple[str, ...]:
         key = new_key()
         print(f"no --api-key was given; clients send this one as bearer key: {key}", flush=True)
     return (digest_of(key.strip()),)
-
-
-def _check_address(host: str, port: int) -> None:
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, protocol) as trial:
-            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            trial.bind(address)
-            trial.listen()
-    except OSError as error:
-        raise ConfigError(
-            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --port or --host"
-        ) from error
-
-
-def _port(text: str) -> int:
-    port = int(text)
-    if not 0 < port < 65536:
-        raise argparse.ArgumentTypeError(f"must be from 1 to 65535, got {port}")
-    return port
 
 
 def _above_zero(text: str) -> float:
