@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from p2l import fused
 from p2l.attention import Packed
-from p2l.kernels import PackedLinear
+from p2l.kernels import TOKENS_AT_ONCE, PackedLinear
 
 __all__ = ["FusedLayer", "HalfLinear", "Product"]
 
@@ -109,11 +109,16 @@ class FusedLayer(nn.Module):
 
     def _attend(self, heads: Tensor, packed: Packed) -> Tensor:
         """What each token gathers (H, T, C) in bfloat16."""
-        parts = heads.split_with_sizes(packed.lengths, dim=1)
-        found = [some for part in parts for some in self._attend_one(part)]
-        return torch.cat(found, dim=1) if len(found) > 1 else found[0]
+        found, first = [], 0
+        for length in packed.lengths[:-1]:
+            # Rounded up with tokens of the next prompt, which no token before them sees.
+            whole = length + -length % TOKENS_AT_ONCE
+            found.append(self._attend_one(heads[:, first : first + whole])[:, :length])
+            first += length
+        last = self._attend_one(heads[:, first:])  # and the tokens that fill the pack up
+        return torch.cat([*found, last], dim=1) if found else last
 
-    def _attend_one(self, heads: Tensor) -> list[Tensor]:
+    def _attend_one(self, heads: Tensor) -> Tensor:
         """One prompt, some queries at a time."""
         queries, keys, values = heads.split_with_sizes([self.heads, self.groups, self.groups])
         found = []
@@ -124,7 +129,7 @@ class FusedLayer(nn.Module):
             rows = scores.view(self.heads, stop - start, stop)
             fused.shares_of(_array(rows), self.scale, start, self.window)
             found.append(torch.bmm(scores, values[:, :stop]).view(self.heads, stop - start, self.width))
-        return found
+        return torch.cat(found, dim=1) if len(found) > 1 else found[0]
 
     def _head_norms(self, attention: Any) -> Array:
         """A row of weights and epsilon for each head that is turned; no rows for families without these norms."""

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 __all__ = [
+    "TOKENS_AT_ONCE",
     "WORTH_PADDING",
     "Frozen",
     "LinearMaker",
@@ -35,6 +36,10 @@ LinearMaker = Callable[[Tensor, "Tensor | None"], nn.Module]
 """A weight (N, D) and a bias (N,) -> the layer that applies them."""
 
 _SMALL = 1 << 18
+
+TOKENS_AT_ONCE = 16
+"""oneDNN makes code for each number of tokens that it has not seen lately, which takes up to a third of a pass: packs
+are filled up to multiples of this."""
 
 WORTH_PADDING = 128
 """From so many tokens on oneDNN's small products are faster."""

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutput
 
 from p2l.attention import Packed, one_by_one
-from p2l.kernels import WORTH_PADDING, LinearMaker, SmallLinear, has_numba, packed_linear
+from p2l.kernels import TOKENS_AT_ONCE, WORTH_PADDING, LinearMaker, SmallLinear, has_numba, packed_linear
 from p2l.model import P2LModel
 
 __all__ = [
@@ -44,7 +44,7 @@ LIKE_LLAMA = ("llama", "qwen2", "qwen3")
 # From so many tokens on steps in bfloat16 beat torch's own attention; queries are taken so many at a time.
 _LONG, _CHUNK = 40, 128
 
-# Small products are made for few numbers of tokens: a light model's packs are filled up to multiples of it.
+# A light model's packs are filled up to multiples of so many tokens, from `WORTH_PADDING` on.
 _ROUND = 32
 
 
@@ -128,10 +128,10 @@ class LeanBackbone(nn.Module):
     def forward(self, input_ids: Tensor, position_ids: Tensor, packed: Packed) -> BaseModelOutput:
         """Ids and places (1, T) -> states (1, T, D)."""
         tokens = input_ids.shape[1]
-        more = -tokens % _ROUND if self.light and tokens >= WORTH_PADDING else 0
+        more = self._fillers(tokens)
         if more:
             input_ids, position_ids = F.pad(input_ids, (0, more)), F.pad(position_ids, (0, more))
-            packed = Packed([*packed.lengths, more], packed.borders)
+            packed = packed if self.fused else Packed([*packed.lengths, more], packed.borders)
         states = self.embed_tokens(input_ids)
         states = states.float() if self.fused else states
         turn = _turn(*self.rotary_emb(states, position_ids))
@@ -139,6 +139,12 @@ class LeanBackbone(nn.Module):
         for layer in self.layers:
             x = layer(x, turn, packed)
         return BaseModelOutput(last_hidden_state=_rms_norm(x[None, :tokens], self.norm))
+
+    def _fillers(self, tokens: int) -> int:
+        """Tokens to add to so many."""
+        if self.fused:
+            return -tokens % TOKENS_AT_ONCE
+        return -tokens % _ROUND if self.light and tokens >= WORTH_PADDING else 0
 
 
 class LeanLayer(nn.Module):
