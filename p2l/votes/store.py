@@ -247,6 +247,18 @@ class VoteStore:
         labels[:, 2] = np.maximum(part["winner"] - 1, 0)
         return labels
 
+    def pairs(self, ids: Ids = None) -> IntArray:
+        """(n, 2) int32 positions of model_a and model_b in `model_list`."""
+        part = self._record[self._source_rows(ids)]
+        return np.stack([self._lookup[part["a"]], self._lookup[part["b"]]], axis=1)
+
+    def relist(self, model_list: Sequence[str]) -> None:
+        """Let labels refer to another list from now on; it must name every model of the votes."""
+        lookup = name_lookup(self._spool.names, model_list)
+        if self._kept is None and (lookup < 0).any():
+            raise ValueError("the new model list lacks a model of the votes")
+        self.model_list, self._lookup = list(model_list), lookup
+
     def weights(self, ids: Ids = None) -> np.ndarray[Any, np.dtype[np.float64]]:
         """(n,) float64; ones where the source has no weights."""
         return np.ascontiguousarray(self._record["weight"][self._source_rows(ids)])

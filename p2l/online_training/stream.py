@@ -1,0 +1,241 @@
+"""Where online training gets its votes: the protocol, and a data set in time order.
+
+A vote's id is its place in the stream, from 0. Models are numbered in order of first appearance there, after those that
+the run starts with; so the models known after any number of votes are a prefix of the list, and a label never changes.
+
+Shapes: n votes asked for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from p2l.errors import VoteError
+
+if TYPE_CHECKING:
+    from p2l.trainer import StepResult, Trainer
+    from p2l.votes import VoteStore
+
+__all__ = ["Publisher", "StaticStream", "StepFacts", "VoteStream", "in_time_order", "stream_fingerprint"]
+
+Ids = Sequence[int] | NDArray[np.int64] | None
+_CHUNK = 1 << 18  # votes looked at together in a pass over the stream
+
+
+class VoteStream(Protocol):
+    """Votes as they come. Every process of a run must see the same ones in the same order."""
+
+    @property
+    def name(self) -> str:
+        """What messages call it: the path or URL that the user gave."""
+        ...
+
+    @property
+    def model_list(self) -> list[str]:
+        """All models known by now; names are only ever added, at the end, in order of first appearance."""
+        ...
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether votes have a weight."""
+        ...
+
+    @property
+    def grows(self) -> bool:
+        """Whether votes may come that are not there yet; then no step is read ahead of its time."""
+        ...
+
+    def __len__(self) -> int:
+        """Votes that are there by now."""
+        ...
+
+    def wait_for(self, count: int) -> int:
+        """Wait until `count` votes are there, or none will come any more; returns min(count, votes there).
+
+        Fewer than `count` means that the stream has ended (for good: it will not be asked again). Every process calls
+        this the same number of times with the same counts, and must be given the same answer.
+        """
+        ...
+
+    def prompts(self, ids: Ids = None) -> list[list[str]]:
+        """The user's turns of each vote."""
+        ...
+
+    def labels(self, ids: Ids = None) -> NDArray[Any]:
+        """(n, 3) int32 `[winner, loser, tie]`, positions in `model_list`."""
+        ...
+
+    def pairs(self, ids: Ids = None) -> NDArray[np.int32]:
+        """(n, 2) positions of model_a and model_b in `model_list`."""
+        ...
+
+    def weights(self, ids: Ids = None) -> NDArray[np.float64]:
+        """(n,) weights; ones where there are none."""
+        ...
+
+    def tstamps(self, ids: Ids = None) -> NDArray[np.float64] | None:
+        """(n,) seconds; None when votes have no time."""
+        ...
+
+
+@dataclass(frozen=True)
+class StepFacts:
+    """Where the stream stood when the votes of a step were chosen."""
+
+    arrived: int
+    """Votes taken from the stream."""
+    waiting: int
+    """Of these, the ones that the buffer holds back."""
+    models: int
+    """Length of the model list: the models of the votes that have arrived, and those the run began with."""
+
+
+class Publisher(Protocol):
+    """What is done beside the steps: serving the newest weights, say. Every process calls both."""
+
+    def after_step(self, result: StepResult, facts: StepFacts, trainer: Trainer) -> None:
+        """Called after each optimizer step, and after its checkpoint if there is one.
+
+        `trainer.engine.model.model_list` is the list of this step; `p2l.saving.write_model` makes a model folder.
+        """
+        ...
+
+    def finish(self, trainer: Trainer) -> None:
+        """Called once after the last step."""
+        ...
+
+
+@dataclass
+class StaticStream:
+    """A data set that is there as a whole."""
+
+    votes: VoteStore
+    order: NDArray[np.int64] | None = field(default=None, repr=False)
+    """The vote of the data set at each place of the stream; None: as they stand."""
+
+    @property
+    def name(self) -> str:
+        """The path or hub id of the data set."""
+        return self.votes.name
+
+    @property
+    def model_list(self) -> list[str]:
+        """The models of the whole stream."""
+        return self.votes.model_list
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether there is a column `weight`."""
+        return self.votes.has_weights
+
+    @property
+    def grows(self) -> bool:
+        """Nothing comes after its end."""
+        return False
+
+    def __len__(self) -> int:
+        return len(self.votes)
+
+    def wait_for(self, count: int) -> int:
+        """Nothing to wait for."""
+        return min(count, len(self))
+
+    def prompts(self, ids: Ids = None) -> list[list[str]]:
+        """The user's turns of each vote."""
+        return self.votes.prompts(self._rows(ids))
+
+    def labels(self, ids: Ids = None) -> NDArray[Any]:
+        """(n, 3) int32 `[winner, loser, tie]`."""
+        return self.votes.labels(self._rows(ids))
+
+    def pairs(self, ids: Ids = None) -> NDArray[np.int32]:
+        """(n, 2) positions of model_a and model_b."""
+        return self.votes.pairs(self._rows(ids))
+
+    def weights(self, ids: Ids = None) -> NDArray[np.float64]:
+        """(n,) weights."""
+        return self.votes.weights(self._rows(ids))
+
+    def tstamps(self, ids: Ids = None) -> NDArray[np.float64] | None:
+        """(n,) seconds."""
+        return self.votes.tstamps(self._rows(ids))
+
+    def _rows(self, ids: Ids) -> Ids:
+        return ids if self.order is None else self.order if ids is None else self.order[np.asarray(ids)]
+
+
+def in_time_order(votes: VoteStore, vote_order: str, known_models: Sequence[str] = ()) -> StaticStream:
+    """A data set as a stream whose models are numbered in order of first appearance, after `known_models`.
+
+    Args:
+        votes: the data set; its model list is replaced.
+        vote_order: `time`: as the votes stand, which must be in order of time; `sort`: sorted by time, votes of the
+            same time as they stand; `given`: as they stand, whatever their times.
+        known_models: models that the run starts with.
+
+    Raises:
+        VoteError: there are no times, one is missing, or an earlier vote follows a later one.
+    """
+    order = None
+    if vote_order != "given":
+        times = _times(votes)
+        late = np.flatnonzero(np.diff(times) < 0)
+        if len(late) and vote_order == "time":
+            row = int(late[0]) + 1
+            raise VoteError(
+                f"{votes.name}: row {row + 1} is out of time order: its tstamp {times[row]:.15g} is before "
+                f"{times[row - 1]:.15g} of the row ahead of it; start with --sort, or sort the file"
+            )
+        order = np.argsort(times, kind="stable") if len(late) else None
+    stream = StaticStream(votes, order)
+    votes.relist([*known_models, *_newcomers(stream, known_models)])
+    return stream
+
+
+def _times(votes: VoteStore) -> NDArray[np.float64]:
+    times = votes.tstamps()
+    if times is None:
+        raise VoteError(
+            f"{votes.name}: has no column 'tstamp'; add the time of each vote in seconds, or set 'vote_order: given' "
+            "if the rows are in the order to learn in"
+        )
+    missing = np.flatnonzero(~np.isfinite(times))
+    if len(missing):
+        raise VoteError(
+            f"{votes.name}: row {missing[0] + 1}: tstamp is missing or no number; add the time of the vote in seconds"
+        )
+    return times
+
+
+def _newcomers(stream: VoteStream, known_models: Sequence[str]) -> list[str]:
+    """Models of the stream in order of first appearance, without those that are known; model_a before model_b."""
+    names, known = stream.model_list, set(known_models)
+    found: dict[str, None] = {}
+    for start in range(0, len(stream), _CHUNK):
+        pairs = stream.pairs(np.arange(start, min(start + _CHUNK, len(stream)))).ravel()
+        codes, first = np.unique(pairs, return_index=True)
+        found |= dict.fromkeys(names[code] for code in codes[np.argsort(first)] if names[code] not in known)
+    return list(found)
+
+
+def stream_fingerprint(stream: VoteStream, count: int) -> str:
+    """Tells the first `count` votes from others: a hash of all labels, weights and times, and of 1,000 prompts."""
+    models = 0
+    digest = hashlib.blake2b(digest_size=16)
+    for start in range(0, count, _CHUNK):
+        ids = np.arange(start, min(start + _CHUNK, count))
+        times = stream.tstamps(ids)
+        models = max(models, int(stream.pairs(ids).max()) + 1)
+        for part in (stream.labels(ids), stream.weights(ids), times):
+            if part is not None:
+                digest.update(np.ascontiguousarray(part).tobytes())
+    sample = np.unique(np.linspace(0, max(count - 1, 0), 1000).astype(np.int64))[:count]
+    digest.update(json.dumps([count, stream.model_list[:models], stream.prompts(sample)]).encode())
+    return digest.hexdigest()
