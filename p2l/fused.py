@@ -3,10 +3,11 @@
 In torch such a step is five to ten operations, each of which reads and writes everything; in int8 they took half of a
 pass. Kernels are compiled when they are first called and kept on disk.
 
-What goes into a product is 8 bits or bfloat16, as `out` is made: bytes lie around 128, as oneDNN's fast products want
-them, and a state is (byte - 128) times its token's scale; bfloat16 is handed over as its 16 bits, and scales are 1.
+What goes into a product is 8 bits, bfloat16 or float32, as `out` is made: bytes lie around 128, as oneDNN's fast
+products want them, and a state is (byte - 128) times its token's scale; bfloat16 is handed over as its 16 bits; the
+scales of both others are 1.
 
-Shapes: T tokens, D hidden, H heads, G heads of keys and values, C width of a head, N inner width of the MLP.
+Shapes: B prompts, T tokens, D hidden, H heads, G heads of keys and values, C width of a head, N inner width of the MLP.
 """
 
 from __future__ import annotations
@@ -53,13 +54,13 @@ def rounded(x: Any, out: Any, scales: Any) -> None:
 
 @_compiled
 def joined(heads: Any, out: Any, scales: Any) -> None:
-    """States of heads (H, T, C) in bfloat16 beside each other (T, H C), rounded."""
+    """States of heads (H, T, C) beside each other (T, H C), rounded."""
     width = heads.shape[2]
     row = np.empty(out.shape[1], np.float32)
     for t in range(out.shape[0]):
         for h in range(heads.shape[0]):
             for c in range(width):
-                row[h * width + c] = _from_half(heads[h, t, c])
+                row[h * width + c] = _number(heads[h, t, c])
         scales[t] = _round(row, out[t])
 
 
@@ -86,7 +87,7 @@ def add_product(x: Any, product: Any, scales: Any, bias: Any) -> None:
 
 @_compiled
 def heads_of(product: Any, scales: Any, bias: Any, cos: Any, sin: Any, out: Any, turned: Any, norms: Any) -> None:
-    """Queries, keys and values (H + 2 G, T, C) in bfloat16 of a product (T, (H + 2 G) C).
+    """Queries, keys and values (H + 2 G, T, C) of a product (T, (H + 2 G) C).
 
     The first `turned` heads are turned by cos and sin (T, C), after an RMS norm if `norms` (turned, C + 1) holds one:
     weights, then epsilon.
@@ -102,16 +103,16 @@ def heads_of(product: Any, scales: Any, bias: Any, cos: Any, sin: Any, out: Any,
                 if norms.shape[0]:
                     _norm(head, norms[h])
                 for c in range(half):
-                    out[h, t, c] = _to_half(head[c] * cos[t, c] + head[half + c] * sin[t, c])
-                    out[h, t, half + c] = _to_half(head[half + c] * cos[t, half + c] + head[c] * sin[t, half + c])
+                    out[h, t, c] = _as(head[c] * cos[t, c] + head[half + c] * sin[t, c], out)
+                    out[h, t, half + c] = _as(head[half + c] * cos[t, half + c] + head[c] * sin[t, half + c], out)
             else:
                 for c in range(width):
-                    out[h, t, c] = _to_half(head[c])
+                    out[h, t, c] = _as(head[c], out)
 
 
 @_compiled
 def shares_of(scores: Any, scale: Any, start: Any, window: Any) -> None:
-    """Softmax, in place, of scores (H, queries, keys) in bfloat16; query n is the key start + n, and sees no later one.
+    """Softmax, in place, of scores (H, queries, keys); query n is the key start + n, and sees no later one.
 
     It sees `window` keys at most, itself among them.
     """
@@ -125,7 +126,7 @@ def shares_of(scores: Any, scale: Any, start: Any, window: Any) -> None:
             # Whole vectors, and what is not seen as the least there is: faster than loops that end anywhere.
             stop = min(keys, (last + 16) // 16 * 16)
             for k in range(stop):
-                shares[k] = _from_half(row[k]) * scale if first < k <= last else _UNSEEN
+                shares[k] = _number(row[k]) * scale if first < k <= last else _UNSEEN
             largest = _largest(shares[:stop])
             total = _ZERO
             for k in range(stop):
@@ -134,7 +135,7 @@ def shares_of(scores: Any, scale: Any, start: Any, window: Any) -> None:
                 total += share
             part = _ONE / total
             for k in range(stop):
-                row[k] = _to_half(shares[k] * part)
+                row[k] = _as(shares[k] * part, row)
             row[stop:] = 0
 
 
@@ -144,9 +145,9 @@ def _round(row: Any, out: Any) -> Any:
 
 @overload(_round, strict=False)
 def _round_as(row: Any, out: Any) -> Any:  # noqa: ARG001 (numba calls it with both)
-    return (
-        (lambda row, out: _round_to_bytes(row, out)) if out.dtype == types.uint8 else lambda row, out: _halve(row, out)
-    )
+    if out.dtype == types.uint8:
+        return lambda row, out: _round_to_bytes(row, out)
+    return (lambda row, out: _halve(row, out)) if out.dtype == types.uint16 else lambda row, out: _copy(row, out)
 
 
 def _number(value: Any) -> Any:
@@ -156,6 +157,25 @@ def _number(value: Any) -> Any:
 @overload(_number, strict=False)
 def _number_as(value: Any) -> Any:
     return (lambda value: _from_half(value)) if isinstance(value, types.Integer) else lambda value: value
+
+
+def _as(value: Any, out: Any) -> Any:
+    """A number as `out` is made."""
+
+
+@overload(_as, strict=False)
+def _number_for(value: Any, out: Any) -> Any:  # noqa: ARG001
+    if out.dtype == types.uint16:
+        return lambda value, out: _to_half(value)  # noqa: ARG005
+    return lambda value, out: value  # noqa: ARG005
+
+
+@_compiled
+def _copy(row: Any, out: Any) -> Any:
+    """A row as it is."""
+    for d in range(row.shape[0]):
+        out[d] = row[d]
+    return _ONE
 
 
 @_compiled

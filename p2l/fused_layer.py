@@ -1,7 +1,7 @@
-"""A layer of Llama, Qwen2 or Qwen3 for processors that are fast in bfloat16, with int8 or bfloat16 products.
+"""A layer of Llama, Qwen2 or Qwen3 with int8, bfloat16 or, for small models, float32 products.
 
-oneDNN computes the products, torch the two of attention, and the loops of p2l.fused all that lies between them. States
-stay in float32 from layer to layer.
+oneDNN computes the products, torch the two of attention where that is in bfloat16, and the loops of p2l.fused all that
+lies between them. States stay in float32 from layer to layer.
 
 Weights here are plain attributes: these layers are made for answering, they are not trained, moved or saved.
 
@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from p2l import fused
 from p2l.attention import Packed
-from p2l.kernels import TOKENS_AT_ONCE, PackedLinear
+from p2l.kernels import TOKENS_AT_ONCE, PackedLinear, SmallLinear
 
-__all__ = ["FusedLayer", "HalfLinear", "Product"]
+__all__ = ["FusedLayer", "HalfLinear", "Product", "WholeLinear"]
 
 _CHUNK = 128  # queries of a long prompt that are taken at a time: they need not look at keys beyond the last of them
 _ALL = 2**30
@@ -35,7 +35,7 @@ class Product(Protocol):
 
     in_features: int
     narrow: torch.dtype
-    """What it reads: uint8 or bfloat16."""
+    """What it reads: uint8, bfloat16 or float32."""
     offset: Array
     """(N,) float32, to be added when the scales are in."""
 
@@ -59,8 +59,23 @@ class HalfLinear(PackedLinear):
         return self.forward(given)
 
 
+class WholeLinear(SmallLinear):
+    """A small linear layer in float32."""
+
+    narrow = torch.float32
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        """Take over the weight (N, D); `bias` (N,) is added later."""
+        super().__init__(weight.float())
+        self.offset: Array = bias.float().numpy()
+
+    def product(self, given: Tensor) -> Tensor:
+        """See `Product`."""
+        return self.forward(given)
+
+
 class FusedLayer(nn.Module):
-    """A layer of Llama, Qwen2 or Qwen3 on packed prompts, with attention in bfloat16."""
+    """A layer of Llama, Qwen2 or Qwen3 on packed prompts; attention is in float32 if products are, else bfloat16."""
 
     def __init__(self, layer: Any, make: Callable[[Tensor, Tensor], Product], *, cls_only: bool = False) -> None:
         """Take over transformers' layer; `make` says what becomes of weights and biases.
@@ -99,20 +114,21 @@ class FusedLayer(nn.Module):
         return torch.zeros_like(tokens).index_copy_(0, packed.last, x) if self.cls_only else x
 
     def _heads(self, x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
-        """Queries, keys and values (H + 2 G, T, C) in bfloat16, the first two turned by their places."""
+        """Queries, keys and values (H + 2 G, T, C), the first two turned by their places."""
         given, scales = _normed(x, self.before_attention, self.read)
-        found = torch.empty((self.heads + 2 * self.groups, len(x), self.width), dtype=torch.bfloat16)
+        kind = torch.float32 if self.read.narrow == torch.float32 else torch.bfloat16
+        found = torch.empty((self.heads + 2 * self.groups, len(x), self.width), dtype=kind)
         cos, sin = (part[:, 0].numpy() for part in turn)
         product, turned = _array(self.read.product(given)), self.heads + self.groups
         fused.heads_of(product, scales, self.read.offset, cos, sin, _array(found), turned, self.of_heads)
         return found
 
     def _attend(self, heads: Tensor, packed: Packed) -> Tensor:
-        """What each token gathers (H, T, C) in bfloat16."""
+        """What each token gathers (H, T, C)."""
         found, first = [], 0
         for length in packed.lengths[:-1]:
-            # Rounded up with tokens of the next prompt, which no token before them sees.
-            whole = length + -length % TOKENS_AT_ONCE
+            # oneDNN's products are rounded up with tokens of the next prompt, which no token before them sees.
+            whole = length + (-length % TOKENS_AT_ONCE if heads.dtype == torch.bfloat16 else 0)
             found.append(self._attend_one(heads[:, first : first + whole])[:, :length])
             first += length
         last = self._attend_one(heads[:, first:])  # and the tokens that fill the pack up

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 __all__ = [
+    "SMALL",
     "TOKENS_AT_ONCE",
     "WORTH_PADDING",
     "Frozen",
@@ -35,7 +36,8 @@ __all__ = [
 LinearMaker = Callable[[Tensor, "Tensor | None"], nn.Module]
 """A weight (N, D) and a bias (N,) -> the layer that applies them."""
 
-_SMALL = 1 << 18
+SMALL = 1 << 18
+"""Weights of a layer that are read faster than oneDNN prepares a product."""
 
 TOKENS_AT_ONCE = 16
 """oneDNN makes code for each number of tokens that it has not seen lately, which takes up to a third of a pass: packs
@@ -97,7 +99,7 @@ class SmallLinear(Frozen):
 
 def packed_linear(weight: Tensor, bias: Tensor | None = None) -> nn.Module:
     """The faster of the two for this weight (N, D)."""
-    return (SmallLinear if weight.numel() < _SMALL else PackedLinear)(weight, bias)
+    return (SmallLinear if weight.numel() < SMALL else PackedLinear)(weight, bias)
 
 
 class NarrowEmbedding(nn.Embedding):

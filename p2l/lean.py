@@ -1,6 +1,6 @@
 """The same transformer with fewer and faster steps, for answering on a CPU.
 
-`streamline` replaces the layers of a loaded backbone, one by one, so that memory never holds two copies. Families that
+`replace_layers` replaces the layers of a loaded backbone, one by one, so that memory never holds two copies. Families that
 are built like Llama get layers of our own: queries, keys and values in one product, gate and up in another, the rotary
 embedding in three steps, nothing but what packed prompts need. Other transformers keep their code and get new linear
 layers. What a linear layer is, is the caller's choice: p2l.kernels.
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutput
 
 from p2l.attention import Packed, one_by_one
-from p2l.kernels import TOKENS_AT_ONCE, WORTH_PADDING, LinearMaker, SmallLinear, has_numba, packed_linear
+from p2l.kernels import SMALL, TOKENS_AT_ONCE, WORTH_PADDING, LinearMaker, SmallLinear, has_numba, packed_linear
 from p2l.model import P2LModel
 
 __all__ = [
@@ -34,8 +34,8 @@ __all__ = [
     "layers_of",
     "reads_cls_only",
     "replace_layers",
-    "streamline",
     "streamlined",
+    "whole",
 ]
 
 LIKE_LLAMA = ("llama", "qwen2", "qwen3")
@@ -53,11 +53,6 @@ def layers_of(model: P2LModel) -> nn.ModuleList:
     holder: Any = getattr(model.model, "encoder", model.model)
     found = getattr(holder, "layers", None) or getattr(holder, "layer", None)
     return found if isinstance(found, nn.ModuleList) else nn.ModuleList()
-
-
-def streamline(model: P2LModel, make: LinearMaker, *, half_attention: bool = False) -> None:
-    """Replace every layer by its faster form (`streamlined`), in place; see `replace_layers`."""
-    replace_layers(model, partial(streamlined, model, make=make, half_attention=half_attention))
 
 
 def replace_layers(model: P2LModel, change: Callable[[nn.Module], nn.Module]) -> None:
@@ -91,6 +86,21 @@ def halved(model: P2LModel, layer: nn.Module) -> nn.Module:
 
         return FusedLayer(layer, HalfLinear, cls_only=reads_cls_only(model, layer))
     return streamlined(model, layer, _half_linear, half_attention=True)
+
+
+def whole(model: P2LModel, layer: nn.Module) -> nn.Module:
+    """A layer with its weights in float32, in its fastest form."""
+    if can_be_fused(model) and _is_small(layer):
+        from p2l.fused_layer import FusedLayer, WholeLinear
+
+        return FusedLayer(layer, WholeLinear, cls_only=reads_cls_only(model, layer))
+    return streamlined(model, layer, packed_linear)
+
+
+def _is_small(layer: Any) -> bool:
+    attention, mlp = layer.self_attn, layer.mlp
+    joined = ((attention.q_proj, attention.k_proj, attention.v_proj), (mlp.gate_proj, mlp.up_proj))
+    return all(sum(part.weight.numel() for part in parts) < SMALL for parts in joined)
 
 
 def can_be_fused(model: P2LModel) -> bool:
@@ -142,9 +152,9 @@ class LeanBackbone(nn.Module):
 
     def _fillers(self, tokens: int) -> int:
         """Tokens to add to so many."""
-        if self.fused:
-            return -tokens % TOKENS_AT_ONCE
-        return -tokens % _ROUND if self.light and tokens >= WORTH_PADDING else 0
+        if self.light:
+            return -tokens % _ROUND if tokens >= WORTH_PADDING else 0
+        return -tokens % TOKENS_AT_ONCE if self.fused else 0
 
 
 class LeanLayer(nn.Module):

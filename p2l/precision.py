@@ -19,8 +19,8 @@ from torch import nn
 
 from p2l import backbones
 from p2l.encoding import PromptTokenizer
-from p2l.kernels import PackedLinear, has_packed, packed_linear
-from p2l.lean import halved, layers_of, replace_layers, streamline
+from p2l.kernels import PackedLinear, has_packed
+from p2l.lean import halved, layers_of, replace_layers, whole
 from p2l.model import P2LModel
 from p2l.probes import Agreement, agreement, batch_of, coefficients, of_length, probes
 
@@ -105,10 +105,7 @@ def make_fast(model: P2LModel) -> None:
     packs = backbones.get(model.record.model_type).packs
     if first is None or first.device.type != "cpu" or not packs or not has_packed():
         return
-    if first.dtype == torch.bfloat16:
-        replace_layers(model, partial(halved, model))
-    else:
-        streamline(model, packed_linear)
+    replace_layers(model, partial(halved if first.dtype == torch.bfloat16 else whole, model))
 
 
 def _on_a_card(model: P2LModel) -> Choice:

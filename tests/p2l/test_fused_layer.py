@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from p2l.attention import Packed
-from p2l.fused_layer import FusedLayer, HalfLinear
+from p2l.fused_layer import FusedLayer, HalfLinear, WholeLinear
 from p2l.int8 import Int8Linear
 from p2l.kernels import PackedLinear, has_int8
 from p2l.lean import LeanLayer, layers_of
@@ -43,6 +43,20 @@ def test_the_fused_layer_is_the_plain_one(family, lengths, window, plain, fast, 
     moved = (expected - states).std()
     assert (found - expected).abs().mean() < 0.01 * moved
     assert (found - expected).abs().max() < 0.1 * moved
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("lengths", [[1], [300], [20, 1, 130, 64]])
+@pytest.mark.parametrize("window", [None, 7])
+def test_in_float32_it_is_exact(family, lengths, window, tmp_path: Path):
+    model, _ = tiny(tmp_path, family)
+    layer = layers_of(model)[0]
+    layer.self_attn.sliding_window = window
+    states, turn, packed = inputs(model, lengths)
+    with torch.inference_mode():
+        expected = LeanLayer(layer, PackedLinear)(states.clone(), turn, packed)
+        found = FusedLayer(layer, WholeLinear)(states.clone(), turn, packed)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
 
 
 def test_for_the_cls_alone_the_other_tokens_are_zero(tmp_path: Path):

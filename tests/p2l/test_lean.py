@@ -1,4 +1,5 @@
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from p2l import backbones
 from p2l.attention import Packed, one_by_one
 from p2l.batching import collate
 from p2l.kernels import PackedLinear, has_packed
-from p2l.lean import LeanLayer, attend, layers_of, streamline
+from p2l.lean import LeanLayer, attend, layers_of, replace_layers, streamlined
 from p2l.probes import of_length, probes
 from tests.p2l.serving_models import tiny
 
@@ -21,7 +22,7 @@ def test_a_streamlined_model_answers_as_before(family: str, tmp_path: Path) -> N
     batch = collate([*probes(tokenizer), of_length(tokenizer, 300)], 0, packed=True)
     with torch.inference_mode():
         before = model(batch)
-        streamline(model, PackedLinear)
+        replace_layers(model, partial(streamlined, model, make=PackedLinear))
         after = model(batch)
     torch.testing.assert_close(after.coefs, before.coefs, atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(after.eta, before.eta, atol=1e-5, rtol=1e-4)
@@ -36,7 +37,7 @@ def test_the_mean_over_all_tokens_reads_them_all(tmp_path: Path) -> None:
     batch = collate(probes(tokenizer), 0, packed=True)
     with torch.inference_mode():
         before = model(batch).coefs
-        streamline(model, PackedLinear)
+        replace_layers(model, partial(streamlined, model, make=PackedLinear))
         torch.testing.assert_close(model(batch).coefs, before, atol=1e-5, rtol=1e-4)
 
 
@@ -49,14 +50,14 @@ def test_a_window_and_biases_are_kept(tmp_path: Path) -> None:
     batch = collate(probes(tokenizer), 0, packed=True)
     with torch.inference_mode():
         before = model(batch).coefs
-        streamline(model, PackedLinear, half_attention=True)
+        replace_layers(model, partial(streamlined, model, make=PackedLinear, half_attention=True))
         torch.testing.assert_close(model(batch).coefs, before, atol=1e-5, rtol=1e-4)
 
 
 def test_a_bag_of_words_has_no_layers(tmp_path: Path) -> None:
     model, _ = tiny(tmp_path, "tfidf")
     assert len(layers_of(model)) == 0
-    streamline(model, PackedLinear)
+    replace_layers(model, partial(streamlined, model, make=PackedLinear))
 
 
 @pytest.mark.parametrize("groups", [1, 2, 6])
