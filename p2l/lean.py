@@ -1,9 +1,9 @@
 """The same transformer with fewer and faster steps, for answering on a CPU.
 
-`replace_layers` replaces the layers of a loaded backbone, one by one, so that memory never holds two copies. Families that
-are built like Llama get layers of our own: queries, keys and values in one product, gate and up in another, the rotary
-embedding in three steps, nothing but what packed prompts need. Other transformers keep their code and get new linear
-layers. What a linear layer is, is the caller's choice: p2l.kernels.
+`replace_layers` replaces the layers of a loaded backbone, one by one, so that memory never holds two copies. Families
+that are built like Llama get layers of our own: queries, keys and values in one product, gate and up in another, the
+rotary embedding in three steps, nothing but what packed prompts need. Other transformers keep their code and get new
+linear layers. What a linear layer is, is the caller's choice: p2l.kernels.
 
 Shapes: T tokens of all prompts together, D hidden, H heads, G heads of keys and values, C width of a head.
 """
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
