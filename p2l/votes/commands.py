@@ -1,4 +1,4 @@
-"""Command: `p2l votes check|import|split`: look votes through, make votes of arena exports, split votes."""
+"""Command: `p2l votes check|import|split|slice`: look votes through, make votes of exports, split or slice votes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from p2l.command import check_can_write, parser, run
+from p2l.command import check_can_write, parser, positive, run
 from p2l.errors import VoteError
 
 __all__ = ["build_parser", "main"]
@@ -16,12 +16,13 @@ _SOURCE_HELP = "hub id, save_to_disk folder, or .parquet / .jsonl / .jsonl.gz / 
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The three commands and their flags."""
-    top = parser("p2l votes", "Check, import and split votes. `p2l votes COMMAND --help` explains each command.")
+    """The four commands and their flags."""
+    top = parser("p2l votes", "Check, import, split and slice votes. `p2l votes COMMAND --help` explains each command.")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_check(commands, top)
     _add_import(commands, top)
     _add_split(commands, top)
+    _add_slice(commands, top)
     return top
 
 
@@ -76,14 +77,33 @@ def _add_split(commands: argparse._SubParsersAction[argparse.ArgumentParser], to
     _add_model_list(one)
 
 
+def _add_slice(commands: argparse._SubParsersAction[argparse.ArgumentParser], top: argparse.ArgumentParser) -> None:
+    one = _add(
+        commands,
+        top,
+        "slice",
+        "Cut held-out votes into slices by the time of VOTES, a stream in time order, for `p2l eval-chrono`.",
+    )
+    one.add_argument(
+        "--held-out", required=True, metavar="VOTES", help="votes of the same time that are not trained on"
+    )
+    one.add_argument("--output", required=True, metavar="DIR", help="folder for validation-N.csv and timestamps.json")
+    one.add_argument("--batch-size", type=positive, default=512, metavar="N", help="votes of the stream in a batch")
+    one.add_argument("--every", type=positive, default=256, metavar="N", help="batches between slices")
+    one.add_argument("--most", type=positive, metavar="N", help="votes of a slice at most, spread over its time")
+    one.add_argument("--columns", nargs="+", metavar="NAME", help="keep these as well as those of votes")
+
+
 def main(argv: Sequence[str] | None = None) -> int | None:
-    """Run `check`, `import` or `split`."""
+    """Run `check`, `import`, `split` or `slice`."""
     args = build_parser().parse_args(argv)
     from p2l.votes.reader import FaultyRowError
 
     try:
-        return {"check": _check, "import": _import, "split": _split}[args.command](args)
+        return {"check": _check, "import": _import, "split": _split, "slice": _slice}[args.command](args)
     except FaultyRowError as error:
+        if not hasattr(args, "drop_bad"):
+            raise
         raise VoteError(f"{error}; add --drop-bad to leave out all rows that are no votes") from error
 
 
@@ -149,6 +169,19 @@ def _split(args: argparse.Namespace) -> int:
         print(
             f"removed {done.removed_votes:,} votes of {len(done.removed_models)} models with few train votes ({names})"
         )
+    return 0
+
+
+def _slice(args: argparse.Namespace) -> int:
+    from p2l.votes.slicing import cut_slices, write_slices
+    from p2l.votes.store import open_votes
+
+    options = {"split": args.dataset_split, "from_disk": args.from_disk, "quiet": args.quiet}
+    with open_votes(args.source, need_prompt=False, **options) as stream, open_votes(args.held_out) as held_out:
+        slices = cut_slices(stream, held_out, batch_size=args.batch_size, every=args.every, most=args.most)
+        files = write_slices(held_out, slices, Path(args.output).expanduser(), columns=args.columns or [])
+    votes = sum(len(one.ids) for one in slices)
+    print(f"{args.output}: {len(files)} slices, {files[0].name} to {files[-1].name}, {votes:,} votes")
     return 0
 
 
