@@ -62,7 +62,7 @@ class BufferSettings(BaseModel):
     min_batches: Whole = Field(default=5, ge=0)
     """Replay: batches of new votes alone before the first replay."""
     keep_size: bool = False
-    """Replay: a batch has batch_size votes in all, rather than batch_size new ones and the replayed besides."""
+    """Replay: a batch has batch_size votes in all, rather than batch_size new ones and the replayed on top."""
     drop_tail: bool = False
     """Give up what waits at the end of the stream, rather than train on it."""
     on: BufferSettings | None = None
@@ -135,7 +135,9 @@ def _make_replay(parts: Parts) -> Buffer:
     settings = parts.settings
     epsilon = 0.2 if settings.epsilon is None else settings.epsilon
     size = new_votes(parts.batch_size, epsilon) if settings.keep_size else parts.batch_size
-    inner = settings.on or BufferSettings(drop_tail=settings.drop_tail)
+    inner = settings.on or BufferSettings()
+    if settings.drop_tail:
+        inner = inner.model_copy(update={"drop_tail": True})
     return ReplayBuffer(
         make_buffer(inner, size, parts.seed, parts.initial_counts),
         epsilon=epsilon,
@@ -143,4 +145,5 @@ def _make_replay(parts: Parts) -> Buffer:
         limit=settings.limit,
         min_batches=settings.min_batches,
         seed=parts.seed,
+        drop_tail=settings.drop_tail,
     )
