@@ -8,6 +8,8 @@ hand: every micro-batch but the last is marked as no boundary, and the loss is m
 from __future__ import annotations
 
 import contextlib
+import copy
+import gc
 import inspect
 import io
 import logging
@@ -30,6 +32,7 @@ from p2l.compilers import prepare_kernels
 from p2l.config import TrainConfig
 from p2l.deepspeed_config import update_rule
 from p2l.errors import CheckpointError, ConfigError, P2LError, PeerError
+from p2l.full_parameters import read_full, read_scalars, state_keys, write_full, write_scalars
 from p2l.model import P2LModel, P2LOutput
 
 __all__ = ["Engine", "choose_device", "make_scheduler", "peers", "start_processes", "world_size"]
@@ -37,6 +40,8 @@ __all__ = ["Engine", "choose_device", "make_scheduler", "peers", "start_processe
 Part = TypeVar("Part")
 
 _STATE = "deepspeed"
+_VALUES = "values"
+_COUNTERS = ("global_steps", "global_samples", "micro_steps", "skipped_steps")
 _SHARD = re.compile(r"zero_pp_rank_(\d+)_mp_rank_\d+_optim_states\.pt$")
 _PEER_GONE = re.compile(r"by peer|pair closure|broken pipe|peer .*(closed|failed)", re.IGNORECASE)
 
@@ -121,26 +126,30 @@ class Engine:
             ConfigError: DeepSpeed does not accept its configuration, an optimizer's parameter, say, or a compiler
                 that it needs is missing.
         """
-        import deepspeed
-
         prepare_kernels(deepspeed_config)
         self.update_rule = update_rule(deepspeed_config)
+        self.device = device
+        self._settings, self._make_scheduler = deepspeed_config, make_scheduler
+        self._start(model, groups)
+        self.rank = torch.distributed.get_rank()
+        self.world_size = torch.distributed.get_world_size()
+
+    def _start(self, model: P2LModel, groups: Sequence[dict[str, Any]] | None) -> None:
+        import deepspeed
+
         trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        model = model.to(device)
+        model = model.to(self.device)
         try:
             with contextlib.redirect_stdout(io.StringIO()):  # some stages print how much memory they use
                 self._engine, self._optimizer, _, self._scheduler = deepspeed.initialize(
                     model=model,
                     model_parameters=trainable if groups is None else list(groups),
-                    config=deepspeed_config,
-                    lr_scheduler=make_scheduler,
+                    config=copy.deepcopy(self._settings),
+                    lr_scheduler=self._make_scheduler,
                     dist_init_required=False,
                 )
         except Exception as error:  # DeepSpeed raises whatever its parts raise
             raise ConfigError(f"DeepSpeed does not start with these settings: {_one_line(error)}") from error
-        self.device = device
-        self.rank = torch.distributed.get_rank()
-        self.world_size = torch.distributed.get_world_size()
 
     @property
     def model(self) -> P2LModel:
@@ -264,6 +273,71 @@ class Engine:
             ) from error
         if path is None:
             raise CheckpointError(f"{folder}: holds no training state; resume from a folder 'checkpoint-N'")
+
+    def edit(self, name: str, change: Callable[[Tensor], None]) -> None:
+        """Let `change` set values in the float32 copy of the weights called `name` (every rank must call this)."""
+        parameter = self.model.get_parameter(name)
+        values = read_full(parameter, self._optimizer)
+        change(values)
+        write_full(parameter, self._optimizer, values)
+
+    def save_whole(self, folder: Path) -> None:
+        """Write each trainable parameter and its optimizer state, uncut, below `folder` (every rank must call this)."""
+        from safetensors.torch import save_file
+
+        keys = state_keys(self._optimizer)
+        for number, parameter in enumerate(self._trainable()):
+            parts = {_VALUES: read_full(parameter, self._optimizer)}
+            parts |= {key: read_full(parameter, self._optimizer, key) for key in keys}
+            if self.is_main:
+                save_file({key: part.cpu() for key, part in parts.items()}, folder / f"{number}.safetensors")
+        self.barrier()
+
+    def rebuild(self, model: P2LModel, groups: Sequence[dict[str, Any]] | None, folder: Path, blank: Batch) -> None:
+        """Go on with another model of the same parameters, of which some have more rows.
+
+        The state that `save_whole` wrote below `folder` is taken up; further rows stay as `model` has them, with a
+        state of zero. `blank` is any batch; every rank must call this.
+        """
+        old, scalars = self._engine, read_scalars(self._optimizer)
+        kept = {name: getattr(old, name) for name in _COUNTERS}
+        rates = self._scheduler.state_dict()
+        had_stepped = bool(state_keys(self._optimizer))
+        old.destroy()
+        del old, self._engine, self._optimizer, self._scheduler
+        gc.collect()
+        self._start(model, groups)
+        if had_stepped:
+            self._empty_step(blank)
+        self._load_whole(folder)
+        write_scalars(self._optimizer, scalars)
+        self._scheduler.load_state_dict(rates)
+        for name, value in kept.items():
+            setattr(self._engine, name, value)
+
+    def _empty_step(self, blank: Batch) -> None:
+        """A step without gradient, at which an optimizer makes its state; what it does to weights is overwritten."""
+        output = self.forward(blank)
+        outputs = [values for values in (output.coefs, output.eta, output.gamma) if values is not None]
+        self.backward(sum((values.sum() * 0.0 for values in outputs), torch.zeros((), device=self.device)), last=True)
+        self._engine.step()
+
+    def _load_whole(self, folder: Path) -> None:
+        from safetensors.torch import load_file
+
+        keys = state_keys(self._optimizer)
+        for number, parameter in enumerate(self._trainable()):
+            parts = load_file(folder / f"{number}.safetensors", device=str(self.device))
+            for key in (None, *keys):
+                values = read_full(parameter, self._optimizer, key)
+                if key is not None:
+                    values.zero_()
+                part = parts[key or _VALUES]
+                values[: len(part)] = part
+                write_full(parameter, self._optimizer, values, key)
+
+    def _trainable(self) -> list[torch.nn.Parameter]:
+        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
     def _check_complete(self, folder: Path) -> None:
         files = [file.name for file in (folder / _STATE).glob("*.pt")]

@@ -33,7 +33,10 @@ __all__ = [
     "build",
     "get",
     "initialise",
+    "last_layer",
+    "new_rows",
     "register",
+    "widen",
 ]
 
 HEAD_CONFIG_KEYS = ("eta_dim", "eta_downsize")
@@ -66,7 +69,13 @@ class BTHead(nn.Module):
     has_gamma = False
 
     def __init__(
-        self, hidden: int, num_models: int, *, downsize_factor: int | None = None, eta_width: int | None = None
+        self,
+        hidden: int,
+        num_models: int,
+        *,
+        downsize_factor: int | None = None,
+        width: int | None = None,
+        eta_width: int | None = None,
     ) -> None:
         """Make the layers.
 
@@ -74,10 +83,11 @@ class BTHead(nn.Module):
             hidden: D, the width of the hidden state.
             num_models: M, the number of coefficients.
             downsize_factor: low-rank coefficients of inner width M // factor.
+            width: that inner width itself, where the number of models may change.
             eta_width: inner width of a two-layer eta head; None for a linear one.
         """
         super().__init__()
-        self.head = _coefficient_layer(hidden, num_models, downsize_factor)
+        self.head = _coefficient_layer(hidden, num_models, downsize_factor, width)
         if self.has_eta:
             self.eta_head = _scalar_layer(hidden, eta_width)
         if self.has_gamma:
@@ -137,6 +147,7 @@ def build(
     num_models: int,
     *,
     downsize_factor: int | None = None,
+    width: int | None = None,
     head_config: Mapping[str, Any] | None = None,
 ) -> BTHead:
     """A head with torch's default initialisation.
@@ -148,7 +159,37 @@ def build(
         ConfigError: unknown head or `head_config` key, or a low-rank width of zero.
     """
     eta_width = _eta_width(head_type, hidden, dict(head_config or {}))
-    return get(head_type)(hidden, num_models, downsize_factor=downsize_factor, eta_width=eta_width)
+    return get(head_type)(hidden, num_models, downsize_factor=downsize_factor, width=width, eta_width=eta_width)
+
+
+def last_layer(head: BTHead) -> nn.Linear:
+    """The layer that has a row for each model."""
+    layer = head.head[-1] if isinstance(head.head, nn.Sequential) else head.head
+    assert isinstance(layer, nn.Linear)
+    return layer
+
+
+def widen(head: BTHead, rows: int, *, used: int) -> None:
+    """Give the last layer `rows` rows, of which the first `used` are kept and the others are zero."""
+    old = last_layer(head)
+    with torch.device(old.weight.device):
+        new = Float32Linear(old.in_features, rows).to(old.weight.dtype)
+    with torch.no_grad():
+        for name in ("weight", "bias"):
+            target = getattr(new, name)
+            target.zero_()
+            target[:used] = getattr(old, name)[:used]
+    if isinstance(head.head, nn.Sequential):
+        head.head[-1] = new
+    else:
+        head.head = new
+
+
+def new_rows(hidden: int, count: int, init_type: str) -> tuple[Tensor, Tensor]:
+    """Weights (count, hidden) and biases (count,) of models that nothing is known about, from torch's generator."""
+    layer = nn.Linear(hidden, count)
+    INIT_TYPES[init_type](layer)
+    return layer.weight.detach(), layer.bias.detach()
 
 
 class HeadStart(NamedTuple):
@@ -214,9 +255,11 @@ INIT_TYPES: dict[str, Callable[[nn.Linear], None]] = {
 }
 
 
-def _coefficient_layer(hidden: int, num_models: int, downsize_factor: int | None) -> nn.Module:
+def _coefficient_layer(hidden: int, num_models: int, downsize_factor: int | None, width: int | None) -> nn.Module:
     if downsize_factor is None:
         return Float32Linear(hidden, num_models)
+    if width is not None:
+        return nn.Sequential(Float32Linear(hidden, width), Float32Linear(width, num_models))
     width = num_models // downsize_factor if downsize_factor > 0 else 0
     if width == 0:
         raise ConfigError(

@@ -64,6 +64,8 @@ class P2LRecord:
     head_type: str
     loss_type: str
     linear_head_downsize_factor: int | None = None
+    linear_head_width: int | None = None
+    """Inner width of a low-rank head whose model list grows; None: outputs // linear_head_downsize_factor."""
     head_config: dict[str, Any] | None = None
     max_length: int | None = None
     pooling: str = "cls"
@@ -95,6 +97,7 @@ class P2LModel(nn.Module):
         init_type: str = "reset_params",
         head_start: heads.HeadStart | None = None,
         linear_head_downsize_factor: int | None = None,
+        linear_head_width: int | None = None,
         head_config: Mapping[str, Any] | None = None,
         pooling: str = "cls",
         dtype: torch.dtype | str = torch.float32,
@@ -102,7 +105,8 @@ class P2LModel(nn.Module):
     ) -> P2LModel:
         """A pretrained backbone with a new head whose weights are drawn with `seed`, in training mode.
 
-        `head_start` is the leaderboard that `init_type` "marginal" starts at.
+        `head_start` is the leaderboard that `init_type` "marginal" starts at. Without any model the head has one spare
+        row; see `widen`.
 
         Raises:
             ConfigError: unknown or incompatible names, a `max_length` beyond the backbone's positions.
@@ -118,6 +122,7 @@ class P2LModel(nn.Module):
             head_type=head_type,
             loss_type=likelihood.get(loss_type).name,
             linear_head_downsize_factor=linear_head_downsize_factor,
+            linear_head_width=linear_head_width,
             head_config=dict(head_config) if head_config else None,
             max_length=tokenizer.max_length,
             pooling=pooling,
@@ -125,7 +130,7 @@ class P2LModel(nn.Module):
         family.reader(pooling)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            head = _head(record, backbone, len(model_list))
+            head = _head(record, backbone, max(1, len(model_list)))
             heads.initialise(head, init_type, head_start)
         return cls(backbone, head.to(to_dtype(dtype)), model_list, record).train()
 
@@ -178,6 +183,7 @@ class P2LModel(nn.Module):
         """Coefficients of a collated batch and, with labels (B, 3) `[winner, loser, tie]`, the loss of its votes."""
         hidden = self._read(self.model, batch)
         coefs, eta, gamma = self.head(hidden)
+        coefs = coefs[:, : len(self.model_list)]
         output = P2LOutput(coefs=coefs, eta=eta, gamma=gamma, last_hidden_state=hidden)
         if labels is not None:
             losses = likelihood.vote_losses(self.likelihood, coefs, labels, eta, gamma)
@@ -203,6 +209,15 @@ class P2LModel(nn.Module):
     def max_positions(self) -> int:
         """The positions that the backbone was made for; only learned positions make it a hard limit."""
         return int(self.model.config.max_position_embeddings)  # type: ignore[union-attr, arg-type]
+
+    @property
+    def num_rows(self) -> int:
+        """Coefficients that the head has room for: those of the model list, and spare ones while training goes on."""
+        return heads.last_layer(self.head).out_features
+
+    def widen(self, rows: int) -> None:
+        """Give the head `rows` rows, those beyond the model list spare: zero, so that no update moves them."""
+        heads.widen(self.head, rows, used=len(self.model_list))
 
     def retrain(self, *, loss_type: str, max_length: int) -> None:
         """Prepare trained weights for training with another loss of the same head, or at another length.
@@ -237,13 +252,13 @@ class P2LModel(nn.Module):
     def save_pretrained(self, directory: str | Path, state_dict: Mapping[str, Tensor] | None = None) -> None:
         """Write config.json, weights and model_list.json into `directory`.
 
-        `state_dict` stands in for the model's own weights (a trainer's consolidated ones).
+        `state_dict` stands in for the model's own weights (a trainer's consolidated ones). Spare rows stay out.
 
         Raises:
             CheckpointError: the folder cannot be written.
         """
         folder = Path(directory)
-        weights = self.state_dict() if state_dict is None else state_dict
+        weights = self._listed(self.state_dict() if state_dict is None else state_dict)
         config = self.model.config.to_dict()  # type: ignore[union-attr, operator]
         for name in ("torch_dtype", "_name_or_path"):  # an old name of dtype; a path of the machine that trained
             config.pop(name, None)
@@ -255,6 +270,24 @@ class P2LModel(nn.Module):
         except OSError as error:
             raise CheckpointError(f"{folder}: cannot be written: {error.strerror or error}") from error
         save_weights(weights, folder)
+
+    def _listed(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The weights without the head's spare rows."""
+        count = len(self.model_list)
+        if self.num_rows == count:
+            return weights
+        rows = {name: weights[name][:count] for name in self.row_names if name in weights}
+        return {**weights, **rows}
+
+    @property
+    def row_names(self) -> tuple[str, str]:
+        """Names of the two parameters that have a row for each model."""
+        layer = heads.last_layer(self.head)
+        weight, bias = (
+            next(name for name, own in self.named_parameters() if own is wanted)
+            for wanted in (layer.weight, layer.bias)
+        )
+        return weight, bias
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> P2LModel:
         """Move or cast the model; rotary frequencies stay float32, since bfloat16 loses far positions."""
@@ -288,6 +321,7 @@ def _head(record: P2LRecord, backbone: nn.Module, num_models: int) -> heads.BTHe
         int(backbone.config.hidden_size),  # type: ignore[union-attr, arg-type]
         num_models,
         downsize_factor=record.linear_head_downsize_factor,
+        width=record.linear_head_width,
         head_config=record.head_config,
     )
 

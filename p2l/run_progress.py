@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from p2l.trainer import StepResult
 __all__ = ["RunProgress"]
 
 _BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
+_OPEN_BAR = "{desc}: {n_fmt} steps [{elapsed}{postfix}]"
 
 
 @dataclass
@@ -27,39 +29,53 @@ class RunProgress:
     bar: Any
     log: MetricsLog | None
     wandb: Any
-    time_left: TimeLeft
+    time_left: TimeLeft | None
     started: float
     silent: bool
 
     @staticmethod
     def start(
-        config: TrainConfig, folder: Path, *, total: int, first: int, num_votes: int, quiet: bool, is_main: bool
+        config: TrainConfig,
+        folder: Path,
+        *,
+        total: int | None,
+        first: int,
+        num_votes: int | None,
+        quiet: bool,
+        is_main: bool,
     ) -> RunProgress:
-        """Open the bar and the log; the bar begins at step `first` of `total`, over which `num_votes` are spread."""
+        """Open the bar and the log; the bar begins at step `first` of `total`, over which `num_votes` are spread.
+
+        Where `total` is None the votes are yet to come, and no end is foretold.
+        """
         silent = quiet or not is_main
         bar = progress(description="train", total=total, unit="step", quiet=silent)
-        bar.bar_format = _BAR  # in place of the bar's own estimate, which knows nothing of tokens
+        bar.bar_format = (
+            _BAR if total else _OPEN_BAR
+        )  # in place of the bar's own estimate, which knows nothing of tokens
         bar.update(first)
         log = MetricsLog(folder / "metrics.jsonl", resume_step=first) if is_main else None
-        time_left = TimeLeft(round(num_votes * (total - first) / total))
+        time_left = TimeLeft(round(num_votes * (total - first) / total)) if total and num_votes else None
         wandb = _start_wandb(config, folder) if is_main else None
         return RunProgress(bar, log, wandb, time_left, time.monotonic(), silent)
 
-    def step(self, result: StepResult, seconds: float) -> None:
-        """One optimizer step, done in `seconds`."""
+    def step(self, result: StepResult, seconds: float, more: Mapping[str, float] | None = None) -> None:
+        """One optimizer step, done in `seconds`; `more` values are logged beside its own."""
         speed = round(result.tokens / seconds, 1) if seconds > 0 else 0.0
         self._show(result, speed)
         elapsed = round(time.monotonic() - self.started, 3)
-        self._write({**asdict(result), "tokens_per_second": speed, "seconds": elapsed})
+        self._write({**asdict(result), "tokens_per_second": speed, "seconds": elapsed, **(more or {})})
 
     def _show(self, result: StepResult, speed: float) -> None:
         """Move the bar on; after the first minute, say once how long it will take, bar or no bar."""
-        self.time_left.step(result.votes, result.tokens)
-        left = self.time_left.seconds
+        left = None
+        if self.time_left is not None:
+            self.time_left.step(result.votes, result.tokens)
+            left = self.time_left.seconds
         estimate = "" if left is None else f", {in_words(left)} left"
         self.bar.set_postfix_str(f"loss {result.loss:.4f}, {speed:,.0f} tokens/s{estimate}", refresh=False)
         self.bar.update()
-        line = self.time_left.first_word()
+        line = self.time_left.first_word() if self.time_left is not None else None
         if line is not None and not self.silent:
             self.bar.write(line, file=sys.stderr)
 

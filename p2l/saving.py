@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from torch import Tensor
@@ -17,7 +18,7 @@ from p2l.errors import ConfigError
 from p2l.run_folder import TrainerState, finish_checkpoint, unfinished_name, whole_or_absent
 from p2l.trainer import Trainer
 
-__all__ = ["check_shared", "save_checkpoint", "save_final"]
+__all__ = ["check_shared", "save_checkpoint", "save_final", "write_model"]
 
 _PATIENCE = 20.0  # seconds, more than network file systems take to show what another node has made
 
@@ -45,8 +46,16 @@ def _appears(folder: Path) -> bool:
     return True
 
 
-def save_checkpoint(trainer: Trainer, config: TrainConfig, target: Path, state: TrainerState) -> None:
+def save_checkpoint(
+    trainer: Trainer,
+    config: TrainConfig,
+    target: Path,
+    state: TrainerState,
+    more: Callable[[Path], None] = lambda _: None,
+) -> None:
     """Write `target`: the model as a Hugging Face folder, and the training state (every rank must call this).
+
+    On the main process `more` writes further files into the folder that becomes it.
 
     Raises:
         InputError: it cannot be written, because the disk is full, say; earlier checkpoints are whole.
@@ -62,6 +71,7 @@ def save_checkpoint(trainer: Trainer, config: TrainConfig, target: Path, state: 
         weights = engine.state_dict()
         if engine.is_main:
             _write_model(trainer, config, unfinished, weights)
+            more(unfinished)
             finish_checkpoint(target, state)
         engine.barrier()
 
@@ -86,6 +96,25 @@ def save_final(trainer: Trainer, config: TrainConfig, folder: Path) -> None:
                 os.replace(file, folder / file.name)
             unfinished.rmdir()
             sync_path(folder)
+    trainer.engine.barrier()
+
+
+def write_model(trainer: Trainer, config: TrainConfig, target: Path) -> None:
+    """Write the model as it is now into a new folder, whole or not at all (every rank must call this).
+
+    Raises:
+        InputError: it cannot be written.
+    """
+    weights = trainer.engine.state_dict()
+    if trainer.engine.is_main:
+        with whole_or_absent(target):
+            unfinished = unfinished_name(target)
+            shutil.rmtree(unfinished, ignore_errors=True)
+            unfinished.mkdir(parents=True)
+            _write_model(trainer, config, unfinished, weights)
+            sync_tree(unfinished)
+            unfinished.rename(target)
+            sync_path(target.parent)
     trainer.engine.barrier()
 
 

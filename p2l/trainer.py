@@ -9,7 +9,7 @@ into micro-batches is p2l.windows' affair.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Protocol
@@ -19,11 +19,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from p2l.config import TrainConfig
 from p2l.engine import Engine
 from p2l.errors import TrainingError
 from p2l.likelihood import Likelihood, counted, vote_losses
-from p2l.votes import VoteStore
-from p2l.windows import MicroBatch, Windows
+from p2l.windows import MicroBatch, Votes, Windows
 
 __all__ = ["Schedule", "StepResult", "Trainer"]
 
@@ -34,8 +34,8 @@ class Schedule(Protocol):
     """Which votes each optimizer step takes."""
 
     @property
-    def total_steps(self) -> int:
-        """Optimizer steps of the whole run."""
+    def total_steps(self) -> int | None:
+        """Optimizer steps of the whole run; None: nobody knows yet."""
         ...
 
     def steps(self, start: int = 0) -> Iterator[Ids]:
@@ -67,9 +67,32 @@ class Trainer:
     weighted: bool = False
     reweight_scale: float = 1.0
     seed: int = 42
+    before_step: Callable[[int], None] = lambda _: None
+    """Called with the number of steps done, before the next."""
+
+    @classmethod
+    def of(
+        cls,
+        config: TrainConfig,
+        engine: Engine,
+        windows: Windows,
+        schedule: Schedule,
+        before_step: Callable[[int], None] = lambda _: None,
+    ) -> Trainer:
+        """A trainer with the settings of a configuration."""
+        return cls(
+            engine=engine,
+            windows=windows,
+            schedule=schedule,
+            likelihood=engine.model.likelihood,
+            weighted=config.weighted_loss,
+            reweight_scale=config.reweight_scale,
+            seed=config.seed,
+            before_step=before_step,
+        )
 
     @property
-    def votes(self) -> VoteStore:
+    def votes(self) -> Votes:
         """What the run learns from."""
         return self.windows.votes
 
@@ -81,6 +104,7 @@ class Trainer:
         """
         with closing(self.windows.read_ahead(self.schedule.steps(start))) as windows:
             for number, (ids, parts) in enumerate(windows, start=start):
+                self.before_step(number)
                 # Dropout depends on the step alone, so that a resumed run repeats what an unbroken one does.
                 torch.manual_seed(_step_seed(self.seed, number, self.engine.rank))
                 yield self._step(number, ids, self.engine.even_out(parts, self.windows.filler))

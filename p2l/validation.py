@@ -51,7 +51,7 @@ def validate(engine: Engine, windows: Windows) -> Predictions | None:
         return None
     order = np.argsort(np.concatenate([ids for ids, _ in gathered]))
     table = np.concatenate([values for _, values in gathered])[order]
-    return _split(table, len(windows.votes.model_list))
+    return _split(table, len(engine.model.model_list))
 
 
 def _split(table: Floats, num_models: int) -> Predictions:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -20,11 +21,30 @@ from torch import Tensor
 
 from p2l.batching import Batch, collate, plan_batches
 from p2l.tokenizer import PromptTokenizer
-from p2l.votes import VoteStore
 
-__all__ = ["MicroBatch", "Windows", "deal"]
+__all__ = ["MicroBatch", "Votes", "Windows", "deal"]
 
 Ids = NDArray[np.int64]
+
+
+class Votes(Protocol):
+    """What training needs of votes, by their ids (n,): a `VoteStore`, or a stream."""
+
+    def __len__(self) -> int:
+        """Votes that are there."""
+        ...
+
+    def prompts(self, ids: Ids) -> list[list[str]]:
+        """The user's turns of each vote."""
+        ...
+
+    def labels(self, ids: Ids) -> NDArray[Any]:
+        """(n, 3) int32 `[winner, loser, tie]`."""
+        ...
+
+    def weights(self, ids: Ids) -> NDArray[np.float64]:
+        """(n,) weights; ones where there are none."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -44,12 +64,14 @@ class Windows:
     """Reads windows of votes for one rank of a run."""
 
     tokenizer: PromptTokenizer
-    votes: VoteStore
+    votes: Votes
     packed: bool
     max_tokens: int
     """Most tokens of a micro-batch, padding included; a longer prompt goes alone."""
     rank: int = 0
     world_size: int = 1
+    ahead: bool = True
+    """Read the next window while the caller computes; off where asking for it may mean waiting for votes."""
 
     def read(self, ids: Ids) -> list[MicroBatch]:
         """The micro-batches of this rank for the votes `ids` (N,); none where it has no prompt of them."""
@@ -71,6 +93,9 @@ class Windows:
 
     def read_ahead(self, windows: Iterable[Ids]) -> Generator[tuple[Ids, list[MicroBatch]], None, None]:
         """Every window with its micro-batches; the next one is read while the caller computes on this one."""
+        if not self.ahead:
+            yield from ((ids, self.read(ids)) for ids in windows)
+            return
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="p2l-windows") as reader:
             coming = iter(windows)
             ids = next(coming, None)
