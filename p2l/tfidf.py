@@ -22,9 +22,9 @@ import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -131,8 +131,8 @@ class TfidfTokenizer(PromptTokenizer):
         truncated = sum(map(len, words)) > self.max_length
         if truncated:
             words = _newest(words, self.max_length)
-        known = self._ids
-        counts = Counter(known[term] for turn in words for term in _ngrams(turn, self.ngrams) if term in known)
+        counts = Counter(map(self._ids.get, chain.from_iterable(_ngrams(turn, self.ngrams) for turn in words)))
+        counts.pop(None, None)  # n-grams that the vocabulary lacks
         ids = np.fromiter(counts.keys(), dtype=np.int64, count=len(counts))
         values = (1 + np.log(np.fromiter(counts.values(), dtype=np.float64, count=len(counts)))) * self._idf[ids]
         norm = math.sqrt(float(values @ values)) or 1.0
@@ -185,11 +185,15 @@ def fit_vocabulary(
 
 
 def _ngrams(words: Sequence[str], sizes: tuple[int, int]) -> Iterable[str]:
+    return chain.from_iterable(_runs(words, sizes))
+
+
+def _runs(words: Sequence[str], sizes: tuple[int, int]) -> Iterator[Iterable[str]]:
     """Runs of words; of scripts without spaces always pairs of characters too, since one says little."""
-    if sizes[1] == 1:
-        yield from (f"{one} {two}" for one, two in pairwise(words) if _SPACELESS.match(one) and _SPACELESS.match(two))
+    if sizes[1] == 1 and _SPACELESS.search("".join(words)):
+        yield [f"{one} {two}" for one, two in pairwise(words) if _SPACELESS.match(one) and _SPACELESS.match(two)]
     for size in range(sizes[0], sizes[1] + 1):
-        yield from words if size == 1 else map(" ".join, zip(*(words[start:] for start in range(size)), strict=False))
+        yield words if size == 1 else map(" ".join, zip(*(words[start:] for start in range(size)), strict=False))
 
 
 def _newest(turns: list[list[str]], count: int) -> list[list[str]]:
