@@ -19,6 +19,8 @@ COMMANDS = {
     "eval": ("p2l.eval", "run a model over a whole data set of prompts"),
     "endpoint": ("p2l.endpoint", "serve a trained model over HTTP"),
     "export-votes": ("p2l.export_votes", "write the votes a router has gathered as training data"),
+    "buffer": ("p2l.online_training.commands", "write votes in the order in which online training takes them"),
+    "timestamps": ("p2l.online_training.timestamps", "write when the votes of each training batch ended"),
     "committee": ("p2l.committee", "join trained models into one that answers with their mean"),
 }
 """Name: (module with a `main(argv)`, what it does)."""

@@ -235,6 +235,8 @@ def main(argv: Sequence[str] | None = None) -> int | None:
     args = build_parser().parse_args(argv)
     from p2l.online_training.reorder import reorder_command
 
+    if not args.geometric and (args.gamma, args.geometric_epsilon) != (None, None):
+        raise ConfigError("--gamma and --geometric-epsilon belong to --geometric; add it, or remove them")
     on = {"type": "geometric" if args.geometric else "none", "gamma": args.gamma, "epsilon": args.geometric_epsilon}
     return reorder_command(
         args,

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from p2l.errors import VoteError
 
-__all__ = ["RecordFile", "RowFile", "as_type", "common_schema", "common_type"]
+__all__ = ["RecordFile", "RowFile", "as_type", "common_schema", "common_type", "conform"]
 
 
 class RecordFile:
@@ -190,6 +190,24 @@ class RowFile:
         number = bisect_right(self._starts, row) - 1
         return number, row - self._starts[number]
 
+    def take(self, rows: np.ndarray[Any, Any], schema: Any) -> Any:
+        """Rows in any order as one batch in the form of a schema that all fit."""
+        order = np.argsort(rows, kind="stable")
+        ordered = rows[order]
+        parts, begin = [pa.RecordBatch.from_pylist([], schema)], 0
+        while begin < len(ordered):
+            number, _ = self.locate(int(ordered[begin]))
+            end = int(np.searchsorted(ordered, self._starts[number + 1]))
+            part = self.batch(number).take(pa.array(ordered[begin:end] - self._starts[number]))
+            parts.append(conform(part, schema))
+            begin = end
+        back = np.empty(len(order), dtype=np.int64)
+        back[order] = np.arange(len(order))
+        columns = zip(*(part.columns for part in parts), strict=True)
+        return pa.RecordBatch.from_arrays(
+            [pa.concat_arrays(column).take(pa.array(back)) for column in columns], schema=schema
+        )
+
     def close(self) -> None:
         """Free the space, as soon as no batch is in use."""
         self._cache.clear()
@@ -239,3 +257,15 @@ def as_type(column: Any, kind: Any) -> Any:
     except pa.ArrowException:
         texts = [v if v is None or isinstance(v, str) else json.dumps(v, default=str) for v in column.to_pylist()]
         return pa.array(texts, pa.string())
+
+
+def conform(batch: Any, schema: Any) -> Any:
+    """A batch in the form of a schema: its columns cast, those it lacks null."""
+    if batch.schema.equals(schema):
+        return batch
+    names = batch.schema.names
+    arrays = [
+        as_type(batch.column(field.name), field.type) if field.name in names else pa.nulls(len(batch), field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

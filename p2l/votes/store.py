@@ -323,6 +323,10 @@ class VoteStore:
             yield np.arange(first, last), batch.take(self._kept[first:last] - (row - len(batch)))
             first = last
 
+    def take(self, ids: Ids) -> Any:
+        """Some votes, in any order, as a pyarrow.RecordBatch in the form of the schema."""
+        return self._rows.take(self._source_rows(ids), self.schema)
+
     @property
     def columns(self) -> list[str]:
         """Names of the columns that `rows` and `column` give."""

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from p2l.command import atomic_path
 from p2l.votes.sources import file_kind
-from p2l.votes.spool import as_type
+from p2l.votes.spool import conform
 
 __all__ = ["as_text", "no_nan", "open_writer", "write_votes"]
 
@@ -59,18 +59,9 @@ def open_writer(path: str | Path, schema: Any = None) -> Iterator[Write]:
                 schema = batch.schema
                 writer = files.enter_context(make(schema, temporary))
             if len(batch):
-                writer(_conform(batch, schema))
+                writer(conform(batch, schema))
 
         yield write
-
-
-def _conform(batch: Any, schema: Any) -> Any:
-    names = batch.schema.names
-    arrays = [
-        as_type(batch.column(field.name), field.type) if field.name in names else pa.nulls(len(batch), field.type)
-        for field in schema
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 @contextlib.contextmanager
