@@ -21,10 +21,12 @@ from typing import Any
 from p2l.command import check_can_write, parser, run
 from p2l.errors import InputError
 
-__all__ = ["Exported", "build_parser", "export_votes", "main"]
+__all__ = ["PAIR_COLUMNS", "Exported", "build_parser", "export_votes", "main", "router_database", "vote_of"]
 
 _WINNER = {"first": "model_a", "second": "model_b", "tie": "tie", "both_bad": "tie (bothbad)"}
 _ROWS_AT_ONCE = 10_000
+PAIR_COLUMNS = "prompt, model_a, model_b, verdict, time, propensity, version_a, version_b, request_id"
+"""Columns of the router's table `votes` that make a vote, in the order of `vote_of`."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ def export_votes(database: str | Path, output: str | Path, *, prompts: bool = Tr
     from p2l.votes.writer import write_votes
 
     check_can_write(output)
-    with _opened(Path(database)) as connection:
+    with router_database(Path(database)) as connection:
         done = _counts(connection, prompts=prompts)
         if not done.written:
             raise InputError(f"{database}: holds no votes to write{_left_out(done)}")
@@ -90,8 +92,12 @@ def export_votes(database: str | Path, output: str | Path, *, prompts: bool = Tr
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[sqlite3.Connection]:
-    """The database as it is at this moment, whatever is written meanwhile."""
+def router_database(path: Path) -> Iterator[sqlite3.Connection]:
+    """A router's database as it is at this moment, whatever is written meanwhile.
+
+    Raises:
+        InputError: there is no such file, or it is no database of a router.
+    """
     if not path.is_file():
         raise InputError(f"{path}: no such file; name the `database` of the router's configuration")
     try:
@@ -132,14 +138,14 @@ def _batches(connection: sqlite3.Connection, schema: Any, *, prompts: bool) -> I
     import pyarrow as pa
 
     rows = connection.execute(
-        "SELECT prompt, model_a, model_b, verdict, time, propensity, version_a, version_b, request_id "
-        f"FROM votes WHERE model_b IS NOT NULL {'AND prompt IS NOT NULL' if prompts else ''} ORDER BY time, request_id"
+        f"SELECT {PAIR_COLUMNS} FROM votes "
+        f"WHERE model_b IS NOT NULL {'AND prompt IS NOT NULL' if prompts else ''} ORDER BY time, request_id"
     )
     while some := rows.fetchmany(_ROWS_AT_ONCE):
-        yield pa.RecordBatch.from_pylist([_vote(*row, prompts=prompts) for row in some], schema)
+        yield pa.RecordBatch.from_pylist([vote_of(*row, prompts=prompts) for row in some], schema)
 
 
-def _vote(
+def vote_of(
     prompt: str | None,
     model_a: str,
     model_b: str,
@@ -150,8 +156,9 @@ def _vote(
     version_b: str | None,
     request_id: str,
     *,
-    prompts: bool,
+    prompts: bool = True,
 ) -> dict[str, Any]:
+    """A row of PAIR_COLUMNS as a vote of the schema."""
     vote: dict[str, Any] = {"model_a": model_a, "model_b": model_b, "winner": _WINNER[verdict]}
     vote |= {"tstamp": time, "propensity": propensity, "question_id": request_id}
     vote["model_version"] = None if version_a is None and version_b is None else [version_a, version_b]

@@ -1,0 +1,176 @@
+"""The votes of a router's database, copied as they come into a file of the run.
+
+The database is no stream: a vote that a user changes takes the place of the first one, and `VACUUM` numbers the rows
+anew. The copy only grows, so a run that was stopped finds what it has learned from where it was. A changed vote comes
+into it as another vote. Where the copy left off is found by its newest vote that the database still has: changed votes
+move to the end of the table, and nothing else moves.
+
+The copy holds the prompts, as the database does, and can be read by its owner alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from p2l.command import sync_path
+from p2l.errors import InputError
+from p2l.export_votes import PAIR_COLUMNS, router_database, vote_of
+
+__all__ = ["RouterVotes", "is_database"]
+
+_MAGIC = b"SQLite format 3\0"
+_BLOCK = 1 << 16
+_ROWS_AT_ONCE = 10_000
+
+
+def is_database(path: Path) -> bool:
+    """Whether the file is an SQLite database, by its first bytes or, while it is empty, by its name."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(len(_MAGIC))
+    except OSError:
+        return False
+    return start == _MAGIC or (not start and path.suffix in {".sqlite", ".sqlite3", ".db"})
+
+
+class RouterVotes:
+    """Appends the votes of a database that a file lacks, in the order in which they were given."""
+
+    def __init__(
+        self,
+        database: Path,
+        copy: Path,
+        tell: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
+    ) -> None:
+        """Make the file `copy` if it is not there; an unfinished last line of it is cut off.
+
+        Raises:
+            InputError: there is no such database, or the copy cannot be written.
+        """
+        self.database, self.copy = database, copy
+        self._tell: Callable[[str], None] | None = tell
+        self._after = -1
+        self._state: tuple[int, ...] | None = None
+        try:
+            self._file = os.open(copy, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+            _cut_off_torn_line(self._file)
+            sync_path(copy.parent)
+        except OSError as error:
+            raise InputError(f"{copy}: votes cannot be copied there: {error.strerror or error}") from error
+        with router_database(database) as connection:
+            self._find_place(connection)
+
+    def __del__(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Nothing can be appended afterwards."""
+        file, self._file = getattr(self, "_file", -1), -1
+        if file >= 0:
+            os.close(file)
+
+    def gather(self) -> None:
+        """Append what has come; it is on the disk when this returns.
+
+        Raises:
+            InputError: the database is gone or is another one, or the copy cannot be written.
+        """
+        with router_database(self.database) as connection:
+            self._find_place(connection)
+            last = connection.execute("SELECT coalesce(max(rowid), 0) FROM votes").fetchone()[0]
+            rows = connection.execute(
+                f"SELECT {PAIR_COLUMNS}, voted FROM votes "
+                "WHERE rowid > ? AND rowid <= ? AND model_b IS NOT NULL AND prompt IS NOT NULL ORDER BY rowid",
+                (self._after, last),
+            )
+            while some := rows.fetchmany(_ROWS_AT_ONCE):
+                self._append(b"".join(_line(row) for row in some))
+            self._say_what_lacks(connection)
+            self._after = last
+
+    def _find_place(self, connection: sqlite3.Connection) -> None:
+        """Find the row after which votes are new, at the start and when the rows may have other numbers."""
+        version = connection.execute("PRAGMA schema_version").fetchone()[0]
+        file = self.database.stat()
+        state = (version, file.st_dev, file.st_ino)
+        if state == self._state:
+            return
+        self._after, self._state = self._row_of_newest(connection), state
+
+    def _row_of_newest(self, connection: sqlite3.Connection) -> int:
+        """The row of the newest vote of the copy that was not changed since; 0 when there is none."""
+        copied = changed = False
+        for line in _lines_backwards(self._file):
+            copied = True
+            vote = json.loads(line)
+            found = connection.execute(
+                "SELECT rowid, voted FROM votes WHERE request_id = ?", (vote["question_id"],)
+            ).fetchone()
+            if found is not None and found[1] == vote["voted"]:
+                return int(found[0])
+            changed |= found is not None
+        if copied and not changed:
+            raise InputError(
+                f"{self.database}: holds none of the votes that were copied to {self.copy} before; "
+                "name the database that this run has followed, or start a new run"
+            )
+        return 0
+
+    def _append(self, lines: bytes) -> None:
+        if not lines:
+            return
+        try:
+            left = memoryview(lines)
+            while left:
+                left = left[os.write(self._file, left) :]
+            os.fsync(self._file)
+        except OSError as error:
+            raise InputError(f"{self.copy}: votes cannot be copied there: {error.strerror or error}") from error
+
+    def _say_what_lacks(self, connection: sqlite3.Connection) -> None:
+        """Say once that votes come without prompts: such a run would wait for ever."""
+        if self._tell is None:
+            return
+        without = "SELECT count(*) FROM votes WHERE rowid > ? AND model_b IS NOT NULL AND prompt IS NULL"
+        count = connection.execute(without, (self._after,)).fetchone()[0]
+        if count:
+            self._tell(
+                f"warning: {self.database}: {count:,} votes have no prompt and are left out; "
+                "set `store_prompts: true` in the router's configuration"
+            )
+            self._tell = None
+
+
+def _line(row: tuple[Any, ...]) -> bytes:
+    vote = vote_of(*row[:-1]) | {"voted": row[-1]}
+    return json.dumps(vote, ensure_ascii=False).encode() + b"\n"
+
+
+def _cut_off_torn_line(file: int) -> None:
+    """Remove what a kill left of a line: it is still in the database."""
+    size = os.fstat(file).st_size
+    while size:
+        start = max(0, size - _BLOCK)
+        end = os.pread(file, size - start, start).rfind(b"\n") + 1
+        if end or not start:
+            os.ftruncate(file, start + end)
+            return
+        size = start
+
+
+def _lines_backwards(file: int) -> Iterator[bytes]:
+    """The whole lines of a file, the last one first."""
+    at, rest = os.fstat(file).st_size, b""
+    while at:
+        start = max(0, at - _BLOCK)
+        *lines, last = (os.pread(file, at - start, start) + rest).split(b"\n")[::-1]
+        yield from (line for line in lines if line)
+        at, rest = start, last
+    if rest:
+        yield rest
