@@ -41,6 +41,9 @@ _FIELDS: dict[str, tuple[type, str]] = {
     "effect": (float, "how much the prompt matters: standard deviation of a model's skill between topics"),
     "drift": (float, "how fast skills and popularity of topics change, in radians a year"),
     "improvement": (float, "mean gain in coefficient per year of release date"),
+    "fashion": (float, "how far topics come into fashion and go out of it: swing of their log popularity"),
+    "turnover": (float, "share of each topic's words that others replace from the first vote to the last"),
+    "lifetime": (float, "median days that a model stays"),
     "growth": (float, "vote rate at the end over vote rate at the start"),
     "days": (float, "days from the first vote to the last"),
 }

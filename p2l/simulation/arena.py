@@ -45,9 +45,12 @@ class SimulationConfig:
 
     effect: standard deviation of a model's skill between topics, in units of coefficients; 0 makes every prompt alike.
     drift: radians a year by which skills turn as models are updated, and change of log popularity of the topics.
+    fashion: how far each topic's log popularity swings up and down on top of that, with a peak of its own.
+    turnover: share of each topic's nouns that others replace over the arena's life; half are in use at a time then.
     improvement: mean gain in coefficient per year of release date. growth: vote rate at the end over that at the start.
     structures: shares of prompts that are single, order, negation, turns (see `simulated_prompts`).
     start: Unix time of the first vote. days: time from the first vote to the last.
+    lifetime: median days that a model stays.
     """
 
     votes: int = 100_000
@@ -62,6 +65,9 @@ class SimulationConfig:
     improvement: float = 0.7
     growth: float = 8.0
     days: float = 670.0
+    fashion: float = 0.0
+    turnover: float = 0.0
+    lifetime: float = 330.0
     start: float = 1_682_300_000.0
     structures: tuple[float, ...] = (0.25, 0.25, 0.25, 0.25)
 
@@ -72,11 +78,12 @@ class SimulationConfig:
             ConfigError: a field is out of its range.
         """
         object.__setattr__(self, "structures", tuple(self.structures))
-        low = {"votes": 1, "validation_votes": 0, "users": 1, "seed": 0, "effect": 0, "drift": 0}
+        low = {"votes": 1, "validation_votes": 0, "users": 1, "seed": 0}
+        low |= dict.fromkeys(("effect", "drift", "fashion", "turnover"), 0)
         for name, least in low.items():
             if not getattr(self, name) >= least:
                 raise ConfigError(f"{name}: must be at least {least}, got {getattr(self, name)}")
-        for name in ("growth", "days"):
+        for name in ("growth", "days", "lifetime"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name}: must be more than 0, got {getattr(self, name)}")
         if len(self.structures) != 4 or min(self.structures) < 0 or abs(sum(self.structures) - 1) > 1e-9:
@@ -190,7 +197,7 @@ class Arena:
         """
         rng = np.random.default_rng([self.config.seed, _EXAMPLES, seed])
         day = np.full(n, self.config.days)
-        prompts = example_batch(self._parse_kind(topic), day, rng)
+        prompts = example_batch(self._parse_kind(topic), day, self.source.replaced(np.ones(n)), rng)
         texts = render(prompts, self.source.vocabulary, rng).to_pylist()
         return Examples(texts, self._truth(self.models.prompt_effect(prompts, day)))
 
@@ -202,6 +209,7 @@ class Arena:
         """
         kind, mirrored = (self._parse_kind(text) for text in (f"{first} into {second}", f"{second} into {first}"))
         day = np.full(n, self.config.days)
+        replaced = self.source.replaced(np.ones(n))
 
         def generator() -> np.random.Generator:
             return np.random.default_rng([self.config.seed, _EXAMPLES, seed])
@@ -209,9 +217,9 @@ class Arena:
         pair = []
         for about in (kind, mirrored):
             rng = generator()
-            prompts = example_batch(kind, day, rng)
+            prompts = example_batch(kind, day, replaced, rng)
             texts = render(prompts, self.source.vocabulary, rng, exchange=about is mirrored).to_pylist()
-            effect = self.models.prompt_effect(example_batch(about, day, generator()), day)
+            effect = self.models.prompt_effect(example_batch(about, day, replaced, generator()), day)
             pair.append(Examples(texts, self._truth(effect)))
         return pair[0], pair[1]
 
@@ -314,9 +322,19 @@ def simulate(config: SimulationConfig) -> Arena:
         effect=config.effect,
         drift=config.drift,
         improvement=config.improvement,
+        lifetime=config.lifetime,
         rng=np.random.default_rng([config.seed, _MODELS]),
     )
-    source = make_source(config.topics, config.languages, config.users, config.structures, config.drift, people)
+    source = make_source(
+        config.topics,
+        config.languages,
+        config.users,
+        config.structures,
+        config.drift,
+        people,
+        fashion=config.fashion,
+        turnover=config.turnover,
+    )
     return Arena(config, models, source)
 
 

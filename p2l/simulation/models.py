@@ -34,7 +34,6 @@ _ORGANISATIONS = (
     *("lumen", "marlin", "nimbus", "onyx", "prairie", "quill", "rowan", "sable", "tundra", "umber", "vireo", "zephyr"),
 )
 _UPDATE_DAYS = 120
-_MEDIAN_LIFE_DAYS = 330
 _HARDNESS = 0.3  # lost by every model per demanding word
 _NEWCOMER_BOOST = 4.0  # a model just released is shown this many times more often, on top
 _NEWCOMER_DAYS = 30
@@ -144,9 +143,12 @@ def make_models(
     effect: float,
     drift: float,
     improvement: float,
+    lifetime: float,
     rng: np.random.Generator,
 ) -> ModelTable:
     """Draw an arena's models; `improvement` is the mean gain in quality per year of release date.
+
+    `lifetime` is the median of the days that a model stays.
 
     Raises:
         ConfigError: fewer than two models.
@@ -164,7 +166,7 @@ def make_models(
         names=[names[m] for m in order],
         organisations=[_organisation(maker[m]) for m in order],
         release=release[order],
-        retirement=_retirements(release, days, rng)[order],
+        retirement=_retirements(release, days, lifetime, rng)[order],
         quality=quality[order],
         early_skill=skill[0],
         late_skill=skill[1],
@@ -191,9 +193,9 @@ def _releases(models: int, days: float, rng: np.random.Generator) -> FloatArray:
     return np.concatenate([before, 0.9 * days * arrivals])
 
 
-def _retirements(release: FloatArray, days: float, rng: np.random.Generator) -> FloatArray:
+def _retirements(release: FloatArray, days: float, lifetime: float, rng: np.random.Generator) -> FloatArray:
     """(M,) retirement days; nobody leaves who would leave fewer than six models (or half of them)."""
-    planned = release + _MEDIAN_LIFE_DAYS * rng.lognormal(0, 0.5, len(release))
+    planned = release + lifetime * rng.lognormal(0, 0.5, len(release))
     retirement = np.full(len(release), np.inf)
     floor = max(2, min(6, len(release) // 2))
     for m in np.argsort(planned):

@@ -53,7 +53,8 @@ _NEGATED_WEIGHT = -0.4
 _EARLIER_TURN_WEIGHT = 0.1
 _REFERS_BACK = 0.2  # chance that a turn opens with a word that refers back
 _FOLLOW_UP = 0.3  # chance that a prompt on a single topic has a second turn
-_FAVOURITE = 0.4  # chance that a user asks about their favourite topic
+_FAVOURITE = 0.4  # chance that a user asks about their favourite topic, while that is in fashion
+_IN_USE = 0.5  # share of a topic's nouns that people use at any one time, where words go out of use
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ class PromptBatch:
     topics: (n, 2) topic of the first and of the second clause (equal when `structure` is single).
     clauses: 1 or 2. negated: index of the negated clause (negation only). back: (n, 2) the clause opens with a word
     that refers back (turns only). difficulty: 0 to 3 demanding words. length: index into `LENGTHS`.
+    replaced: how many of a topic's nouns have gone out of use by then; negative where none ever does.
     """
 
     tstamp: FloatArray
@@ -76,6 +78,7 @@ class PromptBatch:
     back: NDArray[np.bool_]
     difficulty: IntArray
     length: IntArray
+    replaced: IntArray
 
     def __len__(self) -> int:
         return len(self.tstamp)
@@ -104,6 +107,8 @@ class PromptSource:
     popularity: (2, K) log popularity of the topics at the start and at the end.
     structures: probability of each of `STRUCTURES`.
     user_language, user_topic: (users,) home language and favourite topic. user_cdf: (users,) cumulative activity.
+    fashion: how far the log popularity of a topic swings over the arena's life, each topic with a peak of its own.
+    turnover: share of each topic's nouns that are replaced by others over the arena's life.
     """
 
     vocabulary: Vocabulary
@@ -112,6 +117,8 @@ class PromptSource:
     user_language: IntArray
     user_topic: IntArray
     user_cdf: FloatArray
+    fashion: float = 0.0
+    turnover: float = 0.0
 
     @property
     def topics(self) -> int:
@@ -129,14 +136,29 @@ class PromptSource:
             language=self.user_language[user],
             topics=self._draw_topics(user, structure, age, rng),
             **_draw_form(structure, rng),
+            replaced=self.replaced(age),
         )
+
+    def replaced(self, age: FloatArray) -> IntArray:
+        """(n,) how many of a topic's nouns have gone out of use; -1 without turnover."""
+        if not self.turnover:
+            return np.full(len(age), -1)
+        return np.floor(self.turnover * WORDS_PER_TOPIC * age).astype(np.int64)
+
+    def _wave(self, age: FloatArray) -> FloatArray:
+        """(n, K) what fashion adds to the log popularity of each topic; topic k peaks at age k / (K - 1)."""
+        peaks = np.linspace(0, 1, self.topics)
+        return np.asarray(self.fashion * np.cos(np.pi * (age[:, None] - peaks)))
 
     def _draw_topics(self, user: IntArray, structure: IntArray, age: FloatArray, rng: np.random.Generator) -> IntArray:
         """(n, 2): a topic that the user likes and another one, in an order that a fair coin decides."""
-        logits = self.popularity[0] + age[:, None] * (self.popularity[1] - self.popularity[0])
+        wave = self._wave(age)
+        logits = self.popularity[0] + age[:, None] * (self.popularity[1] - self.popularity[0]) + wave
         ranked = np.argsort(logits + rng.gumbel(size=logits.shape), axis=1)
         first, second = ranked[:, -1], ranked[:, -2]
-        liked = np.where(rng.random(len(user)) < _FAVOURITE, self.user_topic[user], first)
+        favourite = self.user_topic[user]
+        keen = _FAVOURITE * np.exp(wave[np.arange(len(user)), favourite] - self.fashion)
+        liked = np.where(rng.random(len(user)) < keen, favourite, first)
         other = np.where(liked == first, second, first)
         pair = np.where(rng.random(len(user)) < 0.5, [liked, other], [other, liked])
         topics: IntArray = np.where(structure == SINGLE, liked, pair).T.astype(np.int64)
@@ -144,7 +166,15 @@ class PromptSource:
 
 
 def make_source(
-    topics: int, languages: int, users: int, structures: Sequence[float], drift: float, rng: np.random.Generator
+    topics: int,
+    languages: int,
+    users: int,
+    structures: Sequence[float],
+    drift: float,
+    rng: np.random.Generator,
+    *,
+    fashion: float = 0.0,
+    turnover: float = 0.0,
 ) -> PromptSource:
     """Draw the tables of an arena.
 
@@ -164,10 +194,14 @@ def make_source(
         user_language=rng.choice(languages, size=users, p=shares),
         user_topic=rng.choice(topics, size=users),
         user_cdf=np.cumsum(activity),
+        fashion=fashion,
+        turnover=turnover,
     )
 
 
-def example_batch(kind: tuple[str, int, int], tstamp: FloatArray, rng: np.random.Generator) -> PromptBatch:
+def example_batch(
+    kind: tuple[str, int, int], tstamp: FloatArray, replaced: IntArray, rng: np.random.Generator
+) -> PromptBatch:
     """English prompts of one kind: (joining word "", "into", "without" or "then"; topic before it, topic after it).
 
     Whatever does not belong to the kind (length, demanding words, which clause of a negation comes first) is drawn.
@@ -180,7 +214,7 @@ def example_batch(kind: tuple[str, int, int], tstamp: FloatArray, rng: np.random
     topics = np.where(((structure == NEGATION) & (form["negated"] == 0))[:, None], topics[:, ::-1], topics)
     form["back"] = np.zeros((n, 2), bool)
     nobody = np.zeros(n, np.int64)
-    return PromptBatch(tstamp=tstamp, user=nobody, language=nobody, topics=topics, **form)
+    return PromptBatch(tstamp=tstamp, user=nobody, language=nobody, topics=topics, **form, replaced=replaced)
 
 
 def topic_weights(prompts: PromptBatch, topics: int) -> tuple[FloatArray, FloatArray]:
@@ -243,7 +277,10 @@ def _clause(prompts: PromptBatch, slot: int, vocabulary: Vocabulary, rng: np.ran
     last = 3 + np.array(LENGTHS)[prompts.length][:, None]
     filler = _draw_role("filler", (n, _MAX_CLAUSE), vocabulary, rng)
     # Squaring a uniform number makes the first nouns of a topic the common ones.
-    noun = vocabulary.topic_start + (WORDS_PER_TOPIC * rng.random((n, _MAX_CLAUSE)) ** 2).astype(np.int64)
+    rank = rng.random((n, _MAX_CLAUSE)) ** 2
+    used = np.where(prompts.replaced < 0, 1, _IN_USE)[:, None]
+    place = (WORDS_PER_TOPIC * used * rank).astype(np.int64) + prompts.replaced.clip(min=0)[:, None]
+    noun = vocabulary.topic_start + place % WORDS_PER_TOPIC
     noun += prompts.topics[:, slot, None] * WORDS_PER_TOPIC
     is_noun = (rng.random((n, _MAX_CLAUSE)) < 0.5) | (position == 3)
     words = np.where(is_noun & (position >= 3) & (position < last), noun, filler)

@@ -181,6 +181,33 @@ def test_skills_drift_when_models_are_updated() -> None:
     assert drift_of(replace(SMALL, drift=0.5)) > 0.05
 
 
+def test_topics_come_into_fashion_and_go_out_of_it() -> None:
+    def shares(fashion: float) -> tuple[float, float]:
+        chunks = [*simulate(replace(SMALL, votes=20_000, fashion=fashion)).chunks()]
+        first, last = (np.bincount(c.prompts.topics.ravel(), minlength=5) for c in (chunks[0], chunks[-1]))
+        return first[0] / first.sum(), last[0] / last.sum()
+
+    early, late = shares(3.0)
+    assert early > 2 * late
+    early, late = shares(0.0)
+    assert early < 2 * late
+
+
+def test_words_go_out_of_use_with_turnover_and_not_without() -> None:
+    def common(of: Arena) -> list[float]:
+        prompts = [of.texts(chunk).to_pylist()[:500] for chunk in of.chunks()]
+        sets = [{word for turns in texts for turn in turns for word in turn.split()} for texts in prompts]
+        return [len(words & sets[-1]) / len(words) for words in sets]
+
+    assert min(common(simulate(replace(SMALL, votes=20_000, languages=1)))) > 0.9
+    assert common(simulate(replace(SMALL, votes=20_000, languages=1, turnover=0.5)))[0] < 0.8
+
+
+def test_a_shorter_lifetime_retires_more_models() -> None:
+    retired = [np.isfinite(simulate(replace(SMALL, lifetime=days)).models.retirement).sum() for days in (100.0, 2000.0)]
+    assert retired[0] > retired[1]
+
+
 # What a bag of words can see
 
 
