@@ -17,6 +17,7 @@ COMMANDS = {
     "init": ("p2l.init", "make a small backbone from scratch, to train on without any download"),
     "train": ("p2l.train", "train a prompt-to-leaderboard model on votes"),
     "eval": ("p2l.eval", "run a model over a whole data set of prompts"),
+    "eval-chrono": ("p2l.eval_chrono", "ask every checkpoint of an online run about the votes of its time"),
     "endpoint": ("p2l.endpoint", "serve a trained model over HTTP"),
     "export-votes": ("p2l.export_votes", "write the votes a router has gathered as training data"),
     "buffer": ("p2l.online_training.commands", "write votes in the order in which online training takes them"),

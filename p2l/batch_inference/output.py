@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from p2l.command import atomic_path, sync_path
 from p2l.errors import InputError
 from p2l.votes.writer import as_text, no_nan, open_writer
 
-__all__ = ["FORMATS", "Output", "check_parquet", "publish_model_list", "write_output"]
+__all__ = ["FORMATS", "Output", "check_parquet", "json_records", "publish_model_list", "write_output"]
 
 FORMATS = ("json", "parquet")
 _DEEP = " " * 4
@@ -177,7 +177,7 @@ def _json(path: Path, schema: Any, info: dict[str, Any]) -> Iterator[Write]:  # 
 
         def add(rows: Any, said: Any) -> None:
             nonlocal between
-            for record in _records(rows, said):
+            for record in json_records(rows.to_pylist(), said):
                 file.write(between + record)
                 between = ",\n"
 
@@ -185,8 +185,11 @@ def _json(path: Path, schema: Any, info: dict[str, Any]) -> Iterator[Write]:  # 
         file.write("\n]\n")
 
 
-def _records(rows: Any, said: Any) -> Iterator[str]:
-    """Each row as the text of a JSON object, as `json.dumps(..., indent=4)` writes it inside an array."""
+def json_records(rows: Iterable[dict[str, Any]], said: Any) -> Iterator[str]:
+    """Rows with what the model says of them (see `parts.as_batch`), each as the text of a JSON object.
+
+    It is what `json.dumps(..., indent=4)` writes of an object inside an array.
+    """
     columns = [f'{_DEEP * 2}"{name}": ' for name in ("coefs", "eta", "gamma", "truncated", "last_hidden_state")]
     hidden = "last_hidden_state" in said.schema.names
     results = [_numbers(said, "coefs"), _numbers(said, "eta"), _numbers(said, "gamma")]
@@ -194,7 +197,7 @@ def _records(rows: Any, said: Any) -> Iterator[str]:
     if hidden:
         results.append(_numbers(said, "last_hidden_state"))
     encode = json.JSONEncoder(ensure_ascii=False, indent=4, default=as_text).encode
-    for number, row in enumerate(rows.to_pylist()):
+    for number, row in enumerate(rows):
         text = encode(no_nan(row)).replace("\n", f"\n{_DEEP}").removesuffix(f"\n{_DEEP}}}")
         more = ",\n".join(name + values[number] for name, values in zip(columns, results, strict=False))
         yield f"{_DEEP}{text},\n{more}\n{_DEEP}}}"

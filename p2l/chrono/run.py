@@ -1,0 +1,270 @@
+"""Ask every checkpoint of a run about the slices of its time: what `p2l eval-chrono` does.
+
+A prompt is read once by each checkpoint, in however many slices it occurs. A cell (checkpoint, slice) that is there
+already, of the same checkpoint and slice, is not computed again. Of several processes, each takes every n-th
+checkpoint.
+
+Shapes: N votes of a slice, U different prompts of the slices of a checkpoint, M models.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from p2l.batch_inference.asking import Asker
+from p2l.batch_inference.processes import Processes, join_processes
+from p2l.chrono.alignment import Plan, by_number, by_time, read_times
+from p2l.chrono.checkpoints import Checkpoint, find_checkpoints, open_checkpoint
+from p2l.chrono.output import Cell, Source, remove_others, write_cell, write_model_list
+from p2l.chrono.slices import Slice, find_slices, open_slices
+from p2l.command import progress
+from p2l.errors import ConfigError, InputError, P2LError
+from p2l.inference import P2L, Prediction
+from p2l.revision import revision_of
+from p2l.votes import translate_labels
+from p2l.votes.codes import IntArray
+
+__all__ = ["ChronoOptions", "evaluate_chrono"]
+
+_CHUNK = 512  # prompts between two looks at the progress bar
+
+
+@dataclass(frozen=True)
+class ChronoOptions:
+    """What to ask about what; None leaves it to the checkpoint, the engine or the machine."""
+
+    model_repo: str
+    val_dir: str
+    checkpoint_prefix: str = "checkpoint-"
+    output_dir: str = "outputs"
+    time_align: bool = False
+    train_time: str | None = None
+    val_time: str | None = None
+    all_slices: bool = False
+    label_list: str | None = None
+    model_type: str | None = None
+    head_type: str | None = None
+    loss_type: str | None = None
+    batch_size: int | None = None
+    max_length: int | None = None
+    device: str | None = None
+    dtype: str | None = None
+    restart: bool = False
+    quiet: bool = False
+
+
+def evaluate_chrono(options: ChronoOptions) -> None:
+    """Write every cell of the plan that is not there yet.
+
+    Raises:
+        InputError: flags, slices or the output folder cannot be used, or no checkpoint can; nothing is written then.
+        P2LError: some checkpoints cannot be used; all others are done.
+    """
+    with join_processes() as processes:
+        checkpoints, plan, files = processes.on_first(lambda: _look(options))
+        wanted = sorted({number for numbers in plan.values() for number in numbers})
+        with open_slices({number: files[number] for number in wanted}, options.label_list) as slices:
+            mine = [one for one in checkpoints if plan[one.number]][processes.rank :: processes.count]
+            run = _Run(options, processes, slices)
+            for checkpoint in mine:
+                run.evaluate(checkpoint, [slices[number] for number in plan[checkpoint.number]])
+                gc.collect()  # the memory of one model before the next is loaded
+        processes.wait()
+        _report_broken(run.broken, len(mine))
+
+
+def _look(options: ChronoOptions) -> tuple[list[Checkpoint], Plan, dict[int, Path]]:
+    """What there is to do, before anything expensive."""
+    _check_flags(options)
+    checkpoints = find_checkpoints(options.model_repo, options.checkpoint_prefix)
+    files = find_slices(options.val_dir)
+    numbers, slices = [one.number for one in checkpoints], list(files)
+    if options.train_time is None or options.val_time is None:
+        plan = by_number(numbers, slices, all_slices=options.all_slices)
+    else:
+        plan = by_time(numbers, slices, read_times(options.train_time), read_times(options.val_time))
+    return checkpoints, plan, files
+
+
+def _check_flags(options: ChronoOptions) -> None:
+    times = (options.train_time, options.val_time)
+    if options.time_align and None in times:
+        raise ConfigError("--time-align needs both --train-time and --val-time (`p2l timestamps` writes the former)")
+    if not options.time_align and times != (None, None):
+        raise ConfigError("--train-time and --val-time go with --time-align")
+    if options.time_align and options.all_slices:
+        raise ConfigError("--all-slices and --time-align exclude each other: one asks about all slices, one about some")
+
+
+def _report_broken(broken: dict[str, P2LError], tried: int) -> None:
+    if not broken:
+        return
+    names, reason = ", ".join(broken), next(iter(broken.values()))
+    if len(broken) == tried and isinstance(reason, InputError):
+        raise InputError(f"no checkpoint can be used; the first: {reason}")
+    raise P2LError(
+        f"{len(broken)} of {tried} checkpoints cannot be used and are left out: {names}; the first: {reason}"
+    )
+
+
+class _NotFiniteError(P2LError):
+    """A checkpoint whose training went astray."""
+
+
+@dataclass
+class _Run:
+    """The checkpoints of one process."""
+
+    options: ChronoOptions
+    processes: Processes
+    slices: dict[int, Slice]
+    broken: dict[str, P2LError] = field(default_factory=dict)
+
+    def evaluate(self, checkpoint: Checkpoint, slices: Sequence[Slice]) -> None:
+        """Write the cells of one checkpoint; one that cannot be used is noted and left out."""
+        folder = Path(self.options.output_dir).expanduser() / checkpoint.name
+        try:
+            with open_checkpoint(checkpoint) as place:
+                sources = self._sources(revision_of(place), slices)
+                cells = {one.number: Cell(folder, checkpoint.name, one.number) for one in slices}
+                infos = {} if self.options.restart else _there(cells, sources)
+                asker = self._load(place) if len(infos) < len(slices) else None
+        except InputError as error:
+            self.broken[checkpoint.name] = error
+            self.say(f"{checkpoint.name}: left out: {error}")
+            return
+        done = len(infos)
+        if asker is not None:
+            remove_others(folder, checkpoint.name, sources[slices[0].number].revision)
+            write_model_list(folder, asker.model.model_list)
+            try:
+                self._fill(asker, [one for one in slices if one.number not in infos], cells, sources, infos)
+            except _NotFiniteError as error:
+                self.broken[checkpoint.name] = error
+                self.say(f"{checkpoint.name}: left out: {error}")
+                return
+        self.say(_summary(checkpoint.name, infos, there=done))
+
+    def _sources(self, revision: str, slices: Sequence[Slice]) -> dict[int, Source]:
+        asked = self.options
+        given = (asked.model_type, asked.head_type, asked.loss_type, asked.max_length, asked.dtype)
+        return {one.number: Source(revision, one.fingerprint, *given) for one in slices}
+
+    def _load(self, place: Path) -> Asker:
+        asked = self.options
+        model = P2L.from_pretrained(
+            place,
+            device=self.processes.device(asked.device),
+            dtype=asked.dtype,
+            model_type=asked.model_type,
+            head_type=asked.head_type,
+            loss_type=asked.loss_type,
+            max_length=asked.max_length,
+        )
+        asker = Asker(model, self.say)
+        if asked.batch_size is not None:
+            asker.batch_size = asked.batch_size
+        return asker
+
+    def _fill(
+        self,
+        asker: Asker,
+        todo: Sequence[Slice],
+        cells: dict[int, Cell],
+        sources: dict[int, Source],
+        infos: dict[int, dict[str, Any]],
+    ) -> None:
+        """Compute cells, oldest slice first, each written as soon as its prompts are read."""
+        names = asker.model.model_list
+        known = {one.number: _known(one, names) for one in todo}
+        hashes = np.unique(np.concatenate([one.prompts[known[one.number][0]] for one in todo]))
+        answers = _Answers(asker, hashes)
+        name = cells[todo[0].number].checkpoint
+        hidden = self.options.quiet or not self.processes.is_first
+        with progress(description=name, total=len(hashes), unit="prompts", quiet=hidden) as bar:
+            for one in todo:
+                ids, labels, unknown = known[one.number]
+                said = answers.of(one, ids, bar)
+                about = {"loss_type": asker.model.likelihood.name, "models": len(names), "unknown_models": unknown}
+                cell, source = cells[one.number], sources[one.number]
+                infos[one.number] = write_cell(cell, source, one, ids, labels, said, about)
+
+    def say(self, text: str) -> None:
+        """A note for the user."""
+        if not self.options.quiet:
+            print(text, file=sys.stderr)
+
+
+def _there(cells: dict[int, Cell], sources: dict[int, Source]) -> dict[int, dict[str, Any]]:
+    """What is known of the cells that are complete."""
+    found = {number: cell.info(sources[number]) for number, cell in cells.items()}
+    return {number: info for number, info in found.items() if info is not None}
+
+
+def _known(one: Slice, names: Sequence[str]) -> tuple[IntArray, IntArray, list[str]]:
+    """Ids (N,) of the votes between two models of the list, their labels (N, 3) in it, and the models that it lacks."""
+    labels = translate_labels(one.votes.labels(), one.votes.model_list, names)
+    ids = np.flatnonzero((labels[:, :2] >= 0).all(axis=1))
+    return ids, labels[ids], sorted(set(one.votes.model_list) - set(names))
+
+
+class _Answers:
+    """What one model says of prompts, each asked about once."""
+
+    def __init__(self, asker: Asker, hashes: IntArray) -> None:
+        self._asker, self._hashes = asker, hashes  # (U,) sorted
+        self._done = np.zeros(len(hashes), dtype=bool)
+        self._columns: dict[str, Any] = {}  # name: (U, ...) or None
+
+    def of(self, one: Slice, ids: IntArray, bar: Any) -> Prediction:
+        """The prediction of each of a slice's votes.
+
+        Raises:
+            _NotFiniteError: the model answers with no numbers.
+        """
+        places = np.searchsorted(self._hashes, one.prompts[ids])
+        first = np.unique(places, return_index=True)[1]
+        new = first[~self._done[places[first]]]
+        for start in range(0, len(new), _CHUNK):
+            part = new[start : start + _CHUNK]
+            self._keep(places[part], self._asker.ask(one.votes.prompts(ids[part]), hidden=False))
+            bar.update(len(part))
+        if not self._columns:
+            return self._asker.ask([], hidden=False)
+        rows: dict[str, Any] = {name: None if all_ is None else all_[places] for name, all_ in self._columns.items()}
+        return Prediction(**rows)
+
+    def _keep(self, places: IntArray, said: Prediction) -> None:
+        if not np.isfinite(said.coefs).all():
+            raise _NotFiniteError("gives coefficients that are no finite numbers; try --dtype float32")
+        for name in ("coefs", "eta", "gamma", "truncated"):
+            values = getattr(said, name)
+            if name not in self._columns:
+                shape = None if values is None else (len(self._hashes), *values.shape[1:])
+                self._columns[name] = None if shape is None else np.zeros(shape, dtype=values.dtype)
+            if values is not None:
+                self._columns[name][places] = values
+        self._done[places] = True
+
+
+def _summary(name: str, infos: dict[int, dict[str, Any]], *, there: int) -> str:
+    """One line on a checkpoint."""
+    losses = [info["metrics"]["Loss"] for info in infos.values() if info["metrics"]["Loss"] is not None]
+    votes, left = (sum(info[key] for info in infos.values()) for key in ("votes", "left_out"))
+    unknown = sorted({model for info in infos.values() for model in info["unknown_models"]})
+    words = [f"{name}: {len(infos)} slices, {votes:,} votes"]
+    words += [f"{left:,} left out, with models that it does not know ({_some(unknown)})"] * bool(left)
+    words += [f"mean loss {np.mean(losses):.4f}"] * bool(losses)
+    words += [f"{there} of the slices were there already"] * bool(there)
+    return ", ".join(words)
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -1,0 +1,95 @@
+"""Command: every checkpoint of an online run against the validation slices of its time.
+
+p2l eval-chrono --model-repo outputs/my-run --val-dir validation_sets --output-dir outputs/my-run-slices
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from p2l.command import parser, positive, run
+
+__all__ = ["build_parser", "main"]
+
+
+def build_parser(prog: str = "p2l eval-chrono") -> argparse.ArgumentParser:
+    """The flags of the chronological evaluation."""
+    flags = parser(
+        prog,
+        "Ask every checkpoint of a run about the validation slices of its time. Started again the same way, a run that "
+        "was stopped goes on where it was.",
+    )
+    _add_data_flags(flags.add_argument_group("data in and out"))
+    _add_choice_flags(flags.add_argument_group("which slices (default: those up to the checkpoint's number)"))
+    _add_model_flags(flags.add_argument_group("model"))
+    flags.add_argument("--quiet", action="store_true", help="no progress bar and no notes")
+    flags.add_argument("--local_rank", "--local-rank", type=int, default=0, help="set by the launcher")
+    return flags
+
+
+def _add_data_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--model-repo", "-m", required=True, metavar="RUN", help="folder or hub id that holds the folders checkpoint-N"
+    )
+    group.add_argument(
+        "--checkpoint-prefix", "-cp", default="checkpoint-", metavar="TEXT", help="what stands before N in their names"
+    )
+    group.add_argument(
+        "--val-dir",
+        "-v",
+        required=True,
+        metavar="DIR",
+        help="slices: files of votes (.csv, .jsonl, .parquet) with a number in their names, batches of the stream",
+    )
+    group.add_argument(
+        "--label-list",
+        metavar="FILE",
+        help="JSON list of names that a labels column refers to, for votes without names",
+    )
+    group.add_argument(
+        "--output-dir", "-od", default="outputs", metavar="DIR", help="for checkpoint-N/checkpoint-N-val-V.json"
+    )
+    group.add_argument("--restart", action="store_true", help="compute again what is there already")
+
+
+def _add_choice_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--time-align", action="store_true", help="choose by time: slices that ended before the checkpoint's last votes"
+    )
+    group.add_argument(
+        "--train-time", metavar="FILE", help="with --time-align: last vote time of each batch (`p2l timestamps`)"
+    )
+    group.add_argument("--val-time", metavar="FILE", help="with --time-align: last vote time of each slice")
+    group.add_argument(
+        "--all-slices", action="store_true", help="later slices too: how well a checkpoint forecasts what is to come"
+    )
+
+
+def _add_model_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--model-type", "-mt", metavar="TYPE", help="qwen2, llama, ... (default: as the checkpoint says)"
+    )
+    group.add_argument("--head-type", "-ht", metavar="TYPE", help="bt, rk or ba (default: as the checkpoint says)")
+    group.add_argument("--loss-type", "-lt", metavar="TYPE", help="the likelihood (default: as the checkpoint says)")
+    group.add_argument(
+        "--batch-size", "-bs", type=positive, metavar="N", help="most prompts per forward pass (default: the engine's)"
+    )
+    group.add_argument(
+        "--max-length", type=positive, metavar="N", help="tokens per prompt (default: the length of training)"
+    )
+    group.add_argument("--device", help="cpu, cuda or cuda:N (default: a GPU if there is one)")
+    group.add_argument("--dtype", help="float32 or bfloat16 (default: bfloat16 on a GPU that knows it, else float32)")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse the flags and run."""
+    given = vars(build_parser().parse_args(argv))
+    from p2l.chrono.run import ChronoOptions, evaluate_chrono
+
+    given.pop("local_rank")
+    evaluate_chrono(ChronoOptions(**given))
+
+
+if __name__ == "__main__":
+    run(main)
