@@ -23,7 +23,18 @@ from p2l.disk_errors import disk_error
 from p2l.errors import InputError
 from p2l.revision import revision_of
 
-__all__ = ["LOG_FILE", "ROLLED_BACK", "Rollback", "Verdict", "publish", "published", "roll_back", "served"]
+__all__ = [
+    "LOG_FILE",
+    "ROLLED_BACK",
+    "Rollback",
+    "Verdict",
+    "candidate_path",
+    "last_decision",
+    "publish",
+    "published",
+    "roll_back",
+    "served",
+]
 
 LOG_FILE = "published.jsonl"
 ROLLED_BACK = "rolled-back"
@@ -65,54 +76,64 @@ def served(folder: Path) -> Path | None:
     return next(reversed(published(folder)), None)
 
 
+def candidate_path(folder: Path, step: int) -> Path:
+    """Where a candidate is written before it is judged; hidden, so that nobody serves it."""
+    return folder / f".checkpoint-{step}"
+
+
 def publish(
     folder: Path,
     step: int,
-    write: Callable[[Path], None],
     judge: Callable[[Path, Path | None], Verdict],
     *,
     keep: int = 5,
     **facts: float | int,
-) -> tuple[Path | None, Verdict]:
-    """Write a model, judge it against the one that is served, and publish it as `checkpoint-STEP` if it is good.
+) -> Verdict:
+    """Judge the candidate of a step against the served model, and publish it as `checkpoint-STEP` if it is good.
 
     Args:
-        folder: the served folder; made if need be.
+        folder: the served folder, with the candidate at `candidate_path`; a refused one is removed.
         step: optimizer steps done.
-        write: writes a model folder into an empty one.
         judge: (candidate, served model or None) -> verdict.
         keep: models that stay in the folder, the served one and the one before it among them.
         facts: further numbers for the log.
 
-    Returns:
-        Where it is now, or None where it was not published; and the verdict.
-
     Raises:
         InputError: the folder cannot be written.
     """
-    target = folder / f"checkpoint-{step}"
-    unfinished = folder / f".{target.name}.unfinished"
+    candidate, before = candidate_path(folder, step), served(folder)
+    verdict = judge(candidate, before)
+    entry = {
+        "event": "published" if verdict.good else "refused",
+        "step": step,
+        "revision": revision_of(candidate),
+        "against": before.name if before else None,
+        "reason": verdict.reason,
+    }
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for left in folder.glob(".checkpoint-*"):  # by a run that was killed
-            shutil.rmtree(left, ignore_errors=True)
-        unfinished.mkdir()
-        write(unfinished)
-        before = served(folder)
-        verdict = judge(unfinished, before)
-        revision = revision_of(unfinished)
         if verdict.good:
-            _put(unfinished, target)
+            _put(candidate, folder / f"checkpoint-{step}")
             _prune(folder, keep)
-        said = "published" if verdict.good else "refused"
-        against = before.name if before else None
-        numbers = {**verdict.numbers, **facts}
-        _log(folder, event=said, step=step, revision=revision, against=against, reason=verdict.reason, **numbers)
+        for left in [*folder.glob(".checkpoint-*"), *folder.glob("..checkpoint-*")]:  # refused, or of a killed run
+            shutil.rmtree(left, ignore_errors=True)
+        _log(folder, **entry, **verdict.numbers, **facts)
     except OSError as error:
         raise _unwritable(folder, error) from error
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
-    return (target if verdict.good else None), verdict
+    return verdict
+
+
+def last_decision(folder: Path) -> dict[str, Any] | None:
+    """The newest line of the log that decided on a candidate; None without one."""
+    try:
+        lines = (folder / LOG_FILE).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return None
+    for line in reversed(lines):
+        with suppress(ValueError, TypeError, KeyError):
+            entry: dict[str, Any] = json.loads(line)
+            if entry["event"] in {"published", "refused"}:
+                return entry
+    return None
 
 
 def roll_back(folder: Path) -> Rollback:
@@ -145,7 +166,7 @@ def _put(unfinished: Path, target: Path) -> None:
         newest = served(target.parent)
         _touch(unfinished, newest)
         sync_tree(unfinished)
-        replaced = target.with_name(f".{target.name}.replaced")
+        replaced = target.with_name(f"..{target.name}.replaced")
         if target.exists():  # of a run that was stopped, and has come to this step again
             target.rename(replaced)
         unfinished.rename(target)

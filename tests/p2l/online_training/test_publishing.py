@@ -1,0 +1,134 @@
+"""What is published is whole, judged, and can be taken back; an endpoint's rule says which model is served."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from p2l.errors import InputError
+from p2l.online_training.publishing import Verdict, candidate_path, last_decision, publish, roll_back, served
+from p2l.rollback import main
+from p2l.serving.loading import newest_model
+from tests.conftest import Command
+
+GOOD, BAD = Verdict(True, "good", {"loss": 1.0}), Verdict(False, "bad", {})
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "served").mkdir()
+    return tmp_path / "served"
+
+
+def offer(folder: Path, step: int, verdict: Verdict = GOOD, **options: int) -> None:
+    """What a run does: write a candidate, and have it judged."""
+    model = candidate_path(folder, step)
+    model.mkdir()
+    (model / "model.safetensors").write_text(f"weights {step}", encoding="utf-8")
+    (model / "model_list.json").write_text("[]", encoding="utf-8")
+    before = served(folder)
+
+    def judge(candidate: Path, against: Path | None) -> Verdict:
+        assert (candidate, against) == (model, before)
+        return verdict
+
+    publish(folder, step, judge, **options)
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_the_newest_good_one_is_served_and_old_ones_go(folder: Path) -> None:
+    for step in (1, 2, 3, 4):
+        offer(folder, step, keep=2)
+    offer(folder, 5, BAD)
+    assert newest_model(folder) == served(folder) == folder / "checkpoint-4"
+    assert names(folder) == {"checkpoint-3", "checkpoint-4", "published.jsonl"}
+    log = [json.loads(text) for text in (folder / "published.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [(entry["step"], entry["event"], entry["against"]) for entry in log[-2:]] == [
+        (4, "published", "checkpoint-3"),
+        (5, "refused", "checkpoint-4"),
+    ]
+    decided = last_decision(folder)
+    assert decided is not None
+    assert (decided["step"], decided["reason"]) == (5, "bad")
+
+
+def test_the_one_before_the_served_one_always_stays(folder: Path) -> None:
+    for step in (1, 2, 3):
+        offer(folder, step, keep=1)
+    assert names(folder) == {"checkpoint-2", "checkpoint-3", "published.jsonl"}
+
+
+def test_a_rollback_serves_the_one_before_and_the_next_one_comes_after_it(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for step in (1, 2, 3):
+        offer(folder, step)
+    main([str(folder)])
+    out = capsys.readouterr().out
+    assert newest_model(folder) == folder / "checkpoint-2"
+    assert "serving checkpoint-2, revision " in out
+    assert str(folder / "rolled-back" / "checkpoint-3") in out
+    offer(folder, 4)
+    assert newest_model(folder) == folder / "checkpoint-4"
+    # Back twice: past the one that was taken out.
+    roll_back(folder)
+    roll_back(folder)
+    assert newest_model(folder) == folder / "checkpoint-1"
+    assert names(folder / "rolled-back") == {"checkpoint-2", "checkpoint-3", "checkpoint-4"}
+
+
+def test_a_step_may_be_rolled_back_twice(folder: Path) -> None:
+    offer(folder, 1)
+    for _ in range(2):
+        offer(folder, 2)
+        roll_back(folder)
+    assert names(folder / "rolled-back") == {"checkpoint-2", "checkpoint-2.1"}
+
+
+def test_a_clock_that_went_back_changes_nothing(folder: Path) -> None:
+    offer(folder, 1)
+    ahead = (folder / "checkpoint-1" / "model.safetensors").stat().st_mtime_ns + 10**15
+    os.utime(folder / "checkpoint-1" / "model.safetensors", ns=(ahead, ahead))
+    offer(folder, 2)
+    assert newest_model(folder) == folder / "checkpoint-2"
+    roll_back(folder)
+    assert newest_model(folder) == folder / "checkpoint-1"
+
+
+def test_what_a_killed_run_left_is_neither_served_nor_kept(folder: Path) -> None:
+    offer(folder, 1)
+    shutil.copytree(folder / "checkpoint-1", candidate_path(folder, 2))
+    (folder / "..checkpoint-2.unfinished").mkdir()
+    assert newest_model(folder) == folder / "checkpoint-1"
+    offer(folder, 3)
+    assert names(folder) == {"checkpoint-1", "checkpoint-3", "published.jsonl"}
+
+
+def test_the_same_step_may_be_published_again(folder: Path) -> None:
+    offer(folder, 1)
+    offer(folder, 2)
+    offer(folder, 2)
+    assert newest_model(folder) == folder / "checkpoint-2"
+    assert names(folder) == {"checkpoint-1", "checkpoint-2", "published.jsonl"}
+
+
+@pytest.mark.parametrize(("steps", "says"), [((), "no published model"), ((7,), "only checkpoint-7")])
+def test_nothing_to_go_back_to_is_said(folder: Path, steps: tuple[int, ...], says: str) -> None:
+    for step in steps:
+        offer(folder, step)
+    with pytest.raises(InputError, match=says):
+        roll_back(folder)
+
+
+def test_the_command_ends_with_one_line(command: Command, tmp_path: Path) -> None:
+    done = command("python", "-m", "p2l.rollback", tmp_path / "none")
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {tmp_path / 'none'}: cannot be opened")
+    assert done.stderr.count("\n") == 1
