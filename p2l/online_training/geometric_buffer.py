@@ -82,7 +82,7 @@ class GeometricBuffer:
         self._counts = _with_room(self._counts, newest)
         counts = least_counts(votes.model_a, votes.model_b, self._counts)
         chance = np.maximum(self._epsilon, np.power(self._gamma, counts.astype(np.float64)))
-        with np.errstate(divide="ignore"):  # a chance of 1 has the logarithm -inf, and no step
+        with np.errstate(divide="ignore", over="ignore"):  # a chance of 1 has the logarithm -inf, and no step
             ahead = np.log1p(-self._random.random(len(votes))) / np.log1p(-chance)
         steps: list[int] = np.minimum(ahead, _FARTHEST).astype(np.int64).tolist()
         return steps
