@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -11,10 +12,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from p2l.command import nearest
 from p2l.errors import ConfigError
 
-__all__ = ["OptimizerBlock", "TrainConfig", "load_config"]
+__all__ = ["OptimizerBlock", "TrainConfig", "load_config", "load_config_as"]
 
 # Keys of `p2l.online_training.online_train`; named here so that the message can say where they belong.
-_ONLINE_KEYS = {"experience_replay"}
+_ONLINE_KEYS = {"buffer", "experience_replay", "model_capacity", "new_models", "vote_order"}
 
 
 def _no_truth_value(value: object) -> object:
@@ -174,20 +175,28 @@ class TrainConfig(BaseModel):
         return f"{model}_lr{self.base_learning_rate:g}_bs{batch}_ep{self.num_train_epochs}"
 
 
+Config = TypeVar("Config", bound=TrainConfig)
+
+
 def load_config(path: str | Path) -> TrainConfig:
-    """Read and validate a training configuration.
+    """Read and validate the configuration of offline training; errors as `load_config_as`."""
+    return load_config_as(TrainConfig, path)
+
+
+def load_config_as(kind: type[Config], path: str | Path, changes: Mapping[str, object] | None = None) -> Config:
+    """Read and validate a configuration of this kind; `changes` replace what it says.
 
     Raises:
         ConfigError: the file is missing, no YAML mapping, or a key is unknown, missing or wrong.
     """
     raw = read_yaml(path)
     for key in raw:
-        if key in _ONLINE_KEYS:
+        if key in _ONLINE_KEYS and key not in kind.model_fields:
             raise ConfigError(f"{path}: key {key!r} belongs to p2l.online_training.online_train; remove it")
-        if key not in TrainConfig.model_fields:
-            raise ConfigError(f"{path}: unknown key {key!r}{nearest(str(key), TrainConfig.model_fields)}")
+        if key not in kind.model_fields:
+            raise ConfigError(f"{path}: unknown key {key!r}{nearest(str(key), kind.model_fields)}")
     try:
-        config = TrainConfig.model_validate(raw)
+        config = kind.model_validate({**raw, **(changes or {})})
     except ValidationError as error:
         raise ConfigError(f"{path}: {_first_problem(error)}") from error
     _check_head_and_loss(config, path)

@@ -138,11 +138,15 @@ def resolve_deepspeed(
     return resolved, precision
 
 
-def set_total_steps(resolved: dict[str, Any], total_steps: int) -> dict[str, Any]:
+def set_total_steps(resolved: dict[str, Any], total_steps: int | None) -> dict[str, Any]:
     """Fill in the length of the run where the scheduler asks for it, once the votes are counted."""
     params = resolved.get("scheduler", {}).get("params", {})
     if params.get(_TOTAL) != _AUTO:
         return resolved
+    if total_steps is None:
+        raise ConfigError(
+            f"'scheduler.params.{_TOTAL}': nobody knows how many steps a growing stream will give; say it"
+        )
     scheduler = {**resolved["scheduler"], "params": {**params, _TOTAL: total_steps}}
     return {**resolved, "scheduler": scheduler}
 

@@ -369,7 +369,7 @@ class Engine:
         return gathered
 
 
-def make_scheduler(config: TrainConfig, total_steps: int) -> Callable[[torch.optim.Optimizer], Any]:
+def make_scheduler(config: TrainConfig, total_steps: int | None) -> Callable[[torch.optim.Optimizer], Any]:
     """A maker of the transformers schedule that the configuration names; `constant` may have a warm-up too.
 
     Raises:
@@ -380,6 +380,11 @@ def make_scheduler(config: TrainConfig, total_steps: int) -> Callable[[torch.opt
     known = inspect.signature(schedule).parameters
     given = {"num_warmup_steps": config.warmup_steps, "num_training_steps": total_steps}
     options = {key: value for key, value in given.items() if key in known} | config.lr_schedule_params
+    if "num_training_steps" in options and options["num_training_steps"] is None:
+        raise ConfigError(
+            f"key 'lr_schedule': {name!r} needs the number of steps, which nobody knows of a growing stream; "
+            "use constant or inverse_sqrt, or say num_training_steps in lr_schedule_params"
+        )
     for key in config.lr_schedule_params:
         if key not in known:
             raise ConfigError(f"key 'lr_schedule_params': {name!r} has no parameter {key!r}{nearest(key, known)}")

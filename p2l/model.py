@@ -276,7 +276,7 @@ class P2LModel(nn.Module):
         count = len(self.model_list)
         if self.num_rows == count:
             return weights
-        rows = {name: weights[name][:count] for name in self.row_names if name in weights}
+        rows = {name: weights[name][:count].clone() for name in self.row_names if name in weights}
         return {**weights, **rows}
 
     @property

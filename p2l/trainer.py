@@ -56,7 +56,7 @@ class StepResult:
     tokens: int
 
 
-@dataclass(frozen=True)
+@dataclass
 class Trainer:
     """The parts of a training run; `steps` runs it."""
 
@@ -77,7 +77,6 @@ class Trainer:
         engine: Engine,
         windows: Windows,
         schedule: Schedule,
-        before_step: Callable[[int], None] = lambda _: None,
     ) -> Trainer:
         """A trainer with the settings of a configuration."""
         return cls(
@@ -88,7 +87,6 @@ class Trainer:
             weighted=config.weighted_loss,
             reweight_scale=config.reweight_scale,
             seed=config.seed,
-            before_step=before_step,
         )
 
     @property

@@ -8,9 +8,7 @@ Shapes: n votes asked for.
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -23,10 +21,14 @@ if TYPE_CHECKING:
     from p2l.trainer import StepResult, Trainer
     from p2l.votes import VoteStore
 
-__all__ = ["Publisher", "StaticStream", "StepFacts", "VoteStream", "in_time_order", "stream_fingerprint"]
+__all__ = ["Publisher", "StaticStream", "StepFacts", "StopRequestedError", "VoteStream", "in_time_order"]
 
 Ids = Sequence[int] | NDArray[np.int64] | None
 _CHUNK = 1 << 18  # votes looked at together in a pass over the stream
+
+
+class StopRequestedError(Exception):
+    """Raised by `wait_for` when the run was told to stop: it saves a checkpoint, and the stream has not ended."""
 
 
 class VoteStream(Protocol):
@@ -95,6 +97,8 @@ class StepFacts:
     """Of these, the ones that the buffer holds back."""
     models: int
     """Length of the model list: the models of the votes that have arrived, and those the run began with."""
+    lag: Mapping[str, float] = field(default_factory=dict)
+    """How long the votes given out so far have waited; see `Lag`."""
 
 
 class Publisher(Protocol):
@@ -223,19 +227,3 @@ def _newcomers(stream: VoteStream, known_models: Sequence[str]) -> list[str]:
         codes, first = np.unique(pairs, return_index=True)
         found |= dict.fromkeys(names[code] for code in codes[np.argsort(first)] if names[code] not in known)
     return list(found)
-
-
-def stream_fingerprint(stream: VoteStream, count: int) -> str:
-    """Tells the first `count` votes from others: a hash of all labels, weights and times, and of 1,000 prompts."""
-    models = 0
-    digest = hashlib.blake2b(digest_size=16)
-    for start in range(0, count, _CHUNK):
-        ids = np.arange(start, min(start + _CHUNK, count))
-        times = stream.tstamps(ids)
-        models = max(models, int(stream.pairs(ids).max()) + 1)
-        for part in (stream.labels(ids), stream.weights(ids), times):
-            if part is not None:
-                digest.update(np.ascontiguousarray(part).tobytes())
-    sample = np.unique(np.linspace(0, max(count - 1, 0), 1000).astype(np.int64))[:count]
-    digest.update(json.dumps([count, stream.model_list[:models], stream.prompts(sample)]).encode())
-    return digest.hexdigest()

@@ -7,6 +7,7 @@ needs. Labels are made on the way out from a table of M entries: translating the
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -258,6 +259,17 @@ class VoteStore:
         if self._kept is None and (lookup < 0).any():
             raise ValueError("the new model list lacks a model of the votes")
         self.model_list, self._lookup = list(model_list), lookup
+
+    def among(self, model_list: Sequence[str]) -> VoteStore | None:
+        """The votes between models of this list, over the same files; None when there are none."""
+        found = copy.copy(self)
+        found.model_list, found._lookup = list(model_list), name_lookup(self._spool.names, model_list)
+        try:
+            found._kept = found._choose(self._spool.names, drop_unknown=True)
+        except VoteError:
+            return None
+        found.dropped = len(self._record) - len(found)
+        return found
 
     def weights(self, ids: Ids = None) -> np.ndarray[Any, np.dtype[np.float64]]:
         """(n,) float64; ones where the source has no weights."""

@@ -1,0 +1,72 @@
+"""Command: train a prompt-to-leaderboard model on votes as they come.
+
+p2l online-train --config training_configs/online/tiny.yaml --save-steps 64
+deepspeed --num_gpus=8 p2l.online_training.online_train --config F --checkpoint DIR --no-eval --save-steps 512
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from p2l.command import parser, positive, run
+
+__all__ = ["build_parser", "main"]
+
+
+def build_parser(prog: str = "p2l online-train") -> argparse.ArgumentParser:
+    """The flags of online training."""
+    flags = parser(
+        prog,
+        "Train a prompt-to-leaderboard model on votes in the order in which they came; models join as they appear. "
+        "docs/online.md lists the keys of the configuration.",
+    )
+    flags.add_argument("--config", metavar="FILE", required=True, help="configuration (YAML) of the run")
+    flags.add_argument(
+        "--checkpoint",
+        metavar="DIR",
+        help="a folder of this trainer (a run, or its checkpoint-N): everything continues, with votes that have come "
+        "since; or plain weights, a folder or hub id: weights and model list are taken over, the rest starts afresh",
+    )
+    flags.add_argument(
+        "--initial-counts",
+        metavar="FILE",
+        type=Path,
+        help="with plain weights: how many votes each model had already, a JSON object of names and counts",
+    )
+    flags.add_argument("--sort", action="store_true", help="sort the votes by time (tstamp) first")
+    flags.add_argument("--push-to-hf", action="store_true", help="push the result to the configuration's repo_id")
+    flags.add_argument("--eval-steps", type=positive, default=60, metavar="N", help="validate after every N steps")
+    flags.add_argument("--no-eval", action="store_true", help="do not validate: val_data_path is not needed")
+    flags.add_argument(
+        "--save-steps", type=int, default=-1, metavar="N", help="save a checkpoint after every N steps; -1: at the end"
+    )
+    flags.add_argument(
+        "--keep", type=positive, metavar="N", help="keep the newest N checkpoints and remove earlier ones (all stay)"
+    )
+    flags.add_argument("--quiet", action="store_true", help="no progress bar and no notes")
+    flags.add_argument("--local_rank", type=int, default=0, help="set by the DeepSpeed launcher")
+    return flags
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse the flags and train."""
+    flags = build_parser().parse_args(argv)
+    from p2l.online_training.online_run import OnlineOptions, train_online
+    from p2l.run_loop import RunOptions
+
+    options = RunOptions(
+        checkpoint=flags.checkpoint,
+        push_to_hf=flags.push_to_hf,
+        eval_steps=None if flags.no_eval else flags.eval_steps,
+        save_steps=flags.save_steps if flags.save_steps > 0 else None,
+        quiet=flags.quiet,
+        keep_checkpoints=flags.keep,
+    )
+    changes = {"vote_order": "sort"} if flags.sort else {}
+    train_online(flags.config, OnlineOptions(options, flags.initial_counts, changes))
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,148 @@
+"""Votes from the stream through the buffer to optimizer steps.
+
+The stream is read a batch of new votes at a time, so what a step knows of it does not depend on when votes came. What
+is read ahead of training would be lost at a kill; so the state is kept at every step that will be saved.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from p2l.online_training.buffer import Buffer, NewVotes
+from p2l.online_training.stream import StepFacts, VoteStream
+
+__all__ = ["OnlineSchedule", "count_steps"]
+
+Ids = NDArray[np.int64]
+_BUFFER = "buffer."
+_FACTS_KEPT = 4  # steps, more than are read ahead
+
+
+class OnlineSchedule:
+    """A `Schedule` of the trainer; steps are named by how many are done after them."""
+
+    def __init__(
+        self,
+        stream: VoteStream,
+        buffer: Buffer,
+        *,
+        known_models: int = 0,
+        total_steps: int | None = None,
+        is_saved: Callable[[int], bool] = lambda _: False,
+    ) -> None:
+        """Begin at the first vote of the stream.
+
+        Args:
+            known_models: models of the list that the run begins with.
+            total_steps: steps of the whole stream, where they can be known.
+            is_saved: whether the state of a step will be asked for.
+        """
+        self.total_steps = total_steps
+        self.stream, self.buffer = stream, buffer
+        self._is_saved = is_saved
+        self._arrived, self._models, self._done = 0, known_models, 0
+        self._ready: deque[Ids] = deque()
+        self._ended = False
+        self._facts: dict[int, StepFacts] = {}
+        self._kept: dict[int, dict[str, Any]] = {}
+
+    def steps(self, start: int = 0) -> Iterator[Ids]:
+        """Vote ids of each step, from step `start` on: the first one, or the one whose state was loaded."""
+        if start != self._done:
+            raise ValueError(f"the schedule stands at step {self._done}, not {start}")
+        while self._ready or not self._ended:
+            if not self._ready:
+                self._take()
+                continue
+            ids = self._ready.popleft()
+            self._done += 1
+            self._facts[self._done] = self._now()
+            self._facts.pop(self._done - _FACTS_KEPT, None)
+            if self._is_saved(self._done):
+                self._kept[self._done] = self._state()
+            yield ids
+
+    @property
+    def done(self) -> int:
+        """Steps given out."""
+        return self._done
+
+    @property
+    def waiting(self) -> int:
+        """Votes that have arrived and were not trained on yet."""
+        return self.buffer.waiting + sum(map(len, self._ready))
+
+    def facts(self, step: int) -> StepFacts:
+        """Where the stream stood when the votes of a recent step were chosen."""
+        return self._facts[step]
+
+    def state(self, step: int) -> Mapping[str, Any]:
+        """What `load_state` takes to go on after `step`, the last one given out or one that `is_saved`."""
+        if step in self._kept:
+            for old in [number for number in self._kept if number < step]:
+                del self._kept[old]
+            return self._kept[step]
+        if step != self._done:
+            raise ValueError(f"the state after step {step} was not kept")
+        return self._state()
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on after the step whose state this is.
+
+        Raises:
+            CheckpointError: it is the state of another buffer.
+        """
+        self.buffer.load_state_dict(
+            {name.removeprefix(_BUFFER): value for name, value in state.items() if name.startswith(_BUFFER)}
+        )
+        self._arrived, self._models, self._done = (int(state[name]) for name in ("arrived", "models", "done"))
+        ends = np.cumsum(state["ready_sizes"])[:-1]
+        self._ready = deque(np.split(state["ready"], ends)) if len(state["ready_sizes"]) else deque()
+
+    def _now(self) -> StepFacts:
+        lag = {name: value for name, value in self.buffer.lag.as_dict().items() if value is not None}
+        return StepFacts(self._arrived, self.waiting, self._models, lag)
+
+    def _state(self) -> dict[str, Any]:
+        empty = np.zeros(0, dtype=np.int64)
+        return {
+            "arrived": self._arrived,
+            "models": self._models,
+            "done": self._done,
+            "ready": np.concatenate([empty, *self._ready]),
+            "ready_sizes": np.array([len(ids) for ids in self._ready], dtype=np.int64),
+            **{f"{_BUFFER}{name}": value for name, value in self.buffer.state_dict().items()},
+        }
+
+    def _take(self) -> None:
+        """Take a batch of new votes into the buffer, or what is left of the stream, and end it."""
+        wanted = self._arrived + self.buffer.batch_size
+        there = self.stream.wait_for(wanted)
+        if there > self._arrived:
+            self._add(np.arange(self._arrived, there))
+        if there < wanted:
+            self._ready.extend(ids for ids in self.buffer.drain() if len(ids))
+            self._ended = True
+
+    def _add(self, ids: Ids) -> None:
+        new = new_votes(self.stream, ids)
+        self._arrived += len(ids)
+        self._models = max(self._models, int(new.model_a.max()) + 1, int(new.model_b.max()) + 1)
+        self._ready.extend(batch for batch in self.buffer.add(new) if len(batch))
+
+
+def new_votes(stream: VoteStream, ids: Ids) -> NewVotes:
+    """What a buffer wants to know of votes."""
+    pairs = stream.pairs(ids).astype(np.int32)
+    times = stream.tstamps(ids)
+    return NewVotes(ids, pairs[:, 0], pairs[:, 1], np.full(len(ids), np.nan) if times is None else times)
+
+
+def count_steps(stream: VoteStream, buffer: Buffer) -> int:
+    """Steps of a stream that is there as a whole, by running all of it through a buffer of its own."""
+    return sum(1 for _ in OnlineSchedule(stream, buffer).steps())
