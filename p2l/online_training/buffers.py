@@ -108,14 +108,14 @@ def make_buffer(
 
 @register("none", keys={"drop_tail"})
 def _make_none(parts: Parts) -> Buffer:
-    from p2l.online_training.straight_buffer import StraightBuffer
+    from p2l.online_training.straight import StraightBuffer
 
     return StraightBuffer(parts.batch_size, drop_tail=parts.settings.drop_tail)
 
 
 @register("geometric", keys={"gamma", "epsilon", "drop_tail"})
 def _make_geometric(parts: Parts) -> Buffer:
-    from p2l.online_training.geometric_buffer import GeometricBuffer
+    from p2l.online_training.geometric import GeometricBuffer
 
     settings = parts.settings
     return GeometricBuffer(
@@ -130,7 +130,7 @@ def _make_geometric(parts: Parts) -> Buffer:
 
 @register("replay", keys={"epsilon", "limit", "min_batches", "keep_size", "drop_tail", "on"})
 def _make_replay(parts: Parts) -> Buffer:
-    from p2l.online_training.replay_buffer import ReplayBuffer, new_votes
+    from p2l.online_training.replay import ReplayBuffer, new_votes
 
     settings = parts.settings
     epsilon = 0.2 if settings.epsilon is None else settings.epsilon

@@ -2,14 +2,13 @@
 
 Training on the result, from first to last with the global batch size that the report names, is training through the
 buffer: same seed, same order. Rows keep all columns; a replayed vote is there twice. Beside the votes lie
-`<output>.timestamps.json` (see `timestamps`) and `<output>.lag.json`. All are there when the command ends, or none.
+`<output>.timestamps.json` (see `p2l timestamps`) and `<output>.lag.json`. All are there when the command ends, or none.
 
 Memory: what waits in the buffer and 16,384 rows; with `sort`, also 16 bytes a vote. The rows wait on disk.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -20,17 +19,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from p2l.command import atomic_path, check_can_write, positive, progress
-from p2l.errors import ConfigError, InputError, VoteError
+from p2l.command import atomic_path, progress
+from p2l.errors import VoteError
 from p2l.online_training.buffer import Batches, Buffer, NewVotes
+from p2l.online_training.end_times import EndTimes
 from p2l.online_training.lag import Lag
-from p2l.online_training.timestamps import EndTimes
 
 if TYPE_CHECKING:
-    from p2l.online_training.buffers import BufferSettings
     from p2l.votes import VoteStore
 
-__all__ = ["Reordered", "add_arguments", "batches_of", "reorder", "reorder_command"]
+__all__ = ["Reordered", "batches_of", "beside", "reorder", "time_order"]
 
 _CHUNK = 1 << 16  # votes that enter the buffer together
 _BLOCK = 1 << 14  # rows that are written together
@@ -75,7 +73,7 @@ def reorder(store: VoteStore, buffer: Buffer, output: Path, *, sort: bool = Fals
     ends = EndTimes(buffer.full_size)
     votes = batches = 0
     with ExitStack() as files:
-        lag_path, times_path = (files.enter_context(atomic_path(path)) for path in _beside(output))
+        lag_path, times_path = (files.enter_context(atomic_path(path)) for path in beside(output))
         write = files.enter_context(open_writer(output, store.schema))
         bar = files.enter_context(progress(description="write", unit="votes", quiet=quiet))
         for block in _blocks(batches_of(store, buffer, order)):
@@ -152,86 +150,6 @@ def _blocks(batches: Iterator[NDArray[np.int64]]) -> Iterator[Batches]:
         yield block
 
 
-def _beside(output: Path) -> tuple[Path, Path]:
+def beside(output: Path) -> tuple[Path, Path]:
+    """The files of lag and of timestamps that belong to a file of reordered votes."""
     return output.with_name(output.name + ".lag.json"), output.with_name(output.name + ".timestamps.json")
-
-
-def add_arguments(top: argparse.ArgumentParser) -> None:
-    """The flags that the commands of all buffers share."""
-    top.add_argument(
-        "--input", required=True, metavar="VOTES", help="hub id, save_to_disk folder, or a file of votes, oldest first"
-    )
-    top.add_argument("--output", required=True, metavar="FILE", help="votes to write; the ending names the format")
-    top.add_argument("--batch-size", type=positive, default=512, metavar="N", help="new votes of a batch")
-    top.add_argument(
-        "--seed", type=_whole, default=42, help="of what is drawn; the same gives the same order in training"
-    )
-    top.add_argument("--sort", action="store_true", help="sort the votes by time first, rather than refuse them")
-    top.add_argument("--drop-tail", action="store_true", help="drop what waits at the end of the stream")
-    top.add_argument("--drop-bad", action="store_true", help="leave out rows that are no votes, and count them")
-    top.add_argument("--dataset-split", default="train", metavar="NAME", help="which split of a data set with several")
-    top.add_argument("--quiet", action="store_true", help="no progress bar")
-
-
-def _whole(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"must be at least 0, got {number}")
-    return number
-
-
-def reorder_command(args: argparse.Namespace, **settings: Any) -> int:
-    """Reorder as the flags say, through the buffer of these settings; prints the report."""
-    from p2l.online_training.buffers import make_buffer
-    from p2l.votes import open_votes
-    from p2l.votes.reader import FaultyRowError
-    from p2l.votes.sources import file_kind
-
-    known = {name: value for name, value in settings.items() if value is not None}
-    made = _settings({**known, "drop_tail": args.drop_tail})
-    buffer = make_buffer(made, args.batch_size, args.seed)
-    output = check_can_write(args.output)
-    file_kind(output)
-    if Path(args.input).expanduser().resolve() == output.resolve():
-        raise InputError(f"{output}: is the input too; choose another output")
-    try:
-        store = open_votes(
-            args.input, split=args.dataset_split, need_prompt=False, drop_bad=args.drop_bad, quiet=args.quiet
-        )
-    except FaultyRowError as error:
-        raise VoteError(f"{error}; add --drop-bad to leave out all rows that are no votes") from error
-    with store:
-        done = reorder(store, buffer, output, sort=args.sort, quiet=args.quiet)
-        print(_report(output, done, store.dropped_bad))
-    return 0
-
-
-def _settings(values: dict[str, Any]) -> BufferSettings:
-    from pydantic import ValidationError
-
-    from p2l.online_training.buffers import BufferSettings
-
-    try:
-        return BufferSettings(**values)
-    except ValidationError as error:
-        problem = error.errors()[0]
-        message = problem["msg"].removeprefix("Value error, ")
-        if problem["loc"] and problem["type"] != "value_error":
-            message = f"{problem['loc'][-1]}: {message[0].lower()}{message[1:]}, got {problem['input']!r}"
-        raise ConfigError(message) from error
-
-
-def _report(output: Path, done: Reordered, left_out: int) -> str:
-    lag = done.lag
-    days = f"{lag.median_seconds / 86400:.3g} days, 99 % within {lag.p99_seconds / 86400:.3g}"
-    return "\n".join(
-        [
-            f"{output}: {done.votes:,} votes in {done.batches:,} batches; train with a global batch size of "
-            f"{done.global_batch_size:,}",
-            f"{_beside(output)[1]}: when each batch ended",
-            f"waited: {lag.median_batches:,.0f} batches in the median, 99 % within {lag.p99_batches:,.0f} ({days}); "
-            f"{lag.most_waiting:,} votes at most at once",
-            *([f"dropped: {done.dropped:,} votes that waited at the end"] if done.dropped else []),
-            *([f"left out: {left_out:,} rows that are no votes"] if left_out else []),
-        ]
-    )

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from p2l.errors import CheckpointError, ConfigError
 from p2l.online_training.buffer import NewVotes
-from p2l.online_training.geometric_buffer import GeometricBuffer, least_counts
-from p2l.online_training.straight_buffer import StraightBuffer
+from p2l.online_training.geometric import GeometricBuffer, least_counts
+from p2l.online_training.straight import StraightBuffer
 from tests.p2l.online_training.buffer_helpers import as_lists, cuts, feed, pairs, random_votes, through_file, votes_of
 
 chances = st.sampled_from([1.0, 0.9, 0.7, 0.5, 0.2, 0.05])

@@ -164,7 +164,7 @@ def test_rows_that_are_no_votes_can_be_left_out(tmp_path: Path, capsys: pytest.C
         (["geometric", "--input", "no.parquet"], "no.parquet: no such file"),
         (["geometric", "--seed", "-1"], "--seed: must be at least 0"),
         (["replay", "--epsilon", "1"], "epsilon: a share of 1"),
-        (["replay", "--min-batches", "-1"], "min_batches: input should be"),
+        (["replay", "--min-batches", "-1"], "--min-batches: must be at least 0"),
         (["replay", "--gamma", "0.5"], "--gamma and --geometric-epsilon belong to --geometric"),
         (["replay", "--limit", "0"], "--limit: must be at least 1"),
     ],

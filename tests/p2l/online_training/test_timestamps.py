@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2l.errors import InputError, VoteError
-from p2l.online_training.timestamps import EndTimes, build_parser, main
+from p2l.online_training.end_times import EndTimes
+from p2l.online_training.timestamps import build_parser, main
 from tests.p2l.votes_helpers import save, vote
 
 times = st.lists(st.floats(0, 1e9), min_size=1, max_size=40)
