@@ -16,8 +16,12 @@ COMMANDS = {
     "leaderboard": ("p2l.leaderboard.command", "fit a leaderboard to votes, or read one from a model"),
     "init": ("p2l.init", "make a small backbone from scratch, to train on without any download"),
     "train": ("p2l.train", "train a prompt-to-leaderboard model on votes"),
-    "online-train": ("p2l.online_training.online_train", "train on votes as they come, with models that join on the way"),
+    "online-train": (
+        "p2l.online_training.online_train",
+        "train on votes as they come, with models that join then",
+    ),
     "eval": ("p2l.eval", "run a model over a whole data set of prompts"),
+    "rollback": ("p2l.rollback", "serve the model that was published before the one that is served now"),
     "eval-chrono": ("p2l.eval_chrono", "ask every checkpoint of an online run about the votes of its time"),
     "visualize": ("p2l.online_training.visualize", "draw what eval-chrono found, run by run and beside each other"),
     "endpoint": ("p2l.endpoint", "serve a trained model over HTTP"),

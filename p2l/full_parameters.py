@@ -23,10 +23,26 @@ def inner_optimizer(optimizer: Any) -> torch.optim.Optimizer:
 
 
 def state_keys(optimizer: Any) -> list[str]:
-    """Names of the optimizer's state that has a value for each weight; none before the first step."""
+    """Names of the optimizer's state that has a value for each weight; none before the first step.
+
+    Call it before reading or writing such state.
+    """
+    _link_states(optimizer)
     for parameter, state in inner_optimizer(optimizer).state.items():
         return [key for key, value in state.items() if torch.is_tensor(value) and value.shape == parameter.shape]
     return []
+
+
+def _link_states(optimizer: Any) -> None:
+    """Tell ZeRO 1 and 2 once more where each parameter's state is.
+
+    DeepSpeed (0.19) does so after the first step of the first group: the state of other groups is not there yet, and a
+    loaded checkpoint may replace all of it.
+    """
+    link = getattr(optimizer, "_lazy_init_hp_params_optimizer_state", None)
+    if link is not None and len(inner_optimizer(optimizer).state):
+        optimizer._hp_optimizer_states_linked = False
+        link()
 
 
 def read_full(parameter: nn.Parameter, optimizer: Any, key: str | None = None) -> Tensor:
