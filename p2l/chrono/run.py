@@ -145,7 +145,9 @@ class _Run:
             remove_others(folder, checkpoint.name, sources[slices[0].number].revision)
             write_model_list(folder, asker.model.model_list)
             try:
-                self._fill(asker, [one for one in slices if one.number not in infos], cells, sources, infos)
+                self._fill(
+                    asker, checkpoint.number, [one for one in slices if one.number not in infos], cells, sources, infos
+                )
             except _NotFiniteError as error:
                 self.broken[checkpoint.name] = error
                 self.say(f"{checkpoint.name}: left out: {error}")
@@ -176,6 +178,7 @@ class _Run:
     def _fill(
         self,
         asker: Asker,
+        number: int,
         todo: Sequence[Slice],
         cells: dict[int, Cell],
         sources: dict[int, Source],
@@ -192,7 +195,12 @@ class _Run:
             for one in todo:
                 ids, labels, unknown = known[one.number]
                 said = answers.of(one, ids, bar)
-                about = {"loss_type": asker.model.likelihood.name, "models": len(names), "unknown_models": unknown}
+                about = {
+                    "loss_type": asker.model.likelihood.name,
+                    "models": len(names),
+                    "unknown_models": unknown,
+                    "later": self.options.all_slices and one.number > number,
+                }
                 cell, source = cells[one.number], sources[one.number]
                 infos[one.number] = write_cell(cell, source, one, ids, labels, said, about)
 

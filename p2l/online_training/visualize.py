@@ -1,0 +1,89 @@
+"""Command: the loss matrices of online runs as JSON, CSV, heat maps and line plots, and the runs beside each other.
+
+p2l visualize --eval-folder outputs/naive outputs/geometric outputs/oracle --output-file figures \\
+    --oracle oracle --naive naive
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from p2l.command import parser, run
+from p2l.errors import ConfigError
+
+if TYPE_CHECKING:
+    from p2l.chrono.matrix import Matrix
+
+__all__ = ["build_parser", "main"]
+
+
+def build_parser(prog: str = "p2l visualize") -> argparse.ArgumentParser:
+    """The flags of the figures."""
+    flags = parser(
+        prog, "Draw what `p2l eval-chrono` found: how well each checkpoint forecasts the votes of each slice."
+    )
+    flags.add_argument(
+        "--eval-folder", nargs="+", required=True, metavar="DIR", help="a run each: the --output-dir of eval-chrono"
+    )
+    flags.add_argument(
+        "--output-file", required=True, metavar="DIR", help="folder for the results, which go below loss/ or accuracy/"
+    )
+    flags.add_argument("--names", nargs="+", metavar="NAME", help="of the runs (default: their folders' names)")
+    flags.add_argument("--metric", metavar="NAME", help="a metric of votes (default: Loss)")
+    flags.add_argument("--extract-accuracy", action="store_true", help="the same as --metric Accuracy")
+    flags.add_argument("--oracle", metavar="NAME", help="the run on shuffled votes, to which gaps are measured")
+    flags.add_argument("--naive", metavar="NAME", help="the run whose gap the others close in part (with --oracle)")
+    flags.add_argument(
+        "--loss-type", "-lt", metavar="TYPE", help="likelihood of outputs that do not say theirs (default: grk)"
+    )
+    return flags
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
+    args = build_parser().parse_args(argv)
+    names, metric = _names(args), _metric(args)
+    from p2l.figures import check_figures
+
+    check_figures()
+    from p2l.chrono.matrix import read_matrix
+    from p2l.chrono.report import write_report
+
+    folders = [Path(folder).expanduser() for folder in args.eval_folder]
+    matrices: list[Matrix] = [
+        read_matrix(folder, metric, run=name, loss_type=args.loss_type)
+        for folder, name in zip(folders, names, strict=True)
+    ]
+    target = Path(args.output_file).expanduser() / metric.lower()
+    print(write_report(matrices, target, oracle=args.oracle, naive=args.naive))
+
+
+def _names(args: argparse.Namespace) -> list[str]:
+    names = args.names or [Path(folder).expanduser().resolve().name for folder in args.eval_folder]
+    if len(names) != len(args.eval_folder):
+        raise ConfigError(f"--names: {len(names)} names for {len(args.eval_folder)} folders; give one for each")
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigError(f"two runs are called {twice!r}; --names tells them apart")
+    odd = next((name for name in names if not name or "/" in name or name.startswith(".")), None)
+    if odd is not None:
+        raise ConfigError(f"--names: {odd!r} cannot name files; give another name")
+    if args.naive is not None and args.oracle is None:
+        raise ConfigError("--naive goes with --oracle: a gap has two ends")
+    for flag, name in (("--oracle", args.oracle), ("--naive", args.naive)):
+        if name is not None and name not in names:
+            raise ConfigError(f"{flag}: no run is called {name!r}; runs: {', '.join(names)}")
+    return list(names)
+
+
+def _metric(args: argparse.Namespace) -> str:
+    if args.extract_accuracy and args.metric not in (None, "Accuracy"):
+        raise ConfigError("--extract-accuracy and --metric exclude each other")
+    return "Accuracy" if args.extract_accuracy else args.metric or "Loss"
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,96 @@
+"""Figures and tables of loss matrices, as the command makes them."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from p2l.errors import InputError
+from p2l.online_training.visualize import main
+
+
+def make_run(folder: Path, worse: float = 0.0, *, ahead: bool = True) -> Path:
+    """Three checkpoints and slices."""
+    for checkpoint in (10, 20, 30):
+        for number in (10, 20, 30):
+            if number > checkpoint and not ahead:
+                continue
+            file = folder / f"checkpoint-{checkpoint}" / f"checkpoint-{checkpoint}-val-{number}.info.json"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            metrics = {"Loss": 1.2 + worse + abs(number - checkpoint) / 1000, "Accuracy": 0.5 - worse}
+            info = {"metrics": metrics, "votes": 7, "loss_type": "grk", "later": number > checkpoint}
+            file.write_text(json.dumps(info), encoding="utf-8")
+            file.with_name(file.name.replace(".info", "")).write_text("[]", encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> list[str]:
+    parts = {"naive": (0.1, False), "best": (0.02, True), "oracle": (0.0, True)}
+    return [str(make_run(tmp_path / name, worse, ahead=ahead)) for name, (worse, ahead) in parts.items()]
+
+
+def test_all_files_and_the_summary(runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pair = [runs[1], runs[0]]
+    main(["--eval-folder", *pair, "--output-file", str(tmp_path / "f"), "--oracle", "best", "--naive", "naive"])
+    made = sorted((tmp_path / "f" / "loss").iterdir())
+    ends = [".csv", ".json", "-heat-map.png", "-heat-map.svg", "-lines.png", "-lines.svg"]
+    names = [f"{run}{end}" for run in ("naive", "best") for end in ends]
+    names += ["comparison.png", "comparison.svg", "summary.csv", "summary.json"]
+    assert [file.name for file in made] == sorted(names)
+    assert all(file.read_bytes().startswith(b"\x89PNG") for file in made if file.suffix == ".png")
+    with (tmp_path / "f" / "loss" / "summary.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["run"], float(row["closed"])) for row in rows] == [("best", 1.0), ("naive", 0.0)]
+    assert rows[1]["next"] == ""
+    assert "100.0%" in capsys.readouterr().out
+
+
+def test_one_run_and_accuracy_the_same_bytes_each_time(runs: list[str], tmp_path: Path) -> None:
+    for out in ("one", "two"):
+        words = ["--eval-folder", runs[1], "--output-file", str(tmp_path / out)]
+        main([*words, "--extract-accuracy", "--names", "mine"])
+    first, second = (sorted((tmp_path / out / "accuracy").iterdir()) for out in ("one", "two"))
+    assert json.loads((tmp_path / "one" / "accuracy" / "mine.json").read_text())["10"]["10"] == pytest.approx(0.48)
+    assert "comparison.png" not in [file.name for file in first]
+    assert [
+        file.name for file, other in zip(first, second, strict=True) if file.read_bytes() != other.read_bytes()
+    ] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--names", "a", "b"], "2 names for 3 folders"),
+        (["--names", "a", "a", "b"], "two runs are called 'a'"),
+        (["--names", "a/b", "c", "d"], "cannot name files"),
+        (["--oracle", "orakel"], "no run is called 'orakel'"),
+        (["--naive", "naive"], "--naive goes with --oracle"),
+        (["--extract-accuracy", "--metric", "Brier"], "exclude each other"),
+        (["--metric", "Brier-Score"], "unknown metric"),
+        (["--loss-type", "bt"], "was written under grk"),
+    ],
+)
+def test_bad_input_is_one_line_and_writes_nothing(
+    runs: list[str], tmp_path: Path, words: list[str], message: str
+) -> None:
+    with pytest.raises(InputError, match=message) as error:
+        main(["--eval-folder", *runs, "--output-file", str(tmp_path / "f"), *words])
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "f").exists()
+
+
+def test_runs_of_different_slices_are_noted(
+    runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for file in Path(runs[0]).rglob("*-val-20*"):
+        file.unlink()
+    for file in Path(runs[1]).rglob("*-val-10.info.json"):
+        file.write_text(file.read_text().replace('"votes": 7', '"votes": 6'))
+    main(["--eval-folder", *runs[:2], "--output-file", str(tmp_path / "f")])
+    out = capsys.readouterr().out
+    assert "different slices" in out
+    assert "different votes" in out
