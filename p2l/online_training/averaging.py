@@ -1,0 +1,113 @@
+"""Averaged weights: what is published is the mean of the weights over the recent steps, not those of the last one.
+
+    mean_t = mean_{t-1} + (w_t - mean_{t-1}) / min(horizon, 1 + t / 5)
+
+With a constant learning rate the weights never settle: they circle around an optimum that moves with the newest votes.
+Their mean lies nearer to it, and it forgets more slowly than they do. Training itself does not see the mean. A model's
+row of the head counts its own steps, from the first one with a vote on it, or a new model would drag its start along;
+in the first steps the mean is over the latest fifth of them, since what came before was worse.
+
+Costs one more copy of the weights and one pass over them a step.
+
+Shapes: M rows, one for each model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from p2l.errors import CheckpointError, ConfigError
+
+__all__ = ["AveragedWeights"]
+
+_LATEST = 5.0
+
+
+class AveragedWeights:
+    """The running mean of named weights; `update` after each step."""
+
+    def __init__(self, horizon: int, rows: Collection[str] = ()) -> None:
+        """Start empty: the first `update` takes the weights as they are.
+
+        Args:
+            horizon: steps that the mean looks back on.
+            rows: names of the weights that have a row for each model.
+
+        Raises:
+            ConfigError: `horizon` is below 1.
+        """
+        if horizon < 1:
+            raise ConfigError(f"horizon: must be at least 1 step, got {horizon}")
+        self.horizon = horizon
+        self._row_names = frozenset(rows)
+        self._means: dict[str, Tensor] = {}
+        self._steps = 0
+        self._born = torch.zeros(0)
+
+    def update(self, weights: Mapping[str, Tensor], models: int | None = None) -> None:
+        """Take in the weights after a step; `models` of the M rows are in use (None: all), rows only ever join."""
+        with torch.no_grad():
+            self._meet(weights, models)
+            self._steps += 1
+            share = self._share(torch.tensor(float(self._steps)))
+            row_share = self._share(self._steps - self._born)
+            for name, value in weights.items():
+                mean = self._means[name]
+                if name in self._row_names:
+                    used = len(row_share)
+                    part = row_share.to(mean.device).view(-1, *[1] * (mean.ndim - 1))
+                    mean[:used].lerp_(value[:used].to(mean.dtype), part.to(mean.dtype))
+                else:
+                    mean.lerp_(value.to(mean.dtype), float(share))
+
+    @property
+    def means(self) -> dict[str, Tensor]:
+        """The means by name, float32, rows as many as there were in the last `update`."""
+        return self._means
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the next means depend on; arrays and numbers, which `np.savez` takes."""
+        arrays: dict[str, Any] = {f"mean.{name}": mean.cpu().numpy().copy() for name, mean in self._means.items()}
+        return {**arrays, "horizon": self.horizon, "steps": self._steps, "born": self._born.numpy().copy()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a saved state.
+
+        Raises:
+            CheckpointError: it is that of another horizon.
+        """
+        if int(state["horizon"]) != self.horizon:
+            raise CheckpointError(f"the averaged weights look back {int(state['horizon'])} steps, not {self.horizon}")
+        self._steps = int(state["steps"])
+        self._born = torch.from_numpy(np.array(state["born"], dtype=np.float32))
+        self._means = {
+            name.removeprefix("mean."): torch.from_numpy(np.array(value))
+            for name, value in state.items()
+            if name.startswith("mean.")
+        }
+
+    def _share(self, steps: Tensor) -> Tensor:
+        """Weight of the newest of so many steps."""
+        return 1 / (1 + (steps - 1) / _LATEST).clamp(max=self.horizon)
+
+    def _meet(self, weights: Mapping[str, Tensor], models: int | None) -> None:
+        """Make room for weights and rows that are new; they start as they are."""
+        for name, value in weights.items():
+            old = self._means.get(name)
+            if old is None or len(old) < len(value):
+                grown = value.detach().float().clone()
+                if old is not None:
+                    grown[: len(old)] = old
+                self._means[name] = grown
+        rows = [len(weights[name]) for name in self._row_names if name in weights]
+        used = models if models is not None else max(rows, default=0)
+        if used > len(self._born):
+            for name in self._row_names & weights.keys():
+                self._means[name][len(self._born) : used] = weights[name][len(self._born) : used].float()
+            new = torch.full((used - len(self._born),), float(self._steps))
+            self._born = torch.cat([self._born, new])
