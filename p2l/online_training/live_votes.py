@@ -24,19 +24,16 @@ from p2l.errors import VoteError
 from p2l.online_training.growing_file import GrowingFile, Line
 from p2l.online_training.line_votes import LineVotes
 from p2l.online_training.live_lines import parse_line
+from p2l.online_training.stream import StopRequestedError
 from p2l.votes.splitting import hash_turns
 
-__all__ = ["LiveVotes", "StopRequestedError", "Waiting", "is_held_out"]
+__all__ = ["LiveVotes", "Waiting", "is_held_out"]
 
 Ids = Sequence[int] | NDArray[np.int64] | None
 _HELD_SEED = 0x9A7E  # which prompts are held out has nothing to do with any other use of their hashes
 _AHEAD = 50_000  # votes read beyond those asked for
 _TOLD_EVERY = 60.0  # seconds
 _PATIENCE = 30.0  # seconds until another process sees on its disk what the first one has read
-
-
-class StopRequestedError(Exception):
-    """A signal said to stop: no more votes are given out, and the stream has not ended."""
 
 
 @dataclass
@@ -70,6 +67,7 @@ class LiveVotes:
         path: Path,
         *,
         model_list: Sequence[str] = (),
+        at_least: int = 0,
         held_share: float = 0.0,
         waiting: Waiting | None = None,
         gather: Callable[[], None] = lambda: None,
@@ -80,6 +78,8 @@ class LiveVotes:
         Args:
             path: JSON lines that others append to.
             model_list: models that the run begins with.
+            at_least: votes that the file must hold already, since a run that goes on has learned from them; nobody
+                waits for these.
             held_share: share of the prompts, by their hash, whose votes go to `held`; the place of such a vote is the
                 number of votes to train on that came before it.
             waiting: how to wait.
@@ -92,6 +92,7 @@ class LiveVotes:
         self.name = name or str(path)
         self.bad_lines = 0
         self.held_share = held_share
+        self._at_least = at_least
         self._file = GrowingFile(path)
         self._gather = gather
         self._votes = LineVotes(self._file, model_list)
@@ -140,7 +141,10 @@ class LiveVotes:
         return now
 
     def _look_here(self, count: int, most: int) -> _Now:
-        if len(self) < count and not self._read(most) and not self._waiting.stop.is_set():
+        news = len(self) < count and self._read(most)
+        if len(self) < self._at_least:
+            return _Now(len(self), not news, self._waiting.stop.is_set())
+        if len(self) < count and not news and not self._waiting.stop.is_set():
             self._tell(count)
             self._waiting.stop.wait(self._waiting.poll_seconds)
         idle, limit = time.monotonic() - self._news, self._waiting.idle_seconds

@@ -25,7 +25,7 @@ from p2l.online_training.config import OnlineConfig
 from p2l.online_training.growth import Growth, room_for
 from p2l.online_training.schedule import OnlineSchedule, count_steps
 from p2l.online_training.state import StreamFingerprint, read_counts, read_stream_state, write_stream_state
-from p2l.online_training.stream import Publisher, StopRequestedError, VoteStream, in_time_order
+from p2l.online_training.stream import Publisher, StaticStream, StopRequestedError, VoteStream, in_time_order
 from p2l.parameter_groups import parameter_groups
 from p2l.publish import check_can_push
 from p2l.resuming import check_same_configuration
@@ -49,7 +49,7 @@ from p2l.tokenizer import PromptTokenizer
 from p2l.trainer import StepResult, Trainer
 from p2l.votes import VoteStore, open_votes_together
 
-__all__ = ["Live", "OnlineOptions", "train_online"]
+__all__ = ["Live", "OnlineOptions", "learned_votes", "open_data_set", "train_online"]
 
 
 @dataclass(frozen=True)
@@ -157,6 +157,12 @@ def train_online(config_path: str, options: OnlineOptions) -> Path:
     return folder
 
 
+def learned_votes(checkpoint: str | None) -> int:
+    """How many votes of its stream the run that goes on has seen; 0 for a new one."""
+    resume = find_start(checkpoint).resume
+    return 0 if resume is None else read_state(resume).num_votes
+
+
 def _load(config_path: str, options: OnlineOptions) -> OnlineConfig:
     config = load_config_as(OnlineConfig, config_path, options.changes)
     if options.run.eval_steps is not None and config.val_data_path is None:
@@ -180,6 +186,15 @@ def _model(config: OnlineConfig, start: Start, tokenizer: PromptTokenizer, dtype
 def _open_stream(config: OnlineConfig, options: OnlineOptions, known_models: Sequence[str]) -> VoteStream:
     if options.live is not None:
         return options.live.open_stream(config, known_models)
+    return open_data_set(config, known_models)
+
+
+def open_data_set(config: OnlineConfig, known_models: Sequence[str]) -> StaticStream:
+    """The data set of the configuration as a stream.
+
+    Raises:
+        InputError: it cannot be trained on, or is not in the order that the configuration asks for.
+    """
     votes = open_votes_together(config.train_data_path, from_disk=config.load_train_data_from_disk)
     if config.weighted_loss and not votes.has_weights:
         raise ConfigError(f"{config.train_data_path}: weighted_loss needs a column 'weight'; add it or switch it off")

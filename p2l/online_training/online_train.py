@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from p2l.command import parser, positive, run
+from p2l.errors import ConfigError
+from p2l.online_training.follow import add_follow_flags, follow_flags
 
 __all__ = ["build_parser", "main"]
 
@@ -45,6 +47,7 @@ def build_parser(prog: str = "p2l online-train") -> argparse.ArgumentParser:
     flags.add_argument(
         "--keep", type=positive, metavar="N", help="keep the newest N checkpoints and remove earlier ones (all stay)"
     )
+    add_follow_flags(flags)
     flags.add_argument("--quiet", action="store_true", help="no progress bar and no notes")
     flags.add_argument("--local_rank", type=int, default=0, help="set by the DeepSpeed launcher")
     return flags
@@ -53,7 +56,7 @@ def build_parser(prog: str = "p2l online-train") -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse the flags and train."""
     flags = build_parser().parse_args(argv)
-    from p2l.online_training.online_run import OnlineOptions, train_online
+    from p2l.online_training.online_run import OnlineOptions, learned_votes, train_online
     from p2l.run_loop import RunOptions
 
     options = RunOptions(
@@ -64,8 +67,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         quiet=flags.quiet,
         keep_checkpoints=flags.keep,
     )
-    changes = {"vote_order": "sort"} if flags.sort else {}
-    train_online(flags.config, OnlineOptions(options, flags.initial_counts, changes))
+    following = follow_flags(flags)
+    if flags.sort and following.follow:
+        raise ConfigError("--sort does not go with --follow: votes are taken as they come; leave out one of the two")
+    changes: dict[str, object] = {"vote_order": "sort"} if flags.sort else {}
+    if following.follow:
+        changes["train_data_path"] = str(following.follow)
+    live = following.live(learned=learned_votes(flags.checkpoint), quiet=flags.quiet) if following.is_live else None
+    train_online(flags.config, OnlineOptions(options, flags.initial_counts, changes, live))
 
 
 if __name__ == "__main__":

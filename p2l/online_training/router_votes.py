@@ -1,15 +1,18 @@
-"""The votes of a router's database, copied as they come into a file of the run.
+"""The votes of a router's database, copied as they come into a file beside it.
 
 The database is no stream: a vote that a user changes takes the place of the first one, and `VACUUM` numbers the rows
 anew. The copy only grows, so a run that was stopped finds what it has learned from where it was. A changed vote comes
 into it as another vote. Where the copy left off is found by its newest vote that the database still has: changed votes
 move to the end of the table, and nothing else moves.
 
-The copy holds the prompts, as the database does, and can be read by its owner alone.
+The copy holds the prompts, as the database does, and can be read by its owner alone. Several runs may follow one
+database: whoever looks first copies what is new.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import sqlite3
@@ -22,7 +25,7 @@ from p2l.command import sync_path
 from p2l.errors import InputError
 from p2l.export_votes import PAIR_COLUMNS, router_database, vote_of
 
-__all__ = ["RouterVotes", "is_database"]
+__all__ = ["RouterVotes", "copy_of", "is_database"]
 
 _MAGIC = b"SQLite format 3\0"
 _BLOCK = 1 << 16
@@ -39,6 +42,11 @@ def is_database(path: Path) -> bool:
     return start == _MAGIC or (not start and path.suffix in {".sqlite", ".sqlite3", ".db"})
 
 
+def copy_of(database: Path) -> Path:
+    """Where the votes of a database are copied to."""
+    return database.with_name(f"{database.name}.votes.jsonl")
+
+
 class RouterVotes:
     """Appends the votes of a database that a file lacks, in the order in which they were given."""
 
@@ -48,23 +56,22 @@ class RouterVotes:
         copy: Path,
         tell: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
     ) -> None:
-        """Make the file `copy` if it is not there; an unfinished last line of it is cut off.
+        """Make the file `copy` if it is not there.
 
         Raises:
             InputError: there is no such database, or the copy cannot be written.
         """
         self.database, self.copy = database, copy
         self._tell: Callable[[str], None] | None = tell
-        self._after = -1
+        self._after, self._size = -1, -1
         self._state: tuple[int, ...] | None = None
         try:
             self._file = os.open(copy, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-            _cut_off_torn_line(self._file)
             sync_path(copy.parent)
         except OSError as error:
             raise InputError(f"{copy}: votes cannot be copied there: {error.strerror or error}") from error
-        with router_database(database) as connection:
-            self._find_place(connection)
+        with router_database(database):
+            pass
 
     def __del__(self) -> None:
         self.close()
@@ -81,7 +88,7 @@ class RouterVotes:
         Raises:
             InputError: the database is gone or is another one, or the copy cannot be written.
         """
-        with router_database(self.database) as connection:
+        with self._alone(), router_database(self.database) as connection:
             self._find_place(connection)
             last = connection.execute("SELECT coalesce(max(rowid), 0) FROM votes").fetchone()[0]
             rows = connection.execute(
@@ -92,16 +99,27 @@ class RouterVotes:
             while some := rows.fetchmany(_ROWS_AT_ONCE):
                 self._append(b"".join(_line(row) for row in some))
             self._say_what_lacks(connection)
-            self._after = last
+            self._after, self._size = last, os.fstat(self._file).st_size
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Two runs do not copy the same votes."""
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def _find_place(self, connection: sqlite3.Connection) -> None:
-        """Find the row after which votes are new, at the start and when the rows may have other numbers."""
+        """Find the row after which votes are new: at the start, after another run, when rows may have new numbers."""
         version = connection.execute("PRAGMA schema_version").fetchone()[0]
-        file = self.database.stat()
+        file, size = self.database.stat(), os.fstat(self._file).st_size
         state = (version, file.st_dev, file.st_ino)
-        if state == self._state:
-            return
-        self._after, self._state = self._row_of_newest(connection), state
+        if (state, size) != (self._state, self._size):
+            _cut_off_torn_line(self._file)
+            self._after, self._state = self._row_of_newest(connection), state
 
     def _row_of_newest(self, connection: sqlite3.Connection) -> int:
         """The row of the newest vote of the copy that was not changed since; 0 when there is none."""

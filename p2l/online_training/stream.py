@@ -145,7 +145,7 @@ class StaticStream:
         return False
 
     def __len__(self) -> int:
-        return len(self.votes)
+        return len(self.votes) if self.order is None else len(self.order)
 
     def wait_for(self, count: int) -> int:
         """Nothing to wait for."""

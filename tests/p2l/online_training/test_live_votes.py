@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2l.errors import VoteError
-from p2l.online_training.live_votes import LiveVotes, StopRequestedError, Waiting, is_held_out
+from p2l.online_training.live_votes import LiveVotes, Waiting, is_held_out
+from p2l.online_training.stream import StopRequestedError
 from p2l.votes import open_votes
 from tests.p2l.online_training.live_helpers import add, line, live, seen
 
@@ -157,6 +158,12 @@ def test_a_line_that_was_changed_is_told(path: Path) -> None:
 def test_a_file_that_is_not_there_is_not_waited_for(tmp_path: Path) -> None:
     with pytest.raises(VoteError, match="cannot be followed: No such file or directory; make it, empty"):
         LiveVotes(tmp_path / "votes.jsonl")
+
+
+def test_nobody_waits_for_votes_that_were_there_before(path: Path) -> None:
+    add(path, [line(n) for n in range(5)])
+    votes = LiveVotes(path, at_least=7, waiting=Waiting(poll_seconds=60))
+    assert votes.wait_for(7) == 5
 
 
 def test_a_signal_ends_the_wait(path: Path) -> None:

@@ -100,6 +100,15 @@ def test_half_a_line_of_a_killed_run_is_copied_again(router: Router, tmp_path: P
     assert [name for name, _ in copied(copy)] == ["a", "b"]
 
 
+def test_runs_share_one_copy(router: Router, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.jsonl"
+    one, two = RouterVotes(router.path, copy), RouterVotes(router.path, copy)
+    for number, name in enumerate("abcde"):
+        router.vote(name)
+        (one, two)[number % 2].gather()
+    assert [name for name, _ in copied(copy)] == list("abcde")
+
+
 def test_votes_without_a_prompt_are_told_about_once(router: Router, tmp_path: Path) -> None:
     said: list[str] = []
     votes = RouterVotes(router.path, tmp_path / "copy.jsonl", said.append)
@@ -117,7 +126,7 @@ def test_another_database_is_refused(router: Router, tmp_path: Path) -> None:
     other = Router(tmp_path / "other.sqlite")
     other.vote("z")
     with pytest.raises(InputError, match=r"other.sqlite: holds none of the votes that were copied to .*copy.jsonl"):
-        RouterVotes(other.path, copy)
+        RouterVotes(other.path, copy).gather()
     with pytest.raises(InputError, match="no such file"):
         RouterVotes(tmp_path / "none.sqlite", copy)
 

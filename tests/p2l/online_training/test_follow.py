@@ -1,0 +1,156 @@
+"""A run that follows votes as they come: by the command, on a file that grows."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from safetensors.numpy import load_file
+
+from p2l.checkpoint import WEIGHTS_FILE, read_model_list
+from p2l.errors import CheckpointError, ConfigError
+from p2l.init import main as init
+from p2l.online_training.online_train import main
+from p2l.serving.loading import newest_model
+from tests.conftest import ROOT
+from tests.p2l.online_training.live_helpers import add, line
+
+QUIET = ["--no-eval", "--quiet", "--poll", "0.05"]
+
+
+@pytest.fixture(scope="module")
+def bag(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bag of words: a backbone that trains in milliseconds."""
+    folder = tmp_path_factory.mktemp("bag")
+    votes = add(folder / "votes.jsonl", [line(n) for n in range(60)])
+    init(["--votes", str(votes), "--model-type", "tfidf", "--output", str(folder / "tfidf"), "--quiet"])
+    return folder / "tfidf"
+
+
+@pytest.fixture
+def config(tmp_path: Path, bag: Path) -> Path:
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 0}}', encoding="utf-8")
+    settings = {
+        "proj_name": "run",
+        "output_dir": str(tmp_path / "out"),
+        "train_data_path": "unused",
+        "pretrain_model_name": str(bag),
+        "model_type": "tfidf",
+        "head_type": "rk",
+        "loss_type": "grk",
+        "learning_rate": 3e-3,
+        "adam_epsilon": 1e-8,
+        "batch_size": 8,
+        "gradient_accumulation_steps": 1,
+        "max_length": 32,
+        "buffer": {"type": "replay", "epsilon": 0.2},
+        "deepspeed_config_path": "ds.json",
+        "device": "cpu",
+    }
+    path = tmp_path / "live.yaml"
+    path.write_text(yaml.safe_dump(settings), encoding="utf-8")
+    return path
+
+
+def follow(config: Path, votes: Path, *flags: str) -> None:
+    main(["--config", str(config), "--follow", str(votes), "--stop-when-idle", "0.1", *QUIET, *flags])
+
+
+def decisions(served: Path) -> list[dict[str, Any]]:
+    return [json.loads(text) for text in (served / "published.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def test_it_trains_publishes_and_goes_on_with_what_came_since(tmp_path: Path, config: Path) -> None:
+    votes = add(tmp_path / "votes.jsonl", [line(n % 3) if n % 10 else "no vote" for n in range(100)])
+    served = tmp_path / "served"
+    publish = ["--publish", str(served), "--publish-votes", "40", "--gate", "0.2"]
+    follow(config, votes, *publish)
+    run = tmp_path / "out" / "run"
+    first = decisions(served)
+    assert [entry["event"] for entry in first[:1]] == ["published"]
+    assert newest_model(served) is not None
+    assert read_model_list(run) == ["bee", "cat", "dog", "ant"]
+    # Votes come, a model that was never seen among them; the run goes on where it was.
+    add(votes, [line(n % 3, model_b="new" if n % 2 else None, model_a="eel") for n in range(100) if n % 2])
+    follow(config, votes, "--checkpoint", str(run), *publish)
+    last = decisions(served)[-1]
+    assert last["votes"] > first[-1]["votes"]
+    assert read_model_list(run) == ["bee", "cat", "dog", "ant", "eel", "new"]
+    steps = [json.loads(text)["step"] for text in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert steps == sorted(set(steps))
+
+
+def test_a_stop_in_between_changes_nothing(tmp_path: Path, config: Path) -> None:
+    lines = [line(n) for n in range(90)]
+    whole = add(tmp_path / "whole.jsonl", lines)
+    follow(config, whole)
+    votes = add(tmp_path / "votes.jsonl", lines[:50])
+    flags = ("--config", config, "--follow", votes, *QUIET)
+    words = [sys.executable, "-m", "p2l.online_training.online_train", *map(str, flags)]
+    with subprocess.Popen(words, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE) as run:
+        log = tmp_path / "out" / "run_1" / "metrics.jsonl"
+        while run.poll() is None and not (log.exists() and log.read_text(encoding="utf-8").count("\n") >= 6):
+            time.sleep(0.02)
+        run.send_signal(signal.SIGTERM)
+        _, error = run.communicate(timeout=120)
+    assert run.returncode == 0, error
+    add(votes, lines[50:])
+    follow(config, votes, "--checkpoint", str(tmp_path / "out" / "run_1"))
+    one, two = (load_file(tmp_path / "out" / name / WEIGHTS_FILE) for name in ("run", "run_1"))
+    assert one.keys() == two.keys()
+    assert all(np.array_equal(one[name], two[name]) for name in one)
+
+
+def test_a_file_that_lost_votes_is_another_stream(tmp_path: Path, config: Path) -> None:
+    votes = add(tmp_path / "votes.jsonl", [line(n) for n in range(20)])
+    follow(config, votes)
+    run = str(tmp_path / "out" / "run")
+    kept = votes.read_text(encoding="utf-8").splitlines()
+    votes.write_text("\n".join(kept[:9]) + "\n", encoding="utf-8")
+    with pytest.raises(CheckpointError, match=r"was trained on 20 votes, .*votes.jsonl holds 9"):
+        follow(config, votes, "--checkpoint", run)
+    votes.write_text("\n".join(kept[1:] + kept[:1]) + "\n", encoding="utf-8")
+    with pytest.raises(CheckpointError, match="was trained on other votes than the first 20"):
+        follow(config, votes, "--checkpoint", run)
+
+
+def test_a_data_set_can_be_published_from_and_held_out(tmp_path: Path, config: Path) -> None:
+    votes = add(tmp_path / "votes.jsonl", [line(n) for n in range(80)])
+    settings = yaml.safe_load(config.read_text(encoding="utf-8")) | {"train_data_path": str(votes)}
+    config.write_text(yaml.safe_dump(settings), encoding="utf-8")
+    served = tmp_path / "served"
+    main(["--config", str(config), *QUIET, "--publish", str(served), "--publish-votes", "20", "--gate", "0.4"])
+    last = decisions(served)[-1]
+    held = last["held_votes"]
+    assert held >= 20
+    assert last["votes"] + held == 80
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--gate"], "need --publish DIR"),
+        (["--publish-votes", "5"], "need --publish DIR"),
+        (["--publish", "served"], "--publish needs --publish-votes"),
+        (["--stop-when-idle", "5"], "goes with --follow"),
+        (["--follow", "votes.jsonl", "--sort"], "--sort does not go with --follow"),
+    ],
+)
+def test_flags_that_need_others_are_refused(flags: list[str], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        main(["--config", "none.yaml", "--no-eval", *flags])
+
+
+def test_the_runs_own_folder_is_not_served(tmp_path: Path, config: Path) -> None:
+    votes = add(tmp_path / "votes.jsonl", [line(n) for n in range(9)])
+    with pytest.raises(ConfigError, match="is the folder of the run itself"):
+        follow(config, votes, "--publish", str(tmp_path / "out" / "run"), "--publish-votes", "5")
