@@ -1,7 +1,7 @@
 """Publishes the model of a run into a folder while the run goes on: every so many votes, every so many minutes.
 
-Whether it is time, and whether to stop, the first process decides for all. While nothing is served yet the first step
-is published, so that an endpoint can start.
+Whether it is time, and whether to stop, the first process decides for all. While nothing is served yet, the model that
+the run begins with is published at once, or the one of its first step, so that an endpoint can start.
 """
 
 from __future__ import annotations
@@ -56,6 +56,16 @@ class FolderPublisher:
     """Votes that had arrived, and the time, when it was decided last."""
     _newest: tuple[int, int] | None = None
     """Step and votes of the newest step that nothing was decided on."""
+
+    def begin(self, step: int, arrived: int, trainer: Trainer) -> None:
+        """Publish the model that the run begins with, if nothing is served yet and it knows any models."""
+        engine = trainer.engine
+        due = engine.is_main and self.folder is not None and served(self.folder) is None
+        if engine.world_size > 1:
+            due = engine.broadcast(due)
+        if due and engine.model.model_list:
+            self._newest = (step, arrived)
+            self._publish(trainer)
 
     def after_step(self, result: StepResult, facts: StepFacts, trainer: Trainer) -> None:
         """Publish when it is time.

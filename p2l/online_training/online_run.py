@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from p2l.checkpoint import MODEL_LIST_FILE
 from p2l.config import load_config_as
 from p2l.deepspeed_config import set_total_steps
 from p2l.engine import Engine, make_scheduler, peers, start_processes
@@ -24,7 +25,13 @@ from p2l.online_training.buffers import make_buffer
 from p2l.online_training.config import OnlineConfig
 from p2l.online_training.growth import Growth, room_for
 from p2l.online_training.schedule import OnlineSchedule, count_steps
-from p2l.online_training.state import StreamFingerprint, read_counts, read_stream_state, write_stream_state
+from p2l.online_training.state import (
+    STREAM_STATE,
+    StreamFingerprint,
+    read_counts,
+    read_stream_state,
+    write_stream_state,
+)
 from p2l.online_training.stream import Publisher, StaticStream, StopRequestedError, VoteStream, in_time_order
 from p2l.parameter_groups import parameter_groups
 from p2l.publish import check_can_push
@@ -133,7 +140,7 @@ def train_online(config_path: str, options: OnlineOptions) -> Path:
     """
     config = _load(config_path, options)
     hardware = find_hardware(config, config_path)
-    start = find_start(options.run.checkpoint)
+    start = find_online_start(options.run.checkpoint)
     if start.resume is not None:
         check_same_configuration(config, start.resume)
     tokenizer = make_tokenizer(config, start)
@@ -157,9 +164,19 @@ def train_online(config_path: str, options: OnlineOptions) -> Path:
     return folder
 
 
+def find_online_start(checkpoint: str | None) -> Start:
+    """As `find_start`; but a finished run of offline training is plain weights, whatever checkpoints lie in it."""
+    start = find_start(checkpoint)
+    if start.resume is None or checkpoint is None or (start.resume / STREAM_STATE).is_file():
+        return start
+    folder = Path(checkpoint).expanduser()
+    finished = folder != start.resume and (folder / MODEL_LIST_FILE).is_file()
+    return Start(None, checkpoint) if finished else start
+
+
 def learned_votes(checkpoint: str | None) -> int:
     """How many votes of its stream the run that goes on has seen; 0 for a new one."""
-    resume = find_start(checkpoint).resume
+    resume = find_online_start(checkpoint).resume
     return 0 if resume is None else read_state(resume).num_votes
 
 
@@ -275,6 +292,8 @@ def _train(run: _Run, start: Start) -> None:
     if run.options.live is not None:
         run.publisher = run.options.live.publisher(config, run.folder)
     first = resume_run(run.trainer, hooks, start.resume, quiet=options.quiet) if start.resume else 0
+    if run.publisher is not None:
+        run.publisher.begin(first, run.schedule.arrived, run.trainer)
     try:
         done = run_loop(config, options, run.trainer, run.folder, hooks, first=first, num_votes=_total_votes(run))
     except StopRequestedError:

@@ -73,6 +73,11 @@ class OnlineSchedule:
         return self._done
 
     @property
+    def arrived(self) -> int:
+        """Votes taken from the stream."""
+        return self._arrived
+
+    @property
     def waiting(self) -> int:
         """Votes that have arrived and were not trained on yet."""
         return self.buffer.waiting + sum(map(len, self._ready))

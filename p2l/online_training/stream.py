@@ -102,7 +102,11 @@ class StepFacts:
 
 
 class Publisher(Protocol):
-    """What is done beside the steps: serving the newest weights, say. Every process calls both."""
+    """What is done beside the steps: serving the newest weights, say. Every process calls each of them."""
+
+    def begin(self, step: int, arrived: int, trainer: Trainer) -> None:
+        """Called once before the first step: so many steps are done, and so many votes had arrived."""
+        ...
 
     def after_step(self, result: StepResult, facts: StepFacts, trainer: Trainer) -> None:
         """Called after each optimizer step, and after its checkpoint if there is one.
