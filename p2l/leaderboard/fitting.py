@@ -25,6 +25,7 @@ from p2l.leaderboard.intervals import (
     redrawn_clusters,
     redrawn_votes,
     sandwich_bounds,
+    sandwich_covariance,
     units_of,
     vote_scores,
 )
@@ -42,7 +43,7 @@ from p2l.leaderboard.objective import (
 from p2l.leaderboard.pair_table import Ints, PairTable, components, vote_table
 from p2l.likelihood import Likelihood
 
-__all__ = ["fit", "fit_labels", "fit_table"]
+__all__ = ["fit", "fit_covariance", "fit_labels", "fit_table"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -147,6 +148,20 @@ def fit_table(
         notes=_notes(objective, float(point.theta[-1]), list(models), prior or Prior()),
         level=level,
     )
+
+
+def fit_covariance(
+    table: PairTable, *, models: Sequence[str], likelihood: str = "bt", units: Units | None = None
+) -> Floats:
+    """Sandwich covariance (M, M) of the coefficients of `fit_table`: what the interval of a difference needs.
+
+    Where only differences count, those of models of different components have no meaning.
+    """
+    model = likelihoods.get(likelihood)
+    objective = _objective(table, models, model, Prior())
+    point = minimise(objective, _start(objective, None))
+    scores = vote_scores(objective, point, table) if units is None else cluster_scores(objective, point, units)
+    return sandwich_covariance(objective, point, scores)[: len(models), : len(models)]
 
 
 def _objective(table: PairTable, models: Sequence[str], likelihood: Likelihood, prior: Prior) -> Objective:

@@ -33,6 +33,7 @@ __all__ = [
     "redrawn_clusters",
     "redrawn_votes",
     "sandwich_bounds",
+    "sandwich_covariance",
     "units_of",
     "vote_scores",
 ]
@@ -83,11 +84,17 @@ def check_intervals(intervals: str | None, level: float, replicates: int) -> Non
 
 
 @one_blas_thread()
-def sandwich_bounds(objective: Objective, point: Point, scores: Floats, level: float) -> tuple[Floats, Floats]:
-    """Lower and upper ends (M,) from the summed outer products of the scores (D, D), in units of the target mass."""
+def sandwich_covariance(objective: Objective, point: Point, scores: Floats) -> Floats:
+    """Covariance (D, D) from the summed outer products of the scores (D, D), in units of the target mass."""
     meat = (scores + _centred(objective, np.diag(objective.precision))) / objective.total**2
     bread = np.linalg.inv(point.hessian)
-    deviation = np.sqrt(np.maximum(np.diag(bread @ meat @ bread), 0.0))[: objective.num_models]
+    return np.asarray(bread @ meat @ bread)
+
+
+def sandwich_bounds(objective: Objective, point: Point, scores: Floats, level: float) -> tuple[Floats, Floats]:
+    """Lower and upper ends (M,) from the summed outer products of the scores (D, D), in units of the target mass."""
+    variance = np.diag(sandwich_covariance(objective, point, scores))
+    deviation = np.sqrt(np.maximum(variance, 0.0))[: objective.num_models]
     width = NormalDist().inv_cdf(0.5 + level / 2) * deviation
     width[_alone(objective)] = np.nan
     coefs = point.theta[: objective.num_models]

@@ -27,7 +27,7 @@ from p2l.votes.schema import numbers
 from p2l.votes.sources import open_source
 from p2l.votes.stream import Source
 
-__all__ = ["boards_of_model", "boards_of_votes"]
+__all__ = ["Groups", "boards_of_model", "boards_of_votes"]
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -36,7 +36,7 @@ _ALL = ("", "all")
 _PROMPTS_AT_ONCE = 512
 
 
-class _Groups:
+class Groups:
     """Codes for (column, value), in order of appearance; 0 is everything."""
 
     def __init__(self, source: Source, paths: Sequence[str]) -> None:
@@ -66,7 +66,7 @@ def boards_of_votes(args: argparse.Namespace) -> list[Named]:
         InputError: votes that cannot be read, a column that is missing, fewer than two models.
     """
     source = open_source(args.votes)
-    groups, tally, names = _Groups(source, args.by), Tally(), dict[str, int]()
+    groups, tally, names = Groups(source, args.by), Tally(), dict[str, int]()
     clustered = None if args.cluster is None else ClusteredVotes(args.cluster)
     columns = dict.fromkeys(["model_a", "model_b", "winner", *groups.bases.values(), *["weight"] * args.weighted])
     columns |= dict.fromkeys([args.cluster] if clustered else [])
@@ -89,7 +89,7 @@ def _batches(source: Source, columns: Sequence[str], *, drop_bad: bool) -> Itera
 
 def _count(
     batch: VoteBatch,
-    groups: _Groups,
+    groups: Groups,
     tally: Tally,
     clustered: ClusteredVotes | None,
     names: dict[str, int],
@@ -109,7 +109,7 @@ def _count(
 
 
 def _fit_groups(
-    groups: _Groups, tally: Tally, clustered: ClusteredVotes | None, names: Sequence[str], args: argparse.Namespace
+    groups: Groups, tally: Tally, clustered: ClusteredVotes | None, names: Sequence[str], args: argparse.Namespace
 ) -> list[Named]:
     sizes, boards = tally.groups(), list[Named]()
     ordered = groups.ordered(sizes)
@@ -177,7 +177,7 @@ def boards_of_model(args: argparse.Namespace) -> list[Named]:
     if args.prompt is not None:
         return [Named("", "prompt", 1, _single(model, args.prompt))]
     source = open_source(args.prompts)
-    groups = _Groups(source, args.by)
+    groups = Groups(source, args.by)
     said, members = _ask(model, source, groups, quiet=args.quiet)
     sizes = {code: len(rows) for code, rows in members.items()}
     boards = []
@@ -193,7 +193,7 @@ def _single(model: Any, prompt: str) -> Leaderboard:
     return aggregate(said.coefs, said.eta, said.gamma, model.likelihood.name, models=model.model_list, intervals=None)
 
 
-def _ask(model: Any, source: Source, groups: _Groups, *, quiet: bool) -> tuple[_Said, dict[int, Ints]]:
+def _ask(model: Any, source: Source, groups: Groups, *, quiet: bool) -> tuple[_Said, dict[int, Ints]]:
     """Predictions for all prompts of a source, and the rows of each group."""
     said, rows, number = [], dict[int, list[Ints]](), 0
     columns = list(dict.fromkeys(["prompt", *groups.bases.values()]))
