@@ -39,6 +39,9 @@ _MAY_CHANGE = frozenset(
         "dtype",
         "gradient_checkpointing",
         "compile",
+        # Of online runs: the room that a head has is in its state, and votes are checked for themselves.
+        "model_capacity",
+        "vote_order",
     ]
 )
 
@@ -52,12 +55,13 @@ def check_same_configuration(config: TrainConfig, checkpoint: Path) -> None:
     file = checkpoint / "training_config.json"
     try:
         before = json.loads(file.read_text(encoding="utf-8"))
-        changed = [key for key, value in config.model_dump(mode="json").items() if before.get(key, value) != value]
+        now = config.model_dump(mode="json")
+        changed = [key for key, value in now.items() if before.get(key, value) != value]
     except (OSError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{file}: cannot be read: {error}; copy the checkpoint again") from error
     for key in changed:
         if key not in _MAY_CHANGE:
             raise CheckpointError(
-                f"{checkpoint}: was trained with {key} = {before[key]!r}, this run has {getattr(config, key)!r}; "
+                f"{checkpoint}: was trained with {key} = {before[key]!r}, this run has {now[key]!r}; "
                 "change it back, or start a new run"
             )
