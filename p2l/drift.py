@@ -50,6 +50,9 @@ def build_parser(prog: str = "p2l drift") -> argparse.ArgumentParser:
     flags.add_argument(
         "--fdr", type=float, default=0.05, help="false discovery rate: share of false findings to expect"
     )
+    flags.add_argument(
+        "--least-change", type=float, default=0.0, metavar="POINTS", help="changes of no more than this do not count"
+    )
     flags.add_argument("--all", action="store_true", help="print every cell, not only the changed ones")
     flags.add_argument("--json", metavar="FILE", help="also write every cell")
     flags.add_argument("--plot", metavar="FILE", help="also draw them (.png, .svg, .pdf)")
@@ -85,8 +88,10 @@ def _check(args: argparse.Namespace) -> None:
             raise ConfigError("--versions, --before, --after and --likelihood go with --votes; models have their own")
     else:
         _check_votes(args)
-    if not 0 < args.level < 1 or not 0 < args.fdr < 1 or args.min_prompts < 2:
-        raise ConfigError("--level and --fdr must lie between 0 and 1, --min-prompts must be at least 2")
+    if not 0 < args.level < 1 or not 0 < args.fdr < 1:
+        raise ConfigError("--level and --fdr must lie between 0 and 1")
+    if args.min_prompts < 2 or not args.least_change >= 0:
+        raise ConfigError("--min-prompts must be at least 2, and --least-change not negative")
     for path in (args.json, args.plot):
         if path is not None:
             check_can_write(path)
@@ -145,7 +150,8 @@ def _judged(
         if name not in known:
             raise ConfigError(f"--model: {name!r} cannot be compared here; models: {', '.join(known)}")
     kept = [one for one in measured if not args.model or one.model in args.model]
-    return Drift(before, after, likelihood, args.level, args.fdr, judge(kept, level=args.level, fdr=args.fdr), notes)
+    cells = judge(kept, level=args.level, fdr=args.fdr, least_change=args.least_change)
+    return Drift(before, after, likelihood, args.level, args.fdr, cells, notes, args.least_change)
 
 
 def _time(flag: str, text: str) -> float:

@@ -61,7 +61,7 @@ class Cell:
     rate_before: float
     rate_after: float
     p: float
-    """Chance of as large a change where nothing has changed."""
+    """Chance of as large a change where nothing has changed, or by no more than the least change that counts."""
     q: float
     """The least false discovery rate at which the change counts as found."""
     verdict: str
@@ -84,6 +84,8 @@ class Drift:
     fdr: float
     cells: list[Cell]
     notes: list[str]
+    least_change: float = 0.0
+    """In points."""
 
     @property
     def found(self) -> list[Cell]:
@@ -93,30 +95,39 @@ class Drift:
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""
         counts = {"cells_looked_at": len(self.cells), "cells_changed": len(self.found)}
-        facts = {name: getattr(self, name) for name in ("before", "after", "likelihood", "level", "fdr", "notes")}
+        names = ("before", "after", "likelihood", "level", "fdr", "least_change", "notes")
+        facts = {name: getattr(self, name) for name in names}
         return {**facts, **counts, "cells": [asdict(cell) for cell in self.cells]}
+
+    def _least(self) -> str:
+        return f" by more than {self.least_change:g} points" if self.least_change else ""
 
     def to_text(self, *, every: bool = False) -> str:
         """What rose and fell as a table, or every cell; without any change, the cells of everything."""
         models, titles = {cell.model for cell in self.cells}, {cell.title for cell in self.cells}
         head = [
             f"from {self.before} to {self.after}",
-            f"{len(self.cells)} cells looked at ({len(models)} models, {len(titles)} categories), likelihood "
-            f"{self.likelihood}; {len(self.found)} changed, at a false discovery rate of {self.fdr:.0%}",
+            f"cells looked at: {len(self.cells)}, of {len(models)} model{'s'[: len(models) > 1]} in {len(titles)} "
+            f"categor{'ies' if len(titles) > 1 else 'y'}, likelihood {self.likelihood}",
+            f"changed: {len(self.found)}{self._least()}, at a false discovery rate of {self.fdr:.0%}",
             "",
         ]
         shown = self.cells if every else self.found or [cell for cell in self.cells if not cell.by]
         return "\n".join([*head, *_table(shown, self.level), *(f"note: {note}" for note in self.notes)])
 
 
-def judge(measured: Sequence[Measured], *, level: float, fdr: float) -> list[Cell]:
-    """Intervals of each change, by the t distribution with a degree of freedom less than prompts, and the verdicts."""
+def judge(measured: Sequence[Measured], *, level: float, fdr: float, least_change: float = 0.0) -> list[Cell]:
+    """Intervals of each change, by the t distribution with a degree of freedom less than prompts, and the verdicts.
+
+    With `least_change`, in points, only larger changes count: p is of those, where the true one is just as large.
+    """
     from scipy.special import stdtr, stdtrit
 
     change, error = (np.array([getattr(one, name) for one in measured]) for name in ("change", "error"))
     freedom = np.array([one.prompts - 1.0 for one in measured])
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.where(change == 0, 0.0, np.abs(change) / error)
+        beyond = np.maximum(np.abs(change) - least_change / POINTS_PER_LOGIT, 0.0)
+        ratio = np.where(beyond == 0, 0.0, beyond / error)
     p = np.minimum(1.0, 2 * stdtr(freedom, -ratio))
     q = adjusted(p)
     width = stdtrit(freedom, 0.5 + level / 2) * error

@@ -158,7 +158,7 @@ def _measure(
 def _notes(models: Sequence[Any], names: Sequence[str], small: int, least: int) -> list[str]:
     lists = [set(model.model_list) for model in models]
     alone = sorted((lists[0] | lists[1]) - set(names))
-    notes = ["intervals are over prompts; that two trainings on the same votes differ too is not in them."]
+    notes = ["intervals are over prompts; two trainings on the same votes differ too: --least-change leaves that out."]
     if alone:
         shown = ", ".join(alone[:5]) + (", ..." if len(alone) > 5 else "")
         notes.append(f"{len(alone)} models are known to one side only and left out: {shown}.")
