@@ -1,11 +1,12 @@
 """Averaged weights: what is published is the mean of the weights over the recent steps, not those of the last one.
 
-    mean_t = mean_{t-1} + (w_t - mean_{t-1}) / min(horizon, 1 + t / 5)
+    mean_t = mean_{t-1} + (w_t - mean_{t-1}) / min(horizon, 1 + t / 10)
 
 With a constant learning rate the weights never settle: they circle around an optimum that moves with the newest votes.
-Their mean lies nearer to it, and it forgets more slowly than they do. Training itself does not see the mean. A model's
-row of the head counts its own steps, from the first one with a vote on it, or a new model would drag its start along;
-in the first steps the mean is over the latest fifth of them, since what came before was worse.
+Their mean lies nearer to it, and it forgets more slowly than they do. Training itself does not see the mean. In the
+first steps the mean looks back on the latest tenth of them, since what came before was worse. A model's row of the head
+counts its own steps, from the first one with a vote on it, and looks back on a twentieth of them, or a new model would
+drag its start along: with a fifth, forecasts for new models were worse than without a mean (docs/experiments.md).
 
 Costs one more copy of the weights and one pass over them a step.
 
@@ -25,7 +26,7 @@ from p2l.errors import CheckpointError, ConfigError
 
 __all__ = ["AveragedWeights"]
 
-_LATEST = 5.0
+_LATEST, _LATEST_OF_ROWS = 10.0, 20.0
 
 
 class AveragedWeights:
@@ -54,8 +55,8 @@ class AveragedWeights:
         with torch.no_grad():
             self._meet(weights, models)
             self._steps += 1
-            share = self._share(torch.tensor(float(self._steps)))
-            row_share = self._share(self._steps - self._born)
+            share = self._share(torch.tensor(float(self._steps)), _LATEST)
+            row_share = self._share(self._steps - self._born, _LATEST_OF_ROWS)
             for name, value in weights.items():
                 mean = self._means[name]
                 if name in self._row_names:
@@ -91,9 +92,9 @@ class AveragedWeights:
             if name.startswith("mean.")
         }
 
-    def _share(self, steps: Tensor) -> Tensor:
+    def _share(self, steps: Tensor, latest: float) -> Tensor:
         """Weight of the newest of so many steps."""
-        return 1 / (1 + (steps - 1) / _LATEST).clamp(max=self.horizon)
+        return 1 / (1 + (steps - 1) / latest).clamp(max=self.horizon)
 
     def _meet(self, weights: Mapping[str, Tensor], models: int | None) -> None:
         """Make room for weights and rows that are new; they start as they are."""

@@ -27,12 +27,14 @@ def test_the_first_step_is_taken_as_it_is() -> None:
 
 
 def test_the_mean_follows_its_recursion() -> None:
-    values = [float(value) for value in np.random.default_rng(0).normal(size=60)]
-    expected = 0.0
+    values = [float(value) for value in np.random.default_rng(0).normal(size=90)]
+    body = rows = 0.0
     for step, value in enumerate(values):
-        expected += (value - expected) / min(4, 1 + step / 5)
+        body += (value - body) / min(4, 1 + step / 10)
+        rows += (value - rows) / min(4, 1 + step / 20)
     means = averaged(values, horizon=4).means
-    assert all(mean.flatten().tolist() == pytest.approx([expected] * mean.numel(), rel=1e-4) for mean in means.values())
+    assert means["body"].flatten().tolist() == pytest.approx([body] * 4, rel=1e-4)
+    assert means["bias"].tolist() == pytest.approx([rows] * 3, rel=1e-4)
 
 
 def test_the_mean_of_noise_is_quieter_than_the_noise() -> None:
@@ -48,7 +50,7 @@ def test_a_new_row_counts_its_own_steps() -> None:
     for _ in range(5):
         means.update(weights(1.0), models=3)
     assert means.means["head"][2].tolist() == [1.0, 1.0]
-    assert float(means.means["head"][1, 0]) < 0.1
+    assert float(means.means["head"][1, 0]) < 0.25
     assert float(means.means["bias"][2]) == 1.0
 
 
@@ -59,7 +61,7 @@ def test_rows_that_join_when_the_head_grows_start_as_they_are() -> None:
     means.update(weights(2.0, rows=5))
     assert means.means["head"].shape == (5, 2)
     assert means.means["head"][4].tolist() == [2.0, 2.0]
-    assert float(means.means["head"][0, 0]) < 0.2
+    assert float(means.means["head"][0, 0]) < 0.5
 
 
 def test_a_saved_mean_goes_on_as_if_it_had_never_stopped() -> None:
