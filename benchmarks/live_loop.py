@@ -1,4 +1,4 @@
-"""The whole loop on one machine, while a better model arrives: router -> votes -> online training -> endpoint -> router.
+"""The loop router -> votes -> online training -> endpoint -> router on one machine, while a better model arrives.
 
     python -m benchmarks.live_loop [--votes 4000] [--keep DIR]
 
@@ -104,7 +104,7 @@ class World:
             wide = np.broadcast_to(coefs[:, other : other + 1], coefs.shape)
             odds = get("grk").probs(coefs.ravel(), wide.ravel(), np.repeat(eta, coefs.shape[1]))
             total += (odds[:, 0] + 0.5 * odds[:, 2:].sum(axis=1)).reshape(coefs.shape)
-        return total / coefs.shape[1]
+        return np.asarray(total / coefs.shape[1])
 
     def costs(self) -> dict[str, float]:
         """The stronger a model, the dearer; but the newcomer is cheap."""
@@ -250,8 +250,8 @@ class People:
         return shares
 
 
-def write_files(world: World, folder: Path, new_port: int) -> None:
-    """What a user writes: the router's configuration and that of training."""
+def write_router(world: World, folder: Path, new_port: int) -> None:
+    """What a user writes: the router's configuration."""
     newcomer = world.names[world.newcomer]
     models: dict[str, Any] = {
         name: {"name": name, "type": "mock", "cost": cost, "options": {"text": f"This is {name}."}}
@@ -268,24 +268,6 @@ def write_files(world: World, folder: Path, new_port: int) -> None:
         "breaker": {"failures": 3, "seconds": 1},
     }
     (folder / "router.yaml").write_text(yaml.safe_dump(router, sort_keys=False), encoding="utf-8")
-    training = {
-        "proj_name": "live",
-        "output_dir": "outputs",
-        "train_data_path": "router.sqlite",
-        "pretrain_model_name": "tfidf",
-        "model_type": "tfidf",
-        "head_type": "rk",
-        "loss_type": "grk",
-        "max_length": 32,
-        "learning_rate": 0.003,
-        "adam_epsilon": 1e-8,
-        "batch_size": 25,
-        "gradient_accumulation_steps": 1,
-        "buffer": {"type": "replay", "epsilon": 0.5},
-        "deepspeed_config_path": "outputs/first/deepspeed.json",
-        "device": "cpu",
-    }
-    (folder / "live.yaml").write_text(yaml.safe_dump(training, sort_keys=False), encoding="utf-8")
 
 
 def train_first(folder: Path) -> None:
@@ -360,7 +342,7 @@ def settle(folder: Path, endpoint: str, votes: int) -> None:
 
 
 FOLLOW = (
-    *("p2l.cli", "online-train", "--config", "live.yaml", "--checkpoint", "outputs/first", "--no-eval"),
+    *("p2l.cli", "online-train", "--checkpoint", "outputs/first", "--no-eval"),
     *("--follow", "router.sqlite", "--poll", "0.2", "--publish", "served", "--publish-votes", "200", "--gate", "0.05"),
 )
 
@@ -374,7 +356,7 @@ def live_loop(folder: Path, settings: Settings = Settings()) -> Outcome:
     began = time.monotonic()
     world, new_port = make_world(settings), free_port()
     write_first_votes(world, folder / "votes.jsonl")
-    write_files(world, folder, new_port)
+    write_router(world, folder, new_port)
     train_first(folder)
     (folder / "served").mkdir()
     shutil.copytree(folder / "outputs" / "first", folder / "served" / "first")

@@ -10,8 +10,6 @@ The file of the router is read by its schema, also while routers are writing to 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import json
 import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,13 +18,11 @@ from typing import Any
 
 from p2l.command import check_can_write, parser, run
 from p2l.errors import InputError
+from p2l.router_database import PAIR_COLUMNS, router_database, vote_of
 
-__all__ = ["PAIR_COLUMNS", "Exported", "build_parser", "export_votes", "main", "router_database", "vote_of"]
+__all__ = ["Exported", "build_parser", "export_votes", "main"]
 
-_WINNER = {"first": "model_a", "second": "model_b", "tie": "tie", "both_bad": "tie (bothbad)"}
 _ROWS_AT_ONCE = 10_000
-PAIR_COLUMNS = "prompt, model_a, model_b, verdict, time, propensity, version_a, version_b, request_id"
-"""Columns of the router's table `votes` that make a vote, in the order of `vote_of`."""
 
 
 @dataclass(frozen=True)
@@ -91,24 +87,6 @@ def export_votes(database: str | Path, output: str | Path, *, prompts: bool = Tr
     return done
 
 
-@contextlib.contextmanager
-def router_database(path: Path) -> Iterator[sqlite3.Connection]:
-    """A router's database as it is at this moment, whatever is written meanwhile.
-
-    Raises:
-        InputError: there is no such file, or it is no database of a router.
-    """
-    if not path.is_file():
-        raise InputError(f"{path}: no such file; name the `database` of the router's configuration")
-    try:
-        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
-            connection.execute("PRAGMA query_only = ON")
-            connection.execute("BEGIN")
-            yield connection
-    except sqlite3.Error as error:
-        raise InputError(f"{path}: cannot be read as the database of a router: {error}") from error
-
-
 def _counts(connection: sqlite3.Connection, *, prompts: bool) -> Exported:
     pairs, stored, votes = connection.execute(
         "SELECT count(model_b), coalesce(sum(model_b IS NOT NULL AND prompt IS NOT NULL), 0), count(*) FROM votes"
@@ -143,28 +121,6 @@ def _batches(connection: sqlite3.Connection, schema: Any, *, prompts: bool) -> I
     )
     while some := rows.fetchmany(_ROWS_AT_ONCE):
         yield pa.RecordBatch.from_pylist([vote_of(*row, prompts=prompts) for row in some], schema)
-
-
-def vote_of(
-    prompt: str | None,
-    model_a: str,
-    model_b: str,
-    verdict: str,
-    time: float,
-    propensity: float,
-    version_a: str | None,
-    version_b: str | None,
-    request_id: str,
-    *,
-    prompts: bool = True,
-) -> dict[str, Any]:
-    """A row of PAIR_COLUMNS as a vote of the schema."""
-    vote: dict[str, Any] = {"model_a": model_a, "model_b": model_b, "winner": _WINNER[verdict]}
-    vote |= {"tstamp": time, "propensity": propensity, "question_id": request_id}
-    vote["model_version"] = None if version_a is None and version_b is None else [version_a, version_b]
-    if prompts:
-        vote["prompt"] = json.loads(prompt or "null")
-    return vote
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from p2l.command import parser, positive, run
 from p2l.errors import ConfigError
+from p2l.online_training.derived import derived_configuration
 from p2l.online_training.follow import add_follow_flags, follow_flags
 
 __all__ = ["build_parser", "main"]
@@ -24,7 +25,12 @@ def build_parser(prog: str = "p2l online-train") -> argparse.ArgumentParser:
         "Train a prompt-to-leaderboard model on votes in the order in which they came; models join as they appear. "
         "docs/online.md lists the keys of the configuration.",
     )
-    flags.add_argument("--config", metavar="FILE", required=True, help="configuration (YAML) of the run")
+    flags.add_argument(
+        "--config",
+        metavar="FILE",
+        help="configuration (YAML) of the run; by default that of --checkpoint, which p2l train or this command has "
+        "made, with a third of an offline run's learning rate",
+    )
     flags.add_argument(
         "--checkpoint",
         metavar="DIR",
@@ -70,11 +76,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     following = follow_flags(flags)
     if flags.sort and following.follow:
         raise ConfigError("--sort does not go with --follow: votes are taken as they come; leave out one of the two")
-    changes: dict[str, object] = {"vote_order": "sort"} if flags.sort else {}
+    config, changes = (flags.config, {}) if flags.config else derived_configuration(flags.checkpoint)
+    if flags.sort:
+        changes["vote_order"] = "sort"
     if following.follow:
         changes["train_data_path"] = str(following.follow)
     live = following.live(learned=learned_votes(flags.checkpoint), quiet=flags.quiet) if following.is_live else None
-    train_online(flags.config, OnlineOptions(options, flags.initial_counts, changes, live))
+    train_online(str(config), OnlineOptions(options, flags.initial_counts, changes, live))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from typing import Any
 
 from p2l.command import sync_path
 from p2l.errors import InputError
-from p2l.export_votes import PAIR_COLUMNS, router_database, vote_of
+from p2l.router_database import PAIR_COLUMNS, router_database, vote_of
 
 __all__ = ["RouterVotes", "copy_of", "is_database"]
 

@@ -1,0 +1,67 @@
+"""The configuration of a live run from the model that it begins with, so that one line is enough.
+
+A run that goes on keeps its own configuration. A model of offline training hands on how it was made; what belongs to
+passes over a data set is replaced: votes come once, in their order, at a constant rate of a third (the mean of a rate
+that falls to zero is a half, and single votes come without a second pass), with as many as a fourth of them replayed.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from p2l.errors import ConfigError
+
+__all__ = ["derived_configuration"]
+
+_RECORD = "training_config.json"
+_RATES = ("learning_rate", "head_learning_rate")
+_SLOWER = 3.0
+_WARMUP = 20  # steps
+_REPLAYED = 0.2
+
+
+def derived_configuration(checkpoint: str | None) -> tuple[Path, dict[str, object]]:
+    """The file that a run without `--config` takes its keys from, and the keys that are replaced.
+
+    Raises:
+        ConfigError: there is no folder of this trainer to take them from.
+    """
+    folder = None if checkpoint is None else Path(checkpoint).expanduser()
+    record = None if folder is None else _record_in(folder)
+    if folder is None or record is None:
+        raise ConfigError(
+            "--config is missing; name a configuration (docs/online.md), or with --checkpoint a folder that "
+            f"p2l train or p2l online-train has made, with its {_RECORD}"
+        )
+    try:
+        kept = json.loads(record.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{record}: cannot be read: {error}; give --config") from error
+    return record, {} if "buffer" in kept else _changes(folder, kept)
+
+
+def _record_in(folder: Path) -> Path | None:
+    """The record of a model folder, or of the newest checkpoint of a run that has no finished model yet."""
+    from p2l.run_folder import newest_checkpoint
+
+    newest = newest_checkpoint(folder)
+    places = [folder, *([newest] if newest else [])]
+    return next((place / _RECORD for place in places if (place / _RECORD).is_file()), None)
+
+
+def _changes(folder: Path, kept: dict[str, Any]) -> dict[str, object]:
+    changes: dict[str, object] = {
+        "proj_name": f"{folder.resolve().name}-online",
+        "output_dir": str(folder.parent),
+        "repo_id": None,
+        "shuffle": False,
+        "num_train_epochs": 1,
+        "init_type": "reset_params",
+        "buffer": {"type": "replay", "epsilon": _REPLAYED},
+    }
+    changes |= {name: kept[name] / _SLOWER for name in _RATES if kept.get(name)}
+    if not kept.get("custom_scheduler"):
+        changes |= {"lr_schedule": "constant", "lr_schedule_params": {}, "warmup_steps": _WARMUP}
+    return changes
