@@ -24,9 +24,9 @@ __all__ = ["OURS", "PREFIX", "STRATEGIES", "Order", "Strategy", "rescaled_gamma"
 Ints = NDArray[np.int64]
 _PUBLISHED_VOTES_PER_MODEL = 2 * 2_247_925 / 130
 PREFIX = "oracle of slices 1 to {}"
-OURS = "replay 0.2, averaged"
-"""The strategy that the bars are about."""
-_FINALIST = 0.2
+OURS = "replay 0.19, averaged"
+"""The strategy that the bars are about: with 0.2 a batch of 46 votes takes 12 along, 1.26 times the compute."""
+_OURS = 0.19
 REPLAY_GRID = (0.016, 0.032, 0.06, 0.112, 0.2, 0.32)
 GEOMETRIC_GRID = ((0.995, 5e-4), (0.995, 1e-3), (0.999, 5e-4), (0.999, 1e-3), (0.9995, 5e-4), (0.9995, 1e-3))
 
@@ -165,10 +165,10 @@ def _all() -> list[Strategy]:
         Strategy(
             f"replay {epsilon:g}",
             _buffered(_replay(epsilon)),
-            seeds=3 if epsilon == _FINALIST else 1,
-            average=epsilon == _FINALIST,
+            seeds=3 if epsilon == _OURS else 1,
+            average=epsilon == _OURS,
         )
-        for epsilon in REPLAY_GRID
+        for epsilon in (*REPLAY_GRID, _OURS)
     ]
     found += [
         Strategy(f"geometric {gamma:g} {epsilon:g}", _buffered(_geometric(gamma, epsilon)))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -91,12 +91,6 @@ class Stream:
         """(17, M) votes of each model that had arrived at each checkpoint."""
         models = len(self.model_list)
         return np.stack([np.bincount(self.pairs[:end].ravel(), minlength=models) for end in self.positions])
-
-    def part(self, share: float) -> Stream:
-        """The same stream, thinned to a share of its votes."""
-        kept = np.arange(0, int(len(self.pairs) * share) // BATCHES * BATCHES)
-        chosen = (kept * (len(self.pairs) / len(kept))).astype(np.int64)
-        return replace(self, pairs=self.pairs[chosen], tstamp=self.tstamp[chosen])
 
 
 def simulated(work: Path, config: SimulationConfig = ARENA) -> Stream:
