@@ -22,13 +22,13 @@ _SETTINGS: Any = {"svg.hashsalt": "p2l", "font.family": "DejaVu Sans"}  # ids in
 _NO_DATE = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None, "Producer": None}}
 
 
-def check_figures(path: str | None = None) -> None:
+def check_figures(path: str) -> None:
     """Refuse a picture that cannot be drawn, before any work is done.
 
     Raises:
-        InputError: matplotlib is missing, or the ending of `path` names no format.
+        InputError: matplotlib is missing, or the ending names no format.
     """
-    if path is not None and Path(path).suffix.lower() not in ENDINGS:
+    if Path(path).suffix.lower() not in ENDINGS:
         raise InputError(f"{path}: the ending must be one of {', '.join(ENDINGS)}")
     from importlib.util import find_spec
 

@@ -17,11 +17,17 @@ from p2l.figures import save_figure
 
 __all__ = ["write_report"]
 
+_ENDINGS = (".png", ".svg")
 _SHARES = ("closed", "closed_absolute")
 
 
 def write_report(
-    matrices: Sequence[Matrix], folder: Path, *, oracle: str | None = None, naive: str | None = None
+    matrices: Sequence[Matrix],
+    folder: Path,
+    *,
+    oracle: str | None = None,
+    naive: str | None = None,
+    figures: bool = True,
 ) -> str:
     """Write matrices, figures and measures of the runs into a folder; returns a table with notes.
 
@@ -32,19 +38,27 @@ def write_report(
     | comparison | figure of several runs, .png and .svg |
     | summary.json, summary.csv | the measures of `p2l.chrono.measures` |
 
+    Without `figures` there are only the numbers, and matplotlib is not needed.
+
     Raises:
         InputError: a file cannot be written.
     """
     for matrix in matrices:
         write_matrix(matrix, folder)
-        for draw, name in ((draw_heat_map, "heat-map"), (draw_lines, "lines")):
-            save_figure(draw(matrix), *(folder / f"{matrix.run}-{name}{ending}" for ending in (".png", ".svg")))
-    if len(matrices) > 1:
-        figure = draw_comparison(matrices, oracle=oracle, naive=naive)
-        save_figure(figure, *(folder / f"comparison{ending}" for ending in (".png", ".svg")))
+    if figures:
+        _draw_all(matrices, folder, oracle, naive)
     table = compare_runs(matrices, oracle=oracle, naive=naive)
     _write_summary(table, folder)
     return "\n".join([_render(table), *_notes(matrices), f"wrote {folder}"])
+
+
+def _draw_all(matrices: Sequence[Matrix], folder: Path, oracle: str | None, naive: str | None) -> None:
+    for matrix in matrices:
+        for draw, name in ((draw_heat_map, "heat-map"), (draw_lines, "lines")):
+            save_figure(draw(matrix), *(folder / f"{matrix.run}-{name}{ending}" for ending in _ENDINGS))
+    if len(matrices) > 1:
+        figure = draw_comparison(matrices, oracle=oracle, naive=naive)
+        save_figure(figure, *(folder / f"comparison{ending}" for ending in _ENDINGS))
 
 
 def _write_summary(table: Mapping[str, Mapping[str, float | None]], folder: Path) -> None:

@@ -7,6 +7,7 @@ p2l visualize --eval-folder outputs/naive outputs/geometric outputs/oracle --out
 from __future__ import annotations
 
 import argparse
+import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,9 +47,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the command."""
     args = build_parser().parse_args(argv)
     names, metric = _names(args), _metric(args)
-    from p2l.figures import check_figures
-
-    check_figures()
     from p2l.chrono.matrix import read_matrix
     from p2l.chrono.report import write_report
 
@@ -58,7 +56,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         for folder, name in zip(folders, names, strict=True)
     ]
     target = Path(args.output_file).expanduser() / metric.lower()
-    print(write_report(matrices, target, oracle=args.oracle, naive=args.naive))
+    can_draw = importlib.util.find_spec("matplotlib") is not None
+    print(write_report(matrices, target, oracle=args.oracle, naive=args.naive, figures=can_draw))
+    if not can_draw:
+        print("note: no figures, as matplotlib is not installed: pip install 'p2l[plot]'")
 
 
 def _names(args: argparse.Namespace) -> list[str]:

@@ -94,3 +94,13 @@ def test_runs_of_different_slices_are_noted(
     out = capsys.readouterr().out
     assert "different slices" in out
     assert "different votes" in out
+
+
+def test_without_matplotlib_the_numbers_are_written(
+    runs: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    main(["--eval-folder", runs[1], "--output-file", str(tmp_path / "f")])
+    names = sorted(file.name for file in (tmp_path / "f" / "loss").iterdir())
+    assert names == ["best.csv", "best.json", "summary.csv", "summary.json"]
+    assert "pip install 'p2l[plot]'" in capsys.readouterr().out
