@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(f"Everything is made in {os.path.relpath(folder)}; run the commands there to repeat a step.\n")
     _simulate(shell, flags.votes)
     _train(shell)
-    _report(folder)
+    _report(folder, shell, flags.votes)
     print(f"\nThat took {(time.monotonic() - started) / 60:.1f} minutes. Ask the model about a prompt of yours:")
     print(f"  $ p2l leaderboard --model {os.path.relpath(folder)}/models/p2l 'describe a new database script'")
     print("With votes of your own (docs/votes.md tells their format), start at step 2.")
@@ -103,7 +103,8 @@ def _train(shell: Shell) -> None:
     shell.run("p2l", "train", *given, "--size", "tiny", "--backbone", "tfidf", "--output", "models/bag-of-words")
 
 
-def _report(folder: Path) -> None:
+def _report(folder: Path, shell: Shell, votes: int) -> None:
+    from p2l.demo_online import show_online
     from p2l.demo_report import held_out, leaderboards, loss_table
     from p2l.demo_router import show_router
     from p2l.demo_service import show
@@ -124,7 +125,13 @@ def _report(folder: Path) -> None:
     prompts = [held.arena.example_prompts(topic, 1).prompts[0] for topic in topics[:2]]
     for line in show(folder, "models/p2l", prompts):
         print(line, flush=True)
-    print("\n7. A router before twelve providers (mocks, which cost nothing), asked with the official openai client.")
+    print(
+        "\n7. The same votes as a stream: each once, as it came, while new models arrive; five checkpoints on the way,"
+    )
+    print("   each asked about held-out votes of every time up to its own. A column that grows would be forgetting.")
+    for line in show_online(folder, shell.run, votes, usual=votes == VOTES):
+        print(line, flush=True)
+    print("\n8. A router before twelve providers (mocks, which cost nothing), asked with the official openai client.")
     for line in show_router(folder, "models/p2l", held.arena.example_prompts(topics[0], 40).prompts):
         print(line, flush=True)
 

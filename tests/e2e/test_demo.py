@@ -22,10 +22,16 @@ def test_the_demo_tells_its_story_and_its_commands_can_be_repeated(command: Comm
         ["p2l", "init"],
         ["p2l", "train"],
         ["p2l", "endpoint"],
+        ["p2l", "init"],
+        ["p2l", "online-train"],
+        ["p2l", "votes"],
+        ["p2l", "eval-chrono"],
+        ["p2l", "visualize"],
         ["p2l", "leaderboard"],
     ]
     assert '{"leaderboard": [{"rank": 1, "model": ' in done.stdout
     assert "stopped, after every request was answered" in done.stdout
+    assert (tmp_path / "demo" / "figures" / "loss" / "online-heat-map.png").is_file()
     asked = command("bash", "-c", commands[-1])
     assert asked.returncode == 0, asked.stderr
     assert "beats the field" in asked.stdout
