@@ -20,8 +20,9 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/p2l demo
 
+# Files of tests side by side, each as a whole: what is made for a file is made once.
 test: $(READY) lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
