@@ -39,7 +39,11 @@ def derived_configuration(checkpoint: str | None) -> tuple[Path, dict[str, objec
         kept = json.loads(record.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{record}: cannot be read: {error}; give --config") from error
-    return record, {} if "buffer" in kept else _changes(folder, kept)
+    if "buffer" not in kept:
+        return record, _changes(folder, kept)
+    if kept.get("experience_replay"):
+        raise ConfigError(f"{record}: says experience_replay, the older form of 'buffer'; give the run's --config")
+    return record, {"buffer": _stated(kept["buffer"])}
 
 
 def _record_in(folder: Path) -> Path | None:
@@ -49,6 +53,15 @@ def _record_in(folder: Path) -> Path | None:
     newest = newest_checkpoint(folder)
     places = [folder, *([newest] if newest else [])]
     return next((place / _RECORD for place in places if (place / _RECORD).is_file()), None)
+
+
+def _stated(block: dict[str, Any]) -> dict[str, Any]:
+    """A buffer's settings without those that nobody stated: a buffer refuses what it does not read."""
+    from p2l.online_training.buffers import BufferSettings
+
+    usual = BufferSettings.model_fields
+    kept = {key: value for key, value in block.items() if key == "type" or value != usual[key].default}
+    return kept | ({"on": _stated(kept["on"])} if "on" in kept else {})
 
 
 def _changes(folder: Path, kept: dict[str, Any]) -> dict[str, object]:

@@ -22,6 +22,7 @@ from p2l.errors import ConfigError
 
 if TYPE_CHECKING:
     from p2l.online_training.config import OnlineConfig
+    from p2l.online_training.gate import HeldVotes
     from p2l.online_training.live_votes import LiveVotes, Waiting
     from p2l.online_training.online_run import Live
     from p2l.online_training.stream import Publisher, VoteStream
@@ -73,7 +74,7 @@ class FollowFlags:
         from p2l.online_training.online_run import Live
 
         parts = _Parts(self, learned, quiet)
-        return Live(parts.open_stream, parts.publisher)
+        return Live(parts.open_stream, parts.publisher, parts.values)
 
 
 def add_follow_flags(flags: argparse.ArgumentParser) -> None:
@@ -137,7 +138,8 @@ class _Parts:
     learned: int
     quiet: bool
     waiting: Waiting = field(init=False)
-    held: object = None
+    held: HeldVotes | None = None
+    followed: LiveVotes | None = None
 
     def __post_init__(self) -> None:
         from p2l.online_training.live_votes import Waiting
@@ -157,9 +159,14 @@ class _Parts:
             stream, self.held = hold_out(open_data_set(config, known_models), self.flags.gate or 0.0)
             return stream
         stop_on_signals(self.waiting.stop.set, self.waiting.stop.is_set)
-        votes = self._follow(self.flags.follow, known_models)
-        self.held = votes.held
-        return votes
+        self.followed = self._follow(self.flags.follow, known_models)
+        self.held = self.followed.held
+        return self.followed
+
+    def values(self) -> dict[str, float]:
+        """What was left out of the stream so far."""
+        votes = self.followed
+        return {} if votes is None else {"bad_lines": votes.bad_lines, "held_out": len(votes.held)}
 
     def _follow(self, path: Path, known_models: Sequence[str]) -> LiveVotes:
         from p2l.online_training.live_votes import LiveVotes
@@ -197,7 +204,7 @@ class _Parts:
             config,
             target,
             Timing(self.flags.publish_votes, None if minutes is None else 60 * minutes, self.flags.publish_keep),
-            self.held if self.flags.gate else None,  # type: ignore[arg-type]
+            self.held if self.flags.gate else None,
             self.flags.gate_votes,
             self.waiting.stop,
             self.tell,

@@ -67,6 +67,8 @@ class Live:
     """The stream; its model list begins with the names given."""
     publisher: Callable[[OnlineConfig, Path], Publisher | None] = lambda _, __: None
     """What is done beside the steps, for a run with this folder."""
+    values: Callable[[], Mapping[str, float]] = dict
+    """What `metrics.jsonl` says of the stream besides."""
 
 
 @dataclass(frozen=True)
@@ -123,8 +125,9 @@ class _Run:
     def values(self, result: StepResult) -> Mapping[str, float]:
         """What is logged of the stream at a step."""
         facts = self.schedule.facts(result.step)
-        seen = {"arrived": facts.arrived, "waiting": facts.waiting, "models": facts.models}
-        return seen | {f"lag/{name}": value for name, value in facts.lag.items()}
+        lag = {f"lag/{name}": value for name, value in facts.lag.items()}
+        seen = {"arrived": facts.arrived, "waiting": facts.waiting, "models": facts.models, **lag}
+        return seen if self.options.live is None else {**seen, **self.options.live.values()}
 
     def after_step(self, result: StepResult) -> None:
         """Hand the step to whoever publishes."""
@@ -268,7 +271,7 @@ def _check_same_stream(checkpoint: Path, stream: VoteStream, state: TrainerState
     if StreamFingerprint(stream).of_first(state.num_votes) != state.votes:
         raise CheckpointError(
             f"{checkpoint}: was trained on other votes than the first {state.num_votes} of {stream.name}; "
-            "go on with the same ones, or start a new run"
+            "go on with the same ones (and the same --gate, which holds some out), or start a new run"
         )
 
 
