@@ -59,16 +59,44 @@ def read_full(parameter: nn.Parameter, optimizer: Any, key: str | None = None) -
 
 def write_full(parameter: nn.Parameter, optimizer: Any, value: Tensor, key: str | None = None) -> None:
     """Set the values of a parameter, in float32 and in the precision of the forward pass, or of its state `key`."""
-    from deepspeed.utils import safe_set_full_fp32_param, safe_set_full_optimizer_state
-
     if not _is_cut(parameter):
         target = parameter.data if key is None else inner_optimizer(optimizer).state[parameter][key]
         target.copy_(value)
-    elif key is None:
-        safe_set_full_fp32_param(parameter, value)
-        _write_working_copy(parameter, value)
+    elif hasattr(parameter, "ds_id"):
+        _write_part(parameter, value, key)
     else:
+        _write_fragment(parameter, value, key)
+
+
+def _write_fragment(parameter: nn.Parameter, value: Tensor, key: str | None) -> None:
+    """ZeRO 1 and 2: every rank has all weights to compute with, and a part of the float32 ones."""
+    from deepspeed.utils import safe_set_full_fp32_param, safe_set_full_optimizer_state
+
+    if key is not None:
         safe_set_full_optimizer_state(parameter, value, key)
+        return
+    safe_set_full_fp32_param(parameter, value)
+    # DeepSpeed itself would renew these after the next step only.
+    parameter.data.copy_(value)
+
+
+def _write_part(parameter: nn.Parameter, value: Tensor, key: str | None) -> None:
+    """ZeRO 3: every rank has a part of all, of the same size, the last ones padded."""
+    import deepspeed
+    from deepspeed.utils import safe_set_local_fp32_param, safe_set_local_optimizer_state
+
+    rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    size = parameter.ds_tensor.numel()  # type: ignore[attr-defined]
+    padded = value.new_zeros(size * world_size)
+    padded[: value.numel()] = value.flatten()
+    part = padded[rank * size : (rank + 1) * size]
+    if key is not None:
+        safe_set_local_optimizer_state(parameter, part, key)
+        return
+    safe_set_local_fp32_param(parameter, part)
+    with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):
+        if rank == 0:
+            parameter.data.copy_(value)
 
 
 def read_scalars(optimizer: Any) -> OptimizerScalars:
@@ -105,15 +133,3 @@ def _is_cut(parameter: nn.Parameter) -> bool:
 def _shape(parameter: nn.Parameter) -> torch.Size:
     shape: torch.Size = getattr(parameter, "ds_shape", parameter.shape)
     return shape
-
-
-def _write_working_copy(parameter: nn.Parameter, value: Tensor) -> None:
-    """What the forward pass reads; DeepSpeed itself would renew it after the next step only."""
-    if not hasattr(parameter, "ds_id"):
-        parameter.data.copy_(value)
-        return
-    import deepspeed
-
-    with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):
-        if torch.distributed.get_rank() == 0:
-            parameter.data.copy_(value)

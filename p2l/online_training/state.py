@@ -50,7 +50,7 @@ def read_stream_state(checkpoint: Path, model_list: list[str]) -> tuple[dict[str
             "give the finished model in the folder above it, whose weights a new online run can take over"
         )
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             state = {name: file[name] for name in file.files}
         names, rows = json.loads(str(state.pop(_NAMES))), int(state.pop(_ROWS))
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:

@@ -10,21 +10,22 @@ from tests.conftest import Command, Configure, write_votes
 ORDER = ("bee", "ant", "dog", "cat")
 """The models in order of first appearance, which is not that of the alphabet."""
 
+STAGE_1 = {"zero_optimization": {"stage": 1}}
 SETTINGS: dict[str, object] = {
-    "buffer": {"type": "geometric", "gamma": 0.9, "epsilon": 0.3},
+    "buffer": {"type": "geometric", "gamma": 0.98, "epsilon": 0.3},
     "weight_decay": 0.1,
-    "zero": {"zero_optimization": {"stage": 1}},
+    "zero": STAGE_1,
 }
 
 
 def stream_rows(count: int, *, seed: int = 0) -> list[dict[str, object]]:
-    """Votes in order of time; a third model joins after a third of them, a fourth after two thirds."""
+    """Votes in order of time; a third model joins after half of them, a fourth after three quarters."""
     rng = np.random.default_rng(seed)
     rows: list[dict[str, object]] = []
     for number in range(count):
-        known = 2 + (number >= count // 3) + (number >= 2 * count // 3)
+        known = 2 + (number >= count // 2) + (number >= 3 * count // 4)
         a, b = (0, 1) if number == 0 else map(int, rng.choice(known, size=2, replace=False))
-        if number in (count // 3, 2 * count // 3):
+        if number in (count // 2, 3 * count // 4):
             a, b = 0, known - 1
         is_sum = bool(rng.integers(2))
         winner = "model_a" if (a < b) == is_sum else "model_b"
