@@ -13,6 +13,9 @@ Shapes: N votes of a slice that count, M models.
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,12 +26,14 @@ from p2l.batch_inference.output import json_records
 from p2l.batch_inference.parts import as_batch
 from p2l.checkpoint import MODEL_LIST_FILE, read_object, write_json
 from p2l.chrono.slices import Slice
+from p2l.claim import try_lock
 from p2l.command import atomic_path
+from p2l.errors import InputError
 from p2l.inference import Prediction
 from p2l.metrics import METRICS, simple_metrics
 from p2l.votes.codes import IntArray
 
-__all__ = ["Cell", "Source", "remove_others", "write_cell", "write_model_list"]
+__all__ = ["Cell", "Source", "claimed", "remove_others", "write_cell", "write_model_list"]
 
 _ROWS = 1024  # formatted at a time
 
@@ -72,6 +77,28 @@ class Cell:
             return None
         found = read_object(self.info_file, missing={})
         return found if found.get("source") == asdict(source) else None
+
+
+@contextlib.contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """Keep the folder of a checkpoint to this run, without what a kill has left unfinished there.
+
+    Raises:
+        InputError: another run is writing there, or the folder cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from error
+    try:
+        if not try_lock(lock):
+            raise InputError(f"{folder}: another run is writing there; wait for it, or choose another --output-dir")
+        for file in folder.glob(".*.tmp"):
+            file.unlink()
+        yield
+    finally:
+        os.close(lock)
 
 
 def remove_others(folder: Path, checkpoint: str, revision: str) -> None:

@@ -22,7 +22,7 @@ from p2l.batch_inference.asking import Asker
 from p2l.batch_inference.processes import Processes, join_processes
 from p2l.chrono.alignment import Plan, by_number, by_time, read_times
 from p2l.chrono.checkpoints import Checkpoint, find_checkpoints, open_checkpoint
-from p2l.chrono.output import Cell, Source, remove_others, write_cell, write_model_list
+from p2l.chrono.output import Cell, Source, claimed, remove_others, write_cell, write_model_list
 from p2l.chrono.slices import Slice, find_slices, open_slices
 from p2l.command import progress
 from p2l.errors import ConfigError, InputError, P2LError
@@ -141,18 +141,18 @@ class _Run:
             self.say(f"{checkpoint.name}: left out: {error}")
             return
         done = len(infos)
-        if asker is not None:
-            remove_others(folder, checkpoint.name, sources[slices[0].number].revision)
-            write_model_list(folder, asker.model.model_list)
-            try:
-                self._fill(
-                    asker, checkpoint.number, [one for one in slices if one.number not in infos], cells, sources, infos
-                )
-            except _NotFiniteError as error:
-                self.broken[checkpoint.name] = error
-                self.say(f"{checkpoint.name}: left out: {error}")
-                return
-        self.say(_summary(checkpoint.name, infos, there=done))
+        try:
+            if asker is not None:
+                with claimed(folder):
+                    remove_others(folder, checkpoint.name, sources[slices[0].number].revision)
+                    write_model_list(folder, asker.model.model_list)
+                    todo = [one for one in slices if one.number not in infos]
+                    infos |= self._fill(asker, checkpoint.number, todo, cells, sources)
+        except _NotFiniteError as error:
+            self.broken[checkpoint.name] = error
+            self.say(f"{checkpoint.name}: left out: {error}")
+        else:
+            self.say(_summary(checkpoint.name, infos, there=done))
 
     def _sources(self, revision: str, slices: Sequence[Slice]) -> dict[int, Source]:
         asked = self.options
@@ -182,9 +182,9 @@ class _Run:
         todo: Sequence[Slice],
         cells: dict[int, Cell],
         sources: dict[int, Source],
-        infos: dict[int, dict[str, Any]],
-    ) -> None:
-        """Compute cells, oldest slice first, each written as soon as its prompts are read."""
+    ) -> dict[int, dict[str, Any]]:
+        """Compute cells, oldest slice first, each written as soon as its prompts are read; what is known of each."""
+        infos = {}
         names = asker.model.model_list
         known = {one.number: _known(one, names) for one in todo}
         hashes = np.unique(np.concatenate([one.prompts[known[one.number][0]] for one in todo]))
@@ -203,6 +203,7 @@ class _Run:
                 }
                 cell, source = cells[one.number], sources[one.number]
                 infos[one.number] = write_cell(cell, source, one, ids, labels, said, about)
+        return infos
 
     def say(self, text: str) -> None:
         """A note for the user."""
@@ -267,7 +268,7 @@ def _summary(name: str, infos: dict[int, dict[str, Any]], *, there: int) -> str:
     losses = [info["metrics"]["Loss"] for info in infos.values() if info["metrics"]["Loss"] is not None]
     votes, left = (sum(info[key] for info in infos.values()) for key in ("votes", "left_out"))
     unknown = sorted({model for info in infos.values() for model in info["unknown_models"]})
-    words = [f"{name}: {len(infos)} slices, {votes:,} votes"]
+    words = [f"{name}: {len(infos)} slice{'s'[: len(infos) > 1]}, {votes:,} votes"]
     words += [f"{left:,} left out, with models that it does not know ({_some(unknown)})"] * bool(left)
     words += [f"mean loss {np.mean(losses):.4f}"] * bool(losses)
     words += [f"{there} of the slices were there already"] * bool(there)

@@ -128,10 +128,10 @@ def test_votes_on_models_that_a_checkpoint_does_not_know_are_left_out_and_counte
 
 
 def test_a_slice_of_unknown_models_alone_is_an_empty_cell(evaluate: Evaluate, slices: Path, tmp_path: Path) -> None:
-    write_slice(slices / "val-2.csv", ["eel", "fox"])
+    write_slice(slices / "val-0.csv", ["eel", "fox"])
     evaluate()
-    assert read(tmp_path / "out" / "checkpoint-2" / "checkpoint-2-val-2.json") == []
-    assert read(tmp_path / "out" / "checkpoint-2" / "checkpoint-2-val-2.info.json")["metrics"]["Loss"] is None
+    assert read(tmp_path / "out" / "checkpoint-2" / "checkpoint-2-val-0.json") == []
+    assert read(tmp_path / "out" / "checkpoint-2" / "checkpoint-2-val-0.info.json")["metrics"]["Loss"] is None
 
 
 def test_a_prompt_is_read_once_by_each_checkpoint(evaluate: Evaluate, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,3 +266,27 @@ def test_alignment_by_time(evaluate: Evaluate, run: Path, tmp_path: Path) -> Non
     evaluate(time_align=True, train_time=str(tmp_path / "train.json"), val_time=str(tmp_path / "val.json"))
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["checkpoint-4"]
     assert len(list((tmp_path / "out" / "checkpoint-4").glob("*val-*"))) == 4
+
+
+def test_what_a_kill_left_is_swept_and_a_second_run_refused(evaluate: Evaluate, tmp_path: Path) -> None:
+    from p2l.chrono.output import claimed
+
+    folder = tmp_path / "out" / "checkpoint-2"
+    folder.mkdir(parents=True)
+    (folder / ".checkpoint-2-val-1.json.77.tmp").write_text("[", encoding="utf-8")
+    with claimed(folder), pytest.raises(InputError, match="another run is writing there"):
+        evaluate()
+    evaluate()
+    assert [path.name for path in folder.glob(".*")] == []
+
+
+def test_coefficients_that_are_no_numbers_are_left_out(evaluate: Evaluate, run: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    file = run / "checkpoint-2" / "model.safetensors"
+    weights = load_file(file)
+    weights["head.head.bias"][0] = float("inf")
+    save_file(weights, file, metadata={"format": "pt"})
+    with pytest.raises(P2LError, match="1 of 2 checkpoints cannot be used"):
+        evaluate()
+    assert not list((tmp_path / "out" / "checkpoint-2").glob("*-val-*"))
