@@ -23,6 +23,7 @@ from benchmarks.online.running import Outcome, run_strategy
 from benchmarks.online.strategies import OURS, PREFIX, STRATEGIES, Strategy
 from benchmarks.online.streams import ARENA, BATCHES, SLICES, Stream, real, simulated
 from p2l.command import parser, run
+from p2l.errors import ConfigError
 
 _QUICK = ("naive", "oracle", "replay 0.19", "geometric 0.995 0.001")
 _QUICK_BATCH = 8
@@ -53,7 +54,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     runs: dict[str, list[Outcome]] = {}
     for strategy in chosen:
         for seed in range(1 if flags.quick else min(flags.seeds, strategy.seeds)):
-            runs.setdefault(strategy.name, []).append(run_strategy(stream, strategy, seed, quiet=flags.quiet))
+            try:
+                outcome = run_strategy(stream, strategy, seed, quiet=flags.quiet)
+            except ConfigError as error:  # a share of replay that is no vote in batches so small
+                print(f"{strategy.name}: left out: {error}")
+                break
+            runs.setdefault(strategy.name, []).append(outcome)
     table = _measured(stream, runs)
     print(table_text(table), flush=True)
     if stream.name == "simulated" and OURS in {row.name for row in table.rows}:
