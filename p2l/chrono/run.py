@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,7 +76,6 @@ def evaluate_chrono(options: ChronoOptions) -> None:
             run = _Run(options, processes, slices)
             for checkpoint in mine:
                 run.evaluate(checkpoint, [slices[number] for number in plan[checkpoint.number]])
-                gc.collect()  # the memory of one model before the next is loaded
         processes.wait()
         _report_broken(run.broken, len(mine))
 
@@ -126,6 +126,8 @@ class _Run:
     processes: Processes
     slices: dict[int, Slice]
     broken: dict[str, P2LError] = field(default_factory=dict)
+    loaded: weakref.ref[Any] | None = None
+    """The model that was loaded last, as long as it is in memory."""
 
     def evaluate(self, checkpoint: Checkpoint, slices: Sequence[Slice]) -> None:
         """Write the cells of one checkpoint; one that cannot be used is noted and left out."""
@@ -161,6 +163,8 @@ class _Run:
 
     def _load(self, place: Path) -> Asker:
         asked = self.options
+        if self.loaded is not None and self.loaded() is not None:
+            gc.collect()  # the memory of one model before the next is loaded
         model = P2L.from_pretrained(
             place,
             device=self.processes.device(asked.device),
@@ -170,6 +174,7 @@ class _Run:
             loss_type=asked.loss_type,
             max_length=asked.max_length,
         )
+        self.loaded = weakref.ref(model.members[0].model)
         asker = Asker(model, self.say)
         if asked.batch_size is not None:
             asker.batch_size = asked.batch_size
