@@ -104,6 +104,8 @@ def _cells(folder: Path, metric: str, loss_type: str | None) -> Iterator[_Cell]:
         if info and loss_type is not None and get(loss_type).name != info["loss_type"]:
             raise InputError(f"{file}: was written under {info['loss_type']}, not {loss_type}; leave out --loss-type")
         found = info["metrics"] if info else _score(file, metric, loss_type or _LOSS_TYPE)
+        if metric not in found:
+            raise InputError(f"{file}: was written without {metric}; `p2l eval-chrono --restart` writes it")
         value, votes = found[metric], (info or found)["votes"]
         checkpoint, number = int(match["checkpoint"]), int(match["slice"])
         later = bool(info.get("later", number > checkpoint))

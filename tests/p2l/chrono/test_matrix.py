@@ -93,5 +93,7 @@ def test_what_cannot_be_read_as_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"unknown metric 'Los'.*did you mean 'Loss'"):
         read_matrix(tmp_path, "Los", run="x")
     write(tmp_path, 4, 2, [], info(1.0))
+    with pytest.raises(InputError, match=r"was written without Brier; .*--restart"):
+        read_matrix(tmp_path, "Brier", run="x")
     with pytest.raises(InputError, match="was written under grk, not rk"):
         read_matrix(tmp_path, "Loss", run="x", loss_type="rk")

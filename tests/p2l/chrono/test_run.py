@@ -152,6 +152,7 @@ def test_what_is_complete_is_not_computed_again(evaluate: Evaluate, slices: Path
     folder = tmp_path / "out" / "checkpoint-10"
     before = {path.name: path.stat().st_mtime_ns for path in folder.glob("*val-*")}
     (folder / "checkpoint-10-val-1.info.json").unlink()  # as a kill between rows and info leaves it
+    (folder / "checkpoint-10-val-9.info.json").write_text("{", encoding="utf-8")
     write_slice(slices / "val-9.csv", ["ant", "bee", "cat"], count=9)
     evaluate()
     assert len(read(folder / "checkpoint-10-val-9.json")) == 9
