@@ -68,7 +68,8 @@ def command_lines() -> list[tuple[str, list[str]]]:
     for path in CONFIGS:
         text = path.read_text(encoding="utf-8")
         lines += [(path.name, line) for line in re.findall(r"^#\s+((?:deepspeed|python|p2l) .*)$", text, re.MULTILINE)]
-    return [(where, shlex.split(line, comments=True)) for where, line in lines]
+    # A line may end in `&`: it runs while the next ones do.
+    return [(where, shlex.split(line.rstrip(" &"), comments=True)) for where, line in lines]
 
 
 def as_ours(words: list[str]) -> tuple[str, list[str]] | None:

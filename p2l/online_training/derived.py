@@ -74,6 +74,9 @@ def _changes(folder: Path, kept: dict[str, Any]) -> dict[str, object]:
         "init_type": "reset_params",
         "buffer": {"type": "replay", "epsilon": _REPLAYED},
     }
+    engine = folder / Path(str(kept.get("deepspeed_config_path"))).name
+    if engine.is_file():  # as p2l train --votes writes it; its path there is that of where the run was started
+        changes["deepspeed_config_path"] = str(engine.resolve())
     changes |= {name: kept[name] / _SLOWER for name in _RATES if kept.get(name)}
     if not kept.get("custom_scheduler"):
         changes |= {"lr_schedule": "constant", "lr_schedule_params": {}, "warmup_steps": _WARMUP}
