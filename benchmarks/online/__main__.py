@@ -35,7 +35,7 @@ def build_parser() -> argparse.ArgumentParser:
     flags.add_argument("--work", type=Path, default=Path("outputs/online"), help="folder that keeps finished runs")
     flags.add_argument("--real", type=Path, metavar="FILE", help="real votes with months and tags instead")
     flags.add_argument("--only", help="strategies whose names contain one of these texts, separated by commas")
-    flags.add_argument("--seeds", type=int, default=3, help="most seeds of a strategy")
+    flags.add_argument("--seeds", type=int, default=6, help="most seeds of a strategy")
     flags.add_argument(
         "--quick", action="store_true", help="four strategies with one seed; on the simulated arena, batches of 8 votes"
     )

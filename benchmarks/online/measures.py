@@ -79,11 +79,11 @@ def measure(stream: Stream, runs: Mapping[str, Sequence[Outcome]], prefixes: Seq
     Args:
         stream: what they were trained on.
         runs: outcomes of all seeds by name; `naive` and `oracle` must be there.
-        prefixes: the oracle of the votes up to each checkpoint (17), or none: the oracle's own checkpoints then.
+        prefixes: the oracle of the votes up to each checkpoint (17), or none: nothing is said of the way then.
     """
     draws = _Draws.of(stream)
     means = {name: draws.mean_matrix(outcomes) for name, outcomes in runs.items()}
-    oracles = means["oracle"]
+    oracles = np.full_like(means["oracle"], np.nan)
     if prefixes:
         oracles = np.stack([draws.matrices(outcome)[:, _END] for outcome in prefixes], axis=1)
     scales = _Scales(means["naive"], means["oracle"], oracles)

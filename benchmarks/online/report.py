@@ -77,7 +77,7 @@ def _cells(row: Measured) -> list[str]:
 
 
 def _with_interval(value: float, interval: tuple[float, float]) -> str:
-    return f"{value:.1%} ({interval[0]:.1%} to {interval[1]:.1%})"
+    return "-" if value != value else f"{value:.1%} ({interval[0]:.1%} to {interval[1]:.1%})"
 
 
 def bars(table: Table, ours: str) -> list[Bar]:

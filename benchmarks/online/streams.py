@@ -118,6 +118,7 @@ def real(work: Path, path: Path, seed: int = 0) -> Stream:
     for column in ("month_sim", "model_a", "model_b", "winner", "if_score"):
         if column not in votes.columns:
             raise InputError(f"{path}: column {column!r} is missing; give the real votes that the benchmark knows")
+    votes = votes[votes["model_a"] != votes["model_b"]]
     rng = np.random.default_rng(seed)
     order = np.lexsort([rng.random(len(votes)), votes["month_sim"].to_numpy(str)])
     votes = votes.iloc[order].reset_index(drop=True)
