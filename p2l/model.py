@@ -218,6 +218,9 @@ class P2LModel(nn.Module):
     def widen(self, rows: int) -> None:
         """Give the head `rows` rows, those beyond the model list spare: zero, so that no update moves them."""
         heads.widen(self.head, rows, used=len(self.model_list))
+        if self.record.linear_head_downsize_factor is not None:
+            width = heads.last_layer(self.head).in_features
+            self.record = replace(self.record, linear_head_width=width)
 
     def retrain(self, *, loss_type: str, max_length: int) -> None:
         """Prepare trained weights for training with another loss of the same head, or at another length.

@@ -227,21 +227,20 @@ def _schedule(
     config: OnlineConfig, options: OnlineOptions, start: Start, stream: VoteStream, model: P2LModel
 ) -> tuple[OnlineSchedule, int]:
     """The schedule, where the run stands in it, and the rows of the head."""
-    counts = _initial_counts(options, start, model)
-    total = None if stream.grows else count_steps(stream, _buffer(config, counts))
+    counts, rows, state = _initial_counts(options, start, model), config.model_capacity, None
+    if start.resume is not None:
+        state, rows = read_stream_state(start.resume, model.model_list)
+        _check_same_stream(start.resume, stream, read_state(start.resume))
     every = options.run.save_steps
     schedule = OnlineSchedule(
         stream,
         _buffer(config, counts),
         known_models=len(model.model_list),
-        total_steps=total,
+        total_steps=None if stream.grows else count_steps(stream, _buffer(config, counts), state),
         is_saved=lambda step: bool(every) and step % (every or 1) == 0,
     )
-    rows = config.model_capacity
-    if start.resume is not None:
-        state, rows = read_stream_state(start.resume, model.model_list)
+    if state is not None:
         schedule.load_state(state)
-        _check_same_stream(start.resume, stream, read_state(start.resume))
     return schedule, rows
 
 

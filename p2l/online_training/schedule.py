@@ -148,6 +148,9 @@ def new_votes(stream: VoteStream, ids: Ids) -> NewVotes:
     return NewVotes(ids, pairs[:, 0], pairs[:, 1], np.full(len(ids), np.nan) if times is None else times)
 
 
-def count_steps(stream: VoteStream, buffer: Buffer) -> int:
-    """Steps of a stream that is there as a whole, by running all of it through a buffer of its own."""
-    return sum(1 for _ in OnlineSchedule(stream, buffer).steps())
+def count_steps(stream: VoteStream, buffer: Buffer, state: Mapping[str, Any] | None = None) -> int:
+    """Steps of a stream that is there as a whole, by running all of it, or what follows `state`, through `buffer`."""
+    schedule = OnlineSchedule(stream, buffer)
+    if state is not None:
+        schedule.load_state(state)
+    return schedule.done + sum(1 for _ in schedule.steps(schedule.done))

@@ -76,6 +76,7 @@ def test_a_schedule_goes_on_from_any_step_as_if_it_had_never_stopped(
     assert len(steps) == count_steps(Numbers(count), buffer(settings))
     assert set(np.concatenate(steps)) == set(range(count))
     stop = data.draw(st.integers(1, len(steps)))
+    assert len(steps) == count_steps(Numbers(count), buffer(settings), states[stop])
     resumed = OnlineSchedule(Numbers(count), buffer(settings))
     resumed.load_state(states[stop])
     rest = list(resumed.steps(stop))
