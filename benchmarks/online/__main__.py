@@ -34,6 +34,7 @@ def build_parser() -> argparse.ArgumentParser:
     flags = parser("python -m benchmarks.online", "Compare schedules of online training.")
     flags.add_argument("--work", type=Path, default=Path("outputs/online"), help="folder that keeps finished runs")
     flags.add_argument("--real", type=Path, metavar="FILE", help="real votes with months and tags instead")
+    flags.add_argument("--arena", type=int, default=0, metavar="SEED", help="another simulated arena of the same kind")
     flags.add_argument("--only", help="strategies whose names contain one of these texts, separated by commas")
     flags.add_argument("--seeds", type=int, default=6, help="most seeds of a strategy")
     flags.add_argument(
@@ -48,7 +49,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     flags = build_parser().parse_args(argv)
     torch.set_num_threads(1)
     work = flags.work.resolve() / ("quick" if flags.quick else "full")
-    arena = replace(ARENA, votes=_QUICK_BATCH * BATCHES) if flags.quick else ARENA
+    votes = _QUICK_BATCH * BATCHES if flags.quick else ARENA.votes
+    arena = replace(ARENA, seed=flags.arena, votes=votes)
     stream = real(work, flags.real.expanduser().resolve()) if flags.real else simulated(work, arena)
     chosen = list(_chosen(flags.only, quick=flags.quick, bare=flags.real is not None))
     runs: dict[str, list[Outcome]] = {}

@@ -97,7 +97,7 @@ def simulated(work: Path, config: SimulationConfig = ARENA) -> Stream:
     """The simulated arena; its losses are expectations under the truth, so that no luck of the held-out votes is in."""
     arena = simulate(config)
     folder = _prepared(
-        work / "simulated",
+        work / (f"simulated-{config.seed}" if config.seed else "simulated"),
         arena.to_dict(),
         lambda folder: write_arena(arena, folder / "votes.parquet", validation=folder / "held_out.parquet"),
     )
