@@ -119,12 +119,13 @@ def test_any_kill_is_survived_bit_for_bit(
     whole, killed = tmp_path / "out" / "whole", tmp_path / "out" / "killed"
     run_all(command, tmp_path / "plan", [["online", *flags, long_run(tmp_path, configure, "whole", **settings)]])
     config = long_run(tmp_path, configure, "killed", **settings)
-    delays, kills = random.Random(stage), 0
+    moments, kills = random.Random(stage), 0
     while not (killed / "model.safetensors").exists():
         resume = ["--checkpoint", killed] if killed.exists() and newest_checkpoint(killed) else []
         if not resume and killed.exists():
             killed.rename(killed.with_name(f"lost-{kills}"))
-        kills += kill_later(start(config, "--save-steps", "3", *resume), killed / "metrics.jsonl", delays.random())
+        run = start(config, "--save-steps", "3", *resume)
+        kills += kill_after(run, killed / "metrics.jsonl", moments.randint(1, 12), moments.uniform(0, 0.1))
     assert kills >= 3
     assert same_bytes(killed, whole)
     logs = [[(line["step"], line["loss"]) for line in lines(run / "metrics.jsonl")] for run in (killed, whole)]
@@ -132,12 +133,12 @@ def test_any_kill_is_survived_bit_for_bit(
     assert json.loads((killed / "model_list.json").read_text()) == json.loads((whole / "model_list.json").read_text())
 
 
-def kill_later(run: subprocess.Popen[bytes], log: Path, seconds: float) -> bool:
-    """Kill a run so long after it went on, whenever a busy machine lets that come; whether it still ran."""
-    before = log.stat().st_mtime_ns if log.exists() else 0
+def kill_after(run: subprocess.Popen[bytes], log: Path, steps: int, seconds: float) -> bool:
+    """Kill a run so long after it has made so many steps, however slow the machine is; whether it still ran."""
+    before = log.read_bytes().count(b"\n") if log.exists() else 0
     with run:
-        while run.poll() is None and (not log.exists() or log.stat().st_mtime_ns == before):
-            time.sleep(0.005)
+        while run.poll() is None and (not log.exists() or log.read_bytes().count(b"\n") < before + steps):
+            time.sleep(0.002)
         try:
             run.wait(seconds)
         except subprocess.TimeoutExpired:
