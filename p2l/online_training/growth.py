@@ -45,6 +45,15 @@ class Growth:
     folder: Path
     """The run's folder, which all processes share."""
 
+    def clear(self) -> None:
+        """Remove what a kill in the middle of growing left behind."""
+        if self.trainer.engine.is_main:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def _folder(self) -> Path:
+        return self.folder / ".growing"
+
     def meet(self, names: list[str]) -> None:
         """See to it that these are the models of the head (every rank must call this)."""
         engine = self.trainer.engine
@@ -55,7 +64,7 @@ class Growth:
         _welcome(engine, names, self.config)
 
     def _grow(self, rows: int) -> None:
-        engine, folder = self.trainer.engine, self.folder / ".growing"
+        engine, folder = self.trainer.engine, self._folder
         with whole_or_absent(folder, clean=False):
             if engine.is_main:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -67,8 +76,7 @@ class Growth:
             blank = self.trainer.windows.filler().batch
             engine.rebuild(model, parameter_groups(model, self.config), folder, blank)
             engine.barrier()
-        if engine.is_main:
-            shutil.rmtree(folder)
+        self.clear()
 
 
 def _copied(engine: Engine, folder: Path) -> P2LModel:

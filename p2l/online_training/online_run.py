@@ -290,6 +290,7 @@ def _open_validation(config: OnlineConfig, stream: VoteStream) -> VoteStore:
 def _train(run: _Run, start: Start) -> None:
     config, options, hooks = run.config, run.options.run, run.hooks()
     growth = Growth(config, run.trainer, run.folder)
+    growth.clear()
     run.trainer.before_step = lambda step: growth.meet(run.stream.model_list[: run.schedule.facts(step + 1).models])
     if run.options.live is not None:
         run.publisher = run.options.live.publisher(config, run.folder)

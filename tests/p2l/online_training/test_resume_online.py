@@ -23,7 +23,7 @@ REPLAY = {"type": "replay", "epsilon": 0.4, "limit": 30, "min_batches": 1, "on":
 def long_run(folder: Path, configure: Configure, name: str, **changes: object) -> Path:
     votes = folder / "stream.jsonl"
     if not votes.exists():
-        write_stream(votes, 600)
+        write_stream(votes, 320)
     return online(configure, votes, name, buffer=REPLAY, model_capacity=2, lr_schedule="cosine", **changes)
 
 
@@ -43,14 +43,16 @@ def test_a_kill_is_survived_bit_for_bit(command: Command, configure: Configure, 
     killed, whole = tmp_path / "out" / "killed", tmp_path / "out" / "whole"
     config = long_run(tmp_path, configure, "killed")
     with start(config, "--save-steps", "4") as run:
-        while run.poll() is None and not (killed / "checkpoint-20").exists():
+        while run.poll() is None and not (killed / "checkpoint-12").exists():
             time.sleep(0.005)
         run.send_signal(signal.SIGKILL)
     assert run.returncode == -signal.SIGKILL
+    (killed / ".growing").mkdir()
     flags = ["--no-eval", "--save-steps", "4", "--config"]
     resumed = ["online", *flags, config, "--checkpoint", killed]
     run_all(command, tmp_path / "plan", [resumed, ["online", *flags, long_run(tmp_path, configure, "whole")]])
     assert same_bytes(killed, whole)
+    assert not (killed / ".growing").exists()
     logs = [
         [{**line, "seconds": 0, "tokens_per_second": 0} for line in lines(run / "metrics.jsonl")]
         for run in (killed, whole)
