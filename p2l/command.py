@@ -125,13 +125,18 @@ def atomic_path(path: str | Path, *, directory: bool = False) -> Iterator[Path]:
         _remove(temporary)
 
 
-def check_can_write(path: str | Path) -> Path:
+def check_can_write(path: str | Path, *inputs: str | Path | None) -> Path:
     """Return `path` as a Path whose folder exists, so that a long run does not end at an unwritable file.
 
+    Args:
+        inputs: what the run reads, and so must not replace; those that are no file here do not matter.
+
     Raises:
-        InputError: the folder cannot be made or is not writable.
+        InputError: the folder cannot be made or is not writable, or the path is that of an input.
     """
     target = Path(path)
+    if any(one is not None and Path(one).expanduser().resolve() == target.resolve() for one in inputs):
+        raise InputError(f"{target}: is an input too; choose another output")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

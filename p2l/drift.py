@@ -94,7 +94,7 @@ def _check(args: argparse.Namespace) -> None:
         raise ConfigError("--min-prompts must be at least 2, and --least-change not negative")
     for path in (args.json, args.plot):
         if path is not None:
-            check_can_write(path)
+            check_can_write(path, args.votes, args.prompts)
     if args.plot is not None:
         from p2l.figures import check_figures
 

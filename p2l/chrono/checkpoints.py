@@ -75,13 +75,18 @@ def open_checkpoint(checkpoint: Checkpoint) -> Iterator[Path]:
     A model list or tokenizer that is stated once, beside the checkpoints, counts for each that has none of its own.
 
     Raises:
-        InputError: it cannot be reached.
+        InputError: it cannot be reached, or there is no model list in either place.
     """
     folder = local_folder(checkpoint.place)
     if (folder / MODEL_LIST_FILE).is_file():
         yield folder
         return
     root = local_folder(checkpoint.root)
+    if not (root / MODEL_LIST_FILE).is_file():
+        raise CheckpointError(
+            f"{checkpoint.place}: is no complete model: neither it nor {checkpoint.root} holds {MODEL_LIST_FILE}; "
+            "copy it again, or remove it"
+        )
     with tempfile.TemporaryDirectory(prefix="p2l-checkpoint-") as made:
         together = Path(made)
         shared = [root / name for name in _OF_ALL if (root / name).is_file() and not (folder / name).exists()]

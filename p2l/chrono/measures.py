@@ -16,7 +16,7 @@ Measures whose cells are missing are None (`next` and `forward` need `--all-slic
 Against an oracle run (shuffled data), over the slices that both final checkpoints were asked about:
 
     gap         mean of what the run is worse by; gap_absolute: mean of the absolute differences
-    closed      1 - gap / gap of a naive run; closed_absolute: the same of the absolute ones
+    closed      1 - gap / gap of a naive run, over the slices of all three; closed_absolute: of the absolute ones
 
 Shapes: C checkpoints, S slices.
 """
@@ -63,20 +63,29 @@ def compare_runs(
         return table
     for name, matrix in by_name.items():
         for way in ("", "_absolute"):
-            gap = gap_to(by_name[oracle], matrix, absolute=bool(way))
-            table[name][f"gap{way}"] = _plain(gap)
+            absolute = bool(way)
+            table[name][f"gap{way}"] = _plain(gap_to(by_name[oracle], matrix, absolute=absolute))
             if naive is not None:
-                whole = gap_to(by_name[oracle], by_name[naive], absolute=bool(way))
-                table[name][f"closed{way}"] = _plain(gap_closed(gap, whole))
+                ends = by_name[oracle], matrix, by_name[naive]
+                whole = gap_to(ends[0], ends[2], ends[1], absolute=absolute)
+                table[name][f"closed{way}"] = _plain(gap_closed(gap_to(*ends, absolute=absolute), whole))
     return table
 
 
-def gap_to(oracle: Matrix, run: Matrix, *, absolute: bool = False) -> float:
-    """Mean over the slices of both of what the run's last checkpoint is worse by than the oracle's; NaN without any."""
-    common = [number for number in run.slices if number in oracle.slices]
-    ends = [one.values[-1, [one.slices.index(number) for number in common]] for one in (oracle, run)]
+def gap_to(oracle: Matrix, run: Matrix, *others: Matrix, absolute: bool = False) -> float:
+    """Mean of what the run's last checkpoint is worse by than the oracle's, over the slices that they and those of
+    `others` were asked about; NaN without any.
+    """
+    of_oracle, of_run, *rest = (_last(one) for one in (oracle, run, *others))
+    common = [number for number in of_run if all(number in one for one in (of_oracle, *rest))]
+    ends = [np.array([one[number] for number in common]) for one in (of_oracle, of_run)]
     worse = _gain(oracle.metric, ends[1], ends[0])
     return _mean(np.abs(worse) if absolute else worse)
+
+
+def _last(matrix: Matrix) -> dict[int, float]:
+    """What is known of the last checkpoint, by slice."""
+    return {number: value for number, value in zip(matrix.slices, matrix.values[-1], strict=True) if value == value}
 
 
 def gap_closed(gap: float, whole: float) -> float:

@@ -107,7 +107,7 @@ def claimed(folder: Path) -> Iterator[None]:
 def remove_others(folder: Path, checkpoint: str, revision: str) -> None:
     """Delete cells of another model that was called so, lest two models be taken for one."""
     for file in sorted(folder.glob(f"{checkpoint}-val-*.info.json")):
-        if f'"revision": "{revision}"' not in file.read_text("utf-8"):
+        if f'"revision": "{revision}"'.encode() not in file.read_bytes():  # whatever else it holds
             file.unlink()
             file.with_name(file.name.replace(".info.json", ".json")).unlink(missing_ok=True)
 

@@ -89,7 +89,14 @@ def _look(options: ChronoOptions) -> tuple[list[Checkpoint], Plan, dict[int, Pat
     if options.train_time is None or options.val_time is None:
         plan = by_number(numbers, slices, all_slices=options.all_slices)
     else:
-        plan = by_time(numbers, slices, read_times(options.train_time), read_times(options.val_time))
+        train = read_times(options.train_time)
+        plan = by_time(numbers, slices, train, read_times(options.val_time))
+        if max(train) >= numbers[-1] + numbers[0] and not options.quiet:
+            print(
+                f"note: {options.train_time} goes on to batch {max(train)}, but the last checkpoint was made after "
+                f"{numbers[-1]}; unless the run was stopped early, its batches are larger than those of the file",
+                file=sys.stderr,
+            )
     return checkpoints, plan, files
 
 

@@ -115,7 +115,7 @@ def _check(args: argparse.Namespace) -> None:
     check_plot(args.plot)
     for path in (args.output, args.plot):
         if path is not None:
-            check_can_write(path)
+            check_can_write(path, args.votes, args.prompts)
 
 
 def _print(boards: Sequence[Named], args: argparse.Namespace) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from p2l.command import check_can_write, positive
-from p2l.errors import ConfigError, InputError, VoteError
+from p2l.errors import ConfigError, VoteError
 
 if TYPE_CHECKING:
     from p2l.online_training.buffers import BufferSettings
@@ -100,10 +100,8 @@ def _reorder(args: argparse.Namespace, **settings: Any) -> int:
     known = {name: value for name, value in settings.items() if value is not None}
     made = _settings({**known, "drop_tail": args.drop_tail})
     buffer = make_buffer(made, args.batch_size, args.seed)
-    output = check_can_write(args.output)
+    output = check_can_write(args.output, args.input)
     file_kind(output)
-    if Path(args.input).expanduser().resolve() == output.resolve():
-        raise InputError(f"{output}: is the input too; choose another output")
     try:
         store = open_votes(
             args.input, split=args.dataset_split, need_prompt=False, drop_bad=args.drop_bad, quiet=args.quiet

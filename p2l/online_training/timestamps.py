@@ -31,7 +31,7 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int | None:
     """Write the timestamps file."""
     args = build_parser().parse_args(argv)
-    output = check_can_write(args.output_file)
+    output = check_can_write(args.output_file, args.chrono_train_data, args.tstamp_file)
     ends = EndTimes(args.batch_size)
     for times in read_times(args.chrono_train_data, args.tstamp_file, quiet=args.quiet):
         ends.see(times)

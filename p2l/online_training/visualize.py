@@ -69,9 +69,9 @@ def _names(args: argparse.Namespace) -> list[str]:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise ConfigError(f"two runs are called {twice!r}; --names tells them apart")
-    odd = next((name for name in names if not name or "/" in name or name.startswith(".")), None)
+    odd = next((name for name in names if not name or "/" in name or name.startswith(".") or name == "summary"), None)
     if odd is not None:
-        raise ConfigError(f"--names: {odd!r} cannot name files; give another name")
+        raise ConfigError(f"--names: {odd!r} cannot name files of a run; give another name")
     if args.naive is not None and args.oracle is None:
         raise ConfigError("--naive goes with --oracle: a gap has two ends")
     for flag, name in (("--oracle", args.oracle), ("--naive", args.naive)):

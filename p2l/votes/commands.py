@@ -126,7 +126,7 @@ def _check(args: argparse.Namespace) -> int:
 def _import(args: argparse.Namespace) -> int:
     from p2l.votes.importing import import_votes
 
-    check_can_write(args.output)
+    check_can_write(args.output, args.source)
     done = import_votes(
         args.source,
         args.output,
@@ -143,6 +143,8 @@ def _split(args: argparse.Namespace) -> int:
     from p2l.votes.splitting import split_votes
     from p2l.votes.store import open_votes
 
+    for output in (args.train_output, args.val_output):
+        check_can_write(output, args.source)
     with open_votes(
         args.source,
         split=args.dataset_split,

@@ -71,6 +71,13 @@ def test_a_target_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         check_can_write(tmp_path)
 
 
+def test_an_input_is_never_the_target(tmp_path: Path) -> None:
+    (tmp_path / "votes.csv").write_text("", encoding="utf-8")
+    with pytest.raises(InputError, match=r"votes\.csv: is an input too; choose another output"):
+        check_can_write(tmp_path / "new" / ".." / "votes.csv", None, "owner/name", tmp_path / "votes.csv")
+    assert check_can_write(tmp_path / "table.csv", tmp_path / "votes.csv") == tmp_path / "table.csv"
+
+
 def test_help_names_defaults(capsys: pytest.CaptureFixture[str]) -> None:
     flags = parser("p2l test", "Test.")
     flags.add_argument("--steps", type=positive, default=60, help="how many")

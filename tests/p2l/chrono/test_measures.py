@@ -55,6 +55,15 @@ def test_what_was_not_asked_is_none() -> None:
     }  # fmt: skip
 
 
+def test_a_share_of_the_gap_is_over_the_slices_of_all_three_runs() -> None:
+    oracle, naive = matrix([[1.0, 1.0, 1.0]], run="oracle"), matrix([[1.4, 1.2, 1.0]], run="naive")
+    part = matrix([[NAN, 1.1, 1.0]], run="part")
+    table = compare_runs([oracle, naive, part], oracle="oracle", naive="naive")
+    assert table["naive"]["gap"] == pytest.approx(0.2)
+    assert table["part"]["gap"] == pytest.approx(0.05)
+    assert table["part"]["closed"] == table["part"]["closed_absolute"] == pytest.approx(0.5)
+
+
 def test_the_gaps_that_published_runs_closed() -> None:
     parts = {"oracle": ORACLE, "naive": NAIVE, "replay": REPLAY, "buffer": BUFFER}
     runs = [matrix([early + LATE[run]], run=run) for run, early in parts.items()]

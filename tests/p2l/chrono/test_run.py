@@ -152,7 +152,7 @@ def test_what_is_complete_is_not_computed_again(evaluate: Evaluate, slices: Path
     folder = tmp_path / "out" / "checkpoint-10"
     before = {path.name: path.stat().st_mtime_ns for path in folder.glob("*val-*")}
     (folder / "checkpoint-10-val-1.info.json").unlink()  # as a kill between rows and info leaves it
-    (folder / "checkpoint-10-val-9.info.json").write_text("{", encoding="utf-8")
+    (folder / "checkpoint-10-val-9.info.json").write_bytes(b"{\xff")
     write_slice(slices / "val-9.csv", ["ant", "bee", "cat"], count=9)
     evaluate()
     assert len(read(folder / "checkpoint-10-val-9.json")) == 9
@@ -200,6 +200,13 @@ def test_a_model_list_for_all_checkpoints_may_lie_beside_them(evaluate: Evaluate
     shutil.move(run / "checkpoint-10" / "model_list.json", run / "model_list.json")
     evaluate()
     assert read_model_list(tmp_path / "out" / "checkpoint-10") == ["bee", "ant", "cat"]
+
+
+def test_a_checkpoint_without_any_model_list_is_named(evaluate: Evaluate, run: Path) -> None:
+    for number in (2, 10):
+        (run / f"checkpoint-{number}" / "model_list.json").unlink()
+    with pytest.raises(InputError, match=r"run/checkpoint-2: is no complete model: neither it nor .*run holds"):
+        evaluate()
 
 
 def test_labels_of_a_stated_list_stand_in_for_names(evaluate: Evaluate, slices: Path, tmp_path: Path) -> None:
@@ -267,6 +274,18 @@ def test_alignment_by_time(evaluate: Evaluate, run: Path, tmp_path: Path) -> Non
     evaluate(time_align=True, train_time=str(tmp_path / "train.json"), val_time=str(tmp_path / "val.json"))
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["checkpoint-4"]
     assert len(list((tmp_path / "out" / "checkpoint-4").glob("*val-*"))) == 4
+
+
+def test_times_of_smaller_batches_are_pointed_out(
+    evaluate: Evaluate, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run / "checkpoint-10").rename(run / "checkpoint-4")
+    train, val = tmp_path / "train.json", tmp_path / "val.json"
+    val.write_text('{"1": 0.5, "9": 0.5}', encoding="utf-8")
+    for last, noted in ((5, False), (6, True)):  # 5 is still before the next checkpoint
+        train.write_text(json.dumps(dict.fromkeys(range(last + 1), 1.0)), encoding="utf-8")
+        evaluate(time_align=True, train_time=str(train), val_time=str(val))
+        assert ("goes on to batch 6, but the last checkpoint was made after 4" in capsys.readouterr().err) is noted
 
 
 def test_what_a_kill_left_is_swept_and_a_second_run_refused(evaluate: Evaluate, tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ def test_rows_that_are_no_votes_can_be_left_out(tmp_path: Path, capsys: pytest.C
         (["geometric", "--gamma", "0"], "gamma: input should be greater than 0"),
         (["geometric", "--epsilon", "1.5"], "epsilon: input should be less than or equal to 1"),
         (["geometric", "--output", "votes.txt"], "votes.txt: unknown kind of file"),
-        (["geometric", "--output", "votes.parquet"], "votes.parquet: is the input too"),
+        (["geometric", "--output", "votes.parquet"], "votes.parquet: is an input too"),
         (["geometric", "--batch-size", "1000", "--drop-tail"], "20 votes fill no batch of 1,000"),
         (["geometric", "--input", "no.parquet"], "no.parquet: no such file"),
         (["geometric", "--seed", "-1"], "--seed: must be at least 0"),

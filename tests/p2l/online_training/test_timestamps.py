@@ -52,6 +52,26 @@ def test_times_may_lie_in_a_file_of_their_own(tmp_path: Path) -> None:
     assert json.loads(output.read_text()) == {"0": {"end_tstamp": 20.0}}
 
 
+def test_the_command_does_not_replace_what_it_reads(tmp_path: Path) -> None:
+    votes = write(tmp_path, [vote(0, tstamp=1.0)])
+    known = tmp_path / "times.jsonl"
+    known.write_text('{"question_id": "q0", "tstamp": 1}\n')
+    for output in (votes, known):
+        before = output.read_bytes()
+        with pytest.raises(InputError, match=f"{output.name}: is an input too; choose another output"):
+            main(
+                [
+                    "--chrono-train-data",
+                    str(votes),
+                    "--tstamp-file",
+                    str(known),
+                    "--output-file",
+                    f"{tmp_path}/./{output.name}",
+                ]
+            )
+        assert output.read_bytes() == before
+
+
 @pytest.mark.parametrize(
     ("rows", "lines", "message"),
     [

@@ -67,6 +67,7 @@ def test_one_run_and_accuracy_the_same_bytes_each_time(runs: list[str], tmp_path
         (["--names", "a", "b"], "2 names for 3 folders"),
         (["--names", "a", "a", "b"], "two runs are called 'a'"),
         (["--names", "a/b", "c", "d"], "cannot name files"),
+        (["--names", "summary", "c", "d"], "cannot name files"),
         (["--oracle", "orakel"], "no run is called 'orakel'"),
         (["--naive", "naive"], "--naive goes with --oracle"),
         (["--extract-accuracy", "--metric", "Brier"], "exclude each other"),
@@ -99,7 +100,7 @@ def test_runs_of_different_slices_are_noted(
 def test_without_matplotlib_the_numbers_are_written(
     runs: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
     main(["--eval-folder", runs[1], "--output-file", str(tmp_path / "f")])
     names = sorted(file.name for file in (tmp_path / "f" / "loss").iterdir())
     assert names == ["best.csv", "best.json", "summary.csv", "summary.json"]
