@@ -234,10 +234,17 @@ def test_initial_counts_are_checked(runs: Path, tmp_path: Path, configure: Confi
     assert "--initial-counts" in refused(config, "--initial-counts", counts)
 
 
-def test_the_command_itself_answers_bad_input_with_one_line(command: Command, configure: Configure) -> None:
+def test_the_command_itself_answers_bad_input_with_one_line(
+    configure: Configure, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from p2l.cli import dispatch
+    from p2l.command import run
+
     config = configure("bad.yaml", buffer={"type": "replay", "epsilon": 2})
-    done = command("python", "-m", "p2l.cli", "online-train", "--config", config, "--no-eval")
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr.count("\n") == 1
-    assert "buffer.epsilon" in done.stderr
+    with pytest.raises(SystemExit) as ended:
+        run(dispatch, ["online-train", "--config", str(config), "--no-eval"])
+    assert ended.value.code == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert "buffer.epsilon" in said.err
