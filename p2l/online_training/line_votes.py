@@ -22,6 +22,7 @@ from p2l.votes.spool import RecordFile
 __all__ = ["LineVotes"]
 
 Ids = Sequence[int] | NDArray[np.int64] | None
+_AT_ONCE = 10_000  # votes in memory before they go to disk
 _RECORD = np.dtype(
     [
         *(("at", "<i8"), ("size", "<i4"), ("a", "<i4"), ("b", "<i4"), ("winner", "i1")),
@@ -40,6 +41,7 @@ class LineVotes:
         self._spool = RecordFile(_RECORD)
         self._record = self._spool.mapped()
         self._new: list[tuple[Any, ...]] = []
+        self._count = 0
 
     @property
     def model_list(self) -> list[str]:
@@ -61,13 +63,20 @@ class LineVotes:
         """
         a, b = (self._codes.setdefault(name, len(self._codes)) for name in (vote.model_a, vote.model_b))
         self._new.append((at, size, a, b, vote.winner, vote.weight, vote.tstamp, place))
+        self._count += 1
+        if len(self._new) == _AT_ONCE:
+            self._spill()
 
     def finish(self) -> None:
         """Make what was appended readable."""
+        if self._count > len(self._record):
+            self._spill()
+            self._record = self._spool.mapped()
+
+    def _spill(self) -> None:
         if self._new:
             self._spool.append(np.array(self._new, dtype=_RECORD))
             self._new.clear()
-            self._record = self._spool.mapped()
 
     def up_to(self, place: int) -> int:
         """How many votes have a place of at most `place`."""
