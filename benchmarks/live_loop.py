@@ -203,6 +203,10 @@ class People:
         self._client = httpx2.Client(base_url=self.url, headers={"authorization": f"Bearer {KEY}"}, timeout=60)
         self._lock = threading.Lock()
 
+    def close(self) -> None:
+        """Nobody asks any more."""
+        self._client.close()
+
     def ask(self, first: int, count: int) -> None:
         """Let people ask about `count` prompts from number `first` on: each plainly, and once to compare."""
         with ThreadPoolExecutor(PEOPLE) as crowd:
@@ -360,8 +364,11 @@ def live_loop(folder: Path, settings: Settings = Settings()) -> Outcome:
     train_first(folder)
     (folder / "served").mkdir()
     shutil.copytree(folder / "outputs" / "first", folder / "served" / "first")
-    with serving(folder, "served", "live") as (endpoint, url), running(folder, list(FOLLOW), "online.log") as trainer:
-        people = People(world, url)
+    with (
+        serving(folder, "served", "live") as (endpoint, url),
+        running(folder, list(FOLLOW), "online.log") as trainer,
+        contextlib.closing(People(world, url)) as people,
+    ):
         people.ask(settings.first_votes, settings.before)
         _until(lambda: len(decisions(folder)) > 1, "a model of live votes is published")
         freeze(folder)
@@ -389,8 +396,10 @@ def judge(world: World, folder: Path, people: People, arrived: int, seconds: flo
     first = len(world.prompts) - world.settings.probes
     probes = np.arange(first, len(world.prompts))
     live = people.mixtures(probes.tolist())
-    with serving(folder, "frozen", "frozen", "frozen.yaml") as (_, url):
-        other = People(world, url)
+    with (
+        serving(folder, "frozen", "frozen", "frozen.yaml") as (_, url),
+        contextlib.closing(People(world, url)) as other,
+    ):
         frozen = other.mixtures(probes.tolist())
     best, worth, new = best_mixtures(world, probes), world.worth(probes), world.newcomer
     frozen_rates, live_rates, best_rates = ((shares * worth).sum(axis=1) for shares in (frozen, live, best))
