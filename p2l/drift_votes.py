@@ -73,6 +73,8 @@ def between_times(before: float, after: float) -> Rule:
 
     def sides(batch: VoteBatch, model_a: list[str], model_b: list[str]) -> tuple[list[str], list[str], Bools]:
         times = np.asarray(numbers(batch.batch.column("tstamp")), dtype=np.float64)
+        if np.isnan(times).any():
+            raise VoteError(f"{batch.place(int(np.isnan(times).argmax()))}: has no tstamp to tell the two times by")
         ends = np.where(times >= after, _AFTER, _BEFORE).tolist()
         named = ([name + end for name, end in zip(names, ends, strict=True)] for names in (model_a, model_b))
         return next(named), next(named), (times < before) | (times >= after)

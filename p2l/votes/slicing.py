@@ -77,8 +77,10 @@ def cut_slices(
 def _ends(stream: VoteStore, step: int) -> Floats:
     """Time of the last vote of the stream that each slice may know of."""
     times = _times(stream)
-    if not stream.is_time_sorted:
-        raise VoteError(f"{stream.name}: its votes are not in the order of their tstamp; sort them first")
+    early = np.diff(times) < 0
+    if early.any():
+        vote = int(early.argmax()) + 2
+        raise VoteError(f"{stream.name}: vote {vote} is older than the one before it; sort the votes by tstamp first")
     if len(times) < step:
         raise VoteError(f"{stream.name}: holds {len(times)} votes; the first slice needs {step} (batch size x every)")
     return np.asarray(times[step - 1 :: step])

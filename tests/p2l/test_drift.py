@@ -260,6 +260,13 @@ def test_versions_that_are_no_pair_are_refused(tmp_path: Path) -> None:
         drift_of_votes(str(write_votes(tmp_path / "v.jsonl", [row])), between_versions("ant", "1", "2"))
 
 
+def test_a_vote_without_time_is_named(tmp_path: Path) -> None:
+    row: dict[str, object] = {"model_a": "ant", "model_b": "bee", "winner": "tie", "tstamp": 1.0}
+    votes = write_votes(tmp_path / "v.jsonl", [row, row | {"tstamp": None}])
+    with pytest.raises(InputError, match=r"line 2: has no tstamp"):
+        drift_of_votes(str(votes), between_times(5.0, 5.0))
+
+
 def test_models_that_cannot_be_compared_are_refused(pair: tuple[Path, Path, Path], tmp_path: Path) -> None:
     before, _, prompts = pair
     other = make_model(tmp_path / "bt", head="bt", loss="bt")
