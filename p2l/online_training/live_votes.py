@@ -126,6 +126,8 @@ class LiveVotes:
             now = self._look(count)
             if now.stopped:
                 raise StopRequestedError
+            if now.ended and self._file.torn and _rank() == 0:
+                self._waiting.tell(f"warning: {self._file.path}: its last line has no end and was left out")
             if now.ended or now.there >= count:
                 return min(count, now.there)
 

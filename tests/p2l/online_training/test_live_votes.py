@@ -40,12 +40,13 @@ def test_votes_are_those_that_a_data_set_has(path: Path) -> None:
 
 
 def test_a_vote_is_given_out_when_its_line_has_an_end(path: Path) -> None:
-    votes, _ = live(path)
+    votes, said = live(path)
     whole = line(7) + "\n"
     with path.open("a", encoding="utf-8") as file:
         file.write(line(1) + "\n" + whole[:20])
         file.flush()
         assert votes.wait_for(2) == 1
+        assert said == [f"warning: {path}: its last line has no end and was left out"]
         file.write(whole[20:])
         file.flush()
         assert votes.wait_for(2) == 2
