@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,27 @@ from tests.conftest import ROOT
 from tests.p2l.online_training.live_helpers import add, line
 
 QUIET = ["--no-eval", "--quiet", "--poll", "0.05"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_processes_left() -> Iterator[None]:
+    """Runs in this process form a group of one; it ends with them."""
+    yield
+    import torch.distributed
+
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    """A run sets a launcher's variables, and takes signals; what comes after it has its own."""
+    kept, signals = dict(os.environ), {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    os.environ.clear()
+    os.environ.update(kept)
+    for number, handler in signals.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="module")
