@@ -32,8 +32,9 @@ adam_epsilon: 1.0e-8
 warmup_steps: 20
 batch_size: {_BATCH}
 gradient_accumulation_steps: 1
-# Every vote at once, and a fourth as many once more.
-buffer: {{type: replay, epsilon: 0.2}}
+# Every vote at once, and a fourth as many once more; what is published is the mean over recent steps.
+buffer: {{type: replay, epsilon: 0.19}}
+average_steps: 500
 deepspeed_config_path: zero0.json
 """
 

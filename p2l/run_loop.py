@@ -14,7 +14,7 @@ from p2l.run_progress import RunProgress
 from p2l.run_setup import global_batch, note
 from p2l.saving import save_checkpoint, save_final
 from p2l.trainer import StepResult, Trainer
-from p2l.validation import summarise, validate, write_results
+from p2l.validation import Predictions, summarise, validate, write_results
 from p2l.votes import VoteStore
 
 __all__ = ["Hooks", "RunOptions", "finish_run", "resume_run", "run_loop", "save_step", "trainer_state"]
@@ -135,9 +135,14 @@ def _evaluate(trainer: Trainer, hooks: Hooks, shown: RunProgress, step: int) -> 
     validation = hooks.validation()
     if validation is None:
         return
-    predictions = validate(trainer.engine, replace(trainer.windows, votes=validation, ahead=True))
+    predictions = _predictions(trainer, validation)
     if predictions is not None:
         shown.evaluation(step, summarise(predictions, validation, trainer.likelihood))
+
+
+def _predictions(trainer: Trainer, validation: VoteStore) -> Predictions | None:
+    with trainer.as_published():
+        return validate(trainer.engine, replace(trainer.windows, votes=validation, ahead=True))
 
 
 def finish_run(
@@ -146,7 +151,7 @@ def finish_run(
     """Write the trained model and its validation, say where it is, push it when asked to."""
     save_final(trainer, config, folder)
     if validation is not None:
-        predictions = validate(trainer.engine, replace(trainer.windows, votes=validation, ahead=True))
+        predictions = _predictions(trainer, validation)
         if predictions is not None:
             write_results(folder, predictions, validation, trainer.likelihood)
     if trainer.engine.is_main:

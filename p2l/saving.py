@@ -68,7 +68,7 @@ def save_checkpoint(
             unfinished.mkdir(parents=True)
         engine.barrier()
         engine.save(unfinished)
-        weights = engine.state_dict()
+        weights = trainer.published_weights()
         if engine.is_main:
             _write_model(trainer, config, unfinished, weights)
             more(unfinished)
@@ -82,7 +82,7 @@ def save_final(trainer: Trainer, config: TrainConfig, folder: Path) -> None:
     Raises:
         InputError: it cannot be written; checkpoints are whole.
     """
-    weights = trainer.engine.state_dict()
+    weights = trainer.published_weights()
     if trainer.engine.is_main:
         target = folder / "model"
         with whole_or_absent(target):
@@ -105,7 +105,7 @@ def write_model(trainer: Trainer, config: TrainConfig, target: Path) -> None:
     Raises:
         InputError: it cannot be written.
     """
-    weights = trainer.engine.state_dict()
+    weights = trainer.published_weights()
     if trainer.engine.is_main:
         with whole_or_absent(target):
             unfinished = unfinished_name(target)

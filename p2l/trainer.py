@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,7 +25,7 @@ from p2l.errors import TrainingError
 from p2l.likelihood import Likelihood, counted, vote_losses
 from p2l.windows import MicroBatch, Votes, Windows
 
-__all__ = ["Schedule", "StepResult", "Trainer"]
+__all__ = ["Published", "Schedule", "StepResult", "Trainer"]
 
 Ids = NDArray[np.int64]
 
@@ -40,6 +40,22 @@ class Schedule(Protocol):
 
     def steps(self, start: int = 0) -> Iterator[Ids]:
         """Row ids of each step, from step `start` on; the same on every rank."""
+        ...
+
+
+class Published(Protocol):
+    """Weights that folders and validation get in place of the newest ones; every rank calls each of these."""
+
+    def update(self) -> None:
+        """Called after each step."""
+        ...
+
+    def weights(self) -> dict[str, Tensor]:
+        """The whole model's weights on the CPU of rank 0; an empty one elsewhere."""
+        ...
+
+    def in_place(self) -> AbstractContextManager[None]:
+        """The engine's model answers with them until the block ends."""
         ...
 
 
@@ -69,6 +85,8 @@ class Trainer:
     seed: int = 42
     before_step: Callable[[int], None] = lambda _: None
     """Called with the number of steps done, before the next."""
+    published: Published | None = None
+    """None: the newest weights are."""
 
     @classmethod
     def of(
@@ -105,7 +123,18 @@ class Trainer:
                 self.before_step(number)
                 # Dropout depends on the step alone, so that a resumed run repeats what an unbroken one does.
                 torch.manual_seed(_step_seed(self.seed, number, self.engine.rank))
-                yield self._step(number, ids, self.engine.even_out(parts, self.windows.filler))
+                result = self._step(number, ids, self.engine.even_out(parts, self.windows.filler))
+                if self.published is not None:
+                    self.published.update()
+                yield result
+
+    def published_weights(self) -> dict[str, Tensor]:
+        """The whole model's weights as folders get them, on rank 0; an empty one elsewhere (every rank calls this)."""
+        return self.engine.state_dict() if self.published is None else self.published.weights()
+
+    def as_published(self) -> AbstractContextManager[None]:
+        """The engine's model answers as a published folder would, until the block ends."""
+        return nullcontext() if self.published is None else self.published.in_place()
 
     def _step(self, number: int, ids: Ids, parts: Sequence[MicroBatch]) -> StepResult:
         labels = self.votes.labels(ids)

@@ -35,6 +35,8 @@ class OnlineConfig(TrainConfig):
     """Models that the head has room for at first; doubled, whenever they run out."""
     new_models: Literal["mean", "random"] = "mean"
     """Where a new model starts: at the mean coefficient of those before it, or at random as `init_type` says."""
+    average_steps: Whole | None = Field(default=None, ge=1)
+    """Checkpoints and published models hold the mean of the weights over so many recent steps; None: the newest."""
     vote_order: Literal["time", "sort", "given"] = "time"
     """time: votes stand in order of time, or the run is refused; sort: sort them; given: as they stand."""
 

@@ -2,7 +2,8 @@
 
 A run that goes on keeps its own configuration. A model of offline training hands on how it was made; what belongs to
 passes over a data set is replaced: votes come once, in their order, at a constant rate of a third (the mean of a rate
-that falls to zero is a half, and single votes come without a second pass), with as many as a fourth of them replayed.
+that falls to zero is a half, and single votes come without a second pass), with as many as a fourth of them replayed,
+and what is published is the mean of the weights over recent steps.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ _RECORD = "training_config.json"
 _RATES = ("learning_rate", "head_learning_rate")
 _SLOWER = 3.0
 _WARMUP = 20  # steps
-_REPLAYED = 0.2
+_REPLAYED = 0.19
+_AVERAGED = 500  # steps
 
 
 def derived_configuration(checkpoint: str | None) -> tuple[Path, dict[str, object]]:
@@ -73,6 +75,7 @@ def _changes(folder: Path, kept: dict[str, Any]) -> dict[str, object]:
         "num_train_epochs": 1,
         "init_type": "reset_params",
         "buffer": {"type": "replay", "epsilon": _REPLAYED},
+        "average_steps": _AVERAGED,
     }
     engine = folder / Path(str(kept.get("deepspeed_config_path"))).name
     if engine.is_file():  # as p2l train --votes writes it; its path there is that of where the run was started

@@ -24,6 +24,7 @@ from p2l.online_training.buffer import Buffer
 from p2l.online_training.buffers import make_buffer
 from p2l.online_training.config import OnlineConfig
 from p2l.online_training.growth import Growth, room_for
+from p2l.online_training.published_average import PublishedAverage
 from p2l.online_training.schedule import OnlineSchedule, count_steps
 from p2l.online_training.state import (
     STREAM_STATE,
@@ -96,6 +97,7 @@ class _Run:
     fingerprint: StreamFingerprint
     trainer: Trainer
     folder: Path
+    average: PublishedAverage | None = None
     publisher: Publisher | None = None
 
     def hooks(self) -> Hooks:
@@ -117,6 +119,8 @@ class _Run:
         """Write the state of the stream."""
         model = self.trainer.engine.model
         write_stream_state(folder, self.schedule.state(step), model.model_list, model.num_rows)
+        if self.average is not None:
+            self.average.save(folder)
 
     def votes_to_validate(self) -> VoteStore | None:
         """The validation votes between models that are known by now."""
@@ -163,6 +167,8 @@ def train_online(config_path: str, options: OnlineOptions) -> Path:
         windows = make_windows(config, engine, tokenizer, stream, ahead=not stream.grows)
         trainer = Trainer.of(config, engine, windows, schedule)
         run = _Run(config, options, stream, schedule, validation, StreamFingerprint(stream), trainer, folder)
+        if config.average_steps is not None:
+            run.average = trainer.published = PublishedAverage(engine, config.average_steps)
         _train(run, start)
     return folder
 
@@ -295,6 +301,8 @@ def _train(run: _Run, start: Start) -> None:
     if run.options.live is not None:
         run.publisher = run.options.live.publisher(config, run.folder)
     first = resume_run(run.trainer, hooks, start.resume, quiet=options.quiet) if start.resume else 0
+    if start.resume is not None and run.average is not None:
+        run.average.load(start.resume)
     if run.publisher is not None:
         run.publisher.begin(first, run.schedule.arrived, run.trainer)
     try:

@@ -17,7 +17,7 @@ from tests.p2l.online_training.online_helpers import ORDER, STAGE_1, online, run
 
 @pytest.fixture(scope="module")
 def runs(command: Command, tmp_path_factory: pytest.TempPathFactory, validation_file: Path, backbone: Path) -> Path:
-    """The folder of runs on the same votes: little room, much room, rates of nothing, and a narrow head."""
+    """The folder of runs on the same votes: little room, much room, rates of nothing, a narrow head, averages."""
     folder = tmp_path_factory.mktemp("online")
     votes = write_stream(folder / "stream.jsonl")
     configure = make_configure(folder, votes, validation_file, backbone)
@@ -26,6 +26,7 @@ def runs(command: Command, tmp_path_factory: pytest.TempPathFactory, validation_
     still = online(configure, votes, "still", model_capacity=3, learning_rate=1e-12, weight_decay=0.0)
     narrow = {"linear_head_downsize_factor": 2, "model_capacity": 4, "new_models": "random"}
     drawn = online(configure, votes, "drawn", **narrow)
+    mean = online(configure, votes, "mean", model_capacity=2, average_steps=50, val_data_path=str(validation_file))
     run_all(
         command,
         folder / "plan",
@@ -34,6 +35,7 @@ def runs(command: Command, tmp_path_factory: pytest.TempPathFactory, validation_
             ["online", "--config", roomy, "--no-eval"],
             ["online", "--config", still, "--no-eval"],
             ["online", "--config", drawn, "--no-eval"],
+            ["online", "--config", mean],
         ],
     )
     return folder
@@ -93,6 +95,23 @@ def test_a_narrow_head_keeps_its_width(runs: Path) -> None:
     answer = P2L.from_pretrained(drawn).predict([["what is 1 plus 1"]])
     assert answer.coefs.shape == (1, 4)
     assert len(np.unique(answer.coefs.round(4))) == 4
+
+
+def test_averaged_weights_are_what_is_published_and_validated(runs: Path) -> None:
+    from p2l import P2L
+
+    mean = runs / "out" / "mean"
+    assert list_of(mean) == list(ORDER)
+    assert largest_difference(mean, runs / "out" / "small") > 1e-4
+    rows = lines(mean / "eval_output.jsonl")
+    said = P2L.from_pretrained(mean).predict([row["prompt"] for row in rows])
+    np.testing.assert_allclose(said.coefs, [row["betas"] for row in rows], atol=1e-4)
+    # Training itself does not see the mean.
+    logs = [
+        [line["loss"] for line in lines(runs / "out" / name / "metrics.jsonl") if "loss" in line]
+        for name in ("small", "mean")
+    ]
+    assert logs[0] == logs[1]
 
 
 def test_old_checkpoints_are_removed(runs: Path) -> None:

@@ -24,7 +24,9 @@ def long_run(folder: Path, configure: Configure, name: str, **changes: object) -
     votes = folder / "stream.jsonl"
     if not votes.exists():
         write_stream(votes, 320)
-    return online(configure, votes, name, buffer=REPLAY, model_capacity=2, lr_schedule="cosine", **changes)
+    return online(
+        configure, votes, name, buffer=REPLAY, model_capacity=2, lr_schedule="cosine", average_steps=9, **changes
+    )
 
 
 def start(config: Path, *flags: str | Path) -> subprocess.Popen[bytes]:
@@ -60,8 +62,11 @@ def test_a_kill_is_survived_bit_for_bit(command: Command, configure: Configure, 
     assert logs[0] == logs[1]
     for checkpoint in whole.glob("checkpoint-*"):
         assert same_bytes(checkpoint, killed / checkpoint.name)
-        one, two = (np.load(folder / checkpoint.name / "stream_state.npz") for folder in (whole, killed))
-        assert all(np.array_equal(one[name], two[name], equal_nan=one[name].dtype.kind == "f") for name in one.files)
+        for file in ("stream_state.npz", "averaged_weights.npz"):
+            one, two = (np.load(folder / checkpoint.name / file) for folder in (whole, killed))
+            assert all(
+                np.array_equal(one[name], two[name], equal_nan=one[name].dtype.kind == "f") for name in one.files
+            )
 
 
 @pytest.mark.launcher
