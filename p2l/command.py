@@ -28,6 +28,7 @@ __all__ = [
     "run",
     "sync_path",
     "sync_tree",
+    "whole",
 ]
 
 T = TypeVar("T")
@@ -151,6 +152,14 @@ def positive(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
+    return number
+
+
+def whole(text: str) -> int:
+    """A whole number of at least 0, for `type=` of a flag."""
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"must be at least 0, got {number}")
     return number
 
 

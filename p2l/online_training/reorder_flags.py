@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from p2l.command import check_can_write, positive
+from p2l.command import check_can_write, positive, whole
 from p2l.errors import ConfigError, VoteError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def add_replay(top: argparse.ArgumentParser) -> None:
     _add_shared(top)
     top.add_argument("--epsilon", type=float, default=0.2, help="share of replayed votes in a batch, in (0, 1)")
     top.add_argument("--limit", type=positive, metavar="N", help="most votes ready to be replayed; by default all are")
-    top.add_argument("--min-batches", type=_whole, default=5, metavar="N", help="batches before the first replay")
+    top.add_argument("--min-batches", type=whole, default=5, metavar="N", help="batches before the first replay")
     top.add_argument("--geometric", action="store_true", help="replay on top of the geometric buffer")
     top.add_argument("--gamma", type=float, help="gamma of the geometric buffer; default 0.995")
     top.add_argument(
@@ -73,20 +73,13 @@ def _add_shared(top: argparse.ArgumentParser) -> None:
     top.add_argument("--output", required=True, metavar="FILE", help="votes to write; the ending names the format")
     top.add_argument("--batch-size", type=positive, default=512, metavar="N", help="new votes of a batch")
     top.add_argument(
-        "--seed", type=_whole, default=42, help="of what is drawn; the same gives the same order in training"
+        "--seed", type=whole, default=42, help="of what is drawn; the same gives the same order in training"
     )
     top.add_argument("--sort", action="store_true", help="sort the votes by time first, rather than refuse them")
     top.add_argument("--drop-tail", action="store_true", help="drop what waits at the end of the stream")
     top.add_argument("--drop-bad", action="store_true", help="leave out rows that are no votes, and count them")
     top.add_argument("--dataset-split", default="train", metavar="NAME", help="which split of a data set with several")
     top.add_argument("--quiet", action="store_true", help="no progress bar")
-
-
-def _whole(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"must be at least 0, got {number}")
-    return number
 
 
 def _reorder(args: argparse.Namespace, **settings: Any) -> int:
