@@ -303,7 +303,7 @@ def test_another_protocol_is_named(opened: Open, endpoint: Endpoint) -> None:
 
 def test_an_attempt_that_hangs_is_followed_by_another(opened: Open, endpoint: Endpoint) -> None:
     endpoint.script.append(hang)
-    client = opened(endpoint.url, attempt_timeout=0.1, pace=Pace())
+    client = opened(endpoint.url, attempt_timeout=1.0, pace=Pace())
     assert client.predict(PROMPT).coefs == ANSWER["coefs"]
 
 
