@@ -269,7 +269,8 @@ class Engine:
             raise
         except Exception as error:  # DeepSpeed raises whatever its parts raise
             raise CheckpointError(
-                f"{folder}: damaged or cut short, training cannot go on from it: {_one_line(error)}"
+                f"{folder}: damaged or cut short, training cannot go on from it: {_one_line(error).split('. ')[0]}; "
+                "copy it again, or name an earlier checkpoint"
             ) from error
         if path is None:
             raise CheckpointError(f"{folder}: holds no training state; resume from a folder 'checkpoint-N'")

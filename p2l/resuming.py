@@ -61,7 +61,17 @@ def check_same_configuration(config: TrainConfig, checkpoint: Path) -> None:
         raise CheckpointError(f"{file}: cannot be read: {error}; copy the checkpoint again") from error
     for key in changed:
         if key not in _MAY_CHANGE:
+            name, old, new = _innermost(key, before[key], now[key])
             raise CheckpointError(
-                f"{checkpoint}: was trained with {key} = {before[key]!r}, this run has {now[key]!r}; "
+                f"{checkpoint}: was trained with {name} = {old!r}, this run has {new!r}; "
                 "change it back, or start a new run"
             )
+
+
+def _innermost(key: str, old: object, new: object) -> tuple[str, object, object]:
+    """The first difference within two values of a key, and its dotted name."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for inner in [*old, *(name for name in new if name not in old)]:
+            if old.get(inner) != new.get(inner):
+                return _innermost(f"{key}.{inner}", old.get(inner), new.get(inner))
+    return key, old, new

@@ -132,7 +132,9 @@ def read_state(checkpoint: Path) -> TrainerState:
         if not isinstance(state.step, int):
             raise TypeError(f"step is {state.step!r}")
     except (OSError, ValueError, TypeError) as error:
-        raise CheckpointError(f"{checkpoint / STATE_FILE}: is no state of this trainer: {error}") from error
+        raise CheckpointError(
+            f"{checkpoint / STATE_FILE}: is no state of this trainer: {error}; copy the checkpoint again"
+        ) from error
     return state
 
 

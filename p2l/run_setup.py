@@ -16,7 +16,7 @@ from p2l.compiling import compile_backbone
 from p2l.config import TrainConfig
 from p2l.deepspeed_config import find_deepspeed_file, resolve_deepspeed
 from p2l.engine import Engine, choose_device, world_size
-from p2l.errors import ConfigError
+from p2l.errors import CheckpointError, ConfigError
 from p2l.heads import HeadStart
 from p2l.model import P2LModel
 from p2l.run_folder import new_run_folder, newest_checkpoint
@@ -70,10 +70,20 @@ class Hardware:
 
 
 def find_start(checkpoint: str | None) -> Start:
-    """Whether `--checkpoint` names a run that goes on, or plain weights."""
+    """Whether `--checkpoint` names a run that goes on, or plain weights.
+
+    Raises:
+        CheckpointError: it is a folder that holds neither.
+    """
     if checkpoint is None:
         return Start(None, None)
-    resume = newest_checkpoint(Path(checkpoint).expanduser())
+    folder = Path(checkpoint).expanduser()
+    resume = newest_checkpoint(folder)
+    if resume is None and folder.is_dir() and not (folder / "config.json").is_file():
+        raise CheckpointError(
+            f"{checkpoint}: holds no checkpoint and no model; a run that was stopped before its first checkpoint "
+            "starts again without --checkpoint"
+        )
     return Start(resume, None) if resume else Start(None, checkpoint)
 
 

@@ -238,15 +238,18 @@ def _schedule(
         state, rows = read_stream_state(start.resume, model.model_list)
         _check_same_stream(start.resume, stream, read_state(start.resume))
     every = options.run.save_steps
-    schedule = OnlineSchedule(
-        stream,
-        _buffer(config, counts),
-        known_models=len(model.model_list),
-        total_steps=None if stream.grows else count_steps(stream, _buffer(config, counts), state),
-        is_saved=lambda step: bool(every) and step % (every or 1) == 0,
-    )
-    if state is not None:
-        schedule.load_state(state)
+    try:
+        schedule = OnlineSchedule(
+            stream,
+            _buffer(config, counts),
+            known_models=len(model.model_list),
+            total_steps=None if stream.grows else count_steps(stream, _buffer(config, counts), state),
+            is_saved=lambda step: bool(every) and step % (every or 1) == 0,
+        )
+        if state is not None:
+            schedule.load_state(state)
+    except CheckpointError as error:
+        raise CheckpointError(f"{start.resume}: {error}") from error
     return schedule, rows
 
 

@@ -69,6 +69,8 @@ def read_counts(path: Path, model_list: list[str]) -> dict[int, int]:
     Raises:
         InputError: the file is no JSON object of names and counts, or names a model that is not in the list.
     """
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; --initial-counts takes a JSON object of model names and counts")
     found = read_json(path)
     if not isinstance(found, dict):
         raise InputError(f"{path}: must be a JSON object of model names and how often each was seen")

@@ -225,7 +225,11 @@ def test_a_checkpoint_of_something_else_is_refused(runs: Path, tmp_path: Path, c
     assert "holds 20" in refused(online(configure, short, "small", **room), "--checkpoint", one)
     buffer = {"type": "geometric", "gamma": 0.8, "epsilon": 0.3}
     message = refused(online(configure, runs / "stream.jsonl", "small", buffer=buffer, **room), "--checkpoint", one)
-    assert "buffer" in message
+    assert "buffer.gamma = 0.98" in message
+    message = refused(online(configure, runs / "stream.jsonl", "small", batch_size=3, **room), "--checkpoint", one)
+    assert "checkpoint-4: buffer state: saved with batch_size" in message
+    (tmp_path / "killed_early").mkdir()
+    assert "without --checkpoint" in refused(config, "--checkpoint", tmp_path / "killed_early")
     renamed = tmp_path / "renamed" / "checkpoint-4"
     shutil.copytree(one, renamed)
     names = json.loads((renamed / "model_list.json").read_text())
@@ -249,6 +253,10 @@ def test_initial_counts_are_checked(runs: Path, tmp_path: Path, configure: Confi
         message = refused(config, "--checkpoint", tmp_path / "plain", "--initial-counts", counts)
         assert "counts.json" in message
         assert word in message
+    counts.unlink()
+    assert "counts.json: no such file" in refused(
+        config, "--checkpoint", tmp_path / "plain", "--initial-counts", counts
+    )
     counts.write_text("{}", encoding="utf-8")
     assert "--initial-counts" in refused(config, "--initial-counts", counts)
 
