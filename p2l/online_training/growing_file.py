@@ -16,6 +16,7 @@ from p2l.errors import VoteError
 __all__ = ["GrowingFile", "Line"]
 
 _BLOCK = 8 << 20  # bytes
+_PARQUET = b"PAR1"
 
 
 class Line(NamedTuple):
@@ -35,8 +36,10 @@ class GrowingFile:
         """Open the file; nothing is read yet.
 
         Raises:
-            VoteError: it is not there or cannot be read.
+            VoteError: it is not there, cannot be read, or is nothing that lines are appended to.
         """
+        if path.exists() and not path.is_file():
+            raise VoteError(f"{path}: cannot be followed: is no file; name a JSONL file or a router's database")
         self.path = path
         self._end, self._number = 0, 1
         try:
@@ -44,6 +47,8 @@ class GrowingFile:
         except OSError as error:
             hint = "; make it, empty, if its votes are still to come" if isinstance(error, FileNotFoundError) else ""
             raise VoteError(f"{path}: cannot be followed: {error.strerror or error}{hint}") from error
+        if os.pread(self._file, len(_PARQUET), 0) == _PARQUET:
+            raise VoteError(f"{path}: cannot be followed: is Parquet, which does not grow; set it as train_data_path")
 
     def __del__(self) -> None:
         self.close()

@@ -59,19 +59,19 @@ class RouterVotes:
         """Make the file `copy` if it is not there.
 
         Raises:
-            InputError: there is no such database, or the copy cannot be written.
+            InputError: there is no such database, it is not a router's, or the copy cannot be written.
         """
         self.database, self.copy = database, copy
         self._tell: Callable[[str], None] | None = tell
         self._after, self._size = -1, -1
         self._state: tuple[int, ...] | None = None
+        with router_database(database) as connection:
+            connection.execute("SELECT 1 FROM votes LIMIT 0")  # before anything is written beside another's database
         try:
             self._file = os.open(copy, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
             sync_path(copy.parent)
         except OSError as error:
             raise InputError(f"{copy}: votes cannot be copied there: {error.strerror or error}") from error
-        with router_database(database):
-            pass
 
     def __del__(self) -> None:
         self.close()

@@ -161,6 +161,15 @@ def test_a_file_that_is_not_there_is_not_waited_for(tmp_path: Path) -> None:
         LiveVotes(tmp_path / "votes.jsonl")
 
 
+def test_what_lines_are_not_appended_to_is_not_followed(tmp_path: Path) -> None:
+    with pytest.raises(VoteError, match="is no file; name a JSONL file"):
+        live(tmp_path)
+    table = tmp_path / "votes.parquet"
+    table.write_bytes(b"PAR1\x15")
+    with pytest.raises(VoteError, match=r"is Parquet.*train_data_path"):
+        live(table)
+
+
 def test_nobody_waits_for_votes_that_were_there_before(path: Path) -> None:
     add(path, [line(n) for n in range(5)])
     votes = LiveVotes(path, at_least=7, waiting=Waiting(poll_seconds=60))

@@ -137,3 +137,12 @@ def test_a_database_is_known_by_its_first_bytes(router: Router, tmp_path: Path) 
     empty = tmp_path / "empty.sqlite"
     empty.touch()
     assert [is_database(path) for path in (router.path, empty, lines, tmp_path / "none")] == [True, True, False, False]
+
+
+def test_nothing_is_written_beside_a_database_of_something_else(tmp_path: Path) -> None:
+    other = tmp_path / "other.sqlite"
+    with contextlib.closing(sqlite3.connect(other)) as connection:
+        connection.execute("CREATE TABLE sales (price)")
+    with pytest.raises(InputError, match="no such table: votes"):
+        RouterVotes(other, tmp_path / "copy.jsonl")
+    assert not (tmp_path / "copy.jsonl").exists()
