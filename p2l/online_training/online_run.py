@@ -6,7 +6,9 @@ models join on the way, and what a checkpoint holds besides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from typing import Any
 import torch
 
 from p2l.checkpoint import MODEL_LIST_FILE
+from p2l.claim import try_lock
 from p2l.config import load_config_as
 from p2l.deepspeed_config import set_total_steps
 from p2l.engine import Engine, make_scheduler, peers, start_processes
@@ -169,8 +172,22 @@ def train_online(config_path: str, options: OnlineOptions) -> Path:
         run = _Run(config, options, stream, schedule, validation, StreamFingerprint(stream), trainer, folder)
         if config.average_steps is not None:
             run.average = trainer.published = PublishedAverage(engine, config.average_steps)
-        _train(run, start)
+        with _alone_in(folder, engine):
+            _train(run, start)
     return folder
+
+
+@contextmanager
+def _alone_in(folder: Path, engine: Engine) -> Iterator[None]:
+    """See to it that no other run writes into the folder until the block ends (every rank must call this)."""
+    descriptor = os.open(folder, os.O_RDONLY) if engine.is_main else None
+    try:
+        if not engine.broadcast(descriptor is None or try_lock(descriptor)):
+            raise InputError(f"{folder}: another process is training in it; stop that one first")
+        yield
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def find_online_start(checkpoint: str | None) -> Start:

@@ -1,16 +1,20 @@
 """Online training as a user runs it: real DeepSpeed, one process on a CPU; bad input is refused before it starts."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from p2l.claim import try_lock
 from p2l.errors import InputError
 from p2l.online_training.online_train import main
 from p2l.run_folder import read_state
-from tests.conftest import Command, Configure, make_configure, write_votes
+from tests.conftest import ROOT, Command, Configure, make_configure, write_votes
 from tests.e2e.test_train import largest_difference, lines, weights
 from tests.p2l.online_training.online_helpers import ORDER, STAGE_1, online, run_all, stream_rows, write_stream
 
@@ -241,6 +245,20 @@ def test_a_checkpoint_of_something_else_is_refused(runs: Path, tmp_path: Path, c
     assert "stream_state.npz" in refused(config, "--checkpoint", cut)
     (cut / "stream_state.npz").unlink()
     assert "offline" in refused(config, "--checkpoint", cut)
+
+
+def test_a_folder_that_another_run_trains_in_is_refused(runs: Path, configure: Configure) -> None:
+    folder = runs / "out" / "small"
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        assert try_lock(descriptor)
+        config = online(configure, runs / "stream.jsonl", "small", model_capacity=2)
+        line = [sys.executable, "-m", "p2l.online_training.online_train", "--config", config, "--checkpoint", folder]
+        ended = subprocess.run([*map(str, line), "--no-eval", "--quiet"], cwd=ROOT, capture_output=True, text=True)
+        assert ended.returncode == 2
+        assert f"{folder}: another process is training in it" in ended.stderr
+    finally:
+        os.close(descriptor)
 
 
 def test_initial_counts_are_checked(runs: Path, tmp_path: Path, configure: Configure) -> None:
