@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
 __all__ = [
+    "above_zero",
+    "amount",
     "atomic_path",
     "check_can_write",
     "nearest",
@@ -160,6 +162,22 @@ def whole(text: str) -> int:
     number = int(text)
     if number < 0:
         raise argparse.ArgumentTypeError(f"must be at least 0, got {number}")
+    return number
+
+
+def amount(text: str) -> float:
+    """A finite number of at least 0, for `type=` of a flag."""
+    number = float(text)
+    if not 0 <= number < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a number of at least 0, got {text}")
+    return number
+
+
+def above_zero(text: str) -> float:
+    """A finite number above 0, for `type=` of a flag."""
+    number = amount(text)
+    if not number:
+        raise argparse.ArgumentTypeError("must be above 0")
     return number
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from p2l.command import parser, positive, run, whole
+from p2l.command import above_zero, amount, parser, positive, run, whole
 from p2l.errors import ConfigError
 from p2l.serving.access import digest_of, is_loopback, new_key
 from p2l.serving.address import check_address, port
@@ -65,12 +65,12 @@ def _add_limit_flags(made: argparse.ArgumentParser) -> None:
     group.add_argument("--queue-size", type=positive, default=1024, help="prompts between arrival and answer")
     group.add_argument("--cache-size", type=whole, default=8192, help="answers remembered; 0: none")
     group.add_argument("--max-batch-tokens", type=positive, help="tokens of a forward pass (default: by device)")
-    group.add_argument("--max-wait-ms", type=_amount, help="wait for a fuller batch (default: 2 on a GPU, else 0)")
+    group.add_argument("--max-wait-ms", type=amount, help="wait for a fuller batch (default: 2 on a GPU, else 0)")
     group.add_argument(
         "--streams", type=whole, help="threads that compute; 0: the event loop itself (default: by device and model)"
     )
-    group.add_argument("--max-body-mb", type=_above_zero, default=8.0, help="largest request, in MiB")
-    group.add_argument("--deadline", type=_above_zero, default=60.0, help="seconds that a request may take")
+    group.add_argument("--max-body-mb", type=above_zero, default=8.0, help="largest request, in MiB")
+    group.add_argument("--deadline", type=above_zero, default=60.0, help="seconds that a request may take")
 
 
 def main(argv: Sequence[str] | None = None) -> int | None:
@@ -114,20 +114,6 @@ def _key(flag: str, typed: str | None, variable: str) -> str | None:
     if key is not None and not key.strip():
         raise ConfigError(f"{flag} (or ${variable}) is empty; give a key, or leave it out")
     return None if key is None else key.strip()  # white space around it is no part of a header's value
-
-
-def _amount(text: str) -> float:
-    number = float(text)
-    if not 0 <= number < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be a number of at least 0, got {text}")
-    return number
-
-
-def _above_zero(text: str) -> float:
-    number = _amount(text)
-    if not number:
-        raise argparse.ArgumentTypeError("must be more than 0, or nothing could be answered")
-    return number
 
 
 if __name__ == "__main__":

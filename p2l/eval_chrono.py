@@ -8,7 +8,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from p2l.command import parser, positive, run
+from p2l.command import parser, run
+from p2l.model_flags import add_model_flags
 
 __all__ = ["build_parser", "main"]
 
@@ -22,7 +23,7 @@ def build_parser(prog: str = "p2l eval-chrono") -> argparse.ArgumentParser:
     )
     _add_data_flags(flags.add_argument_group("data in and out"))
     _add_choice_flags(flags.add_argument_group("which slices (default: those up to the checkpoint's number)"))
-    _add_model_flags(flags.add_argument_group("model"))
+    add_model_flags(flags.add_argument_group("model"))
     flags.add_argument("--quiet", action="store_true", help="no progress bar and no notes")
     flags.add_argument("--local_rank", "--local-rank", type=int, default=0, help="set by the launcher")
     return flags
@@ -64,22 +65,6 @@ def _add_choice_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--all-slices", action="store_true", help="later slices too: how well a checkpoint forecasts what is to come"
     )
-
-
-def _add_model_flags(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--model-type", "-mt", metavar="TYPE", help="qwen2, llama, ... (default: as the checkpoint says)"
-    )
-    group.add_argument("--head-type", "-ht", metavar="TYPE", help="bt, rk or ba (default: as the checkpoint says)")
-    group.add_argument("--loss-type", "-lt", metavar="TYPE", help="the likelihood (default: as the checkpoint says)")
-    group.add_argument(
-        "--batch-size", "-bs", type=positive, metavar="N", help="most prompts per forward pass (default: the engine's)"
-    )
-    group.add_argument(
-        "--max-length", type=positive, metavar="N", help="tokens per prompt (default: the length of training)"
-    )
-    group.add_argument("--device", help="cpu, cuda or cuda:N (default: a GPU if there is one)")
-    group.add_argument("--dtype", help="float32 or bfloat16 (default: bfloat16 on a GPU that knows it, else float32)")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

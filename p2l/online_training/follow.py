@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from p2l.command import positive
+from p2l.command import above_zero, amount, positive
 from p2l.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -88,14 +88,14 @@ def add_follow_flags(flags: argparse.ArgumentParser) -> None:
         "train_data_path",
     )
     live.add_argument(
-        "--stop-when-idle", metavar="SECONDS", type=_seconds, help="end when no vote has come for so long (never)"
+        "--stop-when-idle", metavar="SECONDS", type=amount, help="end when no vote has come for so long (never)"
     )
-    live.add_argument("--poll", metavar="SECONDS", type=_seconds, default=1.0, help="time between two looks")
+    live.add_argument("--poll", metavar="SECONDS", type=amount, default=1.0, help="time between two looks")
     live.add_argument(
         "--publish", metavar="DIR", type=Path, help="folder for models to serve, with `p2l endpoint --watch DIR`"
     )
     live.add_argument("--publish-votes", metavar="N", type=positive, help="publish whenever N more votes have come")
-    live.add_argument("--publish-minutes", metavar="M", type=_above_zero, help="publish whenever M minutes have passed")
+    live.add_argument("--publish-minutes", metavar="M", type=above_zero, help="publish whenever M minutes have passed")
     live.add_argument("--publish-keep", metavar="N", type=positive, default=5, help="newest models that stay there")
     live.add_argument(
         "--gate",
@@ -226,20 +226,6 @@ def stop_on_signals(stop: Callable[[], None], is_stopping: Callable[[], bool]) -
     with contextlib.suppress(ValueError):  # not in the main thread: whoever runs it there has its own signals
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, handle)
-
-
-def _seconds(text: str) -> float:
-    number = float(text)
-    if not 0 <= number < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be zero or more, got {text}")
-    return number
-
-
-def _above_zero(text: str) -> float:
-    number = float(text)
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be above zero, got {text}")
-    return number
 
 
 def _share(text: str) -> float:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from safetensors.numpy import load_file
 
@@ -118,7 +119,11 @@ def test_a_stop_in_between_changes_nothing(tmp_path: Path, config: Path) -> None
     votes = add(tmp_path / "votes.jsonl", lines[:50])
     flags = ("--config", config, "--follow", votes, *QUIET)
     words = [sys.executable, "-m", "p2l.online_training.online_train", *map(str, flags)]
-    with subprocess.Popen(words, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE) as run:
+    # The run in this process has set a launcher's variables, and may still listen on its port.
+    launcher = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
+    own = {name: value for name, value in os.environ.items() if name not in launcher}
+    own["OMP_NUM_THREADS"] = str(torch.get_num_threads())  # sums are taken in another order with another number
+    with subprocess.Popen(words, cwd=ROOT, env=own, stderr=subprocess.PIPE) as run:
         log = tmp_path / "out" / "run_1" / "metrics.jsonl"
         while run.poll() is None and not (log.exists() and log.read_text(encoding="utf-8").count("\n") >= 6):
             time.sleep(0.02)
