@@ -112,7 +112,7 @@ def test_workers_end_with_their_supervisor(folder: Path, tmp_path: Path, monkeyp
 def test_a_limit_that_nothing_can_meet_is_refused(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["-m", "any", flag, "0"])
-    assert "more than 0" in capsys.readouterr().err
+    assert "above 0" in capsys.readouterr().err
 
 
 def test_keys_are_not_left_in_the_environment_for_workers(monkeypatch: pytest.MonkeyPatch) -> None:
