@@ -25,6 +25,7 @@ COMMANDS = {
     "eval-chrono": ("p2l.eval_chrono", "ask every checkpoint of an online run about the votes of its time"),
     "visualize": ("p2l.online_training.visualize", "draw what eval-chrono found, run by run and beside each other"),
     "drift": ("p2l.drift", "say which models rose or fell, between two checkpoints, versions or times"),
+    "explain": ("p2l.explain", "say on which kinds of prompts each model is better or worse than overall"),
     "endpoint": ("p2l.endpoint", "serve a trained model over HTTP"),
     "export-votes": ("p2l.export_votes", "write the votes a router has gathered as training data"),
     "buffer": ("p2l.online_training.commands", "write votes in the order in which online training takes them"),

@@ -19,8 +19,6 @@ Shapes: B prompts, F features of all prompts together, V vocabulary, D hidden.
 from __future__ import annotations
 
 import math
-import re
-import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -35,8 +33,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from p2l.checkpoint import load_weights, read_object, write_json
-from p2l.encoding import DEFAULT_MAX_LENGTH, Encoding, PromptTokenizer, TokenizerOptions, check_turns, register, repair
+from p2l.encoding import DEFAULT_MAX_LENGTH, Encoding, PromptTokenizer, TokenizerOptions, check_turns, register
 from p2l.errors import CheckpointError, InputError
+from p2l.words import SPACELESS, split_words
 
 __all__ = [
     "TfidfBackbone",
@@ -52,13 +51,6 @@ __all__ = [
 ]
 
 VOCABULARY_FILE = "tfidf.json"
-_NO_SPACES = (
-    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-)
-# \w leaves out combining marks, without which words of Indic, Arabic and Hebrew scripts fall apart.
-_MARKS = "\u0300-\u036f\u0483-\u0489\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u0900-\u0dff"
-_SPACELESS = re.compile(f"[{_NO_SPACES}]")
-_WORD = re.compile(rf"[{_NO_SPACES}]|\d|(?:(?![{_NO_SPACES}\d])[\w{_MARKS}'’])+|[^\w\s]")
 _MOST_CANDIDATES = 4_000_000  # n-grams counted at once while fitting (about 500 MB); rare ones are dropped beyond
 
 
@@ -153,11 +145,6 @@ def load(folder: Path, options: TokenizerOptions) -> TfidfTokenizer:
     return TfidfTokenizer(terms, idf, ngrams=(low, high), max_length=options.max_length or DEFAULT_MAX_LENGTH)
 
 
-def split_words(text: str) -> list[str]:
-    """The words of one turn, in order."""
-    return _WORD.findall(unicodedata.normalize("NFKC", repair(text)).casefold())
-
-
 def fit_vocabulary(
     prompts: Iterable[Sequence[str]],
     *,
@@ -190,8 +177,8 @@ def _ngrams(words: Sequence[str], sizes: tuple[int, int]) -> Iterable[str]:
 
 def _runs(words: Sequence[str], sizes: tuple[int, int]) -> Iterator[Iterable[str]]:
     """Runs of words; of scripts without spaces always pairs of characters too, since one says little."""
-    if sizes[1] == 1 and _SPACELESS.search("".join(words)):
-        yield [f"{one} {two}" for one, two in pairwise(words) if _SPACELESS.match(one) and _SPACELESS.match(two)]
+    if sizes[1] == 1 and SPACELESS.search("".join(words)):
+        yield [f"{one} {two}" for one, two in pairwise(words) if SPACELESS.match(one) and SPACELESS.match(two)]
     for size in range(sizes[0], sizes[1] + 1):
         yield words if size == 1 else map(" ".join, zip(*(words[start:] for start in range(size)), strict=False))
 

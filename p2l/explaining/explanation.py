@@ -1,0 +1,269 @@
+"""Strengths and weaknesses of models, from what a P2L says of many prompts.
+
+Different prompts count once and are split in halves. On the first, clusters are found, their number chosen, their names
+given and the words of each learned. On the second, prompts are put into these clusters by their words alone and the
+models are measured there. The numbers that are measured have so chosen nothing: not the borders, not the names, and
+not the prompts that they are averaged over. Coefficients that are mere noise show no strengths, which clusters that
+are measured on the coefficients that made them would. The price: what words do not tell is diluted.
+
+Shapes: N prompts, M models, D dimensions of an embedding, K clusters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from p2l import likelihood as likelihoods
+from p2l.errors import InputError
+from p2l.explaining import clusters as kinds
+from p2l.explaining.measuring import Rules, Said, centred, measure
+from p2l.explaining.result import Cluster, Explanation
+from p2l.explaining.terms import Places, Terms, count_terms, learn_places, typical_terms
+from p2l.votes.splitting import hash_turns
+
+__all__ = ["explain"]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Texts = Sequence[Sequence[str]]
+
+_NAMED = 3  # terms of a name
+_EXAMPLES, _EXAMPLE = 3, 160
+
+
+@dataclass(frozen=True)
+class _Data:
+    """N different prompts: what is said of them, what is clustered, their texts and words."""
+
+    said: Said
+    features: Floats
+    texts: list[list[str]] | None
+    terms: Terms | None
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Clusters of the first half: centres (K, c) of points (n, c), the cluster (n,) of each, and its words."""
+
+    centres: Floats
+    cluster: Ints
+    places: Places | None
+
+
+def explain(
+    coefs: npt.ArrayLike,
+    models: Sequence[str],
+    *,
+    likelihood: str = "grk",
+    eta: npt.ArrayLike | None = None,
+    gamma: npt.ArrayLike | None = None,
+    texts: Texts | None = None,
+    embeddings: npt.ArrayLike | None = None,
+    clusters: int | None = None,
+    by: str | None = None,
+    rules: Rules | None = None,
+    seed: int = 0,
+) -> Explanation:
+    """Find kinds of prompts, and how much better or worse each model is on them than overall.
+
+    Args:
+        coefs: (N, M) coefficients of each prompt; eta and gamma (N,) where the likelihood has them.
+        models: M names.
+        likelihood: its name.
+        eta: see `coefs`.
+        gamma: see `coefs`.
+        texts: the N prompts as lists of turns; without them clusters have numbers for names.
+        embeddings: (N, D) to cluster in the place of the coefficients.
+        clusters: how many; by default as `p2l.explaining.clusters` says.
+        by: `words` puts measured prompts into clusters by their words, `nearest` by the nearest centre; by default
+            `words` where there are texts.
+        rules: when a change counts.
+        seed: of the halves, the sample that is clustered, and the bootstrap.
+
+    Raises:
+        InputError: too few prompts or models, or values that are no finite numbers.
+    """
+    rules, rng, likely = rules or Rules(), np.random.default_rng(seed), likelihoods.get(likelihood)
+    by = by or ("nearest" if texts is None else "words")
+    data = _different(_checked(coefs, eta, gamma, models, likely), texts, embeddings)
+    number = len(data.features)
+    if number < 4 * rules.least_prompts:
+        raise InputError(
+            f"{number} different prompts are too few to explain; "
+            f"{4 * rules.least_prompts} are needed with at least {rules.least_prompts} a cluster"
+        )
+    order = rng.permutation(number)
+    first, second = np.sort(order[: number // 2]), np.sort(order[number // 2 :])
+    mean, directions = kinds.principal(data.features[first])
+    points = (data.features - mean) @ directions
+    found = _find(data, points, first, clusters, by, rules.least_prompts, rng)
+    cluster = _place(found, data, points, second, by)
+    names, terms = _names(data.terms, first, found)
+    made = Explanation(
+        models=tuple(np.array(models, dtype=object)[np.argsort(-centred(data.said.coefs).mean(axis=0), kind="stable")]),
+        clusters=_clusters(data, points, found, second, cluster, names, terms),
+        strengths=tuple(measure(data.said.of(second), cluster, names, models, likely, rules, rng)),
+        likelihood=likely.name,
+        prompts=len(second),
+        chosen_from=len(first),
+        by=by,
+        explained=kinds.explained(centred(data.said.coefs[second]), cluster),
+        recovered=_recovered(found, data, points, second),
+        level=rules.level,
+        fdr=rules.fdr,
+        least_change=rules.least_change,
+        seed=seed,
+        names=tuple(names),
+        places=found.places,
+        known=_known(data.texts, second, cluster),
+    )
+    return replace(made, notes=tuple(_notes(made, rules, len(names) - len(made.clusters))))
+
+
+def _checked(coefs: Any, eta: Any, gamma: Any, models: Sequence[str], likely: likelihoods.Likelihood) -> Said:
+    values = np.asarray(coefs, dtype=np.float64)
+    if values.ndim != 2 or values.shape[1] != len(models):
+        raise InputError(f"coefficients have shape {values.shape}; (prompts, {len(models)} models) is needed")
+    if len(models) < 2:
+        raise InputError("strengths are against other models; at least two models are needed")
+    sides: dict[str, Floats | None] = {}
+    for name, given in (("eta", eta), ("gamma", gamma)):
+        wanted = name in likely.parameters
+        if wanted and given is None:
+            raise InputError(f"likelihood {likely.name} needs {name}, which the outputs lack")
+        sides[name] = np.asarray(given, dtype=np.float64).reshape(-1) if wanted else None
+    for name, part in (("coefs", values), *sides.items()):
+        if part is not None and (len(part) != len(values) or not np.isfinite(part).all()):
+            raise InputError(f"{name}: one finite value for each prompt is needed")
+    return Said(values, sides["eta"], sides["gamma"])
+
+
+def _different(said: Said, texts: Texts | None, embeddings: Any) -> _Data:
+    """Every different prompt once."""
+    features = centred(said.coefs) if embeddings is None else _unit(np.asarray(embeddings, dtype=np.float64))
+    if len(features) != len(said.coefs) or (texts is not None and len(texts) != len(said.coefs)):
+        raise InputError("coefficients, prompts and embeddings must be of the same prompts")
+    if texts is None:
+        return _Data(said, features, None, None)
+    hashes = np.array([hash_turns(list(turns)) for turns in texts], dtype=np.uint64)
+    rows = np.sort(np.unique(hashes, return_index=True)[1])
+    kept = [list(texts[row]) for row in rows]
+    return _Data(said.of(rows), features[rows], kept, count_terms(kept))
+
+
+def _unit(embeddings: Floats) -> Floats:
+    if embeddings.ndim != 2 or not np.isfinite(embeddings).all():
+        raise InputError("embeddings: one list of finite numbers, of the same length, is needed for each prompt")
+    return np.asarray(embeddings / np.maximum(np.linalg.norm(embeddings, axis=1, keepdims=True), 1e-12))
+
+
+def _find(
+    data: _Data, points: Floats, first: Ints, clusters: int | None, by: str, least: int, rng: np.random.Generator
+) -> _Found:
+    cut = kinds.tree(points[first], rng)
+    if clusters is not None:
+        return _cut(data, points, first, cut(clusters))
+    learn, test = first[::2], first[1::2]
+    target = centred(data.said.coefs)
+    numbers = kinds.candidates(len(first), least)
+    shares = []
+    for number in numbers:
+        found = _cut(data, points, learn, cut(number))
+        shares.append(kinds.explained(target[test], _place(found, data, points, test, by)))
+    return _cut(data, points, first, cut(kinds.fewest(numbers, shares)))
+
+
+def _cut(data: _Data, points: Floats, rows: Ints, centres: Floats) -> _Found:
+    cluster = kinds.nearest(points[rows], centres)
+    places = None if data.terms is None else learn_places(data.terms.of(rows), cluster, len(centres))
+    return _Found(centres, cluster, places)
+
+
+def _place(found: _Found, data: _Data, points: Floats, rows: Ints, by: str) -> Ints:
+    if by == "words":
+        if found.places is None or data.terms is None:
+            raise InputError("clusters by words need the prompts; give them, or choose by nearest centre")
+        return found.places.place(data.terms.table[rows])
+    return kinds.nearest(points[rows], found.centres)
+
+
+def _recovered(found: _Found, data: _Data, points: Floats, rows: Ints) -> float | None:
+    if found.places is None:
+        return None
+    return float((_place(found, data, points, rows, "words") == _place(found, data, points, rows, "nearest")).mean())
+
+
+def _names(terms: Terms | None, first: Ints, found: _Found) -> tuple[list[str], list[list[str]]]:
+    """A name for each cluster, all different, and its terms."""
+    number = len(found.centres)
+    if terms is None:
+        return [f"cluster {one + 1}" for one in range(number)], [[] for _ in range(number)]
+    typical = typical_terms(terms.of(first), found.cluster, number)
+    names: list[str] = []
+    for place, words in enumerate(typical):
+        name = ", ".join(words[:_NAMED]) or f"cluster {place + 1}"
+        names.append(name if name not in names else f"{name} ({place + 1})")
+    return names, typical
+
+
+def _clusters(
+    data: _Data,
+    points: Floats,
+    found: _Found,
+    rows: Ints,
+    cluster: Ints,
+    names: Sequence[str],
+    terms: Sequence[list[str]],
+) -> tuple[Cluster, ...]:
+    sizes = np.bincount(cluster, minlength=len(names))
+    return tuple(
+        Cluster(
+            names[one],
+            tuple(terms[one]),
+            int(sizes[one]),
+            float(sizes[one] / len(rows)),
+            _examples(data.texts, rows[cluster == one], points, found.centres[one]),
+        )
+        for one in np.argsort(-sizes, kind="stable")
+        if sizes[one]
+    )
+
+
+def _examples(texts: list[list[str]] | None, rows: Ints, points: Floats, centre: Floats) -> tuple[str, ...]:
+    """The beginnings of the prompts nearest to the centre."""
+    if texts is None:
+        return ()
+    near = rows[np.argsort(((points[rows] - centre) ** 2).sum(axis=1), kind="stable")[:_EXAMPLES]]
+    return tuple(_shortened(" / ".join(texts[row])) for row in near)
+
+
+def _shortened(text: str) -> str:
+    plain = " ".join(text[: 4 * _EXAMPLE].split())
+    return plain if len(plain) <= _EXAMPLE else plain[: _EXAMPLE - 1].rstrip() + "…"
+
+
+def _known(texts: list[list[str]] | None, rows: Ints, cluster: Ints) -> dict[int, int]:
+    if texts is None:
+        return {}
+    return {hash_turns(texts[row]): int(one) for row, one in zip(rows, cluster, strict=True)}
+
+
+def _notes(made: Explanation, rules: Rules, empty: int) -> list[str]:
+    notes = []
+    small = sum(one.prompts < rules.least_prompts for one in made.clusters) + empty
+    if small:
+        notes.append(f"Clusters with fewer than {rules.least_prompts} of the prompts measured are not judged: {small}.")
+    if made.explained < kinds.SAYS_LITTLE:
+        how = "The words of a prompt" if made.by == "words" else "Clusters"
+        notes.append(f"{how} tell next to nothing of the coefficients ({max(made.explained, 0.0):.1%} of variance).")
+    if made.by == "nearest":
+        notes.append(
+            "Prompts came into clusters by what is said of them: a change is then in part how the clusters were made."
+        )
+    notes.append("Intervals are over prompts; the model's coefficients are taken as exact. Only votes can test them.")
+    return notes
