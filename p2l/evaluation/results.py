@@ -64,7 +64,7 @@ class CategoryResult:
         votes, prompts: how many there are; prompts are counted once.
         problem: why there is nothing here (no vote of this category, say), else None; then the rest is empty.
         notes: sentences a reader needs (a smaller k, models left out).
-        truth: leaderboard of the ground truth; its models are in the order of the output's list, NaN where unknown.
+        truth: leaderboard of the ground truth, of the models that it knows (those with a vote here).
         model: leaderboard of the evaluated model on these prompts.
         simple: simple metrics, None where they do not apply.
         intervals: of the simple metrics that are means over votes, clustered by prompt.
@@ -112,6 +112,7 @@ class OutputResult:
         coefs: (N, M), or (1, M) for one leaderboard; eta and gamma (N,) or None: what strengths and weaknesses need.
         texts: the N prompts as lists of turns, or None where the file has none.
         level: coverage of all intervals.
+        notes: sentences a reader needs (votes left out).
     """
 
     name: str
@@ -128,3 +129,4 @@ class OutputResult:
     gamma: Floats | None = None
     texts: Sequence[Sequence[str]] | None = None
     level: float = 0.95
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,94 @@
+"""The single leaderboards of an evaluation: fits of votes as published, and the scale of arena ratings.
+
+A marginal leaderboard is the best fit without regularisation. Where there is none (a model that never lost, say), or
+only at infinity, the default prior of `p2l.leaderboard` holds it, and a note says so.
+
+Shapes: M models, N votes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from p2l.errors import ConvergenceError, InputError
+from p2l.leaderboard import Leaderboard, PairTable, Prior, fit_table, vote_table
+from p2l.leaderboard.intervals import units_of
+from p2l.leaderboard.pair_table import components
+from p2l.likelihood import get
+from p2l.metrics import Standing
+
+__all__ = ["board_of_labels", "board_of_table", "one_scale", "standing"]
+
+Ints = npt.NDArray[np.integer[Any]]
+
+_FREE = Prior(sd=math.inf)
+HELD = "Some model has no finite best fit here, so all are held by a weak prior (normal, standard deviation 5)."
+
+
+def board_of_labels(
+    labels: Ints, models: Sequence[str], likelihood: str, *, clusters: Any = None, intervals: bool = True, level: float
+) -> Leaderboard:
+    """The leaderboard of labels (N, 3), of the models that they hold; intervals are clustered by prompt.
+
+    Raises:
+        InputError: no vote counts, or fewer than two models do.
+    """
+    counted = labels[labels[:, 2] == 0] if likelihood == "bt" else labels
+    rows = np.flatnonzero(labels[:, 2] == 0) if likelihood == "bt" else np.arange(len(labels))
+    present = np.unique(counted[:, :2])
+    if not len(present):
+        raise InputError(f"no vote counts under likelihood {likelihood}")
+    place = np.full(len(models), -1, dtype=np.int64)
+    place[present] = np.arange(len(present))
+    a, b, winner = place[counted[:, 0]], place[counted[:, 1]], np.array([0, 2, 3])[counted[:, 2]]
+    table = vote_table(a, b, winner, len(present))
+    units = None if clusters is None else units_of(table, a, b, winner, None, np.asarray(clusters)[rows])
+    names = [models[code] for code in present]
+    return board_of_table(table, names, likelihood, units=units, intervals=intervals, level=level)
+
+
+def board_of_table(
+    table: PairTable,
+    models: Sequence[str],
+    likelihood: str,
+    *,
+    units: Any = None,
+    intervals: bool = False,
+    level: float = 0.95,
+) -> Leaderboard:
+    """The leaderboard of counted votes: the best fit, or, where there is none, the one that a weak prior holds."""
+    options: dict[str, Any] = {"models": models, "likelihood": likelihood, "units": units, "level": level}
+    options["intervals"] = "sandwich" if intervals else None
+    if _may_be_free(table):
+        try:
+            return fit_table(table, prior=_FREE, **options)
+        except ConvergenceError:
+            pass
+    board = fit_table(table, **options)
+    return dataclasses.replace(board, notes=(HELD, *board.notes))
+
+
+def _may_be_free(table: PairTable) -> bool:
+    """Whether everyone has beaten (or tied with) everyone, if only in a chain."""
+    up, down = table.weights[:, [0, 2, 3]].sum(axis=1) > 0, table.weights[:, 1:].sum(axis=1) > 0
+    beaten = np.concatenate([table.first[up], table.second[down]])
+    beating = np.concatenate([table.second[up], table.first[down]])
+    return bool((components(table.num_models, beaten, beating, directed=True) == 0).all())
+
+
+def standing(board: Leaderboard, models: Sequence[str]) -> Standing:
+    """A leaderboard as columns of `models`, NaN for those it does not know."""
+    place = dict(zip(board.models, board.coefs.tolist(), strict=True))
+    return Standing(np.array([place.get(name, math.nan) for name in models]), board.eta, board.gamma)
+
+
+def one_scale(likelihood: str) -> dict[str, Any]:
+    """eta and gamma of a leaderboard that has none: 1 and 0 for likelihoods that need them."""
+    parameters = get(likelihood).parameters
+    return {"eta": 1.0 if "eta" in parameters else None, "gamma": 0.0 if "gamma" in parameters else None}

@@ -1,0 +1,152 @@
+"""Where the files of an evaluation are: local paths first, then repositories on the hub.
+
+Each output comes from the first of these that is given: a checkpoint's output (local or on the hub), a file of training
+(`--eval_path`), `eval_output.jsonl` beside the model.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from p2l.errors import ConfigError, InputError
+
+__all__ = ["Entry", "Inputs", "entries", "model_list", "output_path"]
+
+_BESIDE_MODEL = ("eval_output.jsonl", "eval_outputs.jsonl")
+_LIST = "model_list.json"
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The flags that name inputs; lists go together place by place."""
+
+    model_repo: str | None = None
+    model_list_path: str | None = None
+    eval_path: Sequence[str] = ()
+    checkpoint_path: Sequence[str] = ()
+    hf_checkpoint_repo: str | None = None
+    hf_checkpoint_file: Sequence[str] = ()
+    output_file_name: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One output to evaluate."""
+
+    name: str
+    eval_path: str | None = None
+    checkpoint_path: str | None = None
+    hf_checkpoint_file: str | None = None
+
+    @property
+    def is_checkpoint(self) -> bool:
+        """Whether it is of batch inference, whose coefficients follow the list of training."""
+        return bool(self.checkpoint_path or self.hf_checkpoint_file)
+
+    @property
+    def shown(self) -> str:
+        """As messages call it."""
+        return self.checkpoint_path or self.hf_checkpoint_file or self.eval_path or self.name
+
+
+def entries(inputs: Inputs) -> list[Entry]:
+    """The outputs to evaluate, in order.
+
+    Raises:
+        ConfigError: lists of different lengths, equal names, or nothing to evaluate.
+    """
+    _check(inputs)
+    lists = {name: list(getattr(inputs, name)) for name in ("eval_path", "checkpoint_path", "hf_checkpoint_file")}
+    given = {name: values for name, values in lists.items() if values}
+    count = max((len(values) for values in given.values()), default=1)
+    names = list(inputs.output_file_name) or _default_names(given, count)
+    for name, values in {**given, "output_file_name": names}.items():
+        if len(values) != count:
+            whole = ", ".join(f"{len(one)} --{flag}" for flag, one in {**given, "output_file_name": names}.items())
+            raise ConfigError(f"--{name} does not go with the other lists ({whole}); give as many of each")
+    if len(set(names)) < count:
+        raise ConfigError(f"--output_file_name {' '.join(names)}: every output needs a name of its own")
+    columns = {name: values or [None] * count for name, values in lists.items()}
+    return [Entry(names[place], **{name: column[place] for name, column in columns.items()}) for place in range(count)]
+
+
+def _check(inputs: Inputs) -> None:
+    if not (inputs.model_repo or inputs.model_list_path):
+        raise ConfigError("the names of the models are needed: give --model_list_path FILE or --model_repo REPO")
+    if bool(inputs.hf_checkpoint_repo) != bool(inputs.hf_checkpoint_file):
+        raise ConfigError("--hf_checkpoint_repo and --hf_checkpoint_file go together")
+    if not (inputs.eval_path or inputs.checkpoint_path or inputs.hf_checkpoint_file or inputs.model_repo):
+        raise ConfigError("there is nothing to evaluate: give --eval_path, --checkpoint_path or --model_repo")
+
+
+def _default_names(given: dict[str, list[str]], count: int) -> list[str]:
+    """`eval_metrics` for one output; several are named after their files."""
+    if count == 1:
+        return ["eval_metrics"]
+    source = next(given[name] for name in ("checkpoint_path", "hf_checkpoint_file", "eval_path") if name in given)
+    return [Path(path).stem for path in source]
+
+
+def model_list(inputs: Inputs) -> list[str]:
+    """The names of the coefficients.
+
+    Raises:
+        InputError: the file is missing or is no list of different names.
+    """
+    path = inputs.model_list_path or _from_model_repo(str(inputs.model_repo), [_LIST])
+    try:
+        names: Any = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: is no readable JSON list of model names: {error}") from error
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        raise InputError(f"{path}: must be a JSON list of model names, each once")
+    if len(names) < 2:
+        raise InputError(f"{path}: an evaluation needs at least two models, not {len(names)}")
+    return names
+
+
+def output_path(entry: Entry, inputs: Inputs) -> str:
+    """The local file of an output, downloaded where it is on the hub.
+
+    Raises:
+        InputError: it is not there.
+    """
+    if entry.checkpoint_path:
+        return entry.checkpoint_path
+    if entry.hf_checkpoint_file:
+        return _download(str(inputs.hf_checkpoint_repo), entry.hf_checkpoint_file, repo_type="dataset")
+    return entry.eval_path or _from_model_repo(str(inputs.model_repo), _BESIDE_MODEL)
+
+
+def _from_model_repo(repo: str, names: Sequence[str]) -> str:
+    """The first of these files in a model's folder or repository."""
+    folder = Path(repo).expanduser()
+    if folder.is_dir():
+        for name in names:
+            if (folder / name).is_file():
+                return str(folder / name)
+        raise InputError(f"{folder}: has no {' or '.join(names)}")
+    problems = []
+    for name in names:
+        try:
+            return _download(repo, name, repo_type="model")
+        except InputError as error:
+            problems.append(error)
+    raise problems[0]
+
+
+def _download(repo: str, name: str, *, repo_type: str) -> str:
+    folder = Path(repo).expanduser()
+    if (folder / name).is_file():
+        return str(folder / name)
+    from huggingface_hub import hf_hub_download
+
+    try:
+        return str(hf_hub_download(repo, name, repo_type=repo_type))
+    except Exception as error:  # the hub's client raises its HTTP library's errors too
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(f"{repo}: {name} cannot be had, neither here nor from the hub: {reason}") from error

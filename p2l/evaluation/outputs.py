@@ -1,0 +1,292 @@
+"""What a model said of votes, read from a file of batch inference or of training, in one form.
+
+Names decide: a vote's models and its winner are taken from model_a, model_b and winner where the rows have them, and
+labels are translated. Coefficients are columns of the model list; those of a checkpoint's output are put in the order
+of the sorted models that its rows hold.
+
+Shapes: N votes, M models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from p2l.errors import InputError, VoteError
+from p2l.evaluation.categories import Category, readable_tags
+from p2l.evaluation.json_array import HIDDEN, open_json_array
+from p2l.leaderboard.clusters import ClusteredVotes
+from p2l.likelihood import Likelihood
+from p2l.votes.codes import WINNERS
+from p2l.votes.reader import read_votes
+from p2l.votes.sources import open_source
+from p2l.votes.stream import RawBatch, Source
+
+__all__ = ["Output", "category_columns", "labels_of", "open_votes_source", "read_output"]
+
+Floats = npt.NDArray[np.floating[Any]]
+Ints = npt.NDArray[np.integer[Any]]
+
+_COEFS = ("coefs", "betas")
+_TIES = np.array([0, 0, 1, 2])
+
+
+@dataclass(frozen=True)
+class Output:
+    """Votes, and what was said of them.
+
+    Attributes:
+        source: path or repository.
+        models: M names.
+        labels: (N, 3) `[winner, loser, tie]`.
+        prompts: (N,) codes; votes on one prompt share one.
+        texts: (N,) Arrow lists of turns, or None.
+        table: the columns that categories may be of.
+        coefs: (N, M) float32, or None where the rows have none; eta and gamma (N,) or None.
+        notes: what was left out.
+    """
+
+    source: str
+    models: tuple[str, ...]
+    labels: Ints
+    prompts: Ints
+    texts: Any
+    table: Any
+    coefs: Floats | None
+    eta: Floats | None
+    gamma: Floats | None
+    notes: tuple[str, ...] = ()
+
+
+def open_votes_source(path: str, *, split: str = "train") -> Source:
+    """Open rows of any kind: a JSON array, or whatever votes are read from; hidden states are left out.
+
+    Raises:
+        VoteError: there is no such source or its kind is unknown.
+    """
+    file = Path(path).expanduser()
+    if file.suffix.lower() == ".json" and file.is_file():
+        return open_json_array(file)
+    source = open_source(path, split=split)
+    if HIDDEN not in source.columns:
+        return source
+    columns = [name for name in source.columns if name != HIDDEN]
+
+    def stream(wanted: Sequence[str] | None, size: int) -> Iterator[RawBatch]:
+        return source.stream(columns if wanted is None else wanted, size)
+
+    return replace(source, columns=columns, stream=stream)
+
+
+def read_output(
+    path: str,
+    model_list: Sequence[str],
+    likelihood: Likelihood,
+    categories: Sequence[Category],
+    *,
+    sort_models: bool,
+    need_coefs: bool,
+) -> Output:
+    """Read one output.
+
+    Args:
+        path: of the file.
+        model_list: the names of the coefficients in their order, and of labels where rows have no names.
+        likelihood: what must be there beside the coefficients.
+        categories: which columns to keep.
+        sort_models: put the coefficients in the order of the sorted models of the rows, as checkpoints' outputs want.
+        need_coefs: whether rows without coefficients will do.
+
+    Raises:
+        InputError: the file cannot be used; the message says which row or column.
+    """
+    source = open_votes_source(path)
+    _check_columns(source, likelihood, need_coefs=need_coefs)
+    parts = _Parts(model_list, categories, need_coefs=need_coefs)
+    try:
+        for batch in read_votes(source, need_prompt=False, label_list=model_list, batch_size=8192):
+            parts.add(batch.batch, batch.place)
+    except VoteError as error:
+        hint = "; is the model list that of the model?" if "labels" in str(error) and "list" in str(error) else ""
+        raise VoteError(f"{error}{hint}") from error
+    return parts.joined(source.name, likelihood, sort_models=sort_models)
+
+
+def _check_columns(source: Source, likelihood: Likelihood, *, need_coefs: bool) -> None:
+    if not need_coefs:
+        return
+    if not any(name in source.columns for name in _COEFS):
+        raise VoteError(
+            f"{source.name}: no column 'coefs' or 'betas': these are votes without a model's answers; run p2l eval on "
+            "them first"
+        )
+    for name in likelihood.parameters:
+        if name not in source.columns:
+            raise VoteError(_without(source.name, likelihood, name))
+
+
+def _without(source: str, likelihood: Likelihood, name: str) -> str:
+    return (
+        f"{source}: the rows have no {name}, which likelihood {likelihood.name} needs; use the output of p2l eval or "
+        "of p2l train, which have it, or --loss_type bt"
+    )
+
+
+class _Parts:
+    """Batches, joined at the end."""
+
+    def __init__(self, model_list: Sequence[str], categories: Sequence[Category], *, need_coefs: bool) -> None:
+        self.model_list, self.categories, self.need_coefs = list(model_list), categories, need_coefs
+        self.codes = {name: place for place, name in enumerate(model_list)}
+        self.clusters = ClusteredVotes("prompt")
+        self.columns: dict[str, list[Any]] = {
+            name: [] for name in ("labels", "coefs", "eta", "gamma", "prompts", "texts", "table")
+        }
+
+    def add(self, batch: Any, place: Any) -> None:
+        names = batch.schema.names
+        self.columns["labels"].append(labels_of(batch, self.codes))
+        self.columns["prompts"].append(self._prompts(batch))
+        self.columns["table"].append(pa.Table.from_batches([batch]).select(category_columns(batch, self.categories)))
+        if "prompt" in names:
+            self.columns["texts"].append(batch.column("prompt"))
+        if self.need_coefs:
+            coefs = next(name for name in _COEFS if name in names)
+            self.columns["coefs"].append(_matrix(batch.column(coefs), coefs, len(self.model_list), place))
+            for name in ("eta", "gamma"):
+                if name in names and batch.column(name).null_count < len(batch):
+                    self.columns[name].append(_matrix(batch.column(name), name, 1, place)[:, 0])
+
+    def _prompts(self, batch: Any) -> Ints:
+        name = next((name for name in ("prompt", "question_id") if name in batch.schema.names), None)
+        column = pa.nulls(len(batch)) if name is None else batch.column(name)
+        return self.clusters.number(column)
+
+    def joined(self, source: str, likelihood: Likelihood, *, sort_models: bool) -> Output:
+        known = len(self.model_list)
+        labels = np.concatenate(self.columns["labels"])
+        arrays = {name: _join(self.columns[name], len(labels)) for name in ("coefs", "eta", "gamma")}
+        for name in likelihood.parameters if self.need_coefs else ():
+            if arrays[name] is None:
+                raise VoteError(_without(source, likelihood, name))
+        texts = pa.chunked_array(self.columns["texts"]).combine_chunks() if self.columns["texts"] else None
+        kept = (labels[:, :2] < known).all(axis=1)
+        if not kept.any():
+            raise InputError(f"{source}: no vote is between models of the model list of {known} names")
+        rows = np.flatnonzero(kept)
+        arrays = {name: None if values is None else values[rows] for name, values in arrays.items()}
+        output = Output(
+            source,
+            tuple(self.model_list),
+            labels[rows],
+            np.concatenate(self.columns["prompts"])[rows],
+            None if texts is None else texts.take(pa.array(rows)),
+            _table(self.columns["table"]).take(pa.array(rows)),
+            arrays["coefs"],
+            arrays["eta"],
+            arrays["gamma"],
+            _left_out(len(labels) - len(rows), list(self.codes)[known:]),
+        )
+        return _sorted(output) if sort_models else output
+
+
+def _left_out(votes: int, unknown: Sequence[str]) -> tuple[str, ...]:
+    if not votes:
+        return ()
+    more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
+    return (f"{votes:,} votes were left out: the model list lacks {', '.join(unknown[:5])}{more}.",)
+
+
+def _join(parts: list[Any], rows: int) -> Any:
+    if sum(len(part) for part in parts) != rows:
+        return None
+    return np.concatenate(parts)
+
+
+def _table(parts: list[Any]) -> Any:
+    try:
+        return readable_tags(pa.concat_tables(parts, promote_options="permissive"))
+    except pa.ArrowException as error:
+        raise VoteError(
+            f"columns for categories change their kind between rows: {str(error).splitlines()[0]}"
+        ) from error
+
+
+def _sorted(output: Output) -> Output:
+    """The same over the sorted models that the votes hold."""
+    present = np.unique(output.labels[:, :2])
+    order = np.array(sorted(present.tolist(), key=lambda code: output.models[code]), dtype=np.int64)
+    place = np.full(len(output.models), -1, dtype=np.int32)
+    place[order] = np.arange(len(order))
+    labels = output.labels.copy()
+    labels[:, :2] = place[labels[:, :2]]
+    coefs = None if output.coefs is None else np.ascontiguousarray(output.coefs[:, order])
+    return replace(output, models=tuple(output.models[code] for code in order), labels=labels, coefs=coefs)
+
+
+def labels_of(batch: Any, codes: dict[str, int]) -> Ints:
+    """Labels (N, 3) of a batch in the schema's form; models that `codes` lacks are added to it."""
+    a, b = (_codes(batch.column(name), codes) for name in ("model_a", "model_b"))
+    winner = _winner_places(batch.column("winner"))
+    second = winner == 1
+    return np.stack([np.where(second, b, a), np.where(second, a, b), _TIES[winner]], axis=1).astype(np.int32)
+
+
+def _codes(column: Any, codes: dict[str, int]) -> Ints:
+    encoded = column.dictionary_encode()
+    lookup = np.array([codes.setdefault(name, len(codes)) for name in encoded.dictionary.to_pylist()], dtype=np.int64)
+    return np.asarray(lookup[encoded.indices.to_numpy(zero_copy_only=False)])
+
+
+def _winner_places(column: Any) -> Ints:
+    return np.asarray(pc.index_in(column, pa.array(WINNERS)).to_numpy(zero_copy_only=False))
+
+
+def category_columns(batch: Any, categories: Iterable[Category]) -> list[str]:
+    """Columns of a batch that categories may be of: those they name, and all flags and nested ones."""
+    named = {name for name in batch.schema.names for one in categories if _names(one.key, name)}
+    return [
+        field.name
+        for field in batch.schema
+        if field.name in named
+        or field.name == "category_tag"
+        or pa.types.is_boolean(field.type)
+        or pa.types.is_struct(field.type)
+    ]
+
+
+def _names(key: str, column: str) -> bool:
+    return key == column or key.startswith(f"{column}.")
+
+
+def _matrix(column: Any, name: str, width: int, place: Any) -> Floats:
+    """A column of numbers, or of lists of them however nested, as (N, width)."""
+    values, rows = column, len(column)
+    while _is_list(values.type):
+        lengths = pc.list_value_length(values).fill_null(0).to_numpy(zero_copy_only=False)
+        wanted = width if not _is_list(values.type.value_type) else 1
+        wrong = np.flatnonzero(lengths != wanted)
+        if len(wrong):
+            raise VoteError(
+                f"{place(int(wrong[0]))}: {name} holds {lengths[wrong[0]]} numbers for {width} "
+                f"{'models of the model list; is it that of the model?' if name in _COEFS else 'value'}"
+            )
+        values = values.flatten()
+    if len(values) != rows * width or not (pa.types.is_floating(values.type) or pa.types.is_integer(values.type)):
+        raise VoteError(f"{place(0)}: {name} must be {width} numbers in every row, not {column.type}")
+    numbers = np.asarray(values.to_numpy(zero_copy_only=False), dtype=np.float32).reshape(rows, width)
+    wrong = np.flatnonzero(~np.isfinite(numbers).all(axis=1))
+    if len(wrong):
+        raise VoteError(f"{place(int(wrong[0]))}: {name} holds what is no finite number")
+    return numbers
+
+
+def _is_list(kind: Any) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))

@@ -1,0 +1,213 @@
+"""A run over one or many outputs: read, measure, write; a bad output does not stop the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from p2l.command import check_can_write, progress
+from p2l.errors import InputError, P2LError
+from p2l.evaluation.arena import Arena, read_arena
+from p2l.evaluation.categories import Category, EmptyCategoryError, UnknownCategoryError, select
+from p2l.evaluation.inputs import Entry, Inputs, entries, model_list, output_path
+from p2l.evaluation.json_array import remove_hidden
+from p2l.evaluation.measure import Job, measure
+from p2l.evaluation.outputs import read_output
+from p2l.evaluation.results import CategoryResult, OutputResult
+from p2l.evaluation.settings import Settings
+from p2l.evaluation.train_votes import TrainVotes, read_train_votes
+from p2l.evaluation.writing import details_object, published_object, write_json_file
+
+__all__ = ["Options", "evaluate_outputs"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """A run.
+
+    Attributes:
+        inputs: what is read.
+        settings: what is measured.
+        params: the flags as the user gave them, for the files.
+        output_dir, hf_output_dir: where the files go; the second is a data set on the hub.
+        train: training votes: a path or a hub id.
+        arena_path: a leaderboard file.
+        train_checkpoints, checkpoint_size: also evaluate marginal leaderboards of the first k * size training votes.
+        remove_hidden: take hidden states out of local checkpoint outputs.
+        report: a folder for the HTML report.
+        quiet: no progress bar.
+    """
+
+    inputs: Inputs
+    settings: Settings
+    params: Mapping[str, Any] = field(default_factory=dict)
+    output_dir: str | None = None
+    hf_output_dir: str | None = None
+    train: str | None = None
+    arena_path: str | None = None
+    train_checkpoints: Sequence[int] = ()
+    checkpoint_size: int = 0
+    remove_hidden: bool = True
+    report: str | None = None
+    quiet: bool = False
+
+
+def evaluate_outputs(options: Options) -> list[OutputResult]:
+    """Evaluate every output and write its file.
+
+    Raises:
+        InputError: flags, lists or the only output cannot be used.
+        P2LError: some of several outputs could not be evaluated; the others were, and their files are there.
+    """
+    todo = entries(options.inputs)
+    _check(options, todo)
+    names = model_list(options.inputs)
+    limits = [k * options.checkpoint_size for k in options.train_checkpoints]
+    train = read_train_votes(options.train, names, options.settings.parsed, limits) if options.train else None
+    shared = _Shared(options, names, train, read_arena(options.arena_path) if options.arena_path else None)
+    results, failures = list[OutputResult](), list[tuple[Entry, P2LError]]()
+    for entry in todo:
+        try:
+            results.append(_evaluate(entry, shared))
+        except P2LError as error:
+            if len(todo) == 1:
+                raise
+            failures.append((entry, error))
+    _report(options, results)
+    if failures:
+        said = "; ".join(f"{entry.shown}: {error}" for entry, error in failures)
+        raise P2LError(f"{len(failures)} of {len(todo)} outputs could not be evaluated: {said}")
+    return results
+
+
+@dataclass(frozen=True)
+class _Shared:
+    options: Options
+    names: list[str]
+    train: TrainVotes | None
+    arena: Arena | None
+
+
+def _check(options: Options, todo: Sequence[Entry]) -> None:
+    settings = options.settings
+    if not (options.output_dir or options.hf_output_dir):
+        raise InputError("say where the results go: --output_dir DIR or --hf_output_dir REPO")
+    if (settings.model_type == "marginal" or options.train_checkpoints) and not options.train:
+        raise InputError("a marginal leaderboard is fitted on training votes; give --train_path or --hf_train_dataset")
+    if options.train_checkpoints and not options.checkpoint_size:
+        raise InputError("--train_checkpoints counts blocks of --checkpoint_size votes; give it too")
+    if "arena" in (settings.model_type, settings.ground_truth) and not options.arena_path:
+        raise InputError("arena ratings come from a leaderboard file; give --arena_path FILE.csv")
+    for entry in todo if options.output_dir else ():
+        read = (entry.eval_path, entry.checkpoint_path, options.train, options.arena_path)
+        check_can_write(_file(options, entry), *read)
+    if options.hf_output_dir:
+        from p2l.batch_inference.publish import check_can_push
+
+        check_can_push(options.hf_output_dir)
+
+
+def _file(options: Options, entry: Entry) -> Path:
+    return Path(options.output_dir or ".").expanduser() / f"{entry.name}.json"
+
+
+def _evaluate(entry: Entry, shared: _Shared) -> OutputResult:
+    options, settings = shared.options, shared.options.settings
+    path = output_path(entry, options.inputs)
+    if entry.checkpoint_path and options.remove_hidden and path.lower().endswith(".json") and Path(path).is_file():
+        remove_hidden(Path(path))
+    output = read_output(
+        path,
+        shared.names,
+        settings.likelihood,
+        settings.parsed,
+        sort_models=entry.is_checkpoint,
+        need_coefs=settings.model_type == "p2l",
+    )
+    job = Job(output, settings, shared.train, shared.arena)
+    keyed = dict(_measure_all(job, entry, options))
+    _write(entry, options, keyed, output.notes)
+    main = [found for key, (category, found) in keyed.items() if key == f"{settings.model_type}-{category.text}"]
+    return _result(entry, job, main)
+
+
+def _measure_all(job: Job, entry: Entry, options: Options) -> Iterator[tuple[str, tuple[Category, CategoryResult]]]:
+    settings = options.settings
+    bar = progress(settings.parsed, description=entry.name, unit=" categories", quiet=options.quiet)
+    for category in bar:
+        try:
+            chosen = select(category, job.output.table, job.output.source)
+        except (EmptyCategoryError, UnknownCategoryError) as error:
+            if isinstance(error, UnknownCategoryError) and not settings.lenient:
+                raise
+            yield f"{settings.model_type}-{category.text}", (category, CategoryResult(category.text, 0, 0, str(error)))
+            continue
+        yield f"{settings.model_type}-{category.text}", (category, measure(job, category, chosen))
+        for k in options.train_checkpoints:
+            found = measure(job, category, chosen, limit=k * options.checkpoint_size)
+            yield f"marginal-{category.text}-checkpoint-{k}", (category, found)
+
+
+def _write(
+    entry: Entry, options: Options, keyed: Mapping[str, tuple[Category, CategoryResult]], notes: Sequence[str]
+) -> None:
+    results = {key: result for key, (_, result) in keyed.items()}
+    own = {name: getattr(entry, name) for name in ("eval_path", "checkpoint_path", "hf_checkpoint_file")}
+    whole = {
+        "params": {**options.params, **own, "output_file_name": entry.name},
+        "models": {
+            key: published_object(result, options.settings) for key, result in results.items() if not result.problem
+        },
+        "notes": list(notes),
+        "details": {key: details_object(result) for key, result in results.items()},
+    }
+    if options.output_dir:
+        write_json_file(_file(options, entry), whole)
+    if options.hf_output_dir:
+        _push(entry, options, whole)
+
+
+def _push(entry: Entry, options: Options, whole: Mapping[str, Any]) -> None:
+    import tempfile
+
+    from p2l.batch_inference.publish import push
+
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / f"{entry.name}.json"
+        write_json_file(file, whole)
+        push([file], str(options.hf_output_dir))
+
+
+def _result(entry: Entry, job: Job, categories: Sequence[CategoryResult]) -> OutputResult:
+    output, settings = job.output, job.settings
+    first = next((one for one in categories if one.model is not None), None)
+    fixed = first.model.coefs[None] if first is not None and first.model is not None else np.empty((0, 0))
+    texts = None if output.texts is None else output.texts.to_pylist()
+    return OutputResult(
+        name=entry.name,
+        source=entry.shown,
+        model_type=settings.model_type,
+        likelihood=settings.likelihood.name,
+        ground_truth=settings.ground_truth,
+        models=output.models,
+        votes=len(output.labels),
+        prompts=len(np.unique(output.prompts)),
+        categories=tuple(categories),
+        coefs=output.coefs if output.coefs is not None and settings.model_type == "p2l" else fixed,
+        eta=output.eta,
+        gamma=output.gamma,
+        texts=texts,
+        level=settings.level,
+        notes=output.notes,
+    )
+
+
+def _report(options: Options, results: Sequence[OutputResult]) -> None:
+    if options.report and results:
+        from p2l.evaluation.report import write_report
+
+        write_report(results, Path(options.report))
