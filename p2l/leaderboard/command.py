@@ -60,7 +60,8 @@ def build_parser() -> argparse.ArgumentParser:
         default=0.5,
         metavar="SD",
         help="with --votes and --by: pull each group's coefficients towards the leaderboard of all votes, by a normal "
-        "prior of this standard deviation; it weighs as much as about 4 / SD^2 votes of a model; inf switches it off",
+        "prior of this standard deviation; it weighs as much as about 4 / SD^2 votes of a model; inf switches it off; "
+        "with --over and --periods alone: each period's",
     )
     made.add_argument(
         "--cluster",
@@ -69,8 +70,32 @@ def build_parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--weighted", action="store_true", help="weight votes by their `weight` column")
     made.add_argument("--drop-bad", action="store_true", help="leave out rows that are no votes, and count them")
+    _add_history_flags(made)
     _add_output_flags(made)
     return made
+
+
+def _add_history_flags(made: argparse.ArgumentParser) -> None:
+    made.add_argument(
+        "--over",
+        metavar="PERIOD",
+        help="with --votes: the history of the leaderboard by hour, day, week, month, quarter or year (UTC), or several "
+        "of them, such as 2weeks",
+    )
+    made.add_argument(
+        "--periods",
+        choices=["cumulative", "alone"],
+        default="cumulative",
+        help="with --over: each leaderboard of all votes up to the end of its period, or of the period's votes alone, "
+        "held to the leaderboard of all votes by --shrink",
+    )
+    made.add_argument(
+        "--time-column",
+        default="tstamp",
+        metavar="COLUMN",
+        help="with --over: when a vote was cast: seconds since 1970, ISO dates or times, or text such as 2025, 2025-06, "
+        "2025-Q2, 2025-W23",
+    )
 
 
 def _add_output_flags(made: argparse.ArgumentParser) -> None:
@@ -89,6 +114,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = build_parser().parse_args(argv)
     args.by = args.by or []
     _check(args)
+    if args.over is not None:
+        _show_history(args)
+        return
     from p2l.leaderboard.sources import boards_of_model, boards_of_votes
 
     boards = boards_of_votes(args) if args.votes is not None else boards_of_model(args)
@@ -108,6 +136,7 @@ def _check(args: argparse.Namespace) -> None:
         raise InputError("--by needs a file: --votes FILE or --model DIR --prompts FILE")
     if not args.shrink > 0 or (args.top is not None and args.top < 1):
         raise InputError("--shrink must be positive (inf switches it off) and --top at least 1")
+    _check_history(args)
     from p2l.leaderboard.plot import check_plot
     from p2l.leaderboard.text import check_output
 
@@ -116,6 +145,36 @@ def _check(args: argparse.Namespace) -> None:
     for path in (args.output, args.plot):
         if path is not None:
             check_can_write(path, args.votes, args.prompts)
+
+
+def _check_history(args: argparse.Namespace) -> None:
+    if args.over is None:
+        if args.periods != "cumulative" or args.time_column != "tstamp":
+            raise InputError("--periods and --time-column go with --over PERIOD")
+        return
+    if args.votes is None:
+        raise InputError("--over goes with --votes FILE; a model has no history")
+    if args.by or args.cluster is not None:
+        raise InputError("--over goes with neither --by nor --cluster; filter the votes into files of their own for that")
+    from p2l.leaderboard.periods import parse_over
+
+    parse_over(args.over)
+
+
+def _show_history(args: argparse.Namespace) -> None:
+    from p2l.leaderboard.history_source import history_of_votes
+    from p2l.leaderboard.history_text import render_history, write_history
+
+    history = history_of_votes(args)
+    print(render_history(history, top=args.top, min_votes=args.min_votes))
+    if args.output is not None:
+        write_history(history, args.output, min_votes=args.min_votes)
+        print(f"wrote {args.output}", file=sys.stderr)
+    if args.plot is not None:
+        from p2l.leaderboard.history_plot import plot_history
+
+        drawn = plot_history(history, args.plot, top=args.top, min_votes=args.min_votes)
+        print(f"drew {args.plot} (the best {drawn} of {len(history.models)} models)", file=sys.stderr)
 
 
 def _print(boards: Sequence[Named], args: argparse.Namespace) -> None:

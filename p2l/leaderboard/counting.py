@@ -71,16 +71,23 @@ class Tally:
             group: its code.
             names: name of each model code.
         """
-        if self._waiting:
-            self._merge()
-        start, end = np.searchsorted(self._keys, [group << (2 * _MODEL_BITS + 2), (group + 1) << (2 * _MODEL_BITS + 2)])
-        keys, (votes, weights, squares) = self._keys[start:end], self._sums[:, start:end]
-        mask = (1 << _MODEL_BITS) - 1
-        a, b = keys >> (_MODEL_BITS + 2) & mask, keys >> 2 & mask
+        a, b, winner, (votes, weights, squares) = self.cells(group)
         seen = sorted({names[code] for code in np.unique(np.concatenate([a, b]))})
         position = {name: index for index, name in enumerate(seen)}
         recode = np.array([position.get(name, -1) for name in names], dtype=np.int64)
-        local = (recode[a] * len(seen) + recode[b]) * 4 + (keys & 3)
+        local = (recode[a] * len(seen) + recode[b]) * 4 + winner
         if np.array_equal(votes, weights):
             return table_from_keys(local, votes, num_models=len(seen)), seen
         return table_from_keys(local, votes, weights, squares, num_models=len(seen)), seen
+
+    def cells(self, group: int) -> tuple[Ints, Ints, Ints, Floats]:
+        """The distinct votes of one group: codes of model a and b (U,), winner (U,) and sums (3, U).
+
+        The sums are those of the votes, of their weights and of their squared weights.
+        """
+        if self._waiting:
+            self._merge()
+        start, end = np.searchsorted(self._keys, [group << (2 * _MODEL_BITS + 2), (group + 1) << (2 * _MODEL_BITS + 2)])
+        keys = self._keys[start:end]
+        mask = (1 << _MODEL_BITS) - 1
+        return keys >> (_MODEL_BITS + 2) & mask, keys >> 2 & mask, keys & 3, self._sums[:, start:end]

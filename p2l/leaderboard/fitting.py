@@ -123,15 +123,20 @@ def fit_table(
     replicates: int = 200,
     prior: Prior | None = None,
     units: Units | None = None,
+    start: npt.ArrayLike | None = None,
+    tolerance: float = 1e-7,
 ) -> Leaderboard:
     """Fit a leaderboard to votes that are already counted; arguments and errors as for `fit`.
 
+    `start` is where the search for the optimum begins: M coefficients, and eta behind them where the likelihood has it;
+    `tolerance` is the last Newton step's at most, whose square is the order of the error that is left.
     A prior with means of its own (`Prior.coefs`) keeps the leaderboard on their scale instead of centring it.
     """
     check_intervals(intervals, level, replicates)
     model = likelihoods.get(likelihood)
     objective = _objective(table, models, model, prior or Prior())
-    point = minimise(objective, _start(objective, prior))
+    begin = _start(objective, prior) if start is None else np.array(start, dtype=np.float64)
+    point = minimise(objective, begin, tolerance=tolerance)
     rng = np.random.default_rng(seed)
     lower, upper = _bounds(objective, point, table, units, intervals, level, replicates, rng)
     return Leaderboard(

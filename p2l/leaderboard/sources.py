@@ -27,7 +27,7 @@ from p2l.votes.schema import numbers
 from p2l.votes.sources import open_source
 from p2l.votes.stream import Source
 
-__all__ = ["Groups", "boards_of_model", "boards_of_votes"]
+__all__ = ["Groups", "batches_of_votes", "boards_of_model", "boards_of_votes", "vote_codes"]
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -72,7 +72,7 @@ def boards_of_votes(args: argparse.Namespace) -> list[Named]:
     columns |= dict.fromkeys([args.cluster] if clustered else [])
     dropped = 0
     with progress(total=source.rows, description="votes", unit=" votes", quiet=args.quiet) as bar:
-        for batch in _batches(source, list(columns), drop_bad=args.drop_bad):
+        for batch in batches_of_votes(source, list(columns), drop_bad=args.drop_bad):
             _count(batch, groups, tally, clustered, names, weighted=args.weighted)
             dropped += batch.dropped
             bar.update(len(batch))
@@ -80,7 +80,12 @@ def boards_of_votes(args: argparse.Namespace) -> list[Named]:
     return [_noted(boards[0], f"{dropped:,} rows that are no votes were left out."), *boards[1:]] if dropped else boards
 
 
-def _batches(source: Source, columns: Sequence[str], *, drop_bad: bool) -> Iterator[VoteBatch]:
+def batches_of_votes(source: Source, columns: Sequence[str], *, drop_bad: bool) -> Iterator[VoteBatch]:
+    """The votes of a source, batch by batch.
+
+    Raises:
+        VoteError: a row is no vote; the message names `--drop-bad`.
+    """
     try:
         yield from read_votes(source, columns=columns, drop_bad=drop_bad)
     except FaultyRowError as error:
@@ -96,16 +101,22 @@ def _count(
     *,
     weighted: bool,
 ) -> None:
-    a, b = (model_codes(batch.batch.column(name), names) for name in ("model_a", "model_b"))
-    won = batch.batch.column("winner").dictionary_encode()
-    winner = name_lookup(won.dictionary.to_pylist(), WINNERS)[won.indices.to_numpy(zero_copy_only=False)]
-    weights = np.asarray(numbers(batch.batch.column("weight")), dtype=np.float64) if weighted else np.ones(len(batch))
+    a, b, winner, weights = vote_codes(batch, names, weighted=weighted)
     cluster = clustered.number(batch.batch.column(clustered.column)) if clustered else None
     for group, rows in groups.members(batch):
         votes = (group, a[rows], b[rows], winner[rows], weights[rows])
         tally.add(*votes)
         if clustered and cluster is not None:
             clustered.add(*votes, cluster[rows])
+
+
+def vote_codes(batch: VoteBatch, names: dict[str, int], *, weighted: bool) -> tuple[Ints, Ints, Ints, Floats]:
+    """Codes of both models and of the winner, and the weights (N,) of a batch; `names` grows as models come."""
+    a, b = (model_codes(batch.batch.column(name), names) for name in ("model_a", "model_b"))
+    won = batch.batch.column("winner").dictionary_encode()
+    winner = name_lookup(won.dictionary.to_pylist(), WINNERS)[won.indices.to_numpy(zero_copy_only=False)]
+    weights = np.asarray(numbers(batch.batch.column("weight")), dtype=np.float64) if weighted else np.ones(len(batch))
+    return a, b, winner, weights
 
 
 def _fit_groups(

@@ -1,0 +1,2 @@
+def report(points, best, *, replicates, figure):
+    return ""

@@ -1,0 +1,286 @@
+"""Leaderboards over time: one for each period, on one scale.
+
+Shapes: N votes, T periods with votes, M models, D parameters.
+
+`cumulative`: each leaderboard is of all votes up to the end of its period, so the last one is the leaderboard of all
+votes; this is the history that a public leaderboard shows. `alone`: each is of its own votes, held by a normal prior to
+the leaderboard of all votes, so that a period with few votes shows it with wide intervals instead of jumping.
+
+Where only differences count, what a leaderboard's zero means is a convention, and a strong newcomer would move everyone
+if each had mean zero. So a cumulative leaderboard is shifted as a whole: the mean coefficient of its models, weighted by
+their votes up to then, is what it is for these models in the newest leaderboard. Models of different components, which
+had not met by then, are shifted component by component and so compare by what later votes say. Under grounded
+likelihoods zero has a meaning of its own, and nothing is shifted.
+
+One pass through the votes counts them by period; each fit starts from the one before, so it takes a few Newton steps.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from p2l import likelihood as likelihoods
+from p2l.errors import ConfigError, InputError
+from p2l.leaderboard.board import Leaderboard
+from p2l.leaderboard.counting import Tally
+from p2l.leaderboard.fitting import fit_table
+from p2l.leaderboard.objective import Prior, shift_invariant
+from p2l.leaderboard.period_tables import PeriodTable, period_tables
+from p2l.leaderboard.periods import Over, parse_over
+
+__all__ = ["MODES", "History", "Period", "fit_history", "history_of_tally"]
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+MODES = ("cumulative", "alone")
+_TOLERANCE = 1e-4  # of the last Newton step: it leaves an error of the order of 1e-8
+_NAMED = 3  # how many periods a note names
+
+
+@dataclass(frozen=True)
+class Period:
+    """A period and its leaderboard."""
+
+    index: int
+    """Its number since 1970; those of neighbours differ by one."""
+    label: str
+    votes: int
+    """Of this period alone."""
+    board: Leaderboard
+
+
+@dataclass(frozen=True)
+class History:
+    """The leaderboards of T periods, the oldest first.
+
+    Attributes:
+        over: what a period is.
+        mode: `cumulative` or `alone`.
+        periods: those with votes that count.
+        notes: sentences that a reader needs: what is held, which periods have no votes.
+    """
+
+    over: Over
+    mode: str
+    periods: list[Period]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def newest(self) -> Leaderboard:
+        """The leaderboard of the last period."""
+        return self.periods[-1].board
+
+    @property
+    def models(self) -> list[str]:
+        """Every model that has a leaderboard, sorted."""
+        return sorted({name for period in self.periods for name in period.board.models})
+
+    def table(self, field: str = "coefs") -> tuple[list[str], Floats]:
+        """`coefs`, `lower` or `upper` as (T, M), NaN where a model is not in a period, and the M names."""
+        names = self.models
+        place = {name: number for number, name in enumerate(names)}
+        out = np.full((len(self.periods), len(names)), np.nan)
+        for row, period in enumerate(self.periods):
+            out[row, [place[name] for name in period.board.models]] = getattr(period.board, field)
+        return names, out
+
+
+def fit_history(
+    model_a: npt.ArrayLike,
+    model_b: npt.ArrayLike,
+    winner: npt.ArrayLike,
+    times: npt.ArrayLike,
+    *,
+    models: Sequence[str],
+    over: str = "month",
+    mode: str = "cumulative",
+    likelihood: str = "bt",
+    weights: npt.ArrayLike | None = None,
+    shrink: float = 0.5,
+    **options: Any,
+) -> History:
+    """The history of a leaderboard, from votes in memory, in any order.
+
+    Args:
+        model_a: (N,) codes of the models shown first, positions in `models`.
+        model_b: (N,) codes of the models shown second.
+        winner: (N,) positions in `p2l.votes.WINNERS`.
+        times: (N,) seconds since 1970, UTC.
+        models: M names.
+        over: a period: `hour`, `day`, `week`, `month`, `quarter`, `year`, or several, such as `2weeks`.
+        mode: `cumulative` or `alone`.
+        likelihood: name of the outcome model.
+        weights: (N,) weight of each vote.
+        shrink: standard deviation of the prior that holds periods alone to the leaderboard of all votes; inf: none.
+        options: `intervals`, `level`, `seed` as for `fit`.
+
+    Raises:
+        ConfigError: an unknown period or mode.
+        InputError: a time that is missing, no vote that counts, or columns that are no votes.
+    """
+    parsed, seconds = parse_over(over), np.asarray(times, dtype=np.float64)
+    if not np.isfinite(seconds).all():
+        raise InputError(f"vote {int(np.argmin(np.isfinite(seconds))) + 1} has no time; leave such votes out")
+    indices, group = np.unique(parsed.index(seconds), return_inverse=True)
+    tally, given = Tally(), np.ones(len(seconds)) if weights is None else np.asarray(weights, dtype=np.float64)
+    columns = (np.asarray(column, dtype=np.int64) for column in (model_a, model_b, winner))
+    tally.add(group.reshape(-1).astype(np.int64), *columns, given)
+    codes = {int(index): code for code, index in enumerate(indices)}
+    return history_of_tally(
+        tally, codes, models, over=parsed, mode=mode, likelihood=likelihood, shrink=shrink, **options
+    )
+
+
+def history_of_tally(
+    tally: Tally,
+    codes: dict[int, int],
+    names: Sequence[str],
+    *,
+    over: Over,
+    mode: str = "cumulative",
+    likelihood: str = "bt",
+    shrink: float = 0.5,
+    each: Callable[[Sequence[int]], Any] = iter,
+    **options: Any,
+) -> History:
+    """The history of votes that are counted by period.
+
+    Args:
+        tally: its groups are the periods.
+        codes: group of the tally by the period's number since 1970.
+        names: name of each model code.
+        over: what a period is.
+        mode: see `fit_history`, as for the likelihood and `shrink`.
+        likelihood: name of the outcome model.
+        shrink: of periods alone.
+        each: goes through the periods' numbers; a progress bar.
+        options: of `fit_table`.
+
+    Raises:
+        ConfigError: an unknown mode.
+        InputError: as `fit_table`, for the votes of all periods.
+    """
+    if mode not in MODES:
+        raise ConfigError(f"unknown mode {mode!r}; use {' or '.join(MODES)}")
+    fits = _Fits(likelihood, options)
+    indices = sorted(codes)
+    ordered = [codes[index] for index in indices]
+    if mode == "alone":
+        # The leaderboard of all votes comes first, so that a mistake in the votes is said at once.
+        *_, everything = period_tables(tally, ordered, names, cumulative=True)
+        fits.overall = fits.fit(everything, None, intervals=None)
+    tables = period_tables(tally, ordered, names, cumulative=mode == "cumulative")
+    periods, failed = list[Period](), list[str]()
+    for index, table in zip(each(indices), tables, strict=True):
+        try:
+            board = fits.fit(table, shrink if mode == "alone" else None)
+        except InputError as error:
+            failed.append(over.label(index))
+            last = error
+            continue
+        periods.append(Period(index, over.label(index), table.votes, board))
+    if not periods:
+        raise InputError(f"no {over.text} has a leaderboard: {last}")
+    anchor = periods[-1].board if mode == "cumulative" else fits.overall
+    assert anchor is not None
+    if shift_invariant(likelihoods.get(likelihood)) and (mode == "cumulative" or math.isinf(shrink)):
+        periods = [dataclasses.replace(period, board=_anchored(period.board, anchor)) for period in periods]
+    return History(over, mode, periods, tuple(_notes(over, mode, likelihood, shrink, periods, indices, failed)))
+
+
+@dataclass
+class _Fits:
+    """Fits of neighbouring periods, each from where the last one ended."""
+
+    likelihood: str
+    options: dict[str, Any]
+    overall: Leaderboard | None = None
+    last: Leaderboard | None = None
+
+    def fit(self, period: PeriodTable, shrink: float | None, **changes: Any) -> Leaderboard:
+        prior = None if shrink is None or self.overall is None else _held_to(self.overall, period.models, shrink)
+        options = {**self.options, **changes}
+        known = self.last if prior is None else self.overall
+        start = None if known is None else _start(known, period.models)
+        options |= {"prior": prior, "start": start, "tolerance": _TOLERANCE}
+        board = fit_table(period.table, models=period.models, likelihood=self.likelihood, **options)
+        self.last = board
+        return board
+
+
+def _held_to(overall: Leaderboard, models: Sequence[str], shrink: float) -> Prior | None:
+    return None if math.isinf(shrink) else Prior(sd=shrink, coefs=_of(overall, models), eta=overall.eta)
+
+
+def _of(board: Leaderboard, models: Sequence[str]) -> Floats:
+    """Coefficients (M,) of some models; zero for those that it does not know."""
+    known = dict(zip(board.models, board.coefs.tolist(), strict=True))
+    return np.array([known.get(name, 0.0) for name in models])
+
+
+def _start(board: Leaderboard, models: Sequence[str]) -> Floats:
+    coefs = _of(board, models)
+    return coefs if board.eta is None else np.append(coefs, board.eta)
+
+
+def _anchored(board: Leaderboard, anchor: Leaderboard) -> Leaderboard:
+    """The leaderboard, each component shifted so that the mean of its models, by votes, is that of the anchor's."""
+    assert board.votes is not None
+    weights = board.votes.astype(np.float64)
+    unseen = np.bincount(board.components, weights) == 0
+    weights[unseen[board.components]] = 1.0
+    distance = np.bincount(board.components, weights * (_of(anchor, board.models) - board.coefs))
+    shift = (distance / np.bincount(board.components, weights))[board.components]
+    moved = {name: getattr(board, name) + shift for name in ("coefs", "lower", "upper")}
+    return dataclasses.replace(board, **moved)
+
+
+def _notes(
+    over: Over,
+    mode: str,
+    likelihood: str,
+    shrink: float,
+    periods: Sequence[Period],
+    indices: Sequence[int],
+    failed: Sequence[str],
+) -> Iterator[str]:
+    yield _what_is_held(mode, likelihood, shrink)
+    apart = [period.label for period in periods if period.board.components.max() > 0]
+    if apart:
+        yield (
+            f"In {_several(apart)} some models had not met, directly or through others; "
+            + ("each such part is shifted by itself." if mode == "cumulative" else "their scores compare by the prior.")
+        )
+    missing = sorted(set(range(indices[0], indices[-1] + 1)) - set(indices)) if len(indices) > 1 else []
+    if missing:
+        yield f"No votes in {_several([over.label(index) for index in missing])}: a gap in the history."
+    if failed:
+        yield f"No vote that counts, or models that cannot be compared, in {_several(failed)}: left out."
+    yield from periods[-1].board.notes
+
+
+def _what_is_held(mode: str, likelihood: str, shrink: float) -> str:
+    invariant = shift_invariant(likelihoods.get(likelihood))
+    if mode == "alone" and not math.isinf(shrink):
+        return (
+            f"Each period alone, held to the leaderboard of all votes (normal prior, standard deviation {shrink:g}), "
+            "on its scale."
+        )
+    what = "All votes up to the end of each period." if mode == "cumulative" else "Each period alone, without a prior."
+    if not invariant:
+        return f"{what} Nothing is shifted: 1000 is the level at which an answer is just usable."
+    held = "in the newest period" if mode == "cumulative" else "in the leaderboard of all votes"
+    return f"{what} Held: the mean score of each period's models, weighted by votes, is what these models have {held}."
+
+
+def _several(labels: Sequence[str]) -> str:
+    more = len(labels) - _NAMED
+    return ", ".join(labels[:_NAMED]) + (f" and {more} more" if more > 0 else "")

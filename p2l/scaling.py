@@ -1,0 +1,278 @@
+"""Scaling laws: how the held-out loss falls with votes and parameters, fitted with intervals.
+
+    additive:     L = E + A / N^alpha + B / P^beta
+    votes alone:  L = E + A / N^alpha
+    product:      L = E + A / (N^alpha P^beta)
+
+For given exponents the loss is linear in E, A and B, which non-negative least squares find at once; the exponents are
+searched on a grid and refined from its best point. So a fit has no start to choose and no bad local optimum to fear, and
+bootstrapping it is cheap (about 20 ms a fit of 60 runs).
+
+Shapes: R runs (each one trained model), C blocks of held-out prompts.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from p2l.errors import ConfigError, InputError
+
+__all__ = ["FORMS", "Law", "LawFit", "Runs", "fit_law", "fit_with_intervals", "leave_one_out"]
+
+Floats = npt.NDArray[np.float64]
+
+_EXPONENTS = np.geomspace(0.03, 3.0, 21)
+_LEAST_SIZES = 3  # sizes on an axis; two leave its exponent open
+
+
+@dataclass(frozen=True)
+class Law:
+    """A fitted law.
+
+    Attributes:
+        form: a name in `FORMS`.
+        floor: E, the loss that no number of votes or parameters undercuts.
+        votes_scale, votes_exponent: A and alpha.
+        parameters_scale, parameters_exponent: B and beta; the product has its one scale in `votes_scale`, and
+            `votes alone` has zeros.
+    """
+
+    form: str
+    floor: float
+    votes_scale: float
+    votes_exponent: float
+    parameters_scale: float = 0.0
+    parameters_exponent: float = 0.0
+
+    def loss(self, votes: npt.ArrayLike, parameters: npt.ArrayLike) -> Floats:
+        """The loss expected of models of so many parameters trained on so many votes; arrays of one shape."""
+        columns = FORMS[self.form](_floats(votes), _floats(parameters), self.votes_exponent, self.parameters_exponent)
+        scales = (self.floor, self.votes_scale, self.parameters_scale)
+        return np.asarray(sum(scale * column for scale, column in zip(scales, columns, strict=False)))
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Trained models and their loss on the same held-out prompts.
+
+    Attributes:
+        votes: (R,) they were trained on.
+        parameters: (R,) that they have.
+        losses: (R, C) mean loss on each block of held-out prompts; blocks are of one size.
+    """
+
+    votes: Floats
+    parameters: Floats
+    losses: Floats
+
+    @property
+    def loss(self) -> Floats:
+        """(R,) mean held-out loss."""
+        return np.asarray(self.losses.mean(axis=1))
+
+    def of(self, rows: npt.NDArray[np.int64]) -> Runs:
+        """Some of the runs."""
+        return Runs(self.votes[rows], self.parameters[rows], self.losses[rows])
+
+
+@dataclass(frozen=True)
+class LawFit:
+    """A law with what a reader needs to judge it.
+
+    Attributes:
+        law: fitted to all runs.
+        residual: root mean square of what it leaves of the runs' losses.
+        intervals: name of a field of `Law`: lower and upper end.
+        replicates: laws of the bootstrap.
+    """
+
+    law: Law
+    residual: float
+    intervals: dict[str, tuple[float, float]]
+    replicates: list[Law]
+
+
+def _additive(votes: Floats, parameters: Floats, alpha: float, beta: float) -> tuple[Floats, ...]:
+    return np.ones_like(votes), votes**-alpha, parameters**-beta
+
+
+def _votes_alone(votes: Floats, _parameters: Floats, alpha: float, _beta: float) -> tuple[Floats, ...]:
+    return np.ones_like(votes), votes**-alpha
+
+
+def _product(votes: Floats, parameters: Floats, alpha: float, beta: float) -> tuple[Floats, ...]:
+    return np.ones_like(votes), votes**-alpha * parameters**-beta
+
+
+FORMS: dict[str, Callable[[Floats, Floats, float, float], tuple[Floats, ...]]] = {
+    "additive": _additive,
+    "votes alone": _votes_alone,
+    "product": _product,
+}
+"""Name: what E, A and B are multiplied by."""
+
+
+def fit_law(
+    votes: npt.ArrayLike,
+    parameters: npt.ArrayLike,
+    loss: npt.ArrayLike,
+    *,
+    form: str = "additive",
+    floor: float | None = None,
+) -> Law:
+    """Fit a law by least squares.
+
+    Args:
+        votes: (R,) votes of each run.
+        parameters: (R,) parameters of its model.
+        loss: (R,) its mean held-out loss.
+        form: a name in `FORMS`.
+        floor: E where it is known, as for simulated votes; None fits it.
+
+    Raises:
+        ConfigError: an unknown form.
+        InputError: fewer than three sizes of votes or (where they count) of models, or values that are no numbers.
+    """
+    if form not in FORMS:
+        raise ConfigError(f"unknown form {form!r}; use {', '.join(FORMS)}")
+    columns = [_floats(values) for values in (votes, parameters, loss)]
+    _check(*columns, form)
+    units = [float(np.exp(np.log(values).mean())) for values in columns[:2]]
+    search = _Search(columns[0] / units[0], columns[1] / units[1], columns[2], form, floor)
+    alpha, beta = search.best()
+    found, _ = search.scales(alpha, beta)
+    # Sizes were in units of their geometric means.
+    powers = (units[0] ** alpha, units[1] ** beta)
+    if form == "product":
+        return Law(form, found[0], found[1] * powers[0] * powers[1], alpha, 0.0, beta)
+    if form == "votes alone":
+        return Law(form, found[0], found[1] * powers[0], alpha)
+    return Law(form, found[0], found[1] * powers[0], alpha, found[2] * powers[1], beta)
+
+
+@dataclass(frozen=True)
+class _Search:
+    """The exponents under which least squares leaves the least; sizes (R,) are of the order of one."""
+
+    votes: Floats
+    parameters: Floats
+    loss: Floats
+    form: str
+    floor: float | None
+
+    def scales(self, alpha: float, beta: float) -> tuple[list[float], float]:
+        """E, A and B for these exponents, and the norm of what is left."""
+        from scipy.optimize import nnls
+
+        columns = np.stack(FORMS[self.form](self.votes, self.parameters, alpha, beta), axis=1)
+        if self.floor is None:
+            found, left = nnls(columns, self.loss)
+            return found.tolist(), float(left)
+        found, left = nnls(columns[:, 1:], self.loss - self.floor)
+        return [self.floor, *found.tolist()], float(left)
+
+    def best(self) -> tuple[float, float]:
+        """Alpha and beta."""
+        from scipy.optimize import minimize
+
+        second = [0.0] if self.form == "votes alone" else _EXPONENTS
+        grid = [(float(alpha), float(beta)) for alpha, beta in itertools.product(_EXPONENTS, second)]
+        start = min(grid, key=lambda pair: self.scales(*pair)[1])
+        free = 1 if self.form == "votes alone" else 2
+
+        def left(logs: Floats) -> float:
+            alpha, beta = (*np.exp(logs), 0.0)[:2]
+            return self.scales(float(alpha), float(beta))[1]
+
+        bounds = [(np.log(_EXPONENTS[0]), np.log(_EXPONENTS[-1]))] * free
+        options = {"xatol": 1e-6, "fatol": 1e-12, "maxiter": 400}
+        refined = minimize(left, np.log(start[:free]), method="Nelder-Mead", bounds=bounds, options=options).x
+        alpha, beta = (*np.exp(refined), 0.0)[:2]
+        return float(alpha), float(beta)
+
+
+def leave_one_out(runs: Runs, *, form: str = "additive", floor: float | None = None) -> float:
+    """Root mean square error of predicting the runs of each size of votes and model from those of all others.
+
+    Raises:
+        InputError: too few sizes are left.
+    """
+    cells = np.unique(np.stack([runs.votes, runs.parameters]), axis=1, return_inverse=True)[1].reshape(-1)
+    errors = np.empty(len(cells))
+    for cell in np.unique(cells):
+        kept, out = np.flatnonzero(cells != cell), np.flatnonzero(cells == cell)
+        law = fit_law(runs.votes[kept], runs.parameters[kept], runs.loss[kept], form=form, floor=floor)
+        errors[out] = runs.loss[out] - law.loss(runs.votes[out], runs.parameters[out])
+    return float(np.sqrt(np.mean(errors**2)))
+
+
+def fit_with_intervals(
+    runs: Runs,
+    *,
+    form: str = "additive",
+    floor: float | None = None,
+    level: float = 0.95,
+    replicates: int = 200,
+    seed: int = 0,
+) -> LawFit:
+    """Fit a law; intervals by the bootstrap over held-out prompts (by blocks) and over runs, both at once.
+
+    Drawing runs again takes in what another training set and another start would change, and how well the form fits.
+
+    Raises:
+        InputError: as `fit_law`.
+    """
+    law = fit_law(runs.votes, runs.parameters, runs.loss, form=form, floor=floor)
+    rng = np.random.default_rng(seed)
+    laws = [_redrawn(runs, form, floor, rng) for _ in range(replicates)]
+    tail = (1.0 - level) / 2
+    names = ["floor", "votes_scale", "votes_exponent", "parameters_scale", "parameters_exponent"]
+    intervals = {}
+    for name in names:
+        lower, upper = np.quantile([getattr(one, name) for one in laws], [tail, 1.0 - tail])
+        intervals[name] = (float(lower), float(upper))
+    residual = runs.loss - law.loss(runs.votes, runs.parameters)
+    return LawFit(law, float(np.sqrt(np.mean(residual**2))), intervals, laws)
+
+
+def _redrawn(runs: Runs, form: str, floor: float | None, rng: np.random.Generator) -> Law:
+    count, blocks = runs.losses.shape
+    while True:
+        drawn = runs.of(rng.integers(count, size=count))
+        if _enough(drawn.votes, drawn.parameters, form):
+            break
+    losses = drawn.losses[:, rng.integers(blocks, size=blocks)].mean(axis=1)
+    return fit_law(drawn.votes, drawn.parameters, losses, form=form, floor=floor)
+
+
+def _sizes(votes: Floats, parameters: Floats) -> tuple[int, int]:
+    return len(np.unique(votes)), len(np.unique(parameters))
+
+
+def _enough(votes: Floats, parameters: Floats, form: str) -> bool:
+    of_votes, of_models = _sizes(votes, parameters)
+    return of_votes >= _LEAST_SIZES and (form == "votes alone" or of_models >= _LEAST_SIZES)
+
+
+def _check(votes: Floats, parameters: Floats, loss: Floats, form: str) -> None:
+    if not votes.shape == parameters.shape == loss.shape or votes.ndim != 1:
+        raise InputError("votes, parameters and loss must hold one number for each run")
+    if not all(np.isfinite(values).all() for values in (votes, parameters, loss)):
+        raise InputError("votes, parameters and loss must be finite numbers; leave out runs that failed")
+    if (votes <= 0).any() or (parameters <= 0).any():
+        raise InputError("votes and parameters must be above zero")
+    if not _enough(votes, parameters, form):
+        of_votes, of_models = _sizes(votes, parameters)
+        raise InputError(
+            f"a scaling law needs runs of at least {_LEAST_SIZES} numbers of votes and {_LEAST_SIZES} sizes of model, "
+            f"not {of_votes} and {of_models}; train more"
+        )
+
+
+def _floats(values: npt.ArrayLike | Sequence[float]) -> Floats:
+    return np.asarray(values, dtype=np.float64)
