@@ -10,6 +10,7 @@ Shapes: S subsets, M models, P = M (M - 1) / 2 pairs, K outcomes, D parameters (
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+
 import numpy as np
 import numpy.typing as npt
 
@@ -133,10 +134,11 @@ def fit_many(fits: ManyFits, targets: Floats, mean: Floats, start: Floats) -> Fl
         (S, D); NaN where there is no optimum.
     """
     if fits.num_models < 2:
-        return start.copy()
+        return np.array(start)
     step = max(1, _PAIRS_AT_ONCE // len(fits.first))
     parts = [slice(place, place + step) for place in range(0, len(targets), step)]
-    return np.concatenate([_fit_block(fits, targets[part], mean[part], start[part]) for part in parts])
+    fitted = [_fit_block(fits, targets[part], mean[part], start[part]) for part in parts]
+    return np.concatenate(fitted)
 
 
 def _fit_block(fits: ManyFits, targets: Floats, mean: Floats, start: Floats) -> Floats:

@@ -81,11 +81,9 @@ class Answers:
         """The aggregate of each subset (positions among the N votes, with repetition)."""
         rows, multiplicity = _union(subsets, len(self.coefs))
         targets = self._tables(rows, multiplicity)
-        start = multiplicity @ self._parameters[rows]
-        if shift_invariant(self.likelihood):
-            size = len(self.models)
-            start[:, :size] -= start[:, :size].mean(axis=1, keepdims=True)
-        fitted = fit_many(self._fits, targets, start, start)
+        mean = _centred(multiplicity @ self._parameters[rows], self.likelihood, len(self.models))
+        sizes = np.array([[len(subset)] for subset in subsets])
+        fitted = fit_many(self._fits, targets, mean, mean + (1.0 - 1.0 / sizes) * self._beyond_mean)
         gamma = 0.0 if self.likelihood.head == "ba" else None
         return [_as_standing(theta, self.likelihood, gamma) for theta in fitted]
 
@@ -95,6 +93,14 @@ class Answers:
         # Without an outcome "both bad" the level of grounded coefficients shows in the ties alone.
         ridge = 1e-6 if self.likelihood.grounded and "bothbad" not in self.likelihood.outcomes else 1e-10
         return ManyFits(self.likelihood, len(self.models), np.zeros(size), ridge)
+
+    @cached_property
+    def _beyond_mean(self) -> Floats:
+        """The aggregate of all prompts less the mean of their parameters (D,): what starts a subset near its own."""
+        board = self.leaderboard(intervals=False, level=0.95)
+        whole = board.coefs if board.eta is None else np.append(board.coefs, board.eta)
+        mean = self._parameters.mean(axis=0, keepdims=True)
+        return np.asarray(whole - _centred(mean, self.likelihood, len(self.models))[0])
 
     @cached_property
     def _parameters(self) -> Floats:
@@ -153,6 +159,13 @@ def _union(subsets: Sequence[Ints], number: int) -> tuple[Ints, Any]:
     index = np.repeat(np.arange(len(subsets)), sizes)
     shares = np.repeat(1.0 / sizes, sizes)
     return rows, csr_array((shares, (index, place[np.concatenate(subsets)])), shape=(len(subsets), len(rows)))
+
+
+def _centred(parameters: Floats, likelihood: Likelihood, num_models: int) -> Floats:
+    """Parameters (S, D) with coefficients of mean zero where only differences count."""
+    if shift_invariant(likelihood):
+        parameters[:, :num_models] -= parameters[:, :num_models].mean(axis=1, keepdims=True)
+    return parameters
 
 
 def _as_standing(theta: Floats, likelihood: Likelihood, gamma: float | None) -> Standing:

@@ -1,7 +1,7 @@
 """All metrics in one place: of predicted votes, of leaderboards, calibration, and their intervals.
 
 `METRICS` and `LEADERBOARD_METRICS` hold every metric once, by name; `simple_metrics` and `leaderboard_metrics` compute
-them. NumPy only (rank correlations use SciPy); a million votes take about a second.
+them. NumPy only; a million votes take about a second.
 """
 
 from __future__ import annotations

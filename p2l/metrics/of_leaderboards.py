@@ -163,24 +163,30 @@ def _l1_distance(comparison: Comparison) -> float | None:
 
 @leaderboard_metric("Spearman-lbs")
 def _spearman(comparison: Comparison) -> float | None:
-    from scipy.stats import spearmanr
-
-    return _correlation(spearmanr, comparison)
+    truth, model = (_average_ranks(side) for side in comparison.coefs)
+    return _correlation(truth, model)
 
 
 @leaderboard_metric("Kendall-lbs")
 def _kendall(comparison: Comparison) -> float | None:
-    from scipy.stats import kendalltau
+    # Over signs of all pairs the product-moment correlation without centring is tau-b.
+    first, second = np.triu_indices(len(comparison.shared), 1)
+    truth, model = (np.sign(side[first] - side[second]) for side in comparison.coefs)
+    return _correlation(truth, model, centred=False)
 
-    return _correlation(kendalltau, comparison)
+
+def _average_ranks(values: Floats) -> Floats:
+    """Ranks (n,), the mean of their ranks for equal values."""
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return np.asarray((np.cumsum(counts) - (counts - 1) / 2.0)[place], dtype=np.float64)
 
 
-def _correlation(function: Callable[..., Any], comparison: Comparison) -> float | None:
-    """A rank correlation; None with fewer than two models or where all are equal."""
-    truth, model = comparison.coefs
-    if len(truth) < 2 or np.ptp(truth) == 0 or np.ptp(model) == 0:
-        return None
-    return float(function(truth, model).statistic)
+def _correlation(truth: Floats, model: Floats, *, centred: bool = True) -> float | None:
+    """The product-moment correlation; None with fewer than two models or where all are equal."""
+    if centred and len(truth):
+        truth, model = truth - truth.mean(), model - model.mean()
+    scale = float(truth @ truth) * float(model @ model)
+    return float(truth @ model) / scale**0.5 if scale > 0 else None
 
 
 @leaderboard_metric("IQR-BT")
