@@ -5,8 +5,8 @@ gives every number of clusters at once, and without random starts; k-means on up
 borders. SciPy has both; scikit-learn would add nothing that is needed here.
 
 How many: prompts that chose nothing are put into clusters, and the share of the variance of their coefficients that
-lies between the clusters is taken, adjusted for their number (adjusted R^2). The fewest clusters that reach nine tenths
-of the best such share are used: more would tell little more, and each be known less well.
+lies between the clusters is taken, adjusted for their number (adjusted R^2). The fewest clusters that reach 95 % of
+the best such share are used: more would tell little more, and each be known less well.
 
 Shapes: N prompts, M models, F features, K clusters.
 """
@@ -40,7 +40,7 @@ MOST_CLUSTERS = 20
 _COMPONENTS, _VARIANCE = 16, 0.95
 _SAMPLE = 2000  # Ward's method takes memory for each pair
 _REFINED = 20_000
-_ENOUGH = 0.9
+_ENOUGH = 0.95
 SAYS_LITTLE = 0.02
 """Share of variance below which clusters are taken for chance."""
 
@@ -101,7 +101,7 @@ def candidates(prompts: int, least: int) -> list[int]:
 
 
 def fewest(numbers: Sequence[int], shares: Sequence[float]) -> int:
-    """The least number whose share reaches nine tenths of the best; of noise, the least of all."""
+    """The least number whose share reaches 95 % of the best; of noise, the least of all."""
     best = max(shares)
     if best < SAYS_LITTLE:
         return numbers[0]

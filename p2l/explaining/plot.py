@@ -34,7 +34,14 @@ def draw_map(made: Explanation, models: Sequence[str] = ()) -> Figure:
     figure = new_figure(3.4 + 0.42 * max(len(clusters), 4), 1.6 + 0.21 * len(names) + 0.055 * longest)
     axis = figure.subplots()
     _paint(figure, axis, values)
-    axis.set_xticks(range(len(clusters)), [plain(one, 42) for one in clusters], rotation=50, ha="left", fontsize=8)
+    axis.set_xticks(
+        range(len(clusters)),
+        [plain(one, 42) for one in clusters],
+        rotation=50,
+        ha="left",
+        rotation_mode="anchor",
+        fontsize=8,
+    )
     axis.set_yticks(range(len(names)), [plain(name, 36) for name in names], fontsize=8)
     axis.tick_params(length=0, top=False, labeltop=True, bottom=False, labelbottom=False)
     axis.set_xticks(np.arange(len(clusters) + 1) - 0.5, minor=True)
@@ -69,7 +76,9 @@ def _paint(figure: Figure, axis: Any, values: Any) -> None:
         norm=Normalize(-most, most),
     )
     axis.invert_yaxis()
-    bar = figure.colorbar(image, ax=axis, shrink=min(1.0, 12 / max(len(values), 1)), aspect=14, pad=0.02)
+    bar = figure.colorbar(
+        image, ax=axis, shrink=min(1.0, 12 / max(len(values), 1)), aspect=14, pad=0.02, anchor=(0.0, 1.0)
+    )
     bar.ax.tick_params(labelsize=8)
     bar.set_label("points against overall (blank: none found)", fontsize=8)
     bar.outline.set_visible(False)

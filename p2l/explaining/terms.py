@@ -3,10 +3,11 @@
 A term is a word of letters, or a pair of neighbouring characters in scripts without spaces; each counts once per
 prompt. Words that are everywhere need no list of stop words, in no language: a term is typical of a cluster by
 
-    p ln(p / q),    p, q: its share of prompts within the cluster, and of all others (smoothed by half a prompt),
+    p ln(p / q) ln(1 / r),    p, q, r: its share of prompts within the cluster, of all others, and of all together
+                              (smoothed by half a prompt),
 
-which is its part in the divergence of the one from the other. To place a prompt by its words alone, naive Bayes counts
-the terms that it holds.
+its part in the divergence of the one from the other, times the weight of rare words. To place a prompt by its words
+alone, naive Bayes counts the terms that it holds.
 
 Shapes: N prompts, V terms, K clusters.
 """
@@ -61,14 +62,13 @@ class Terms:
 
 def terms_of(turns: Sequence[str]) -> set[str]:
     """The terms of one prompt."""
-    return {term for turn in turns for term in _terms(split_words(turn[:_CHARACTERS]))}
+    return {term for turn in turns for term in _terms(turn[:_CHARACTERS])}
 
 
-def _terms(words: Sequence[str]) -> Iterator[str]:
-    for word in words:
-        if len(word) > 1 and not word.isdigit():
-            yield word.strip("'’_")
-    if any(SPACELESS.match(word) for word in words):
+def _terms(text: str) -> Iterator[str]:
+    words = split_words(text)
+    yield from (word.strip("'’_") for word in words if len(word) > 1)
+    if SPACELESS.search(text):
         yield from (one + two for one, two in pairwise(words) if SPACELESS.match(one) and SPACELESS.match(two))
 
 
@@ -111,7 +111,10 @@ def typical_terms(terms: Terms, cluster: Ints, clusters: int, *, most: int = 8) 
     outside, others = inside.sum(axis=0) - inside, sizes.sum() - sizes
     p = (inside + _SMOOTHING) / (sizes + 1)[:, None]
     q = (outside + _SMOOTHING) / (others + 1)[:, None]
-    score = np.where((p > q) & (inside >= np.maximum(_LEAST, 0.02 * sizes)[:, None]), p * np.log(p / q), 0.0)
+    r = (inside.sum(axis=0) + _SMOOTHING) / (sizes.sum() + 1)
+    score = np.where(
+        (p > q) & (inside >= np.maximum(_LEAST, 0.02 * sizes)[:, None]), p * np.log(p / q) * np.log(1 / r), 0.0
+    )
     return [_distinct(terms.words, row, most) for row in score]
 
 

@@ -10,6 +10,18 @@ from __future__ import annotations
 
 from p2l.report.figure import figure_svg, plain
 from p2l.report.pages import anchor, render, write_page
-from p2l.report.tables import Cell, Column, Scale, Table, number_text
+from p2l.report.tables import Cell, Column, Scale, Table, Value, number_text
 
-__all__ = ["Cell", "Column", "Scale", "Table", "anchor", "figure_svg", "number_text", "plain", "render", "write_page"]
+__all__ = [
+    "Cell",
+    "Column",
+    "Scale",
+    "Table",
+    "Value",
+    "anchor",
+    "figure_svg",
+    "number_text",
+    "plain",
+    "render",
+    "write_page",
+]
