@@ -5,8 +5,8 @@
     product:      L = E + A / (N^alpha P^beta)
 
 For given exponents the loss is linear in E, A and B, which non-negative least squares find at once; the exponents are
-searched on a grid and refined from its best point. So a fit has no start to choose and no bad local optimum to fear, and
-bootstrapping it is cheap (about 20 ms a fit of 60 runs).
+searched on a grid and refined from its best point. So a fit has no start to choose, no bad local optimum to fear, and
+is cheap to bootstrap (about 20 ms for 60 runs).
 
 Shapes: R runs (each one trained model), C blocks of held-out prompts.
 """
@@ -16,6 +16,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,7 @@ from p2l.errors import ConfigError, InputError
 __all__ = ["FORMS", "Law", "LawFit", "Runs", "fit_law", "fit_with_intervals", "leave_one_out"]
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 _EXPONENTS = np.geomspace(0.03, 3.0, 21)
 _LEAST_SIZES = 3  # sizes on an axis; two leave its exponent open
@@ -75,7 +77,7 @@ class Runs:
         """(R,) mean held-out loss."""
         return np.asarray(self.losses.mean(axis=1))
 
-    def of(self, rows: npt.NDArray[np.int64]) -> Runs:
+    def of(self, rows: Ints) -> Runs:
         """Some of the runs."""
         return Runs(self.votes[rows], self.parameters[rows], self.losses[rows])
 
@@ -140,10 +142,10 @@ def fit_law(
     """
     if form not in FORMS:
         raise ConfigError(f"unknown form {form!r}; use {', '.join(FORMS)}")
-    columns = [_floats(values) for values in (votes, parameters, loss)]
-    _check(*columns, form)
-    units = [float(np.exp(np.log(values).mean())) for values in columns[:2]]
-    search = _Search(columns[0] / units[0], columns[1] / units[1], columns[2], form, floor)
+    counts, sizes, losses = _floats(votes), _floats(parameters), _floats(loss)
+    _check(counts, sizes, losses, form)
+    units = [float(np.exp(np.log(values).mean())) for values in (counts, sizes)]
+    search = _Search(counts / units[0], sizes / units[1], losses, form, floor)
     alpha, beta = search.best()
     found, _ = search.scales(alpha, beta)
     # Sizes were in units of their geometric means.
@@ -190,7 +192,7 @@ class _Search:
             return self.scales(float(alpha), float(beta))[1]
 
         bounds = [(np.log(_EXPONENTS[0]), np.log(_EXPONENTS[-1]))] * free
-        options = {"xatol": 1e-6, "fatol": 1e-12, "maxiter": 400}
+        options: Any = {"xatol": 1e-6, "fatol": 1e-12, "maxiter": 400}
         refined = minimize(left, np.log(start[:free]), method="Nelder-Mead", bounds=bounds, options=options).x
         alpha, beta = (*np.exp(refined), 0.0)[:2]
         return float(alpha), float(beta)
@@ -243,7 +245,7 @@ def fit_with_intervals(
 def _redrawn(runs: Runs, form: str, floor: float | None, rng: np.random.Generator) -> Law:
     count, blocks = runs.losses.shape
     while True:
-        drawn = runs.of(rng.integers(count, size=count))
+        drawn = runs.of(np.asarray(rng.integers(count, size=count)))
         if _enough(drawn.votes, drawn.parameters, form):
             break
     losses = drawn.losses[:, rng.integers(blocks, size=blocks)].mean(axis=1)

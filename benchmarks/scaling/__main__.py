@@ -3,7 +3,7 @@
     python -m benchmarks.scaling --output runs/scaling [--figure docs/figures/scaling.png]
 
 Models of several sizes are trained from scratch, by the trainer and settings of `p2l train --size tiny`, on nested sets
-of simulated votes, whose best possible loss is known; three seeds draw other votes, other first weights and another
+of simulated votes, whose best possible loss is known; each seed draws other votes, other first weights and another
 order. The loss is that of 4,096 held-out prompts, expected over the outcomes of their votes. Every trained model is a
 line of `points.jsonl`: a run that was stopped goes on where it was. On a GPU the shapes are those of SmolLM2 and
 Qwen2.5 (with random weights and a small vocabulary) on up to 262,144 votes; on a CPU, transformers of two layers.
@@ -30,7 +30,9 @@ from p2l.simulation.arena import SimulationConfig
 __all__ = ["build_parser", "main"]
 
 _HELD_OUT = 4096
-_VOTES = {"cpu": (2048, 4096, 8192, 16384, 32768), "cuda": (4096, 16384, 65536, 262144)}
+_POOL = 2
+"""The arena has so many times the votes of the largest set, so that seeds differ in their votes."""
+_VOTES = {"cpu": (4096, 8192, 16384, 32768, 65536), "cuda": (4096, 16384, 65536, 262144)}
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -41,7 +43,7 @@ def build_parser() -> argparse.ArgumentParser:
     flags.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: a GPU if there is one")
     flags.add_argument("--shapes", nargs="+", choices=SHAPES, help="default: all of the device")
     flags.add_argument("--votes", nargs="+", type=positive, help="default: the grid of the device")
-    flags.add_argument("--seeds", type=positive, default=3, help="models of each cell")
+    flags.add_argument("--seeds", type=positive, default=2, help="models of each cell")
     flags.add_argument("--replicates", type=positive, default=300, help="of the bootstrap")
     flags.add_argument("--report-only", action="store_true", help="train nothing; fit the points that are there")
     return flags
@@ -71,7 +73,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             f"{point.seconds:.0f} s ({spent:.1f} minutes so far, load {os.getloadavg()[0]:.1f})",
             flush=True,
         )
-    print(report(list(read_points(file)), held.best(), replicates=flags.replicates, figure=flags.figure))
+    wanted = {_key(cell) for cell in _cells(shapes, sizes, flags.seeds)}
+    points = [point for point in read_points(file) if (point.shape, point.votes, point.seed) in wanted]
+    print(report(points, held.best(), replicates=flags.replicates, figure=flags.figure))
 
 
 def _device(name: str) -> str:
@@ -97,7 +101,7 @@ def _key(cell: tuple[Shape, int, int]) -> tuple[str, int, int]:
 
 
 def _config(folder: Path, most: int) -> SimulationConfig:
-    """The arena of a folder: made for twice the largest set, so that seeds differ in their votes.
+    """The arena of a folder, made if there is none.
 
     Raises:
         ConfigError: the folder holds a smaller arena.
@@ -105,7 +109,7 @@ def _config(folder: Path, most: int) -> SimulationConfig:
     file = folder / "arena.json"
     if not file.exists():
         with atomic_path(file) as temporary:
-            temporary.write_text(json.dumps(asdict(arena_config(2 * most, _HELD_OUT))) + "\n", encoding="utf-8")
+            temporary.write_text(json.dumps(asdict(arena_config(_POOL * most, _HELD_OUT))) + "\n", encoding="utf-8")
     try:
         config = SimulationConfig(**json.loads(file.read_text(encoding="utf-8")))
     except (ValueError, TypeError) as error:

@@ -6,15 +6,18 @@ from p2l.leaderboard.aggregation import aggregate
 from p2l.leaderboard.board import Leaderboard, to_score
 from p2l.leaderboard.field import win_rates
 from p2l.leaderboard.fitting import fit, fit_labels, fit_table
+from p2l.leaderboard.history import History, fit_history
 from p2l.leaderboard.objective import Prior
 from p2l.leaderboard.pair_table import PairTable, vote_table
 
 __all__ = [
+    "History",
     "Leaderboard",
     "PairTable",
     "Prior",
     "aggregate",
     "fit",
+    "fit_history",
     "fit_labels",
     "fit_table",
     "to_score",

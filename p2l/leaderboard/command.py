@@ -79,8 +79,8 @@ def _add_history_flags(made: argparse.ArgumentParser) -> None:
     made.add_argument(
         "--over",
         metavar="PERIOD",
-        help="with --votes: the history of the leaderboard by hour, day, week, month, quarter or year (UTC), or several "
-        "of them, such as 2weeks",
+        help="with --votes: the history of the leaderboard by hour, day, week, month, quarter or year (UTC), or "
+        "several of them, such as 2weeks",
     )
     made.add_argument(
         "--periods",
@@ -93,8 +93,8 @@ def _add_history_flags(made: argparse.ArgumentParser) -> None:
         "--time-column",
         default="tstamp",
         metavar="COLUMN",
-        help="with --over: when a vote was cast: seconds since 1970, ISO dates or times, or text such as 2025, 2025-06, "
-        "2025-Q2, 2025-W23",
+        help="with --over: when a vote was cast: seconds since 1970, ISO dates or times, or text such as 2025, "
+        "2025-06, 2025-Q2, 2025-W23",
     )
 
 
@@ -155,7 +155,7 @@ def _check_history(args: argparse.Namespace) -> None:
     if args.votes is None:
         raise InputError("--over goes with --votes FILE; a model has no history")
     if args.by or args.cluster is not None:
-        raise InputError("--over goes with neither --by nor --cluster; filter the votes into files of their own for that")
+        raise InputError("--over goes with neither --by nor --cluster; write votes into files of their own for that")
     from p2l.leaderboard.periods import parse_over
 
     parse_over(args.over)

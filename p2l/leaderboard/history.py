@@ -6,11 +6,11 @@ Shapes: N votes, T periods with votes, M models, D parameters.
 votes; this is the history that a public leaderboard shows. `alone`: each is of its own votes, held by a normal prior to
 the leaderboard of all votes, so that a period with few votes shows it with wide intervals instead of jumping.
 
-Where only differences count, what a leaderboard's zero means is a convention, and a strong newcomer would move everyone
-if each had mean zero. So a cumulative leaderboard is shifted as a whole: the mean coefficient of its models, weighted by
-their votes up to then, is what it is for these models in the newest leaderboard. Models of different components, which
-had not met by then, are shifted component by component and so compare by what later votes say. Under grounded
-likelihoods zero has a meaning of its own, and nothing is shifted.
+Where only differences count, what a leaderboard's zero means is a convention, and a strong newcomer would move all the
+others if each had mean zero. So a cumulative leaderboard is shifted as a whole: the mean coefficient of its models,
+weighted by their votes up to then, is what it is for these models in the newest leaderboard. Models of different
+components, which had not met by then, are shifted component by component and so compare by what later votes say. Under
+grounded likelihoods zero has a meaning of its own, and nothing is shifted.
 
 One pass through the votes counts them by period; each fit starts from the one before, so it takes a few Newton steps.
 """
@@ -32,6 +32,7 @@ from p2l.leaderboard.board import Leaderboard
 from p2l.leaderboard.counting import Tally
 from p2l.leaderboard.fitting import fit_table
 from p2l.leaderboard.objective import Prior, shift_invariant
+from p2l.leaderboard.pair_table import vote_keys
 from p2l.leaderboard.period_tables import PeriodTable, period_tables
 from p2l.leaderboard.periods import Over, parse_over
 
@@ -84,12 +85,14 @@ class History:
         return sorted({name for period in self.periods for name in period.board.models})
 
     def table(self, field: str = "coefs") -> tuple[list[str], Floats]:
-        """`coefs`, `lower` or `upper` as (T, M), NaN where a model is not in a period, and the M names."""
+        """The M names, and `coefs`, `lower` or `upper` as (T, M): NaN where no vote of a period counts for a model."""
         names = self.models
         place = {name: number for number, name in enumerate(names)}
         out = np.full((len(self.periods), len(names)), np.nan)
         for row, period in enumerate(self.periods):
-            out[row, [place[name] for name in period.board.models]] = getattr(period.board, field)
+            assert period.board.votes is not None
+            values = np.where(period.board.votes > 0, getattr(period.board, field), np.nan)
+            out[row, [place[name] for name in period.board.models]] = values
         return names, out
 
 
@@ -131,8 +134,9 @@ def fit_history(
         raise InputError(f"vote {int(np.argmin(np.isfinite(seconds))) + 1} has no time; leave such votes out")
     indices, group = np.unique(parsed.index(seconds), return_inverse=True)
     tally, given = Tally(), np.ones(len(seconds)) if weights is None else np.asarray(weights, dtype=np.float64)
-    columns = (np.asarray(column, dtype=np.int64) for column in (model_a, model_b, winner))
-    tally.add(group.reshape(-1).astype(np.int64), *columns, given)
+    a, b, won = (np.asarray(column, dtype=np.int64) for column in (model_a, model_b, winner))
+    vote_keys(a, b, won, len(models))  # refuses what is no vote
+    tally.add(group.reshape(-1).astype(np.int64), a, b, won, given)
     codes = {int(index): code for code, index in enumerate(indices)}
     return history_of_tally(
         tally, codes, models, over=parsed, mode=mode, likelihood=likelihood, shrink=shrink, **options

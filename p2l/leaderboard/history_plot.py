@@ -1,7 +1,7 @@
 """The history of a leaderboard as a picture: a line with a band for each of the best models, its name at the end.
 
-With fifty models no legend can be read and no line followed. So only the models that lead the newest period have colours
-and names, which stand at the right end of their lines, pushed apart where they would overlap; all others are grey.
+With fifty models no legend can be read and no line followed. So only the models that lead the newest period have
+colours and names, which stand at the right end of their lines, pushed apart where they would overlap; others are grey.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _line(axis: Any, score: Floats, lower: Floats, upper: Floats, colour: str, s
     # A period between two gaps has no line to show it.
     marker = "o" if len(score) <= _DOTS_UP_TO or np.isnan(score).any() else None
     axis.plot(at, score, style, color=colour, linewidth=1.6, marker=marker, markersize=3, zorder=3)
-    axis.fill_between(at, lower, upper, color=colour, alpha=0.13, linewidth=0, zorder=2)
+    axis.fill_between(at, lower, upper, color=colour, alpha=0.11, linewidth=0, zorder=2)
     if len(score) == 1:
         axis.vlines(at, lower, upper, color=colour, linewidth=3, alpha=0.3)
 
@@ -92,7 +92,9 @@ def _limits(axis: Any, scores: Floats, drawn: dict[str, Floats], places: Sequenc
 
 def _name(axis: Any, ends: Sequence[tuple[float, str, str]], last: int) -> None:
     low, high = axis.get_ylim()
-    heights = _spread([(score - low) / (high - low) for score, _, _ in ends], max(_LINE * 10 / max(len(ends), 10), 0.02))
+    heights = _spread(
+        [(score - low) / (high - low) for score, _, _ in ends], max(_LINE * 10 / max(len(ends), 10), 0.02)
+    )
     for (score, name, colour), height in zip(ends, heights, strict=True):
         axis.annotate(
             f"{name}  {score:.0f}",
@@ -102,13 +104,13 @@ def _name(axis: Any, ends: Sequence[tuple[float, str, str]], last: int) -> None:
             color=colour,
             fontsize=8,
             va="center",
-            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.6, "shrinkA": 1, "shrinkB": 2},
+            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.6, "relpos": (0, 0.5)},
             annotation_clip=False,
         )
 
 
 def _spread(heights: Sequence[float], least: float) -> list[float]:
-    """Heights in falling order, moved as little as need be to be `least` apart: neighbours that touch share their mean."""
+    """Heights in falling order, moved as little as need be to be `least` apart: those that touch share their mean."""
     blocks: list[list[float]] = []  # [sum of heights as if unspread, members]
     for place, height in enumerate(heights):
         blocks.append([height + place * least, 1.0])
@@ -124,7 +126,9 @@ def _dress(axis: Any, history: History, others: int) -> None:
     first, last = history.periods[0].index, history.periods[-1].index
     step = -(-(last - first + 1) // _TICKS)
     ticks = range(0, last - first + 1, step)
-    axis.set_xticks(list(ticks), [history.over.label(first + tick) for tick in ticks], fontsize=8, rotation=30, ha="right")
+    axis.set_xticks(
+        list(ticks), [history.over.label(first + tick) for tick in ticks], fontsize=8, rotation=30, ha="right"
+    )
     axis.set_xlim(-0.02 * max(last - first, 1) - 0.2, (last - first) + 0.02 * max(last - first, 1))
     axis.tick_params(axis="y", labelsize=8)
     axis.grid(axis="y", color="#e6e6e6")

@@ -70,16 +70,17 @@ class _Counted:
             raise self._no_time(batch, int(np.argmin(timed)))
         self.dropped += batch.dropped
         self.timeless += int((~timed).sum())
-        votes = [values[timed] for values in vote_codes(batch, self.names, weighted=weighted)]
+        a, b, winner, weights = vote_codes(batch, self.names, weighted=weighted)
         indices, place = np.unique(self.over.index(times[timed]), return_inverse=True)
         codes = [self.codes.setdefault(int(index), len(self.codes)) for index in indices]
-        self.tally.add(np.array(codes, dtype=np.int64)[place.reshape(-1)], *votes)
+        group = np.array(codes, dtype=np.int64)[place.reshape(-1)]
+        self.tally.add(group, a[timed], b[timed], winner[timed], weights[timed])
 
     def _no_time(self, batch: VoteBatch, row: int) -> VoteError:
         value = batch.batch.column(self.column)[row].as_py()
         return VoteError(
-            f"{batch.place(row)}: {self.column} {value!r:.40} is no time; give seconds since 1970, an ISO date, or text "
-            "such as 2025-06 or 2025-W23, or add --drop-bad to leave out such rows"
+            f"{batch.place(row)}: {self.column} {value!r:.40} is no time; give seconds since 1970, an ISO date, or "
+            "text such as 2025-06 or 2025-W23, or add --drop-bad to leave out such rows"
         )
 
     def history(self, source: Source, args: argparse.Namespace) -> History:

@@ -49,10 +49,10 @@ def period_tables(
     cells = [tally.cells(code) for code in codes]
     pairs = [_pairs(rank[a], rank[b], winner, len(names)) for a, b, winner, _ in cells]
     known = np.unique(np.concatenate([pair for pair, _ in pairs]))
-    total = np.zeros((3, 4 * len(known)))
+    total: Floats = np.zeros((3, 4 * len(known)))
     for code, (pair, column), (*_, sums) in zip(codes, pairs, cells, strict=True):
         place = np.searchsorted(known, pair) * 4 + column
-        here = np.stack([np.bincount(place, row, minlength=total.shape[1]) for row in sums])
+        here: Floats = np.stack([np.bincount(place, row, total.shape[1]).astype(np.float64) for row in sums])
         total = total + here if cumulative else here
         table, seen = _table(known, total, len(names))
         yield PeriodTable(code, round(float(sums[0].sum())), table, [names[order[model]] for model in seen])

@@ -18,7 +18,6 @@ import numpy.typing as npt
 
 from p2l.command import nearest
 from p2l.errors import ConfigError
-from p2l.votes.schema import numbers
 
 __all__ = ["UNITS", "Over", "parse_over", "times_of"]
 
@@ -57,14 +56,14 @@ class Over:
         return np.asarray(months // (self.count * _MONTHS[self.unit]))
 
     def label(self, index: int) -> str:
-        """A period's name: 2025-06-01T13, 2025-06-01, 2025-W23, 2025-06, 2025-Q2, 2025; of several, that of the first."""
+        """A name: 2025-06-01T13, 2025-06-01, 2025-W23, 2025-06, 2025-Q2, 2025; of several units, that of the first."""
         if self.unit in _SECONDS:
             offset = _MONDAY if self.unit == "week" else 0
             start = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(
                 seconds=index * self.count * _SECONDS[self.unit] - offset
             )
             if self.unit == "week" and self.count == 1:
-                return "{0}-W{1:02d}".format(*start.isocalendar())
+                return "{}-W{:02d}".format(*start.isocalendar())
             return start.strftime("%Y-%m-%dT%H" if self.unit == "hour" else "%Y-%m-%d")
         month = index * self.count * _MONTHS[self.unit]
         year, month = 1970 + month // 12, month % 12
@@ -80,7 +79,7 @@ def parse_over(text: str) -> Over:
         ConfigError: no period; the message names the units.
     """
     found = re.fullmatch(r"\s*(\d{1,4})?\s*([a-z]+?)s?\s*", text.lower())
-    if found is None or found[2] not in UNITS or found[1] is not None and not int(found[1]):
+    if found is None or found[2] not in UNITS or (found[1] is not None and not int(found[1])):
         word = found[2] if found else text
         raise ConfigError(
             f"--over {text!r}: no period{nearest(word, UNITS)}; use {', '.join(UNITS)}, or several, such as 2weeks"
@@ -99,6 +98,8 @@ def times_of(column: Any, over: Over) -> Floats:
     """
     import pyarrow as pa
 
+    from p2l.votes.schema import numbers
+
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
@@ -112,6 +113,8 @@ def times_of(column: Any, over: Over) -> Floats:
 
 
 def _of_text(encoded: Any, over: Over) -> Floats:
+    from p2l.votes.schema import numbers
+
     values = encoded.dictionary
     times = np.array(numbers(values), dtype=np.float64)
     times[~((times >= 0) & (times < _LATEST))] = np.nan
@@ -122,7 +125,7 @@ def _of_text(encoded: Any, over: Over) -> Floats:
         elif np.isnan(times[place]):
             times[place] = _moment(text)
     codes = encoded.indices.fill_null(len(times)).to_numpy(zero_copy_only=False)
-    return np.append(times, np.nan)[codes]
+    return np.asarray(np.append(times, np.nan)[codes], dtype=np.float64)
 
 
 def _moment(text: str) -> float:
@@ -156,9 +159,10 @@ def _start_of(grouped: re.Match[str], over: Over, text: str) -> float:
 def _refuse_longer(unit: str, over: Over, text: str) -> None:
     """Text such as 2025-06 cannot be told apart by week; a week belongs to the month of its Monday."""
     if UNITS.index(over.unit) < UNITS.index(unit):
-        raise ConfigError(f"--over {over.text}: times such as {text!r} are {unit}s already; use --over {unit} or longer")
+        raise ConfigError(
+            f"--over {over.text}: times such as {text!r} are {unit}s already; use --over {unit} or longer"
+        )
 
 
 def _years_start(year: int) -> float:
     return float("nan") if year < 1970 else (date(year, 1, 1) - date(1970, 1, 1)).days * 86_400.0
-

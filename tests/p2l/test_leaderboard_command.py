@@ -291,3 +291,102 @@ def test_a_model_that_nothing_joins_to_the_others_has_no_interval(tmp_path, caps
     main(["--votes", str(tmp_path / "votes.csv"), "--shrink", "inf", "--min-votes", "0"])
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[3] for line in lines if line.split()[1:2] in (["cat"], ["dog"])] == ["none", "none"]
+
+
+def with_times(number=600):
+    votes = make_votes(number)
+    seconds = 1_735_689_600 + np.arange(number) * 86_400 * 90 // number  # January to March 2025
+    return votes.assign(tstamp=seconds, month=pd.to_datetime(seconds, unit="s").strftime("%Y-%m"))
+
+
+@pytest.fixture(scope="module")
+def timed_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("timed") / "votes.parquet"
+    with_times().to_parquet(path)
+    return path
+
+
+@pytest.mark.parametrize("ending", ["parquet", "jsonl", "csv"])
+def test_the_history_of_a_file_ends_with_its_leaderboard(ending, tmp_path, capsys):
+    votes, source = with_times().drop(columns=["tags", "category_tag"]), tmp_path / f"votes.{ending}"
+    if ending == "parquet":
+        votes.to_parquet(source)
+    elif ending == "csv":
+        votes.to_csv(source, index=False)
+    else:
+        votes.to_json(source, orient="records", lines=True)
+    history, whole = tmp_path / "history.csv", tmp_path / "whole.csv"
+    main(["--votes", str(source), "--over", "month", "--output", str(history), "--quiet"])
+    printed = capsys.readouterr().out
+    main(["--votes", str(source), "--output", str(whole), "--quiet"])
+    rows = pd.read_csv(history)
+    assert list(rows.columns[:2]) == ["period", "model"]
+    assert list(dict.fromkeys(rows["period"])) == ["2025-01", "2025-02", "2025-03"]
+    last = rows[rows["period"] == "2025-03"].set_index("model")
+    board = written(whole).set_index("model")
+    for column in ("coef", "score", "lower", "upper", "votes"):
+        np.testing.assert_allclose(last[column], board.loc[last.index, column], atol=1e-4)
+    assert "over month (cumulative), 2025-01 to 2025-03: 3 periods with votes, 600 votes" in printed
+    assert "Held: the mean score" in printed
+
+
+def test_grouped_text_says_the_same_as_seconds_and_files_take_every_ending(timed_file, tmp_path):
+    found = {}
+    for name, ending in (("tstamp", "parquet"), ("month", "json")):
+        out = tmp_path / f"{name}.{ending}"
+        flags = ["--over", "month", "--periods", "alone", "--time-column", name, "--output", str(out), "--quiet"]
+        main(["--votes", str(timed_file), "--likelihood", "grk", *flags])
+        found[name] = out
+    frame = pd.read_parquet(found["tstamp"])
+    history = json.loads(found["month"].read_text())
+    assert (history["over"], history["mode"], history["likelihood"]) == ("month", "alone", "grk")
+    coefs = [row["coef"] for period in history["periods"] for row in period["models"]]
+    np.testing.assert_allclose(coefs, frame["coef"], atol=1e-9)
+
+
+@pytest.mark.parametrize("ending", ["png", "svg"])
+def test_a_history_is_drawn_with_a_name_at_each_line(ending, timed_file, tmp_path):
+    out = tmp_path / f"history.{ending}"
+    main(["--votes", str(timed_file), "--over", "2weeks", "--plot", str(out), "--top", "2", "--quiet"])
+    content = out.read_bytes()
+    assert content.startswith(b"\x89PNG\r\n\x1a\n" if ending == "png" else b"<?xml")
+    if ending == "svg":
+        assert b"ant" in content
+        assert b"dog" not in content
+
+
+def test_votes_without_a_time_are_refused_or_left_out_and_counted(tmp_path, capsys):
+    votes = with_times(100)
+    votes["tstamp"] = votes["tstamp"].astype(float)
+    votes.loc[[4, 9], "tstamp"] = np.nan
+    source = tmp_path / "votes.parquet"
+    votes.to_parquet(source)
+    with pytest.raises(InputError, match=r"row 5: tstamp .* is no time.*--drop-bad"):
+        main(["--votes", str(source), "--over", "week", "--quiet"])
+    main(["--votes", str(source), "--over", "week", "--drop-bad", "--quiet"])
+    assert "2 votes without a time were left out" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--over", "fortnight"], "no period"),
+        (["--over", "month", "--time-column", "mont"], r"no column 'mont' \(did you mean 'month'\?\)"),
+        (["--over", "week", "--time-column", "month"], "months already; use --over month"),
+        (["--over", "month", "--by", "language"], "neither --by nor --cluster"),
+        (["--over", "month", "--cluster", "prompt"], "neither --by nor --cluster"),
+        (["--periods", "alone"], "go with --over"),
+        (["--over", "month", "--likelihood", "elo"], "unknown likelihood"),
+        (["--over", "month", "--plot", "board.doc"], "ending"),
+        (["--over", "month", "--time-column", "language"], "row 1: language .* is no time"),
+    ],
+)
+def test_what_a_user_gets_wrong_about_a_history_is_said_in_one_line(flags, message, timed_file):
+    with pytest.raises(InputError, match=message) as caught:
+        main(["--votes", str(timed_file), *flags, "--quiet"])
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_has_no_history():
+    with pytest.raises(InputError, match="a model has no history"):
+        main(["--model", "somewhere", "a prompt", "--over", "month"])
