@@ -16,6 +16,7 @@ from p2l.evaluation import report_figures as figures
 from p2l.evaluation import report_tables as tables
 from p2l.evaluation.results import CategoryResult, OutputResult
 from p2l.explaining import Explanation, explain
+from p2l.explaining.plot import MOST_MODELS
 from p2l.report import Table, render, write_page
 
 __all__ = ["write_report"]
@@ -43,6 +44,7 @@ class _Strengths:
     problem: str | None
     made: Explanation | None = None
     map: str | None = None
+    caption: str = ""
     clusters: Table | None = None
     models: Table | None = None
     found: Table | None = None
@@ -144,6 +146,8 @@ def _strengths(result: OutputResult) -> _Strengths:
         None,
         made,
         figures.strengths(made),
+        f"The {MOST_MODELS} of {len(made.models)} models with the largest differences."
+        * (len(made.models) > MOST_MODELS),
         tables.clusters(made),
         tables.strengths_of_models(made),
         tables.found(made),

@@ -24,34 +24,33 @@ _NUMBER = (int, float, np.integer, np.floating)
 
 
 def reliability(one: CategoryResult) -> str | None:
-    """What was said against what happened, a panel for each outcome; below, how often it was said."""
+    """What was said against what happened, a panel for each outcome; bars are how often it was said."""
     data = one.reliability
     if data is None or not len(data.outcomes):
         return None
     count = len(data.outcomes)
-    figure = new_figure(3.0 * count + 0.4, 3.9)
-    axes = figure.subplots(2, count, squeeze=False, height_ratios=[4, 1], sharex=True)
-    for place, name in enumerate(data.outcomes):
-        _diagonal(axes[0, place], data.predicted[place], data.observed[place], data.mass[place])
-        axes[0, place].set_title(_NAMES.get(name, plain(name)), fontsize=9, loc="left")
-        middle, width = (data.edges[:-1] + data.edges[1:]) / 2, np.diff(data.edges)
-        axes[1, place].bar(middle, data.mass[place], width * 0.9, color=COLOURS[0], alpha=0.6)
-        axes[1, place].set_xlabel("probability that was said", fontsize=8)
-        axes[1, place].set_ylim(0, max(1e-9, float(np.nanmax(data.mass))) * 1.08)
-    axes[0, 0].set_ylabel("share that came true", fontsize=8)
-    axes[1, 0].set_ylabel("share\nof votes", fontsize=8)
-    for axis in axes.ravel():
+    figure = new_figure(3.1 * count + 0.4, 3.3)
+    axes = figure.subplots(1, count, squeeze=False).ravel()
+    middle, width = (data.edges[:-1] + data.edges[1:]) / 2, np.diff(data.edges)
+    for place, (axis, name) in enumerate(zip(axes, data.outcomes, strict=True)):
+        axis.bar(middle, data.mass[place], width * 0.9, color=COLOURS[4], alpha=0.4)
+        _diagonal(axis, data.predicted[place], data.observed[place], data.mass[place])
+        axis.set_title(_NAMES.get(name, plain(name)), fontsize=9, loc="left")
+        axis.set_xlabel("probability that was said", fontsize=8)
         _tidy(axis)
+    axes[0].set_ylabel("share that came true", fontsize=8)
     return figure_svg(figure, f"Reliability of forecasts, {one.name}", key=f"reliability {one.name}")
 
 
 def _diagonal(axis: Any, predicted: Any, observed: Any, mass: Any) -> None:
     axis.plot([0, 1], [0, 1], color="#888888", linewidth=0.8, linestyle=(0, (4, 3)))
     known = np.isfinite(predicted) & np.isfinite(observed) & (mass > 0)
-    axis.plot(predicted[known], observed[known], color=COLOURS[0], linewidth=1.3)
-    axis.scatter(predicted[known], observed[known], 10 + 90 * np.sqrt(mass[known]), color=COLOURS[0], zorder=3)
+    axis.plot(predicted[known], observed[known], color=COLOURS[0], linewidth=1.3, marker="o", markersize=4)
+    ticks = (0, 0.25, 0.5, 0.75, 1)
+    axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
     axis.set_xlim(0, 1)
-    axis.set_ylim(0, 1)
+    axis.set_ylim(0, 1.02)
 
 
 def _tidy(axis: Any) -> None:
@@ -130,7 +129,7 @@ def _legend(figure: Figure, names: Sequence[str]) -> None:
 
 def across(results: Sequence[OutputResult], metric: str) -> str | None:
     """A metric over the outputs, in the order given, a line for each category."""
-    names = list(dict.fromkeys(one.name for result in results for one in result.categories))[:_LINES]
+    names = list(dict.fromkeys(one.name for result in results for one in result.categories if one.simple))[:_LINES]
     values = np.array([[_value(result, name, metric) for result in results] for name in names], dtype=np.float64)
     if len(results) < 3 or not np.isfinite(values).any():
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,7 @@ def _measured(one: CategoryResult, name: str) -> Cell | float | None:
     """A simple metric, with its interval where it has one."""
     value = (one.simple or {}).get(name)
     cell = _interval((one.intervals or {}).get(name))
-    return value if cell is None or value is None else cell
+    return value if cell is None or value is None else replace(cell, text=_text(value), sort=value)
 
 
 def _cells(column: Sequence[Any]) -> list[Cell | None]:
@@ -70,7 +71,7 @@ def summary(result: OutputResult) -> Table:
         Column("votes"),
         Column("prompts"),
         Column("loss", note="nats per vote; lower is better", scale=_scale(_cells(loss))),
-        Column("accuracy", 4, note="share of votes forecast; higher is better", scale=_scale(_cells(accuracy))),
+        Column("accuracy", 4, note="share of votes forecast; higher is better"),
         Column("skill", 4, note="1 - loss / loss of one leaderboard for all prompts", scale=_scale(skill, 0.0)),
         Column("calibration error", 4, note="expected calibration error over all outcomes; lower is better"),
         *(Column(name, 4, note="model's leaderboard against the ground truth") for name in ranks),
@@ -94,7 +95,7 @@ def summary(result: OutputResult) -> Table:
 
 def across(results: Sequence[OutputResult], metric: str) -> Table | None:
     """A row for each output, a column for each category; None where no output has the metric."""
-    names = list(dict.fromkeys(one.name for result in results for one in result.categories))
+    names = list(dict.fromkeys(one.name for result in results for one in result.categories if one.simple))
     rows = [
         [result.name, *(_of_category(result, name, metric) for name in names)]
         for result in results
@@ -220,7 +221,8 @@ def comparison(one: CategoryResult) -> Table | None:
 def _comparison_rows(name: str, value: Any) -> list[list[Any]]:
     if isinstance(value, Mapping):
         if set(value) <= {"ground-truth", "model-aggr"}:
-            return [[name, None, _number(value.get("ground-truth")), _number(value.get("model-aggr"))]]
+            sides = [_number(value.get(side)) for side in ("ground-truth", "model-aggr")]
+            return [[name, None, *sides]] if any(side is not None for side in sides) else []
         return [[f"{name}, k = {k}", _number(part), None, None] for k, part in value.items()]
     return [] if _number(value) is None else [[name, _number(value), None, None]]
 

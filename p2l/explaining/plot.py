@@ -67,7 +67,9 @@ def _paint(figure: Figure, axis: Any, values: Any) -> None:
     from matplotlib.colors import LinearSegmentedColormap, Normalize
 
     most = float(np.nanmax(np.abs(values))) if np.isfinite(values).any() else 1.0
-    colours = LinearSegmentedColormap.from_list("change", [FALL, "#f2e3da", "#f3f3f3", "#dbe8f2", RISE])
+    # Strength is opacity, so that the map looks well on dark paper too.
+    ramp = [(FALL, 1.0), (FALL, 0.12), (RISE, 0.12), (RISE, 1.0)]
+    colours = LinearSegmentedColormap.from_list("change", list(zip((0, 0.499, 0.501, 1), ramp, strict=True)))
     image = axis.pcolormesh(
         np.arange(values.shape[1] + 1) - 0.5,
         np.arange(values.shape[0] + 1) - 0.5,
