@@ -223,12 +223,6 @@ def _bounds(
     return bootstrap_bounds(objective, point, draws, level, rng)
 
 
-def _graph(objective: Objective) -> Ints:
-    """Component (M,) of each model in the graph of the pairs whose votes count."""
-    used = objective.targets.sum(axis=1) > 0
-    return components(objective.num_models, objective.first[used], objective.second[used])
-
-
 def _notes(objective: Objective, eta: float, models: list[str], prior: Prior) -> tuple[str, ...]:
     notes = []
     used = objective.targets.sum(axis=1) > 0
@@ -248,7 +242,7 @@ def _notes(objective: Objective, eta: float, models: list[str], prior: Prior) ->
 
 def _notes_on_graph(objective: Objective, models: list[str], prior: Prior) -> list[str]:
     """What the graph of comparisons leaves open; a prior with means of its own closes it."""
-    graph, notes = _graph(objective), []
+    graph, notes = objective.graph, []
     sizes = np.bincount(graph)
     groups = [np.flatnonzero(graph == number) for number in np.flatnonzero(sizes > 1)]
     if len(groups) > 1:
@@ -286,7 +280,7 @@ def _held_by_prior(objective: Objective, graph: Ints) -> Ints:
 
 def _joined(objective: Objective, prior: Prior) -> Ints:
     """Component (M,) of each model; a prior with means of its own joins them all."""
-    return _graph(objective) if prior.coefs is None else np.zeros(objective.num_models, dtype=np.int64)
+    return objective.graph if prior.coefs is None else np.zeros(objective.num_models, dtype=np.int64)
 
 
 def _several(names: Sequence[str]) -> str:

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from p2l.derivatives import derivatives
 from p2l.leaderboard.newton import Point
-from p2l.leaderboard.pair_table import Ints
+from p2l.leaderboard.pair_table import Ints, components
 from p2l.likelihood import RK_FLOOR, Likelihood, targets
 
 __all__ = [
@@ -138,6 +138,12 @@ class Objective:
     def size(self) -> int:
         """D."""
         return self.num_models + has_eta(self.likelihood)
+
+    @functools.cached_property
+    def graph(self) -> Ints:
+        """Component (M,) of each model in the graph of the pairs whose votes count."""
+        used = self.targets.sum(axis=1) > 0
+        return components(self.num_models, self.first[used], self.second[used])
 
     def __call__(self, theta: Floats) -> Point:
         """Value, gradient (D,) and Hessian (D, D) at theta (D,), its eta raised to the least that counts."""
