@@ -1,0 +1,1 @@
+"""Asking models: turns, retries, quotas, dollars and kept answers."""

@@ -1,0 +1,1 @@
+"""What a configuration says: read, checked whole, with keys kept apart from it."""

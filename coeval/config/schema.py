@@ -1,0 +1,175 @@
+"""What a configuration says once it is checked: models, tasks and the experiment.
+
+Reading and checking are `loading.py` and `checks.py`; nothing here can be wrong any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, TypeAlias
+
+__all__ = [
+    "BATCH_PHASES",
+    "MODES",
+    "PHASES",
+    "ROLES",
+    "Attributes",
+    "Config",
+    "Experiment",
+    "Mode",
+    "Model",
+    "Pairwise",
+    "Phase",
+    "Role",
+    "Rubric",
+    "Sampling",
+    "Task",
+]
+
+Role: TypeAlias = Literal["teacher", "student", "judge"]
+Phase: TypeAlias = Literal[
+    "attribute_mapping", "rubric_mapping", "data_generation", "response_collection", "evaluation"
+]
+Mode: TypeAlias = Literal["New", "Keep", "Extend", "Model"]
+Attributes: TypeAlias = Mapping[str, Sequence[Any]]
+"""Attribute -> its values."""
+Rubric: TypeAlias = Mapping[str, str | Mapping[str, Any]]
+"""Factor -> description, or the definition of a metric."""
+
+ROLES: tuple[Role, ...] = ("teacher", "student", "judge")
+PHASES: tuple[Phase, ...] = (
+    "attribute_mapping",
+    "rubric_mapping",
+    "data_generation",
+    "response_collection",
+    "evaluation",
+)
+BATCH_PHASES: tuple[Phase, ...] = PHASES[2:]
+MODES: tuple[Mode, ...] = ("New", "Keep", "Extend", "Model")
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model and what it does; never printed with its key."""
+
+    name: str
+    interface: str
+    roles: tuple[Role, ...]
+    parameters: Mapping[str, Any] = _NOTHING
+    role_parameters: Mapping[str, Mapping[str, Any]] = _NOTHING
+    access_key: str | None = field(default=None, repr=False)
+    batch_enabled: bool | None = None
+
+    @property
+    def is_virtual(self) -> bool:
+        """Whether nothing is ever called: the teacher of an ingested benchmark, a metric, the label judge."""
+        return self.interface in ("benchmark", "metric", "label")
+
+    @property
+    def model_id(self) -> str:
+        """What the provider calls it."""
+        return str(self.parameters.get("model", self.name))
+
+    def parameters_for(self, role: Role) -> dict[str, Any]:
+        """`parameters` with those of the role on top."""
+        return {**self.parameters, **self.role_parameters.get(role, {})}
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How items are drawn."""
+
+    target: tuple[int, int] | Literal["all"]
+    nuance: tuple[int, int]
+    total: int
+    """Items for each teacher."""
+
+
+@dataclass(frozen=True)
+class Pairwise:
+    """How pairs of answers are compared where `evaluation_mode` is `pairwise`."""
+
+    schedule: Literal["all", "active"] = "all"
+    pairs: int | None = None
+    """Pairs that a judge sees for each (task, teacher), at most; needed for `active`."""
+    both_orders: bool = True
+    reference: bool = True
+    """Whether judges see the reference answer."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One kind of work."""
+
+    name: str
+    description: str
+    output_description: str
+    target_attributes: Attributes | Literal["auto", "complete"]
+    sampling: Sampling
+    rubric: Rubric | Literal["auto", "extend"]
+    nuanced_attributes: Attributes | Literal["auto", "complete"] = _NOTHING
+    target_attributes_seed: Attributes = _NOTHING
+    nuanced_attributes_seed: Attributes = _NOTHING
+    evaluation_mode: Literal["single", "per_factor", "pairwise"] = "single"
+    pairwise: Pairwise = Pairwise()
+    store_nuanced: bool = False
+    prompt_library: Mapping[str, str] = _NOTHING
+    label_attributes: tuple[str, ...] = ()
+    category: str | None = None
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One run."""
+
+    id: str
+    storage_folder: Path
+    resume_from: str | None = None
+    phases: Mapping[str, Mode] = _NOTHING
+    """Of every phase; defaults filled in."""
+    written_phases: frozenset[str] = frozenset()
+    """Those whose mode the file names itself."""
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    quota: Mapping[str, int] = _NOTHING
+    """Model -> most calls."""
+    generation_retries: int = 2
+    batch: Mapping[str, Mapping[str, bool]] = _NOTHING
+    probe_mode: Literal["full", "resume", "disable"] = "full"
+    probe_on_fail: Literal["abort", "warn"] = "abort"
+    estimate_cost: bool = False
+    estimate_samples: int = 2
+    seed: int = 0
+    concurrency: int | Mapping[str, int] = 10
+    """Calls in flight for each interface."""
+    rate_limit: Mapping[str, float] = _NOTHING
+    """Interface -> most calls a minute."""
+    request_timeout: float = 120.0
+    """Seconds."""
+    budget_usd: float | None = None
+    cache: bool = True
+    """Whether answers are taken from earlier runs where everything that matters is the same."""
+
+    @property
+    def folder(self) -> Path:
+        """Where the run is stored."""
+        return self.storage_folder / self.id
+
+
+@dataclass(frozen=True)
+class Config:
+    """A checked configuration."""
+
+    models: tuple[Model, ...]
+    tasks: tuple[Task, ...]
+    experiment: Experiment
+    raw: Mapping[str, Any] = field(default=_NOTHING, repr=False)
+    """The YAML as it was read; may hold keys, so it is never printed or stored as it is."""
+    path: Path | None = None
+
+    def with_role(self, role: Role) -> tuple[Model, ...]:
+        """The models that play a role, in the order of the file."""
+        return tuple(model for model in self.models if role in model.roles)

@@ -1,0 +1,1 @@
+"""Where a run lies: its folder, its records, what it knows of itself."""
