@@ -29,12 +29,13 @@ from p2l.votes.reader import read_votes
 from p2l.votes.sources import open_source
 from p2l.votes.stream import RawBatch, Source
 
-__all__ = ["Output", "category_columns", "labels_of", "open_votes_source", "read_output"]
+__all__ = ["Output", "category_table", "labels_of", "open_votes_source", "read_output"]
 
 Floats = npt.NDArray[np.floating[Any]]
 Ints = npt.NDArray[np.integer[Any]]
 
 _COEFS = ("coefs", "betas")
+_NO_CATEGORY = {*_COEFS, "eta", "gamma", "prompt", "labels", "question_id", "weight", "tstamp", "truncated"}
 _TIES = np.array([0, 0, 1, 2])
 
 
@@ -154,7 +155,7 @@ class _Parts:
         names = batch.schema.names
         self.columns["labels"].append(labels_of(batch, self.codes))
         self.columns["prompts"].append(self._prompts(batch))
-        self.columns["table"].append(pa.Table.from_batches([batch]).select(category_columns(batch, self.categories)))
+        self.columns["table"].append(category_table(batch, self.categories))
         if "prompt" in names:
             self.columns["texts"].append(batch.column("prompt"))
         if self.need_coefs:
@@ -249,17 +250,20 @@ def _winner_places(column: Any) -> Ints:
     return np.asarray(pc.index_in(column, pa.array(WINNERS)).to_numpy(zero_copy_only=False))
 
 
-def category_columns(batch: Any, categories: Iterable[Category]) -> list[str]:
-    """Columns of a batch that categories may be of: those they name, and all flags and nested ones."""
+def category_table(batch: Any, categories: Iterable[Category]) -> Any:
+    """The columns of a batch that categories may be of: those they name, all flags and nested ones.
+
+    Of other columns the names alone stay, for messages.
+    """
     named = {name for name in batch.schema.names for one in categories if _names(one.key, name)}
-    return [
-        field.name
-        for field in batch.schema
-        if field.name in named
-        or field.name == "category_tag"
-        or pa.types.is_boolean(field.type)
-        or pa.types.is_struct(field.type)
-    ]
+    columns = {}
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        nested = pa.types.is_boolean(field.type) or pa.types.is_struct(field.type)
+        if field.name in named or field.name == "category_tag" or nested:
+            columns[field.name] = column
+        elif field.name not in _NO_CATEGORY:
+            columns[field.name] = pa.nulls(len(batch))
+    return pa.table(columns) if columns else pa.table({"all": pa.nulls(len(batch))})
 
 
 def _names(key: str, column: str) -> bool:

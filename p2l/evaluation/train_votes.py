@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from p2l.errors import InputError
 from p2l.evaluation.boards import board_of_table
 from p2l.evaluation.categories import Category, EmptyCategoryError, UnknownCategoryError, readable_tags, select
-from p2l.evaluation.outputs import category_columns, labels_of, open_votes_source
+from p2l.evaluation.outputs import category_table, labels_of, open_votes_source
 from p2l.leaderboard import Leaderboard
 from p2l.leaderboard.counting import Tally
 from p2l.votes.reader import read_votes
@@ -70,8 +69,7 @@ class TrainVotes:
     def add(self, batch: Any) -> None:
         """Count a batch."""
         labels = labels_of(batch, self.names)
-        table = pa.Table.from_batches([batch]).select(category_columns(batch, self.categories))
-        table = readable_tags(table)
+        table = readable_tags(category_table(batch, self.categories))
         for category in self.categories:
             for limit, rows in self._members(category, table, len(labels)):
                 one = labels[rows].astype(np.int64)

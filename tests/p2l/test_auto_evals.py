@@ -1,0 +1,259 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from p2l.auto_evals import build_parser, main
+from p2l.errors import ConfigError, InputError, P2LError
+from p2l.evaluation import defaults
+from tests.p2l.evaluation.evaluation_helpers import (
+    BATTLES,
+    FEW,
+    NAMES,
+    as_checkpoint,
+    rows,
+    run_auto,
+    write_json,
+    write_lines,
+)
+from tests.p2l.worked_votes import COEFS, ETA, LABELS
+
+TIES = {0: "model_a", 1: "tie", 2: "tie (bothbad)"}
+SIMPLE = ("Loss", "BCELoss", "MSELoss", "Accuracy", "Tie_Loss", "Tie_Accuracy", "Tie_bb_Loss", "Tie_bb_Accuracy")
+WORKED = {
+    "bt": (0.7011, 0.7011, 0.2553, 0.6667, -1, -1, -1, -1),
+    "bt_tie": (0.7486, 0.7011, 0.2526, 0.5833, -1, -1, -1, -1),
+    "rk": (1.1014, 0.7011, 0.4104, 0.1667, 0.7016, 0.5, -1, -1),
+    "rk-reparam": (1.2209, 0.7011, 0.4562, 0.1667, -1, -1, -1, -1),
+    "bag": (1.5452, 0.7011, 0.5711, 0.3333, 0.8313, 0.5, 0.4532, 0.8333),
+    "grk": (1.5452, 0.7011, 0.5711, 0.3333, 0.8313, 0.5, 0.4532, 0.8333),
+}
+SPREADS = (0.0875, 0.6689, 2.5, 1.6333, 0.7333, 0.7003)
+FITTED = {
+    "bt": ([0.5832, 0.0395, -0.6227], 0.6134),
+    "bt-tie": ([0.4415, 0.0193, -0.4608], 0.6467),
+    "rk": ([0.4748, 0.0142, -0.4891], 1.0144),
+    "rk-reparam": ([0.5206, 0.0338, -0.5544], 1.0133),
+    "bag": ([1.9445, 1.4664, 0.9282], 1.1761),
+}
+
+
+def vote(names, label):
+    winner, loser, tie = (int(part) for part in label)
+    return {"model_a": names[winner], "model_b": names[loser], "winner": TIES[tie]}
+
+
+def worked_rows(*, named=True):
+    names = sorted(NAMES)
+    answers = zip(COEFS.tolist(), ETA.tolist(), LABELS.tolist(), strict=True)
+    return [
+        {"prompt": f"p{n}", "betas": betas, "eta": eta, "labels": label} | (vote(names, label) if named else {})
+        for n, (betas, eta, label) in enumerate(answers)
+    ]
+
+
+def battle_rows():
+    return [vote(NAMES, label) for label, count in BATTLES.items() for _ in range(count)]
+
+
+@pytest.mark.parametrize("likelihood", WORKED)
+def test_worked_simple_metrics(tmp_path, likelihood):
+    path = write_lines(tmp_path / "eval.jsonl", worked_rows())
+    found = run_auto(tmp_path, "--eval_path", path, "--metrics_to_inc", "simple", likelihood=likelihood)
+    values = found["models"]["p2l-all"]["simple_metrics"]
+    assert tuple(values[name] for name in SIMPLE) == WORKED[likelihood]
+    if likelihood != "bt":
+        assert tuple(values[name] for name in defaults.SIMPLE_METRICS[8:]) == SPREADS
+
+
+@pytest.mark.parametrize("likelihood", FITTED)
+def test_worked_marginal_fit(tmp_path, likelihood):
+    """The leaderboard is fitted without regularisation: its coefficients and loss are known to four decimals."""
+    path = write_lines(tmp_path / "votes.jsonl", battle_rows())
+    words = ("--eval_path", path, "--model_type", "marginal-gt", "--metrics_to_inc", "simple", "category")
+    found = run_auto(tmp_path, *words, likelihood=likelihood)["models"]["marginal-gt-all"]
+    coefs, loss = FITTED[likelihood]
+    listed = dict(line.split(": ") for line in found["category_metrics"]["Leaderboard"]["ground-truth"])
+    fitted = np.array([float(listed[name]) for name in NAMES[:3]])
+    fitted -= 0.0 if likelihood == "bag" else fitted.mean()
+    np.testing.assert_allclose(fitted, coefs, atol=1.5e-4)
+    assert found["category_metrics"]["Aggr_Loss"] == {"ground-truth": loss, "model-aggr": loss}
+    assert found["simple_metrics"]["Loss"] == loss
+    assert found["category_metrics"]["Top-k-fraction"] == {"1": 1.0, "3": 1.0, "5": 1.0, "10": 1.0}
+
+
+def test_labels_alone_are_positions_in_the_model_list(tmp_path):
+    path = write_lines(tmp_path / "eval.jsonl", worked_rows(named=False))
+    found = run_auto(tmp_path, "--eval_path", path, "--metrics_to_inc", "simple", "--categories", "all")
+    assert found["models"]["p2l-all"]["simple_metrics"]["Loss"] == WORKED["bag"][0]
+
+
+def test_every_input_gives_the_same(tmp_path):
+    """JSON lines, a JSON array (whose coefficients follow the list of training), Parquet."""
+    made = rows(160)
+    shuffled = ["dog", "ant", "unseen", "cat", "bee"]
+    order = [NAMES.index(name) if name in NAMES else 0 for name in shuffled]
+    moved = as_checkpoint([row | {"betas": [row["betas"][place] for place in order]} for row in made])
+    array = write_json(tmp_path / "checkpoint.json", moved)
+    table = pa.Table.from_pylist([row | {"coefs": row["coefs"][0], "eta": row["eta"][0][0]} for row in moved])
+    pq.write_table(table.drop_columns(["gamma"]), tmp_path / "checkpoint.parquet")
+    lines = run_auto(tmp_path, "--eval_path", write_lines(tmp_path / "eval.jsonl", made), *FEW)
+    assert list(lines["models"]) == [f"p2l-{name}" for name in defaults.CATEGORIES if name != "creative_writing"]
+    write_json(tmp_path / "model_list.json", shuffled)
+    for path in (array, tmp_path / "checkpoint.parquet"):
+        assert run_auto(tmp_path, "--checkpoint_path", path, *FEW)["models"] == lines["models"]
+    assert not any("last_hidden_state" in row for row in json.loads(array.read_text()))
+
+
+def test_schema_of_the_output(tmp_path):
+    path = write_lines(tmp_path / "eval.jsonl", rows(160))
+    found = run_auto(tmp_path, "--eval-path", path, "--categories", "all", *FEW, "--seed", "3")
+    assert list(found) == ["params", "models", "notes", "details"]
+    assert found["params"]["eval_path"] == str(path)
+    assert (found["params"]["seed"], found["params"]["output_file_name"]) == (3, "eval_metrics")
+    blocks = found["models"]["p2l-all"]
+    assert list(blocks) == ["simple_metrics", "category_metrics", "random_subsets", "aggr_scale"]
+    assert tuple(blocks["simple_metrics"]) == defaults.SIMPLE_METRICS
+    assert tuple(blocks["category_metrics"]) == defaults.CATEGORY_METRICS
+    assert list(blocks["random_subsets"]) == ["50", "100"]
+    assert tuple(blocks["aggr_scale"]["20"]) == defaults.SUBSET_METRICS
+    details = found["details"]["p2l-all"]
+    assert {"RPS", "Brier", "ECE"} <= set(details["metrics"])
+    assert details["intervals"]["Loss"]["lower"] < details["metrics"]["Loss"] < details["intervals"]["Loss"]["upper"]
+    assert details["skill"]["over"] == "validation"
+    assert [one["model"] for one in details["by_model"]] == [
+        one["model"] for one in details["leaderboards"]["ground-truth"]["models"]
+    ]
+    assert any("k = 4" in note for note in details["notes"])
+    assert (details["votes"], details["prompts"]) == (160, 80)
+
+
+def test_the_same_seed_gives_the_same_file(tmp_path):
+    words = ("--eval_path", write_lines(tmp_path / "eval.jsonl", rows(120)), "--categories", "all", *FEW)
+    first, again = (run_auto(tmp_path, *words, "--seed", "5") for _ in range(2))
+    other = run_auto(tmp_path, *words, "--seed", "6")
+    assert first == again
+    assert first["models"]["p2l-all"]["aggr_scale"] != other["models"]["p2l-all"]["aggr_scale"]
+
+
+@pytest.mark.parametrize("likelihood", ["bt", "bt-tie", "rk", "rk-reparam", "grk", "ba"])
+def test_every_likelihood_and_model_type(tmp_path, likelihood):
+    made = [row | {"gamma": 0.0} for row in rows(120)]
+    path, train = (write_lines(tmp_path / name, made) for name in ("eval.jsonl", "train.jsonl"))
+    ratings = [f"{name},full,{rating},False" for name, rating in zip(NAMES, (1100, 1050, 1000, 950), strict=True)]
+    (tmp_path / "arena.csv").write_text("\n".join(["model_name,category,rating,style_control", *ratings]))
+    words = ["--eval_path", path, "--train_path", train, "--arena_path", tmp_path / "arena.csv", *FEW]
+    for model_type in defaults.MODEL_TYPES:
+        found = run_auto(tmp_path, *words, "--categories", "all", "--model_type", model_type, likelihood=likelihood)
+        blocks = found["models"][f"{model_type}-all"]
+        assert all(0 <= value["L1-Dist-Prob"] < 0.5 for value in blocks["aggr_scale"].values())
+        assert blocks["simple_metrics"]["Loss"] > 0
+        if model_type in ("marginal", "marginal-gt"):
+            assert blocks["category_metrics"]["Aggr_Loss"]["ground-truth"] == pytest.approx(
+                blocks["category_metrics"]["Aggr_Loss"]["model-aggr"], abs=1e-4
+            )
+            assert blocks["aggr_scale"]["1"] == blocks["aggr_scale"]["20"]
+
+
+def test_first_votes_alone(tmp_path):
+    train = write_lines(tmp_path / "train.jsonl", rows(200, seed=1))
+    words = ("--eval_path", write_lines(tmp_path / "eval.jsonl", rows(120)), "--train_path", train)
+    more = ("--categories", "all", "--train_checkpoints", "1", "4", "--checkpoint_size", "50")
+    found = run_auto(tmp_path, *words, *more, "--model_type", "marginal", "--metrics_to_inc", "simple")["models"]
+    assert list(found) == ["marginal-all", "marginal-all-checkpoint-1", "marginal-all-checkpoint-4"]
+    assert found["marginal-all"] == found["marginal-all-checkpoint-4"]
+    assert found["marginal-all"] != found["marginal-all-checkpoint-1"]
+
+
+def test_ground_truth_of_an_arena_file(tmp_path):
+    ratings = [f"{name},full,{rating},False" for name, rating in zip(NAMES, (1100, 1050, 1000, 950), strict=True)]
+    styled = [f"{name},full,1,True" for name in NAMES]
+    (tmp_path / "arena.csv").write_text("\n".join(["model_name,category,rating,style_control", *ratings, *styled]))
+    words = ("--eval_path", write_lines(tmp_path / "eval.jsonl", rows(120)), "--aggr_scale_gt", "arena")
+    found = run_auto(tmp_path, *words, "--arena_path", tmp_path / "arena.csv", *FEW)
+    board = found["models"]["p2l-all"]["category_metrics"]["Leaderboard"]["ground-truth"]
+    assert board[0] == f"ant: {100 * np.log(10) / 400:.4f}"
+    assert "has no category 'chinese'" in found["details"]["p2l-language=Chinese"]["problem"]
+
+
+def test_a_bad_output_does_not_stop_the_others(tmp_path):
+    made = as_checkpoint(rows(60))
+    good, bad = write_json(tmp_path / "good.json", made), write_json(tmp_path / "bad.json", [{"prompt": "x"}])
+    with pytest.raises(P2LError, match=r"1 of 2 outputs.*bad\.json") as failure:
+        run_auto(tmp_path, "--checkpoint_path", bad, good, "--metrics_to_inc", "simple", "--bootstrap", "0")
+    assert not isinstance(failure.value, InputError)
+    assert (tmp_path / "out" / "good.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--simple_metrics", "Los"], "did you mean 'Loss'"),
+        (["--category_metrics", "Spearman"], "did you mean 'Spearman-lbs'"),
+        (["--categories", "maths"], "did you mean 'math'"),
+        (["--categories", "language"], "needs a value"),
+        (["--aggr_scale_metrics", "Leaderboard"], "no mean over subsets"),
+        (["--rand_subset_sizes", "1", "2"], "2 numbers and --rand_num_samples 4"),
+        (["--output_file_name", "a", "b"], "1 --eval_path, 2 --output_file_name"),
+        (["--model_type", "marginal"], "--train_path"),
+        (["--model_type", "arena"], "--arena_path"),
+        (["--train_checkpoints", "1"], "--train_path"),
+        (["--level", "2"], "no coverage"),
+    ],
+)
+def test_what_cannot_be_used_is_said_in_one_line(tmp_path, words, said):
+    path = write_lines(tmp_path / "eval.jsonl", rows(40))
+    with pytest.raises(InputError) as failure:
+        run_auto(tmp_path, "--eval_path", path, *words)
+    assert said in str(failure.value)
+    assert "\n" not in str(failure.value)
+
+
+def test_tie_likelihood_without_eta(tmp_path):
+    made = [{key: value for key, value in row.items() if key != "eta"} for row in rows(40)]
+    path = write_lines(tmp_path / "eval.jsonl", made)
+    with pytest.raises(InputError, match="have no eta, which likelihood grk needs"):
+        run_auto(tmp_path, "--eval_path", path)
+    run_auto(tmp_path, "--eval_path", path, "--metrics_to_inc", "simple", likelihood="bt")
+
+
+def test_model_list_of_another_model(tmp_path):
+    write_json(tmp_path / "model_list.json", [*NAMES, "eel"])
+    path = write_lines(tmp_path / "eval.jsonl", rows(40))
+    with pytest.raises(InputError, match="4 numbers for 5 models"):
+        run_auto(tmp_path, "--eval_path", path)
+
+
+def test_votes_of_unknown_models_are_left_out_and_counted(tmp_path):
+    made = rows(60)
+    made[0]["model_a"] = "stranger"
+    path = write_lines(tmp_path / "eval.jsonl", made)
+    found = run_auto(tmp_path, "--eval_path", path, "--categories", "all", "--metrics_to_inc", "simple")
+    assert found["details"]["p2l-all"]["votes"] == 59
+    assert "stranger" in found["notes"][0]
+
+
+def test_a_run_folder_is_enough(tmp_path):
+    write_json(tmp_path / "model_list.json", NAMES)
+    write_lines(tmp_path / "eval_output.jsonl", rows(60))
+    words = ["--model_repo", tmp_path, "--output_dir", tmp_path / "out", "--loss_type", "grk", "--bootstrap", "0"]
+    main([str(word) for word in (*words, "--metrics_to_inc", "simple", "--quiet")])
+    assert (tmp_path / "out" / "eval_metrics.json").exists()
+
+
+def test_names_of_models_and_of_an_output_folder_are_needed():
+    with pytest.raises(ConfigError, match="names of the models"):
+        main(["--eval_path", "x.jsonl", "--output_dir", "out"])
+    with pytest.raises(InputError, match="where the results go"):
+        main(["--eval_path", "x.jsonl", "--model_list_path", "list.json"])
+
+
+def test_every_flag_may_be_written_with_dashes():
+    for action in build_parser()._actions:
+        for spelling in action.option_strings:
+            if "_" in spelling:
+                assert f"--{spelling[2:].replace('_', '-')}" in action.option_strings
