@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +55,9 @@ def save_figure(figure: Figure, *paths: Path) -> None:
     """
     from matplotlib import rc_context
 
-    with rc_context(_SETTINGS):
+    with rc_context(_SETTINGS), warnings.catch_warnings():
+        # A name in a script that the font lacks comes out as boxes; that is no reason to stop.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
         for path in paths:
             ending = path.suffix.lower()
             with atomic_path(path) as temporary:

@@ -78,7 +78,7 @@ def summary(result: OutputResult) -> Table:
     ]
     made = [
         [
-            Cell(one.name, number, link=f"category-{number}"),
+            Cell(one.name, number, note=one.problem or "", link=f"category-{number}"),
             one.votes,
             one.prompts,
             loss[number],

@@ -31,7 +31,7 @@ def draw_map(made: Explanation, models: Sequence[str] = ()) -> Figure:
     values = np.array([[cells.get((name, one), np.nan) for one in clusters] for name in names])
     values = values.reshape(len(names), len(clusters))
     longest = max((len(plain(one, 42)) for one in clusters), default=0)
-    figure = new_figure(3.4 + 0.42 * max(len(clusters), 4), 1.6 + 0.21 * len(names) + 0.055 * longest)
+    figure = new_figure(3.4 + 0.42 * max(len(clusters), 4), max(3.4, 1.6 + 0.21 * len(names) + 0.055 * longest))
     axis = figure.subplots()
     _paint(figure, axis, values)
     axis.set_xticks(
@@ -82,7 +82,7 @@ def _paint(figure: Figure, axis: Any, values: Any) -> None:
         image, ax=axis, shrink=min(1.0, 12 / max(len(values), 1)), aspect=14, pad=0.02, anchor=(0.0, 1.0)
     )
     bar.ax.tick_params(labelsize=8)
-    bar.set_label("points against overall (blank: none found)", fontsize=8)
+    bar.set_label("points against overall\n(blank: none found)", fontsize=8)
     bar.outline.set_visible(False)
 
 

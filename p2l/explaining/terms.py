@@ -14,6 +14,7 @@ Shapes: N prompts, V terms, K clusters.
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ __all__ = ["Places", "Terms", "count_terms", "learn_places", "terms_of", "typica
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
+_RUN = re.compile(f"(?:{SPACELESS.pattern}){{2,}}")
 _CHARACTERS = 3000  # of a prompt that are read: its kind shows soon, and a pasted document would outvote it
 _TERMS = 30_000
 _LEAST = 3  # prompts that a term must be in
@@ -66,10 +68,9 @@ def terms_of(turns: Sequence[str]) -> set[str]:
 
 
 def _terms(text: str) -> Iterator[str]:
-    words = split_words(text)
-    yield from (word.strip("'’_") for word in words if len(word) > 1)
-    if SPACELESS.search(text):
-        yield from (one + two for one, two in pairwise(words) if SPACELESS.match(one) and SPACELESS.match(two))
+    yield from (word.strip("'’_") for word in split_words(text) if len(word) > 1)
+    for run in _RUN.findall(text):
+        yield from map("".join, pairwise(run))
 
 
 def count_terms(texts: Sequence[Sequence[str]]) -> Terms:
