@@ -19,6 +19,7 @@ from p2l.evaluation.measure import Job, measure
 from p2l.evaluation.outputs import read_output
 from p2l.evaluation.results import CategoryResult, OutputResult
 from p2l.evaluation.settings import Settings
+from p2l.evaluation.table import render
 from p2l.evaluation.train_votes import TrainVotes, read_train_votes
 from p2l.evaluation.writing import details_object, published_object, write_json_file
 
@@ -39,7 +40,7 @@ class Options:
         train_checkpoints, checkpoint_size: also evaluate marginal leaderboards of the first k * size training votes.
         remove_hidden: take hidden states out of local checkpoint outputs.
         report: a folder for the HTML report.
-        quiet: no progress bar.
+        quiet: no progress bar and no table.
     """
 
     inputs: Inputs
@@ -73,6 +74,8 @@ def evaluate_outputs(options: Options) -> list[OutputResult]:
     for entry in todo:
         try:
             results.append(_evaluate(entry, shared))
+            if not options.quiet:
+                print(render(results[-1]), flush=True)
         except P2LError as error:
             if len(todo) == 1:
                 raise
