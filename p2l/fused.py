@@ -18,11 +18,22 @@ import numpy as np
 from numba import njit, types
 from numba.extending import overload
 
-__all__ = ["add_product", "gated", "heads_of", "joined", "normed", "rounded", "shares_of"]
+__all__ = [
+    "add_product",
+    "compiled",
+    "exponential",
+    "gated",
+    "heads_of",
+    "joined",
+    "largest_of",
+    "normed",
+    "rounded",
+    "shares_of",
+]
 
 # Sums in any order; but what is no number must stay none, so not all that "fast" may stand for.
 _FAST = {"contract", "reassoc", "arcp", "nsz"}
-_compiled = njit(nogil=True, fastmath=_FAST, error_model="numpy", cache=True)
+compiled = njit(nogil=True, fastmath=_FAST, error_model="numpy", cache=True)
 
 _F = np.float32
 _ONE, _ZERO, _LEVELS, _LEAST = _F(1), _F(0), _F(127), _F(1e-30)
@@ -31,7 +42,7 @@ _UNSEEN = _F(-3e38)
 _POSITIVE = np.int32(0x7FFFFFFF)
 
 
-@_compiled
+@compiled
 def normed(x: Any, weight: Any, eps: Any, out: Any, scales: Any) -> None:
     """RMS-normed states (T, D), rounded, with the scale (T,) of each token."""
     row = np.empty(x.shape[1], np.float32)
@@ -45,14 +56,14 @@ def normed(x: Any, weight: Any, eps: Any, out: Any, scales: Any) -> None:
         scales[t] = _round(row, out[t])
 
 
-@_compiled
+@compiled
 def rounded(x: Any, out: Any, scales: Any) -> None:
     """States (T, D), rounded."""
     for t in range(x.shape[0]):
         scales[t] = _round(x[t], out[t])
 
 
-@_compiled
+@compiled
 def joined(heads: Any, out: Any, scales: Any) -> None:
     """States of heads (H, T, C) beside each other (T, H C), rounded."""
     width = heads.shape[2]
@@ -64,7 +75,7 @@ def joined(heads: Any, out: Any, scales: Any) -> None:
         scales[t] = _round(row, out[t])
 
 
-@_compiled
+@compiled
 def gated(product: Any, scales: Any, bias: Any, out: Any, new_scales: Any) -> None:
     """silu(gate) x up of a product (T, 2 N) and its scales (T,), rounded (T, N)."""
     width = out.shape[1]
@@ -73,11 +84,11 @@ def gated(product: Any, scales: Any, bias: Any, out: Any, new_scales: Any) -> No
         for n in range(width):
             gate = _number(product[t, n]) * scales[t] + bias[n]
             up = _number(product[t, width + n]) * scales[t] + bias[width + n]
-            inner[n] = gate / (_ONE + _exp(-gate)) * up
+            inner[n] = gate / (_ONE + exponential(-gate)) * up
         new_scales[t] = _round(inner, out[t])
 
 
-@_compiled
+@compiled
 def add_product(x: Any, product: Any, scales: Any, bias: Any) -> None:
     """x (T, D) += a product (T, D) times its scales (T,)."""
     for t in range(x.shape[0]):
@@ -85,7 +96,7 @@ def add_product(x: Any, product: Any, scales: Any, bias: Any) -> None:
             x[t, d] += _number(product[t, d]) * scales[t] + bias[d]
 
 
-@_compiled
+@compiled
 def heads_of(product: Any, scales: Any, bias: Any, cos: Any, sin: Any, out: Any, turned: Any, norms: Any) -> None:
     """Queries, keys and values (H + 2 G, T, C) of a product (T, (H + 2 G) C).
 
@@ -110,7 +121,7 @@ def heads_of(product: Any, scales: Any, bias: Any, cos: Any, sin: Any, out: Any,
                     out[h, t, c] = _as(head[c], out)
 
 
-@_compiled
+@compiled
 def shares_of(scores: Any, scale: Any, start: Any, window: Any) -> None:
     """Softmax, in place, of scores (H, queries, keys); query n is the key start + n, and sees no later one.
 
@@ -127,10 +138,10 @@ def shares_of(scores: Any, scale: Any, start: Any, window: Any) -> None:
             stop = min(keys, (last + 16) // 16 * 16)
             for k in range(stop):
                 shares[k] = _number(row[k]) * scale if first < k <= last else _UNSEEN
-            largest = _largest(shares[:stop])
+            largest = largest_of(shares[:stop])
             total = _ZERO
             for k in range(stop):
-                share = _exp(shares[k] - largest) if first < k <= last else _ZERO
+                share = exponential(shares[k] - largest) if first < k <= last else _ZERO
                 shares[k] = share
                 total += share
             part = _ONE / total
@@ -170,7 +181,7 @@ def _number_for(value: Any, out: Any) -> Any:  # noqa: ARG001
     return lambda value, out: value  # noqa: ARG005
 
 
-@_compiled
+@compiled
 def _copy(row: Any, out: Any) -> Any:
     """A row as it is."""
     for d in range(row.shape[0]):
@@ -178,7 +189,7 @@ def _copy(row: Any, out: Any) -> Any:
     return _ONE
 
 
-@_compiled
+@compiled
 def _halve(row: Any, out: Any) -> Any:
     """A row as bfloat16."""
     for d in range(row.shape[0]):
@@ -186,7 +197,7 @@ def _halve(row: Any, out: Any) -> Any:
     return _ONE
 
 
-@_compiled
+@compiled
 def _round_to_bytes(row: Any, out: Any) -> Any:
     """A row as bytes; returns its scale."""
     bits = row.view(np.int32)
@@ -202,8 +213,8 @@ def _round_to_bytes(row: Any, out: Any) -> Any:
     return scale
 
 
-@_compiled
-def _largest(row: Any) -> Any:
+@compiled
+def largest_of(row: Any) -> Any:
     """The largest of a row."""
     bits = row.view(np.int32)
     largest = np.int32(-0x80000000)
@@ -213,7 +224,7 @@ def _largest(row: Any) -> Any:
     return np.int32(largest ^ ((largest >> 31) & _POSITIVE)).view(np.float32)
 
 
-@_compiled
+@compiled
 def _norm(head: Any, norm: Any) -> None:
     squares = _ZERO
     for c in range(head.shape[0]):
@@ -223,8 +234,8 @@ def _norm(head: Any, norm: Any) -> None:
         head[c] *= factor * norm[c]
 
 
-@_compiled
-def _exp(x: Any) -> Any:
+@compiled
+def exponential(x: Any) -> Any:
     """e to the x to seven digits, without a branch: 2 to a whole number, by its bits, times a short series."""
     x = x if x < _F(88) else _F(88)
     x = x if x > _F(-87) else _F(-87)
@@ -240,13 +251,13 @@ def _exp(x: Any) -> Any:
     return series * np.int32((whole + _F(127)) * _F(8388608)).view(np.float32)
 
 
-@_compiled
+@compiled
 def _to_half(x: Any) -> Any:
     """The bits of the nearest bfloat16."""
     bits = _F(x).view(np.uint32)
     return np.uint16((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16))
 
 
-@_compiled
+@compiled
 def _from_half(bits: Any) -> Any:
     return np.uint32(np.uint32(bits) << np.uint32(16)).view(np.float32)

@@ -1,7 +1,7 @@
-"""A layer of Llama, Qwen2 or Qwen3 with int8, bfloat16 or, for small models, float32 products.
+"""A layer of Llama, Qwen2 or Qwen3 with products in int8 or bfloat16.
 
-oneDNN computes the products, torch the two of attention where that is in bfloat16, and the loops of p2l.fused all that
-lies between them. States stay in float32 from layer to layer.
+oneDNN computes the products, torch the two of attention to long prompts, in bfloat16, and the loops of p2l.fused and
+p2l.fused_attention all that lies between them. States stay in float32 from layer to layer.
 
 Weights here are plain attributes: these layers are made for answering, they are not trained, moved or saved.
 
@@ -20,12 +20,16 @@ from torch import Tensor, nn
 
 from p2l import fused
 from p2l.attention import Packed
-from p2l.kernels import TOKENS_AT_ONCE, PackedLinear, SmallLinear
+from p2l.fused_attention import answered
+from p2l.kernels import TOKENS_AT_ONCE, PackedLinear
+from p2l.tiles import LANES
 
-__all__ = ["FusedLayer", "HalfLinear", "Product", "WholeLinear"]
+__all__ = ["ALL", "FusedLayer", "HalfLinear", "Product", "joined_weights", "norm_of", "norms_of_heads"]
 
 _CHUNK = 128  # queries of a long prompt that are taken at a time: they need not look at keys beyond the last of them
-_ALL = 2**30
+_SHORT = 128  # tokens of prompts whose attention is one loop; longer ones take torch's products in bfloat16
+ALL = 2**30
+"""Keys that a query sees where nothing limits them."""
 
 Array = npt.NDArray[Any]
 
@@ -35,7 +39,7 @@ class Product(Protocol):
 
     in_features: int
     narrow: torch.dtype
-    """What it reads: uint8, bfloat16 or float32."""
+    """What it reads: uint8 or bfloat16."""
     offset: Array
     """(N,) float32, to be added when the scales are in."""
 
@@ -59,23 +63,8 @@ class HalfLinear(PackedLinear):
         return self.forward(given)
 
 
-class WholeLinear(SmallLinear):
-    """A small linear layer in float32."""
-
-    narrow = torch.float32
-
-    def __init__(self, weight: Tensor, bias: Tensor) -> None:
-        """Take over the weight (N, D); `bias` (N,) is added later."""
-        super().__init__(weight.float())
-        self.offset: Array = bias.float().numpy()
-
-    def product(self, given: Tensor) -> Tensor:
-        """See `Product`."""
-        return self.forward(given)
-
-
 class FusedLayer(nn.Module):
-    """A layer of Llama, Qwen2 or Qwen3 on packed prompts; attention is in float32 if products are, else bfloat16."""
+    """A layer of Llama, Qwen2 or Qwen3 on packed prompts; attention to long ones is in bfloat16."""
 
     def __init__(self, layer: Any, make: Callable[[Tensor, Tensor], Product], *, cls_only: bool = False) -> None:
         """Take over transformers' layer; `make` says what becomes of weights and biases.
@@ -88,23 +77,21 @@ class FusedLayer(nn.Module):
         self.heads = attention.q_proj.out_features // self.width
         self.groups = attention.k_proj.out_features // self.width
         self.scale = np.float32(attention.scaling)
-        self.window = getattr(attention, "sliding_window", None) or _ALL
-        self.read = make(*_joined(attention.q_proj, attention.k_proj, attention.v_proj))
-        self.write = make(*_joined(attention.o_proj))
-        self.widen = make(*_joined(mlp.gate_proj, mlp.up_proj))
-        self.narrow = make(*_joined(mlp.down_proj))
-        self.before_attention, self.before_mlp = _norm(layer.input_layernorm), _norm(layer.post_attention_layernorm)
-        self.of_heads = self._head_norms(attention)
+        self.window = getattr(attention, "sliding_window", None) or ALL
+        self.read = make(*joined_weights(attention.q_proj, attention.k_proj, attention.v_proj))
+        self.write = make(*joined_weights(attention.o_proj))
+        self.widen = make(*joined_weights(mlp.gate_proj, mlp.up_proj))
+        self.narrow = make(*joined_weights(mlp.down_proj))
+        self.before_attention, self.before_mlp = norm_of(layer.input_layernorm), norm_of(layer.post_attention_layernorm)
+        self.of_heads = norms_of_heads(attention)
         self.cls_only = cls_only
 
-    def forward(self, x: Tensor, turn: tuple[Tensor, Tensor], packed: Packed) -> Tensor:
-        """States (T, D) in float32 -> the same tensor, changed."""
+    def forward(self, x: Tensor, turn: tuple[Array, Array], packed: Packed) -> Tensor:
+        """States (T, D) in float32, and what turns them (T, C) each -> the same tensor, changed."""
         tokens = x
-        mixed = self._attend(self._heads(x, turn), packed)
+        given, scales = self._mixed(x, turn, packed)
         if self.cls_only:
-            x, mixed = x[packed.last], mixed[:, packed.last]
-        given, scales = _room(len(x), self.write)
-        fused.joined(_array(mixed), _array(given), scales)
+            x, given, scales = x[packed.last], given[packed.last], scales[packed.last.numpy()]
         _add(x, self.write, given, scales)
         given, scales = _normed(x, self.before_mlp, self.widen)
         product = self.widen.product(given)
@@ -113,22 +100,28 @@ class FusedLayer(nn.Module):
         _add(x, self.narrow, given, new_scales)
         return torch.zeros_like(tokens).index_copy_(0, packed.last, x) if self.cls_only else x
 
-    def _heads(self, x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
-        """Queries, keys and values (H + 2 G, T, C), the first two turned by their places."""
+    def _mixed(self, x: Tensor, turn: tuple[Array, Array], packed: Packed) -> tuple[Tensor, Array]:
+        """What each token gathers (T, H C), rounded, and the scales."""
         given, scales = _normed(x, self.before_attention, self.read)
-        kind = torch.float32 if self.read.narrow == torch.float32 else torch.bfloat16
-        found = torch.empty((self.heads + 2 * self.groups, len(x), self.width), dtype=kind)
-        cos, sin = (part[:, 0].numpy() for part in turn)
-        product, turned = _array(self.read.product(given)), self.heads + self.groups
-        fused.heads_of(product, scales, self.read.offset, cos, sin, _array(found), turned, self.of_heads)
-        return found
+        product = _array(self.read.product(given))
+        found, new_scales = _room(len(x), self.write)
+        if packed.longest <= _SHORT and self.width % LANES == 0:
+            lengths, out = np.array(packed.lengths), _array(found)
+            how = (*turn, self.of_heads, self.groups, lengths, self.scale, self.window)
+            answered(product, scales, self.read.offset, *how, out, new_scales)
+        else:
+            heads = torch.empty((self.heads + 2 * self.groups, len(x), self.width), dtype=torch.bfloat16)
+            turned = self.heads + self.groups
+            fused.heads_of(product, scales, self.read.offset, *turn, _array(heads), turned, self.of_heads)
+            fused.joined(_array(self._attend(heads, packed)), _array(found), new_scales)
+        return found, new_scales
 
     def _attend(self, heads: Tensor, packed: Packed) -> Tensor:
         """What each token gathers (H, T, C)."""
         found, first = [], 0
         for length in packed.lengths[:-1]:
             # oneDNN's products are rounded up with tokens of the next prompt, which no token before them sees.
-            whole = length + (-length % TOKENS_AT_ONCE if heads.dtype == torch.bfloat16 else 0)
+            whole = length + -length % TOKENS_AT_ONCE
             found.append(self._attend_one(heads[:, first : first + whole])[:, :length])
             first += length
         last = self._attend_one(heads[:, first:])  # and the tokens that fill the pack up
@@ -146,13 +139,6 @@ class FusedLayer(nn.Module):
             fused.shares_of(_array(rows), self.scale, start, self.window)
             found.append(torch.bmm(scores, values[:, :stop]).view(self.heads, stop - start, self.width))
         return torch.cat(found, dim=1) if len(found) > 1 else found[0]
-
-    def _head_norms(self, attention: Any) -> Array:
-        """A row of weights and epsilon for each head that is turned; no rows for families without these norms."""
-        if getattr(attention, "q_norm", None) is None:
-            return np.empty((0, self.width + 1), np.float32)
-        rows = [np.append(*_norm(norm)) for norm in (attention.q_norm, attention.k_norm)]
-        return np.repeat(np.stack(rows), [self.heads, self.groups], axis=0).astype(np.float32)
 
 
 def _normed(x: Tensor, norm: tuple[Array, np.float32], reader: Product) -> tuple[Tensor, Array]:
@@ -177,11 +163,22 @@ def _array(states: Tensor) -> Array:
     return found
 
 
-def _norm(norm: Any) -> tuple[Array, np.float32]:
+def norm_of(norm: Any) -> tuple[Array, np.float32]:
+    """Weights and epsilon of an RMS norm."""
     return norm.weight.detach().float().numpy(), np.float32(norm.variance_epsilon)
 
 
-def _joined(*layers: nn.Linear) -> tuple[Tensor, Tensor]:
+def norms_of_heads(attention: Any) -> Array:
+    """A row of weights and epsilon for each head that is turned; no rows for families without these norms."""
+    width = int(attention.head_dim)
+    if getattr(attention, "q_norm", None) is None:
+        return np.empty((0, width + 1), np.float32)
+    rows = [np.append(*norm_of(norm)) for norm in (attention.q_norm, attention.k_norm)]
+    counts = [part.out_features // width for part in (attention.q_proj, attention.k_proj)]
+    return np.repeat(np.stack(rows), counts, axis=0).astype(np.float32)
+
+
+def joined_weights(*layers: nn.Linear) -> tuple[Tensor, Tensor]:
     """Weight and bias of layers that read the same input, as one."""
     biases = [
         torch.zeros(layer.out_features, dtype=layer.weight.dtype) if layer.bias is None else layer.bias.detach()

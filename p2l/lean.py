@@ -90,16 +90,17 @@ def halved(model: P2LModel, layer: nn.Module) -> nn.Module:
 def whole(model: P2LModel, layer: nn.Module) -> nn.Module:
     """A layer with its weights in float32, in its fastest form."""
     if can_be_fused(model) and _is_small(layer):
-        from p2l.fused_layer import FusedLayer, WholeLinear
+        from p2l.fused_small import SmallLayer
 
-        return FusedLayer(layer, WholeLinear, cls_only=reads_cls_only(model, layer))
+        return SmallLayer(layer, cls_only=reads_cls_only(model, layer))
     return streamlined(model, layer, packed_linear)
 
 
 def _is_small(layer: Any) -> bool:
     attention, mlp = layer.self_attn, layer.mlp
     joined = ((attention.q_proj, attention.k_proj, attention.v_proj), (mlp.gate_proj, mlp.up_proj))
-    return all(sum(part.weight.numel() for part in parts) < SMALL for parts in joined)
+    whole_vectors = int(attention.head_dim) % 16 == 0  # see p2l.tiles
+    return whole_vectors and all(sum(part.weight.numel() for part in parts) < SMALL for parts in joined)
 
 
 def can_be_fused(model: P2LModel) -> bool:
@@ -124,8 +125,9 @@ class LeanBackbone(nn.Module):
         """Take over the parts of transformers' model."""
         super().__init__()
         self.config = model.config
-        products = (part for layer in model.layers for part in layer.children() if hasattr(part, "in_features"))
+        products = [part for layer in model.layers for part in layer.children() if hasattr(part, "in_features")]
         self.light = all(isinstance(part, SmallLinear) for part in products)
+        self.whole = not products
         self.fused = not isinstance(model.layers[0], LeanLayer)
         self.embed_tokens, self.rotary_emb, self.layers, self.norm = (
             model.embed_tokens,
@@ -143,7 +145,8 @@ class LeanBackbone(nn.Module):
             packed = packed if self.fused else Packed([*packed.lengths, more], packed.borders)
         states = self.embed_tokens(input_ids)
         states = states.float() if self.fused else states
-        turn = _turn(*self.rotary_emb(states, position_ids))
+        turn: Any = _turn(*self.rotary_emb(states, position_ids))
+        turn = tuple(part[:, 0].numpy() for part in turn) if self.fused else turn
         x = states[0]
         for layer in self.layers:
             x = layer(x, turn, packed)
@@ -151,6 +154,8 @@ class LeanBackbone(nn.Module):
 
     def _fillers(self, tokens: int) -> int:
         """Tokens to add to so many."""
+        if self.whole:
+            return 0
         if self.light:
             return -tokens % _ROUND if tokens >= WORTH_PADDING else 0
         return -tokens % TOKENS_AT_ONCE if self.fused else 0

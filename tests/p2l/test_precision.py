@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from p2l import precision
+from p2l.fused_small import SmallLayer
 from p2l.kernels import PackedLinear, SmallLinear, has_packed
 from p2l.precision import Timing, choose_dtype, make_fast
 from p2l.probes import Agreement, agreement, coefficients, of_length, probes
@@ -95,7 +96,7 @@ def test_a_model_is_made_fast_in_its_own_dtype(tmp_path: Path, dtype: torch.dtyp
     make_fast(model)
     after = coefficients(model, probes(tokenizer))
     np.testing.assert_allclose(after, before, atol=1e-5 if dtype == torch.float32 else 0.03)
-    packed = [part for part in model.modules() if isinstance(part, PackedLinear | SmallLinear)]
+    packed = [part for part in model.modules() if isinstance(part, PackedLinear | SmallLinear | SmallLayer)]
     assert {part.weight.dtype for part in packed} == {dtype}
 
 
