@@ -49,7 +49,10 @@ PHASES: tuple[Phase, ...] = (
 )
 BATCH_PHASES: tuple[Phase, ...] = PHASES[2:]
 MODES: tuple[Mode, ...] = ("New", "Keep", "Extend", "Model")
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+def _nothing() -> Mapping[str, Any]:
+    return MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -59,8 +62,8 @@ class Model:
     name: str
     interface: str
     roles: tuple[Role, ...]
-    parameters: Mapping[str, Any] = _NOTHING
-    role_parameters: Mapping[str, Mapping[str, Any]] = _NOTHING
+    parameters: Mapping[str, Any] = field(default_factory=_nothing)
+    role_parameters: Mapping[str, Mapping[str, Any]] = field(default_factory=_nothing)
     access_key: str | None = field(default=None, repr=False)
     batch_enabled: bool | None = None
 
@@ -111,13 +114,13 @@ class Task:
     target_attributes: Attributes | Literal["auto", "complete"]
     sampling: Sampling
     rubric: Rubric | Literal["auto", "extend"]
-    nuanced_attributes: Attributes | Literal["auto", "complete"] = _NOTHING
-    target_attributes_seed: Attributes = _NOTHING
-    nuanced_attributes_seed: Attributes = _NOTHING
+    nuanced_attributes: Attributes | Literal["auto", "complete"] = field(default_factory=_nothing)
+    target_attributes_seed: Attributes = field(default_factory=_nothing)
+    nuanced_attributes_seed: Attributes = field(default_factory=_nothing)
     evaluation_mode: Literal["single", "per_factor", "pairwise"] = "single"
     pairwise: Pairwise = Pairwise()
     store_nuanced: bool = False
-    prompt_library: Mapping[str, str] = _NOTHING
+    prompt_library: Mapping[str, str] = field(default_factory=_nothing)
     label_attributes: tuple[str, ...] = ()
     category: str | None = None
 
@@ -129,15 +132,15 @@ class Experiment:
     id: str
     storage_folder: Path
     resume_from: str | None = None
-    phases: Mapping[str, Mode] = _NOTHING
+    phases: Mapping[str, Mode] = field(default_factory=_nothing)
     """Of every phase; defaults filled in."""
     written_phases: frozenset[str] = frozenset()
     """Those whose mode the file names itself."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
-    quota: Mapping[str, int] = _NOTHING
+    quota: Mapping[str, int] = field(default_factory=_nothing)
     """Model -> most calls."""
     generation_retries: int = 2
-    batch: Mapping[str, Mapping[str, bool]] = _NOTHING
+    batch: Mapping[str, Mapping[str, bool]] = field(default_factory=_nothing)
     probe_mode: Literal["full", "resume", "disable"] = "full"
     probe_on_fail: Literal["abort", "warn"] = "abort"
     estimate_cost: bool = False
@@ -145,7 +148,7 @@ class Experiment:
     seed: int = 0
     concurrency: int | Mapping[str, int] = 10
     """Calls in flight for each interface."""
-    rate_limit: Mapping[str, float] = _NOTHING
+    rate_limit: Mapping[str, float] = field(default_factory=_nothing)
     """Interface -> most calls a minute."""
     request_timeout: float = 120.0
     """Seconds."""
@@ -166,7 +169,7 @@ class Config:
     models: tuple[Model, ...]
     tasks: tuple[Task, ...]
     experiment: Experiment
-    raw: Mapping[str, Any] = field(default=_NOTHING, repr=False)
+    raw: Mapping[str, Any] = field(default_factory=_nothing, repr=False)
     """The YAML as it was read; may hold keys, so it is never printed or stored as it is."""
     path: Path | None = None
 
