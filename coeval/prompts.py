@@ -1,6 +1,6 @@
 """The built-in prompts, by id, and which text a call gets: the task's for this model, the task's, or the built-in one.
 
-Templates are `str.format` texts: a literal brace is doubled. `variables_of` says what each may use, so that a wrong one is
+Templates are `str.format` texts: a literal brace is doubled. `VARIABLES` says what each may use, so that a wrong one is
 found when the configuration is read.
 """
 
@@ -88,8 +88,8 @@ Factors:
 
 Reply with a JSON object alone: each key is the name of a factor above, each value is "High", "Medium" or "Low".
 """,
-    "evaluate_per_factor": """Grade an answer to the task below by one factor alone. Use the reference as an example of a \
-good answer; others can be as good.
+    "evaluate_per_factor": """Grade an answer to the task below by one factor alone. Use the reference as an example \
+of a good answer; others can be as good.
 
 Task: {task_description}
 What an answer looks like: {output_description}
