@@ -1,0 +1,187 @@
+"""Mock models behind a wire: OpenAI's chat completions on the loopback interface, counted by model and prompt.
+
+    with MockServer(latency=0.2) as server:
+        ...  # interface: openai, parameters: {base_url: <server.url>, model: ant, skill: 0.8}
+
+What a mock model is like rides in the request, as parameters that nobody knows do. As a command:
+
+    python -m coeval.mock.server --port 9000 --latency 0.2
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import threading
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from aiohttp import web
+
+from coeval.mock.provider import completion_for, question_of
+from coeval.mock.recognising import PHASE_OF, recognise
+from p2l.command import parser, run
+from p2l.errors import ConfigError
+from route.providers.base import JSON
+
+__all__ = ["MockServer", "build_parser", "main"]
+
+_REMEMBERED = 1000
+
+
+class MockServer:
+    """A server in a thread of its own, for as long as it is entered."""
+
+    def __init__(
+        self,
+        *,
+        latency: float = 0.0,
+        failure_rate: float = 0.0,
+        failures: Iterable[int] = (),
+        retry_after: float | None = None,
+        models: Mapping[str, Mapping[str, Any]] | None = None,
+        api_key: str | None = None,
+        seed: int = 0,
+        host: str = "127.0.0.1",
+        port: int = 0,
+    ) -> None:
+        """A server that listens once it is entered.
+
+        Args:
+            latency: seconds before each answer.
+            failure_rate: share of the requests that are refused with 500.
+            failures: statuses with which the first requests are refused, one each.
+            retry_after: seconds, sent with 429.
+            models: parameters of some models, below those in a request; all other names are models as well.
+            api_key: what has to come as a bearer token; anything may come by default.
+            seed: of the draws of `failure_rate`.
+            host: address to listen on.
+            port: to listen on; 0 takes a free one.
+        """
+        self.latency, self.failure_rate, self.retry_after = latency, failure_rate, retry_after
+        self.models, self.api_key = dict(models or {}), api_key
+        self.failures: deque[int] = deque(failures)
+        self.calls: Counter[tuple[str, str]] = Counter()
+        """Answers by model and prompt."""
+        self.phases: Counter[tuple[str, str]] = Counter()
+        """Answers by model and phase."""
+        self.requests = 0
+        """All that came, the refused ones too."""
+        self.peak = 0
+        """Most requests at one time."""
+        self.bodies: deque[JSON] = deque(maxlen=_REMEMBERED)
+        """The last that came."""
+        self.headers: deque[Mapping[str, str]] = deque(maxlen=_REMEMBERED)
+        self.url = ""
+        self._busy, self._random = 0, random.Random(seed)
+        self._address = (host, port)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="mock server", daemon=True)
+        self._runner: web.AppRunner | None = None
+
+    def __enter__(self) -> MockServer:
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(self.start(), self._loop).result()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        asyncio.run_coroutine_threadsafe(self.stop(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def start(self) -> None:
+        """Listen, in the running loop."""
+        app = web.Application(client_max_size=2**26)
+        app.router.add_post("/v1/chat/completions", self._complete)
+        app.router.add_get("/v1/models", self._list)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.0)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, *self._address, backlog=1024).start()
+        self.url = f"http://{self._address[0]}:{self._runner.addresses[0][1]}/v1"
+
+    async def stop(self) -> None:
+        """Listen no more."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _complete(self, request: web.Request) -> web.Response:
+        self.requests += 1
+        self._busy += 1
+        self.peak = max(self.peak, self._busy)
+        try:
+            body: JSON = json.loads(await request.read())
+            self.bodies.append(body)
+            self.headers.append(request.headers)
+            return self._refused(request) or await self._answered(body)
+        finally:
+            self._busy -= 1
+
+    def _refused(self, request: web.Request) -> web.Response | None:
+        if self.api_key is not None and request.headers.get("Authorization") != f"Bearer {self.api_key}":
+            return _refusal(401, "Incorrect API key provided.")
+        if self.failures:
+            status = self.failures.popleft()
+            is_limit = status == 429 and self.retry_after is not None
+            return _refusal(status, "As it was told.", {"Retry-After": f"{self.retry_after:g}"} if is_limit else {})
+        is_unlucky = self.failure_rate and self._random.random() < self.failure_rate
+        return _refusal(500, "The server had an error.") if is_unlucky else None
+
+    async def _answered(self, body: JSON) -> web.Response:
+        if self.latency:
+            await asyncio.sleep(self.latency)
+        model = str(body.get("model"))
+        try:
+            answer = completion_for({**self.models.get(model, {}), **body})
+        except ConfigError as error:
+            return _refusal(400, str(error))
+        prompt = recognise(question_of(body)[0]).prompt
+        self.calls[model, prompt] += 1
+        self.phases[model, PHASE_OF[prompt]] += 1
+        return web.Response(body=json.dumps(answer).encode(), content_type="application/json")
+
+    async def _list(self, request: web.Request) -> web.Response:
+        if self.api_key is not None and request.headers.get("Authorization") != f"Bearer {self.api_key}":
+            return _refusal(401, "Incorrect API key provided.")
+        return web.json_response({"object": "list", "data": [{"id": name, "object": "model"} for name in self.models]})
+
+
+def _refusal(status: int, message: str, headers: Mapping[str, str] | None = None) -> web.Response:
+    error = {"message": message, "type": "invalid_request_error" if status < 500 else "server_error", "code": None}
+    return web.json_response({"error": error}, status=status, headers=headers)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line of the server."""
+    line = parser("python -m coeval.mock.server", "Serve mock models over OpenAI's protocol, for tests and benchmarks.")
+    line.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    line.add_argument("--port", type=int, default=9000, help="port to listen on; 0 takes a free one and prints it")
+    line.add_argument("--latency", type=float, default=0.0, metavar="S", help="seconds before each answer")
+    line.add_argument("--failure-rate", type=float, default=0.0, help="share of the requests that are refused with 500")
+    line.add_argument("--seed", type=int, default=0, help="of the draws of --failure-rate")
+    return line
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Serve until interrupted."""
+    flags = build_parser().parse_args(argv)
+    asyncio.run(_serve(MockServer(**vars(flags))))
+
+
+async def _serve(server: MockServer) -> None:
+    await server.start()
+    print(f"mock models at {server.url}", flush=True)
+    try:
+        await asyncio.Event().wait()
+    finally:
+        await server.stop()
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from typing import Any
+
+import pytest
+
+from coeval.mock.server import MockServer
+
+
+def post(url: str, body: dict[str, Any], key: str | None = None) -> dict[str, Any]:
+    headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
+    request = urllib.request.Request(f"{url}/chat/completions", json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(request) as response:
+        answer: dict[str, Any] = json.load(response)
+    return answer
+
+
+def ask(text: str, **parameters: Any) -> dict[str, Any]:
+    return {"model": "ant", "messages": [{"role": "user", "content": text}], **parameters}
+
+
+def test_it_answers_as_the_request_says_and_counts() -> None:
+    with MockServer(models={"bee": {"text": "Buzz."}}) as server:
+        answer = post(server.url, ask("Hello", skill=0.25, noise=0))
+        assert "quality 0.25" in answer["choices"][0]["message"]["content"]
+        assert answer["usage"]["prompt_tokens"] == 1
+        assert post(server.url, {**ask("Hello"), "model": "bee"})["choices"][0]["message"]["content"] == "Buzz."
+        post(server.url, ask("Say High, Medium or Low."))
+        with urllib.request.urlopen(f"{server.url}/models") as response:
+            assert [model["id"] for model in json.load(response)["data"]] == ["bee"]
+    assert server.calls == {("ant", "test"): 1, ("bee", "test"): 1, ("ant", "evaluate_per_factor"): 1}
+    assert server.phases["ant", "evaluation"] == 1
+    assert (server.requests, server.peak) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "body", "status"),
+    [
+        ({"failures": [503]}, {}, 503),
+        ({"failure_rate": 1.0}, {}, 500),
+        ({"api_key": "a-key-of-ours"}, {}, 401),
+        ({}, {"skill": "high"}, 400),
+    ],
+)
+def test_it_refuses_as_it_is_told(options: dict[str, Any], body: dict[str, Any], status: int) -> None:
+    with MockServer(**options) as server:
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            post(server.url, ask("Hello", **body))
+        caught.value.close()
+        assert caught.value.code == status
+        assert not server.calls
+
+
+def test_a_full_provider_says_when_to_come_again() -> None:
+    with MockServer(failures=[429], retry_after=2, api_key="a-key-of-ours") as server:
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            post(server.url, ask("Hello"), "a-key-of-ours")
+        caught.value.close()
+        assert caught.value.headers["Retry-After"] == "2"
+        assert post(server.url, ask("Hello"), "a-key-of-ours")["object"] == "chat.completion"
