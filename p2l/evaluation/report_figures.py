@@ -20,6 +20,7 @@ __all__ = ["across", "reliability", "strengths", "subsets"]
 _LINES = 8  # beyond these, categories would share colours
 _MARKERS = "osD^vPX*"
 _NAMES = {"win": "this one wins", "tie": "tie", "bothbad": "both bad"}
+_SIZES = {"scale": "prompts", "subsets": "votes"}
 _NUMBER = (int, float, np.integer, np.floating)
 
 
@@ -61,7 +62,7 @@ def _tidy(axis: Any) -> None:
 
 
 def subsets(result: OutputResult, kind: str) -> str | None:
-    """A panel for each metric over the number of prompts, a line for each category; `kind` is `scale` or `subsets`."""
+    """A panel for each metric over the size of a subset, a line for each category; `kind` is `scale` or `subsets`."""
     curves = [(one.name, _scores(one, kind)) for one in result.categories]
     curves = [(name, scores) for name, scores in curves if scores][:_LINES]
     metrics = list(dict.fromkeys(name for _, scores in curves for score in scores for name in _metrics(score)))
@@ -78,12 +79,12 @@ def subsets(result: OutputResult, kind: str) -> str | None:
             _curve(axis, scores, metric, place)
         _log_axis(axis, sorted({score.size for _, scores in curves for score in scores}))
         axis.set_title(plain(metric), fontsize=9, loc="left")
-        axis.set_xlabel("prompts", fontsize=8)
+        axis.set_xlabel(_SIZES[kind], fontsize=8)
         _tidy(axis)
     for axis in axes[len(metrics) :]:
         axis.set_visible(False)
     _legend(figure, [plain(name, 28) for name, _ in curves])
-    return figure_svg(figure, f"Leaderboard metrics by number of prompts, {kind}", key=f"{kind} {result.name}")
+    return figure_svg(figure, f"Leaderboard metrics by number of {_SIZES[kind]}", key=f"{kind} {result.name}")
 
 
 def _scores(one: CategoryResult, kind: str) -> list[SubsetScore]:

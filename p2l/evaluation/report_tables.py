@@ -260,7 +260,11 @@ def subsets(result: OutputResult, kind: str) -> list[tuple[str, Table]]:
             [score.size, score.samples, *(_subset_cell(score, name) for name in names)]
             for score in scores
         ]  # fmt: skip
-        columns = [Column("prompts"), Column("samples"), *(Column(name, 4) for name in names)]
+        columns = [
+            Column("votes" if kind == "subsets" else "prompts"),
+            Column("samples"),
+            *(Column(name, 4) for name in names),
+        ]
         made.append((one.name, Table(columns, rows)))
     return made
 

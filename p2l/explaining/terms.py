@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -64,13 +64,13 @@ class Terms:
 
 def terms_of(turns: Sequence[str]) -> set[str]:
     """The terms of one prompt."""
-    return {term for turn in turns for term in _terms(turn[:_CHARACTERS])}
-
-
-def _terms(text: str) -> Iterator[str]:
-    yield from (word.strip("'’_") for word in split_words(text) if len(word) > 1)
-    for run in _RUN.findall(text):
-        yield from map("".join, pairwise(run))
+    found: set[str] = set()
+    for turn in turns:
+        text = turn[:_CHARACTERS]
+        found.update(split_words(text))
+        if not text.isascii():
+            found.update(one + two for run in _RUN.findall(text) for one, two in pairwise(run))
+    return {word.strip("'’_") for word in found if len(word) > 1}
 
 
 def count_terms(texts: Sequence[Sequence[str]]) -> Terms:

@@ -101,6 +101,11 @@ class Table:
     shown: int = 60
     caption: str = ""
 
+    @property
+    def limit(self) -> int:
+        """How many rows are shown at first: all, where folding would hide but a few."""
+        return len(self.rows) if len(self.rows) <= 1.25 * self.shown else self.shown
+
 
 def number_text(value: float | None, digits: int | None = None) -> str:
     """A number for readers: thousands parted, a true minus, `digits` places after the point; a dash for none."""
