@@ -3,9 +3,14 @@
     additive:     L = E + A / N^alpha + B / P^beta
     votes alone:  L = E + A / N^alpha
     product:      L = E + A / (N^alpha P^beta)
+    shared:       L = E + (A + B / P^beta) / N^alpha
+
+A law of this kind has no upper end, while a model that has learned nothing yet of prompts has the loss of one
+leaderboard for all of them. With that loss C known (the ceiling, beside a known E) the excess x = L - E of the law is
+bent under it: L = E + x S / (S + x) with S = C - E.
 
 For given exponents the loss is linear in E, A and B, which non-negative least squares find at once; the exponents are
-searched on a grid and refined from its best point. So a fit has no start to choose, no bad local optimum to fear, and
+searched on a grid, fine enough for local optima, and refined from its best point. So a fit has no start to choose and
 is cheap to bootstrap (about 20 ms for 60 runs).
 
 Shapes: R runs (each one trained model), C blocks of held-out prompts.
@@ -23,12 +28,15 @@ import numpy.typing as npt
 
 from p2l.errors import ConfigError, InputError
 
-__all__ = ["FORMS", "Law", "LawFit", "Runs", "fit_law", "fit_with_intervals", "leave_one_out"]
+__all__ = ["FORMS", "LIMITS", "Law", "LawFit", "Runs", "fit_law", "fit_with_intervals", "leave_one_out"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-_EXPONENTS = np.geomspace(0.03, 3.0, 21)
+LIMITS = (0.03, 3.0)
+"""Of exponents: one that ends there says that its size hardly matters, or no longer does, in the range of the runs."""
+_EXPONENTS = np.geomspace(*LIMITS, 21)
+_NEAR_CEILING = 0.02  # share of the way; nearer, and above, the excess before bending is anything
 _LEAST_SIZES = 3  # sizes on an axis; two leave its exponent open
 
 
@@ -42,6 +50,7 @@ class Law:
         votes_scale, votes_exponent: A and alpha.
         parameters_scale, parameters_exponent: B and beta; the product has its one scale in `votes_scale`, and
             `votes alone` has zeros.
+        ceiling: C, the loss of a model that has learned nothing of prompts, or None.
     """
 
     form: str
@@ -50,12 +59,13 @@ class Law:
     votes_exponent: float
     parameters_scale: float = 0.0
     parameters_exponent: float = 0.0
+    ceiling: float | None = None
 
     def loss(self, votes: npt.ArrayLike, parameters: npt.ArrayLike) -> Floats:
         """The loss expected of models of so many parameters trained on so many votes; arrays of one shape."""
         columns = FORMS[self.form](_floats(votes), _floats(parameters), self.votes_exponent, self.parameters_exponent)
-        scales = (self.floor, self.votes_scale, self.parameters_scale)
-        return np.asarray(sum(scale * column for scale, column in zip(scales, columns, strict=False)))
+        scales = (self.votes_scale, self.parameters_scale)
+        return _bent(columns[1:], scales, self.floor, self.ceiling)
 
 
 @dataclass(frozen=True)
@@ -107,6 +117,10 @@ def _votes_alone(votes: Floats, _parameters: Floats, alpha: float, _beta: float)
     return np.ones_like(votes), votes**-alpha
 
 
+def _shared(votes: Floats, parameters: Floats, alpha: float, beta: float) -> tuple[Floats, ...]:
+    return np.ones_like(votes), votes**-alpha, votes**-alpha * parameters**-beta
+
+
 def _product(votes: Floats, parameters: Floats, alpha: float, beta: float) -> tuple[Floats, ...]:
     return np.ones_like(votes), votes**-alpha * parameters**-beta
 
@@ -115,6 +129,7 @@ FORMS: dict[str, Callable[[Floats, Floats, float, float], tuple[Floats, ...]]] =
     "additive": _additive,
     "votes alone": _votes_alone,
     "product": _product,
+    "shared": _shared,
 }
 """Name: what E, A and B are multiplied by."""
 
@@ -126,6 +141,7 @@ def fit_law(
     *,
     form: str = "additive",
     floor: float | None = None,
+    ceiling: float | None = None,
 ) -> Law:
     """Fit a law by least squares.
 
@@ -135,26 +151,30 @@ def fit_law(
         loss: (R,) its mean held-out loss.
         form: a name in `FORMS`.
         floor: E where it is known, as for simulated votes; None fits it.
+        ceiling: C where the law is to be bent under it; it needs a floor.
 
     Raises:
-        ConfigError: an unknown form.
+        ConfigError: an unknown form, or a ceiling that is not above a known floor.
         InputError: fewer than three sizes of votes or (where they count) of models, or values that are no numbers.
     """
     if form not in FORMS:
         raise ConfigError(f"unknown form {form!r}; use {', '.join(FORMS)}")
+    if ceiling is not None and (floor is None or ceiling <= floor):
+        raise ConfigError(f"a ceiling ({ceiling:g}) must be above a known floor ({floor})")
     counts, sizes, losses = _floats(votes), _floats(parameters), _floats(loss)
     _check(counts, sizes, losses, form)
     units = [float(np.exp(np.log(values).mean())) for values in (counts, sizes)]
-    search = _Search(counts / units[0], sizes / units[1], losses, form, floor)
+    search = _Search(counts / units[0], sizes / units[1], losses, form, floor, ceiling)
     alpha, beta = search.best()
     found, _ = search.scales(alpha, beta)
     # Sizes were in units of their geometric means.
     powers = (units[0] ** alpha, units[1] ** beta)
     if form == "product":
-        return Law(form, found[0], found[1] * powers[0] * powers[1], alpha, 0.0, beta)
+        return Law(form, found[0], found[1] * powers[0] * powers[1], alpha, 0.0, beta, ceiling)
     if form == "votes alone":
-        return Law(form, found[0], found[1] * powers[0], alpha)
-    return Law(form, found[0], found[1] * powers[0], alpha, found[2] * powers[1], beta)
+        return Law(form, found[0], found[1] * powers[0], alpha, ceiling=ceiling)
+    second = powers[1] * (powers[0] if form == "shared" else 1.0)
+    return Law(form, found[0], found[1] * powers[0], alpha, found[2] * second, beta, ceiling)
 
 
 @dataclass(frozen=True)
@@ -166,6 +186,7 @@ class _Search:
     loss: Floats
     form: str
     floor: float | None
+    ceiling: float | None = None
 
     def scales(self, alpha: float, beta: float) -> tuple[list[float], float]:
         """E, A and B for these exponents, and the norm of what is left."""
@@ -175,8 +196,10 @@ class _Search:
         if self.floor is None:
             found, left = nnls(columns, self.loss)
             return found.tolist(), float(left)
-        found, left = nnls(columns[:, 1:], self.loss - self.floor)
-        return [self.floor, *found.tolist()], float(left)
+        excess, weights = _unbent(self.loss - self.floor, self.floor, self.ceiling)
+        found, _ = nnls(columns[:, 1:] * weights[:, None], excess * weights)
+        fitted = _bent(tuple(columns[:, 1:].T), tuple(found.tolist()), self.floor, self.ceiling)
+        return [self.floor, *found.tolist()], float(np.linalg.norm(self.loss - fitted))
 
     def best(self) -> tuple[float, float]:
         """Alpha and beta."""
@@ -191,14 +214,32 @@ class _Search:
             alpha, beta = (*np.exp(logs), 0.0)[:2]
             return self.scales(float(alpha), float(beta))[1]
 
-        bounds = [(np.log(_EXPONENTS[0]), np.log(_EXPONENTS[-1]))] * free
+        bounds = [(np.log(LIMITS[0]), np.log(LIMITS[1]))] * free
         options: Any = {"xatol": 1e-6, "fatol": 1e-12, "maxiter": 400}
         refined = minimize(left, np.log(start[:free]), method="Nelder-Mead", bounds=bounds, options=options).x
-        alpha, beta = (*np.exp(refined), 0.0)[:2]
+        alpha, beta = (*np.clip(np.exp(refined), *LIMITS), 0.0)[:2]
         return float(alpha), float(beta)
 
 
-def leave_one_out(runs: Runs, *, form: str = "additive", floor: float | None = None) -> float:
+def _bent(columns: tuple[Floats, ...], scales: tuple[float, ...], floor: float, ceiling: float | None) -> Floats:
+    """The loss from the parts of its excess."""
+    excess: Floats = np.asarray(sum(scale * column for scale, column in zip(scales, columns, strict=False)))
+    if ceiling is None:
+        return floor + excess
+    return np.asarray(floor + excess * (ceiling - floor) / (ceiling - floor + excess))
+
+
+def _unbent(excess: Floats, floor: float, ceiling: float | None) -> tuple[Floats, Floats]:
+    """Excess before it was bent, and weights that make its errors those of the loss."""
+    if ceiling is None:
+        return excess, np.ones_like(excess)
+    share = np.clip(excess / (ceiling - floor), 1e-3, 1 - _NEAR_CEILING)
+    return share / (1 - share) * (ceiling - floor), (1 - share) ** 2
+
+
+def leave_one_out(
+    runs: Runs, *, form: str = "additive", floor: float | None = None, ceiling: float | None = None
+) -> float:
     """Root mean square error of predicting the runs of each size of votes and model from those of all others.
 
     Raises:
@@ -208,7 +249,8 @@ def leave_one_out(runs: Runs, *, form: str = "additive", floor: float | None = N
     errors = np.empty(len(cells))
     for cell in np.unique(cells):
         kept, out = np.flatnonzero(cells != cell), np.flatnonzero(cells == cell)
-        law = fit_law(runs.votes[kept], runs.parameters[kept], runs.loss[kept], form=form, floor=floor)
+        part = runs.of(kept)
+        law = fit_law(part.votes, part.parameters, part.loss, form=form, floor=floor, ceiling=ceiling)
         errors[out] = runs.loss[out] - law.loss(runs.votes[out], runs.parameters[out])
     return float(np.sqrt(np.mean(errors**2)))
 
@@ -218,6 +260,7 @@ def fit_with_intervals(
     *,
     form: str = "additive",
     floor: float | None = None,
+    ceiling: float | None = None,
     level: float = 0.95,
     replicates: int = 200,
     seed: int = 0,
@@ -229,9 +272,9 @@ def fit_with_intervals(
     Raises:
         InputError: as `fit_law`.
     """
-    law = fit_law(runs.votes, runs.parameters, runs.loss, form=form, floor=floor)
+    law = fit_law(runs.votes, runs.parameters, runs.loss, form=form, floor=floor, ceiling=ceiling)
     rng = np.random.default_rng(seed)
-    laws = [_redrawn(runs, form, floor, rng) for _ in range(replicates)]
+    laws = [_redrawn(runs, law, floor, rng) for _ in range(replicates)]
     tail = (1.0 - level) / 2
     names = ["floor", "votes_scale", "votes_exponent", "parameters_scale", "parameters_exponent"]
     intervals = {}
@@ -242,14 +285,14 @@ def fit_with_intervals(
     return LawFit(law, float(np.sqrt(np.mean(residual**2))), intervals, laws)
 
 
-def _redrawn(runs: Runs, form: str, floor: float | None, rng: np.random.Generator) -> Law:
+def _redrawn(runs: Runs, law: Law, floor: float | None, rng: np.random.Generator) -> Law:
     count, blocks = runs.losses.shape
     while True:
         drawn = runs.of(np.asarray(rng.integers(count, size=count)))
-        if _enough(drawn.votes, drawn.parameters, form):
+        if _enough(drawn.votes, drawn.parameters, law.form):
             break
     losses = drawn.losses[:, rng.integers(blocks, size=blocks)].mean(axis=1)
-    return fit_law(drawn.votes, drawn.parameters, losses, form=form, floor=floor)
+    return fit_law(drawn.votes, drawn.parameters, losses, form=law.form, floor=floor, ceiling=law.ceiling)
 
 
 def _sizes(votes: Floats, parameters: Floats) -> tuple[int, int]:

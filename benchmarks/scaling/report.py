@@ -5,7 +5,7 @@ Shapes: R points, C blocks of held-out votes, S shapes, V numbers of votes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from benchmarks.scaling.points import Point
 from p2l.errors import InputError
 from p2l.figures import COLOURS, new_figure, save_figure
-from p2l.scaling import FORMS, LawFit, Runs, fit_with_intervals, leave_one_out
+from p2l.scaling import FORMS, LIMITS, Law, LawFit, Runs, fit_with_intervals, leave_one_out
 
 __all__ = ["report"]
 
@@ -37,23 +37,25 @@ def report(points: Sequence[Point], best: Sequence[float], *, replicates: int, f
     if not points:
         raise InputError("there are no points yet; run without --report-only")
     floor = float(np.mean(best))
+    ceiling = _marginal(points, max(point.votes for point in points))
     runs = Runs(
         np.array([point.votes for point in points], dtype=float),
         np.array([point.parameters for point in points], dtype=float),
         np.array([point.losses for point in points]),
     )
-    lines = [*_table(points, floor), "", *_comparison(runs, floor)]
-    form = min(FORMS, key=lambda name: leave_one_out(runs, form=name))
-    free = fit_with_intervals(runs, form=form, replicates=replicates)
-    known = fit_with_intervals(runs, form=form, floor=floor, replicates=replicates)
-    lines += ["", *_laws(free, known, form), "", *_said(free, runs, points, floor)]
+    given = {"E fitted": {}, "E known": {"floor": floor}, "E and C known": {"floor": floor, "ceiling": ceiling}}
+    errors = {(form, name): leave_one_out(runs, form=form, **given[name]) for form in FORMS for name in given}
+    form, name = min(errors, key=errors.__getitem__)
+    fit = fit_with_intervals(runs, form=form, replicates=replicates, **given[name])
+    lines = [*_table(points, floor), "", *_comparison(errors, list(given)), "", *_law(fit, name)]
+    lines += ["", *_said(fit, runs, ceiling, floor)]
     if figure:
-        _draw(points, free, floor, Path(figure))
+        _draw(points, fit, floor, Path(figure))
     return "\n".join(lines)
 
 
 def _table(points: Sequence[Point], floor: float) -> Iterator[str]:
-    """Mean loss of the seeds and half its range, for each number of votes and shape."""
+    """Mean loss of the seeds and how they spread, for each number of votes and shape."""
     shapes = sorted({(point.parameters, point.shape) for point in points})
     sizes = sorted({point.votes for point in points})
     yield f"Held-out loss (mean of seeds ± standard deviation between them); the best possible is {floor:.4f}."
@@ -61,10 +63,9 @@ def _table(points: Sequence[Point], floor: float) -> Iterator[str]:
     yield "| votes | one leaderboard | " + " | ".join(f"{name} ({count:,})" for count, name in shapes) + " |"
     yield "|---:|" + "---:|" * (1 + len(shapes))
     for votes in sizes:
-        marginal = np.mean([np.mean(point.marginal) for point in points if point.votes == votes])
         cells = [[one.loss for one in points if (one.votes, one.shape) == (votes, name)] for _, name in shapes]
         shown = " | ".join(_cell(losses) for losses in cells)
-        yield f"| {votes:,} | {marginal:.4f} | {shown} |"
+        yield f"| {votes:,} | {_marginal(points, votes):.4f} | {shown} |"
 
 
 def _cell(losses: Sequence[float]) -> str:
@@ -74,44 +75,52 @@ def _cell(losses: Sequence[float]) -> str:
     return f"{np.mean(losses):.4f}{spread}"
 
 
-def _comparison(runs: Runs, floor: float) -> Iterator[str]:
-    yield "| form | error of leaving a cell out | with E at the best possible loss |"
-    yield "|---|---:|---:|"
-    for form in FORMS:
-        yield f"| {form} | {leave_one_out(runs, form=form):.4f} | {leave_one_out(runs, form=form, floor=floor):.4f} |"
-
-
-def _laws(free: LawFit, known: LawFit, form: str) -> Iterator[str]:
-    yield f"Form {form} (the least error above), 95 % intervals by the bootstrap over held-out prompts and runs:"
+def _comparison(errors: Mapping[tuple[str, str], float], known: Sequence[str]) -> Iterator[str]:
+    yield "Error of predicting each cell from all others (E: best possible loss, C: that of one leaderboard):"
     yield ""
-    yield "| | fitted | interval | with E known | interval |"
-    yield "|---|---:|---|---:|---|"
+    yield "| form | " + " | ".join(known) + " |"
+    yield "|---|" + "---:|" * len(known)
+    for form in FORMS:
+        yield f"| {form} | " + " | ".join(f"{errors[form, name]:.4f}" for name in known) + " |"
+
+
+def _law(fit: LawFit, known: str) -> Iterator[str]:
+    yield (
+        f"Least error: {fit.law.form}, {known}. 95 % intervals by the bootstrap over held-out prompts and runs; "
+        f"residual {fit.residual:.4f}."
+    )
+    yield ""
+    yield "| | fitted | interval |"
+    yield "|---|---:|---|"
     for field, name in _NAMES.items():
-        if not getattr(free.law, field) and not getattr(known.law, field):
-            continue
-        cells = []
-        for fit in (free, known):
+        if getattr(fit.law, field):
             lower, upper = fit.intervals[field]
-            cells += [f"{getattr(fit.law, field):.4g}", f"{lower:.4g} to {upper:.4g}"]
-        yield f"| {name} | " + " | ".join(cells) + " |"
-    yield f"| residual | {free.residual:.4f} | | {known.residual:.4f} | |"
+            at_end = " (the end of the range searched)" if getattr(fit.law, field) in LIMITS else ""
+            yield f"| {name} | {getattr(fit.law, field):.4g}{at_end} | {lower:.4g} to {upper:.4g} |"
 
 
-def _said(fit: LawFit, runs: Runs, points: Sequence[Point], floor: float) -> Iterator[str]:
+def _said(fit: LawFit, runs: Runs, marginal: float, floor: float) -> Iterator[str]:
     """What doubling either would give, from the largest of both on."""
     votes, parameters = float(runs.votes.max()), float(runs.parameters.max())
-    here = fit.law.loss([votes], [parameters])[0]
-    marginal = np.mean([np.mean(point.marginal) for point in points if point.votes == votes])
+    here = _at(fit.law, votes, parameters)
     closed = (marginal - here) / (marginal - floor)
     yield (
         f"At {votes:,.0f} votes and {parameters:,.0f} parameters the law says {here:.4f}: {closed:.0%} of the way from "
-        f"one leaderboard ({marginal:.4f}) to the best possible loss."
+        f"one leaderboard ({marginal:.4f}) to the best possible loss ({floor:.4f})."
     )
     for name, sizes in (("votes", (2 * votes, parameters)), ("parameters", (votes, 2 * parameters))):
-        gains = [law.loss([votes], [parameters])[0] - law.loss(*sizes) for law in fit.replicates]
+        gains = [_at(law, votes, parameters) - _at(law, *sizes) for law in fit.replicates]
         lower, upper = np.quantile(gains, [0.025, 0.975])
-        gain = here - float(fit.law.loss(*sizes))
-        yield f"Twice the {name}: {gain:.4f} lower [{lower:.4f}, {upper:.4f}]."
+        yield f"Twice the {name}: {here - _at(fit.law, *sizes):.4f} lower [{lower:.4f}, {upper:.4f}]."
+
+
+def _at(law: Law, votes: float, parameters: float) -> float:
+    return float(law.loss([votes], [parameters])[0])
+
+
+def _marginal(points: Sequence[Point], votes: int) -> float:
+    """Loss of one leaderboard for all prompts, of so many votes."""
+    return float(np.mean([np.mean(point.marginal) for point in points if point.votes == votes]))
 
 
 def _draw(points: Sequence[Point], fit: LawFit, floor: float, path: Path) -> None:
@@ -131,8 +140,14 @@ def _draw(points: Sequence[Point], fit: LawFit, floor: float, path: Path) -> Non
             axis.plot(fine, line - lowest, color=colour, linewidth=1.4, label=f"{count:,} parameters")
             low, high = np.quantile(band, [0.025, 0.975], axis=0) - lowest
             axis.fill_between(fine, np.maximum(low, 1e-4), high, color=colour, alpha=0.12, linewidth=0)
-    marginal = [np.mean([np.mean(one.marginal) for one in points if one.votes == votes]) for votes in sizes]
-    left.plot(sizes, marginal, "--", color="#666666", linewidth=1, label="one leaderboard")
+    left.plot(
+        sizes,
+        [_marginal(points, int(votes)) for votes in sizes],
+        "--",
+        color="#666666",
+        linewidth=1,
+        label="one leaderboard",
+    )
     left.axhline(floor, color="#222222", linewidth=1, linestyle=":", label="best possible")
     for axis, words in ((left, "held-out loss"), (right, "held-out loss above the best possible")):
         axis.set_xscale("log", base=2)
@@ -143,5 +158,6 @@ def _draw(points: Sequence[Point], fit: LawFit, floor: float, path: Path) -> Non
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(color="#eeeeee")
     right.set_yscale("log")
+    right.set_ylim(bottom=0.3 * min(point.loss - floor for point in points))
     left.legend(fontsize=7, frameon=False)
     save_figure(figure, path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -49,10 +51,19 @@ def test_planted_exponents_are_found_again(floor, alpha, beta, first, second):
 def test_every_form_fits_its_own_losses_and_takes_a_known_floor(form):
     law = Law(form, 1.1, 4.0, 0.4, 0.0 if form != "additive" else 30.0, 0.0 if form == "votes alone" else 0.5)
     votes, parameters = grid()
-    for floor in (None, 1.1):
-        found = fit_law(votes, parameters, law.loss(votes, parameters), form=form, floor=floor)
-        np.testing.assert_allclose(found.loss(votes, parameters), law.loss(votes, parameters), atol=1e-4)
+    bent = replace(law, ceiling=1.4)
+    for planted_law, known in ((law, {}), (law, {"floor": 1.1}), (bent, {"floor": 1.1, "ceiling": 1.4})):
+        losses = planted_law.loss(votes, parameters)
+        found = fit_law(votes, parameters, losses, form=form, **known)
+        np.testing.assert_allclose(found.loss(votes, parameters), losses, atol=2e-4)
     assert found.floor == 1.1
+    assert losses.max() < 1.4
+
+
+def test_a_ceiling_without_a_floor_below_it_is_refused():
+    for floor in (None, 1.5):
+        with pytest.raises(ConfigError, match="above a known floor"):
+            fit_law(*grid(), grid()[0], floor=floor, ceiling=1.4)
 
 
 def test_the_form_that_made_the_losses_predicts_what_was_left_out_best():
