@@ -15,6 +15,7 @@ from fastapi import APIRouter, FastAPI, Header, Request, Security
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from fastapi.security import APIKeyHeader
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from p2l import __version__
@@ -30,6 +31,7 @@ from p2l.serving.guard import Counter, KeyGuard
 from p2l.serving.limits import BodyLimit, ClientGoneError, within
 from p2l.serving.loading import Served, batch_limits
 from p2l.serving.metrics import Metrics
+from p2l.serving.quick import QuickRoute
 from p2l.serving.settings import Settings
 
 __all__ = ["build_app"]
@@ -86,6 +88,8 @@ def build_app(settings: Settings, served: Served, generation: int = 0) -> FastAP
         responses=_PROBLEMS,
         dependencies=[Security(APIKeyHeader(name="api-key", auto_error=False))],
     )
+    unusual = frozenset({b"x-p2l-timeout"})
+    app.router.routes.append(QuickRoute("/predict", app.router, schemas.PromptRequest, _quick, unusual=unusual))
     app.include_router(_routes)
     app.add_middleware(BodyLimit, max_bytes=int(settings.max_body_mb * 2**20), seconds=settings.deadline)
     app.add_middleware(KeyGuard, api_key=settings.api_key_digest, admin_key=settings.admin_key_digest)
@@ -107,6 +111,12 @@ async def predict(body: schemas.PromptRequest, request: Request, timeout: Timeou
     """Coefficients of every model for one prompt."""
     model, answers = await _ask(request, [body.prompt], timeout)
     return _prediction(model, answers[0])
+
+
+async def _quick(request: Request, body: BaseModel) -> BaseModel:
+    """`predict`, without FastAPI around it."""
+    assert isinstance(body, schemas.PromptRequest)
+    return await predict(body, request)
 
 
 @_routes.post("/predict_batch", response_model_exclude_unset=True)

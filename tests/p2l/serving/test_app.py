@@ -143,6 +143,19 @@ def test_a_bearer_key_is_a_key(start):
 
 
 @pytest.mark.parametrize(
+    "content", [b'{"prompt": ["hello"], "more": 1}', b' { "prompt" : ["h\\u00e4 \\ud83d\\ude00"] }']
+)
+@pytest.mark.parametrize("kind", ["application/json", "application/json; charset=utf-8", "application/what+json"])
+def test_a_prompt_has_one_answer_whichever_way_it_takes(shared, content, kind):
+    turns = json.loads(content)["prompt"]
+    found = shared.client.post("/predict", content=content, headers={"content-type": kind})
+    other = shared.client.post("/predict", content=content, headers={**JSON, "x-p2l-timeout": "20"})
+    assert found.status_code == 200
+    assert found.json() == other.json()
+    np.testing.assert_allclose(found.json()["coefs"], shared.model.predict([turns]).coefs[0], atol=1e-5)
+
+
+@pytest.mark.parametrize(
     "body",
     [
         b"",
