@@ -28,6 +28,7 @@ def build_parser(prog: str = "p2l auto-evals") -> argparse.ArgumentParser:
         "by category, with intervals. Every flag may be written with dashes too.",
     )
     _add_inputs(flags.add_argument_group("what is evaluated"))
+    _add_references(flags.add_argument_group("what it is compared with"))
     _add_outputs(flags.add_argument_group("results"))
     _add_measures(flags.add_argument_group("what is measured"))
     _add_subsets(flags.add_argument_group("random subsets and aggregation scale"))
@@ -65,7 +66,13 @@ def _add_inputs(group: argparse._ArgumentGroup) -> None:
     )
     _add(group, "--hf_checkpoint_repo", metavar="REPO", help="data set on the hub that holds such outputs")
     _add(group, "--hf_checkpoint_file", nargs="+", default=[], metavar="FILE", help="which of its files")
-    _add(group, "--loss_type", default="bt", help="likelihood: bt, bt-tie, rk, rk-reparam, grk (bag) or ba")
+    _add(
+        group,
+        "--loss_type",
+        metavar="NAME",
+        help="likelihood: bt, bt-tie, rk, rk-reparam, grk (bag) or ba; by default what is recorded beside the output, "
+        "else bt",
+    )
     _add(
         group,
         "--model_type",
@@ -74,6 +81,19 @@ def _add_inputs(group: argparse._ArgumentGroup) -> None:
         help="p2l: the answers of the rows; marginal: one leaderboard of the training votes; marginal-gt: of the rows' "
         "own votes; arena: of --arena_path",
     )
+    _add(
+        group,
+        "--remove_last_hidden_json",
+        nargs="?",
+        const=True,
+        type=_truth,
+        default=True,
+        metavar="BOOL",
+        help="write local checkpoint outputs anew without last_hidden_state, if they have it",
+    )
+
+
+def _add_references(group: argparse._ArgumentGroup) -> None:
     _add(group, "--train_path", metavar="PATH", help="training votes: a file, or a folder that save_to_disk wrote")
     _add(group, "--hf_train_dataset", metavar="REPO", help="training votes on the hub, split train")
     _add(group, "--arena_path", metavar="FILE", help="leaderboard CSV: model_name, category, rating, style_control")
@@ -87,16 +107,6 @@ def _add_inputs(group: argparse._ArgumentGroup) -> None:
         help="also evaluate marginal leaderboards of the first K * checkpoint_size training votes",
     )
     _add(group, "--checkpoint_size", type=whole, default=0, metavar="N", help="training votes of one checkpoint")
-    _add(
-        group,
-        "--remove_last_hidden_json",
-        nargs="?",
-        const=True,
-        type=_truth,
-        default=True,
-        metavar="BOOL",
-        help="write local checkpoint outputs anew without last_hidden_state, if they have it",
-    )
 
 
 def _truth(text: str) -> bool:
@@ -189,7 +199,7 @@ def _settings(flags: argparse.Namespace) -> Settings:
     from p2l.likelihood import get
 
     return Settings(
-        likelihood=get(flags.loss_type),
+        likelihood=get(flags.loss_type or "bt"),
         model_type=flags.model_type,
         ground_truth=flags.ground_truth,
         categories=flags.categories or defaults.CATEGORIES,
@@ -218,6 +228,7 @@ def _options(flags: argparse.Namespace) -> Options:
     return Options(
         inputs=Inputs(**{name: getattr(flags, name) for name in (*names, *more)}),
         settings=_settings(flags),
+        any_likelihood=flags.loss_type is None,
         params=vars(flags) | {"categories": flags.categories or list(defaults.CATEGORIES)},
         output_dir=flags.output_dir,
         hf_output_dir=flags.hf_output_dir,

@@ -1,1 +1,3 @@
-"""Evaluation of what models said of votes: simple metrics, leaderboards by category, aggregation, intervals."""
+"""What models said of votes, measured by category and beside leaderboards; the command is `p2l.auto_evals`."""
+
+__all__: list[str] = []

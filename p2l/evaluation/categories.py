@@ -22,7 +22,7 @@ from p2l.command import nearest
 from p2l.errors import ConfigError, VoteError
 from p2l.leaderboard.grouping import base_column, group_rows
 
-__all__ = ["Category", "EmptyCategoryError", "UnknownCategoryError", "parse", "readable_tags", "select"]
+__all__ = ["ALL", "Category", "EmptyCategoryError", "UnknownCategoryError", "parse", "readable_tags", "select"]
 
 Mask = npt.NDArray[np.bool_]
 
@@ -46,6 +46,9 @@ class Category:
     text: str
     key: str
     value: str | None
+
+
+ALL = Category("all", "all", None)
 
 
 def parse(text: str) -> Category:

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from p2l.errors import ConfigError, InputError
+from p2l.likelihood import get
 
-__all__ = ["Entry", "Inputs", "entries", "model_list", "output_path"]
+__all__ = ["Entry", "Inputs", "entries", "model_list", "output_path", "recorded_likelihood"]
 
 _BESIDE_MODEL = ("eval_output.jsonl", "eval_outputs.jsonl")
 _LIST = "model_list.json"
@@ -120,6 +121,27 @@ def output_path(entry: Entry, inputs: Inputs) -> str:
     if entry.hf_checkpoint_file:
         return _download(str(inputs.hf_checkpoint_repo), entry.hf_checkpoint_file, repo_type="dataset")
     return entry.eval_path or _from_model_repo(str(inputs.model_repo), _BESIDE_MODEL)
+
+
+def recorded_likelihood(path: str) -> str | None:
+    """The likelihood that the answers of a file are of, if the file beside it says so: of p2l eval, or of training."""
+    file = Path(path)
+    config = _object(file.with_name("config.json")) if file.name in _BESIDE_MODEL else {}
+    ours = config.get("p2l")
+    said = _object(file.with_suffix(".info.json")).get("loss_type") or (ours or {}).get("loss_type")
+    try:
+        return None if said is None else get(str(said)).name
+    except ConfigError:
+        return None
+
+
+def _object(path: Path) -> dict[str, Any]:
+    """A JSON object, empty where there is none."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _from_model_repo(repo: str, names: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from p2l.errors import ConfigError, InputError
 from p2l.evaluation.arena import Arena
 from p2l.evaluation.boards import board_of_labels, standing
-from p2l.evaluation.categories import Category, EmptyCategoryError
+from p2l.evaluation.categories import ALL, Category, EmptyCategoryError
 from p2l.evaluation.outputs import Output
 from p2l.evaluation.results import CategoryResult, ModelScore, SubsetScore
 from p2l.evaluation.settings import Settings
@@ -211,16 +211,26 @@ def _columns(found: Interval) -> list[Interval]:
 
 def _skill(job: Job, part: _Part, scored: ScoredVotes, limit: int) -> tuple[Interval | None, str | None]:
     """Skill in log-loss over the marginal leaderboard, of training votes where there are any."""
-    settings, over = job.settings, "validation" if job.train is None else "train"
+    settings = job.settings
     if limit or settings.model_type == ("marginal" if job.train else "marginal-gt") or not settings.bootstrap:
         return None, None
     try:
-        board = _fitted(job, part) if job.train is None else job.train.board(part.category, settings.likelihood.name)
+        board, over = _reference(job, part)
         reference = Fixed(settings.likelihood, job.output.models, board).scored(part.labels)
         losses = (vote_values("Loss", scored), vote_values("Loss", reference))
         return bootstrap_skill(*losses, clusters=part.prompts, **_options(settings)), over
     except (EmptyCategoryError, ConfigError, InputError):
         return None, None
+
+
+def _reference(job: Job, part: _Part) -> tuple[Leaderboard, str]:
+    """The marginal leaderboard that a model must beat, and which votes it is of."""
+    if job.train is None:
+        return _fitted(job, part), "validation"
+    try:
+        return job.train.board(part.category, job.settings.likelihood.name), "train"
+    except EmptyCategoryError:
+        return job.train.board(ALL, job.settings.likelihood.name), "train, all votes"
 
 
 def _by_model(job: Job, part: _Part, scored: ScoredVotes, truth: Leaderboard) -> tuple[ModelScore, ...]:

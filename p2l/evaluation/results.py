@@ -69,8 +69,8 @@ class CategoryResult:
         simple: simple metrics, None where they do not apply.
         intervals: of the simple metrics that are means over votes, clustered by prompt.
         skill: 1 - loss / loss of the marginal leaderboard, or None; `skill_over` names the reference.
-        skill_over: `train` when the marginal leaderboard was fitted on training votes of the category, `validation`
-            when on these very votes (which it then knows), None without one.
+        skill_over: what the marginal leaderboard was fitted on: `train`, training votes of the category; `train, all
+            votes`, where none is known to be of it; `validation`, these very votes (which it then knows); or None.
         reliability: data of the reliability diagram.
         comparison: leaderboard metrics of `model` against `truth`.
         subsets: comparison on random subsets against a fit of the same votes, by size.

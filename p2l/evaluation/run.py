@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,8 +13,8 @@ import numpy as np
 from p2l.command import check_can_write, progress
 from p2l.errors import InputError, P2LError
 from p2l.evaluation.arena import Arena, read_arena
-from p2l.evaluation.categories import Category, EmptyCategoryError, UnknownCategoryError, select
-from p2l.evaluation.inputs import Entry, Inputs, entries, model_list, output_path
+from p2l.evaluation.categories import ALL, Category, EmptyCategoryError, UnknownCategoryError, select
+from p2l.evaluation.inputs import Entry, Inputs, entries, model_list, output_path, recorded_likelihood
 from p2l.evaluation.json_array import remove_hidden
 from p2l.evaluation.measure import Job, measure
 from p2l.evaluation.outputs import read_output
@@ -22,6 +23,7 @@ from p2l.evaluation.settings import Settings
 from p2l.evaluation.table import render
 from p2l.evaluation.train_votes import TrainVotes, read_train_votes
 from p2l.evaluation.writing import details_object, published_object, write_json_file
+from p2l.likelihood import get
 
 __all__ = ["Options", "evaluate_outputs"]
 
@@ -33,6 +35,7 @@ class Options:
     Attributes:
         inputs: what is read.
         settings: what is measured.
+        any_likelihood: take the likelihood that is recorded beside an output, if one is, before that of `settings`.
         params: the flags as the user gave them, for the files.
         output_dir, hf_output_dir: where the files go; the second is a data set on the hub.
         train: training votes: a path or a hub id.
@@ -45,6 +48,7 @@ class Options:
 
     inputs: Inputs
     settings: Settings
+    any_likelihood: bool = False
     params: Mapping[str, Any] = field(default_factory=dict)
     output_dir: str | None = None
     hf_output_dir: str | None = None
@@ -68,7 +72,8 @@ def evaluate_outputs(options: Options) -> list[OutputResult]:
     _check(options, todo)
     names = model_list(options.inputs)
     limits = [k * options.checkpoint_size for k in options.train_checkpoints]
-    train = read_train_votes(options.train, names, options.settings.parsed, limits) if options.train else None
+    wanted = dict.fromkeys((*options.settings.parsed, ALL))
+    train = read_train_votes(options.train, names, list(wanted), limits) if options.train else None
     shared = _Shared(options, names, train, read_arena(options.arena_path) if options.arena_path else None)
     results, failures = list[OutputResult](), list[tuple[Entry, P2LError]]()
     for entry in todo:
@@ -119,8 +124,9 @@ def _file(options: Options, entry: Entry) -> Path:
 
 
 def _evaluate(entry: Entry, shared: _Shared) -> OutputResult:
-    options, settings = shared.options, shared.options.settings
+    options = shared.options
     path = output_path(entry, options.inputs)
+    settings, notes = _settled(options, path)
     if entry.checkpoint_path and options.remove_hidden and path.lower().endswith(".json") and Path(path).is_file():
         remove_hidden(Path(path))
     output = read_output(
@@ -131,11 +137,23 @@ def _evaluate(entry: Entry, shared: _Shared) -> OutputResult:
         sort_models=entry.is_checkpoint,
         need_coefs=settings.model_type == "p2l",
     )
+    output = dataclasses.replace(output, notes=(*notes, *output.notes))
     job = Job(output, settings, shared.train, shared.arena)
     keyed = dict(_measure_all(job, entry, options))
-    _write(entry, options, keyed, output.notes)
+    _write(entry, options, job, keyed)
     main = [found for key, (category, found) in keyed.items() if key == f"{settings.model_type}-{category.text}"]
     return _result(entry, job, main)
+
+
+def _settled(options: Options, path: str) -> tuple[Settings, tuple[str, ...]]:
+    """The settings with the likelihood of an output, and what to say where the user wants another."""
+    settings, recorded = options.settings, recorded_likelihood(path)
+    if recorded is None or recorded == settings.likelihood.name:
+        return settings, ()
+    if options.any_likelihood:
+        return dataclasses.replace(settings, likelihood=get(recorded)), ()
+    said = f"The answers are of a model of likelihood {recorded}; here they are read as {settings.likelihood.name}."
+    return settings, (said,) if settings.model_type == "p2l" else ()
 
 
 def _measure_all(job: Job, entry: Entry, options: Options) -> Iterator[tuple[str, tuple[Category, CategoryResult]]]:
@@ -155,17 +173,20 @@ def _measure_all(job: Job, entry: Entry, options: Options) -> Iterator[tuple[str
             yield f"marginal-{category.text}-checkpoint-{k}", (category, found)
 
 
-def _write(
-    entry: Entry, options: Options, keyed: Mapping[str, tuple[Category, CategoryResult]], notes: Sequence[str]
-) -> None:
+def _write(entry: Entry, options: Options, job: Job, keyed: Mapping[str, tuple[Category, CategoryResult]]) -> None:
     results = {key: result for key, (_, result) in keyed.items()}
     own = {name: getattr(entry, name) for name in ("eval_path", "checkpoint_path", "hf_checkpoint_file")}
     whole = {
-        "params": {**options.params, **own, "output_file_name": entry.name},
-        "models": {
-            key: published_object(result, options.settings) for key, result in results.items() if not result.problem
+        "params": {
+            **options.params,
+            **own,
+            "output_file_name": entry.name,
+            "loss_type": options.params.get("loss_type") or job.settings.likelihood.name,
         },
-        "notes": list(notes),
+        "models": {
+            key: published_object(result, job.settings) for key, result in results.items() if not result.problem
+        },
+        "notes": list(job.output.notes),
         "details": {key: details_object(result) for key, result in results.items()},
     }
     if options.output_dir:

@@ -245,6 +245,19 @@ def test_a_run_folder_is_enough(tmp_path):
     assert (tmp_path / "out" / "eval_metrics.json").exists()
 
 
+def test_the_likelihood_that_is_recorded_beside_an_output(tmp_path):
+    """It is the default; to read answers as another likelihood is possible, and said."""
+    path = write_json(tmp_path / "answers.json", as_checkpoint(rows(60)))
+    write_json(tmp_path / "model_list.json", NAMES)
+    write_json(tmp_path / "answers.info.json", {"loss_type": "bag"})
+    words = ["--model_list_path", tmp_path / "model_list.json", "--checkpoint_path", path, "--output_dir", tmp_path]
+    main([str(word) for word in (*words, "--metrics_to_inc", "simple", "--categories", "all", "--quiet")])
+    found = json.loads((tmp_path / "eval_metrics.json").read_text())
+    assert (found["params"]["loss_type"], found["notes"]) == ("grk", [])
+    said = run_auto(tmp_path, "--checkpoint_path", path, "--metrics_to_inc", "simple", likelihood="rk")
+    assert "read as rk" in said["notes"][0]
+
+
 def test_names_of_models_and_of_an_output_folder_are_needed():
     with pytest.raises(ConfigError, match="names of the models"):
         main(["--eval_path", "x.jsonl", "--output_dir", "out"])
