@@ -155,6 +155,8 @@ class Experiment:
     budget_usd: float | None = None
     cache: bool = True
     """Whether answers are taken from earlier runs where everything that matters is the same."""
+    resume_folder: Path | None = None
+    """The run that `resume_from` names."""
 
     @property
     def folder(self) -> Path:
@@ -172,6 +174,16 @@ class Config:
     raw: Mapping[str, Any] = field(default_factory=_nothing, repr=False)
     """The YAML as it was read; may hold keys, so it is never printed or stored as it is."""
     path: Path | None = None
+    notes: tuple[str, ...] = ()
+    """What was decided while reading, for the log: which provider each `interface: auto` became."""
+
+    def is_batched(self, model: Model, phase: Phase) -> bool:
+        """Whether a model's calls of a phase go in batches: as the model says, else as its interface's entry does."""
+        if phase not in BATCH_PHASES:
+            return False
+        if model.batch_enabled is not None:
+            return model.batch_enabled
+        return bool(self.experiment.batch.get(model.interface, {}).get(phase, False))
 
     def with_role(self, role: Role) -> tuple[Model, ...]:
         """The models that play a role, in the order of the file."""

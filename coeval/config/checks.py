@@ -1,0 +1,119 @@
+"""The rules that hold between the parts of a configuration, and between it and what is stored already."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from coeval.config.interfaces import VIRTUAL
+from coeval.config.problems import Problems
+from coeval.config.schema import PHASES, Experiment, Model, Task
+from p2l.command import nearest
+
+__all__ = ["check_folder", "check_together", "find_source", "stored_meta"]
+
+
+def check_together(models: tuple[Model, ...], tasks: tuple[Task, ...], run: Experiment, problems: Problems) -> None:
+    """Rules over models, tasks and experiment together."""
+    _check_roles(models, tasks, run, problems)
+    _check_quota(models, run, problems)
+    for number, task in enumerate(tasks):
+        if task.rubric == "extend" and not run.resume_from:
+            message = (
+                "`extend` adds to the rubric of an earlier run: name it as experiment.resume_from, or write `auto`"
+            )
+            problems.add(("tasks", number, "rubric"), message, "V-09")
+    _check_pairs(models, tasks, problems)
+    if any(model.interface == "label" for model in models) and not any(task.label_attributes for task in tasks):
+        number = next(number for number, model in enumerate(models) if model.interface == "label")
+        message = "a label judge needs a task with `label_attributes`; add them, or remove this model"
+        problems.add(("models", number, "interface"), message)
+
+
+def _check_roles(models: tuple[Model, ...], tasks: tuple[Task, ...], run: Experiment, problems: Problems) -> None:
+    if not models:
+        return
+    for role in ("student", "judge"):
+        if not any(role in model.roles for model in models):
+            problems.add(("models",), f"no model is a {role}; give at least one that role", "V-07")
+    teachers = [model for model in models if "teacher" in model.roles]
+    reason = _needs_teacher(tasks, run, virtual=any(model.is_virtual for model in teachers))
+    if reason and all(model.is_virtual for model in teachers):
+        problems.add(("models",), f"no model is a teacher, and {reason}; give at least one that role", "V-07")
+
+
+def _needs_teacher(tasks: tuple[Task, ...], run: Experiment, *, virtual: bool) -> str:
+    """Why somebody has to be asked before the students are, or nothing."""
+    for task in tasks:
+        words = (task.target_attributes, task.nuanced_attributes)
+        if run.phases[PHASES[0]] != "Keep" and any(isinstance(word, str) for word in words):
+            return f"the attributes of task {task.name} are left to teachers"
+        if run.phases[PHASES[1]] != "Keep" and isinstance(task.rubric, str):
+            return f"the rubric of task {task.name} is left to teachers"
+    wanted = [task.name for task in tasks if task.sampling.total]
+    if run.phases[PHASES[2]] != "Keep" and wanted and not virtual:
+        return f"task {wanted[0]} has items to be written"
+    return ""
+
+
+def _check_quota(models: tuple[Model, ...], run: Experiment, problems: Problems) -> None:
+    names = [model.name for model in models]
+    for name in run.quota:
+        if name not in names:
+            problems.add(("experiment", "quota", name), f"there is no model of this name{nearest(name, names)}")
+
+
+def _check_pairs(models: tuple[Model, ...], tasks: tuple[Task, ...], problems: Problems) -> None:
+    students = [model for model in models if "student" in model.roles]
+    judges = [model for model in models if "judge" in model.roles]
+    for number, task in enumerate(tasks):
+        if task.evaluation_mode != "pairwise" or not students or not judges:
+            continue
+        where = ("tasks", number, "evaluation_mode")
+        if len(students) < 2:
+            problems.add(where, "`pairwise` compares students, and there is one; add another, or write `single`")
+        if all(judge.interface in VIRTUAL for judge in judges):
+            problems.add(where, "`pairwise` needs a judge that reads; add one that is no metric, or write `single`")
+
+
+def find_source(run: Experiment, problems: Problems) -> Path | None:
+    """The folder of the run that `resume_from` names: beside this one, or at that path."""
+    if not run.resume_from:
+        return None
+    where = ("experiment", "resume_from")
+    beside, path = run.storage_folder / run.resume_from, Path(run.resume_from).expanduser()
+    found = beside if beside.is_dir() else path if path.is_dir() else None
+    if found is None:
+        problems.add(where, f"there is no run {run.resume_from!r} at {beside} or {path}; mend the name", "V-10")
+    elif run.id and found.resolve() == run.folder.resolve():
+        problems.add(where, "is this run itself; use --continue to go on with it", "V-10")
+        return None
+    return found
+
+
+def check_folder(run: Experiment, problems: Problems, *, continue_in_place: bool) -> None:
+    """Whether the run's folder is as a new run, or one that goes on, needs it."""
+    if not run.id:
+        return
+    where, meta = ("experiment", "id"), stored_meta(run.folder)
+    if not continue_in_place:
+        exists = (run.folder / "meta.json").exists()
+        if exists and (run.resume_from or run.written_phases != frozenset(PHASES)):
+            ways = "use --continue to go on with it, choose another id, or write the mode of every phase"
+            problems.add(where, f"{run.folder} holds a run already; {ways}", "V-11")
+    elif meta is None:
+        state = "cannot be read" if (run.folder / "meta.json").exists() else "is not there"
+        problems.add(where, f"--continue: {run.folder / 'meta.json'} {state}; start without --continue", "V-14")
+    elif meta.get("experiment_id") != run.id:
+        message = f"--continue: {run.folder} holds run {meta.get('experiment_id')!r}; use its id, or another folder"
+        problems.add(where, message, "V-14")
+
+
+def stored_meta(folder: Path) -> dict[str, Any] | None:
+    """What a run knows of itself, or None where there is nothing to read."""
+    try:
+        found = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return dict(found) if isinstance(found, dict) else None

@@ -1,0 +1,233 @@
+"""Credentials: of a model itself, of the key file, of the environment, in this order.
+
+The key file is `--keys PATH`, else `COEVAL_KEYS_FILE`, else `keys.yaml` here, else `~/.coeval/keys.yaml`: the first one
+that is there, or that is named. It is a map of interfaces, or has one below `providers`; a value is a key, or a map:
+
+    openai: sk-...
+    azure_openai: {api_key: ..., endpoint: https://NAME.openai.azure.com}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import yaml
+
+from coeval.config.interfaces import INTERFACES, LATER, VIRTUAL
+from coeval.config.problems import ConfigErrors, NoKeyError, Problems
+from coeval.config.reading import Fields
+from coeval.config.schema import Model
+from p2l.errors import ConfigError
+from route.providers.base import Account
+from route.providers.make import account_for, expand, service_of
+from route.providers.table import Service
+
+__all__ = ["Keys", "load_keys", "no_keys"]
+
+_FIELDS: Mapping[str, tuple[str, ...]] = {
+    "azure_openai": ("api_key", "endpoint", "api_version"),
+    "azure_ai": ("api_key", "endpoint"),
+    "bedrock": ("api_key", "access_key_id", "secret_access_key", "session_token", "region", "batch_role_arn"),
+    "vertex": ("project", "location", "service_account_key", "api_key"),
+    "huggingface": ("api_key", "token"),
+    "huggingface_api": ("api_key", "token", "base_url"),
+    "ollama": ("api_key", "base_url"),
+}
+_USUAL = ("api_key", "base_url")
+_HUB_VARIABLES = ("HF_TOKEN", "HUGGINGFACE_HUB_TOKEN")
+_ANSWER_TOKENS = 1024  # of anthropic's models, where nothing says how many
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Every credential that is known; never printed."""
+
+    providers: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
+    """Interface -> what the key file says of it."""
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    path: Path | None = None
+    """The key file that was read."""
+    looked: tuple[Path, ...] = ()
+    """Where a key file was looked for."""
+
+    def has(self, interface: str) -> bool:
+        """Whether something of this interface can be asked without further keys."""
+        if interface in (*VIRTUAL, "mock"):
+            return True
+        if interface in ("ollama", "vllm"):  # need no key: they are meant where they are named
+            variable = next(iter(service_of(interface).url_variables), "")
+            return interface in self.providers or bool(self.env.get(variable))
+        try:
+            self.account_of(interface)
+        except NoKeyError:
+            return False
+        return interface != "huggingface" or bool(self.account_of(interface).api_key)
+
+    def account(self, model: Model) -> Account:
+        """Where a model is and who asks for it. Of a model of this machine, the hub's token is the key.
+
+        Raises:
+            NoKeyError: there is no key or no address, or one that cannot be used.
+        """
+        given = dict(model.parameters)
+        if model.access_key:
+            given["api_key"] = model.access_key
+        return self.account_of(model.interface, given, who=f"models.{model.name}")
+
+    def account_of(self, interface: str, given: Mapping[str, Any] | None = None, who: str = "") -> Account:
+        """The account of an interface; `given` are parameters of a model, which go first.
+
+        Raises:
+            NoKeyError: there is none.
+        """
+        parameters, who = dict(given or {}), who or interface
+        if interface in LATER:
+            raise NoKeyError(f"{who}: {interface} is not supported yet; reach the model through another provider")
+        try:
+            if interface == "huggingface":
+                return self._hub(parameters)
+            if INTERFACES[interface].provider is None:
+                return Account(base_url="")
+            return self._account(interface, parameters, who)
+        except ConfigError as error:
+            raise NoKeyError(f"{who}: {error}") from None
+
+    def secrets(self) -> set[str]:
+        """Every key that is in use or in reach, so that no file shows it."""
+        names = {name for service in _services().values() for name in service.key_variables}
+        names |= {"AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID"}
+        stored = {value for inner in self.providers.values() for key, value in inner.items() if _is_secret(key)}
+        return stored | {self.env[name] for name in names if self.env.get(name)}
+
+    def _hub(self, parameters: Mapping[str, Any]) -> Account:
+        stored = self.providers.get("huggingface", {})
+        key = parameters.get("api_key") or stored.get("api_key") or stored.get("token")
+        key = expand(str(key), self.env, "huggingface") if key else _first(self.env, _HUB_VARIABLES)
+        return Account(base_url="https://huggingface.co", api_key=key)
+
+    def _account(self, interface: str, parameters: Mapping[str, Any], who: str) -> Account:
+        service = service_of(INTERFACES[interface].provider or "")
+        stored = self.providers.get(interface, {})
+        named = parameters.get("base_url") or parameters.get("azure_endpoint")
+        address = named or stored.get("base_url") or stored.get("endpoint")
+        key = parameters.get("api_key")
+        if not key and not (named and service.base_url and not _same_host(str(named), service.base_url)):
+            key = stored.get("api_key") or stored.get("token")
+        if not key and service.needs_key and not named and not _first(self.env, service.key_variables):
+            raise NoKeyError(self._missing(interface, service, who))
+        account = account_for(
+            INTERFACES[interface].provider or "",
+            str(key) if key else None,
+            str(address) if address else None,
+            self.env,
+            _options(interface, parameters, stored),
+        )
+        if service.needs_key and not account.api_key and service.base_url is None:
+            raise NoKeyError(self._missing(interface, service, who))
+        return replace(account, headers=_headers(interface, account.headers, parameters))
+
+    def _missing(self, interface: str, service: Service, who: str) -> str:
+        variables = " or ".join(service.key_variables)
+        if self.path:
+            where = f"looked in {self.path}, which has no {interface}"
+        else:
+            where = f"looked for {' and '.join(str(path) for path in self.looked) or 'none'}"
+        return f"{who}: no key for {interface}: set {variables}, or write `{interface}: KEY` in a key file ({where})"
+
+
+def no_keys() -> Keys:
+    """No credentials: enough where nothing is asked."""
+    return Keys()
+
+
+def load_keys(path: str | Path | None, env: Mapping[str, str], *, folder: Path | None = None) -> Keys:
+    """Read the key file, if there is one.
+
+    Args:
+        path: of `--keys`.
+        env: the environment.
+        folder: where `keys.yaml` is looked for; the working folder by default.
+
+    Raises:
+        ConfigErrors: a file that is named is missing, or one that is there cannot be read or holds something unknown.
+    """
+    named = path or env.get("COEVAL_KEYS_FILE")
+    if named:
+        candidates = [Path(named).expanduser()]
+        if not candidates[0].is_file():
+            source = "--keys" if path else "COEVAL_KEYS_FILE"
+            raise ConfigErrors([f"{source}: there is no file {candidates[0]}; mend the path, or leave it out"])
+    else:
+        home = Path(env.get("HOME") or Path.home())
+        candidates = [(folder or Path.cwd()) / "keys.yaml", home / ".coeval" / "keys.yaml"]
+    found = next((candidate for candidate in candidates if candidate.is_file()), None)
+    providers = _read(found) if found else {}
+    return Keys(providers, dict(env), found, tuple(candidates))
+
+
+def _read(path: Path) -> dict[str, dict[str, str]]:
+    """The file's providers; no message repeats what the file says, which may be a key."""
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise ConfigErrors([f"{path}:{line}: is no YAML: {error.problem}"]) from None
+    except (yaml.YAMLError, UnicodeDecodeError):
+        raise ConfigErrors([f"{path}: is no YAML text; write lines such as `openai: KEY`"]) from None
+    except OSError as error:
+        raise ConfigErrors([f"{path}: cannot be read: {error.strerror}"]) from None
+    problems = Problems(str(path))
+    top = Fields({} if raw is None else raw, (), problems, None)
+    inner = top.fields("providers") if "providers" in top.values else top
+    known = Fields(inner.values, inner.where, problems, (*(i for i in INTERFACES if i not in VIRTUAL), *LATER))
+    found = {name: _entry(known, name) for name in known.values}
+    problems.raise_any()
+    return {name: entry for name, entry in found.items() if entry}
+
+
+def _entry(known: Fields, name: str) -> dict[str, str]:
+    value = known.values[name]
+    if value is None:
+        return {}
+    if isinstance(value, str):
+        only = "base_url" if name in ("ollama", "vllm") and "://" in value else "api_key"
+        return {only: value.strip()} if value.strip() else {}
+    if not isinstance(value, Mapping):
+        known.wrong(name, "must be a key in quotes, or a map such as {api_key: KEY}")
+        return {}
+    inner = known.fields(name, _FIELDS.get(name, _USUAL))
+    return {key: text.strip() for key in inner.values if (text := inner.secret(key)) is not None}
+
+
+def _options(interface: str, parameters: Mapping[str, Any], stored: Mapping[str, str]) -> dict[str, Any]:
+    if interface == "azure_openai":
+        version = parameters.get("api_version") or stored.get("api_version")
+        return {"api_version": version} if version else {}
+    return {"max_tokens": _ANSWER_TOKENS} if interface == "anthropic" else {}
+
+
+def _headers(interface: str, headers: Mapping[str, str], parameters: Mapping[str, Any]) -> dict[str, str]:
+    if interface != "openrouter":
+        return dict(headers)
+    site = {"HTTP-Referer": parameters.get("site_url"), "X-Title": parameters.get("site_name") or "CoEval"}
+    return {**headers, **{name: str(value) for name, value in site.items() if value}}
+
+
+def _services() -> dict[str, Service]:
+    return {name: service_of(one.provider) for name, one in INTERFACES.items() if one.provider}
+
+
+def _is_secret(key: str) -> bool:
+    return key in ("api_key", "token", "access_key_id", "secret_access_key", "session_token", "service_account_key")
+
+
+def _same_host(url: str, other: str) -> bool:
+    return urlsplit(url).hostname == urlsplit(other).hostname
+
+
+def _first(env: Mapping[str, str], names: tuple[str, ...]) -> str | None:
+    return next((env[name] for name in names if env.get(name)), None)

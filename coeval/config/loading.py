@@ -1,0 +1,150 @@
+"""From a YAML file to a checked configuration, or to everything that is wrong with it at once.
+
+config = load_config("experiment.yaml", keys=load_keys(None, os.environ))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from coeval.config.auto import resolve_auto
+from coeval.config.checks import check_folder, check_together, find_source, stored_meta
+from coeval.config.experiment import read_experiment
+from coeval.config.keys import Keys
+from coeval.config.models import read_models
+from coeval.config.problems import ConfigErrors, Problems, Where
+from coeval.config.reading import Fields
+from coeval.config.schema import Config, Experiment
+from coeval.config.tasks import read_tasks
+
+__all__ = ["ConfigErrors", "load_config"]
+
+_TOP = ("models", "tasks", "experiment")
+
+
+def load_config(
+    path: str | Path,
+    *,
+    keys: Keys,
+    resume: str | None = None,
+    continue_in_place: bool = False,
+    fresh: bool = True,
+) -> Config:
+    """Read and check a configuration.
+
+    Args:
+        path: of the file. Its `storage_folder` starts at the working folder.
+        keys: decide what `interface: auto` becomes; nothing else of them is checked.
+        resume: takes the place of `experiment.resume_from`.
+        continue_in_place: the run is to go on: its folder has to hold it.
+        fresh: the run is new: its folder must not hold one. False where nothing is going to be run.
+
+    Raises:
+        ConfigErrors: with one line for each mistake.
+    """
+    path = Path(path).expanduser()
+    raw, lines = _read(path)
+    problems = Problems(str(path), lines)
+    top = Fields(raw, (), problems, _TOP)
+    run = read_experiment(top.values.get("experiment"), problems, resume or _resumed(raw, continue_in_place))
+    run = replace(run, resume_folder=find_source(run, problems))
+    entries, are_own = _task_entries(top, run, problems, continue_in_place)
+    _check_not_empty(top, entries, problems)
+    models = read_models(top.entries("models"), problems)
+    tasks = read_tasks(entries, problems, {model.name for model in models} if are_own else None)
+    models, notes = resolve_auto(models, top.entries("models"), run, keys, problems)
+    check_together(models, tasks, run, problems)
+    if fresh or continue_in_place:
+        check_folder(run, problems, continue_in_place=continue_in_place)
+    problems.raise_any()
+    if run.resume_from:
+        top.values["experiment"] = {**top.values["experiment"], "resume_from": run.resume_from}
+    return Config(models, tasks, run, {**top.values, "tasks": entries}, path, notes)
+
+
+def _resumed(raw: Mapping[str, Any], continue_in_place: bool) -> str | None:
+    """What a run that goes on was resumed from, where `--resume` said so at its start and the file does not."""
+    experiment = raw.get("experiment")
+    if not continue_in_place or not isinstance(experiment, Mapping) or experiment.get("resume_from"):
+        return None
+    folder, name = experiment.get("storage_folder"), experiment.get("id")
+    if not isinstance(folder, str) or not isinstance(name, str):
+        return None
+    before = (stored_meta(Path(folder).expanduser() / name) or {}).get("resume_from")
+    return before if isinstance(before, str) else None
+
+
+def _task_entries(top: Fields, run: Experiment, problems: Problems, continue_in_place: bool) -> tuple[list[Any], bool]:
+    """The tasks of the file, else those of the run that is continued or resumed; and whether they are the file's."""
+    if top.has("tasks"):
+        return top.entries("tasks"), True
+    sources = [run.folder if continue_in_place else None, run.resume_folder]
+    for folder in sources:
+        if folder is None or not (folder / "config.yaml").is_file():
+            continue
+        try:
+            before = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+        except (OSError, yaml.YAMLError, UnicodeDecodeError):
+            problems.add(
+                ("tasks",), f"are missing, and {folder / 'config.yaml'} cannot be read; write them here", "V-01"
+            )
+            return [{}], False
+        tasks = before.get("tasks") if isinstance(before, Mapping) else None
+        if isinstance(tasks, list) and tasks:
+            return tasks, False
+    return [], True
+
+
+def _check_not_empty(top: Fields, tasks: list[Any], problems: Problems) -> None:
+    if not top.is_mapping:
+        return
+    if not top.entries("models"):
+        problems.add(("models",), "there are none; add a list of at least one", "V-01")
+    if not tasks:
+        problems.add(("tasks",), "there are none; add a list of at least one", "V-01")
+
+
+def _read(path: Path) -> tuple[Any, dict[Where, int]]:
+    """What the file says, and the lines it says it on."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        raw = yaml.safe_load(text)
+    except FileNotFoundError:
+        raise ConfigErrors([f"{path}: there is no such file; mend --config"]) from None
+    except OSError as error:
+        raise ConfigErrors([f"{path}: cannot be read: {error.strerror}"]) from None
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise ConfigErrors([f"{path}:{line}: is no YAML: {error.problem or error.context}; mend this line"]) from None
+    except (yaml.YAMLError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigErrors([f"{path}: is no YAML: {reason}"]) from None
+    lines, twice = dict[Where, int](), list[str]()
+    for where, line, repeated in _lines(node, ()) if node is not None else ():
+        lines.setdefault(where, line)
+        if repeated:
+            twice.append(f"{path}:{line}: {'.'.join(map(str, where))}: is written twice; remove one of the two")
+    if twice:
+        raise ConfigErrors(twice)
+    return raw, lines
+
+
+def _lines(node: yaml.Node, where: Where) -> Iterator[tuple[Where, int, bool]]:
+    """Where each value is, and whether its key was there before."""
+    if isinstance(node, yaml.SequenceNode):
+        for number, inner in enumerate(node.value):
+            yield (*where, number), inner.start_mark.line + 1, False
+            yield from _lines(inner, (*where, number))
+    elif isinstance(node, yaml.MappingNode):
+        seen = set[str]()
+        for key, inner in node.value:
+            name = str(key.value)
+            yield (*where, name), key.start_mark.line + 1, name in seen
+            seen.add(name)
+            yield from _lines(inner, (*where, name))

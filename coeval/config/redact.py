@@ -1,0 +1,73 @@
+"""The configuration as a run keeps it: what was asked for and how it was resolved, without anything secret.
+
+A secret is known by its key (`api_key`, `session_token`, ...), by its look (`sk-...`), or because it is one of the keys
+in use.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from coeval.config.schema import Config
+
+__all__ = ["REDACTED", "redacted", "snapshot", "snapshot_text"]
+
+REDACTED = "<redacted>"
+"""Stands for a secret; where a configuration with it is read again, the key comes from the key file or environment."""
+
+_SECRET_KEY = re.compile(
+    r"(?:^|[_-])(?:api|access|secret|private|account|auth|subscription|service)[_-]?(?:access[_-]?)?key(?:[_-]?id)?$"
+    r"|^(?:key|token)$|(?<!max)[_-]token$|apikey|passw|secret|credential|authorization|bearer",
+    re.IGNORECASE,
+)
+_SECRET_LOOK = re.compile(
+    r"\b(?:sk-[\w-]{12,}|AIza[\w-]{20,}|hf_\w{16,}|gsk_\w{16,}|gh[pousr]_\w{16,}|xai-\w{16,}|AKIA[A-Z0-9]{12,})"
+)
+_IN_URL = re.compile(r"(?<=://)[^/@\s]+(?=@)|(?<=[?&]key=)[^&\s]+|(?<=[?&]api[_-]key=)[^&\s]+")
+_REFERENCE = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}")
+
+
+def redacted(value: Any, secrets: Collection[str] = (), key: str = "") -> Any:
+    """A copy of what YAML or JSON holds, each secret in it replaced; names of variables, `${NAME}`, may stay."""
+    if isinstance(value, Mapping):
+        return {name: redacted(inner, secrets, str(name)) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [redacted(inner, secrets, key) for inner in value]
+    if value is None or isinstance(value, bool):
+        return value
+    if _SECRET_KEY.search(key):
+        return value if isinstance(value, str) and _REFERENCE.fullmatch(value) else REDACTED
+    return _masked(value, secrets) if isinstance(value, str) else value
+
+
+def _masked(text: str, secrets: Collection[str]) -> str:
+    for secret in sorted(secrets, key=len, reverse=True):
+        if len(secret) >= 6:
+            text = text.replace(secret, REDACTED)
+    return _IN_URL.sub(REDACTED, _SECRET_LOOK.sub(REDACTED, text))
+
+
+def snapshot(config: Config, secrets: Collection[str] = ()) -> dict[str, Any]:
+    """What the run's `config.yaml` says: the file, and for each `interface: auto` what it became (`resolved`).
+
+    Args:
+        config: as it was loaded.
+        secrets: the keys in use, `Keys.secrets()`.
+    """
+    kept: dict[str, Any] = redacted(config.raw, secrets)
+    models = {model.name: model for model in config.models}
+    for entry in kept.get("models", []):
+        if entry.get("interface") == "auto":
+            model = models[entry["name"]]
+            entry["resolved"] = {"interface": model.interface, "model": model.model_id}
+    return kept
+
+
+def snapshot_text(config: Config, secrets: Collection[str] = ()) -> str:
+    """The same as YAML."""
+    import yaml
+
+    return yaml.safe_dump(snapshot(config, secrets), sort_keys=True, allow_unicode=True, width=120)

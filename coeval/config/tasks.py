@@ -1,0 +1,258 @@
+"""`tasks[]` of the file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Any, Literal
+
+from coeval.config.models import METRICS, check_name
+from coeval.config.problems import Problems, Where
+from coeval.config.reading import Fields, kind_of, shown
+from coeval.config.schema import Attributes, Pairwise, Rubric, Sampling, Task
+from coeval.prompts import PROMPTS, VARIABLES, unknown_variables
+from p2l.command import nearest
+
+__all__ = ["TASK_KEYS", "read_tasks"]
+
+TASK_KEYS = (
+    "name",
+    "description",
+    "output_description",
+    "target_attributes",
+    "nuanced_attributes",
+    "target_attributes_seed",
+    "nuanced_attributes_seed",
+    "sampling",
+    "rubric",
+    "evaluation_mode",
+    "pairwise",
+    "store_nuanced",
+    "prompt_library",
+    "label_attributes",
+    "category",
+)
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
+_Range = tuple[int, int]
+
+
+def read_tasks(entries: list[Any], problems: Problems, models: Collection[str] | None) -> tuple[Task, ...]:
+    """Every task.
+
+    Args:
+        entries: the list of the file.
+        problems: where mistakes go.
+        models: names that prompts may be written for; None where they are not known (tasks of an earlier run).
+    """
+    tasks: list[Task] = []
+    for number, entry in enumerate(entries):
+        where = ("tasks", number)
+        if isinstance(entry, Mapping) and isinstance(entry.get("name"), str):
+            problems.name(where, entry["name"])
+        task = _read_task(Fields(entry, where, problems, TASK_KEYS), models)
+        if task.name and any(task.name == other.name for other in tasks):
+            problems.add((*where, "name"), f"{task.name!r} is the name of two tasks; rename one", "V-03")
+        tasks.append(task)
+    return tuple(tasks)
+
+
+def _read_task(fields: Fields, models: Collection[str] | None) -> Task:
+    if fields.required("target_attributes", "a map of attributes to values, `auto` or `complete`"):
+        pass
+    target = _attributes(fields, "target_attributes")
+    nuanced = _attributes(fields, "nuanced_attributes")
+    seeds = {key: _seed(fields, f"{key}_attributes_seed", of) for key, of in (("target", target), ("nuanced", nuanced))}
+    _check_overlap(fields, _names(target, seeds["target"]), _names(nuanced, seeds["nuanced"]))
+    mode: Literal["single", "per_factor", "pairwise"] = fields.choice(
+        "evaluation_mode", ("single", "per_factor", "pairwise"), "single"
+    )
+    return Task(
+        name=check_name(fields, _NAME, "letters, digits, '_' and '-'"),
+        description=fields.text("description", needed="a sentence that says what the task is"),
+        output_description=fields.text("output_description", needed="a sentence that says what an answer looks like"),
+        target_attributes=target,
+        nuanced_attributes=nuanced,
+        target_attributes_seed=seeds["target"],
+        nuanced_attributes_seed=seeds["nuanced"],
+        sampling=_sampling(fields, target, nuanced),
+        rubric=_rubric(fields),
+        evaluation_mode=mode,
+        pairwise=_pairwise(fields, mode),
+        store_nuanced=fields.truth("store_nuanced", False),
+        prompt_library=_prompts(fields, models),
+        label_attributes=_labels(fields, target, seeds["target"]),
+        category=fields.text("category"),
+    )
+
+
+def _attributes(fields: Fields, key: str) -> Attributes | Literal["auto", "complete"]:
+    value = fields.values.get(key)
+    if value is None:
+        return {}
+    if value == "auto":
+        return "auto"
+    if value == "complete":
+        if not fields.has(f"{key}_seed"):
+            fields.wrong(key, f"`complete` needs {key}_seed to start from; add it, or write `auto`")
+        return "complete"
+    if isinstance(value, str):
+        hint = nearest(value, ("auto", "complete"))
+        fields.wrong(key, f"must be a map of attributes to values, `auto` or `complete`, and is {shown(value)}{hint}")
+        return {}
+    return _attribute_map(fields, key)
+
+
+def _attribute_map(fields: Fields, key: str) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    inner = fields.fields(key)
+    for name, values in inner.values.items():
+        if not isinstance(values, list):
+            inner.wrong(name, f"must be a list of values, and is {kind_of(values)}")
+        elif not values:
+            inner.wrong(name, "has no values; add some, or remove it")
+        elif any(value is None or isinstance(value, list | Mapping) for value in values):
+            inner.wrong(name, "each value must be text, a number, true or false")
+        else:
+            found[name] = [value if isinstance(value, str | bool | int | float) else str(value) for value in values]
+    return found
+
+
+def _seed(fields: Fields, key: str, of: Attributes | str) -> Attributes:
+    if fields.has(key) and not isinstance(of, str):
+        fields.wrong(key, f"goes with `{key.removesuffix('_seed')}: auto` or `complete`; remove one of the two")
+    return _attribute_map(fields, key) if fields.has(key) else {}
+
+
+def _names(attributes: Attributes | str, seed: Attributes) -> set[str]:
+    return set(seed) if isinstance(attributes, str) else {*attributes, *seed}
+
+
+def _check_overlap(fields: Fields, target: set[str], nuanced: set[str]) -> None:
+    for name in sorted(target & nuanced):
+        fields.wrong("nuanced_attributes", f"{name!r} is a target attribute too; keep it in one of the two")
+
+
+def _sampling(
+    fields: Fields, target: Attributes | Literal["auto", "complete"], nuanced: Attributes | Literal["auto", "complete"]
+) -> Sampling:
+    fields.required("sampling", "`target: [min, max]`, `nuance: [min, max]` and `total: N`")
+    inner = fields.fields("sampling", ("target", "nuance", "total"))
+    if fields.has("sampling"):
+        inner.required("target", "`target: [min, max]`, or `all`")
+        inner.required("total", "`total: N`, items for each teacher")
+        if nuanced:
+            inner.required("nuance", "`nuance: [min, max]`")
+    drawn: _Range | Literal["all"] = "all"
+    if inner.values.get("target") != "all":
+        drawn = _range(inner, "target", target, " or `all`")
+    nuance = _range(inner, "nuance", nuanced, "")
+    return Sampling(drawn, nuance, inner.whole("total", 0))
+
+
+def _range(inner: Fields, key: str, attributes: Attributes | Literal["auto", "complete"], other: str) -> _Range:
+    """`[min, max]`, `[n]` or `n`, at most what there is to draw from."""
+    value = inner.values.get(key, 0)
+    ends = value if isinstance(value, list) else [value]
+    if not 1 <= len(ends) <= 2 or any(isinstance(end, bool) or not isinstance(end, int) or end < 0 for end in ends):
+        inner.wrong(key, f"must be `[min, max]`, `[n]`, `n`{other} with whole numbers, and is {_range_shown(value)}")
+        return (0, 0)
+    low, high = ends[0], ends[-1]
+    if low > high:
+        inner.wrong(key, f"the least, {low}, is above the most, {high}; turn them round")
+    if attributes and not isinstance(attributes, str) and low > len(attributes):
+        inner.wrong(key, f"asks for at least {low} attributes of {len(attributes)}; lower it, or add attributes")
+    return (low, high)
+
+
+def _range_shown(value: object) -> str:
+    return str(value)[:40] if isinstance(value, list) else shown(value)
+
+
+def _rubric(fields: Fields) -> Rubric | Literal["auto", "extend"]:
+    what = "a map of factors to descriptions, `auto` or `extend`"
+    if not fields.required("rubric", what):
+        return {}
+    value = fields.values["rubric"]
+    if value == "auto":
+        return "auto"
+    if value == "extend":
+        return "extend"
+    if isinstance(value, str):
+        fields.wrong("rubric", f"must be {what}, and is {shown(value)}{nearest(value, ('auto', 'extend'))}")
+        return {}
+    inner = fields.fields("rubric")
+    if inner.is_mapping and not value:
+        fields.wrong("rubric", "has no factors; add some, or write `auto`")
+    for factor, definition in inner.values.items():
+        _check_factor(inner, factor, definition)
+    return inner.values
+
+
+def _check_factor(inner: Fields, factor: str, definition: object) -> None:
+    if not isinstance(definition, Mapping):
+        inner.text(factor, needed="what tells a good answer from a bad one")
+        return
+    metric = definition.get("metric")
+    if metric not in METRICS:
+        hint = nearest(metric, METRICS) if isinstance(metric, str) else ""
+        inner.wrong(
+            factor,
+            f"needs a description, or `metric:` one of {', '.join(METRICS)}; it is {shown(metric)}{hint}",
+            "V-18",
+        )
+    if definition.get("description") is not None and not isinstance(definition["description"], str):
+        inner.wrong(factor, "its description must be text")
+
+
+def _pairwise(fields: Fields, mode: str) -> Pairwise:
+    if fields.has("pairwise") and mode != "pairwise":
+        fields.wrong("pairwise", "goes with `evaluation_mode: pairwise` alone; write that, or remove it")
+    inner = fields.fields("pairwise", ("schedule", "pairs", "both_orders", "reference"))
+    schedule: Literal["all", "active"] = inner.choice("schedule", ("all", "active"), "all")
+    pairs = inner.whole("pairs", 1, least=1) if inner.has("pairs") else None
+    if schedule == "active" and pairs is None:
+        inner.wrong("pairs", "is missing; `schedule: active` needs the number of pairs that a judge may see")
+    return Pairwise(schedule, pairs, inner.truth("both_orders", True), inner.truth("reference", True))
+
+
+def _labels(fields: Fields, target: Attributes | str, seed: Attributes) -> tuple[str, ...]:
+    known = _names(target, seed)
+    labels: list[str] = []
+    for label in fields.entries("label_attributes"):
+        if not isinstance(label, str):
+            fields.wrong("label_attributes", f"must be names of target attributes; {shown(label)} is none", "V-17")
+        elif label not in known:
+            hint = nearest(label, known) or "; it has to be given as a map, since labels are what is known"
+            fields.wrong("label_attributes", f"{label!r} is no target attribute written here{hint}", "V-17")
+        elif label not in labels:
+            labels.append(label)
+    return tuple(labels)
+
+
+def _prompts(fields: Fields, models: Collection[str] | None) -> dict[str, str]:
+    inner = fields.fields("prompt_library")
+    for key, template in inner.values.items():
+        prompt, _, model = key.partition(".")
+        if prompt not in PROMPTS:
+            hint = nearest(prompt, PROMPTS) or f"; there are {', '.join(PROMPTS)}"
+            inner.wrong(key, f"there is no prompt {prompt!r}{hint}")
+            continue
+        if model and models is not None and model not in models:
+            inner.wrong(key, f"there is no model {model!r}{nearest(model, models)}; write {prompt} or {prompt}.MODEL")
+        if inner.text(key, needed="the text of the prompt") and isinstance(template, str):
+            _check_template((*inner.where, key), inner.problems, prompt, template)
+    return {key: text for key, text in inner.values.items() if isinstance(text, str)}
+
+
+def _check_template(where: Where, problems: Problems, prompt: str, template: str) -> None:
+    known = sorted(VARIABLES[prompt])
+    try:
+        unknown = unknown_variables(prompt, template)
+        if not unknown:
+            template.format(**dict.fromkeys(known, ""))
+    except (ValueError, LookupError, AttributeError) as error:
+        problems.add(where, f"{error}; write braces that belong to the text twice, {{{{ and }}}}")
+        return
+    for name in unknown:
+        hint = nearest(name, known) or f"; there are {', '.join(known)}, and braces of the text are written twice"
+        problems.add(where, f"there is no variable {{{name}}}{hint}")
