@@ -35,13 +35,13 @@ def offers_for(model_id: str) -> list[Offer]:
 
 
 def resolve_auto(
-    models: tuple[Model, ...], raw: list[Any], experiment: Experiment, keys: Keys, problems: Problems
+    models: tuple[Model, ...], chosen: Mapping[str, Any], experiment: Experiment, keys: Keys, problems: Problems
 ) -> tuple[tuple[Model, ...], tuple[str, ...]]:
     """The models with a provider each, and a sentence on every choice.
 
     Args:
         models: as they were read.
-        raw: their entries in the file; `resolved` in one is what an earlier load of the same run chose.
+        chosen: what an earlier load of the same run made of a model: {interface, model}.
         experiment: says which interfaces' calls go in batches.
         keys: who there are credentials for.
         problems: where models go that nobody can serve.
@@ -52,8 +52,7 @@ def resolve_auto(
         if model.interface != "auto":
             resolved.append(model)
             continue
-        entry = raw[number] if isinstance(raw[number], Mapping) else {}
-        offer = _earlier(entry, keys) or _choice(model, experiment, keys, problems, number)
+        offer = _earlier(chosen.get(model.name), keys) or _choice(model, experiment, keys, problems, number)
         if offer is None:
             resolved.append(model)
             continue
@@ -129,9 +128,8 @@ def _batched(model: Model, experiment: Experiment) -> set[str]:
     }
 
 
-def _earlier(entry: Mapping[str, Any], keys: Keys) -> Offer | None:
+def _earlier(before: object, keys: Keys) -> Offer | None:
     """What an earlier load of the run chose, so that its answers go on coming from the same place."""
-    before = entry.get("resolved")
     if not isinstance(before, Mapping):
         return None
     interface, model_id = str(before.get("interface")), str(before.get("model"))

@@ -53,11 +53,12 @@ def load_config(
     top = Fields(raw, (), problems, _TOP)
     run = read_experiment(top.values.get("experiment"), problems, resume or _resumed(raw, continue_in_place))
     run = replace(run, resume_folder=find_source(run, problems))
-    entries, are_own = _task_entries(top, run, problems, continue_in_place)
+    entries, are_own = _task_entries(top, run, continue_in_place)
     _check_not_empty(top, entries, problems)
     models = read_models(top.entries("models"), problems)
     tasks = read_tasks(entries, problems, {model.name for model in models} if are_own else None)
-    models, notes = resolve_auto(models, top.entries("models"), run, keys, problems)
+    chosen = {**_chosen(_stored(run.folder) if continue_in_place else {}), **_chosen(top.values)}
+    models, notes = resolve_auto(models, chosen, run, keys, problems)
     check_together(models, tasks, run, problems)
     if fresh or continue_in_place:
         check_folder(run, problems, continue_in_place=continue_in_place)
@@ -79,25 +80,31 @@ def _resumed(raw: Mapping[str, Any], continue_in_place: bool) -> str | None:
     return before if isinstance(before, str) else None
 
 
-def _task_entries(top: Fields, run: Experiment, problems: Problems, continue_in_place: bool) -> tuple[list[Any], bool]:
+def _task_entries(top: Fields, run: Experiment, continue_in_place: bool) -> tuple[list[Any], bool]:
     """The tasks of the file, else those of the run that is continued or resumed; and whether they are the file's."""
     if top.has("tasks"):
         return top.entries("tasks"), True
-    sources = [run.folder if continue_in_place else None, run.resume_folder]
-    for folder in sources:
-        if folder is None or not (folder / "config.yaml").is_file():
-            continue
-        try:
-            before = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-        except (OSError, yaml.YAMLError, UnicodeDecodeError):
-            problems.add(
-                ("tasks",), f"are missing, and {folder / 'config.yaml'} cannot be read; write them here", "V-01"
-            )
-            return [{}], False
-        tasks = before.get("tasks") if isinstance(before, Mapping) else None
+    for folder in filter(None, (run.folder if continue_in_place else None, run.resume_folder)):
+        tasks = _stored(folder).get("tasks")
         if isinstance(tasks, list) and tasks:
             return tasks, False
     return [], True
+
+
+def _stored(folder: Path) -> dict[str, Any]:
+    """The configuration that a run keeps, or nothing."""
+    try:
+        found = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError, UnicodeDecodeError):
+        return {}
+    return dict(found) if isinstance(found, dict) else {}
+
+
+def _chosen(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Model -> what its `interface: auto` became before."""
+    models = raw.get("models")
+    entries = [entry for entry in models if isinstance(entry, Mapping)] if isinstance(models, list) else []
+    return {str(entry.get("name")): entry["resolved"] for entry in entries if entry.get("resolved")}
 
 
 def _check_not_empty(top: Fields, tasks: list[Any], problems: Problems) -> None:
