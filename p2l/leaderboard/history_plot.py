@@ -25,7 +25,7 @@ _TOP = 10
 _STYLES = ("-", "--", ":", "-.")
 _DOTS_UP_TO = 40  # periods; more would run into each other
 _TICKS = 12
-_LINE = 0.045  # of the height: what a name needs
+_LINE = 0.45  # of the height: what the names need together, the height growing with their number
 
 
 def plot_history(history: History, path: str, *, top: int | None = None, min_votes: int = 0) -> int:
@@ -92,9 +92,7 @@ def _limits(axis: Any, scores: Floats, drawn: dict[str, Floats], places: Sequenc
 
 def _name(axis: Any, ends: Sequence[tuple[float, str, str]], last: int) -> None:
     low, high = axis.get_ylim()
-    heights = _spread(
-        [(score - low) / (high - low) for score, _, _ in ends], max(_LINE * 10 / max(len(ends), 10), 0.02)
-    )
+    heights = _spread([(score - low) / (high - low) for score, _, _ in ends], _LINE / max(len(ends), 10))
     for (score, name, colour), height in zip(ends, heights, strict=True):
         axis.annotate(
             f"{name}  {score:.0f}",
