@@ -52,7 +52,6 @@ def _add_inputs(group: argparse._ArgumentGroup) -> None:
         group,
         "--eval_path",
         nargs="+",
-        default=[],
         metavar="FILE",
         help="validation rows with betas (and eta), as p2l train writes them: JSON lines, Parquet, JSON array",
     )
@@ -60,12 +59,11 @@ def _add_inputs(group: argparse._ArgumentGroup) -> None:
         group,
         "--checkpoint_path",
         nargs="+",
-        default=[],
         metavar="FILE",
         help="outputs of p2l eval or p2l eval-chrono: JSON array or Parquet",
     )
     _add(group, "--hf_checkpoint_repo", metavar="REPO", help="data set on the hub that holds such outputs")
-    _add(group, "--hf_checkpoint_file", nargs="+", default=[], metavar="FILE", help="which of its files")
+    _add(group, "--hf_checkpoint_file", nargs="+", metavar="FILE", help="which of its files")
     _add(
         group,
         "--loss_type",
@@ -102,7 +100,6 @@ def _add_references(group: argparse._ArgumentGroup) -> None:
         "--train_checkpoints",
         nargs="*",
         type=positive,
-        default=[],
         metavar="K",
         help="also evaluate marginal leaderboards of the first K * checkpoint_size training votes",
     )
@@ -123,7 +120,6 @@ def _add_outputs(group: argparse._ArgumentGroup) -> None:
         group,
         "--output_file_name",
         nargs="+",
-        default=[],
         metavar="NAME",
         help="one for each output; eval_metrics for a single one, else the names of the files",
     )
@@ -225,16 +221,18 @@ def _options(flags: argparse.Namespace) -> Options:
 
     names = ("model_repo", "model_list_path", "eval_path", "checkpoint_path", "hf_checkpoint_repo")
     more = ("hf_checkpoint_file", "output_file_name")
+    lists = {"categories": flags.categories or list(defaults.CATEGORIES)}
+    lists["train_checkpoints"] = flags.train_checkpoints or []
     return Options(
-        inputs=Inputs(**{name: getattr(flags, name) for name in (*names, *more)}),
+        inputs=Inputs(**{name: getattr(flags, name) for name in (*names, *more) if getattr(flags, name)}),
         settings=_settings(flags),
         any_likelihood=flags.loss_type is None,
-        params=vars(flags) | {"categories": flags.categories or list(defaults.CATEGORIES)},
+        params={**vars(flags), **lists},
         output_dir=flags.output_dir,
         hf_output_dir=flags.hf_output_dir,
         train=flags.train_path or flags.hf_train_dataset,
         arena_path=flags.arena_path,
-        train_checkpoints=flags.train_checkpoints,
+        train_checkpoints=flags.train_checkpoints or (),
         checkpoint_size=flags.checkpoint_size,
         remove_hidden=flags.remove_last_hidden_json,
         report=flags.report,
