@@ -106,6 +106,9 @@ def read_answers(
         raise InputError(f"{path}: holds no rows")
     info = read_json(file.with_suffix(".info.json"), missing={})
     coefs = _matrix(rows.coefs, f"{path}: coefs")
+    wrong = np.flatnonzero(~np.isfinite(coefs).all(axis=1))
+    if len(wrong):
+        raise InputError(f"{path}: row {wrong[0] + 1} has coefficients that are no numbers; leave such rows out")
     models = _models(file, model_list, info, coefs.shape[1])
     likely = likelihood or info.get("loss_type")
     if likely is None:

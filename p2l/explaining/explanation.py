@@ -72,11 +72,10 @@ def explain(
     """Find kinds of prompts, and how much better or worse each model is on them than overall.
 
     Args:
-        coefs: (N, M) coefficients of each prompt; eta and gamma (N,) where the likelihood has them.
+        coefs: (N, M) coefficients of each prompt.
         models: M names.
-        likelihood: its name.
-        eta: see `coefs`.
-        gamma: see `coefs`.
+        likelihood: of the coefficients.
+        eta, gamma: (N,) where the likelihood has them.
         texts: the N prompts as lists of turns; without them clusters have numbers for names.
         embeddings: (N, D) to cluster in the place of the coefficients.
         clusters: how many; by default as `p2l.explaining.clusters` says.
@@ -86,17 +85,13 @@ def explain(
         seed: of the halves, the sample that is clustered, and the bootstrap.
 
     Raises:
-        InputError: too few prompts or models, or values that are no finite numbers.
+        InputError: too few prompts or models, more clusters than they allow, or values that are no finite numbers.
     """
     rules, rng, likely = rules or Rules(), np.random.default_rng(seed), likelihoods.get(likelihood)
     by = by or ("nearest" if texts is None else "words")
     data = _different(_checked(coefs, eta, gamma, models, likely), texts, embeddings)
     number = len(data.features)
-    if number < 4 * rules.least_prompts:
-        raise InputError(
-            f"{number} different prompts are too few to explain; "
-            f"{4 * rules.least_prompts} are needed with at least {rules.least_prompts} a cluster"
-        )
+    _check_number(number, clusters, rules.least_prompts)
     order = rng.permutation(number)
     first, second = np.sort(order[: number // 2]), np.sort(order[number // 2 :])
     mean, directions = kinds.principal(data.features[first])
@@ -105,7 +100,7 @@ def explain(
     cluster = _place(found, data, points, second, by)
     names, terms = _names(data.terms, first, found)
     made = Explanation(
-        models=tuple(np.array(models, dtype=object)[np.argsort(-centred(data.said.coefs).mean(axis=0), kind="stable")]),
+        models=_best_first(models, data.said.coefs),
         clusters=_clusters(data, points, found, second, cluster, names, terms),
         strengths=tuple(measure(data.said.of(second), cluster, names, models, likely, rules, rng)),
         likelihood=likely.name,
@@ -114,15 +109,32 @@ def explain(
         by=by,
         explained=kinds.explained(centred(data.said.coefs[second]), cluster),
         recovered=_recovered(found, data, points, second),
-        level=rules.level,
-        fdr=rules.fdr,
-        least_change=rules.least_change,
+        **{name: getattr(rules, name) for name in ("level", "fdr", "least_change")},
         seed=seed,
         names=tuple(names),
         places=found.places,
         known=_known(data.texts, second, cluster),
     )
     return replace(made, notes=tuple(_notes(made, rules, len(names) - len(made.clusters))))
+
+
+def _check_number(number: int, clusters: int | None, least: int) -> None:
+    """Refuse too few different prompts, or more clusters than they allow."""
+    if number < 4 * least:
+        raise InputError(
+            f"{number} different prompts are too few to explain; {4 * least} are needed with at least {least} a cluster"
+        )
+    most = number // 2 // least
+    if clusters is not None and not 2 <= clusters <= most:
+        raise InputError(
+            f"{clusters} clusters of {number} different prompts: choose 2 to {most}, so that each can have {least} of "
+            "the half that is clustered"
+        )
+
+
+def _best_first(models: Sequence[str], coefs: Floats) -> tuple[str, ...]:
+    order = np.argsort(-centred(coefs).mean(axis=0), kind="stable")
+    return tuple(models[place] for place in order.tolist())
 
 
 def _checked(coefs: Any, eta: Any, gamma: Any, models: Sequence[str], likely: likelihoods.Likelihood) -> Said:

@@ -203,6 +203,7 @@ def test_pictures_of_many_models_and_of_one(made):
         (np.full((100, 2), np.nan), ["a", "b"], {}, "finite"),
         (np.zeros((100, 2)), ["a", "b"], {"likelihood": "grk"}, "needs eta"),
         (np.zeros((100, 2)), ["a", "b"], {"texts": [["x"]]}, "same prompts"),
+        (np.zeros((100, 2)), ["a", "b"], {"clusters": 3}, "choose 2 to 2"),
     ],
 )
 def test_what_cannot_be_explained_is_said_in_one_line(coefs, models, options, said):
@@ -303,6 +304,9 @@ def test_files_that_lack_something_say_what(tmp_path):
     with pytest.raises(InputError, match="give --likelihood"):
         read_answers(str(path))
     assert read_answers(str(path), likelihood="bt").models == MODELS
+    path.write_text('[{"prompt": "x", "coefs": [[1.0, null, 0.0, 0.0, 0.0]]}]', encoding="utf-8")
+    with pytest.raises(InputError, match="row 1 has coefficients that are no numbers"):
+        read_answers(str(path), likelihood="bt")
     path.write_text('[{"prompt": "x"}]', encoding="utf-8")
     with pytest.raises(InputError, match="no 'coefs'"):
         read_answers(str(path), likelihood="bt")
