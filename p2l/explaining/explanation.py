@@ -79,8 +79,7 @@ def explain(
         texts: the N prompts as lists of turns; without them clusters have numbers for names.
         embeddings: (N, D) to cluster in the place of the coefficients.
         clusters: how many; by default as `p2l.explaining.clusters` says.
-        by: `words` puts measured prompts into clusters by their words, `nearest` by the nearest centre; by default
-            `words` where there are texts.
+        by: how measured prompts come into clusters: `words` (the default with texts), or `nearest` centre.
         rules: when a change counts.
         seed: of the halves, the sample that is clustered, and the bootstrap.
 
@@ -99,7 +98,8 @@ def explain(
     found = _find(data, points, first, clusters, by, rules.least_prompts, rng)
     cluster = _place(found, data, points, second, by)
     names, terms = _names(data.terms, first, found)
-    made = Explanation(
+    return _noted(
+        rules,
         models=_best_first(models, data.said.coefs),
         clusters=_clusters(data, points, found, second, cluster, names, terms),
         strengths=tuple(measure(data.said.of(second), cluster, names, models, likely, rules, rng)),
@@ -109,13 +109,17 @@ def explain(
         by=by,
         explained=kinds.explained(centred(data.said.coefs[second]), cluster),
         recovered=_recovered(found, data, points, second),
-        **{name: getattr(rules, name) for name in ("level", "fdr", "least_change")},
         seed=seed,
         names=tuple(names),
         places=found.places,
         known=_known(data.texts, second, cluster),
     )
-    return replace(made, notes=tuple(_notes(made, rules, len(names) - len(made.clusters))))
+
+
+def _noted(rules: Rules, **parts: Any) -> Explanation:
+    """The explanation with its rules and with what a reader must know of it."""
+    made = Explanation(level=rules.level, fdr=rules.fdr, least_change=rules.least_change, **parts)
+    return replace(made, notes=tuple(_notes(made, rules, len(made.names) - len(made.clusters))))
 
 
 def _check_number(number: int, clusters: int | None, least: int) -> None:
