@@ -28,7 +28,10 @@ __all__ = ["board_of_labels", "board_of_table", "one_scale", "standing"]
 Ints = npt.NDArray[np.integer[Any]]
 
 _FREE = Prior(sd=math.inf)
-HELD = "Some model has no finite best fit here, so all are held by a weak prior (normal, standard deviation 5)."
+HELD = (
+    "These votes have no finite best fit (some model never lost or never won, or an outcome never happened), so a weak "
+    "prior holds it (normal, standard deviation 5)."
+)
 
 
 def board_of_labels(

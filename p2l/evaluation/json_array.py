@@ -29,6 +29,8 @@ def open_json_array(path: Path) -> Source:
     Raises:
         VoteError: the file cannot be read or is no JSON array of objects.
     """
+    if not path.is_file():
+        raise VoteError(f"{path}: no such file")
     first = itertools.islice(_records(path), _SAMPLE)
     names = dict.fromkeys(name for record in first for name in record if name != HIDDEN)
     return Source(str(path), list(names), partial(_stream, path), unit="record")

@@ -73,7 +73,7 @@ def open_votes_source(path: str, *, split: str = "train") -> Source:
         VoteError: there is no such source or its kind is unknown.
     """
     file = Path(path).expanduser()
-    if file.suffix.lower() == ".json" and file.is_file():
+    if file.suffix.lower() == ".json":
         return open_json_array(file)
     source = open_source(path, split=split)
     if HIDDEN not in source.columns:

@@ -87,9 +87,13 @@ def evaluate_outputs(options: Options) -> list[OutputResult]:
             failures.append((entry, error))
     _report(options, results)
     if failures:
-        said = "; ".join(f"{entry.shown}: {error}" for entry, error in failures)
+        said = "; ".join(_named(entry, error) for entry, error in failures)
         raise P2LError(f"{len(failures)} of {len(todo)} outputs could not be evaluated: {said}")
     return results
+
+
+def _named(entry: Entry, error: P2LError) -> str:
+    return str(error) if entry.shown in str(error) else f"{entry.shown}: {error}"
 
 
 @dataclass(frozen=True)
