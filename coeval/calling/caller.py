@@ -1,0 +1,275 @@
+"""Asks models for a run: in turn, again where that helps, within quotas and the budget, never twice what is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from coeval.calling.budget import Budget, most_tokens
+from coeval.calling.cache import Answer, Cache, cache_file, key_of
+from coeval.calling.call import Call, CallError, Reason, Reply
+from coeval.calling.clients import Accounts, Clients
+from coeval.calling.limits import Limits, Turns
+from coeval.calling.quota import Ledger, Tally
+from coeval.calling.reading import check_whole, tokens_in
+from coeval.calling.requests import chat_request
+from coeval.calling.retry import Retries
+from coeval.config.schema import Config, Model
+from coeval.pricing.table import price_of
+from coeval.storage.layout import Run
+from p2l.errors import ConfigError
+from route.providers.base import JSON, Fault, Provider, ProviderError, Timeouts
+
+__all__ = ["Caller", "Totals", "make_caller"]
+
+Price = Callable[[Model], tuple[float, float]]
+
+_MILLION = 1e6
+_CONNECT = 10.0  # seconds
+_REFUSED = 5  # requests without any answer, before the parameters must be at fault
+_BILLED = (Fault.TIMEOUT, Fault.MALFORMED)
+"""After which the provider has done its work all the same."""
+
+
+@dataclass
+class Totals:
+    """What was asked so far, in this process."""
+
+    requests: int = 0
+    """Sent, the failed ones too."""
+    cached: int = 0
+    retries: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost_usd: float = 0.0
+    by_model: Counter[str] = field(default_factory=Counter)
+    """Requests of each model."""
+
+
+@dataclass(frozen=True)
+class _Line:
+    """Everything that asking one model in one role takes."""
+
+    call: Call
+    request: JSON
+    provider: Provider
+    turns: Turns
+    price: tuple[float, float]
+
+    def cost(self, prompt_tokens: int, completion_tokens: int) -> float:
+        """Dollars."""
+        return (prompt_tokens * self.price[0] + completion_tokens * self.price[1]) / _MILLION
+
+
+@dataclass
+class _Bill:
+    """What a request cost."""
+
+    usd: float = 0.0
+
+
+class Caller:
+    """Everything that is asked for one run; made and used in one event loop."""
+
+    def __init__(
+        self,
+        config: Config,
+        accounts: Accounts,
+        ledger: Ledger,
+        *,
+        cache: Cache | None = None,
+        price: Price | None = None,
+        retries: Retries | None = None,
+    ) -> None:
+        """A caller that connects when it is asked.
+
+        Args:
+            config: the run's.
+            accounts: where the keys are.
+            ledger: counts calls and dollars over all starts of the run.
+            cache: of answers; none by default.
+            price: dollars for a million tokens of prompt and of answer; list prices by default.
+            retries: how often and how long.
+        """
+        experiment = config.experiment
+        self.totals = Totals()
+        self._quota, self._ledger, self._cache = experiment.quota, ledger, cache
+        self._price, self._retries = price or price_of, retries or Retries()
+        self._clients = Clients(accounts)
+        self._limits = Limits(experiment.concurrency, experiment.rate_limit)
+        self._budget = Budget(experiment.budget_usd, ledger)
+        timeout = experiment.request_timeout
+        self._timeouts = Timeouts(min(_CONNECT, timeout), timeout, timeout, timeout)
+        self._stopped: dict[tuple[str, str], str] = {}
+        self._refused: Counter[tuple[str, str]] = Counter()
+        self._answered: set[tuple[str, str]] = set()
+
+    async def __aenter__(self) -> Caller:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections and the cache."""
+        await self._clients.close()
+        if self._cache is not None:
+            self._cache.close()
+
+    async def ask(self, call: Call) -> Reply:
+        """The answer; waits for its turn at the provider, retries what may pass, counts quota and dollars.
+
+        Raises:
+            CallError: there is none.
+        """
+        line, key = self._line(call)
+        kept = self._cache.get(key) if self._cache is not None and key is not None else None
+        if kept is not None:
+            self.totals.cached += 1
+            return _reply(kept, 0.0, cached=True)
+        answer = await self._tried(line)
+        if self._cache is not None and key is not None:
+            self._cache.put(key, answer)
+        return _reply(answer, line.cost(answer.prompt_tokens, answer.completion_tokens))
+
+    def _line(self, call: Call) -> tuple[_Line, bytes | None]:
+        """What asking takes, and the key of its answer where that may be kept."""
+        model = call.model
+        try:
+            account, provider = self._clients.client_for(model)
+        except ConfigError as error:
+            raise CallError(Reason.FATAL, f"{model.name}: {error}") from None
+        request = chat_request(model, call.role, call.prompt)
+        if model.interface == "mock":  # which costs nothing, and draws anew for each attempt
+            request, key = {**request, "attempt": call.attempt}, None
+        else:
+            key = key_of(model.interface, account.base_url, request, call.attempt)
+        line = _Line(call, request, provider, self._limits.at(model.interface), self._price(model))
+        return line, key if call.phase is not None else None
+
+    async def _tried(self, line: _Line) -> Answer:
+        """The answer, after as many requests as it takes."""
+        failed = 0
+        while True:
+            try:
+                answer = await self._requested(line)
+            except ProviderError as error:
+                failed += 1
+                wait = self._retries.wait(error, failed)
+                if wait is None:
+                    raise self._given_up(line.call, error) from None
+                if error.fault is Fault.RATE_LIMIT and error.retry_after:
+                    line.turns.pause(error.retry_after)
+                self.totals.retries += 1
+                await asyncio.sleep(wait)
+            else:
+                self._answered.add(_whose(line.call))
+                return answer
+
+    async def _requested(self, line: _Line) -> Answer:
+        """The answer to one request, paid for.
+
+        Raises:
+            ProviderError: none came.
+            CallError: nothing may be asked any more.
+        """
+        async with line.turns.turn(line.call.model.name):
+            self._check_goes_on(line.call)
+            held, bill = line.cost(*most_tokens(line.request)), _Bill()
+            await self._budget.hold(held)
+            try:
+                self._count(line.call)
+                return await self._sent(line, bill)
+            finally:
+                self.totals.cost_usd += bill.usd
+                self._budget.settle(held, bill.usd)
+
+    async def _sent(self, line: _Line, bill: _Bill) -> Answer:
+        # Whoever goes away in the middle may have to pay for the question.
+        bill.usd = line.cost(most_tokens(line.request)[0], 0)
+        started = time.perf_counter()
+        try:
+            completion = await line.provider.chat(line.request, self._timeouts)
+        except ProviderError as error:
+            bill.usd *= error.fault in _BILLED
+            raise
+        seconds = time.perf_counter() - started
+        read, written, counted = tokens_in(completion, line.request)
+        bill.usd = line.cost(read, written)
+        self.totals.prompt_tokens += read
+        self.totals.completion_tokens += written
+        return Answer(check_whole(completion), read, written, counted, seconds)
+
+    def _count(self, call: Call) -> None:
+        """Count a request that is about to be sent."""
+        name = call.model.name
+        if call.phase is not None and not self._ledger.reserve_call(name, self._quota.get(name)):
+            raise CallError(Reason.QUOTA, f"{name}: its quota of {self._quota[name]} calls is used up")
+        self.totals.requests += 1
+        self.totals.by_model[name] += 1
+
+    def _check_goes_on(self, call: Call) -> None:
+        why = self._stopped.get((call.model.name, "")) or self._stopped.get(_whose(call))
+        if why is not None:
+            raise CallError(Reason.FATAL, why)
+
+    def _given_up(self, call: Call, error: ProviderError) -> CallError:
+        """The error of a call; what will fail whatever is asked stops the model, or the model in this role."""
+        whose, fault = _whose(call), error.fault
+        text = f"{call.model.name}: {error}"
+        if fault is Fault.UNSUPPORTED and error.detail:
+            text += f": {error.detail}"
+        if fault is Fault.REQUEST and whose not in self._answered:
+            self._refused[whose] += 1
+        if fault is Fault.CREDENTIALS:
+            whose = (call.model.name, "")
+        elif fault is not Fault.UNSUPPORTED and self._refused[whose] < _REFUSED:
+            return CallError(Reason.FAILED, text)
+        self._stopped[whose] = text
+        return CallError(Reason.FATAL, text)
+
+
+def make_caller(
+    config: Config,
+    keys: Accounts,
+    run: Run | None = None,
+    meta: Ledger | None = None,
+    *,
+    warn: Callable[[str], None] | None = None,
+) -> Caller:
+    """The caller of a run.
+
+    Args:
+        config: the run's; with `cache: false` everything is asked anew.
+        keys: where the keys are.
+        run: beside its folder answers are kept; beside those of the configuration by default.
+        meta: counts calls and dollars over all starts; those of this caller alone by default.
+        warn: hears what the user should know; stderr by default.
+    """
+    folder = run.folder.parent if run is not None else config.experiment.storage_folder
+    cache = Cache(cache_file(folder), warn or _to_stderr) if config.experiment.cache else None
+    return Caller(config, keys, meta or Tally(), cache=cache)
+
+
+def _to_stderr(message: str) -> None:
+    print(f"warning: {message}", file=sys.stderr)
+
+
+def _whose(call: Call) -> tuple[str, str]:
+    return call.model.name, call.role
+
+
+def _reply(answer: Answer, cost_usd: float, *, cached: bool = False) -> Reply:
+    return Reply(
+        answer.text,
+        answer.prompt_tokens,
+        answer.completion_tokens,
+        cost_usd,
+        answer.seconds,
+        counted=answer.counted,
+        cached=cached,
+    )
