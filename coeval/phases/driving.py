@@ -1,0 +1,206 @@
+"""Asking: as many questions at once as may be in flight, each until its answer is of use, which is stored at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from coeval.calling.call import CallError, Reason, Reply
+from coeval.config.schema import Model, Phase
+from coeval.phases.parts import Parts
+from coeval.phases.question import Answer, Question, Settled, apply, read_answer
+from coeval.phases.stage import Outcome, Stage
+from coeval.storage.claims import claimed_work
+
+__all__ = ["ATTEMPTS", "drive", "each_model"]
+
+ATTEMPTS = 3  # of an answer that is not what was asked for
+_SPARE = 8  # questions that may wait for their turn besides those in flight
+
+
+async def each_model(
+    stage: Stage, phase: Phase, models: Sequence[Model], work: Callable[[Model], Awaitable[Outcome]]
+) -> Outcome:
+    """Let models work at once, each in no other process meanwhile; of local ones only one, for they share a device."""
+    local = [model for model in models if model.interface == "huggingface"]
+    chains = [[model] for model in models if model not in local] + ([local] if local else [])
+    outcome = Outcome()
+    for part in await _together([_in_turn(stage, phase, chain, work) for chain in chains]):
+        outcome.add(part)
+    return outcome
+
+
+async def _in_turn(
+    stage: Stage, phase: Phase, models: Sequence[Model], work: Callable[[Model], Awaitable[Outcome]]
+) -> Outcome:
+    outcome = Outcome()
+    for model in models:
+        waits = f"{phase}: {model.name} waits for another process that is at work on it"
+        async with claimed_work(stage.run, phase, model.name, on_wait=lambda text=waits: stage.log.info(text)):  # type: ignore[misc]
+            outcome.add(await _adopt(stage, phase, model))
+            outcome.add(await work(model))
+    return outcome
+
+
+async def _adopt(stage: Stage, phase: Phase, model: Model) -> Outcome:
+    """Answers of batch jobs that an earlier process sent; what they lack is asked for again as missing."""
+    if stage.batching is not None and not model.is_virtual:
+        await stage.batching.adopt(phase, model, lambda question, answers: apply(stage.store, question, answers))
+    return Outcome()
+
+
+async def _together(works: Sequence[Awaitable[Outcome]]) -> list[Outcome]:
+    """All of them at once; where one breaks the others are ended before it is told."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def drive(
+    stage: Stage, phase: Phase, model: Model, questions: Iterable[Question], *, attempts: int = ATTEMPTS
+) -> Outcome:
+    """Ask one model's questions until all are settled, or it may be asked no more.
+
+    Raises:
+        OSError: an answer cannot be stored.
+    """
+    outcome = Outcome()
+    if stage.batching is not None and stage.batching.takes(model, phase):
+        await _drive_batch(stage, model, questions, outcome)
+        return outcome
+    await _Pump(stage, phase, model, outcome, attempts).run(questions)
+    return outcome
+
+
+async def _drive_batch(stage: Stage, model: Model, questions: Iterable[Question], outcome: Outcome) -> None:
+    def settle(question: Question, answers: Mapping[str, Answer]) -> Settled:
+        settled = apply(stage.store, question, answers)
+        _count(stage, outcome, settled)
+        return settled
+
+    try:
+        await stage.batching.answer(model, questions, settle)  # type: ignore[union-attr]
+    except CallError as error:
+        _stop(stage, model, outcome, error)
+
+
+class _Pump:
+    """The questions of one model in flight."""
+
+    def __init__(self, stage: Stage, phase: Phase, model: Model, outcome: Outcome, attempts: int) -> None:
+        self.stage, self.model, self.outcome, self.attempts = stage, model, outcome, attempts
+        self._parts = Parts(stage.store, phase, model.name)
+        self._slots = asyncio.Semaphore(2 * stage.concurrency(model.interface) + _SPARE)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._broken: BaseException | None = None
+
+    async def run(self, questions: Iterable[Question]) -> None:
+        """Start them as places become free; wait for the last."""
+        try:
+            for question in questions:
+                await self._slots.acquire()
+                if self._is_over:
+                    break
+                task = asyncio.create_task(self._settle(question))
+                self._tasks.add(task)
+                task.add_done_callback(self._done)
+            while self._tasks and self._broken is None:
+                await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            await self._end()
+        if self._broken is not None:
+            raise self._broken
+        if not self._is_over:
+            self._parts.clear()
+
+    @property
+    def _is_over(self) -> bool:
+        halted = self.stage.halted is not None or self._broken is not None
+        if self.stage.halted is not None:
+            self.outcome.stopped.setdefault(self.model.name, self.stage.halted)
+        return halted or bool(self.outcome.stopped or self.outcome.refused)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._slots.release()
+        if not task.cancelled() and task.exception() is not None:
+            self._broken = self._broken or task.exception()
+
+    async def _end(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _settle(self, question: Question) -> None:
+        """Ask until all parts have an answer of use, or the attempts are used up; then make the record."""
+        kept = self._parts.take(question.id)
+        found = await asyncio.gather(*(self._answer(question, part, kept.get(part)) for part in question.prompts))
+        answers = dict(zip(question.prompts, found, strict=True))
+        for answer in found:
+            if isinstance(answer, CallError) and answer.reason is not Reason.FAILED:
+                _stop(self.stage, self.model, self.outcome, answer)
+                return
+        settled = apply(self.stage.store, question, answers)
+        if len(answers) > 1:
+            self._parts.forget(question.id)
+        _count(self.stage, self.outcome, settled)
+
+    async def _answer(self, question: Question, part: str, kept: Reply | None) -> Answer:
+        """The first answer of use to one part, otherwise the last one; tokens are those of all attempts."""
+        if kept is not None:
+            return kept
+        tried: list[Reply] = []
+        for attempt in range(self.attempts):
+            try:
+                reply = await self.stage.asking.ask(question.call(self.model, part, attempt))
+            except CallError as error:
+                return error
+            tried.append(reply)
+            _, why = read_answer(question, part, reply)
+            if why is None:
+                break
+            self.stage.log.debug(f"{question.id}: attempt {attempt + 1}: {why}")
+        total = _summed(tried)
+        if why is None and len(question.prompts) > 1:
+            self._parts.keep(question.id, part, total)
+        return total
+
+
+def _summed(replies: Sequence[Reply]) -> Reply:
+    """The last of several replies, with the tokens of all."""
+    return replace(
+        replies[-1],
+        prompt_tokens=sum(reply.prompt_tokens for reply in replies),
+        completion_tokens=sum(reply.completion_tokens for reply in replies),
+        cost_usd=sum(reply.cost_usd for reply in replies),
+    )
+
+
+def _count(stage: Stage, outcome: Outcome, settled: Settled) -> None:
+    if settled.failures:
+        outcome.failed += 1
+    else:
+        outcome.stored += 1
+    stage.progress.advance(failed=bool(settled.failures))
+
+
+def _stop(stage: Stage, model: Model, outcome: Outcome, error: CallError) -> None:
+    """Ask a model no more in this phase, and none at all where the dollars are used up; said once."""
+    if error.reason is Reason.BUDGET:
+        outcome.stopped[model.name] = str(error)
+        if stage.halted is None:
+            stage.halted = str(error)
+            stage.log.warning(f"{error}; nothing more is asked; raise experiment.budget_usd and use --continue")
+    elif error.reason is Reason.QUOTA:
+        if model.name not in outcome.stopped:
+            stage.log.warning(f"{model.name}: {error}; raise experiment.quota and use --continue for the rest")
+        outcome.stopped[model.name] = str(error)
+    else:
+        if model.name not in outcome.refused:
+            stage.log.error(f"{model.name}: {error}; it is asked no more in this phase")
+        outcome.refused[model.name] = str(error)

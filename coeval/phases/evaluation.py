@@ -1,0 +1,211 @@
+"""Phase 5: every judge's scores of every answer, and of tasks in mode `pairwise` its verdicts on pairs of answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from coeval.config.schema import Model, Phase, Task
+from coeval.errors import RunError
+from coeval.phases.driving import drive, each_model
+from coeval.phases.factors import judges_of, required_factors
+from coeval.phases.items import index_of_items
+from coeval.phases.responses import index_of_responses
+from coeval.phases.rubric import rubric_of
+from coeval.phases.scoring import context_of, is_score, judge_question
+from coeval.phases.stage import Outcome, Stage
+from coeval.storage.index import RecordIndex
+from coeval.storage.jsonl import read_records
+from coeval.storage.records import is_failed, now
+from p2l.errors import InputError
+
+__all__ = ["evaluate"]
+
+PHASE: Phase = "evaluation"
+_AT_ONCE = 64  # answers that a metric takes in one go
+
+
+@dataclass
+class _Work:
+    """What all judges of a task look at."""
+
+    task: Task
+    rubric: Mapping[str, Any]
+    items: RecordIndex
+    responses: RecordIndex
+
+
+@dataclass
+class _Scored:
+    """What one judge has scored of a task."""
+
+    done: set[str] = field(default_factory=set)
+    """Responses with a score for every factor that is required."""
+    partly: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Response -> scores of some of them, and of others."""
+    students: set[str] = field(default_factory=set)
+    """Of whom it has scored anything."""
+
+
+async def evaluate(stage: Stage) -> Outcome:
+    """Collect the scores and verdicts that are missing.
+
+    Raises:
+        RunError: there is none at the end, and no limit is the reason.
+    """
+    works = [_work_of(stage, task) for task in stage.config.tasks if not _is_kept(stage, task)]
+
+    async def work(judge: Model) -> Outcome:
+        outcome = Outcome()
+        for part in works:
+            if judge in judges_of(stage.config, part.task):
+                outcome.add(await _judge(stage, judge, part))
+        return outcome
+
+    outcome = await each_model(stage, PHASE, _judges(stage), work)
+    pairwise = [task for task in stage.config.tasks if task.evaluation_mode == "pairwise"]
+    if pairwise and stage.halted is None:
+        from coeval.pairs.phase import compare_all
+
+        outcome.add(await compare_all(stage, pairwise))
+    if not outcome.stopped and stage.only is None:
+        _check_any(stage)
+    return outcome
+
+
+def _judges(stage: Stage) -> list[Model]:
+    """All judges at work, the one of labels included."""
+    found = {judge.name: judge for task in stage.config.tasks for judge in judges_of(stage.config, task)}
+    return [judge for judge in found.values() if stage.only is None or judge.name in stage.only]
+
+
+def _work_of(stage: Stage, task: Task) -> _Work:
+    rubric = rubric_of(stage.run, task.name)
+    if rubric is None:
+        raise RunError(f"{stage.run.folder}: no rubric of task {task.name!r}; run phase rubric_mapping first")
+    return _Work(task, rubric, index_of_items(stage, task.name), index_of_responses(stage, task.name))
+
+
+def _is_kept(stage: Stage, task: Task) -> bool:
+    return stage.modes[PHASE] == "Keep" and any(
+        not is_failed(record) for path in stage.run.evaluation_files(task.name) for record in read_records(path)
+    )
+
+
+def _check_any(stage: Stage) -> None:
+    files = [*stage.run.evaluation_files(), *stage.run.pair_files()]
+    if not any(not is_failed(record) for path in files for record in read_records(path)):
+        raise RunError(f"{PHASE}: no judge gave any score; see {stage.run.errors}")
+
+
+async def _judge(stage: Stage, judge: Model, work: _Work) -> Outcome:
+    """One judge, one task."""
+    factors = required_factors(judge, work.task, work.rubric)
+    if not factors or (work.task.evaluation_mode == "pairwise" and not judge.is_virtual):
+        return Outcome()
+    scored = _scored(stage, work.task.name, judge.name, factors)
+    missing = [one for one in work.responses if one not in scored.done and not _is_skipped(stage, one, scored)]
+    stage.progress.expect(len(missing))
+    found = _with_items(stage, work, missing)
+    if judge.is_virtual:
+        outcome = await _compute(stage, judge, work, found, scored)
+    else:
+        outcome = await drive(stage, PHASE, judge, _questions(stage, judge, work, found, scored, factors))
+    outcome.expected = len(missing)
+    return outcome
+
+
+def _is_skipped(stage: Stage, response: str, scored: _Scored) -> bool:
+    return stage.modes[PHASE] == "Model" and response.rpartition("__")[2] in scored.students
+
+
+def _scored(stage: Stage, task: str, judge: str, factors: tuple[str, ...]) -> _Scored:
+    found = _Scored()
+    for path in stage.run.evaluation_files(task):
+        if path.name.endswith(f".{judge}.evaluations.jsonl"):
+            for record in read_records(path, stage.warn_bad_line):
+                if not is_failed(record) and record.get("judge_model_id") == judge and record.get("task_id") == task:
+                    _take(found, record, factors)
+    return found
+
+
+def _take(found: _Scored, record: Mapping[str, Any], factors: tuple[str, ...]) -> None:
+    response, scores = record.get("response_id"), record.get("scores")
+    if not isinstance(response, str) or not isinstance(scores, dict):
+        return
+    known = found.partly.pop(response, {})
+    known.update({factor: score for factor, score in scores.items() if is_score(score)})
+    if known:
+        found.students.add(response.rpartition("__")[2])
+    if all(factor in known for factor in factors):
+        found.done.add(response)
+    elif known:
+        found.partly[response] = known
+
+
+def _with_items(stage: Stage, work: _Work, responses: Iterable[str]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Each answer with its item; an answer to an item that is not there is left out."""
+    for identity in responses:
+        response = work.responses.get(identity)
+        item = None if response is None else work.items.get(str(response.get("datapoint_id")))
+        if response is not None and item is not None:
+            yield item, response
+        else:
+            stage.log.warning(f"{PHASE}: {identity} is not judged: its item is missing")
+
+
+def _questions(
+    stage: Stage,
+    judge: Model,
+    work: _Work,
+    found: Iterable[tuple[dict[str, Any], dict[str, Any]]],
+    scored: _Scored,
+    factors: tuple[str, ...],
+) -> Iterator[Any]:
+    failures = stage.store.failures(PHASE)
+    for item, response in found:
+        known = scored.partly.get(response["id"], {})
+        asked = {factor: str(work.rubric[factor]) for factor in factors if factor not in known}
+        yield judge_question(work.task, judge, asked, item, response, known, failures)
+
+
+async def _compute(
+    stage: Stage,
+    judge: Model,
+    work: _Work,
+    found: Iterable[tuple[dict[str, Any], dict[str, Any]]],
+    scored: _Scored,
+) -> Outcome:
+    """Scores that are computed, not asked for."""
+    outcome = Outcome()
+    answers = iter(found)
+    while part := [one for one, _ in zip(answers, range(_AT_ONCE), strict=False)]:
+        try:
+            records = await asyncio.to_thread(_computed, judge, work, part, scored)
+        except InputError as error:
+            stage.log.error(f"{PHASE}: {judge.name}: {error}")
+            outcome.refused[judge.name] = str(error)
+            return outcome
+        for record in records:
+            path = stage.run.evaluations(work.task.name, record["teacher_model_id"], judge.name)
+            stage.store.append(path, record)
+            outcome.stored += 1
+            stage.progress.advance()
+    return outcome
+
+
+def _computed(
+    judge: Model, work: _Work, part: list[tuple[dict[str, Any], dict[str, Any]]], scored: _Scored
+) -> list[dict[str, Any]]:
+    from coeval.judges import scores_for
+
+    records = []
+    for item, response in part:
+        context = context_of(judge.name, item, response, (), {})
+        scores = dict(scored.partly.get(response["id"], {}))
+        scores.update(scores_for(judge, work.task, work.rubric, item, response))
+        record = {key: value for key, value in context.items() if key not in ("factors", "scores")}
+        records.append({**record, "scores": scores, "evaluated_at": now()})
+    return records

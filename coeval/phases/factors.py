@@ -1,0 +1,33 @@
+"""Which judge scores which factors of a task."""
+
+from __future__ import annotations
+
+from coeval.config.schema import Config, Model, Rubric, Task
+
+__all__ = ["LABEL_PREFIX", "judges_of", "required_factors"]
+
+LABEL_PREFIX = "label:"
+_LABEL_JUDGE = Model(name="label", interface="label", roles=("judge",))
+
+
+def judges_of(config: Config, task: Task) -> tuple[Model, ...]:
+    """The judges of a task; where it has labels and no judge is there for them, one that compares them."""
+    judges = config.with_role("judge")
+    if task.label_attributes and all(judge.interface != "label" for judge in judges):
+        return (*judges, _LABEL_JUDGE)
+    return judges
+
+
+def required_factors(judge: Model, task: Task, rubric: Rubric) -> tuple[str, ...]:
+    """What a judge has to score: metrics by metric judges, labels by the label judge, all else by language models."""
+    if judge.interface == "label":
+        return tuple(f"{LABEL_PREFIX}{name}" for name in task.label_attributes)
+    metrics = tuple(name for name, definition in rubric.items() if is_metric(definition))
+    if judge.interface == "metric":
+        return metrics
+    return tuple(name for name in rubric if name not in metrics)
+
+
+def is_metric(definition: object) -> bool:
+    """Whether a factor of a rubric is computed."""
+    return not isinstance(definition, str) and "metric" in definition  # type: ignore[operator]

@@ -1,0 +1,113 @@
+"""Phase 4: every student's answer to every item."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from coeval.config.schema import Model, Phase, Task
+from coeval.phases.driving import ATTEMPTS, drive, each_model
+from coeval.phases.items import index_of_items
+from coeval.phases.question import Kind, Question
+from coeval.phases.stage import Outcome, Stage
+from coeval.prompts import render
+from coeval.storage.index import RecordIndex
+from coeval.storage.jsonl import read_records
+from coeval.storage.layout import Run
+from coeval.storage.records import is_failed, now
+
+__all__ = ["KINDS", "collect_responses", "index_of_responses"]
+
+PHASE: Phase = "response_collection"
+
+
+async def collect_responses(stage: Stage) -> Outcome:
+    """Collect the answers that are missing."""
+    kept = {task.name for task in stage.config.tasks if stage.modes[PHASE] == "Keep" and _has_any(stage, task.name)}
+    tasks = [task for task in stage.config.tasks if task.name not in kept]
+    items = {task.name: index_of_items(stage, task.name) for task in tasks}
+    students = [model for model in stage.models("student") if not model.is_virtual]
+
+    async def work(student: Model) -> Outcome:
+        return await _of_student(stage, student, tasks, items)
+
+    return await each_model(stage, PHASE, students, work)
+
+
+def _has_any(stage: Stage, task: str) -> bool:
+    return any(_is_answer(record) for path in stage.run.response_files(task) for record in read_records(path))
+
+
+async def _of_student(stage: Stage, student: Model, tasks: list[Task], items: Mapping[str, RecordIndex]) -> Outcome:
+    missing = {task.name: _missing(stage, task.name, student, items[task.name]) for task in tasks}
+    expected = sum(len(found) for found in missing.values())
+    stage.progress.expect(expected)
+    failures = stage.store.failures(PHASE)
+
+    def questions() -> Iterator[Question]:
+        for task in tasks:
+            for item in map(items[task.name].get, missing[task.name]):
+                if item is not None:
+                    yield _question(task, student, item, failures)
+
+    outcome = await drive(stage, PHASE, student, questions())
+    outcome.expected = expected
+    return outcome
+
+
+def _missing(stage: Stage, task: str, student: Model, items: RecordIndex) -> list[str]:
+    """Ids of the items that the student has not answered."""
+    done = set()
+    for path in stage.run.response_files(task):
+        # A model's name may have dots, so the file's name only says who it may be; the record says who it is.
+        if path.name.endswith(f".{student.name}.responses.jsonl"):
+            for record in read_records(path, stage.warn_bad_line):
+                if _is_answer(record) and record.get("student_model_id") == student.name:
+                    done.add(record.get("datapoint_id"))
+    if stage.modes[PHASE] == "Model" and done:
+        return []
+    return [item for item in items if item not in done]
+
+
+def _is_answer(record: Mapping[str, Any]) -> bool:
+    return not is_failed(record) and bool(record.get("response"))
+
+
+def _question(task: Task, student: Model, item: Mapping[str, Any], failures: Mapping[str, int]) -> Question:
+    identity = f"{item['id']}__{student.name}"
+    context = {
+        "id": identity,
+        "datapoint_id": item["id"],
+        "task_id": task.name,
+        "teacher_model_id": item["teacher_model_id"],
+        "student_model_id": student.name,
+        "input": item["prompt"],
+    }
+    prompt = render(task, student.name, "test", input=item["prompt"])
+    first = failures.get(identity, 0) * ATTEMPTS
+    return Question("response", PHASE, "student", student.name, task.name, context, {"": prompt}, first)
+
+
+def _record(context: Mapping[str, Any], values: Mapping[str, Any], failures: Mapping[str, str]) -> dict[str, Any]:
+    text = values.get("", "")
+    record = {**context, "response": text, "token_count": max(1, len(text) // 4), "generated_at": now()}
+    return {**record, "status": "failed", "error": failures[""]} if failures else record
+
+
+def _path(run: Run, context: Mapping[str, Any]) -> Path:
+    return run.responses(context["task_id"], context["student_model_id"])
+
+
+KINDS = {"response": Kind(lambda _context, _part, text: text, _record, _path)}
+
+
+def index_of_responses(stage: Stage, task: str) -> RecordIndex:
+    """The answers to a task of the students that the configuration has."""
+    students = {model.name for model in stage.config.with_role("student")}
+    return RecordIndex(
+        stage.run.response_files(task),
+        lambda record: (
+            _is_answer(record) and record.get("task_id") == task and record.get("student_model_id") in students
+        ),
+    )

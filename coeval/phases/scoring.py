@@ -1,0 +1,112 @@
+"""How a judge's words become scores: the question, and the record; nothing that it did not say is ever a score."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from coeval.config.schema import Model, Phase, Task
+from coeval.parsing import LEVELS, read_level, read_scores
+from coeval.phases.driving import ATTEMPTS
+from coeval.phases.question import Kind, Question
+from coeval.prompts import render
+from coeval.storage.layout import Run
+from coeval.storage.records import now
+
+__all__ = ["KINDS", "context_of", "is_score", "judge_question", "rubric_text"]
+
+PHASE: Phase = "evaluation"
+
+
+def is_score(value: object) -> bool:
+    """Whether a stored value is a level, or a number in [0, 1] as text."""
+    if not isinstance(value, str):
+        return False
+    try:
+        return value in LEVELS or 0.0 <= float(value) <= 1.0
+    except ValueError:
+        return False
+
+
+def context_of(
+    judge: str, item: Mapping[str, Any], response: Mapping[str, Any], factors: Sequence[str], scores: Mapping[str, str]
+) -> dict[str, Any]:
+    """What the record of some factors needs besides the judge's answer; `scores` are those it gave before."""
+    return {
+        "id": f"{response['id']}__{judge}",
+        "response_id": response["id"],
+        "datapoint_id": item["id"],
+        "task_id": response["task_id"],
+        "teacher_model_id": response["teacher_model_id"],
+        "student_model_id": response["student_model_id"],
+        "judge_model_id": judge,
+        "factors": list(factors),
+        "scores": dict(scores),
+    }
+
+
+def judge_question(
+    task: Task,
+    judge: Model,
+    rubric: Mapping[str, str],
+    item: Mapping[str, Any],
+    response: Mapping[str, Any],
+    scores: Mapping[str, str],
+    failures: Mapping[str, int],
+) -> Question:
+    """The question for the factors in `rubric`; `scores` are those of other factors, given before."""
+    context = context_of(judge.name, item, response, list(rubric), scores)
+    seen = {
+        "input": item["prompt"],
+        "target_attributes": json.dumps(item.get("sampled_target_attributes") or {}, ensure_ascii=False),
+        "reference_response": item.get("reference_response") or "",
+        "reference": item.get("reference_response") or "",
+        "response": response["response"],
+    }
+    first = failures.get(context["id"], 0) * ATTEMPTS
+    if task.evaluation_mode == "per_factor":
+        prompts = {factor: _factor_prompt(task, judge, factor, text, seen) for factor, text in rubric.items()}
+        return Question("factors", PHASE, "judge", judge.name, task.name, context, prompts, first)
+    prompt = render(task, judge.name, "evaluate_single", rubric=rubric_text(rubric), **seen)
+    return Question("scores", PHASE, "judge", judge.name, task.name, context, {"": prompt}, first)
+
+
+def _factor_prompt(task: Task, judge: Model, factor: str, text: str, seen: Mapping[str, str]) -> str:
+    named = {"rubric_factor_name": factor, "factor": factor, "rubric_factor_description": text, "criterion": text}
+    return render(task, judge.name, "evaluate_per_factor", **named, **seen)
+
+
+def rubric_text(rubric: Mapping[str, Any]) -> str:
+    """One line for each factor."""
+    return "\n".join(f"- {name}: {description}" for name, description in rubric.items())
+
+
+def _read_scores(context: Mapping[str, Any], _part: str, text: str) -> tuple[dict[str, str], str]:
+    return read_scores(text, context["factors"]), text
+
+
+def _read_factor(_context: Mapping[str, Any], part: str, text: str) -> tuple[dict[str, str], str]:
+    return {part: read_level(text)}, text
+
+
+def _record(context: Mapping[str, Any], values: Mapping[str, Any], failures: Mapping[str, str]) -> dict[str, Any]:
+    """The scores of all factors given so far; failed, and without any, where this time brought none."""
+    record = {key: value for key, value in context.items() if key not in ("factors", "scores")}
+    why = "; ".join(dict.fromkeys(failures.values()))
+    if not values:
+        return {**record, "scores": {}, "evaluated_at": now(), "status": "failed", "error": why}
+    scores = dict(context["scores"])
+    for found, _ in values.values():
+        scores.update(found)
+    raw = "\n".join(text for _, text in values.values())
+    record = {**record, "scores": scores, "evaluated_at": now(), "raw": raw}
+    return {**record, "error": why} if why else record
+
+
+def _path(run: Run, context: Mapping[str, Any]) -> Path:
+    return run.evaluations(context["task_id"], context["teacher_model_id"], context["judge_model_id"])
+
+
+KINDS = {"scores": Kind(_read_scores, _record, _path), "factors": Kind(_read_factor, _record, _path)}

@@ -1,0 +1,162 @@
+"""What a run knows of itself: `meta.json`, replaced whole, read and written under a lock by every process of the run.
+
+A model's calls are counted where a limit is set before the call is made, so that neither a kill nor a second process
+makes it ask more than it may.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from coeval.errors import RunInputError
+from coeval.storage.jsonl import read_json, write_json
+from coeval.storage.layout import Run
+from coeval.storage.records import now
+
+__all__ = ["Meta", "create_meta"]
+
+_LATEST = 1.0  # seconds that what no limit depends on may wait
+
+
+def create_meta(run: Run, experiment: str, resume_from: str | None = None) -> Meta:
+    """Write the `meta.json` of a new run."""
+    time_now = now()
+    write_json(
+        run.meta,
+        {
+            "experiment_id": experiment,
+            "status": "in_progress",
+            "created_at": time_now,
+            "updated_at": time_now,
+            "phases_completed": [],
+            "phases_in_progress": [],
+            "resume_from": resume_from,
+            "quota_used": {},
+            "spent_usd": 0.0,
+        },
+    )
+    return Meta(run)
+
+
+class Meta:
+    """The `meta.json` of a run; safe for threads and other processes."""
+
+    def __init__(self, run: Run) -> None:
+        """Read it.
+
+        Raises:
+            RunInputError: there is none, or it is no JSON object.
+        """
+        self.run = run
+        self._lock = threading.Lock()
+        self._calls: Counter[str] = Counter()  # made, not yet written
+        self._spent = 0.0
+        self._written = time.monotonic()
+        self.data = self._read()
+
+    @property
+    def quota_used(self) -> Mapping[str, int]:
+        """Calls by model, over all starts of the run."""
+        used = Counter(self.data.get("quota_used") or {})
+        used.update(self._calls)
+        return used
+
+    @property
+    def spent_usd(self) -> float:
+        """Dollars, over all starts of the run."""
+        return float(self.data.get("spent_usd") or 0.0) + self._spent
+
+    @property
+    def completed(self) -> list[str]:
+        """The phases of which nothing is missing."""
+        return list(self.data.get("phases_completed") or [])
+
+    def reserve_call(self, model: str, limit: int | None) -> bool:
+        """Count a call about to be made; False, and nothing is counted, where the model's calls are used up."""
+        if limit is None:
+            with self._lock:
+                self._calls[model] += 1
+            self._write_now_and_then()
+            return True
+        with self._changing(sync=False) as data:
+            used = data["quota_used"].get(model, 0)
+            if used >= limit:
+                return False
+            data["quota_used"][model] = used + 1
+            return True
+
+    def add_spent(self, usd: float) -> None:
+        """Count dollars."""
+        with self._lock:
+            self._spent += usd
+        self._write_now_and_then()
+
+    def update(self, **keys: Any) -> None:
+        """Set keys, on the disk when this returns."""
+        with self._changing() as data:
+            data.update(keys)
+
+    def mark(self, phase: str, *, complete: bool) -> None:
+        """A phase has nothing missing, or is at work."""
+        with self._changing() as data:
+            for key, belongs in (("phases_completed", complete), ("phases_in_progress", not complete)):
+                others = [one for one in data.get(key) or [] if one != phase]
+                data[key] = [*others, phase] if belongs else others
+
+    def flush(self) -> None:
+        """Write what is only counted so far."""
+        with self._changing():
+            pass
+
+    def _write_now_and_then(self) -> None:
+        if time.monotonic() - self._written > _LATEST:
+            with self._changing(sync=False):
+                pass
+
+    @contextlib.contextmanager
+    def _changing(self, *, sync: bool = True) -> Iterator[dict[str, Any]]:
+        """The newest content, to be changed, together with what was counted here; then written."""
+        with self._lock, _locked(self.run):
+            data = self._read()
+            data["quota_used"] = dict(Counter(data.get("quota_used") or {}) + self._calls)
+            data["spent_usd"] = round(float(data.get("spent_usd") or 0.0) + self._spent, 9)
+            yield data
+            data["updated_at"] = now()
+            if sync:
+                write_json(self.run.meta, data)
+            else:
+                _replace(self.run, data)
+            self._calls.clear()
+            self._spent = 0.0
+            self.data = data
+            self._written = time.monotonic()
+
+    def _read(self) -> dict[str, Any]:
+        data = read_json(self.run.meta)
+        if not isinstance(data, dict):
+            what = "is no JSON object" if self.run.meta.exists() else "does not exist: this is no folder of a run"
+            raise RunInputError(f"{self.run.meta}: {what}")
+        return data
+
+
+@contextlib.contextmanager
+def _locked(run: Run) -> Iterator[None]:
+    run.locks.mkdir(parents=True, exist_ok=True)
+    with (run.locks / "meta").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _replace(run: Run, data: Mapping[str, Any]) -> None:
+    """Replace the file without waiting for the disk: whole after a kill, perhaps an older one after a power cut."""
+    temporary = run.meta.with_name(f".meta.json.{os.getpid()}.quick")
+    temporary.write_text(json.dumps(data, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+    temporary.replace(run.meta)

@@ -1,0 +1,140 @@
+"""The records of a run while it writes them: appended at once, on the disk a moment later.
+
+`append` hands the line to the operating system before it returns, so a kill loses nothing that was appended; a thread
+brings files to the disk (fsync) a few times a second, so a power cut loses at most that moment. `stored` counts what is
+on the disk.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from coeval.storage.jsonl import append_line, as_line, open_for_append, read_records
+from coeval.storage.layout import Run
+from coeval.storage.records import now
+
+__all__ = ["Store"]
+
+_OPEN_FILES = 100
+_PAUSE = 0.2  # seconds between two visits to the disk
+
+
+class Store:
+    """What is appended to the files of one run; safe for threads."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.appended = 0
+        self.stored = 0
+        self._files: OrderedDict[Path, int] = OrderedDict()
+        self._dirty: set[Path] = set()
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._closed = False
+        self._failure: OSError | None = None
+        self._thread = threading.Thread(target=self._keep_syncing, name="coeval-fsync", daemon=True)
+        self._thread.start()
+
+    def append(self, path: Path, record: Mapping[str, Any]) -> None:
+        """Add a record to a file.
+
+        Raises:
+            OSError: it cannot be written now, or could not be brought to the disk before.
+        """
+        line = as_line(record)
+        with self._lock:
+            if self._failure is not None:
+                raise self._failure
+            append_line(self._descriptor(path), line)
+            self.appended += 1
+            self._dirty.add(path)
+        self._wake.set()
+
+    def forget_file(self, path: Path) -> None:
+        """Remove a file that is of no use any more."""
+        with self._lock:
+            descriptor = self._files.pop(path, None)
+            self._dirty.discard(path)
+        if descriptor is not None:
+            os.close(descriptor)
+        path.unlink(missing_ok=True)
+
+    def error(self, phase: str, error: str, **names: str) -> None:
+        """Note in `run_errors.jsonl` that a piece of work failed."""
+        self.append(self.run.errors, {"phase": phase, "status": "failed", "error": error, "timestamp": now(), **names})
+
+    def failures(self, phase: str) -> Counter[str]:
+        """How often each piece of work failed before, by the id of what it should have made."""
+        errors = (error for error in read_records(self.run.errors) if error.get("phase") == phase)
+        return Counter(error["id"] for error in errors if "id" in error)
+
+    def flush(self) -> None:
+        """Wait until all that was appended is on the disk.
+
+        Raises:
+            OSError: it cannot be.
+        """
+        self._sync()
+        if self._failure is not None:
+            raise self._failure
+
+    def close(self) -> None:
+        """Bring all to the disk and let go of the files."""
+        self._closed = True
+        self._wake.set()
+        self._thread.join()
+        try:
+            self.flush()
+        finally:
+            with self._lock:
+                for descriptor in self._files.values():
+                    os.close(descriptor)
+                self._files.clear()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _descriptor(self, path: Path) -> int:
+        descriptor = self._files.pop(path, None)
+        if descriptor is None:
+            while len(self._files) >= _OPEN_FILES:
+                old, dropped = self._files.popitem(last=False)
+                os.fsync(dropped)
+                os.close(dropped)
+                self._dirty.discard(old)
+            descriptor = open_for_append(path)
+        self._files[path] = descriptor
+        return descriptor
+
+    def _keep_syncing(self) -> None:
+        while not self._closed:
+            self._wake.wait()
+            self._wake.clear()
+            self._sync()
+            threading.Event().wait(0.0 if self._closed else _PAUSE)
+
+    def _sync(self) -> None:
+        with self._lock:
+            appended = self.appended
+            copies = [os.dup(self._files[path]) for path in self._dirty]
+            self._dirty.clear()
+        try:
+            for descriptor in copies:
+                os.fsync(descriptor)
+            self.stored = max(self.stored, appended)
+        except OSError as error:
+            self._failure = error
+        finally:
+            for descriptor in copies:
+                os.close(descriptor)
