@@ -93,6 +93,8 @@ class Keys:
             if INTERFACES[interface].provider is None:
                 return Account(base_url="")
             return self._account(interface, parameters, who)
+        except NoKeyError:
+            raise
         except ConfigError as error:
             raise NoKeyError(f"{who}: {error}") from None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from p2l.errors import P2LError
+from p2l.errors import ConfigError, P2LError
 
 __all__ = ["ConfigErrors", "NoKeyError", "Problems", "Where"]
 
@@ -21,7 +21,7 @@ class ConfigErrors(P2LError):  # noqa: N818 - there are several of them
         self.messages = tuple(messages)
 
 
-class NoKeyError(P2LError):
+class NoKeyError(ConfigError):
     """A model's provider has no usable account; the message names the variable and the file that were looked at."""
 
 

@@ -1,0 +1,3 @@
+"""The commands of `coeval`, one module each."""
+
+__all__: list[str] = []

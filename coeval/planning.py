@@ -1,0 +1,88 @@
+"""What a run will do, in words: models, tasks, modes and calls. Nothing is asked and nothing is written."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+from coeval.config.schema import PHASES, Config, Mode, Sampling, Task
+from coeval.pricing.counting import CONTINUED, work_of
+from coeval.pricing.stored import Stored, read_stored
+from coeval.pricing.text import grid
+from coeval.storage.layout import Run
+
+__all__ = ["calls_per_task", "plan_text", "sampling_text"]
+
+_SHORT = {
+    "attribute_mapping": "attributes",
+    "rubric_mapping": "rubric",
+    "data_generation": "items",
+    "response_collection": "answers",
+    "evaluation": "judgements",
+}
+
+
+def plan_text(config: Config, run: Run | None = None, modes: Mapping[Any, Mode] | None = None) -> str:
+    """The plan of a run; with `run`, of what is left of it.
+
+    Args:
+        config: the run's.
+        run: one that goes on.
+        modes: of the phases; those of a run that goes on where there is `run`, else the configuration's.
+    """
+    chosen = modes or (CONTINUED if run else config.experiment.phases)
+    source = run or (Run(config.experiment.resume_folder) if config.experiment.resume_folder else None)
+    counts = calls_per_task(config, read_stored(source) if source else Stored(), chosen)
+    experiment = config.experiment
+    head = f"{experiment.id}, in {experiment.folder}"
+    if experiment.resume_from:
+        head += f", from {experiment.resume_from}"
+    models = [(model.name, model.interface, model.model_id, ", ".join(model.roles)) for model in config.models]
+    tasks = [(task.name, *sampling_text(task.sampling), task.evaluation_mode, _rubric(task)) for task in config.tasks]
+    return "\n\n".join(
+        [
+            head,
+            _left(("model", "interface", "asked for", "roles"), models),
+            _left(("task", "target", "nuance", "items", "evaluation", "rubric"), tasks),
+            _left(("phase", "mode"), [(phase, chosen[phase]) for phase in PHASES]),
+            _calls(counts),
+        ]
+    )
+
+
+def calls_per_task(config: Config, stored: Stored, modes: Mapping[Any, Mode]) -> dict[str, Counter[str]]:
+    """Task -> phase -> calls."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter, {task.name: Counter() for task in config.tasks})
+    for work in work_of(config, stored, modes):
+        counts[work.task][work.phase] += work.calls
+    return counts
+
+
+def sampling_text(sampling: Sampling) -> tuple[str, str, str]:
+    """How many target attributes, nuanced attributes and items."""
+    target = sampling.target if isinstance(sampling.target, str) else _range(sampling.target)
+    return target, _range(sampling.nuance), f"{sampling.total} a teacher"
+
+
+def _range(ends: tuple[int, int]) -> str:
+    return str(ends[0]) if ends[0] == ends[1] else f"{ends[0]} to {ends[1]}"
+
+
+def _rubric(task: Task) -> str:
+    return task.rubric if isinstance(task.rubric, str) else f"{len(task.rubric)} factors"
+
+
+def _calls(counts: Mapping[str, Counter[str]]) -> str:
+    rows = [(task, *(f"{of[phase]:,}" for phase in PHASES), f"{sum(of.values()):,}") for task, of in counts.items()]
+    totals = [sum(of[phase] for of in counts.values()) for phase in PHASES]
+    rows.append(("total", *(f"{number:,}" for number in totals), f"{sum(totals):,}"))
+    return grid(("calls", *(_SHORT[phase] for phase in PHASES), "total"), rows)
+
+
+def _left(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """Columns of words, each to the left."""
+    widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in [head, *rows]]
+    lines = [line.rstrip() for line in lines]
+    return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])

@@ -1,0 +1,178 @@
+"""What a run, or what is left of one, will cost and how long it will take; nothing is written here.
+
+Dollars are calls x tokens x list price, with the batch discount where calls go in batches. Seconds are those of a
+call, times calls, divided by the calls in flight at an interface (or by its rate limit, where that is slower);
+interfaces work side by side, phases one after the other. A batch takes its time once, however many calls are in it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from coeval.calling.call import Asking
+from coeval.config.schema import PHASES, Config, Mode, Model, Phase
+from coeval.pricing.counting import CONTINUED, TOKENS, Work, work_of
+from coeval.pricing.speeds import Speed, guessed, measure
+from coeval.pricing.stored import Stored, read_stored
+from coeval.pricing.table import PRICES, batch_discount, price_of
+from coeval.storage.layout import Run
+
+__all__ = ["BATCH_SECONDS", "estimate", "static_estimate"]
+
+BATCH_SECONDS = 3600.0
+"""What a batch job is taken to need; providers promise a day, and mostly need less than an hour."""
+_ONE_AT_A_TIME = "huggingface"
+_IN_FLIGHT = 10
+
+
+async def estimate(
+    config: Config,
+    asking: Asking | None = None,
+    *,
+    samples: int | None = None,
+    run: Run | None = None,
+    modes: Mapping[Any, Mode] | None = None,
+) -> dict[str, Any]:
+    """The estimate, as `cost_estimate.json` holds it.
+
+    Args:
+        config: the run's.
+        asking: asks each model `samples` times, to see how fast it is; guesses by default.
+        samples: `experiment.estimate_samples` by default.
+        run: with it, what is left of this run; without, the whole of a new one, less what `resume_from` brings.
+        modes: of the phases; those of a run that goes on where there is `run`, else the configuration's.
+    """
+    count = config.experiment.estimate_samples if samples is None else samples
+    speeds = await measure(config, asking, count) if asking is not None and count else {}
+    return static_estimate(config, run=run, modes=modes, speeds=speeds, samples=count if speeds else 0)
+
+
+def static_estimate(
+    config: Config,
+    *,
+    run: Run | None = None,
+    modes: Mapping[Any, Mode] | None = None,
+    speeds: Mapping[str, Speed] | None = None,
+    samples: int = 0,
+) -> dict[str, Any]:
+    """The same, with nobody asked; `speeds` by model where they are known."""
+    stored = _stored(config, run)
+    work = work_of(config, stored, modes or (CONTINUED if run else None))
+    known = {model.name: (speeds or {}).get(model.name) or guessed(model) for model in config.models}
+    phases = {phase: _phase(config, phase, [one for one in work if one.phase == phase], known) for phase in PHASES}
+    seconds = sum(part["time_s"] for part in phases.values())
+    cost = sum(_cost(config, one) for one in work)
+    return {
+        "is_remaining_estimate": run is not None,
+        "completed_phases": list(stored.completed) if run else [],
+        "total_cost_usd": round(cost, 4),
+        "total_calls": sum(one.calls for one in work),
+        "total_time_min": round(seconds / 60, 2),
+        "batch_savings_usd": round(sum(_cost(config, one, discount=False) for one in work) - cost, 4),
+        "per_phase": phases,
+        "per_provider": _providers(config, work, known),
+        "per_model": {model.name: _model(config, model, work, known[model.name]) for model in config.models},
+        "assumptions": _assumptions(config, samples),
+    }
+
+
+def _stored(config: Config, run: Run | None) -> Stored:
+    if run is not None:
+        return read_stored(run)
+    source = config.experiment.resume_folder
+    return read_stored(Run(source)) if source else Stored()
+
+
+def _cost(config: Config, work: Work, *, discount: bool = True) -> float:
+    price = price_of(work.model, batched=discount and config.is_batched(work.model, work.phase))
+    return work.calls * price.cost(*work.tokens)
+
+
+def _phase(config: Config, phase: Phase, work: list[Work], speeds: Mapping[str, Speed]) -> dict[str, Any]:
+    calls: dict[str, int] = defaultdict(int)
+    for one in work:
+        calls[one.model.name] += one.calls
+    by_interface = _by_interface(work)
+    seconds = max((_seconds(config, phase, group, speeds) for group in by_interface.values()), default=0.0)
+    return {
+        "calls": sum(calls.values()),
+        "calls_per_model": dict(calls),
+        "total_input_tokens": sum(one.calls * one.tokens.input for one in work),
+        "total_output_tokens": sum(one.calls * one.tokens.output for one in work),
+        "cost_usd": round(sum(_cost(config, one) for one in work), 4),
+        "time_s": round(seconds, 1),
+        "time_min": round(seconds / 60, 2),
+    }
+
+
+def _by_interface(work: Iterable[Work]) -> dict[str, list[Work]]:
+    groups: dict[str, list[Work]] = defaultdict(list)
+    for one in work:
+        groups[one.model.interface].append(one)
+    return groups
+
+
+def _seconds(config: Config, phase: Phase, work: list[Work], speeds: Mapping[str, Speed]) -> float:
+    """How long an interface needs for its calls of one phase."""
+    single = [one for one in work if not config.is_batched(one.model, phase)]
+    serial = sum(one.calls * speeds[one.model.name].seconds(one.tokens.output) for one in single)
+    calls = sum(one.calls for one in single)
+    interface = work[0].model.interface
+    seconds = serial / min(_in_flight(config, interface), max(calls, 1))
+    rate = config.experiment.rate_limit.get(interface)
+    if rate:
+        seconds = max(seconds, 60.0 * calls / rate)
+    return max(seconds, BATCH_SECONDS) if len(single) < len(work) else seconds
+
+
+def _in_flight(config: Config, interface: str) -> int:
+    if interface == _ONE_AT_A_TIME:
+        return 1
+    given = config.experiment.concurrency
+    return given if isinstance(given, int) else given.get(interface, _IN_FLIGHT)
+
+
+def _providers(config: Config, work: list[Work], speeds: Mapping[str, Speed]) -> dict[str, Any]:
+    """By interface, the dearest first."""
+    found: dict[str, dict[str, Any]] = {}
+    for interface, group in _by_interface(work).items():
+        phases = {one.phase for one in group}
+        seconds = sum(_seconds(config, phase, [one for one in group if one.phase == phase], speeds) for phase in phases)
+        found[interface] = {
+            "calls": sum(one.calls for one in group),
+            "cost_usd": round(sum(_cost(config, one) for one in group), 4),
+            "time_min": round(seconds / 60, 2),
+            "models": sorted({one.model.name for one in group}),
+        }
+    return dict(sorted(found.items(), key=lambda pair: -pair[1]["cost_usd"]))
+
+
+def _model(config: Config, model: Model, work: list[Work], speed: Speed) -> dict[str, Any]:
+    own = [one for one in work if one.model.name == model.name]
+    price = price_of(model)
+    return {
+        "interface": model.interface,
+        "roles": list(model.roles),
+        "latency_s": round(speed.latency_s, 3),
+        "tokens_per_second": round(speed.tokens_per_second, 1),
+        "price_input_per_m": price.input,
+        "price_output_per_m": price.output,
+        "estimated_calls": sum(one.calls for one in own),
+        "cost_usd": round(sum(_cost(config, one) for one in own), 4),
+        "sample_error": speed.error,
+    }
+
+
+def _assumptions(config: Config, samples: int) -> dict[str, Any]:
+    interfaces = sorted({model.interface for model in config.models})
+    return {
+        "token_counts": {name: {"input": count.input, "output": count.output} for name, count in TOKENS.items()},
+        "price_table": {model.model_id: list(price_of(model)) for model in config.models if not model.is_virtual},
+        "batch_discount": {name: batch_discount(name) for name in interfaces},
+        "batch_turnaround_s": BATCH_SECONDS,
+        "concurrency": {name: _in_flight(config, name) for name in interfaces},
+        "pricing_yaml": PRICES.name,
+        "n_samples_per_model": samples,
+    }

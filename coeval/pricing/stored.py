@@ -1,0 +1,89 @@
+"""What a run has already, counted: so that an estimate is of what is left."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from coeval.storage.jsonl import read_json, read_records
+from coeval.storage.layout import Run
+from coeval.storage.records import is_failed
+
+__all__ = ["Stored", "read_stored"]
+
+
+@dataclass
+class Stored:
+    """Counts of valid records, each id once."""
+
+    attributes: set[tuple[str, str]] = field(default_factory=set)
+    """(task, target or nuanced)."""
+    rubrics: dict[str, dict[str, Any]] = field(default_factory=dict)
+    items: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """(task, teacher)."""
+    responses: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    """(task, teacher, student)."""
+    scores: dict[tuple[str, str, str, str], Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    """(task, teacher, student, judge) -> factor -> how many answers it is scored in."""
+    pairs: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    """(task, teacher, judge)."""
+    completed: tuple[str, ...] = ()
+    """Phases that the run calls complete."""
+
+
+def read_stored(run: Run) -> Stored:
+    """Count what lies in a run's folder; lines that are no records do not count."""
+    stored = Stored()
+    for folder in ("phase1_attributes", "phase2_rubric"):
+        for path in sorted((run.folder / folder).glob("[!.]*.json")):
+            _read_map(path, stored)
+    for record in _records(run.datapoint_files()):
+        stored.items[record["task_id"], record["teacher_model_id"]] += 1
+    for record in _records(run.response_files()):
+        stored.responses[record["task_id"], record["teacher_model_id"], record["student_model_id"]] += 1
+    for record in _records(run.evaluation_files()):
+        student = str(record["response_id"]).removeprefix(f"{record['datapoint_id']}__")
+        whose = (record["task_id"], record["teacher_model_id"], student, record["judge_model_id"])
+        stored.scores[whose].update(record["scores"].keys())
+    for record in _records(run.pair_files()):
+        stored.pairs[record["task_id"], record["teacher_model_id"], record["judge_model_id"]] += 1
+    meta = read_json(run.meta)
+    completed = meta.get("phases_completed") if isinstance(meta, dict) else None
+    stored.completed = tuple(map(str, completed)) if isinstance(completed, list) else ()
+    return stored
+
+
+def _read_map(path: Path, stored: Stored) -> None:
+    value = read_json(path)
+    if not isinstance(value, dict):
+        return
+    task = path.name.partition(".")[0]
+    if path.name.endswith(".rubric.json"):
+        stored.rubrics[task] = value
+        return
+    for kind in ("target", "nuanced"):
+        for ending in (f"_{kind}_attrs.json", f".{kind}_attrs.json"):
+            if path.name.endswith(ending):
+                stored.attributes.add((path.name.removesuffix(ending), kind))
+
+
+def _records(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
+    """Valid records, each id once: the last, as whoever reads a run takes it."""
+    for path in paths:
+        last = {str(record.get("id")): record for record in read_records(path)}
+        yield from (record for record in last.values() if not is_failed(record) and _has_names(record))
+
+
+def _has_names(record: dict[str, Any]) -> bool:
+    """Whether a record says whose it is; one of an earlier form may not."""
+    if not isinstance(record.get("scores", {}), dict):
+        return False
+    wanted = ["task_id", "teacher_model_id"]
+    if "response_id" in record:
+        wanted += ["judge_model_id", "datapoint_id"]
+    elif "datapoint_id" in record and "winner" not in record:
+        wanted += ["student_model_id"]
+    return all(isinstance(record.get(key), str) for key in wanted)
