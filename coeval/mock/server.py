@@ -101,7 +101,7 @@ class MockServer:
         app = web.Application(client_max_size=2**26)
         app.router.add_post("/v1/chat/completions", self._complete)
         app.router.add_get("/v1/models", self._list)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.0)
+        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.0)
         await self._runner.setup()
         await web.TCPSite(self._runner, *self._address, backlog=1024).start()
         self.url = f"http://{self._address[0]}:{self._runner.addresses[0][1]}/v1"
