@@ -142,10 +142,7 @@ def _record(
     if failures:
         return None
     prompt, response = values[""]
-    record = {**context, "prompt": prompt, "reference_response": response, "generated_at": now()}
-    if "sampled_nuanced_attributes" in record:
-        record["sampled_nuanced_attributes"] = record.pop("sampled_nuanced_attributes")
-    return record
+    return {**context, "prompt": prompt, "reference_response": response, "generated_at": now()}
 
 
 def _path(run: Run, context: Mapping[str, Any]) -> Path:

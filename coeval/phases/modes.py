@@ -37,7 +37,7 @@ def prepare(
     if continue_in_place:
         meta = Meta(run)
         return meta, continued_modes(config, meta.completed)
-    modes = dict(config.experiment.phases)
+    modes: dict[Phase, Mode] = {phase: config.experiment.phases[phase] for phase in PHASES}
     if run.meta.exists() and not was_there:
         raise RunInputError(f"{run.folder}: another process has just made this run; use --continue to go on with it")
     if run.meta.exists():

@@ -6,21 +6,21 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from coeval.config.schema import Mode
-from coeval.storage.layout import Run
+from coeval.config.schema import Mode, Phase
+from coeval.storage.layout import RECORD_FOLDERS, Run
 from coeval.storage.records import now
 from p2l.command import atomic_path
 
 __all__ = ["archive", "copy_run", "renewed_phases"]
 
-_RECORDS: Mapping[str, tuple[str, ...]] = {
+_RECORDS: Mapping[Phase, tuple[str, ...]] = {
     "data_generation": ("data_generation",),
     "response_collection": ("response_collection",),
     "evaluation": ("evaluation", "pairwise"),
 }
 
 
-def copy_run(source: Run, run: Run, tasks: Sequence[str], modes: Mapping[str, Mode]) -> int:
+def copy_run(source: Run, run: Run, tasks: Sequence[str], modes: Mapping[Phase, Mode]) -> int:
     """Copy what the phases build on: attributes, rubrics, and the records of phases that are not made anew.
 
     Records of models that the new run does not have come along, for comparison. Returns the number of files.
@@ -41,31 +41,33 @@ def copy_run(source: Run, run: Run, tasks: Sequence[str], modes: Mapping[str, Mo
     return len(copies)
 
 
-def _maps(source: Run, run: Run, task: str, modes: Mapping[str, Mode]) -> dict[Path, Path]:
+def _maps(source: Run, run: Run, task: str, modes: Mapping[Phase, Mode]) -> dict[Path, Path]:
     found: dict[Path, Path] = {}
     for kind in ("target", "nuanced"):
-        path = source.find_attributes(task, kind)  # type: ignore[arg-type]
+        path = source.find_attributes(task, kind)
         if path is not None and modes["attribute_mapping"] != "New":
-            found[path] = run.attributes(task, kind)  # type: ignore[arg-type]
+            found[path] = run.attributes(task, kind)
     rubric = source.find_rubric(task)
     if rubric is not None:  # one that is made anew may extend it
         found[rubric] = run.base_rubric(task) if modes["rubric_mapping"] == "New" else run.rubric(task)
     return found
 
 
-def renewed_phases(modes: Mapping[str, Mode]) -> list[str]:
+def renewed_phases(modes: Mapping[Phase, Mode]) -> list[Phase]:
     """The phases with records that start empty: those in mode `New`, and all that build on them."""
     phases = list(_RECORDS)
     first = next((number for number, phase in enumerate(phases) if modes[phase] == "New"), len(phases))
     return phases[first:]
 
 
-def archive(run: Run, phases: Sequence[str]) -> Path | None:
+def archive(run: Run, phases: Sequence[Phase]) -> Path | None:
     """Move the files of phases aside; returns the folder they are in now, None where there were none."""
     folder = run.folder / "archive" / now().replace(":", "")
-    names = {"attribute_mapping": ["phase1_attributes"], "rubric_mapping": ["phase2_rubric"]}
-    for phase, kinds in _RECORDS.items():
-        names[phase] = [path.name for kind in kinds for path in [_folder(run, kind)]]
+    names: dict[Phase, list[str]] = {
+        "attribute_mapping": ["phase1_attributes"],
+        "rubric_mapping": ["phase2_rubric"],
+        **{phase: [RECORD_FOLDERS[kind][0] for kind in kinds] for phase, kinds in _RECORDS.items()},
+    }
     moved = False
     for path in (run.folder / name for phase in phases for name in names[phase]):
         if path.is_dir():
@@ -73,9 +75,3 @@ def archive(run: Run, phases: Sequence[str]) -> Path | None:
             path.rename(folder / path.name)
             moved = True
     return folder if moved else None
-
-
-def _folder(run: Run, kind: str) -> Path:
-    from coeval.storage.layout import RECORD_FOLDERS
-
-    return run.folder / RECORD_FOLDERS[kind][0]
