@@ -39,7 +39,7 @@ class Fault(enum.Enum):
     UNSUPPORTED = "unsupported"
     """This model is not there (404) or cannot do what the request asks, an assistant prefill say; another one may."""
     CREDENTIALS = "credentials"
-    """The router's account at this provider is not accepted: a wrong key, no credit left (401, 402, 403)."""
+    """The account at this provider is not accepted: a wrong key, no credit left (401, 402, 403)."""
 
     @property
     def may_pass(self) -> bool:

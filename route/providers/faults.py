@@ -70,7 +70,7 @@ _MEANING: Mapping[Fault, str] = {
     Fault.CONTENT_FILTER: "refuses the content",
     Fault.REQUEST: "cannot use the request",
     Fault.UNSUPPORTED: "has no such model, or one that cannot do what is asked",
-    Fault.CREDENTIALS: "does not accept the router's account",
+    Fault.CREDENTIALS: "does not accept this account",
 }
 
 
