@@ -58,10 +58,10 @@ def launch(options: Options) -> int:
     from coeval.commands.plan import plan_text
 
     config = _configured(options)
-    print(plan_text(config), flush=True)
+    run = Run(config.experiment.folder)
+    print(plan_text(config, run if options.continue_in_place else None), flush=True)
     if options.dry_run:
         return 0
-    run = Run(config.experiment.folder)
     was_there = run.meta.exists()
     before = asyncio.run(_look_ahead(config, options, run))
     if before is None:
@@ -182,7 +182,7 @@ async def _phases(config: Config, options: Options, run: Run, meta: Meta, modes:
     from coeval.phases.runner import run_phases
 
     batching = _batching(config, options.keys, run, meta, log)
-    async with make_caller(config, options.keys, run, meta) as caller:
+    async with make_caller(config, options.keys, run, meta, warn=log.warning) as caller:
         return await run_phases(config, run, meta, modes, caller, log, only=options.only, batching=batching)
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from p2l.command import parser, run, whole
-from p2l.errors import P2LError
+from coeval.command import LOG_LEVELS, add_keys, keys_of, run
+from p2l.command import parser, whole
 
 __all__ = ["build_parser", "main"]
 
@@ -34,30 +33,21 @@ def build_parser() -> argparse.ArgumentParser:
     flags.add_argument("--skip-probe", action="store_true", help="deprecated: the same as --probe disable")
     flags.add_argument("--estimate-only", action="store_true", help="print what the run will cost, and end")
     flags.add_argument("--estimate-samples", type=whole, metavar="N", help="calls for each model to measure its speed")
-    flags.add_argument("--log-level", choices=("DEBUG", "INFO", "WARNING", "ERROR"), help="least that is logged")
-    flags.add_argument("--keys", type=Path, metavar="PATH", help="file with the keys of providers, YAML")
+    flags.add_argument("--log-level", choices=LOG_LEVELS, help="least that is logged")
+    add_keys(flags)
     return flags
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; 0, or 1 for a configuration that cannot be used, an abort, or a phase that failed in part."""
     given = build_parser().parse_args(argv)
-    try:
-        return _start(given)
-    except P2LError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-
-
-def _start(given: argparse.Namespace) -> int:
-    from coeval.config.keys import load_keys
     from coeval.launch import Options, launch
 
     if given.skip_probe:
         print("warning: --skip-probe is deprecated; use --probe disable", file=sys.stderr)
     options = Options(
         config=given.config,
-        keys=load_keys(given.keys, os.environ),
+        keys=keys_of(given.keys),
         resume=given.resume,
         continue_in_place=given.continue_in_place,
         only=given.only_models,
