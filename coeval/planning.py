@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coeval.config.schema import PHASES, Config, Mode, Sampling, Task
@@ -80,7 +80,7 @@ def _calls(counts: Mapping[str, Counter[str]]) -> str:
     return grid(("calls", *(_SHORT[phase] for phase in PHASES), "total"), rows)
 
 
-def _left(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def _left(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     """Columns of words, each to the left."""
     widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in [head, *rows]]

@@ -76,27 +76,27 @@ class Keys:
         given = dict(model.parameters)
         if model.access_key:
             given["api_key"] = model.access_key
-        return self.account_of(model.interface, given, who=f"models.{model.name}")
+        return self.account_of(model.interface, given)
 
-    def account_of(self, interface: str, given: Mapping[str, Any] | None = None, who: str = "") -> Account:
+    def account_of(self, interface: str, given: Mapping[str, Any] | None = None) -> Account:
         """The account of an interface; `given` are parameters of a model, which go first.
 
         Raises:
             NoKeyError: there is none.
         """
-        parameters, who = dict(given or {}), who or interface
+        parameters = dict(given or {})
         if interface in LATER:
-            raise NoKeyError(f"{who}: {interface} is not supported yet; reach the model through another provider")
+            raise NoKeyError(f"{interface} is not supported yet; reach the model through another provider")
         try:
             if interface == "huggingface":
                 return self._hub(parameters)
             if INTERFACES[interface].provider is None:
                 return Account(base_url="")
-            return self._account(interface, parameters, who)
+            return self._account(interface, parameters)
         except NoKeyError:
             raise
         except ConfigError as error:
-            raise NoKeyError(f"{who}: {error}") from None
+            raise NoKeyError(str(error)) from None
 
     def secrets(self) -> set[str]:
         """Every key that is in use or in reach, so that no file shows it."""
@@ -111,7 +111,7 @@ class Keys:
         key = expand(str(key), self.env, "huggingface") if key else _first(self.env, _HUB_VARIABLES)
         return Account(base_url="https://huggingface.co", api_key=key)
 
-    def _account(self, interface: str, parameters: Mapping[str, Any], who: str) -> Account:
+    def _account(self, interface: str, parameters: Mapping[str, Any]) -> Account:
         service = service_of(INTERFACES[interface].provider or "")
         stored = self.providers.get(interface, {})
         named = parameters.get("base_url") or parameters.get("azure_endpoint")
@@ -120,7 +120,7 @@ class Keys:
         if not key and not (named and service.base_url and not _same_host(str(named), service.base_url)):
             key = stored.get("api_key") or stored.get("token")
         if not key and service.needs_key and not named and not _first(self.env, service.key_variables):
-            raise NoKeyError(self._missing(interface, service, who))
+            raise NoKeyError(self._missing(interface, service))
         account = account_for(
             INTERFACES[interface].provider or "",
             str(key) if key else None,
@@ -129,16 +129,16 @@ class Keys:
             _options(interface, parameters, stored),
         )
         if service.needs_key and not account.api_key and service.base_url is None:
-            raise NoKeyError(self._missing(interface, service, who))
+            raise NoKeyError(self._missing(interface, service))
         return replace(account, headers=_headers(interface, account.headers, parameters))
 
-    def _missing(self, interface: str, service: Service, who: str) -> str:
+    def _missing(self, interface: str, service: Service) -> str:
         variables = " or ".join(service.key_variables)
         if self.path:
             where = f"looked in {self.path}, which has no {interface}"
         else:
             where = f"looked for {' and '.join(str(path) for path in self.looked) or 'none'}"
-        return f"{who}: no key for {interface}: set {variables}, or write `{interface}: KEY` in a key file ({where})"
+        return f"no key for {interface}: set {variables}, or write `{interface}: KEY` in a key file ({where})"
 
 
 def no_keys() -> Keys:

@@ -17,9 +17,10 @@ from coeval.pricing.counting import CONTINUED, TOKENS, Work, work_of
 from coeval.pricing.speeds import Speed, guessed, measure
 from coeval.pricing.stored import Stored, read_stored
 from coeval.pricing.table import PRICES, batch_discount, price_of
+from coeval.pricing.text import estimate_text
 from coeval.storage.layout import Run
 
-__all__ = ["BATCH_SECONDS", "estimate", "static_estimate"]
+__all__ = ["BATCH_SECONDS", "estimate", "estimate_text", "static_estimate"]
 
 BATCH_SECONDS = 3600.0
 """What a batch job is taken to need; providers promise a day, and mostly need less than an hour."""

@@ -74,6 +74,23 @@ class Transport:
             raise self.failure(answer)
         return answer
 
+    async def fetch(self, url: str, timeouts: Timeouts) -> object:
+        """The JSON that the provider has at an address, asked for with GET.
+
+        Raises:
+            ProviderError: there is none.
+        """
+        with self._translated(), anyio.fail_after(min(timeouts.first_token, timeouts.total)):
+            response = await self._open(url, None, timeouts)
+            try:
+                text = await response.read()
+            finally:
+                response.close()
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError):
+            raise self.malformed("what is no JSON") from None
+
     async def events(self, url: str, body: JSON, timeouts: Timeouts) -> AsyncGenerator[Event, None]:
         """The events of a stream up to the last one: `[DONE]`, `message_stop`, or the last before the stream's end.
 
@@ -149,11 +166,12 @@ class Transport:
         if self._session is not None:
             await self._session.close()
 
-    async def _open(self, url: str, body: JSON, timeouts: Timeouts) -> aiohttp.ClientResponse:
-        """The response to a request, unless it is a refusal."""
-        response = await self._pool().post(
+    async def _open(self, url: str, body: JSON | None, timeouts: Timeouts) -> aiohttp.ClientResponse:
+        """The response to a request, unless it is a refusal; without a body it is a GET."""
+        response = await self._pool().request(
+            "GET" if body is None else "POST",
             url,
-            data=json.dumps(body).encode(),
+            data=None if body is None else json.dumps(body).encode(),
             timeout=aiohttp.ClientTimeout(total=None, connect=timeouts.connect),
             proxy=self._proxy,
             allow_redirects=False,  # the key is for this address alone

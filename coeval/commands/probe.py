@@ -1,0 +1,99 @@
+"""Command: ask every provider whether it has the models of an experiment. No token is spent.
+
+Exit codes: 0 all are there (or --probe-on-fail warn), 1 the configuration is wrong, 2 a model is not available.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from argparse import ArgumentParser
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from coeval.command import add_keys, add_log_level, keys_of, run
+from p2l.command import parser
+
+if TYPE_CHECKING:
+    from coeval.config.keys import Keys
+    from coeval.config.schema import Config
+
+__all__ = ["add_probe", "build_parser", "main", "probe_models", "probe_results", "run_probe"]
+
+
+def build_parser() -> ArgumentParser:
+    """The flags."""
+    made = parser("coeval probe", "Ask every provider whether it has the models of an experiment, without a token.")
+    made.add_argument("--config", required=True, metavar="PATH", help="the experiment")
+    add_probe(made)
+    add_log_level(made)
+    add_keys(made)
+    return made
+
+
+def add_probe(made: ArgumentParser) -> None:
+    """Add `--probe` and `--probe-on-fail`."""
+    made.add_argument(
+        "--probe",
+        choices=("full", "resume", "disable"),
+        help="all models, those that are still needed, or none (default: what the file says, or full)",
+    )
+    made.add_argument(
+        "--probe-on-fail",
+        choices=("abort", "warn"),
+        help="what follows when a model is not available (default: what the file says, or abort)",
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Probe; keep the results where the run has a folder."""
+    arguments = build_parser().parse_args(argv)
+    from coeval.config.loading import load_config
+    from coeval.storage.jsonl import write_json
+    from coeval.storage.layout import Run
+    from coeval.storage.log import Log
+
+    keys = keys_of(arguments.keys)
+    config = load_config(arguments.config, keys=keys, fresh=False)
+    log = Log(None, arguments.log_level)
+    for note in config.notes:
+        log.info(note)
+    mode = arguments.probe or config.experiment.probe_mode
+    on_fail = arguments.probe_on_fail or config.experiment.probe_on_fail
+    found = run_probe(config, keys, mode)
+    for name, said in found.items():
+        (log.info if said == "ok" else log.warning)(f"{name}: {said}")
+    folder = Run(config.experiment.folder)
+    if mode != "disable" and folder.folder.is_dir():
+        write_json(folder.probe, probe_results(mode, on_fail, found))
+    failed = [name for name, said in found.items() if said != "ok"]
+    if failed and on_fail == "abort":
+        log.error(f"not available: {', '.join(failed)}")
+        return 2
+    return 0
+
+
+def run_probe(config: Config, keys: Keys, mode: str) -> dict[str, str]:
+    """Model -> `ok` or why not: of all models, of those that the run's folder shows to be needed yet, or of none."""
+    from coeval.config.checks import stored_meta
+    from coeval.config.schema import PHASES
+
+    if mode == "disable":
+        return {}
+    completed = (stored_meta(config.experiment.folder) or {}).get("phases_completed", []) if mode == "resume" else []
+    return asyncio.run(probe_models(config, keys, [phase for phase in PHASES if phase not in completed]))
+
+
+async def probe_models(config: Config, keys: Keys, phases_left: Iterable[str]) -> dict[str, str]:
+    """Model -> `ok` or why not, for the models that these phases need; see `coeval.probing`."""
+    from coeval import probing
+
+    return await probing.probe_models(config, keys, phases_left)
+
+
+def probe_results(mode: str, on_fail: str, found: Mapping[str, str]) -> dict[str, Any]:
+    """What `probe_results.json` holds."""
+    return {"mode": mode, "on_fail": on_fail, "results": dict(found), "probed_models": sorted(found)}
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,141 @@
+"""Whether every model is there, before anything is asked of it: no probe costs a token.
+
+Models of one account share one list; all accounts are asked at the same time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from coeval.config.interfaces import INTERFACES
+from coeval.config.keys import Keys
+from coeval.config.schema import PHASES, Config, Model, Role
+from p2l.command import nearest
+from p2l.errors import ConfigError
+from route.providers.base import Account, Fault, ProviderError, Timeouts
+
+if TYPE_CHECKING:
+    from route.providers.listing import Catalogue
+
+__all__ = ["OK", "PATIENCE", "models_needed", "probe_models"]
+
+OK = "ok"
+PATIENCE = Timeouts(connect=10.0, first_token=20.0, stall=20.0, total=20.0)
+_ROLE_OF: dict[str, Role] = {
+    **dict.fromkeys(PHASES[:3], "teacher"),
+    PHASES[3]: "student",
+    PHASES[4]: "judge",
+}
+_LATEST = "-latest"
+
+
+def models_needed(config: Config, phases: Iterable[str]) -> list[Model]:
+    """The models with a role in any of these phases."""
+    roles = {_ROLE_OF[phase] for phase in phases}
+    return [model for model in config.models if roles & set(model.roles)]
+
+
+async def probe_models(config: Config, keys: Keys, phases_left: Iterable[str] = PHASES) -> dict[str, str]:
+    """Model -> `ok`, or why it cannot be asked, for the models that these phases need."""
+    results: dict[str, str] = {}
+    groups: list[tuple[str, Account, list[Model]]] = []
+    for model in models_needed(config, phases_left):
+        if model.is_virtual or model.interface == "mock":
+            results[model.name] = OK
+            continue
+        try:
+            account = keys.account(model)
+        except ConfigError as error:
+            results[model.name] = str(error)
+            continue
+        group = next((group for group in groups if group[:2] == (model.interface, account)), None)
+        if group is None:
+            groups.append((model.interface, account, [model]))
+        else:
+            group[2].append(model)
+    for found in await asyncio.gather(*(_probe(*group) for group in groups)):
+        results.update(found)
+    return {model.name: results[model.name] for model in config.models if model.name in results}
+
+
+async def _probe(interface: str, account: Account, models: Sequence[Model]) -> dict[str, str]:
+    """The models of one account."""
+    if interface == "huggingface":
+        return {model.name: await _local(model, account) for model in models}
+    from route.providers.listing import Catalogue
+
+    catalogue = Catalogue(INTERFACES[interface].provider or "", account)
+    try:
+        listed = await catalogue.models(PATIENCE)
+        said = await asyncio.gather(*(_found(catalogue, model, listed) for model in models))
+        return {model.name: text for model, text in zip(models, said, strict=True)}
+    except ProviderError as error:
+        return dict.fromkeys((model.name for model in models), str(error))
+    finally:
+        await catalogue.close()
+
+
+async def _found(catalogue: Catalogue, model: Model, listed: Collection[str]) -> str:
+    name = model.model_id
+    if not catalogue.names_models or not listed or _is_listed(name, listed):
+        return OK
+    if await catalogue.has(name, PATIENCE):
+        return OK
+    return f"{model.interface} has no model {name!r}{nearest(name, listed)}; mend parameters.model"
+
+
+def _is_listed(name: str, listed: Collection[str]) -> bool:
+    """Whether a list has a model: by its name, by a dated form of it, or without a variant such as `:free`."""
+    wanted = name.lower().removeprefix("models/")
+    names = {other.lower() for other in listed}
+    if wanted in names or wanted.partition(":")[0] in names or f"{wanted}:latest" in names:
+        return True
+    stem = wanted.removesuffix(_LATEST)
+    return any(other.startswith(f"{stem}-") and other[len(stem) + 1 :].replace("-", "").isdigit() for other in names)
+
+
+async def _local(model: Model, account: Account) -> str:
+    """A model of this machine: whether there is something to run it on, and whether it is there or at the hub."""
+    device = str(model.parameters.get("device", "auto"))
+    if device != "cpu" and not await asyncio.to_thread(_has_gpu):
+        return "no CUDA device here; run it on one, or write `device: cpu` in its parameters"
+    name = model.model_id
+    if Path(name).expanduser().exists() or _is_cached(name):
+        return OK
+    from route.providers.transport import Transport
+
+    headers = {"Authorization": f"Bearer {account.api_key}"} if account.api_key else {}
+    transport = Transport(account, headers)
+    try:
+        await transport.fetch(f"{account.base_url}/api/models/{quote(name, safe='/')}", PATIENCE)
+    except ProviderError as error:
+        if error.fault in (Fault.UNSUPPORTED, Fault.CREDENTIALS):
+            return f"the hub shows no model {name!r}; mend parameters.model, or set HF_TOKEN where it is not public"
+        return str(error)
+    finally:
+        await transport.close()
+    return OK
+
+
+def _has_gpu() -> bool:
+    try:
+        import torch
+    except ModuleNotFoundError:
+        return False
+    return bool(torch.cuda.is_available())
+
+
+def _is_cached(name: str) -> bool:
+    """Whether the hub's cache on this machine has the model."""
+    try:
+        from huggingface_hub import try_to_load_from_cache
+    except ModuleNotFoundError:
+        return False
+    try:
+        return isinstance(try_to_load_from_cache(name, "config.json"), str)
+    except ValueError:  # not a name that the hub could have
+        return False
