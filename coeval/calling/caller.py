@@ -21,7 +21,7 @@ from coeval.calling.retry import Retries
 from coeval.config.schema import Config, Model
 from coeval.pricing.table import price_of
 from coeval.storage.layout import Run
-from p2l.errors import ConfigError
+from p2l.errors import P2LError
 from route.providers.base import JSON, Fault, Provider, ProviderError, Timeouts
 
 __all__ = ["Caller", "Totals", "make_caller"]
@@ -141,7 +141,7 @@ class Caller:
         model = call.model
         try:
             account, provider = self._clients.client_for(model)
-        except ConfigError as error:
+        except P2LError as error:
             raise CallError(Reason.FATAL, f"{model.name}: {error}") from None
         request = chat_request(model, call.role, call.prompt)
         if model.interface == "mock":  # which costs nothing, and draws anew for each attempt

@@ -23,7 +23,7 @@ class OneAccount:
     """The same key for every model, at the address of its parameters."""
 
     def account(self, model: Model) -> Account:
-        url = model.parameters.get("base_url")
+        url = "https://huggingface.co" if model.interface == "huggingface" else model.parameters.get("base_url")
         if url is None:
             raise ConfigError(f"no key for {model.interface}")
         return Account(str(url), "a-key-of-ours", options=model.parameters.get("options", {}))
