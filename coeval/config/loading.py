@@ -51,7 +51,7 @@ def load_config(
     raw, lines = _read(path)
     problems = Problems(str(path), lines)
     top = Fields(raw, (), problems, _TOP)
-    run = read_experiment(top.values.get("experiment"), problems, resume or _resumed(raw, continue_in_place))
+    run = read_experiment(top.values.get("experiment"), problems, resume or _resumed(top, continue_in_place))
     run = replace(run, resume_folder=find_source(run, problems))
     entries, are_own = _task_entries(top, run, continue_in_place)
     _check_not_empty(top, entries, problems)
@@ -68,9 +68,9 @@ def load_config(
     return Config(models, tasks, run, {**top.values, "tasks": entries}, path, notes)
 
 
-def _resumed(raw: Mapping[str, Any], continue_in_place: bool) -> str | None:
+def _resumed(top: Fields, continue_in_place: bool) -> str | None:
     """What a run that goes on was resumed from, where `--resume` said so at its start and the file does not."""
-    experiment = raw.get("experiment")
+    experiment = top.values.get("experiment")
     if not continue_in_place or not isinstance(experiment, Mapping) or experiment.get("resume_from"):
         return None
     folder, name = experiment.get("storage_folder"), experiment.get("id")

@@ -62,8 +62,8 @@ class Model:
     name: str
     interface: str
     roles: tuple[Role, ...]
-    parameters: Mapping[str, Any] = field(default_factory=_nothing)
-    role_parameters: Mapping[str, Mapping[str, Any]] = field(default_factory=_nothing)
+    parameters: Mapping[str, Any] = field(default_factory=_nothing, repr=False)
+    role_parameters: Mapping[str, Mapping[str, Any]] = field(default_factory=_nothing, repr=False)
     access_key: str | None = field(default=None, repr=False)
     batch_enabled: bool | None = None
 
