@@ -103,13 +103,16 @@ class Encoder:
         """
         import torch
 
+        from p2l.checkpoint import read_object
         from p2l.inference import P2L, Member
         from p2l.model import P2LModel
         from p2l.tokenizer import PromptTokenizer
 
         if not (self.folder / "config.json").is_file():
             raise InputError(f"{self.folder}: holds no encoder; give the folder of a BERT model")
-        tokenizer = PromptTokenizer.from_pretrained(self.folder, chat_template="plain", max_length=self.max_tokens)
+        positions = int(read_object(self.folder / "config.json").get("max_position_embeddings", self.max_tokens))
+        length = min(self.max_tokens, positions)
+        tokenizer = PromptTokenizer.from_pretrained(self.folder, chat_template="plain", max_length=length)
         model = P2LModel.create(
             self.folder,
             model_type="bert",

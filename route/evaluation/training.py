@@ -43,6 +43,8 @@ RECIPES: Mapping[str, tuple[str, ...]] = {
 MIXES: Mapping[int, tuple[tuple[float, ...], ...]] = {1: ((1.0,),), 2: ((1.0, 0.5), (0.7, 0.7), (0.5, 1.0))}
 """Weights of the backbones' features that are tried, by their number."""
 MOST_PAIRS = 20_000
+TOLERANCE = 1.0
+"""Standard errors by which a stronger prior may be worse than the best on left-out prompts and still be taken."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ def train(models: tuple[str, ...], states: Mapping[str, Floats], scores: Floats,
 def _as_good(worth: Worth, best: Worth) -> bool:
     """Whether the best is better by no more than a standard error of the difference."""
     less = best.by_prompt - worth.by_prompt
-    return best.area - worth.area <= float(less.std()) / np.sqrt(len(less))
+    return best.area - worth.area <= TOLERANCE * float(less.std()) / np.sqrt(len(less))
 
 
 def _scaled(states: Floats, weight: float) -> Scaled:

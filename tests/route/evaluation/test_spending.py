@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.route.evaluation.routing_tables import known_table, random_table
 
 from route.cost_optimizers import InfeasibleError, Problem, get
 from route.evaluation.curves import Axis, Curves, draw_counts, interval
 from route.evaluation.spending import Spent, budgets, join, spend, spend_at_random
 from route.evaluation.worth import earnings, worth_on
+from tests.route.evaluation.routing_tables import known_table, random_table
 
 
 @pytest.mark.parametrize("seed", range(3))

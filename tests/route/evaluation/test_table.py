@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from tests.route.evaluation.routing_tables import answers, known_table
 
 from p2l.errors import InputError
 from route.evaluation.prices import Price, read_prices
 from route.evaluation.splitting import splits
 from route.evaluation.table import read_table, table_of
+from tests.route.evaluation.routing_tables import answers, known_table
 
 
 @pytest.mark.parametrize("ending", ["parquet", "jsonl", "csv"])
