@@ -1,7 +1,7 @@
 """`interface: auto`: who of those that have a model, and that there are credentials for, asks least for it.
 
-The price counts a token in and a token out, with the batch discount where the model's calls go in batches. What a model
-is called differs from provider to provider; `auto_routing` in `prices.yaml` has both.
+The price counts four tokens in for one out, about what a run takes, with the batch discount where the model's calls go
+in batches. What a model is called differs from provider to provider; `auto_routing` in `prices.yaml` has both.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from coeval.config.schema import BATCH_PHASES, Experiment, Model
 from coeval.pricing.table import Price, batch_discount, price_at, table
 
 __all__ = ["Offer", "offers_for", "resolve_auto"]
+
+_MIX = (4, 1)  # tokens in and out, as in the manual's example
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ def _ranked(model_id: str, batched: set[str]) -> list[Offer]:
 
 def _cost(offer: Offer, batched: set[str]) -> float:
     factor = batch_discount(offer.interface) if offer.interface in batched else 1.0
-    return factor * (offer.price.input + offer.price.output)
+    return factor * offer.price.cost(*_MIX)
 
 
 def _at(model_id: str) -> list[tuple[str, str]]:

@@ -1,0 +1,110 @@
+"""Who `interface: auto` becomes."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from coeval.config.auto import offers_for
+from coeval.config.interfaces import INTERFACES, LATER
+from coeval.config.redact import snapshot_text
+from coeval.pricing.table import table
+from tests.coeval.config.configs import Change, load, mistakes, model
+
+ALL = {
+    "OPENAI_API_KEY": "k",
+    "ANTHROPIC_API_KEY": "k",
+    "GEMINI_API_KEY": "k",
+    "OPENROUTER_API_KEY": "k",
+    "GROQ_API_KEY": "k",
+    "DEEPSEEK_API_KEY": "k",
+    "MISTRAL_API_KEY": "k",
+    "COHERE_API_KEY": "k",
+    "HF_TOKEN": "k",
+}
+
+
+def auto(model_id: str, **keys: Any) -> Change:
+    return model(interface="auto", parameters={"model": model_id}, **keys)
+
+
+def chosen(folder: Path, model_id: str, env: dict[str, str], **keys: Any) -> tuple[str, str]:
+    first = load(folder, auto(model_id, **keys), env=env).models[0]
+    return first.interface, first.model_id
+
+
+@pytest.mark.parametrize(
+    ("model_id", "interface", "name"),
+    [
+        ("gpt-4o-mini", "openai", "gpt-4o-mini"),
+        ("openai/gpt-4.1", "openai", "gpt-4.1"),
+        ("o3-mini", "openai", "o3-mini"),
+        ("claude-3-5-haiku-latest", "anthropic", "claude-3-5-haiku-latest"),
+        ("gemini-2.5-flash", "gemini", "gemini-2.5-flash"),
+        ("deepseek-chat", "deepseek", "deepseek-chat"),
+        ("deepseek/deepseek-chat", "deepseek", "deepseek-chat"),
+        ("deepseek/deepseek-r1", "deepseek", "deepseek-reasoner"),
+        ("Llama-3.3-70B", "openrouter", "meta-llama/llama-3.3-70b-instruct"),
+        ("llama-3.1-8b-instant", "groq", "llama-3.1-8b-instant"),
+        ("mistral-large-latest", "mistral", "mistral-large-latest"),
+        ("command-r-plus", "cohere", "command-r-plus"),
+        ("qwen/qwen-2.5-72b-instruct", "openrouter", "qwen/qwen-2.5-72b-instruct"),
+        ("Some/Model", "huggingface_api", "Some/Model"),
+    ],
+)
+def test_the_cheapest_provider_gets_the_model_by_its_own_name(
+    tmp_path: Path, model_id: str, interface: str, name: str
+) -> None:
+    assert chosen(tmp_path, model_id, ALL) == (interface, name)
+
+
+def test_only_providers_with_credentials_count(tmp_path: Path) -> None:
+    only = {"OPENROUTER_API_KEY": "k"}
+    assert chosen(tmp_path, "deepseek-chat", only) == ("openrouter", "deepseek/deepseek-chat")
+
+
+def test_offers_come_by_price() -> None:
+    prices = [offer.price.cost(4, 1) for offer in offers_for("llama-3.3-70b")]
+    assert len(prices) >= 3
+    assert prices == sorted(prices)
+
+
+def test_the_choice_is_told_and_kept(tmp_path: Path) -> None:
+    config = load(tmp_path, auto("deepseek-chat"), env=ALL)
+    assert config.notes == ("ant: auto is deepseek, model deepseek-chat, $0.07 in and $0.28 out per million tokens",)
+    kept = yaml.safe_load(snapshot_text(config))["models"][0]
+    assert kept["interface"] == "auto"
+    assert kept["resolved"] == {"interface": "deepseek", "model": "deepseek-chat"}
+
+
+def test_a_run_that_goes_on_stays_with_its_provider(tmp_path: Path) -> None:
+    first = load(tmp_path, auto("deepseek-chat"), env={"OPENROUTER_API_KEY": "k"})
+    run = first.experiment.folder
+    run.mkdir(parents=True)
+    (run / "config.yaml").write_text(snapshot_text(first), encoding="utf-8")
+    (run / "meta.json").write_text('{"experiment_id": "first"}', encoding="utf-8")
+    again = load(tmp_path, auto("deepseek-chat"), env=ALL, continue_in_place=True)
+    assert again.models[0].interface == "openrouter"
+    assert load(tmp_path, auto("deepseek-chat"), env=ALL, fresh=False).models[0].interface == "deepseek"
+
+
+@pytest.mark.parametrize(
+    ("model_id", "keys", "message"),
+    [
+        ("gpt-4o", {}, "there are no credentials for openai, who have 'gpt-4o'; set the variable of one"),
+        ("unheard-of", {}, "no provider of 'unheard-of' is known; name the interface"),
+        ("gpt-4o", {"access_key": "k"}, "`auto` cannot know whose key this model has; name the interface"),
+        ("deepseek-chat", {"batch_enabled": True}, "no provider of 'deepseek-chat' in batches is known"),
+    ],
+)
+def test_nobody_to_ask_is_a_mistake(tmp_path: Path, model_id: str, keys: dict[str, Any], message: str) -> None:
+    [line] = mistakes(tmp_path, auto(model_id, **keys))
+    assert "models.ant.interface: " in line
+    assert message in line
+
+
+def test_the_table_names_interfaces_that_there_are() -> None:
+    known = {*INTERFACES, *LATER}
+    assert all(set(entry["at"]) <= known for entry in table()["auto_routing"])
+    assert all(provider["interface"] in known for provider in table()["providers"].values())
