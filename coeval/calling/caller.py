@@ -142,7 +142,7 @@ class Caller:
         try:
             account, provider = self._clients.client_for(model)
         except P2LError as error:
-            raise CallError(Reason.FATAL, f"{model.name}: {error}") from None
+            raise CallError(Reason.FATAL, str(error)) from None
         request = chat_request(model, call.role, call.prompt)
         if model.interface == "mock":  # which costs nothing, and draws anew for each attempt
             request, key = {**request, "attempt": call.attempt}, None
@@ -208,7 +208,7 @@ class Caller:
         """Count a request that is about to be sent."""
         name = call.model.name
         if call.phase is not None and not self._ledger.reserve_call(name, self._quota.get(name)):
-            raise CallError(Reason.QUOTA, f"{name}: its quota of {self._quota[name]} calls is used up")
+            raise CallError(Reason.QUOTA, f"its quota of {self._quota[name]} calls is used up")
         self.totals.requests += 1
         self.totals.by_model[name] += 1
 
@@ -220,7 +220,7 @@ class Caller:
     def _given_up(self, call: Call, error: ProviderError) -> CallError:
         """The error of a call; what will fail whatever is asked stops the model, or the model in this role."""
         whose, fault = _whose(call), error.fault
-        text = f"{call.model.name}: {error}"
+        text = str(error)
         if fault is Fault.UNSUPPORTED and error.detail:
             text += f": {error.detail}"
         if fault is Fault.REQUEST and whose not in self._answered:

@@ -108,7 +108,8 @@ def _load(name: str, device: str, bits: tuple[bool, bool], token: str | None) ->
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
-    logging.disable_progress_bar()  # the run shows its own; downloads keep theirs
+    quiet: Any = logging.disable_progress_bar
+    quiet()  # the run shows its own; downloads keep theirs
     tokenizer = AutoTokenizer.from_pretrained(name, token=token)
     model: Any = AutoModelForCausalLM.from_pretrained(name, token=token, dtype="auto", **placed)
     if "device_map" not in placed:

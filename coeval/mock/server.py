@@ -44,6 +44,7 @@ class MockServer:
         failures: Iterable[int] = (),
         retry_after: float | None = None,
         models: Mapping[str, Mapping[str, Any]] | None = None,
+        only_these: bool = False,
         api_key: str | None = None,
         seed: int = 0,
         host: str = "127.0.0.1",
@@ -56,14 +57,15 @@ class MockServer:
             failure_rate: share of the requests that are refused with 500.
             failures: statuses with which the first requests are refused, one each.
             retry_after: seconds, sent with 429.
-            models: parameters of some models, below those in a request; all other names are models as well.
+            models: parameters of some models, below those in a request.
+            only_these: whether no other name is a model; every one is by default.
             api_key: what has to come as a bearer token; anything may come by default.
             seed: of the draws of `failure_rate`.
             host: address to listen on.
             port: to listen on; 0 takes a free one.
         """
         self.latency, self.failure_rate, self.retry_after = latency, failure_rate, retry_after
-        self.models, self.api_key = dict(models or {}), api_key
+        self.models, self.only_these, self.api_key = dict(models or {}), only_these, api_key
         self.failures: deque[int] = deque(failures)
         self.calls: Counter[tuple[str, str]] = Counter()
         """Answers by model and prompt."""
@@ -101,6 +103,7 @@ class MockServer:
         app = web.Application(client_max_size=2**26)
         app.router.add_post("/v1/chat/completions", self._complete)
         app.router.add_get("/v1/models", self._list)
+        app.router.add_get("/v1/models/{model:.+}", self._show)
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.0)
         await self._runner.setup()
         await web.TCPSite(self._runner, *self._address, backlog=1024).start()
@@ -119,13 +122,11 @@ class MockServer:
             body: JSON = json.loads(await request.read())
             self.bodies.append(body)
             self.headers.append(request.headers)
-            return self._refused(request) or await self._answered(body)
+            return self._unwelcome(request) or self._refused() or await self._answered(body)
         finally:
             self._busy -= 1
 
-    def _refused(self, request: web.Request) -> web.Response | None:
-        if self.api_key is not None and request.headers.get("Authorization") != f"Bearer {self.api_key}":
-            return _refusal(401, "Incorrect API key provided.")
+    def _refused(self) -> web.Response | None:
         if self.failures:
             status = self.failures.popleft()
             is_limit = status == 429 and self.retry_after is not None
@@ -137,6 +138,8 @@ class MockServer:
         if self.latency:
             await asyncio.sleep(self.latency)
         model = str(body.get("model"))
+        if not self._has(model):
+            return _refusal(404, f"The model `{model}` does not exist.", code="model_not_found")
         try:
             answer = completion_for({**self.models.get(model, {}), **body})
         except ConfigError as error:
@@ -147,13 +150,27 @@ class MockServer:
         return web.Response(body=json.dumps(answer).encode(), content_type="application/json")
 
     async def _list(self, request: web.Request) -> web.Response:
-        if self.api_key is not None and request.headers.get("Authorization") != f"Bearer {self.api_key}":
-            return _refusal(401, "Incorrect API key provided.")
-        return web.json_response({"object": "list", "data": [{"id": name, "object": "model"} for name in self.models]})
+        models = [{"id": name, "object": "model"} for name in self.models]
+        return self._unwelcome(request) or web.json_response({"object": "list", "data": models})
+
+    async def _show(self, request: web.Request) -> web.Response:
+        model = request.match_info["model"]
+        if not self._has(model):
+            return _refusal(404, f"The model `{model}` does not exist.", code="model_not_found")
+        return self._unwelcome(request) or web.json_response({"id": model, "object": "model"})
+
+    def _has(self, model: str) -> bool:
+        return model in self.models or not self.only_these
+
+    def _unwelcome(self, request: web.Request) -> web.Response | None:
+        is_known = self.api_key is None or request.headers.get("Authorization") == f"Bearer {self.api_key}"
+        return None if is_known else _refusal(401, "Incorrect API key provided.", code="invalid_api_key")
 
 
-def _refusal(status: int, message: str, headers: Mapping[str, str] | None = None) -> web.Response:
-    error = {"message": message, "type": "invalid_request_error" if status < 500 else "server_error", "code": None}
+def _refusal(
+    status: int, message: str, headers: Mapping[str, str] | None = None, code: str | None = None
+) -> web.Response:
+    error = {"message": message, "type": "invalid_request_error" if status < 500 else "server_error", "code": code}
     return web.json_response({"error": error}, status=status, headers=headers)
 
 

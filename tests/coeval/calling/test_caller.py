@@ -92,7 +92,6 @@ def test_a_call_fails_after_all_its_requests(tmp_path: Path) -> None:
         failed = replies(caller_of(tmp_path, retries=Retries(attempts=3, base=0.0)), [call(model)])[0]
         answered = replies(caller_of(tmp_path), [call(model)])[0]
     assert error(failed).reason is Reason.FAILED
-    assert "ant" in str(failed)
     assert "500" in str(failed)
     reply(answered)
 
@@ -112,6 +111,13 @@ def test_a_refused_key_or_model_stops_this_model_alone(tmp_path: Path, status: i
     assert "a-key-of-ours" not in str(first)
 
 
+def test_a_model_that_is_not_there_is_named_in_the_providers_words(tmp_path: Path) -> None:
+    with MockServer(only_these=True) as server:
+        found = error(replies(caller_of(tmp_path), [call(model_at(server.url))])[0])
+    assert found.reason is Reason.FATAL
+    assert "The model `ant-1` does not exist" in str(found)
+
+
 def test_a_request_that_is_wrong_every_time_stops_the_model(tmp_path: Path) -> None:
     with MockServer() as server:
         calls = [call(model_at(server.url, skill="high"), f"Hello {n}") for n in range(8)]
@@ -122,7 +128,7 @@ def test_a_request_that_is_wrong_every_time_stops_the_model(tmp_path: Path) -> N
 
 def test_a_model_without_a_key_is_named(tmp_path: Path) -> None:
     found = error(replies(caller_of(tmp_path), [call(Model("ant", "openai", ("student",)))])[0])
-    assert (found.reason, str(found)) == (Reason.FATAL, "ant: no key for openai")
+    assert (found.reason, str(found)) == (Reason.FATAL, "no key for openai")
 
 
 def test_an_answer_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
@@ -138,7 +144,7 @@ def test_an_empty_answer_is_none(tmp_path: Path) -> None:
     with MockServer() as server:
         caller = caller_of(tmp_path, retries=Retries(attempts=2, base=0.0))
         found = error(replies(caller, [call(model_at(server.url, text="  "))])[0])
-    assert (found.reason, str(found)) == (Reason.FAILED, "ant: the answer is empty")
+    assert (found.reason, str(found)) == (Reason.FAILED, "the answer is empty")
     assert caller.totals.prompt_tokens == 2  # and paid for
 
 

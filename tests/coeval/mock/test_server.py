@@ -43,6 +43,7 @@ def test_it_answers_as_the_request_says_and_counts() -> None:
         ({"failure_rate": 1.0}, {}, 500),
         ({"api_key": "a-key-of-ours"}, {}, 401),
         ({}, {"skill": "high"}, 400),
+        ({"models": {"bee": {}}, "only_these": True}, {}, 404),
     ],
 )
 def test_it_refuses_as_it_is_told(options: dict[str, Any], body: dict[str, Any], status: int) -> None:
