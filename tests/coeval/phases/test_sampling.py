@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from itertools import islice, product
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coeval.config.schema import Sampling
+from coeval.phases.sampling import Draw, draws
+
+ATTRIBUTES = st.dictionaries(
+    st.text("abc", min_size=1), st.lists(st.integers(0, 9), max_size=3, unique=True), max_size=4
+)
+BOUNDS = st.tuples(st.integers(0, 3), st.integers(0, 3)).map(lambda pair: (min(pair), max(pair)))
+
+
+def drawn(sampling: Sampling, target: Any, nuanced: Any = None, *, count: int = 0, **key: Any) -> list[Draw]:
+    key = {"seed": 0, "task": "t", "teacher": "a", **key}
+    return list(islice(draws(sampling, target, nuanced or {}, **key), count or sampling.total))
+
+
+@given(ATTRIBUTES, BOUNDS, BOUNDS)
+def test_draws_keep_to_their_bounds(attributes: Any, target: Any, nuance: Any) -> None:
+    usable = {name: values for name, values in attributes.items() if values}
+    for draw in drawn(Sampling(target, nuance, 5), attributes, attributes):
+        for chosen, (least, most) in ((draw.target, target), (draw.nuanced, nuance)):
+            assert min(least, len(usable)) <= len(chosen) <= min(most, len(usable))
+            assert all(value in attributes[name] for name, value in chosen.items())
+
+
+@given(st.integers(1, 30), st.integers(1, 30))
+def test_a_larger_total_begins_with_the_same_items(small: int, more: int) -> None:
+    attributes = {"a": list(range(6)), "b": list(range(9))}
+    for target in ((1, 2), "all"):
+        first = drawn(Sampling(target, (0, 1), small), attributes, attributes)  # type: ignore[arg-type]
+        longer = drawn(Sampling(target, (0, 1), small + more), attributes, attributes)  # type: ignore[arg-type]
+        assert longer[:small] == first or (target == "all" and small + more >= 54)
+
+
+def test_all_goes_through_the_product_in_its_order_and_again() -> None:
+    attributes = {"a": ["x", "y"], "none": [], "b": [1, 2, 3]}
+    found = [tuple(draw.target.values()) for draw in drawn(Sampling("all", (0, 0), 8), attributes)]
+    assert found == [*product(["x", "y"], [1, 2, 3]), ("x", 1), ("x", 2)]
+
+
+def test_all_of_more_than_there_are_items_never_repeats() -> None:
+    attributes = {str(number): list(range(50)) for number in range(8)}
+    found = [tuple(draw.target.values()) for draw in drawn(Sampling("all", (0, 0), 200), attributes)]
+    assert len(set(found)) == 200
+
+
+def test_seed_task_and_teacher_each_change_the_draw() -> None:
+    attributes = {"a": list(range(1000))}
+    one = Sampling((1, 1), (0, 0), 3)
+    keys: list[dict[str, Any]] = [{}, {"seed": 1}, {"task": "u"}, {"teacher": "b"}]
+    found = [drawn(one, attributes, **key) for key in keys]
+    assert all(found[0] != other for other in found[1:])
+    assert found[0] == drawn(one, attributes)
+
+
+def test_a_value_may_be_anything() -> None:
+    assert drawn(Sampling((1, 1), (0, 0), 1), {"a": [True]}) == [Draw({"a": True}, {})]

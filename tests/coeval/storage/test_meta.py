@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+
+from coeval.errors import RunInputError
+from coeval.storage.layout import Run
+from coeval.storage.meta import Meta, create_meta
+
+
+def _reserve(folder: Path, calls: int, limit: int) -> int:
+    meta = Meta(Run(folder))
+    return sum(meta.reserve_call("ant", limit) for _ in range(calls))
+
+
+def test_a_quota_holds_over_processes_and_starts(tmp_path: Path) -> None:
+    create_meta(Run(tmp_path), "one")
+    with get_context("spawn").Pool(2) as pool:
+        granted = pool.starmap(_reserve, [(tmp_path, 40, 60)] * 2)
+    assert sum(granted) == 60
+    assert Meta(Run(tmp_path)).quota_used == {"ant": 60}
+    assert not Meta(Run(tmp_path)).reserve_call("ant", 60)
+    assert Meta(Run(tmp_path)).reserve_call("ant", 61)
+
+
+def test_calls_without_a_limit_and_dollars_are_counted_too(tmp_path: Path) -> None:
+    meta = create_meta(Run(tmp_path), "one")
+    assert meta.reserve_call("bee", None)
+    meta.add_spent(0.25)
+    assert (meta.quota_used["bee"], meta.spent_usd) == (1, 0.25)
+    meta.flush()
+    again = Meta(Run(tmp_path))
+    assert (again.quota_used, again.spent_usd) == ({"bee": 1}, 0.25)
+    again.add_spent(0.5)
+    meta.add_spent(1.0)
+    again.flush()
+    meta.flush()
+    assert meta.spent_usd == 1.75
+
+
+def test_marks_of_phases_and_foreign_keys_stay(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    meta, other = create_meta(run, "one", "zero"), Meta(run)
+    other.update(ingest_log=[{"benchmark": "mmlu"}])
+    meta.mark("data_generation", complete=False)
+    meta.mark("data_generation", complete=True)
+    meta.mark("evaluation", complete=False)
+    data = Meta(run).data
+    assert (data["phases_completed"], data["phases_in_progress"]) == (["data_generation"], ["evaluation"])
+    assert (data["resume_from"], data["ingest_log"]) == ("zero", [{"benchmark": "mmlu"}])
+
+
+@pytest.mark.parametrize(("text", "why"), [(None, "does not exist"), ("[", "is no JSON object"), ("[]", "is no JSON")])
+def test_a_folder_without_a_run_is_said(tmp_path: Path, text: str | None, why: str) -> None:
+    if text is not None:
+        (tmp_path / "meta.json").write_text(text)
+    with pytest.raises(RunInputError, match=why):
+        Meta(Run(tmp_path))
