@@ -167,13 +167,15 @@ def _checked(answers: pd.DataFrame, name: str) -> pd.DataFrame:
         raise InputError(f"{name}: row {_first(outside)}: score must be a number from 0 to 1")
     if (twice := answers.duplicated(["question_id", "model"])).any():
         raise InputError(f"{name}: row {_first(twice)}: this model has answered this question in an earlier row")
-    return answers.assign(score=scores)
+    checked: pd.DataFrame = answers.assign(score=scores)
+    return checked
 
 
 def _priced(answers: pd.DataFrame, name: str, prices: Mapping[str, Price] | None) -> pd.DataFrame:
     """Dollars by question and model."""
     costs = answers.assign(cost=_costs(answers, name, prices))
-    return costs.pivot(index="question_id", columns="model", values="cost")
+    wide: pd.DataFrame = costs.pivot(index="question_id", columns="model", values="cost")
+    return wide
 
 
 def _costs(answers: pd.DataFrame, name: str, prices: Mapping[str, Price] | None) -> Floats:

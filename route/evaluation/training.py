@@ -103,7 +103,7 @@ def train(models: tuple[str, ...], states: Mapping[str, Floats], scores: Floats,
 def _as_good(worth: Worth, best: Worth) -> bool:
     """Whether the best is better by no more than a standard error of the difference."""
     less = best.by_prompt - worth.by_prompt
-    return best.area - worth.area <= TOLERANCE * float(less.std()) / np.sqrt(len(less))
+    return best.area - worth.area <= TOLERANCE * float(less.std()) / float(np.sqrt(len(less)))
 
 
 def _scaled(states: Floats, weight: float) -> Scaled:

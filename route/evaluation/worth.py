@@ -85,4 +85,4 @@ def earnings(
             np.where(better, part[low], share),
         )
     first, second = order[below], order[above]
-    return tuple(v[rows, first] * (1.0 - share) + v[rows, second] * share for v in (scores, costs))  # type: ignore[return-value]
+    return tuple(v[rows, first] * (1.0 - share) + v[rows, second] * share for v in (scores, costs))
