@@ -44,7 +44,8 @@ class Budget:
         Raises:
             CallError: there is not enough left, and nothing in flight.
         """
-        while self._limit is not None and self._ledger.spent_usd + self._held + usd > self._limit + _ROUNDING:
+        # What costs nothing is asked when all is spent, too.
+        while usd and self._limit is not None and self._ledger.spent_usd + self._held + usd > self._limit + _ROUNDING:
             if not self._flights:
                 raise CallError(Reason.BUDGET, self._message(usd))
             self._landed.clear()

@@ -41,6 +41,8 @@ def check_whole(completion: JSON) -> str:
     text, finish = text_in(completion), completion["choices"][0].get("finish_reason")
     if finish == "content_filter":
         raise ProviderError(Fault.CONTENT_FILTER, "the provider's filter withheld the answer")
+    if finish == "error":  # as a provider of providers says that one of them broke off
+        raise ProviderError(Fault.MALFORMED, "the answer broke off")
     if not text and finish == "length":
         raise ProviderError(Fault.REQUEST, "the answer ended before its first word: its limit of tokens is too low")
     if not text:

@@ -16,10 +16,10 @@ SETTINGS = frozenset(
         *("api_key", "base_url", "azure_endpoint", "api_version", "region", "project", "location", "metric"),
         *("service_account_key", "site_url", "site_name", "access_key_id", "secret_access_key", "session_token"),
         *("batch_s3_bucket", "batch_s3_prefix", "batch_role_arn", "batch_gcs_bucket", "batch_gcs_prefix"),
-        *("model", "system_prompt"),
+        *("model", "system_prompt", "messages", "stream", "stream_options"),
     }
 )
-"""Parameters that say where and how to ask: never part of what is sent as they are."""
+"""Parameters that say where and what to ask: never sent as they are."""
 LOCAL_PARAMETERS = frozenset({"max_new_tokens", "device", "load_in_4bit", "load_in_8bit", "do_sample"})
 """Parameters of models that run here; no provider knows them."""
 

@@ -26,7 +26,7 @@ class OneAccount:
         url = "https://huggingface.co" if model.interface == "huggingface" else model.parameters.get("base_url")
         if url is None:
             raise ConfigError(f"no key for {model.interface}")
-        return Account(str(url), "a-key-of-ours", options=model.parameters.get("options", {}))
+        return Account(str(url), "a-key-of-ours", options=model.parameters.get("account", {}))
 
 
 def model_at(url: str, name: str = "ant", interface: str = "openai", **parameters: Any) -> Model:

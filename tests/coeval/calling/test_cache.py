@@ -6,6 +6,7 @@ import pytest
 
 from coeval.calling.cache import Answer, Cache, cache_file, key_of
 from tests.coeval.calling.calling_helpers import fail
+from tests.conftest import Command
 
 ANSWER = Answer("Good morning. ☕", 3, 4, True, 0.25)
 KEY = key_of("openai", "http://x", {"model": "ant", "messages": []}, 0)
@@ -59,3 +60,16 @@ def test_the_file_lies_beside_the_runs_or_where_the_environment_says(
     assert cache_file(tmp_path) == tmp_path / "coeval-cache.sqlite"
     monkeypatch.setenv("COEVAL_CACHE", str(tmp_path / "elsewhere"))
     assert cache_file(tmp_path) == tmp_path / "elsewhere" / "responses.sqlite"
+
+
+def test_what_was_kept_survives_a_kill(tmp_path: Path, command: Command) -> None:
+    path = tmp_path / "cache.sqlite"
+    words = (
+        "import os, pathlib; from coeval.calling.cache import Answer, Cache;"
+        f"Cache(pathlib.Path({str(path)!r}), print).put(b'key', Answer('Hi.', 1, 1, True, 0.1));"
+        "os.kill(os.getpid(), 9)"
+    )
+    assert command("python", "-c", words).returncode == -9
+    cache = Cache(path, fail)
+    assert cache.get(b"key") == Answer("Hi.", 1, 1, True, 0.1)
+    cache.close()
