@@ -1,0 +1,131 @@
+"""A run that is killed again and again ends as one that never was, and asks for nothing that it has stored."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter, deque
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coeval.config.keys import load_keys
+from coeval.config.loading import load_config
+from coeval.config.schema import Config
+from coeval.mock.server import MockServer
+from coeval.phases.scoring import judge_question
+from coeval.prompts import render
+from coeval.storage.jsonl import read_json
+from coeval.storage.layout import Run
+from tests.coeval.helpers import STATIC_TASK, coeval, meta_of, model, records, run_of, write_config
+
+ALL = ("teacher", "student", "judge")
+KINDS = ("data_generation", "response_collection", "evaluation")
+TASKS = [
+    {**STATIC_TASK, "store_nuanced": True},
+    {
+        **STATIC_TASK,
+        "name": "sum",
+        "description": "Sum it up.",
+        "nuanced_attributes": "auto",
+        "rubric": "auto",
+        "evaluation_mode": "per_factor",
+        "store_nuanced": True,
+    },
+]
+Asked = Counter[tuple[str, str]]
+
+
+def asked(server: MockServer) -> Asked:
+    """Questions since the last look, by model and text."""
+    bodies = [server.bodies.popleft() for _ in range(len(server.bodies))]
+    return Counter((body["model"], body["messages"][-1]["content"]) for body in bodies)
+
+
+def answered(run: Run, config: Config) -> Asked:
+    """The questions whose answers are stored."""
+    tasks = {task.name: task for task in config.tasks}
+    items = {record["id"]: record for record in records(run, KINDS[0])}
+    responses = {record["id"]: record for record in records(run, KINDS[1])}
+    found: Asked = Counter()
+    for task in config.tasks:
+        rubric = run.rubric(task.name).is_file() and task.rubric == "auto"
+        nuanced = run.attributes(task.name, "nuanced").is_file() and task.nuanced_attributes == "auto"
+        for name in ("ant", "bee"):
+            if rubric:
+                found[name, render(task, name, "autorubric")] += 1
+            if nuanced:
+                found[name, render(task, name, "map_nuanced_attrs", seed="{}")] += 1
+    for item in items.values():
+        drawn = {
+            key: json.dumps(item[f"sampled_{key}"], ensure_ascii=False)
+            for key in ("target_attributes", "nuanced_attributes")
+        }
+        found[item["teacher_model_id"], render(tasks[item["task_id"]], "", "sample", **drawn)] += 1
+    for one in responses.values():
+        found[one["student_model_id"], render(tasks[one["task_id"]], "", "test", input=one["input"])] += 1
+    for score in records(run, KINDS[2]):
+        task, judge = tasks[score["task_id"]], score["judge_model_id"]
+        chosen = next(one for one in config.models if one.name == judge)
+        of = items[score["datapoint_id"]], responses[score["response_id"]]
+        question = judge_question(task, chosen, read_json(run.rubric(task.name)), *of, {}, {})
+        found.update((judge, prompt) for prompt in question.prompts.values())
+    return found
+
+
+def content(run: Run) -> dict[str, list[dict[str, Any]]]:
+    """All records without what depends on the clock."""
+    timed = ("generated_at", "evaluated_at", "seconds", "usage")
+    return {
+        kind: sorted(
+            ({key: value for key, value in record.items() if key not in timed} for record in records(run, kind)),
+            key=lambda record: str(record["id"]),
+        )
+        for kind in KINDS
+    }
+
+
+def run_until(server: MockServer, config: Path, requests: int, *, go_on: bool) -> bool:
+    """Run until so many requests have come, then kill; whether it was killed before its end."""
+    target = server.requests + requests
+    words = ["--continue"] if go_on else []
+    command = [sys.executable, "-m", "coeval.commands.run", "--config", str(config), *words]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        while process.poll() is None and server.requests < target:
+            time.sleep(0.001)
+        process.send_signal(signal.SIGKILL)
+        return process.wait() == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
+def test_a_run_killed_at_random_moments_ends_as_if_undisturbed(tmp_path: Path, kills: int) -> None:
+    chance = random.Random(kills)
+    with MockServer(latency=0.01) as server:
+        server.bodies = deque()
+        models = [model(name, server, roles=ALL) for name in ("ant", "bee")]
+        calm = write_config(tmp_path, models, TASKS, concurrency=4)
+        assert coeval("run", "--config", calm) == 0
+        expected = asked(server)
+        config = write_config(tmp_path, models, TASKS, id="two", name="two.yaml", concurrency=4)
+        checked = load_config(config, keys=load_keys(None, os.environ), fresh=False)
+        run = run_of(tmp_path, "two")
+        killed = 0
+        while killed < kills:
+            stored = answered(run, checked)
+            most = max(1, 2 * (expected - stored).total() // (kills - killed + 1))
+            killed += run_until(server, config, chance.randint(1, most), go_on=run.meta.exists())
+            assert not asked(server) - (expected - stored)
+            assert not answered(run, checked) - expected
+        stored = answered(run, checked)
+        assert coeval("run", "--config", config, *(["--continue"] if run.meta.exists() else [])) == 0
+        assert not asked(server) - (expected - stored)
+        assert content(run) == content(run_of(tmp_path))
+        assert meta_of(run)["status"] == "completed"
+        assert coeval("run", "--config", config, "--continue") == 0
+        assert not asked(server)
