@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coeval.config.schema import PHASES, Config, Mode, Sampling, Task
-from coeval.pricing.counting import CONTINUED, work_of
+from coeval.phases.modes import continued_modes
+from coeval.pricing.counting import work_of
 from coeval.pricing.stored import Stored, read_stored
 from coeval.pricing.text import grid
 from coeval.storage.layout import Run
@@ -31,9 +32,10 @@ def plan_text(config: Config, run: Run | None = None, modes: Mapping[Any, Mode] 
         run: one that goes on.
         modes: of the phases; those of a run that goes on where there is `run`, else the configuration's.
     """
-    chosen = modes or (CONTINUED if run else config.experiment.phases)
     source = run or (Run(config.experiment.resume_folder) if config.experiment.resume_folder else None)
-    counts = calls_per_task(config, read_stored(source) if source else Stored(), chosen)
+    stored = read_stored(source) if source else Stored()
+    chosen = modes or (continued_modes(config, list(stored.completed)) if run else config.experiment.phases)
+    counts = calls_per_task(config, stored, chosen)
     experiment = config.experiment
     head = f"{experiment.id}, in {experiment.folder}"
     if experiment.resume_from:

@@ -7,15 +7,16 @@ J T N S (S - 1) / 2 comparisons in each order, where answers are compared in pai
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from coeval.config.schema import PHASES, Config, Mode, Model, Phase, Task
 from coeval.phases.factors import required_factors
 from coeval.pricing.stored import Stored
 
-__all__ = ["CONTINUED", "TOKENS", "UNKNOWN_FACTORS", "Tokens", "Work", "work_of"]
+__all__ = ["TOKENS", "UNKNOWN_FACTORS", "Tokens", "Work", "work_of"]
 
 
 class Tokens(NamedTuple):
@@ -36,8 +37,8 @@ TOKENS: Mapping[str, Tokens] = {
 """What a call of each phase takes, before anything was measured."""
 UNKNOWN_FACTORS = 4
 """Of a rubric that teachers have yet to write."""
-CONTINUED: Mapping[Phase, Mode] = {phase: "Keep" if phase in PHASES[:2] else "Extend" for phase in PHASES}
-"""The modes of a run that goes on, whatever its configuration says."""
+
+Key = TypeVar("Key")
 
 
 @dataclass(frozen=True)
@@ -73,24 +74,28 @@ class _Count:
 
     def of(self, task: Task) -> Iterator[Work]:
         """All work of a task, phase by phase."""
-        teachers = self.config.with_role("teacher")
-        items = {teacher.name: self._items(task, teacher) for teacher in teachers}
-        maps, rubrics = self._maps(task), self._rubrics(task)
+        teachers = [teacher for teacher in self.config.with_role("teacher") if not teacher.is_virtual]
+        maps, rubrics, items = self._maps(task), self._rubrics(task), self._items(task)
         for teacher in teachers:
-            if teacher.is_virtual:
-                continue
             yield Work(PHASES[0], task.name, teacher, maps, TOKENS[PHASES[0]])
             yield Work(PHASES[1], task.name, teacher, rubrics, TOKENS[PHASES[1]])
-            yield Work(PHASES[2], task.name, teacher, items[teacher.name][0], TOKENS[PHASES[2]])
-        whole = {name: total for name, (_, total) in items.items()}
+            written = self._there(PHASES[2], self.stored.items[task.name, teacher.name])
+            yield Work(PHASES[2], task.name, teacher, items[teacher.name] - written, TOKENS[PHASES[2]])
+        answers = self._answers(task)
         for student in self.config.with_role("student"):
-            yield Work(PHASES[3], task.name, student, self._answers(task, student, whole), TOKENS[PHASES[3]])
+            missing = self._missing_answers(task, student, items)
+            answers.update({(name, student.name): number for name, number in missing.items()})
+            yield Work(PHASES[3], task.name, student, sum(missing.values()), TOKENS[PHASES[3]])
         for judge in self.config.with_role("judge"):
             if judge.is_virtual:
                 continue
             pairwise = task.evaluation_mode == "pairwise"
-            calls = self._pairs(task, judge, whole) if pairwise else self._scores(task, judge, whole)
+            calls = self._pairs(task, judge, items) if pairwise else self._scores(task, judge, answers)
             yield Work(PHASES[4], task.name, judge, calls, TOKENS["pairwise" if pairwise else PHASES[4]])
+
+    def _there(self, phase: Phase, number: int) -> int:
+        """What of the stored stays."""
+        return 0 if self.modes[phase] == "New" else number
 
     def _maps(self, task: Task) -> int:
         """Calls to each teacher for attributes."""
@@ -103,51 +108,54 @@ class _Count:
         is_new = self.modes[PHASES[1]] == "New"
         return int(isinstance(task.rubric, str) and (is_new or task.name not in self.stored.rubrics))
 
-    def _items(self, task: Task, teacher: Model) -> tuple[int, int]:
-        """Items that a teacher has to write, and those that there are then."""
-        wanted, there = task.sampling.total, self.stored.items[task.name, teacher.name]
-        if teacher.is_virtual:
-            return 0, there
-        if self.modes[PHASES[2]] == "New":
-            return wanted, wanted
-        missing = max(0, wanted - there) if self.modes[PHASES[2]] == "Extend" or not there else 0
-        return missing, there + missing
+    def _items(self, task: Task) -> dict[str, int]:
+        """Teacher -> the items that there are in the end, those of teachers that are gone included."""
+        there = _of(self.stored.items, task.name)
+        found = {name: self._there(PHASES[2], number) for (name,), number in there.items()}
+        for teacher in self.config.with_role("teacher"):
+            number = found.setdefault(teacher.name, 0)
+            missing = {} if teacher.is_virtual else {teacher.name: max(0, task.sampling.total - number)}
+            found[teacher.name] += sum(self._left(PHASES[2], missing, bool(there), bool(number)).values())
+        return found
 
-    def _answers(self, task: Task, student: Model, items: Mapping[str, int]) -> int:
-        there = {name: self.stored.responses[task.name, name, student.name] for name in items}
-        return self._left(PHASES[3], items, there)
-
-    def _left(self, phase: Phase, wanted: Mapping[Any, int], there: Mapping[Any, int]) -> int:
-        """What is missing of some groups: all, none where there is anything, or the rest."""
+    def _left(self, phase: Phase, missing: Mapping[Key, int], of_task: bool, of_model: bool) -> Mapping[Key, int]:
+        """What of the missing is made: nothing where the mode keeps what the task, or the model, has."""
         mode = self.modes[phase]
-        if mode == "New":
-            return sum(wanted.values())
-        if mode == "Model" and any(there.values()):
-            return 0
-        if mode == "Keep":
-            return sum(number for name, number in wanted.items() if not there[name])
-        return sum(max(0, number - there[name]) for name, number in wanted.items())
+        return {} if (mode == "Keep" and of_task) or (mode == "Model" and of_model) else missing
 
-    def _scores(self, task: Task, judge: Model, items: Mapping[str, int]) -> int:
+    def _answers(self, task: Task) -> Counter[tuple[str, ...]]:
+        """(teacher, student) -> answers that are there."""
+        there = _of(self.stored.responses, task.name)
+        return Counter({names: self._there(PHASES[3], number) for names, number in there.items()})
+
+    def _missing_answers(self, task: Task, student: Model, items: Mapping[str, int]) -> Mapping[str, int]:
+        """Teacher -> answers of a student to be asked for."""
+        if student.is_virtual:
+            return {}
+        there = self._answers(task)
+        missing = {name: max(0, number - there[name, student.name]) for name, number in items.items()}
+        of_model = any(there[name, student.name] for name in items)
+        return self._left(PHASES[3], missing, any(there.values()), of_model)
+
+    def _scores(self, task: Task, judge: Model, answers: Mapping[tuple[str, ...], int]) -> int:
+        """Calls to a judge: one for an answer, or one for each factor of it."""
         factors = self._factors(task, judge)
-        if not factors:
-            return 0
+        whole = task.evaluation_mode == "single"
+        of_task = any(key[0] == task.name for key in self.stored.scores)
         total = 0
-        for student in self.config.with_role("student"):
-            scores = {name: self._scored(task.name, name, student.name, judge.name) for name in items}
-            if task.evaluation_mode == "single":
-                there = {name: min((scores[name].get(factor, 0) for factor in factors), default=0) for name in items}
-                total += self._left(PHASES[4], items, there)
-            else:
-                wanted = {(name, factor): number for name, number in items.items() for factor in factors}
-                by_factor = {(name, factor): scores[name].get(factor, 0) for name, factor in wanted}
-                total += self._left(PHASES[4], wanted, by_factor)
+        for student in sorted({student for _, student in answers}):
+            by_teacher = {name: self._scored(task, name, student, judge) for name, other in answers if other == student}
+            of_model = any(map(len, by_teacher.values()))
+            missing: dict[str, int] = {}
+            for name, scored in by_teacher.items():
+                lacking = [max(0, answers[name, student] - scored.get(factor, 0)) for factor in factors]
+                missing[name] = max(lacking, default=0) if whole else sum(lacking)
+            total += sum(self._left(PHASES[4], missing, of_task, of_model).values())
         return total
 
-    def _scored(self, *names: str) -> Mapping[str, int]:
-        """Factor -> answers, of (task, teacher, student, judge)."""
-        task, teacher, student, judge = names
-        return self.stored.scores.get((task, teacher, student, judge), {})
+    def _scored(self, task: Task, teacher: str, student: str, judge: Model) -> Mapping[str, int]:
+        """Factor -> answers that have a score for it."""
+        return {} if self.modes[PHASES[4]] == "New" else self.stored.scored(task.name, teacher, student, judge.name)
 
     def _factors(self, task: Task, judge: Model) -> tuple[str, ...]:
         """What a judge scores, as far as it is known."""
@@ -159,7 +167,15 @@ class _Count:
     def _pairs(self, task: Task, judge: Model, items: Mapping[str, int]) -> int:
         students = len(self.config.with_role("student"))
         most = task.pairwise.pairs
-        pairs = {name: students * (students - 1) // 2 * number for name, number in items.items()}
-        wanted = {name: number if most is None else min(number, most) for name, number in pairs.items()}
-        there = {name: self.stored.pairs[task.name, name, judge.name] for name in items}
-        return self._left(PHASES[4], wanted, there) * (2 if task.pairwise.both_orders else 1)
+        missing = {}
+        there = {name: self._there(PHASES[4], self.stored.pairs[task.name, name, judge.name]) for name in items}
+        for name, number in items.items():
+            pairs = students * (students - 1) // 2 * number
+            missing[name] = max(0, (pairs if most is None else min(pairs, most)) - there[name])
+        left = self._left(PHASES[4], missing, bool(_of(self.stored.pairs, task.name)), any(there.values()))
+        return sum(left.values()) * (2 if task.pairwise.both_orders else 1)
+
+
+def _of(counts: Mapping[Any, int], task: str) -> dict[tuple[str, ...], int]:
+    """The counts of one task, without its name."""
+    return {key[1:]: number for key, number in counts.items() if key[0] == task and number}

@@ -13,7 +13,8 @@ from typing import Any
 
 from coeval.calling.call import Asking
 from coeval.config.schema import PHASES, Config, Mode, Model, Phase
-from coeval.pricing.counting import CONTINUED, TOKENS, Work, work_of
+from coeval.phases.modes import continued_modes
+from coeval.pricing.counting import TOKENS, Work, work_of
 from coeval.pricing.speeds import Speed, guessed, measure
 from coeval.pricing.stored import Stored, read_stored
 from coeval.pricing.table import PRICES, batch_discount, price_of
@@ -60,7 +61,7 @@ def static_estimate(
 ) -> dict[str, Any]:
     """The same, with nobody asked; `speeds` by model where they are known."""
     stored = _stored(config, run)
-    work = work_of(config, stored, modes or (CONTINUED if run else None))
+    work = work_of(config, stored, modes or (continued_modes(config, list(stored.completed)) if run else None))
     known = {model.name: (speeds or {}).get(model.name) or guessed(model) for model in config.models}
     phases = {phase: _phase(config, phase, [one for one in work if one.phase == phase], known) for phase in PHASES}
     seconds = sum(part["time_s"] for part in phases.values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,10 @@ class Stored:
     """(task, teacher, judge)."""
     completed: tuple[str, ...] = ()
     """Phases that the run calls complete."""
+
+    def scored(self, task: str, teacher: str, student: str, judge: str) -> Mapping[str, int]:
+        """Factor -> how many answers have a score for it."""
+        return self.scores.get((task, teacher, student, judge), {})
 
 
 def read_stored(run: Run) -> Stored:
