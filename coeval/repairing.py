@@ -159,20 +159,26 @@ def mend(run: Run, found: Mapping[str, Found], kinds: tuple[str, ...] = KINDS) -
 
 
 def _lacks(found: Found) -> bool:
-    return bool(found.gaps or found.bad)
+    return bool(found.gaps) or any(bad.id is not None for bad in found.bad)
 
 
 def _rewrite(path: Path, bad: Mapping[int, Bad], *, keep: bool) -> None:
     """Replace a file by one whose bad records are marked as failed (`keep`), or are in `{name}.bad` instead."""
     aside = path.with_name(f"{path.name}.bad")
-    with atomic_path(path) as temporary, temporary.open("wb") as file, aside.open("ab") as removed:
-        for number, line in enumerate(path.open("rb"), start=1):
+    with (
+        atomic_path(path) as temporary,
+        temporary.open("wb") as file,
+        aside.open("ab") as removed,
+        path.open("rb") as old,
+    ):
+        for number, line in enumerate(old, start=1):
+            whole = line if line.endswith(b"\n") else line + b"\n"
             if number not in bad:
-                file.write(line if line.endswith(b"\n") else line + b"\n")
+                file.write(whole)
             elif keep and bad[number].id is not None:
                 file.write(as_line({**bad[number].record, "status": "failed"}))
             else:
-                removed.write(line if line.endswith(b"\n") else line + b"\n")
+                removed.write(whole)
     if not aside.stat().st_size:
         aside.unlink()
 

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coeval.storage.claims import main_process
+from coeval.storage.layout import Run
+from tests.coeval.helpers import coeval, ids, meta_of, model, records, run_of, write_config
+
+ALL = ("teacher", "student", "judge")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """A finished run of models with dots in their names."""
+    models = [model("gpt-3.5", roles=ALL), model("gpt-3", roles=("student", "judge"))]
+    assert coeval("run", "--config", write_config(tmp_path, models)) == 0
+    return run_of(tmp_path)
+
+
+def change(path: Path, alter: Callable[[list[dict[str, Any]]], None]) -> None:
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    alter(lines)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_status_says_how_far_a_run_is(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    with run.responses("mail", "gpt-3").open("a") as file:
+        file.write('{"id": "other", "status": "failed"}\n{"id": "torn')
+    run.errors.write_text('{"phase": "evaluation", "status": "failed", "error": "no level", "timestamp": "now"}\n' * 12)
+    job = {"interface": "openai", "phase": "evaluation", "n_requests": 7, "status": "pending", "submitted_at": "now"}
+    run.pending.write_text(json.dumps({"batch_1": job}))
+    assert coeval("status", "--run", run.folder) == 0
+    said = capsys.readouterr().out
+    for words in (
+        "one: completed",
+        "data_generation      completed\n    4 items in 1 files\n",
+        "8 responses in 2 files, 1 failed, 1 lines that are no record",
+        "16 evaluations in 2 files",
+        "batch_1: pending, openai, evaluation, 7 requests",
+    ):
+        assert words in said
+    assert said.count("no level") == 10
+
+
+def test_status_and_repair_of_no_run_exit_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("status", "repair"):
+        assert coeval(command, "--run", tmp_path) == 1
+        assert "meta.json: does not exist" in capsys.readouterr().err
+
+
+def test_a_sound_run_has_nothing_to_repair(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    before = {path: path.read_bytes() for path in run.folder.rglob("*.json*")}
+    assert coeval("repair", "--run", run.folder) == 0
+    assert "0 lines changed" in capsys.readouterr().out
+    assert before == {path: path.read_bytes() for path in run.folder.rglob("*.json*")}
+
+
+def break_it(run: Run) -> None:
+    """An item without reference, an answer without text, two evaluations of no use, one that is not there."""
+    change(run.datapoints("mail", "gpt-3.5"), lambda lines: lines[0].update(reference_response=""))
+    change(run.responses("mail", "gpt-3"), lambda lines: lines[1].update(response=" "))
+
+    def alter(lines: list[dict[str, Any]]) -> None:
+        by_id = {line["id"]: line for line in lines}
+        by_id["mail__gpt-3.5__00003__gpt-3__gpt-3.5"].update(status="failed", scores={})
+        by_id["mail__gpt-3.5__00003__gpt-3.5__gpt-3.5"].update(scores={"clarity": "Great"})
+        lines.remove(by_id["mail__gpt-3.5__00004__gpt-3__gpt-3.5"])
+
+    change(run.evaluations("mail", "gpt-3.5", "gpt-3.5"), alter)
+
+
+def test_repair_counts_and_shows_without_changing_anything(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    break_it(run)
+    before = {path: path.read_bytes() for path in run.folder.rglob("*.json*")}
+    capsys.readouterr()
+    assert coeval("repair", "--run", run.folder, "--dry-run", "--breakdown", "--show-valid", "1") == 0
+    said = capsys.readouterr().out
+    assert "data_generation: 3 valid, 1 of no use" in said
+    assert "  1 empty reference_response" in said
+    assert "mail.gpt-3.5.datapoints.jsonl:1: mail__gpt-3.5__00001: empty reference_response" in said
+    assert "response_collection: 5 valid, 3 of no use" in said  # two of them answer the item of no use
+    assert "mail.gpt-3.5.gpt-3.5.evaluations.jsonl: 5 of no use" in said
+    assert said.count("  valid: {") == 3
+    assert coeval("repair", "--run", run.folder, "--stats", "--phase", "5") == 0
+    said = capsys.readouterr().out
+    assert said.startswith("evaluation: ")
+    assert ".jsonl" not in said
+    assert before == {path: path.read_bytes() for path in run.folder.rglob("*.json*")}
+
+
+def test_a_repaired_run_is_made_whole_by_the_next_start(run: Run, tmp_path: Path) -> None:
+    wanted = {kind: ids(run, kind) for kind in ("data_generation", "response_collection", "evaluation")}
+    break_it(run)
+    assert coeval("repair", "--run", run.folder) == 0
+    meta = meta_of(run)
+    assert (meta["status"], meta["phases_completed"]) == ("in_progress", ["attribute_mapping", "rubric_mapping"])
+    failed = [record["id"] for record in records(run, "response_collection") if record.get("status") == "failed"]
+    assert sorted(failed) == [
+        "mail__gpt-3.5__00001__gpt-3",
+        "mail__gpt-3.5__00001__gpt-3.5",
+        "mail__gpt-3.5__00002__gpt-3",
+    ]
+    assert all(record["scores"] and record.get("status") != "failed" for record in records(run, "evaluation"))
+    assert coeval("run", "--config", tmp_path / "run.yaml", "--continue") == 0
+    for kind, identities in wanted.items():
+        sound = [record["id"] for record in records(run, kind) if record.get("status") != "failed"]
+        assert sorted(sound) == identities
+    assert coeval("repair", "--run", run.folder) == 0
+    assert meta_of(run)["status"] == "completed"
+
+
+def test_lines_that_are_no_records_are_set_aside(run: Run) -> None:
+    path = run.responses("mail", "gpt-3")
+    path.write_text(path.read_text() + "[1]\n{torn")
+    assert coeval("repair", "--run", run.folder) == 0
+    assert path.with_name(f"{path.name}.bad").read_text() == "[1]\n{torn\n"
+    assert len(records(run, "response_collection")) == 8
+
+
+def test_a_run_at_work_is_not_repaired(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    with main_process(run):
+        assert coeval("repair", "--run", run.folder) == 1
+    assert "another process is at work" in capsys.readouterr().err
