@@ -15,7 +15,7 @@ from p2l.command import parser
 
 if TYPE_CHECKING:
     from coeval.config.keys import Keys
-    from coeval.config.schema import Config
+    from coeval.config.schema import Config, Phase
 
 __all__ = ["add_probe", "build_parser", "main", "probe_models", "probe_results", "run_probe"]
 
@@ -72,15 +72,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def run_probe(config: Config, keys: Keys, mode: str) -> dict[str, str]:
-    """Model -> `ok` or why not: of all models, of those that the run's folder shows to be needed yet, or of none."""
+def run_probe(config: Config, keys: Keys, mode: str, phases: Sequence[Phase] | None = None) -> dict[str, str]:
+    """Model -> `ok` or why not: of the models that these phases (all by default) need, or need yet, or of none."""
     from coeval.config.checks import stored_meta
     from coeval.config.schema import PHASES
 
     if mode == "disable":
         return {}
     completed = (stored_meta(config.experiment.folder) or {}).get("phases_completed", []) if mode == "resume" else []
-    return asyncio.run(probe_models(config, keys, [phase for phase in PHASES if phase not in completed]))
+    left = [phase for phase in phases or PHASES if phase not in completed]
+    return asyncio.run(probe_models(config, keys, left))
 
 
 async def probe_models(config: Config, keys: Keys, phases_left: Iterable[str]) -> dict[str, str]:

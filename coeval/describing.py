@@ -1,0 +1,221 @@
+"""A configuration as a page: who does what, which tasks with which prompts, how many calls, for how much."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from coeval.config.redact import redacted
+from coeval.config.schema import BATCH_PHASES, PHASES, Config, Model, Role, Task
+from coeval.planning import calls_per_task, sampling_text
+from coeval.pricing.estimate import static_estimate
+from coeval.pricing.stored import Stored, read_stored
+from coeval.pricing.table import price_of
+from coeval.pricing.text import dollars, minutes
+from coeval.prompts import template_for
+from coeval.storage.layout import Run
+from p2l.report import Cell, Column, Table, render
+
+__all__ = ["description_page", "prompts_of"]
+
+_HIDDEN = ("model", "system_prompt")
+
+
+def description_page(config: Config, probed: Mapping[str, str] | None = None) -> str:
+    """The page; `probed` is what each model answered to a probe."""
+    found = static_estimate(config)
+    experiment = config.experiment
+    return render(
+        "coeval/describe.html",
+        title=experiment.id,
+        facts=_facts(config, found),
+        models=_models(config, found, probed),
+        groups=_groups(config),
+        phases=_phases(config),
+        budget=_budget(config),
+        costs=[_costs("Phase", found["per_phase"]), _costs("Provider", found["per_provider"])],
+        savings=dollars(found["batch_savings_usd"]) if found["batch_savings_usd"] else "",
+        limits=_limits(config),
+        notes=list(config.notes),
+        probed=probed is not None,
+    )
+
+
+def _facts(config: Config, found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    count = {role: len(config.with_role(role)) for role in ("teacher", "student", "judge")}
+    teachers = len([model for model in config.with_role("teacher") if not model.is_virtual])
+    items = sum(task.sampling.total for task in config.tasks) * teachers
+    return [
+        ("Models", f"{len(config.models)}"),
+        ("Teachers, students, judges", ", ".join(str(number) for number in count.values())),
+        ("Tasks", f"{len(config.tasks)}"),
+        ("Items", f"{items:,}"),
+        ("Calls", f"{found['total_calls']:,}"),
+        ("Expected cost", dollars(found["total_cost_usd"])),
+        ("Expected time", minutes(found["total_time_min"])),
+        ("Stored in", str(config.experiment.folder)),
+    ]
+
+
+def _models(config: Config, found: Mapping[str, Any], probed: Mapping[str, str] | None) -> Table:
+    columns = [
+        Column("Model", number=False),
+        Column("Interface", number=False),
+        Column("Asked for", number=False),
+        Column("Roles", number=False),
+        Column("Parameters", number=False, wide=True),
+        Column("$/M in", digits=3, note="List price of a million tokens of prompt"),
+        Column("$/M out", digits=3, note="List price of a million tokens of answer"),
+        Column("Calls"),
+        Column("Cost", digits=2, note="Dollars"),
+    ]
+    if probed is not None:
+        columns.append(Column("Probe", number=False, wide=True))
+    rows = []
+    for model in config.models:
+        part, price = found["per_model"][model.name], price_of(model)
+        asked = "" if model.is_virtual else model.model_id
+        row: list[Any] = [model.name, model.interface, asked, ", ".join(model.roles), _parameters(model)]
+        row += [price.input, price.output, part["estimated_calls"], part["cost_usd"]]
+        if probed is not None:
+            said = probed.get(model.name, "not asked")
+            row.append(Cell(said, said, "good" if said == "ok" else "bad" if model.name in probed else "quiet"))
+        rows.append(row)
+    return Table(columns, rows)
+
+
+def _parameters(model: Model) -> str:
+    """As they are written, without keys."""
+    said = [f"{key}: {value}" for key, value in redacted(model.parameters).items() if key not in _HIDDEN]
+    for role, inner in redacted(model.role_parameters).items():
+        said += [f"{key}: {value} as {role}" for key, value in inner.items()]
+    return ", ".join(said)
+
+
+def _groups(config: Config) -> list[tuple[str, list[dict[str, Any]]]]:
+    """Category -> its tasks."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for task in config.tasks:
+        groups.setdefault(task.category or "", []).append(_task(config, task))
+    return sorted(groups.items())
+
+
+def _task(config: Config, task: Task) -> dict[str, Any]:
+    target, nuance, total = sampling_text(task.sampling)
+    facts = [
+        ("Target attributes of an item", target),
+        ("Nuanced attributes of an item", nuance),
+        ("Items", total),
+        ("Evaluation", task.evaluation_mode),
+    ]
+    if task.label_attributes:
+        facts.append(("Labels", ", ".join(task.label_attributes)))
+    return {
+        "name": task.name,
+        "description": task.description,
+        "output": task.output_description,
+        "facts": facts,
+        "target": _attributes(task.target_attributes, task.target_attributes_seed),
+        "nuanced": _attributes(task.nuanced_attributes, task.nuanced_attributes_seed),
+        "rubric": _rubric(task),
+        "prompts": prompts_of(config, task),
+    }
+
+
+def _attributes(given: Any, seed: Mapping[str, Any]) -> tuple[str, list[tuple[str, str]]]:
+    """A sentence, where teachers make them, and what is known."""
+    known = seed if isinstance(given, str) else given
+    sentence = {"auto": "Proposed by the teachers.", "complete": "Extended by the teachers, from these:"}
+    rows = [(name, ", ".join(map(str, values))) for name, values in known.items()]
+    return (sentence[given] if isinstance(given, str) else "" if rows else "None."), rows
+
+
+def _rubric(task: Task) -> tuple[str, list[tuple[str, str]]]:
+    if isinstance(task.rubric, str):
+        ways = {"auto": "Proposed by the teachers.", "extend": "That of the earlier run, extended by the teachers."}
+        return ways[task.rubric], []
+    rows = []
+    for factor, definition in task.rubric.items():
+        if isinstance(definition, str):
+            rows.append((factor, definition))
+        else:
+            rows.append((factor, f"{definition.get('description', '')} (computed: {definition['metric']})".strip()))
+    return "", rows
+
+
+def prompts_of(config: Config, task: Task) -> list[tuple[str, str, str]]:
+    """(prompt, who gets it, its text) of every prompt that the task uses, as it is resolved for each model."""
+    used: list[tuple[str, Role]] = []
+    if isinstance(task.target_attributes, str):
+        used.append(("map_target_attrs", "teacher"))
+    if isinstance(task.nuanced_attributes, str):
+        used.append(("map_nuanced_attrs", "teacher"))
+    if isinstance(task.rubric, str):
+        used.append(("autorubric", "teacher"))
+    judging = {"single": "evaluate_single", "per_factor": "evaluate_per_factor", "pairwise": "compare"}
+    used += [("sample", "teacher"), ("test", "student"), (judging[task.evaluation_mode], "judge")]
+    found = []
+    for prompt, role in used:
+        by_text: dict[str, list[str]] = {}
+        for model in config.with_role(role):
+            if not model.is_virtual:
+                by_text.setdefault(template_for(task, model.name, prompt), []).append(model.name)
+        for text, names in by_text.items():
+            who = f"every {role}" if len(by_text) == 1 else ", ".join(names)
+            found.append((prompt, who, text.strip()))
+    return found
+
+
+def _phases(config: Config) -> Table:
+    columns = [
+        Column("Phase", number=False),
+        Column("Mode", number=False),
+        Column("In batches", number=False, wide=True),
+    ]
+    rows = []
+    for phase in PHASES:
+        batched = [model.name for model in config.models if config.is_batched(model, phase)]
+        rows.append([phase, config.experiment.phases[phase], ", ".join(batched) if phase in BATCH_PHASES else ""])
+    return Table(columns, rows)
+
+
+def _budget(config: Config) -> Table:
+    source = config.experiment.resume_folder
+    stored = read_stored(Run(source)) if source else Stored()
+    counts = calls_per_task(config, stored, config.experiment.phases)
+    columns = [Column("Task", number=False), *(Column(phase) for phase in PHASES), Column("All")]
+    rows = [[name, *(of[phase] for phase in PHASES), sum(of.values())] for name, of in counts.items()]
+    rows.append(["all", *(sum(row[column] for row in rows) for column in range(1, len(columns)))])
+    return Table(columns, rows)
+
+
+def _costs(what: str, parts: Mapping[str, Any]) -> Table:
+    columns = [Column(what, number=False), Column("Calls"), Column("Cost", digits=2, note="Dollars"), Column("Time")]
+    return Table(
+        columns,
+        [
+            [name, part["calls"], part["cost_usd"], Cell(minutes(part["time_min"]), part["time_min"])]
+            for name, part in parts.items()
+        ],
+    )
+
+
+def _limits(config: Config) -> list[tuple[str, str]]:
+    run = config.experiment
+    given = run.concurrency if isinstance(run.concurrency, int) else dict(run.concurrency)
+    found = [
+        ("Resumed from", run.resume_from or ""),
+        ("Budget", dollars(run.budget_usd) if run.budget_usd else "none"),
+        ("Calls in flight", str(given) if isinstance(given, int) else _pairs(given)),
+        ("Calls a minute", _pairs(run.rate_limit)),
+        ("Quota", _pairs(run.quota, " calls")),
+        ("Seconds for an answer", f"{run.request_timeout:g}"),
+        ("Further attempts at an item", str(run.generation_retries)),
+        ("Answers of earlier runs", "taken where everything is the same" if run.cache else "not taken"),
+        ("Seed", str(run.seed)),
+    ]
+    return [(name, value) for name, value in found if value]
+
+
+def _pairs(values: Mapping[str, float], unit: str = "") -> str:
+    return ", ".join(f"{name}: {value:g}{unit}" for name, value in values.items())
