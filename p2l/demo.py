@@ -120,20 +120,36 @@ def _report(folder: Path, shell: Shell, votes: int) -> None:
     print("\n5. Leaderboards of three kinds of prompt: what is true, and what the model says (higher wins more often).")
     for text in leaderboards(held):
         print(f"\n{text}")
-    print("\n6. The same model as a service, for programs in any language.")
+    _evaluate(folder, shell)
+    print("\n7. The same model as a service, for programs in any language.")
     topics = held.arena.topics
     prompts = [held.arena.example_prompts(topic, 1).prompts[0] for topic in topics[:2]]
     for line in show(folder, "models/p2l", prompts):
         print(line, flush=True)
     print(
-        "\n7. The same votes as a stream: each once, as it came, while new models arrive; five checkpoints on the way,"
+        "\n8. The same votes as a stream: each once, as it came, while new models arrive; five checkpoints on the way,"
     )
     print("   each asked about held-out votes of every time up to its own. A column that grows would be forgetting.")
     for line in show_online(folder, shell.run, votes, usual=votes == VOTES):
         print(line, flush=True)
-    print("\n8. A router before twelve providers (mocks, which cost nothing), asked with the official openai client.")
+    print("\n9. A router before twelve providers (mocks, which cost nothing), asked with the official openai client.")
     for line in show_router(folder, "models/p2l", held.arena.example_prompts(topics[0], 40).prompts):
         print(line, flush=True)
+
+
+def _evaluate(folder: Path, shell: Shell) -> None:
+    print("\n6. The evaluation suite on the held-out votes, as a report, and what each model is good at, found unasked.")
+    shell.run(
+        *("p2l", "auto-evals", "--model_repo", "models/p2l", "--train_path", "votes.parquet"),
+        *("--output_dir", "metrics", "--report", "report"),
+    )
+    # Clusters of prompts are named by their words; nobody told the command the topics.
+    shell.run(
+        *("p2l", "explain", "--answers", "models/p2l/eval_output.jsonl", "--model-list", "models/p2l/model_list.json"),
+        *("--likelihood", "grk", "--votes", "held_out.parquet", "--output", "strengths.json", "--plot", "strengths.png"),
+    )
+    place = os.path.relpath(folder)
+    print(f"  Open {place}/report/index.html (it works offline) and {place}/strengths.png.")
 
 
 if __name__ == "__main__":

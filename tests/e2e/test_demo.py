@@ -21,6 +21,8 @@ def test_the_demo_tells_its_story_and_its_commands_can_be_repeated(command: Comm
         ["p2l", "train"],
         ["p2l", "init"],
         ["p2l", "train"],
+        ["p2l", "auto-evals"],
+        ["p2l", "explain"],
         ["p2l", "endpoint"],
         ["p2l", "init"],
         ["p2l", "online-train"],
@@ -31,7 +33,8 @@ def test_the_demo_tells_its_story_and_its_commands_can_be_repeated(command: Comm
     ]
     assert '{"leaderboard": [{"rank": 1, "model": ' in done.stdout
     assert "stopped, after every request was answered" in done.stdout
-    assert (tmp_path / "demo" / "figures" / "loss" / "online-heat-map.png").is_file()
+    made = ("figures/loss/online-heat-map.png", "report/index.html", "strengths.png")
+    assert all((tmp_path / "demo" / name).is_file() for name in made)
     asked = command("bash", "-c", commands[-1])
     assert asked.returncode == 0, asked.stderr
     assert "beats the field" in asked.stdout
