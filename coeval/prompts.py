@@ -21,6 +21,7 @@ answers to this task differ from each other, and the values that each can take. 
 that an answer may have to be.
 
 Task: {task_description}
+Attributes chosen already, which you may extend (JSON): {seed}
 
 Reply with a JSON object alone: each key is the name of an attribute, each value a list of its possible values, two to \
 six short strings. Give three to six attributes.
@@ -30,6 +31,7 @@ can differ although the right answer stays the same: wording, structure, noise, 
 anything that would change the answer.
 
 Task: {task_description}
+Attributes chosen already, which you may extend (JSON): {seed}
 
 Reply with a JSON object alone: each key is the name of an attribute, each value a list of its possible values, two to \
 six short strings. Give three to six attributes.
@@ -166,7 +168,8 @@ def template_for(task: Task, model: str, prompt: str) -> str:
 
 def render(task: Task, model: str, prompt: str, **values: Any) -> str:
     """The prompt with its variables filled in; the task's descriptions are always there."""
-    known = {"task_description": task.description, "output_description": task.output_description, **values}
+    about = {"task_description": task.description, "output_description": task.output_description, "seed": "{}"}
+    known = {**about, **values}
     return template_for(task, model, prompt).format(**known).strip()
 
 

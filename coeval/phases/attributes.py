@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from coeval.config.schema import Attributes, Phase, Task
 from coeval.parsing import read_attributes
+from coeval.phases.driving import together
 from coeval.phases.proposals import ask_teachers
 from coeval.phases.stage import Outcome, Stage
 from coeval.storage.claims import claimed_work
@@ -30,7 +30,7 @@ async def map_attributes(stage: Stage) -> Outcome:
     """
     outcome = Outcome()
     maps = [(task, kind) for task in stage.config.tasks for kind in _KINDS]
-    await asyncio.gather(*(_map(stage, task, kind, outcome) for task, kind in maps))
+    await together(_map(stage, task, kind, outcome) for task, kind in maps)
     return outcome
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from coeval.calling.call import CallError, Reason, Reply
 from coeval.config.schema import Model, Phase
@@ -13,8 +14,9 @@ from coeval.phases.question import Answer, Question, Settled, apply, read_answer
 from coeval.phases.stage import Outcome, Stage
 from coeval.storage.claims import claimed_work
 
-__all__ = ["ATTEMPTS", "drive", "each_model"]
+__all__ = ["ATTEMPTS", "drive", "each_model", "together"]
 
+T = TypeVar("T")
 ATTEMPTS = 3  # of an answer that is not what was asked for
 _SPARE = 8  # questions that may wait for their turn besides those in flight
 
@@ -26,7 +28,7 @@ async def each_model(
     local = [model for model in models if model.interface == "huggingface"]
     chains = [[model] for model in models if model not in local] + ([local] if local else [])
     outcome = Outcome()
-    for part in await _together([_in_turn(stage, phase, chain, work) for chain in chains]):
+    for part in await together([_in_turn(stage, phase, chain, work) for chain in chains]):
         outcome.add(part)
     return outcome
 
@@ -50,7 +52,7 @@ async def _adopt(stage: Stage, phase: Phase, model: Model) -> Outcome:
     return Outcome()
 
 
-async def _together(works: Sequence[Awaitable[Outcome]]) -> list[Outcome]:
+async def together(works: Iterable[Awaitable[T]]) -> list[T]:
     """All of them at once; where one breaks the others are ended before it is told."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:

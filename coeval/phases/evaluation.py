@@ -60,7 +60,7 @@ async def evaluate(stage: Stage) -> Outcome:
     async def work(judge: Model) -> Outcome:
         outcome = Outcome()
         for part in works:
-            if judge in judges_of(stage.config, part.task):
+            if judge in judges_of(stage.config, part.task) and not outcome.stopped and not outcome.refused:
                 outcome.add(await _judge(stage, judge, part))
         return outcome
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -10,7 +9,7 @@ from coeval.calling.call import Call, CallError, Reason
 from coeval.config.schema import Model, Phase, Task
 from coeval.errors import RunError
 from coeval.parsing import MalformedAnswerError
-from coeval.phases.driving import ATTEMPTS
+from coeval.phases.driving import ATTEMPTS, together
 from coeval.phases.parts import Parts
 from coeval.phases.stage import Outcome, Stage
 from coeval.prompts import render
@@ -46,7 +45,7 @@ async def ask_teachers(
         stage.progress.advance(failed=isinstance(found, Exception))
         return found
 
-    found = await asyncio.gather(*(one(teacher) for teacher in teachers))
+    found = await together(one(teacher) for teacher in teachers)
     proposals = _sound(stage, phase, task, prompt, teachers, found)
     parts.clear()
     outcome.stored += 1

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from typing import Any
 
 from coeval.config.schema import Phase, Rubric, Task
 from coeval.parsing import read_rubric
+from coeval.phases.driving import together
 from coeval.phases.proposals import ask_teachers
 from coeval.phases.stage import Outcome, Stage
 from coeval.storage.claims import claimed_work
@@ -27,7 +27,7 @@ async def map_rubrics(stage: Stage) -> Outcome:
         Halt: limits are used up before a rubric is there.
     """
     outcome = Outcome()
-    await asyncio.gather(*(_map(stage, task, outcome) for task in stage.config.tasks))
+    await together(_map(stage, task, outcome) for task in stage.config.tasks)
     return outcome
 
 

@@ -71,7 +71,7 @@ async def _all(stage: Stage, meta: Meta) -> tuple[bool, bool]:
     """Whether a phase failed in part, and whether nothing is missing in any."""
     failed, complete = False, True
     for phase in PHASES:
-        if stage.only is None:
+        if stage.only is None and not (stage.modes[phase] == "Keep" and phase in meta.completed):
             meta.mark(phase, complete=False)
         try:
             outcome = await _phase(stage, phase, meta)
