@@ -14,7 +14,7 @@ from coeval.pricing.table import price_of
 from coeval.pricing.text import dollars, minutes
 from coeval.prompts import template_for
 from coeval.storage.layout import Run
-from p2l.report import Cell, Column, Table, render
+from p2l.report import Cell, Column, Table, Value, render
 
 __all__ = ["description_page", "prompts_of"]
 
@@ -30,7 +30,7 @@ def description_page(config: Config, probed: Mapping[str, str] | None = None) ->
         title=experiment.id,
         facts=_facts(config, found),
         models=_models(config, found, probed),
-        groups=_groups(config),
+        tasks=_tasks(config),
         phases=_phases(config),
         budget=_budget(config),
         costs=[_costs("Phase", found["per_phase"]), _costs("Provider", found["per_provider"])],
@@ -67,7 +67,7 @@ def _models(config: Config, found: Mapping[str, Any], probed: Mapping[str, str] 
         Column("$/M in", digits=3, note="List price of a million tokens of prompt"),
         Column("$/M out", digits=3, note="List price of a million tokens of answer"),
         Column("Calls"),
-        Column("Cost", digits=2, note="Dollars"),
+        Column("Cost"),
     ]
     if probed is not None:
         columns.append(Column("Probe", number=False, wide=True))
@@ -76,7 +76,7 @@ def _models(config: Config, found: Mapping[str, Any], probed: Mapping[str, str] 
         part, price = found["per_model"][model.name], price_of(model)
         asked = "" if model.is_virtual else model.model_id
         row: list[Any] = [model.name, model.interface, asked, ", ".join(model.roles), _parameters(model)]
-        row += [price.input, price.output, part["estimated_calls"], part["cost_usd"]]
+        row += [price.input, price.output, part["estimated_calls"], _dollars(part["cost_usd"])]
         if probed is not None:
             said = probed.get(model.name, "not asked")
             row.append(Cell(said, said, "good" if said == "ok" else "bad" if model.name in probed else "quiet"))
@@ -92,12 +92,9 @@ def _parameters(model: Model) -> str:
     return ", ".join(said)
 
 
-def _groups(config: Config) -> list[tuple[str, list[dict[str, Any]]]]:
-    """Category -> its tasks."""
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for task in config.tasks:
-        groups.setdefault(task.category or "", []).append(_task(config, task))
-    return sorted(groups.items())
+def _tasks(config: Config) -> list[dict[str, Any]]:
+    """The tasks, those of a category together."""
+    return [_task(config, task) for task in sorted(config.tasks, key=lambda task: task.category or "")]
 
 
 def _task(config: Config, task: Task) -> dict[str, Any]:
@@ -108,6 +105,8 @@ def _task(config: Config, task: Task) -> dict[str, Any]:
         ("Items", total),
         ("Evaluation", task.evaluation_mode),
     ]
+    if task.category:
+        facts.insert(0, ("Category", task.category))
     if task.label_attributes:
         facts.append(("Labels", ", ".join(task.label_attributes)))
     return {
@@ -184,20 +183,27 @@ def _budget(config: Config) -> Table:
     stored = read_stored(Run(source)) if source else Stored()
     counts = calls_per_task(config, stored, config.experiment.phases)
     columns = [Column("Task", number=False), *(Column(phase) for phase in PHASES), Column("All")]
-    rows = [[name, *(of[phase] for phase in PHASES), sum(of.values())] for name, of in counts.items()]
-    rows.append(["all", *(sum(row[column] for row in rows) for column in range(1, len(columns)))])
+    rows: list[list[Value]] = [
+        [name, *(of[phase] for phase in PHASES), sum(of.values())] for name, of in counts.items()
+    ]
+    totals = [sum(of[phase] for of in counts.values()) for phase in PHASES]
+    rows.append(["all", *totals, sum(totals)])
     return Table(columns, rows)
 
 
 def _costs(what: str, parts: Mapping[str, Any]) -> Table:
-    columns = [Column(what, number=False), Column("Calls"), Column("Cost", digits=2, note="Dollars"), Column("Time")]
+    columns = [Column(what, number=False), Column("Calls"), Column("Cost"), Column("Time")]
     return Table(
         columns,
         [
-            [name, part["calls"], part["cost_usd"], Cell(minutes(part["time_min"]), part["time_min"])]
+            [name, part["calls"], _dollars(part["cost_usd"]), Cell(minutes(part["time_min"]), part["time_min"])]
             for name, part in parts.items()
         ],
     )
+
+
+def _dollars(amount: float) -> Cell:
+    return Cell(dollars(amount), amount)
 
 
 def _limits(config: Config) -> list[tuple[str, str]]:

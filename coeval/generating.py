@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from coeval.config.keys import Keys
-from coeval.config.redact import snapshot
+from coeval.config.redact import REDACTED, snapshot
 from coeval.config.schema import PHASES, Config, Mode, Phase
 from coeval.errors import RunError
 from coeval.phases.attributes import attributes_of, map_attributes
@@ -62,6 +62,10 @@ async def _ask(config: Config, keys: Keys, run: Run, modes: Mapping[Phase, Mode]
 
 def _made_static(config: Config, run: Run) -> tuple[dict[str, Any], list[str]]:
     raw, changes = snapshot(config), list[str]()
+    if REDACTED in str(raw):
+        changes.append(
+            "keys were left out: they come from the key file or the environment, or have to be written again"
+        )
     for entry, task in zip(raw["tasks"], config.tasks, strict=True):
         for key, kind in _WORDS.items():
             if isinstance(entry.get(key), str):
