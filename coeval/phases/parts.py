@@ -39,8 +39,9 @@ class Parts:
         self._store.append(self._path, {"id": question})
 
     def clear(self) -> None:
-        """Nothing waits any more."""
-        self._store.forget_file(self._path)
+        """Nothing of this work waits any more; the journal stays where answers of another task do."""
+        if not self._waiting:
+            self._store.forget_file(self._path)
 
 
 def _journal(run: Run, phase: str, model: str) -> Path:

@@ -1,0 +1,154 @@
+"""Phase 5 in mode `pairwise`: every judge compares answers to the same item, as many pairs as the schedule has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+
+from coeval.config.schema import Model, Phase, Rubric, Task
+from coeval.errors import RunError
+from coeval.pairs.compare import compare_question, sides
+from coeval.pairs.schedule import Meeting, Schedule, meetings
+from coeval.phases.driving import drive, each_model
+from coeval.phases.factors import required_factors
+from coeval.phases.items import index_of_items
+from coeval.phases.question import Question
+from coeval.phases.responses import index_of_responses
+from coeval.phases.rubric import rubric_of
+from coeval.phases.stage import Outcome, Stage
+from coeval.storage.index import RecordIndex
+from coeval.storage.jsonl import read_records
+from coeval.storage.records import is_failed
+
+__all__ = ["compare_all"]
+
+PHASE: Phase = "evaluation"
+_SWAPPED = {"model_a": "model_b", "model_b": "model_a"}
+
+
+@dataclass
+class _Work:
+    """What all judges of a task look at."""
+
+    task: Task
+    rubric: Rubric
+    items: RecordIndex
+    responses: RecordIndex
+    answered: dict[str, dict[str, list[str]]]
+    """Teacher -> item -> students that answered it."""
+
+
+@dataclass
+class _Seen:
+    """What one judge has compared of a task."""
+
+    verdicts: dict[Meeting, str] = field(default_factory=dict)
+    couples: set[tuple[str, str]] = field(default_factory=set)
+
+
+async def compare_all(stage: Stage, tasks: Sequence[Task]) -> Outcome:
+    """Collect the verdicts that are missing, for tasks in mode `pairwise`.
+
+    Raises:
+        RunError: a task has no rubric.
+    """
+    works = [_work_of(stage, task) for task in tasks if not _is_kept(stage, task)]
+
+    async def work(judge: Model) -> Outcome:
+        outcome = Outcome()
+        for part in works:
+            if stage.halted is None:
+                outcome.add(await _judge(stage, judge, part))
+        return outcome
+
+    return await each_model(stage, PHASE, [judge for judge in stage.models("judge") if not judge.is_virtual], work)
+
+
+def _is_kept(stage: Stage, task: Task) -> bool:
+    return stage.modes[PHASE] == "Keep" and any(
+        not is_failed(record) for path in stage.run.pair_files(task.name) for record in read_records(path)
+    )
+
+
+def _work_of(stage: Stage, task: Task) -> _Work:
+    rubric = rubric_of(stage.run, task.name)
+    if rubric is None:
+        raise RunError(f"{stage.run.folder}: no rubric of task {task.name!r}; run phase rubric_mapping first")
+    items, responses = index_of_items(stage, task.name), index_of_responses(stage, task.name)
+    answered: dict[str, dict[str, list[str]]] = {}
+    for identity in responses:
+        datapoint, _, student = identity.rpartition("__")
+        if datapoint in items:
+            teacher = datapoint.removeprefix(f"{task.name}__").partition("__")[0]
+            answered.setdefault(teacher, {}).setdefault(datapoint, []).append(student)
+    return _Work(task, rubric, items, responses, answered)
+
+
+async def _judge(stage: Stage, judge: Model, work: _Work) -> Outcome:
+    """One judge, one task."""
+    factors = required_factors(judge, work.task, work.rubric)
+    rubric = {factor: str(work.rubric[factor]) for factor in factors}
+    seen = _seen(stage, work.task.name, judge.name)
+    seed = stage.config.experiment.seed
+    schedules = [_schedule(stage, work, answered, seen, seed) for answered in work.answered.values()]
+    expected = sum(schedule.left for schedule in schedules)
+    stage.progress.expect(expected)
+    if work.task.pairwise.schedule == "active":
+        outcome = Outcome()
+        for schedule in schedules:
+            outcome.add(await _in_rounds(stage, judge, work, rubric, schedule))
+    else:
+        wanted = chain.from_iterable(schedule.everything() for schedule in schedules)
+        outcome = await drive(stage, PHASE, judge, _questions(stage, judge, work, rubric, wanted))
+    outcome.expected = expected
+    return outcome
+
+
+def _schedule(stage: Stage, work: _Work, answered: Mapping[str, Iterable[str]], seen: _Seen, seed: int) -> Schedule:
+    possible = meetings(answered)
+    if stage.modes[PHASE] == "Model":
+        possible = [one for one in possible if (one.first, one.second) not in seen.couples or one in seen.verdicts]
+    return Schedule(possible, seen.verdicts, work.task.pairwise.pairs, seed)
+
+
+def _seen(stage: Stage, task: str, judge: str) -> _Seen:
+    """What the judge has said before; of several verdicts on the same the last."""
+    found = _Seen()
+    for path in stage.run.pair_files(task):
+        for record in read_records(path, stage.warn_bad_line) if path.name.endswith(f".{judge}.pairwise.jsonl") else ():
+            if record.get("judge_model_id") == judge and not is_failed(record) and record.get("winner"):
+                meeting, winner = _meeting(record)
+                found.verdicts[meeting] = winner
+                found.couples.add((meeting.first, meeting.second))
+    return found
+
+
+def _meeting(record: Mapping[str, object]) -> tuple[Meeting, str]:
+    """Who met, and the winner, `model_a` standing for the first name."""
+    a, b, winner = str(record.get("model_a")), str(record.get("model_b")), str(record["winner"])
+    datapoint = str(record.get("datapoint_id"))
+    return (Meeting(datapoint, a, b), winner) if a < b else (Meeting(datapoint, b, a), _SWAPPED.get(winner, winner))
+
+
+async def _in_rounds(stage: Stage, judge: Model, work: _Work, rubric: Rubric, schedule: Schedule) -> Outcome:
+    """Round after round, each chosen by what the ones before brought."""
+    outcome, rounds = Outcome(), schedule.rounds()
+    while (wanted := rounds.next()) and not outcome.stopped and not outcome.refused and stage.halted is None:
+        outcome.add(await drive(stage, PHASE, judge, _questions(stage, judge, work, rubric, wanted)))
+        verdicts = _seen(stage, work.task.name, judge.name).verdicts
+        rounds.tell({one: verdicts[one] for one in wanted if one in verdicts})
+    return outcome
+
+
+def _questions(
+    stage: Stage, judge: Model, work: _Work, rubric: Rubric, wanted: Iterable[Meeting]
+) -> Iterator[Question]:
+    failures = stage.store.failures(PHASE)
+    for meeting in wanted:
+        a, b = sides(meeting.first, meeting.second, meeting.datapoint, stage.config.experiment.seed)
+        item = work.items.get(meeting.datapoint)
+        responses = (work.responses.get(f"{meeting.datapoint}__{name}") for name in (a, b))
+        first, second = responses
+        if item is not None and first is not None and second is not None:
+            yield compare_question(work.task, judge, rubric, item, (first, second), failures)
