@@ -1,8 +1,8 @@
 """What each report says, as frozen data: the pages, the workbook, JSON and CSV all show these.
 
 A report is a `Header` and tables; a table is a tuple of flat rows, so that any of them is a CSV file as it is. Scores
-lie in [0, 1] (High 1, Medium 0.5, Low 0). `lower` and `upper` are 95 % limits of a bootstrap that draws whole datapoints.
-None is what cannot be computed (no data, one judge, no variance), never zero.
+lie in [0, 1] (High 1, Medium 0.5, Low 0). `lower` and `upper` are 95 % limits of a bootstrap that draws whole
+datapoints. None is what cannot be computed (no data, one judge, no variance), never zero.
 
 Dimensions are named task, factor, judge, teacher, student, and `attribute`, whose values read `name=value`.
 """
@@ -73,6 +73,7 @@ __all__ = [
     "Skipped",
     "SliceRow",
     "SpreadRow",
+    "StrataRow",
     "StudentCell",
     "StudentPair",
     "StudentReport",
@@ -269,6 +270,24 @@ class CountRow:
 
 
 @dataclass(frozen=True)
+class StrataRow:
+    """How much of what a task's target attributes span has items."""
+
+    task: str
+    strata: int
+    """Combinations of one value of each declared attribute."""
+    covered: int
+    """Those with an item that has them all."""
+    coverage: float | None
+    rare: int
+    """Those with one or two items."""
+    values: int
+    """Declared values of all attributes."""
+    values_covered: int
+    value_coverage: float | None
+
+
+@dataclass(frozen=True)
 class CoverageSummary:
     """Report coverage-summary."""
 
@@ -276,8 +295,7 @@ class CoverageSummary:
     meta: Mapping[str, Any]
     counts: tuple[CountRow, ...]
     rows: tuple[CoverageRow, ...]
-    strata: tuple[Mapping[str, Any], ...]
-    """Task, declared strata of its target attributes, those with an item, and their share; the same for rare ones."""
+    strata: tuple[StrataRow, ...]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,144 @@
+"""What a run says of itself: its tasks, rubrics, attributes and models, from whatever of its files can be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from coeval.errors import RunInputError
+from coeval.phases.factors import LABEL_PREFIX, is_metric
+from coeval.storage.jsonl import read_json
+from coeval.storage.layout import Run
+
+__all__ = ["About", "TaskAbout", "read_about"]
+
+
+@dataclass(frozen=True)
+class TaskAbout:
+    """A task, as far as the run tells."""
+
+    description: str = ""
+    rubric: Mapping[str, str] | None = None
+    """Factor -> description; None where no rubric is known, so that no score can be found to be missing."""
+    metrics: frozenset[str] = frozenset()
+    """Factors that are computed."""
+    attributes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    label_attributes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class About:
+    """A run, as far as it tells."""
+
+    experiment_id: str
+    status: str
+    created_at: str
+    meta: Mapping[str, Any]
+    tasks: Mapping[str, TaskAbout]
+    interfaces: Mapping[str, str]
+    """Model -> interface."""
+    model_ids: Mapping[str, str]
+    """Model -> what its provider calls it."""
+    roles: Mapping[str, tuple[str, ...]]
+    """Role -> models, as configured."""
+
+    def kind(self, judge: str, task: str, factors: Iterable[str]) -> str:
+        """Whether a judge is a model, a metric or the label judge; told by its factors where it is not configured."""
+        interface = self.interfaces.get(judge)
+        if interface is not None:
+            return interface if interface in ("metric", "label") else "model"
+        names = set(factors)
+        if names and all(name.startswith(LABEL_PREFIX) for name in names):
+            return "label"
+        return "metric" if names and names <= self.tasks.get(task, TaskAbout()).metrics else "model"
+
+    def required(self, kind: str, task: str) -> tuple[str, ...] | None:
+        """The factors that a judge of a kind has to score; None where the run does not tell."""
+        about = self.tasks.get(task, TaskAbout())
+        if kind == "label":
+            return tuple(f"{LABEL_PREFIX}{name}" for name in about.label_attributes) or None
+        if about.rubric is None:
+            return None
+        return tuple(name for name in about.rubric if (name in about.metrics) == (kind == "metric"))
+
+
+def read_about(run: Run) -> About:
+    """Read meta, configuration, attributes and rubrics.
+
+    Raises:
+        RunInputError: the folder holds no run.
+    """
+    if not run.meta.is_file() and not (run.folder / "phase5_evaluations").is_dir():
+        raise RunInputError(
+            f"{run.folder} holds no run: neither meta.json nor phase5_evaluations is there; check --run"
+        )
+    meta, config = _map(read_json(run.meta)), _configuration(run)
+    models = [model for model in _list(config.get("models")) if isinstance(model.get("name"), str)]
+    configured = {task["name"]: task for task in _list(config.get("tasks")) if isinstance(task.get("name"), str)}
+    stored = {path.name.split(".")[0] for path in (run.folder / "phase2_rubric").glob("[!.]*.rubric.json")}
+    return About(
+        str(meta.get("experiment_id") or _map(config.get("experiment")).get("id") or run.folder.name),
+        str(meta.get("status") or "unknown"),
+        str(meta.get("created_at") or ""),
+        meta,
+        {name: _task(run, name, configured.get(name, {})) for name in sorted({*configured, *stored})},
+        {model["name"]: _interface(model) for model in models},
+        {model["name"]: str(_map(model.get("parameters")).get("model") or model["name"]) for model in models},
+        {role: _with_role(models, role) for role in ("teacher", "student", "judge")},
+    )
+
+
+def _configuration(run: Run) -> Mapping[str, Any]:
+    import yaml
+
+    try:
+        return _map(yaml.safe_load(run.config.read_text(encoding="utf-8")))
+    except (OSError, ValueError, yaml.YAMLError):
+        return {}
+
+
+def _interface(model: Mapping[str, Any]) -> str:
+    resolved = _map(model.get("resolved")).get("interface")
+    return str(resolved or model.get("interface") or "")
+
+
+def _with_role(models: Iterable[Mapping[str, Any]], role: str) -> tuple[str, ...]:
+    return tuple(model["name"] for model in models if role in (model.get("roles") or ()))
+
+
+def _task(run: Run, name: str, configured: Mapping[str, Any]) -> TaskAbout:
+    rubric = _rubric(run, name, configured)
+    path = run.find_attributes(name, "target")
+    attributes = _map(read_json(path)) if path is not None else {}
+    attributes = attributes or _map(configured.get("target_attributes"))
+    return TaskAbout(
+        str(configured.get("description") or ""),
+        None if rubric is None else {factor: _description(value) for factor, value in rubric.items()},
+        frozenset(
+            factor for factor, value in (rubric or {}).items() if isinstance(value, Mapping) and is_metric(value)
+        ),
+        {key: tuple(map(str, values)) for key, values in attributes.items() if isinstance(values, list)},
+        tuple(map(str, configured.get("label_attributes") or ())),
+    )
+
+
+def _rubric(run: Run, name: str, configured: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    path = run.find_rubric(name)
+    stored = read_json(path) if path is not None else None
+    for rubric in (stored, configured.get("rubric")):
+        if isinstance(rubric, Mapping) and rubric:
+            return rubric
+    return None
+
+
+def _description(value: object) -> str:
+    return str(value.get("description") or value.get("metric") or "") if isinstance(value, Mapping) else str(value)
+
+
+def _map(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _list(value: object) -> list[Mapping[str, Any]]:
+    return [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, list) else []

@@ -1,0 +1,258 @@
+"""How far judges agree, over the (response, factor) pairs E that two of them scored.
+
+* SPA: share of equal scores. * WPA: mean of 1 - |difference|, which for levels is 1 equal, 0.5 adjacent, 0 opposite.
+* Kappa and quadratic kappa: where both gave levels; numbers of metrics are no categories.
+A judge's score is the mean over its peers: plain, and weighted by |E|. With one judge of its kind there is nobody to
+agree with: its scores are 1.0 and the result is marked degenerate. Judges that scored less than a tenth of what the
+busiest of their kind did are shown without a rank, and are no peers of others: three lucky scores do not make the best judge.
+
+Shapes: P pairs, J judges, V values of a dimension.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coeval.analysis.resampling import limits, resample
+from coeval.analysis.results import AgreementRow, JudgePair, JudgeRow, Reliability
+from coeval.analysis.statistics import (
+    alpha_columns,
+    alpha_of_sums,
+    icc,
+    kappa,
+    kappa_label,
+    kendall,
+    krippendorff,
+    spearman,
+)
+from coeval.analysis.units import Floats, Loaded, Pairs
+
+__all__ = ["breakdown", "is_degenerate", "judge_pairs", "judge_rows", "peers", "ranked_judges", "reliability"]
+
+LEAST_COVERAGE = 0.1
+METRICS = ("spa", "wpa", "kappa")
+_DIMENSIONS = ("factor", "teacher", "student", "task")
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """What two judges both scored."""
+
+    a: int
+    b: int
+    rows: npt.NDArray[np.intp]
+    equal: Floats
+    close: Floats
+    cells: npt.NDArray[np.int64]
+    """3 * level + level, or -1 where a score is a number."""
+
+    def kappa(self, *, quadratic: bool = False) -> float | None:
+        """Kappa over all of it."""
+        return kappa(_table(self.cells), quadratic=quadratic)
+
+
+def _table(cells: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    return np.bincount(cells[cells >= 0], minlength=9).reshape(3, 3)
+
+
+def _shared(pairs: Pairs, judges: int) -> Iterator[_Shared]:
+    for a, b in combinations(range(judges), 2):
+        rows = np.flatnonzero(~np.isnan(pairs.scores[:, a]) & ~np.isnan(pairs.scores[:, b]))
+        one, other = pairs.scores[rows, a], pairs.scores[rows, b]
+        gap = np.abs(one - other)
+        levels = pairs.is_level[rows, a] & pairs.is_level[rows, b]
+        cells = np.where(levels, 3 * np.rint(2 * one) + np.rint(2 * other), -1).astype(np.int64)
+        yield _Shared(a, b, rows, (gap < 1e-9).astype(np.float64), 1.0 - gap, cells)
+
+
+def coverage(loaded: Loaded) -> Floats:
+    """Of each judge, its units as a share of those of the busiest of its kind, (J,)."""
+    units = np.bincount(loaded.units.judge, minlength=len(loaded.judges)).astype(np.float64)
+    kinds = np.array(loaded.kinds, dtype=object)
+    most = np.array([units[kinds == kind].max() for kind in loaded.kinds])
+    share: Floats = units / np.maximum(most, 1.0)
+    return share
+
+
+def peers(loaded: Loaded) -> npt.NDArray[np.bool_]:
+    """Judges that count as peers: those of enough coverage, (J,)."""
+    enough: npt.NDArray[np.bool_] = coverage(loaded) >= LEAST_COVERAGE
+    return enough
+
+
+def is_degenerate(loaded: Loaded) -> bool:
+    """Whether no more than one judge that is a model scored enough."""
+    enough = peers(loaded)
+    models = sum(1 for judge, kind in enumerate(loaded.kinds) if kind == "model" and enough[judge])
+    return models <= 1
+
+
+def judge_pairs(loaded: Loaded) -> tuple[JudgePair, ...]:
+    """Agreement of every two judges."""
+    return tuple(_judge_pair(loaded, shared) for shared in _shared(loaded.pairs, len(loaded.judges)))
+
+
+def _judge_pair(loaded: Loaded, shared: _Shared) -> JudgePair:
+    names, n = (loaded.judges[shared.a], loaded.judges[shared.b]), len(shared.rows)
+    if not n:
+        return JudgePair(*names, 0, None, None, None, None, None, "", None, None, None)
+    pairs = loaded.pairs
+    columns = np.stack([shared.equal, np.ones(n)], axis=1)
+    lower, upper = limits(resample(pairs.datapoint[shared.rows], columns, lambda sums: sums[:, 0] / sums[:, 1]))
+    one, other = pairs.scores[shared.rows, shared.a], pairs.scores[shared.rows, shared.b]
+    value = shared.kappa()
+    return JudgePair(
+        *names,
+        n,
+        *(float(shared.equal.mean()), float(lower), float(upper), float(shared.close.mean())),
+        *(value, kappa_label(value), shared.kappa(quadratic=True), spearman(one, other), kendall(one, other)),
+    )
+
+
+def judge_rows(loaded: Loaded, metric: str = "spa") -> tuple[JudgeRow, ...]:
+    """Judges, best first by the weighted `metric`; those without a rank last."""
+    units, share = np.bincount(loaded.units.judge, minlength=len(loaded.judges)), coverage(loaded)
+    rows = [_judge_row(loaded, judge, int(units[judge]), float(share[judge])) for judge in range(len(loaded.judges))]
+    degenerate = is_degenerate(loaded)
+    rows = [_alone(row) if degenerate and row.kind == "model" and row.units else row for row in rows]
+    values = {row.judge: getattr(row, f"weighted_{metric}") for row in rows}
+    fit = [row for row in rows if row.coverage >= LEAST_COVERAGE and row.units and values[row.judge] is not None]
+    fit.sort(key=lambda row: (-values[row.judge], row.judge))
+    ranked = {row.judge: rank for rank, row in enumerate(fit, start=1)}
+    ordered = sorted(rows, key=lambda row: (ranked.get(row.judge, len(rows) + 1), row.judge))
+    return tuple(replace(row, rank=ranked.get(row.judge)) for row in ordered)
+
+
+def _alone(row: JudgeRow) -> JudgeRow:
+    ones = dict.fromkeys(("spa", "wpa", "kappa", "weighted_spa", "weighted_wpa", "weighted_kappa"), 1.0)
+    limits_ = {"weighted_spa_lower": None, "weighted_spa_upper": None}
+    return replace(row, **ones, **limits_, kappa_label="")  # type: ignore[arg-type]
+
+
+def _judge_row(loaded: Loaded, judge: int, units: int, share: float) -> JudgeRow:
+    with_peers = [shared for shared in _of_judge(loaded, judge) if len(shared.rows)]
+    n = np.array([len(shared.rows) for shared in with_peers], dtype=np.float64)
+    figures: dict[str, list[float | None]] = {
+        "spa": [float(shared.equal.mean()) for shared in with_peers],
+        "wpa": [float(shared.close.mean()) for shared in with_peers],
+        "kappa": [shared.kappa() for shared in with_peers],
+    }
+    plain = {name: _mean(values, np.ones(len(n))) for name, values in figures.items()}
+    weighted = {f"weighted_{name}": _mean(values, n) for name, values in figures.items()}
+    lower, upper = _spa_limits(loaded, with_peers)
+    return JudgeRow(
+        rank=None, judge=loaded.judges[judge], kind=loaded.kinds[judge],  # type: ignore[arg-type]
+        units=units,
+        coverage=share,
+        **plain,
+        **weighted,
+        weighted_spa_lower=lower,
+        weighted_spa_upper=upper,
+        kappa_label=kappa_label(weighted["weighted_kappa"]),
+    )
+
+
+def _of_judge(loaded: Loaded, judge: int) -> Iterator[_Shared]:
+    """What a judge shares with each of its peers."""
+    enough = peers(loaded)
+    others = [other for other in range(len(loaded.judges)) if other != judge and enough[other]]
+    for other in others:
+        table = replace(
+            loaded.pairs,
+            scores=loaded.pairs.scores[:, [judge, other]],
+            is_level=loaded.pairs.is_level[:, [judge, other]],
+        )
+        yield from _shared(table, 2)
+
+
+def _mean(values: list[float | None], weights: Floats) -> float | None:
+    known = [(value, weight) for value, weight in zip(values, weights, strict=True) if value is not None]
+    total = sum(weight for _, weight in known)
+    return float(sum(value * weight for value, weight in known) / total) if total else None
+
+
+def _spa_limits(loaded: Loaded, with_peers: list[_Shared]) -> tuple[float | None, float | None]:
+    if not with_peers:
+        return None, None
+    rows = np.concatenate([shared.rows for shared in with_peers])
+    equal = np.concatenate([shared.equal for shared in with_peers])
+    columns = np.stack([equal, np.ones(len(equal))], axis=1)
+    lower, upper = limits(resample(loaded.pairs.datapoint[rows], columns, lambda sums: sums[:, 0] / sums[:, 1]))
+    return float(lower), float(upper)
+
+
+def ranked_judges(rows: tuple[JudgeRow, ...]) -> tuple[str, ...]:
+    """Judges with a rank, best first; only models where there are any."""
+    ranked = [row for row in rows if row.rank is not None]
+    return tuple(row.judge for row in ranked if row.kind == "model") or tuple(row.judge for row in ranked)
+
+
+def breakdown(loaded: Loaded) -> tuple[AgreementRow, ...]:
+    """Each judge's weighted agreement by factor, teacher, student and task."""
+    shared = [one for one in _shared(loaded.pairs, len(loaded.judges)) if len(one.rows)]
+    return tuple(row for dimension in _DIMENSIONS for row in _breakdown(loaded, shared, dimension))
+
+
+def _breakdown(loaded: Loaded, shared: list[_Shared], dimension: str) -> Iterator[AgreementRow]:
+    names = loaded.names(dimension)
+    codes = getattr(loaded.pairs, dimension)
+    enough, shape = peers(loaded), (len(loaded.judges), len(names))
+    n, equal, close, kappas, weights = (np.zeros(shape) for _ in range(5))
+    for one in shared:
+        values = codes[one.rows]
+        counts, sums = np.bincount(values, minlength=len(names)), _by(values, one, len(names))
+        for judge, peer in ((one.a, one.b), (one.b, one.a)):
+            if enough[peer]:
+                n[judge] += counts
+                equal[judge] += sums[0]
+                close[judge] += sums[1]
+                kappas[judge] += np.where(np.isnan(sums[2]), 0.0, sums[2] * counts)
+                weights[judge] += np.where(np.isnan(sums[2]), 0.0, counts)
+    for judge, value in np.argwhere(n > 0):
+        total, weight = n[judge, value], weights[judge, value]
+        mean = float(kappas[judge, value] / weight) if weight else None
+        shares = (float(equal[judge, value] / total), float(close[judge, value] / total))
+        yield AgreementRow(loaded.judges[judge], dimension, names[value], int(total), *shares, mean)
+
+
+def _by(values: npt.NDArray[Any], shared: _Shared, size: int) -> tuple[Floats, Floats, Floats]:
+    """Sums of equal and close, and kappas (NaN where there is none), by value, each (V,)."""
+    cells = shared.cells >= 0
+    tables = np.bincount(9 * values[cells] + shared.cells[cells], minlength=9 * size).reshape(size, 3, 3)
+    kappas = np.array([value if value is not None else np.nan for value in map(kappa, tables)])
+    equal = np.bincount(values, shared.equal, minlength=size)
+    return equal, np.bincount(values, shared.close, minlength=size), kappas
+
+
+def reliability(loaded: Loaded) -> tuple[Reliability, ...]:
+    """Alpha and ICC of the judges that are models, over all, then for each task and factor."""
+    enough = peers(loaded)
+    chosen = [j for j, kind in enumerate(loaded.kinds) if kind == "model" and enough[j]]
+    pairs = loaded.pairs
+    scores = pairs.scores[:, chosen]
+    rows = [_reliability("all", "", scores, pairs.datapoint)]
+    for scope, names in (("task", loaded.tasks), ("factor", loaded.factors)):
+        for code, name in enumerate(names):
+            mask = getattr(pairs, scope) == code
+            if mask.any():
+                rows.append(_reliability(scope, name, scores[mask], pairs.datapoint[mask]))
+    return tuple(rows)
+
+
+def _reliability(scope: str, value: str, scores: Floats, datapoints: npt.NDArray[Any]) -> Reliability:
+    known = ~np.isnan(scores)
+    shared, judges = int((known.sum(axis=1) > 1).sum()), int(known.any(axis=0).sum())
+    alpha = krippendorff(scores)
+    ordinal = krippendorff(scores, ordinal=True)
+    lower = upper = None
+    if alpha is not None:
+        low, high = limits(resample(datapoints, alpha_columns(scores), alpha_of_sums))
+        lower, upper = float(low), float(high)
+    single, average = icc(scores[known.all(axis=1)])
+    return Reliability(scope, value, judges, shared, ordinal, alpha, lower, upper, single, average)

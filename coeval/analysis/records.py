@@ -1,0 +1,271 @@
+"""The records of a run as they can be used: joined by id, one for each id, and what was left out and why.
+
+Codes: PARSE_ERROR_Pn (a line that is no record of phase n), FAILED_Pn, DUPLICATE_Pn (an earlier record with the same
+id, which the last valid one replaces), MISSING_RESPONSE, MISSING_DATAPOINT, INCOMPLETE_SCORES, INVALID_SCORE_VALUE.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from coeval.analysis.about import About
+from coeval.storage.jsonl import read_records
+from coeval.storage.layout import Run
+from coeval.storage.records import is_failed
+
+__all__ = ["Answer", "Item", "Judgement", "Records", "Skips", "norm_of", "read_run"]
+
+LEVELS = {"high": 1.0, "medium": 0.5, "low": 0.0}
+_PHASES = {"data_generation": "P3", "response_collection": "P4", "evaluation": "P5"}
+Made = TypeVar("Made")
+
+
+@dataclass
+class Skips:
+    """Counts of what was left out, with an example of each."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, str] = field(default_factory=dict)
+
+    def note(self, code: str, example: str) -> None:
+        """Count one; the example kept is the first by name, whatever the order of records."""
+        self.counts[code] += 1
+        self.examples[code] = min(example, self.examples.get(code, example))
+
+
+@dataclass(frozen=True)
+class Item:
+    """A datapoint without its texts."""
+
+    task: str
+    teacher: str
+    attributes: Mapping[str, str]
+    prompt_key: bytes
+    """Digest of the prompt, by which two runs know a datapoint they share."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A response; its text only in tasks with labels."""
+
+    datapoint: str
+    student: str
+    tokens: float
+    text: str | None
+
+
+@dataclass
+class Judgement:
+    """All that a judge said of a response, of all its records."""
+
+    response: str
+    judge: str
+    datapoint: str
+    task: str
+    teacher: str
+    student: str
+    """Empty where the record does not tell."""
+    scores: dict[str, float] = field(default_factory=dict)
+    levels: set[str] = field(default_factory=set)
+    """Factors whose score is a level."""
+    invalid: set[str] = field(default_factory=set)
+    at: str = ""
+    """When it was last evaluated."""
+    failed: bool = True
+    code: str = ""
+    """Why it is left out; empty: it is valid."""
+
+
+@dataclass(frozen=True)
+class Records:
+    """What a run holds."""
+
+    about: About
+    items: Mapping[str, Item]
+    answers: Mapping[str, Answer]
+    judgements: tuple[Judgement, ...]
+    """By (response, judge)."""
+    skips: Skips
+    counts: Counter[tuple[str, str, str, str, str, bool]]
+    """(phase, task, teacher, student, judge, failed) -> records."""
+
+
+def norm_of(value: object) -> tuple[float, bool] | None:
+    """A score in [0, 1] and whether it is a level; None where it is neither level nor number."""
+    if isinstance(value, str) and value.strip().lower() in LEVELS:
+        return LEVELS[value.strip().lower()], True
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        return None
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return (min(max(number, 0.0), 1.0), False) if math.isfinite(number) else None
+
+
+def read_run(run: Run, about: About) -> Records:
+    """Read phases 3 to 5 and join them."""
+    skips, counts = Skips(), Counter[tuple[str, str, str, str, str, bool]]()
+    with_text = {name for name, task in about.tasks.items() if task.label_attributes}
+    items = _last_valid(run, "data_generation", skips, counts, _item)
+    answers = _last_valid(run, "response_collection", skips, counts, lambda record: _answer(record, with_text))
+    judgements = _judgements(run, skips, counts)
+    for judgement in judgements:
+        _join(judgement, items, answers)
+        judgement.code = _check(judgement, items, answers, about)
+        if judgement.code and not judgement.failed:
+            skips.note(judgement.code, f"{judgement.response}__{judgement.judge}")
+    return Records(about, items, answers, judgements, skips, counts)
+
+
+def _last_valid(
+    run: Run, phase: str, skips: Skips, counts: Counter[Any], make: Callable[[dict[str, Any]], Made | None]
+) -> dict[str, Made]:
+    found: dict[str, Made] = {}
+    for place, record in _records(run, phase, skips, counts):
+        made = make(record)
+        if made is None:
+            skips.note(f"PARSE_ERROR_{_PHASES[phase]}", place)
+            continue
+        if record["id"] in found:
+            skips.note(f"DUPLICATE_{_PHASES[phase]}", record["id"])
+        found[record["id"]] = made
+    return {identity: found[identity] for identity in sorted(found)}
+
+
+def _records(run: Run, phase: str, skips: Skips, counts: Counter[Any]) -> Any:
+    """Records with an id that are not failed, with where they stand; the others are noted."""
+    code = _PHASES[phase]
+
+    def on_bad(path: Path, line: int, _why: str) -> None:
+        skips.note(f"PARSE_ERROR_{code}", f"{path.parent.name}/{path.name}:{line}")
+
+    for path in run.record_files(phase):
+        place = f"{path.parent.name}/{path.name}"
+        for record in read_records(path, on_bad):
+            if not isinstance(record.get("id"), str):
+                skips.note(f"PARSE_ERROR_{code}", place)
+                continue
+            _count(phase, record, counts)
+            if is_failed(record) and phase != "evaluation":
+                skips.note(f"FAILED_{code}", record["id"])
+            else:
+                yield place, record
+
+
+def _count(phase: str, record: Mapping[str, Any], counts: Counter[Any]) -> None:
+    names = (_text(record, key) for key in ("task_id", "teacher_model_id", "student_model_id", "judge_model_id"))
+    task, teacher, student, judge = names
+    counts[phase, task, teacher, student, judge, is_failed(record)] += 1
+
+
+def _text(record: Mapping[str, Any], key: str) -> str:
+    value = record.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def _part(identity: str, place: int) -> str:
+    """A part of an id `task__teacher__seq__student__judge`; empty where it has not so many."""
+    parts = identity.split("__")
+    return parts[place] if len(parts) > place else ""
+
+
+def _item(record: dict[str, Any]) -> Item | None:
+    task = _text(record, "task_id") or _part(record["id"], 0)
+    teacher = _text(record, "teacher_model_id") or _part(record["id"], 1)
+    if not task or not teacher or not isinstance(record.get("prompt"), (str, list)):
+        return None
+    attributes = record.get("sampled_target_attributes")
+    named = {str(key): str(value) for key, value in attributes.items()} if isinstance(attributes, Mapping) else {}
+    return Item(task, teacher, named, hashlib.blake2b(repr(record["prompt"]).encode("utf-8", "replace")).digest()[:12])
+
+
+def _answer(record: dict[str, Any], with_text: set[str]) -> Answer | None:
+    datapoint = _text(record, "datapoint_id") or record["id"].rpartition("__")[0]
+    student = _text(record, "student_model_id") or record["id"].rpartition("__")[2]
+    text = record.get("response")
+    if not datapoint or not student or not isinstance(text, str):
+        return None
+    tokens = record.get("token_count")
+    known = isinstance(tokens, (int, float)) and not isinstance(tokens, bool) and tokens > 0
+    length = float(tokens) if known else float(max(1, len(text) // 4))  # type: ignore[arg-type]
+    task = _text(record, "task_id") or _part(datapoint, 0)
+    return Answer(datapoint, student, length, text if task in with_text else None)
+
+
+def _judgements(run: Run, skips: Skips, counts: Counter[Any]) -> tuple[Judgement, ...]:
+    """One for each (response, judge): of each factor the last valid score."""
+    found: dict[tuple[str, str], Judgement] = {}
+    for place, record in _records(run, "evaluation", skips, counts):
+        response = _text(record, "response_id") or record["id"].rpartition("__")[0]
+        judge = _text(record, "judge_model_id") or record["id"].rpartition("__")[2]
+        scores = record.get("scores")
+        if not response or not judge or not (isinstance(scores, Mapping) or is_failed(record)):
+            skips.note("PARSE_ERROR_P5", place)
+            continue
+        if is_failed(record):
+            skips.note("FAILED_P5", record["id"])
+        _merge(found, record, response, judge, skips)
+    return tuple(found[key] for key in sorted(found))
+
+
+def _merge(
+    found: dict[tuple[str, str], Judgement], record: dict[str, Any], response: str, judge: str, skips: Skips
+) -> None:
+    before = found.get((response, judge))
+    if before is None:
+        keys = ("datapoint_id", "task_id", "teacher_model_id", "student_model_id")
+        datapoint, task, teacher, student = (_text(record, key) for key in keys)
+        before = found[response, judge] = Judgement(response, judge, datapoint, task, teacher, student)
+    elif not before.failed and not is_failed(record):
+        skips.note("DUPLICATE_P5", record["id"])
+    if is_failed(record):
+        return
+    before.failed = False
+    before.at = max(before.at, _text(record, "evaluated_at"))
+    for factor, value in record["scores"].items():
+        norm = norm_of(value)
+        if norm is None:
+            before.invalid.add(factor)
+            continue
+        before.scores[factor] = norm[0]
+        (before.levels.add if norm[1] else before.levels.discard)(factor)
+
+
+def _join(judgement: Judgement, items: Mapping[str, Item], answers: Mapping[str, Answer]) -> None:
+    """Fill in who is who from the response and the datapoint, which know best; then from the ids."""
+    answer = answers.get(judgement.response)
+    if answer is not None:
+        judgement.datapoint, judgement.student = answer.datapoint, answer.student
+    judgement.datapoint = judgement.datapoint or judgement.response.rpartition("__")[0]
+    judgement.student = judgement.student or judgement.response.rpartition("__")[2]
+    item = items.get(judgement.datapoint)
+    if item is not None:
+        judgement.task, judgement.teacher = item.task, item.teacher
+    judgement.task = judgement.task or _part(judgement.response, 0)
+    judgement.teacher = judgement.teacher or _part(judgement.response, 1)
+
+
+def _check(judgement: Judgement, items: Mapping[str, Item], answers: Mapping[str, Answer], about: About) -> str:
+    """Why a judgement is left out; empty: it counts. Only the factors that its judge has to score are kept."""
+    if judgement.failed:
+        return "FAILED_P5"
+    if judgement.response not in answers:
+        return "MISSING_RESPONSE"
+    if judgement.datapoint not in items:
+        return "MISSING_DATAPOINT"
+    named = {*judgement.scores, *judgement.invalid}
+    required = about.required(about.kind(judgement.judge, judgement.task, named), judgement.task)
+    needed = named if required is None else set(required)
+    if any(factor in judgement.invalid and factor not in judgement.scores for factor in needed):
+        return "INVALID_SCORE_VALUE"
+    if not needed or not needed <= set(judgement.scores):
+        return "INCOMPLETE_SCORES"
+    judgement.scores = {factor: judgement.scores[factor] for factor in sorted(needed)}
+    return ""

@@ -1,0 +1,137 @@
+"""Agreement of two raters or more, from their scores alone.
+
+* Cohen's kappa over three levels, (p_o - p_e) / (1 - p_e); quadratic: disagreement weighed by the squared distance.
+* Krippendorff's alpha, 1 - D_o / D_e. With the squared difference it needs only sums: within a unit of m values,
+  sum of squared differences over ordered pairs = 2 (m sum x^2 - (sum x)^2). The ordinal form is the same on mid-ranks,
+  since the ordinal distance of two values is the difference of their mid-ranks.
+* ICC(2,1) and ICC(2,k): two-way random effects, absolute agreement (Shrout and Fleiss 1979).
+* Spearman's rho is Pearson's r of mid-ranks; Kendall's tau-b is scipy's.
+
+None is what has no value: no data, or raters that never vary. Shapes: N units, J raters.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from coeval.analysis.units import Floats
+
+__all__ = [
+    "alpha_columns",
+    "alpha_of_sums",
+    "icc",
+    "kappa",
+    "kappa_label",
+    "kendall",
+    "krippendorff",
+    "mid_ranks",
+    "pearson",
+    "spearman",
+]
+
+_LABELS = ((0.2, "slight"), (0.4, "fair"), (0.6, "moderate"), (0.8, "substantial"))
+
+
+def kappa(table: npt.ArrayLike, *, quadratic: bool = False) -> float | None:
+    """Kappa of a table (3, 3) of counts of (level of one, level of the other); None where chance explains all."""
+    counts = np.asarray(table, dtype=np.float64)
+    total = counts.sum()
+    if not total:
+        return None
+    steps = np.subtract.outer(np.arange(len(counts)), np.arange(len(counts)))
+    weights = steps**2 if quadratic else (steps != 0)
+    observed = (weights * counts).sum() / total
+    expected = (weights * np.outer(counts.sum(axis=1), counts.sum(axis=0))).sum() / total**2
+    return float(1.0 - observed / expected) if expected > 1e-12 else None
+
+
+def kappa_label(value: float | None) -> str:
+    """Landis and Koch's word for a kappa; empty for None."""
+    if value is None:
+        return ""
+    if value < 0:
+        return "less than chance"
+    return next((word for bound, word in _LABELS if value <= bound), "almost perfect")
+
+
+def krippendorff(scores: Floats, *, ordinal: bool = False) -> float | None:
+    """Krippendorff's alpha of scores (N, J), NaN where a rater gave none; None where the values never vary."""
+    value = float(alpha_of_sums(alpha_columns(scores, ordinal=ordinal).sum(axis=0)[None])[0])
+    return value if math.isfinite(value) else None
+
+
+def alpha_columns(scores: Floats, *, ordinal: bool = False) -> Floats:
+    """Of each unit (N, 4): its disagreement, values, sum and sum of squares; zeros where it has fewer than two."""
+    known = ~np.isnan(scores)
+    known &= (known.sum(axis=1) > 1)[:, None]
+    values = scores.astype(np.float64)
+    if ordinal:
+        values = np.full(scores.shape, np.nan)
+        values[known] = mid_ranks(scores[known])
+    if known.any():
+        values = values - values[known].mean()
+    values = np.where(known, values, 0.0)
+    m, total, squares = known.sum(axis=1), values.sum(axis=1), (values**2).sum(axis=1)
+    return np.stack([2.0 * (m * squares - total**2) / np.maximum(m - 1, 1), m, total, squares], axis=1)
+
+
+def alpha_of_sums(sums: Floats) -> Floats:
+    """Alpha (R,) of sums (R, 4) of `alpha_columns`; NaN where it has none."""
+    observed, n, total, squares = sums.T
+    with np.errstate(invalid="ignore", divide="ignore"):
+        expected = 2.0 * (n * squares - total**2) / (n - 1.0)
+        alpha: Floats = np.where(expected > 1e-9 * np.maximum(n, 1.0), 1.0 - observed / expected, np.nan)
+    return alpha
+
+
+def icc(scores: Floats) -> tuple[float | None, float | None]:
+    """ICC(2,1) and ICC(2,k) of complete scores (N, J); None with fewer than two of either, or without variance."""
+    n, k = scores.shape
+    if n < 2 or k < 2:
+        return None, None
+    mean = scores.mean()
+    rows = k * ((scores.mean(axis=1) - mean) ** 2).sum() / (n - 1)
+    columns = n * ((scores.mean(axis=0) - mean) ** 2).sum() / (k - 1)
+    residual = scores - scores.mean(axis=1, keepdims=True) - scores.mean(axis=0) + mean
+    error = (residual**2).sum() / ((n - 1) * (k - 1))
+    single = rows + (k - 1) * error + k * (columns - error) / n
+    average = rows + (columns - error) / n
+    return _ratio(rows - error, single), _ratio(rows - error, average)
+
+
+def _ratio(above: float, below: float) -> float | None:
+    return float(above / below) if abs(below) > 1e-12 else None
+
+
+def mid_ranks(values: Floats) -> Floats:
+    """Ranks from 1; equal values share the mean of theirs."""
+    _, codes, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    ranks: Floats = (ends - (counts - 1) / 2.0)[codes]
+    return ranks
+
+
+def pearson(one: Floats, other: Floats) -> float | None:
+    """Correlation; None where either never varies."""
+    if len(one) < 2:
+        return None
+    a, b = one - one.mean(), other - other.mean()
+    scale = math.sqrt(float((a**2).sum()) * float((b**2).sum()))
+    return float(np.clip((a * b).sum() / scale, -1.0, 1.0)) if scale > 1e-12 else None
+
+
+def spearman(one: Floats, other: Floats) -> float | None:
+    """Rank correlation; None where either never varies."""
+    return pearson(mid_ranks(one), mid_ranks(other)) if len(one) else None
+
+
+def kendall(one: Floats, other: Floats) -> float | None:
+    """Tau-b; None where either never varies."""
+    if len(one) < 2 or np.ptp(one) == 0 or np.ptp(other) == 0:
+        return None
+    from scipy.stats import kendalltau
+
+    return float(kendalltau(one, other).statistic)

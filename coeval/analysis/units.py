@@ -1,0 +1,306 @@
+"""A run as columns: one row for each (response, factor, judge) score, names as codes, scores in [0, 1].
+
+Shapes: U units, P pairs (response, factor), J judges, R responses, D datapoints, E evaluations. All is sorted by id, so
+the order in which a run was written plays no part, except for drift, which follows the times of evaluation.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from coeval.analysis.about import About, read_about
+from coeval.analysis.records import Judgement, Records, read_run
+from coeval.analysis.results import Header, Skipped
+from coeval.storage.layout import Run
+
+__all__ = ["DIMENSIONS", "Codes", "Evaluations", "Floats", "Loaded", "Pairs", "Units", "load_run"]
+
+Codes: TypeAlias = npt.NDArray[np.int64]
+Floats: TypeAlias = npt.NDArray[np.float64]
+DIMENSIONS = ("task", "factor", "judge", "teacher", "student", "attribute")
+
+
+@dataclass(frozen=True)
+class Units:
+    """Scores (U,)."""
+
+    task: Codes
+    teacher: Codes
+    student: Codes
+    judge: Codes
+    factor: Codes
+    datapoint: Codes
+    response: Codes
+    evaluation: Codes
+    norm: Floats
+    is_level: npt.NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.norm)
+
+    def where(self, rows: npt.NDArray[Any]) -> Units:
+        """The units that a mask or indices choose."""
+        return Units(**{column.name: getattr(self, column.name)[rows] for column in fields(self)})
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """What judges were asked of each (response, factor) pair, and a matrix of their scores."""
+
+    task: Codes
+    teacher: Codes
+    student: Codes
+    factor: Codes
+    datapoint: Codes
+    response: Codes
+    scores: Floats
+    """(P, J), NaN where a judge did not score."""
+    is_level: npt.NDArray[np.bool_]
+    """(P, J)."""
+
+    def __len__(self) -> int:
+        return len(self.task)
+
+    def where(self, rows: npt.NDArray[Any]) -> Pairs:
+        """The pairs that a mask or indices choose."""
+        return Pairs(**{column.name: getattr(self, column.name)[rows] for column in fields(self)})
+
+    @cached_property
+    def mean(self) -> Floats:
+        """Mean over the judges that scored, (P,)."""
+        known = ~np.isnan(self.scores)
+        with np.errstate(invalid="ignore"):
+            mean: Floats = np.where(known, self.scores, 0.0).sum(axis=1) / known.sum(axis=1)
+        return mean
+
+
+@dataclass(frozen=True)
+class Evaluations:
+    """Evaluations (E,), valid or not, one for each (response, judge)."""
+
+    task: Codes
+    teacher: Codes
+    student: Codes
+    judge: Codes
+    valid: npt.NDArray[np.bool_]
+    failed: npt.NDArray[np.bool_]
+    at: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A run as columns, with the names that codes stand for, sorted."""
+
+    run: Run
+    about: About
+    tasks: tuple[str, ...]
+    teachers: tuple[str, ...]
+    students: tuple[str, ...]
+    judges: tuple[str, ...]
+    factors: tuple[str, ...]
+    kinds: tuple[str, ...]
+    """Of each judge: model, metric or label."""
+    datapoints: tuple[str, ...]
+    datapoint_task: Codes
+    datapoint_teacher: Codes
+    prompt_keys: tuple[bytes, ...]
+    attributes: tuple[Mapping[str, str], ...]
+    """Of each datapoint."""
+    responses: tuple[str, ...]
+    response_student: Codes
+    response_datapoint: Codes
+    """-1 where the datapoint is missing."""
+    tokens: Floats
+    texts: Mapping[int, str]
+    """Response -> its text, in tasks with labels."""
+    units: Units
+    evaluations: Evaluations
+    counts: Counter[tuple[str, str, str, str, str, bool]]
+    """(phase, task, teacher, student, judge, failed) -> records."""
+    skipped: tuple[Skipped, ...]
+
+    def names(self, dimension: str) -> tuple[str, ...]:
+        """What the codes of a dimension stand for."""
+        if dimension == "attribute":
+            return self.attribute_names
+        names: tuple[str, ...] = getattr(self, f"{dimension}s")
+        return names
+
+    def grouped(self, table: Units | Pairs, dimension: str) -> tuple[npt.NDArray[np.intp], Codes]:
+        """Rows of a table and their value in a dimension; in `attribute` a row comes once for each attribute it has."""
+        if dimension != "attribute":
+            return np.arange(len(table)), getattr(table, dimension)
+        datapoints, values = self._attribute_links
+        counts = np.bincount(datapoints, minlength=len(self.datapoints))[table.datapoint]
+        starts = np.searchsorted(datapoints, table.datapoint)
+        rows = np.repeat(np.arange(len(table)), counts)
+        within = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+        return rows, values[np.repeat(starts, counts) + within]
+
+    @cached_property
+    def attribute_names(self) -> tuple[str, ...]:
+        """Every `name=value` of an item."""
+        return tuple(sorted({f"{key}={value}" for item in self.attributes for key, value in item.items()}))
+
+    @cached_property
+    def _attribute_links(self) -> tuple[Codes, Codes]:
+        """(datapoint, name=value) links, by datapoint."""
+        code = {name: number for number, name in enumerate(self.attribute_names)}
+        links = [(d, code[f"{k}={v}"]) for d, item in enumerate(self.attributes) for k, v in sorted(item.items())]
+        table = np.array(links, dtype=np.int64).reshape(-1, 2)
+        return table[:, 0], table[:, 1]
+
+    @cached_property
+    def pairs(self) -> Pairs:
+        """The (response, factor) pairs that anyone scored, with the matrix of scores."""
+        keys, first, pair = np.unique(
+            self.units.response * max(len(self.factors), 1) + self.units.factor, return_index=True, return_inverse=True
+        )
+        scores = np.full((len(keys), len(self.judges)), np.nan)
+        levels = np.zeros(scores.shape, dtype=bool)
+        scores[pair, self.units.judge] = self.units.norm
+        levels[pair, self.units.judge] = self.units.is_level
+        names = ("task", "teacher", "student", "factor", "datapoint", "response")
+        return Pairs(**{name: getattr(self.units, name)[first] for name in names}, scores=scores, is_level=levels)
+
+    @cached_property
+    def header(self) -> Header:
+        """What stands above every report."""
+        units = self.units
+        return Header(
+            self.about.experiment_id,
+            self.about.status,
+            self.about.created_at,
+            self.about.status != "completed",
+            *(self.tasks, self.teachers, self.students, self.judges, self.factors),
+            datapoints=len(self.datapoints),
+            responses=len(self.responses),
+            evaluations=len(self.evaluations.valid),
+            valid_evaluations=int(self.evaluations.valid.sum()),
+            units=len(units),
+            self_judging=int(self.same("judge", "student").sum()),
+            self_teaching=int(self.same("teacher", "student").sum()),
+            skipped=self.skipped,
+            task_descriptions={name: task.description for name, task in self.about.tasks.items()},
+            factor_descriptions={
+                f"{name}/{factor}": text
+                for name, task in self.about.tasks.items()
+                for factor, text in (task.rubric or {}).items()
+            },
+            attribute_values={name: dict(task.attributes) for name, task in self.about.tasks.items()},
+        )
+
+    def same(self, one: str, other: str) -> npt.NDArray[np.bool_]:
+        """Whether two roles of a unit are played by one model, (U,)."""
+        code = {name: number for number, name in enumerate(self.names(other))}
+        table = np.array([code.get(name, -1) for name in self.names(one)], dtype=np.int64)
+        matches: npt.NDArray[np.bool_] = table[getattr(self.units, one)] == getattr(self.units, other)
+        return matches
+
+    def with_units(self, units: Units) -> Loaded:
+        """The same run with other units."""
+        return replace(self, units=units)
+
+
+def load_run(folder: Path | str) -> Loaded:
+    """Read a run, whoever wrote it; damage is skipped and told in `skipped`.
+
+    Raises:
+        RunInputError: the folder holds no run.
+    """
+    run = Run(Path(folder))
+    return _loaded(run, read_run(run, read_about(run)))
+
+
+def _loaded(run: Run, records: Records) -> Loaded:
+    judgements, about = records.judgements, records.about
+    items, answers = list(records.items.values()), list(records.answers.values())
+    tasks = _names(about.tasks, (item.task for item in items), (j.task for j in judgements))
+    teachers = _names(about.roles["teacher"], (item.teacher for item in items), (j.teacher for j in judgements))
+    students = _names(about.roles["student"], (answer.student for answer in answers), (j.student for j in judgements))
+    judges = _names(about.roles["judge"], (j.judge for j in judgements))
+    valid = [judgement for judgement in judgements if not judgement.code]
+    factors = _names(
+        (factor for task in about.tasks.values() for factor in task.rubric or ()), (f for j in valid for f in j.scores)
+    )
+    datapoint, response = _code(records.items), _code(records.answers)
+    codes = {"task": _code(tasks), "teacher": _code(teachers), "student": _code(students), "judge": _code(judges)}
+    columns = {name: _column(code[getattr(j, name)] for j in judgements) for name, code in codes.items()}
+    return Loaded(
+        run,
+        about,
+        *(tasks, teachers, students, judges, factors),
+        kinds=_kinds(about, judges, judgements),
+        datapoints=tuple(records.items),
+        datapoint_task=_column(codes["task"][item.task] for item in items),
+        datapoint_teacher=_column(codes["teacher"][item.teacher] for item in items),
+        prompt_keys=tuple(item.prompt_key for item in items),
+        attributes=tuple(item.attributes for item in items),
+        responses=tuple(records.answers),
+        response_student=_column(codes["student"][answer.student] for answer in answers),
+        response_datapoint=_column(datapoint.get(answer.datapoint, -1) for answer in answers),
+        tokens=np.array([answer.tokens for answer in answers], dtype=np.float64),
+        texts={number: answer.text for number, answer in enumerate(answers) if answer.text is not None},
+        units=_units(judgements, columns, datapoint, response, _code(factors)),
+        evaluations=Evaluations(
+            **columns,
+            valid=np.array([not j.code for j in judgements], dtype=bool),
+            failed=np.array([j.failed for j in judgements], dtype=bool),
+            at=tuple(j.at for j in judgements),
+        ),
+        counts=records.counts,
+        skipped=tuple(
+            Skipped(code, number, records.skips.examples[code]) for code, number in sorted(records.skips.counts.items())
+        ),
+    )
+
+
+def _units(
+    judgements: Sequence[Judgement],
+    columns: Mapping[str, Codes],
+    datapoint: Mapping[str, int],
+    response: Mapping[str, int],
+    factor: Mapping[str, int],
+) -> Units:
+    """One row for each score of a valid judgement."""
+    chosen = [number for number, judgement in enumerate(judgements) if not judgement.code]
+    valid = [judgements[number] for number in chosen]
+    repeats = np.array([len(judgement.scores) for judgement in valid], dtype=np.int64)
+    evaluation = np.repeat(np.array(chosen, dtype=np.int64), repeats)
+    return Units(
+        **{name: column[evaluation] for name, column in columns.items()},
+        factor=_column(factor[name] for judgement in valid for name in judgement.scores),
+        datapoint=np.repeat(_column(datapoint[judgement.datapoint] for judgement in valid), repeats),
+        response=np.repeat(_column(response[judgement.response] for judgement in valid), repeats),
+        evaluation=evaluation,
+        norm=np.array([score for judgement in valid for score in judgement.scores.values()], dtype=np.float64),
+        is_level=np.array([name in judgement.levels for judgement in valid for name in judgement.scores], dtype=bool),
+    )
+
+
+def _kinds(about: About, judges: Sequence[str], judgements: Iterable[Judgement]) -> tuple[str, ...]:
+    kinds: dict[str, str] = {}
+    for judgement in judgements:
+        if judgement.judge not in kinds and not judgement.code:
+            kinds[judgement.judge] = about.kind(judgement.judge, judgement.task, judgement.scores)
+    return tuple(kinds.get(judge) or about.kind(judge, "", ()) for judge in judges)
+
+
+def _names(*sources: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted({name for source in sources for name in source}))
+
+
+def _code(names: Iterable[str]) -> dict[str, int]:
+    return {name: number for number, name in enumerate(names)}
+
+
+def _column(codes: Iterable[int]) -> Codes:
+    return np.fromiter(codes, dtype=np.int64)
