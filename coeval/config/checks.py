@@ -9,9 +9,10 @@ from typing import Any
 from coeval.config.interfaces import VIRTUAL
 from coeval.config.problems import Problems
 from coeval.config.schema import PHASES, Experiment, Model, Task
+from coeval.judges.metric import missing_package
 from p2l.command import nearest
 
-__all__ = ["check_folder", "check_together", "find_source", "stored_meta"]
+__all__ = ["check_folder", "check_packages", "check_together", "find_source", "stored_meta"]
 
 
 def check_together(models: tuple[Model, ...], tasks: tuple[Task, ...], run: Experiment, problems: Problems) -> None:
@@ -108,6 +109,17 @@ def check_folder(run: Experiment, problems: Problems, *, continue_in_place: bool
     elif meta.get("experiment_id") != run.id:
         message = f"--continue: {run.folder} holds run {meta.get('experiment_id')!r}; use its id, or another folder"
         problems.add(where, message, "V-14")
+
+
+def check_packages(models: tuple[Model, ...], tasks: tuple[Task, ...], problems: Problems) -> None:
+    """Whether the metrics that a run computes can be computed here."""
+    if not any(model.interface == "metric" for model in models):
+        return
+    for number, task in enumerate(tasks):
+        for factor, definition in () if isinstance(task.rubric, str) else task.rubric.items():
+            missing = None if isinstance(definition, str) else missing_package(str(definition.get("metric")))
+            if missing is not None:
+                problems.add(("tasks", number, "rubric", factor), missing, "V-18")
 
 
 def stored_meta(folder: Path) -> dict[str, Any] | None:

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from coeval.config.auto import resolve_auto
-from coeval.config.checks import check_folder, check_together, find_source, stored_meta
+from coeval.config.checks import check_folder, check_packages, check_together, find_source, stored_meta
 from coeval.config.experiment import read_experiment
 from coeval.config.keys import Keys
 from coeval.config.models import read_models
@@ -61,6 +61,7 @@ def load_config(
     models, notes = resolve_auto(models, chosen, run, keys, problems)
     check_together(models, tasks, run, problems)
     if fresh or continue_in_place:
+        check_packages(models, tasks, problems)
         check_folder(run, problems, continue_in_place=continue_in_place)
     problems.raise_any()
     if run.resume_from:

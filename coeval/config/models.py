@@ -11,9 +11,10 @@ from coeval.config.problems import Problems, Where
 from coeval.config.reading import Fields, kind_of, shown
 from coeval.config.redact import REDACTED
 from coeval.config.schema import ROLES, Model, Role
+from coeval.judges.metric import METRICS
 from p2l.command import nearest
 
-__all__ = ["METRICS", "MODEL_KEYS", "NAME_OF_MODEL", "check_name", "read_models"]
+__all__ = ["MODEL_KEYS", "NAME_OF_MODEL", "check_name", "read_models"]
 
 MODEL_KEYS = (
     "name",
@@ -25,7 +26,6 @@ MODEL_KEYS = (
     "batch_enabled",
     "resolved",
 )
-METRICS = ("bertscore", "bleu", "exact_match")
 NAME_OF_MODEL = re.compile(r"[A-Za-z0-9._-]+")
 _ONLY_ROLE: Mapping[str, Role] = {"benchmark": "teacher", "metric": "judge", "label": "judge"}
 _NO_MODEL = Interface()

@@ -141,6 +141,8 @@ class Experiment:
     """Model -> most calls."""
     generation_retries: int = 2
     batch: Mapping[str, Mapping[str, bool]] = field(default_factory=_nothing)
+    batch_poll_seconds: float | None = None
+    """Between two looks at a batch job; 30 or 60 by default, as its provider wishes."""
     probe_mode: Literal["full", "resume", "disable"] = "full"
     probe_on_fail: Literal["abort", "warn"] = "abort"
     estimate_cost: bool = False

@@ -6,10 +6,11 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
-from coeval.config.models import METRICS, check_name
+from coeval.config.models import check_name
 from coeval.config.problems import Problems, Where
 from coeval.config.reading import Fields, kind_of, shown
 from coeval.config.schema import Attributes, Pairwise, Rubric, Sampling, Task
+from coeval.judges.metric import METRICS
 from coeval.prompts import PROMPTS, VARIABLES, unknown_variables
 from p2l.command import nearest
 

@@ -190,3 +190,17 @@ def test_going_on_with_a_broken_meta_is_refused(tmp_path: Path) -> None:
     (tmp_path / "runs" / "first" / "meta.json").write_text("{", encoding="utf-8")
     [line] = mistakes(tmp_path, continue_in_place=True)
     assert "meta.json cannot be read" in line
+
+
+def test_a_metric_that_cannot_be_computed_here_is_told_before_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coeval.config.checks.missing_package", lambda name: f"{name} needs a package")
+
+    def change(raw: Any) -> None:
+        raw["tasks"][0]["rubric"]["alike"] = {"metric": "bertscore"}
+        raw["models"].append({"name": "m", "interface": "metric", "roles": ["judge"]})
+
+    [line] = mistakes(tmp_path, change)
+    assert "tasks.sums.rubric.alike: bertscore needs a package (V-18)" in line
+    assert mistakes(tmp_path, change, fresh=False) == []
