@@ -40,16 +40,22 @@ async def _in_turn(
     for model in models:
         waits = f"{phase}: {model.name} waits for another process that is at work on it"
         async with claimed_work(stage.run, phase, model.name, on_wait=lambda text=waits: stage.log.info(text)):  # type: ignore[misc]
-            outcome.add(await _adopt(stage, phase, model))
-            outcome.add(await work(model))
+            adopted = await _adopt(stage, phase, model)
+            outcome.add(adopted)
+            if not adopted.refused:  # otherwise what is in a job would be asked, and paid for, again
+                outcome.add(await work(model))
     return outcome
 
 
 async def _adopt(stage: Stage, phase: Phase, model: Model) -> Outcome:
     """Answers of batch jobs that an earlier process sent; what they lack is asked for again as missing."""
+    outcome = Outcome()
     if stage.batching is not None and not model.is_virtual:
-        await stage.batching.adopt(phase, model, lambda question, answers: apply(stage.store, question, answers))
-    return Outcome()
+        try:
+            await stage.batching.adopt(phase, model, lambda question, answers: apply(stage.store, question, answers))
+        except CallError as error:
+            _stop(stage, model, outcome, error)
+    return outcome
 
 
 async def together(works: Iterable[Awaitable[T]]) -> list[T]:

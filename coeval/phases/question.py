@@ -115,7 +115,11 @@ class Batching(Protocol):
         ...
 
     async def adopt(self, phase: Phase, model: Model, apply: Apply) -> None:
-        """Wait for jobs that an earlier process sent, and apply their answers."""
+        """Wait for jobs that an earlier process sent, and apply their answers.
+
+        Raises:
+            CallError: they cannot be looked at, and what is in them must not be asked again.
+        """
         ...
 
     async def answer(self, model: Model, questions: Iterable[Question], apply: Apply) -> None:

@@ -11,7 +11,7 @@ from coeval.errors import RunInputError
 from coeval.storage.layout import Run
 from p2l.claim import try_lock
 
-__all__ = ["claimed_work", "main_process"]
+__all__ = ["claimed_work", "free_work", "main_process"]
 
 _LOOK = 0.5  # seconds between two looks at work that another process has
 
@@ -40,6 +40,13 @@ async def claimed_work(run: Run, *names: str, on_wait: Callable[[], None] = lamb
             while not try_lock(descriptor):
                 await asyncio.sleep(_LOOK)
         yield
+
+
+@contextlib.contextmanager
+def free_work(run: Run, *names: str) -> Iterator[bool]:
+    """Have some work to oneself if no other process has it; whether that is so."""
+    with _opened(run, "+".join(names)) as descriptor:
+        yield try_lock(descriptor)
 
 
 @contextlib.contextmanager

@@ -93,6 +93,19 @@ class Meta:
             data["quota_used"][model] = used + 1
             return True
 
+    def reserve_calls(self, model: str, limit: int | None, count: int) -> int:
+        """Count up to `count` calls about to be made together, on the disk when this returns; how many there may be."""
+        with self._changing() as data:
+            used = data["quota_used"].get(model, 0)
+            granted = count if limit is None else min(count, max(limit - used, 0))
+            data["quota_used"][model] = used + granted
+        return granted
+
+    def give_back_calls(self, model: str, count: int) -> None:
+        """Calls that were counted and never made."""
+        with self._changing() as data:
+            data["quota_used"][model] = max(data["quota_used"].get(model, 0) - count, 0)
+
     def add_spent(self, usd: float) -> None:
         """Count dollars."""
         with self._lock:

@@ -1,0 +1,157 @@
+"""OpenAI's batch jobs: a file of requests, a job on it with a day's time, a file of answers and one of errors.
+
+A job is known by its metadata, or by its file, to a process that does not know its id.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from coeval.batch.backend import TIMEOUTS, Parcel, Result, State, requests_in, since, unanswered
+from route.providers.base import JSON, Account, ProviderError
+from route.providers.content import named_by, without
+from route.providers.dialect import dialect_of
+from route.providers.faults import refusal
+from route.providers.files import FileTransport
+from route.providers.openai_compatible import bearer
+
+__all__ = ["OpenAIBatches"]
+
+_DONE = ("completed", "expired", "cancelled", "failed")
+_UNASKED = {"batch_expired": "expired", "batch_cancelled": "was cancelled"}
+_MARK = "coeval_job"
+
+
+class OpenAIBatches:
+    """One account at OpenAI."""
+
+    interval = 30.0
+    most_requests = 50_000
+    most_bytes = 100_000_000  # half of what they take
+
+    def __init__(self, account: Account, *, headers: dict[str, str] | None = None) -> None:
+        """A client that connects when it is used."""
+        self._base = account.base_url.rstrip("/")
+        self._host = urlsplit(self._base).netloc.rpartition("@")[2]
+        self._secrets = [account.api_key] if account.api_key else []
+        self._prepare, self._omit = dialect_of(account.options), named_by(account.options, "omit")
+        self._transport = FileTransport(account, bearer(account) if headers is None else headers)
+        self.endpoint = "/v1/chat/completions"
+
+    def url(self, path: str, **query: str | int) -> str:
+        """The address of something."""
+        return f"{self._base}/{path}" + _query(query)
+
+    def body(self, request: JSON) -> JSON:
+        """A chat completion request as it is sent."""
+        return without(self._prepare(request), self._omit)
+
+    async def submit(self, parcel: Parcel) -> str:
+        """Send the file, then the job; its id."""
+        job = parcel.job
+        if job.input_file:  # of an attempt that came no further
+            await self._remove_file(job.input_file)
+        upload = parcel.questions.with_suffix(".upload.jsonl")
+        try:
+            self._write(parcel, upload)
+            fields = {"purpose": "batch"}
+            sent = await self._transport.send_file(self.url("files"), upload, fields, f"{job.token}.jsonl", TIMEOUTS)
+        finally:
+            upload.unlink(missing_ok=True)
+        file = str(self._transport.understood(lambda answer: answer["id"], sent))
+        parcel.note(file)
+        body = {
+            "input_file_id": file,
+            "endpoint": self.endpoint,
+            "completion_window": "24h",
+            "metadata": {_MARK: job.token, "description": job.description[:500]},
+        }
+        made = await self._transport.answer(self.url("batches"), body, TIMEOUTS)
+        return str(self._transport.understood(lambda answer: answer["id"], made))
+
+    async def find(self, parcel: Parcel) -> str | None:
+        """Look through the jobs since it may have been sent."""
+        job, after = parcel.job, dict[str, str | int]()
+        while True:
+            page = await self._get(self.url("batches", limit=100, **after))
+            found = page.get("data") or []
+            for one in found:
+                if (one.get("metadata") or {}).get(_MARK) == job.token:
+                    return str(one["id"])
+                if job.input_file and one.get("input_file_id") == job.input_file:
+                    return str(one["id"])
+            if not page.get("has_more") or not found or found[-1].get("created_at", 0) < since(job):
+                return None
+            after = {"after": found[-1]["id"]}
+
+    async def look(self, batch_id: str) -> State:
+        """How a job is."""
+        answer = await self._get(self.url(f"batches/{batch_id}"))
+        status = str(answer.get("status"))
+        counts = answer.get("request_counts") or {}
+        told = f"{counts.get('completed', 0)} of {counts.get('total', 0)}" if counts.get("total") else ""
+        failure = _why(answer) if status == "failed" else ""
+        return State(status, status in _DONE, failure, told, answer)
+
+    async def results(self, state: State, path: Path) -> None:
+        """The answers, then the errors."""
+        answer = state.answer or {}
+        for key in ("output_file_id", "error_file_id"):
+            if answer.get(key):
+                await self._transport.fetch_file(self.url(f"files/{answer[key]}/content"), path, TIMEOUTS)
+
+    def read(self, line: JSON) -> Result:
+        """What a line of either file says."""
+        custom, error, response = str(line["custom_id"]), line.get("error"), line.get("response")
+        if error and error.get("code") in _UNASKED:
+            return unanswered(custom, _UNASKED[error["code"]])
+        if response and response["status_code"] == 200:
+            return Result(custom, _checked(response["body"]))
+        status, body = (response["status_code"], response["body"]) if response else (None, {"error": error})
+        return Result(custom, error=refusal(self._host, status, {}, body, self._secrets))
+
+    async def tidy(self, state: State) -> None:
+        """Remove the file of requests."""
+        file = (state.answer or {}).get("input_file_id")
+        if file:
+            await self._remove_file(str(file))
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._transport.close()
+
+    async def _get(self, url: str) -> JSON:
+        found = await self._transport.fetch(url, TIMEOUTS)
+        if not isinstance(found, dict):
+            raise self._transport.malformed("JSON that is no object")
+        return found
+
+    async def _remove_file(self, file: str) -> None:
+        with contextlib.suppress(ProviderError):  # it may be gone, and costs nothing
+            await self._transport.remove(self.url(f"files/{file}"), TIMEOUTS)
+
+    def _write(self, parcel: Parcel, path: Path) -> None:
+        with path.open("wb") as file:
+            for custom, body in requests_in(parcel.job, parcel.questions):
+                line = {"custom_id": custom, "method": "POST", "url": self.endpoint, "body": body}
+                file.write(json.dumps(line).encode() + b"\n")
+
+
+def _checked(body: JSON) -> JSON:
+    if not isinstance(body["choices"][0]["message"], dict):
+        raise TypeError
+    return body
+
+
+def _why(answer: JSON) -> str:
+    """Why a job was turned down."""
+    errors = (answer.get("errors") or {}).get("data") or [{}]
+    said = str(errors[0].get("message") or errors[0].get("code") or "no reason given")
+    return " ".join(said.split())[:300]
+
+
+def _query(query: dict[str, str | int]) -> str:
+    return "?" + "&".join(f"{key}={value}" for key, value in query.items()) if query else ""
