@@ -4,7 +4,8 @@
 * Kappa and quadratic kappa: where both gave levels; numbers of metrics are no categories.
 A judge's score is the mean over its peers: plain, and weighted by |E|. With one judge of its kind there is nobody to
 agree with: its scores are 1.0 and the result is marked degenerate. Judges that scored less than a tenth of what the
-busiest of their kind did are shown without a rank, and are no peers of others: three lucky scores do not make the best judge.
+busiest of their kind did are shown without a rank, and are no peers of others: three lucky scores do
+not make the best judge.
 
 Shapes: P pairs, J judges, V values of a dimension.
 """
@@ -110,8 +111,15 @@ def _judge_pair(loaded: Loaded, shared: _Shared) -> JudgePair:
     return JudgePair(
         *names,
         n,
-        *(float(shared.equal.mean()), float(lower), float(upper), float(shared.close.mean())),
-        *(value, kappa_label(value), shared.kappa(quadratic=True), spearman(one, other), kendall(one, other)),
+        spa=float(shared.equal.mean()),
+        spa_lower=float(lower),
+        spa_upper=float(upper),
+        wpa=float(shared.close.mean()),
+        kappa=value,
+        kappa_label=kappa_label(value),
+        quadratic_kappa=shared.kappa(quadratic=True),
+        spearman=spearman(one, other),
+        kendall=kendall(one, other),
     )
 
 
@@ -130,9 +138,8 @@ def judge_rows(loaded: Loaded, metric: str = "spa") -> tuple[JudgeRow, ...]:
 
 
 def _alone(row: JudgeRow) -> JudgeRow:
-    ones = dict.fromkeys(("spa", "wpa", "kappa", "weighted_spa", "weighted_wpa", "weighted_kappa"), 1.0)
-    limits_ = {"weighted_spa_lower": None, "weighted_spa_upper": None}
-    return replace(row, **ones, **limits_, kappa_label="")  # type: ignore[arg-type]
+    ones: dict[str, Any] = dict.fromkeys(("spa", "wpa", "kappa", "weighted_spa", "weighted_wpa", "weighted_kappa"), 1.0)
+    return replace(row, **ones, weighted_spa_lower=None, weighted_spa_upper=None, kappa_label="")
 
 
 def _judge_row(loaded: Loaded, judge: int, units: int, share: float) -> JudgeRow:
@@ -147,7 +154,9 @@ def _judge_row(loaded: Loaded, judge: int, units: int, share: float) -> JudgeRow
     weighted = {f"weighted_{name}": _mean(values, n) for name, values in figures.items()}
     lower, upper = _spa_limits(loaded, with_peers)
     return JudgeRow(
-        rank=None, judge=loaded.judges[judge], kind=loaded.kinds[judge],  # type: ignore[arg-type]
+        rank=None,
+        judge=loaded.judges[judge],
+        kind=loaded.kinds[judge],  # type: ignore[arg-type]
         units=units,
         coverage=share,
         **plain,
@@ -221,7 +230,7 @@ def _breakdown(loaded: Loaded, shared: list[_Shared], dimension: str) -> Iterato
         yield AgreementRow(loaded.judges[judge], dimension, names[value], int(total), *shares, mean)
 
 
-def _by(values: npt.NDArray[Any], shared: _Shared, size: int) -> tuple[Floats, Floats, Floats]:
+def _by(values: npt.NDArray[Any], shared: _Shared, size: int) -> tuple[Any, Any, Floats]:
     """Sums of equal and close, and kappas (NaN where there is none), by value, each (V,)."""
     cells = shared.cells >= 0
     tables = np.bincount(9 * values[cells] + shared.cells[cells], minlength=9 * size).reshape(size, 3, 3)

@@ -50,7 +50,9 @@ def group_means(codes: npt.NDArray[Any], values: Floats, datapoints: Codes, grou
         place[chosen] = np.arange(len(chosen))
         rows = np.flatnonzero(place[codes] >= 0)
         cells = dense[rows] * len(chosen) + place[codes[rows]]
-        above = np.bincount(cells, values[rows], minlength=size * len(chosen)).reshape(size, -1)
+        above: Floats = (
+            np.bincount(cells, values[rows], minlength=size * len(chosen)).reshape(size, -1).astype(np.float64)
+        )
         below = np.bincount(cells, minlength=size * len(chosen)).reshape(size, -1).astype(np.float64)
         interval = bootstrap_ratio(above, below, replicates=REPLICATES)
         summaries.lower[chosen], summaries.upper[chosen] = interval.lower, interval.upper

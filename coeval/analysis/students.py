@@ -1,0 +1,155 @@
+"""How good students are: overall, by task, factor, judge, teacher and attribute, and against each other.
+
+The overall score is the mean of all units; `macro`, the mean over tasks of the task's mean, does not let a task
+with more factors or judges count for more. Limits draw whole datapoints. Two students are compared on the datapoints that both
+answered, each datapoint counting once; p-values are Holm's.
+
+Shapes: U units, D datapoints, S students, K tasks, Q pairs of students.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import combinations
+
+import numpy as np
+import numpy.typing as npt
+
+from coeval.analysis.resampling import Summaries, group_means, limits, resample
+from coeval.analysis.results import StudentCell, StudentPair, StudentRow
+from coeval.analysis.units import Codes, Floats, Loaded
+from p2l.metrics import bootstrap_mean
+
+__all__ = ["by_datapoint", "student_cells", "student_pairs", "student_rows", "two_sided"]
+
+_DIMENSIONS = ("task", "factor", "judge", "teacher", "attribute")
+SIGNIFICANT = 0.05
+
+
+def student_rows(loaded: Loaded) -> tuple[StudentRow, ...]:
+    """Students with scores, best first by the mean of their units."""
+    units, size = loaded.units, len(loaded.students)
+    overall = group_means(units.student, units.norm, units.datapoint, size)
+    others = units.where(~loaded.same("judge", "student"))
+    fair = group_means(others.student, others.norm, others.datapoint, size)
+    macro = _macro(units.student, units.task, units.norm, units.datapoint, (size, len(loaded.tasks)))
+    order = sorted(np.flatnonzero(overall.n), key=lambda one: (-overall.mean[one], loaded.students[one]))
+    return tuple(_row(loaded, rank, int(one), overall, fair, macro) for rank, one in enumerate(order, start=1))
+
+
+def _row(
+    loaded: Loaded, rank: int, one: int, overall: Summaries, fair: Summaries, macro: tuple[Floats, Floats, Floats]
+) -> StudentRow:
+    mine = loaded.units.student == one
+    without = [float(column[one]) if fair.n[one] else None for column in (fair.mean, fair.lower, fair.upper)]
+    return StudentRow(
+        rank,
+        loaded.students[one],
+        mean=float(overall.mean[one]),
+        lower=float(overall.lower[one]),
+        upper=float(overall.upper[one]),
+        macro=float(macro[0][one]),
+        macro_lower=float(macro[1][one]),
+        macro_upper=float(macro[2][one]),
+        without_self=without[0],
+        without_self_lower=without[1],
+        without_self_upper=without[2],
+        composite=1.0 + 4.0 * float(overall.mean[one]),
+        valid_evals=int(overall.n[one]),
+        responses=len(np.unique(loaded.units.response[mine])),
+        datapoints=len(np.unique(loaded.units.datapoint[mine])),
+    )
+
+
+def _macro(
+    student: Codes, task: Codes, norm: Floats, datapoint: Codes, shape: tuple[int, int]
+) -> tuple[Floats, Floats, Floats]:
+    """Mean over tasks of the student's mean in each, with limits; each (S,)."""
+    size = shape[0] * shape[1]
+    points, point = np.unique(datapoint, return_inverse=True)
+    cells = point * size + student * shape[1] + task
+    sums = np.bincount(cells, norm, minlength=len(points) * size).reshape(-1, size)
+    counts = np.bincount(cells, minlength=len(points) * size).reshape(-1, size)
+
+    def figure(drawn: Floats) -> Floats:
+        means = (drawn[:, :size] / drawn[:, size:]).reshape(-1, *shape)
+        known = np.isfinite(means)
+        macro: Floats = np.where(known, means, 0.0).sum(axis=2) / known.sum(axis=2)
+        return macro
+
+    columns = np.concatenate([sums, counts], axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        estimate = figure(columns.sum(axis=0)[None])[0]
+    if not len(points):
+        return estimate, estimate, estimate
+    return estimate, *limits(resample(np.arange(len(points)), columns, figure))
+
+
+def student_cells(loaded: Loaded) -> tuple[StudentCell, ...]:
+    """Means by task, factor, judge, teacher and attribute value."""
+    return tuple(cell for dimension in _DIMENSIONS for cell in _cells(loaded, dimension))
+
+
+def _cells(loaded: Loaded, dimension: str) -> Iterator[StudentCell]:
+    names = loaded.names(dimension)
+    rows, values = loaded.grouped(loaded.units, dimension)
+    units = loaded.units.where(rows)
+    size = len(loaded.students) * len(names)
+    means = group_means(units.student * len(names) + values, units.norm, units.datapoint, size)
+    for cell in np.flatnonzero(means.n):
+        student, value = divmod(int(cell), len(names))
+        numbers = (float(means.mean[cell]), float(means.lower[cell]), float(means.upper[cell]))
+        yield StudentCell(loaded.students[student], dimension, names[value], *numbers, units=int(means.n[cell]))
+
+
+def by_datapoint(loaded: Loaded) -> Floats:
+    """Mean score of each student on each datapoint, (D, S); NaN where it has none."""
+    shape = (len(loaded.datapoints), len(loaded.students))
+    cells = loaded.units.datapoint * shape[1] + loaded.units.student
+    n = np.bincount(cells, minlength=shape[0] * shape[1])
+    sums = np.bincount(cells, loaded.units.norm, minlength=shape[0] * shape[1])
+    with np.errstate(invalid="ignore"):
+        means: Floats = np.where(n > 0, sums / np.maximum(n, 1), np.nan).reshape(shape)
+    return means
+
+
+def student_pairs(loaded: Loaded) -> tuple[StudentPair, ...]:
+    """Every two students that share datapoints, the better first; largest differences first."""
+    scores = by_datapoint(loaded)
+    pairs = [(a, b) for a, b in combinations(range(scores.shape[1]), 2) if _common(scores, a, b) > 1]
+    if not pairs:
+        return ()
+    gaps = np.stack([scores[:, a] - scores[:, b] for a, b in pairs], axis=1)
+    interval = bootstrap_mean(gaps)
+    chances = [two_sided(mean, error) for mean, error in zip(interval.estimate, interval.standard_error, strict=True)]
+    corrected = _holm(chances)
+    found = []
+    for number, (a, b) in enumerate(pairs):
+        mean, low, high = (float(part[number]) for part in interval[:3])
+        better, worse = (a, b) if mean >= 0 else (b, a)
+        low, high = (low, high) if mean >= 0 else (-high, -low)
+        names = (loaded.students[better], loaded.students[worse])
+        certain = bool(corrected[number] < SIGNIFICANT)
+        found.append(StudentPair(*names, abs(mean), low, high, chances[number], certain, _common(scores, a, b)))
+    return tuple(sorted(found, key=lambda pair: (-pair.difference, pair.better, pair.worse)))
+
+
+def _common(scores: Floats, a: int, b: int) -> int:
+    return int((~np.isnan(scores[:, a]) & ~np.isnan(scores[:, b])).sum())
+
+
+def two_sided(mean: float, error: float) -> float:
+    """The chance of a mean so far from 0, if it were normal around 0 with this standard error."""
+    if error < 1e-12:
+        return 1.0 if abs(mean) < 1e-12 else 0.0
+    return math.erfc(abs(mean) / error / math.sqrt(2.0))
+
+
+def _holm(chances: list[float]) -> npt.NDArray[np.float64]:
+    """p-values corrected for their number: step down from the smallest."""
+    order = np.argsort(chances)
+    scaled = np.array(chances)[order] * np.arange(len(chances), 0, -1)
+    corrected = np.empty(len(chances))
+    corrected[order] = np.minimum(np.maximum.accumulate(scaled), 1.0)
+    return corrected
