@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as name, _provider(flags.latency) as url:
         ours, theirs = [], []
         for number in range(flags.rounds):
-            seconds, _ = _respond(Path(name) / f"run-{number}", url, flags.calls, flags.concurrency)
+            seconds, _ = _respond(Path(name) / f"round-{number}" / "run", url, flags.calls, flags.concurrency)
             ours.append(flags.calls / seconds)
             theirs.append(flags.baseline_calls / _pool_of_threads(Path(name), url, flags.baseline_calls))
     _tell(f"response phase, concurrency {flags.concurrency}", ours)

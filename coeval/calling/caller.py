@@ -99,6 +99,7 @@ class Caller:
         self.totals = Totals()
         self._quota, self._ledger, self._cache = experiment.quota, ledger, cache
         self._price, self._retries = price or price_of, retries or Retries()
+        self._prices: dict[str, tuple[float, float]] = {}
         self._clients = Clients(accounts)
         self._limits = Limits(experiment.concurrency, experiment.rate_limit)
         self._budget = Budget(experiment.budget_usd, ledger)
@@ -148,8 +149,13 @@ class Caller:
             request, key = {**request, "attempt": call.attempt}, None
         else:
             key = key_of(model.interface, account.base_url, request, call.attempt)
-        line = _Line(call, request, provider, self._limits.at(model.interface), self._price(model))
+        line = _Line(call, request, provider, self._limits.at(model.interface), self._price_of(model))
         return line, key if call.phase is not None else None
+
+    def _price_of(self, model: Model) -> tuple[float, float]:
+        if model.name not in self._prices:
+            self._prices[model.name] = self._price(model)
+        return self._prices[model.name]
 
     async def _tried(self, line: _Line) -> Answer:
         """The answer, after as many requests as it takes."""

@@ -87,12 +87,19 @@ class MockServer:
 
     def __enter__(self) -> MockServer:
         self._thread.start()
-        asyncio.run_coroutine_threadsafe(self.start(), self._loop).result()
+        try:
+            asyncio.run_coroutine_threadsafe(self.start(), self._loop).result()
+        except BaseException:
+            self._end()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._end()
+
+    def _end(self) -> None:
         asyncio.run_coroutine_threadsafe(self.stop(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

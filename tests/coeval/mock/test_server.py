@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from typing import Any
@@ -8,6 +10,7 @@ from typing import Any
 import pytest
 
 from coeval.mock.server import MockServer
+from tests.conftest import ROOT
 
 
 def post(url: str, body: dict[str, Any], key: str | None = None) -> dict[str, Any]:
@@ -62,3 +65,21 @@ def test_a_full_provider_says_when_to_come_again() -> None:
         caught.value.close()
         assert caught.value.headers["Retry-After"] == "2"
         assert post(server.url, ask("Hello"), "a-key-of-ours")["object"] == "chat.completion"
+
+
+def test_a_port_that_is_taken_is_an_error() -> None:
+    with MockServer() as server:
+        port = int(server.url.split(":")[2].split("/")[0])
+        with pytest.raises(OSError, match="in use"):
+            MockServer(port=port).__enter__()
+
+
+def test_it_is_a_command_as_well() -> None:
+    words = [sys.executable, "-m", "coeval.mock.server", "--port", "0"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().split()[-1]
+            assert "quality 1.00" in post(url, ask("Hello", skill=1, noise=0))["choices"][0]["message"]["content"]
+        finally:
+            process.terminate()
