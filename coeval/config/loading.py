@@ -122,6 +122,7 @@ def _read(path: Path) -> tuple[Any, dict[Where, int]]:
     try:
         text = path.read_text(encoding="utf-8")
         node = yaml.compose(text, Loader=yaml.SafeLoader)
+        found = [*_lines(node, ())] if node is not None else []
         raw = yaml.safe_load(text)
     except FileNotFoundError:
         raise ConfigErrors([f"{path}: there is no such file; mend --config"]) from None
@@ -130,11 +131,11 @@ def _read(path: Path) -> tuple[Any, dict[Where, int]]:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ConfigErrors([f"{path}:{line}: is no YAML: {error.problem or error.context}; mend this line"]) from None
-    except (yaml.YAMLError, ValueError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigErrors([f"{path}: is no YAML: {reason}"]) from None
     lines, twice = dict[Where, int](), list[str]()
-    for where, line, repeated in _lines(node, ()) if node is not None else ():
+    for where, line, repeated in found:
         lines.setdefault(where, line)
         if repeated:
             twice.append(f"{path}:{line}: {'.'.join(map(str, where))}: is written twice; remove one of the two")
@@ -143,16 +144,23 @@ def _read(path: Path) -> tuple[Any, dict[Where, int]]:
     return raw, lines
 
 
-def _lines(node: yaml.Node, where: Where) -> Iterator[tuple[Where, int, bool]]:
-    """Where each value is, and whether its key was there before."""
+def _lines(node: yaml.Node, where: Where, above: tuple[yaml.Node, ...] = ()) -> Iterator[tuple[Where, int, bool]]:
+    """Where each value is, and whether its key was there before.
+
+    Raises:
+        ValueError: an anchor holds itself.
+    """
+    if any(node is other for other in above):
+        raise ValueError(f"line {node.start_mark.line + 1} refers to itself")
+    above = (*above, node)
     if isinstance(node, yaml.SequenceNode):
         for number, inner in enumerate(node.value):
             yield (*where, number), inner.start_mark.line + 1, False
-            yield from _lines(inner, (*where, number))
+            yield from _lines(inner, (*where, number), above)
     elif isinstance(node, yaml.MappingNode):
         seen = set[str]()
         for key, inner in node.value:
             name = str(key.value)
             yield (*where, name), key.start_mark.line + 1, name in seen
             seen.add(name)
-            yield from _lines(inner, (*where, name))
+            yield from _lines(inner, (*where, name), above)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -127,6 +128,9 @@ def _check_parameters(parameters: Fields) -> None:
     """The parameters that are known; others go to the provider as they are."""
     values = parameters.values
     parameters.values = {key: value for key, value in values.items() if value != REDACTED}
+    for key, value in values.items():
+        if not _is_json(value):
+            parameters.wrong(key, "must be what JSON can say; put dates in quotes")
     parameters.text("model")
     for key in _TEXTS:
         parameters.text(key)
@@ -146,3 +150,11 @@ def _check_parameters(parameters: Fields) -> None:
     metric = values.get("metric")
     if isinstance(metric, str) and metric not in METRICS:
         parameters.wrong("metric", f"there is no {metric[:60]!r}; choose from {', '.join(METRICS)}", "V-18")
+
+
+def _is_json(value: object) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True

@@ -20,7 +20,8 @@ REDACTED = "<redacted>"
 
 _SECRET_KEY = re.compile(
     r"(?:^|[_-])(?:api|access|secret|private|account|auth|subscription|service)[_-]?(?:access[_-]?)?key(?:[_-]?id)?$"
-    r"|^(?:key|token)$|(?<!max)[_-]token$|apikey|passw|secret|credential|authorization|bearer",
+    r"|^(?:key|token)$|(?:session|auth|access|api|bearer|hf|refresh|id)[_-]token$|apikey|passw|secret|credential"
+    r"|authorization",
     re.IGNORECASE,
 )
 _SECRET_LOOK = re.compile(
@@ -30,15 +31,22 @@ _IN_URL = re.compile(r"(?<=://)[^/@\s]+(?=@)|(?<=[?&]key=)[^&\s]+|(?<=[?&]api[_-
 _REFERENCE = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}")
 
 
-def redacted(value: Any, secrets: Collection[str] = (), key: str = "") -> Any:
-    """A copy of what YAML or JSON holds, each secret in it replaced; names of variables, `${NAME}`, may stay."""
+def redacted(value: Any, secrets: Collection[str] = (), key: str = "", *, by_key: bool = True) -> Any:
+    """A copy of what YAML or JSON holds, each secret in it replaced; names of variables, `${NAME}`, may stay.
+
+    Args:
+        value: the whole, or a part.
+        secrets: texts that must not show anywhere.
+        key: whose value it is.
+        by_key: whether names of keys tell secrets; not in tasks, whose attributes and factors may have any name.
+    """
     if isinstance(value, Mapping):
-        return {name: redacted(inner, secrets, str(name)) for name, inner in value.items()}
+        return {name: redacted(inner, secrets, str(name), by_key=by_key) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [redacted(inner, secrets, key) for inner in value]
+        return [redacted(inner, secrets, key, by_key=by_key) for inner in value]
     if value is None or isinstance(value, bool):
         return value
-    if _SECRET_KEY.search(key):
+    if by_key and _SECRET_KEY.search(key):
         return value if isinstance(value, str) and _REFERENCE.fullmatch(value) else REDACTED
     return _masked(value, secrets) if isinstance(value, str) else value
 
@@ -57,7 +65,7 @@ def snapshot(config: Config, secrets: Collection[str] = ()) -> dict[str, Any]:
         config: as it was loaded.
         secrets: the keys in use, `Keys.secrets()`.
     """
-    kept: dict[str, Any] = redacted(config.raw, secrets)
+    kept = {part: redacted(value, secrets, by_key=part != "tasks") for part, value in config.raw.items()}
     models = {model.name: model for model in config.models}
     for entry in kept.get("models", []):
         if entry.get("interface") == "auto":

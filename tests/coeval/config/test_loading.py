@@ -63,6 +63,7 @@ def test_the_messages_are_lines_of_their_own(tmp_path: Path) -> None:
         ("just words\n", "must be a mapping"),
         ("", "must be a mapping"),
         ("a: \x00", "is no YAML"),
+        ("a: &a [*a]\n", "line 1 refers to itself"),
     ],
 )
 def test_what_is_no_yaml_is_told_with_its_line(tmp_path: Path, text: str, message: str) -> None:
@@ -152,6 +153,21 @@ def test_the_snapshot_holds_no_key_and_can_be_loaded_again(tmp_path: Path) -> No
     loaded = load_config(again, keys=Keys(env={}))
     assert loaded.models[0].access_key is None
     assert "session_token" not in loaded.models[1].parameters
+
+
+def test_attributes_and_factors_may_be_called_like_secrets(tmp_path: Path) -> None:
+    def change(raw: Any) -> None:
+        raw["tasks"][0]["target_attributes"] = {"authorization": ["granted"], "token": ["a", "b"]}
+        raw["tasks"][0]["rubric"] = {"secret": "Keeps the secret."}
+        raw["tasks"][0]["sampling"]["target"] = 1
+
+    config = load(tmp_path, change)
+    assert snapshot(config)["tasks"] == config.raw["tasks"]
+
+
+def test_parameters_that_look_like_keys_by_name_alone_stay(tmp_path: Path) -> None:
+    parameters = {"eos_token": "</s>", "max_tokens": 3, "keyword": "x"}
+    assert snapshot(load(tmp_path, model(parameters=parameters)))["models"][0]["parameters"] == parameters
 
 
 def test_names_of_variables_are_no_secrets() -> None:

@@ -1,5 +1,6 @@
 """Each rule of a configuration, and what it says to whoever breaks it."""
 
+import datetime
 import json
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,7 @@ RULES: list[tuple[str, Change, str]] = [
     ("prompt format", task(prompt_library={"test": "{input:d}"}), "write braces that belong to the text twice"),
     ("temperature", model(parameters={"temperature": "hot"}), "temperature: must be a number from 0 to 2"),
     ("tokens", model(parameters={"max_tokens": 0}), "max_tokens: must be a whole number of at least 1, and is 0"),
+    ("no json", model(parameters={"day": datetime.date(2026, 1, 1)}), "must be what JSON can say; put dates in quotes"),
     ("bits", model(parameters={"load_in_4bit": True, "load_in_8bit": True}), "does not go with load_in_4bit"),
     ("role of parameters", model(role_parameters={"teach": {}}), "unknown key (did you mean 'teacher'?)"),
     ("address by role", model(role_parameters={"teacher": {"model": "x"}}), "is the same in every role"),

@@ -1,0 +1,87 @@
+"""The calls that are estimated are the calls that a run makes, whole or what is left of it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coeval.config.keys import Keys
+from coeval.config.loading import load_config
+from coeval.mock.server import MockServer
+from coeval.pricing.estimate import static_estimate
+from coeval.storage.layout import Run
+from tests.coeval.helpers import STATIC_TASK, coeval, model, write_config
+
+ALL = ("teacher", "student", "judge")
+
+
+@pytest.fixture
+def server() -> Iterator[MockServer]:
+    with MockServer() as made:
+        yield made
+
+
+def expected(path: Path, *, go_on: bool = False) -> dict[str, int]:
+    """Phase -> calls, where there are any."""
+    config = load_config(path, keys=Keys(), continue_in_place=go_on)
+    found = static_estimate(config, run=Run(config.experiment.folder) if go_on else None)
+    return {phase: part["calls"] for phase, part in found["per_phase"].items() if part["calls"]}
+
+
+def made(server: MockServer) -> dict[str, int]:
+    """Phase -> answers since the last look."""
+    found: dict[str, int] = {}
+    for (_, phase), count in server.phases.items():
+        found[str(phase)] = found.get(str(phase), 0) + count
+    server.phases.clear()
+    return found
+
+
+def tasks(total: int = 3, **keys: Any) -> list[Any]:
+    return [{**STATIC_TASK, "sampling": {"target": [1, 2], "nuance": [1], "total": total}, **keys}]
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {},
+        {"target_attributes": "auto", "nuanced_attributes": "auto"},
+        {"evaluation_mode": "per_factor"},
+        {"evaluation_mode": "pairwise"},
+        {"evaluation_mode": "pairwise", "pairwise": {"both_orders": False, "pairs": 2}},
+        {"rubric": {"clarity": "Is it clear?", "same": {"metric": "exact_match"}}},
+    ],
+)
+def test_a_new_run(tmp_path: Path, server: MockServer, keys: dict[str, Any]) -> None:
+    models = [model("ant", server, roles=ALL), model("bee", server, roles=("student", "judge")), model("cat", server)]
+    path = write_config(tmp_path, models, tasks(**keys))
+    wanted = expected(path)
+    assert coeval("run", "--config", path) == 0
+    assert made(server) == wanted
+
+
+def test_what_is_left_after_more_items_and_another_judge(tmp_path: Path, server: MockServer) -> None:
+    ant, bee = model("ant", server, roles=ALL), model("bee", server)
+    path = write_config(tmp_path, [ant, bee], tasks(2))
+    assert coeval("run", "--config", path) == 0
+    made(server)
+    path = write_config(tmp_path, [ant, {**bee, "roles": ["student", "judge"]}], tasks(4))
+    wanted = expected(path, go_on=True)
+    assert wanted == {"data_generation": 2, "response_collection": 4, "evaluation": 12}
+    assert coeval("run", "--config", path, "--continue") == 0
+    assert made(server) == wanted
+    assert expected(path, go_on=True) == {}
+
+
+def test_a_student_that_joins_a_finished_run(tmp_path: Path, server: MockServer) -> None:
+    models = [model("ant", server, roles=ALL), model("bee", server)]
+    assert coeval("run", "--config", write_config(tmp_path, models, tasks())) == 0
+    made(server)
+    phases = {"response_collection": "Model", "evaluation": "Model"}
+    more = [*models, model("cat", server)]
+    path = write_config(tmp_path, more, tasks(), name="two.yaml", id="two", resume_from="one", phases=phases)
+    wanted = expected(path)
+    assert wanted == {"response_collection": 3, "evaluation": 3}
+    assert coeval("run", "--config", path) == 0
+    assert made(server) == wanted
