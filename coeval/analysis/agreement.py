@@ -156,7 +156,7 @@ def _judge_row(loaded: Loaded, judge: int, units: int, share: float) -> JudgeRow
     return JudgeRow(
         rank=None,
         judge=loaded.judges[judge],
-        kind=loaded.kinds[judge],  # type: ignore[arg-type]
+        kind=loaded.kinds[judge],
         units=units,
         coverage=share,
         **plain,

@@ -159,6 +159,9 @@ class FlipRow:
     pairs: int
     """Pairs seen in both orders."""
     flips: int
+    """Of these, the other model won in the other order."""
+    inconsistent: int
+    """Of these, the two verdicts differ: flips, and those where one of them is a tie."""
     flip_rate: float
     lower: float
     upper: float

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from coeval.analysis.about import About
+from coeval.phases.factors import LABEL_PREFIX
 from coeval.storage.jsonl import read_records
 from coeval.storage.layout import Run
 from coeval.storage.records import is_failed
@@ -261,8 +262,12 @@ def _check(judgement: Judgement, items: Mapping[str, Item], answers: Mapping[str
     if judgement.datapoint not in items:
         return "MISSING_DATAPOINT"
     named = {*judgement.scores, *judgement.invalid}
-    required = about.required(about.kind(judgement.judge, judgement.task, named), judgement.task)
+    kind = about.kind(judgement.judge, judgement.task, named)
+    required = about.required(kind, judgement.task)
     needed = named if required is None else set(required)
+    if kind == "label":  # an item has only the labels that it was made with
+        made_with = {f"{LABEL_PREFIX}{name}" for name in items[judgement.datapoint].attributes}
+        needed = needed & made_with or needed
     if any(factor in judgement.invalid and factor not in judgement.scores for factor in needed):
         return "INVALID_SCORE_VALUE"
     if not needed or not needed <= set(judgement.scores):

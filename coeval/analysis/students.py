@@ -1,8 +1,8 @@
 """How good students are: overall, by task, factor, judge, teacher and attribute, and against each other.
 
 The overall score is the mean of all units; `macro`, the mean over tasks of the task's mean, does not let a task
-with more factors or judges count for more. Limits draw whole datapoints. Two students are compared on the datapoints that both
-answered, each datapoint counting once; p-values are Holm's.
+with more factors or judges count for more. Limits draw whole datapoints. Two students are compared on the
+datapoints that both answered, each datapoint counting once; Holm's correction is for the number of pairs.
 
 Shapes: U units, D datapoints, S students, K tasks, Q pairs of students.
 """

@@ -1,0 +1,185 @@
+"""What may be wrong with judges: they like themselves, their kin, long answers, or what is shown first.
+
+* Self-preference of judge j: mean over its own answers of (its score - its peers'), less the same mean over answers of
+  others, so that a lenient judge is not taken for a vain one. Peers never include a student that judges itself.
+* Same family: the same, over answers of other models of j's family, with judges of other families as peers.
+* Verbosity: correlation of a response's token count with its mean score, and the same after the datapoint's mean is
+  taken out of both, so that an item that needs long answers plays no part.
+* Position: pairs seen in both orders where the verdict is not the same.
+
+Shapes: P pairs (response, factor), J judges, S students, R responses.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coeval.analysis.resampling import limits, resample
+from coeval.analysis.results import BiasReport, FamilyRow, FlipRow, SelfPreferenceRow, VerbosityRow
+from coeval.analysis.statistics import pearson
+from coeval.analysis.units import Floats, Loaded
+from coeval.storage.jsonl import read_records
+from coeval.storage.layout import Run
+from coeval.storage.records import is_failed
+
+__all__ = ["bias_report", "family_of", "family_rows", "flip_rows", "self_preference_rows", "verbosity_rows"]
+
+_FAMILIES = {
+    "openai": r"gpt|(^|[^a-z])o[134](-|$)|davinci",
+    "anthropic": r"claude",
+    "google": r"gemini|gemma|palm",
+    "meta": r"llama",
+    "mistral": r"mistral|mixtral|ministral|codestral|magistral",
+    "qwen": r"qwen|qwq",
+    "deepseek": r"deepseek",
+    "cohere": r"command|aya-",
+    "amazon": r"nova-|titan",
+    "microsoft": r"phi-?\d",
+    "xai": r"grok",
+    "smollm": r"smollm",
+}
+"""Family -> what a model's id holds; a distilled model counts to the first that fits."""
+
+
+def bias_report(loaded: Loaded) -> BiasReport:
+    """All four."""
+    return BiasReport(self_preference_rows(loaded), verbosity_rows(loaded), family_rows(loaded), flip_rows(loaded.run))
+
+
+def family_of(model: str) -> str | None:
+    """The family that a model's id tells; None where it tells none."""
+    return next((name for name, pattern in _FAMILIES.items() if re.search(pattern, model.lower())), None)
+
+
+def self_preference_rows(loaded: Loaded) -> tuple[SelfPreferenceRow, ...]:
+    """Of each judge that is a student too and shares answers with peers."""
+    scores, rows = _without_self_peers(loaded), []
+    for judge, name in enumerate(loaded.judges):
+        if name not in loaded.students:
+            continue
+        own = loaded.pairs.student == loaded.students.index(name)
+        others = np.arange(len(loaded.judges)) != judge
+        found = _preference(loaded, judge, scores[:, others], own, ~own)
+        if found is not None:
+            rows.append(SelfPreferenceRow(name, *found))
+    return tuple(rows)
+
+
+def family_rows(loaded: Loaded) -> tuple[FamilyRow, ...]:
+    """Of each judge whose family has other students, and that shares answers with judges of other families."""
+    scores, rows = _without_self_peers(loaded), []
+    families = {name: family_of(loaded.about.model_ids.get(name, name)) for name in (*loaded.judges, *loaded.students)}
+    for judge, name in enumerate(loaded.judges):
+        kin = [student for student in loaded.students if student != name and families[student] == families[name]]
+        if families[name] is None or not kin or loaded.kinds[judge] != "model":
+            continue
+        strangers = np.array([families[other] != families[name] for other in loaded.judges])
+        ours = np.array([families[student] == families[name] for student in loaded.students])[loaded.pairs.student]
+        theirs = np.isin(loaded.pairs.student, [loaded.students.index(student) for student in kin])
+        found = _preference(loaded, judge, scores[:, strangers], theirs, ~ours)
+        if found is not None:
+            rows.append(FamilyRow(name, families[name] or "", ", ".join(kin), found[0], *found[4:]))
+    return tuple(rows)
+
+
+def _without_self_peers(loaded: Loaded) -> Floats:
+    """The matrix of scores (P, J) without those that a student gave itself."""
+    code = {name: number for number, name in enumerate(loaded.students)}
+    judges = np.array([code.get(name, -1) for name in loaded.judges], dtype=np.int64)
+    scores: Floats = np.where(loaded.pairs.student[:, None] == judges, np.nan, loaded.pairs.scores)
+    return scores
+
+
+def _preference(
+    loaded: Loaded, judge: int, peers: Floats, own: npt.NDArray[np.bool_], others: npt.NDArray[np.bool_]
+) -> tuple[int, float, float, float, float, float, float] | None:
+    """(units, own mean, peers' mean, gap on others, preference, lower, upper); None where nothing can be compared."""
+    score, known = loaded.pairs.scores[:, judge], ~np.isnan(peers)
+    shared = ~np.isnan(score) & known.any(axis=1)
+    own, others = own & shared, others & shared
+    if not own.any() or not others.any():
+        return None
+    peer = np.where(known, peers, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
+    gap = np.where(shared, score - peer, 0.0)
+    columns = np.stack([gap * own, own, gap * others, others], axis=1).astype(np.float64)
+
+    def figure(sums: Floats) -> Floats:
+        difference: Floats = sums[:, 0] / sums[:, 1] - sums[:, 2] / sums[:, 3]
+        return difference
+
+    value = float(figure(columns.sum(axis=0)[None])[0])
+    lower, upper = limits(resample(loaded.pairs.datapoint, columns, figure))
+    means = (float(score[own].mean()), float(peer[own].mean()), float(gap[others].mean()))
+    return (int(own.sum()), *means, value, float(lower), float(upper))
+
+
+def verbosity_rows(loaded: Loaded) -> tuple[VerbosityRow, ...]:
+    """Of all judges together, then of each."""
+    units = loaded.units
+    masks = [("", np.ones(len(units), dtype=bool))]
+    masks += [(name, units.judge == judge) for judge, name in enumerate(loaded.judges)]
+    return tuple(_verbosity(loaded, name, mask) for name, mask in masks if mask.any())
+
+
+def _verbosity(loaded: Loaded, judge: str, mask: npt.NDArray[np.bool_]) -> VerbosityRow:
+    units = loaded.units
+    n = np.bincount(units.response[mask], minlength=len(loaded.responses))
+    sums = np.bincount(units.response[mask], units.norm[mask], minlength=len(loaded.responses))
+    scored = np.flatnonzero(n)
+    scores, tokens = sums[scored] / n[scored], loaded.tokens[scored]
+    datapoint = loaded.response_datapoint[scored]
+    x, y = _within(tokens, datapoint), _within(scores, datapoint)
+    within = pearson(x, y)
+    lower = upper = None
+    if within is not None:
+        columns = np.stack([x * y, x * x, y * y], axis=1)
+        draws = resample(datapoint, columns, lambda s: s[:, 0] / np.sqrt(s[:, 1] * s[:, 2]))
+        lower, upper = (float(limit) for limit in limits(draws))
+    return VerbosityRow(judge, len(scored), pearson(tokens, scores), within, lower, upper)
+
+
+def _within(values: Floats, groups: npt.NDArray[Any]) -> Floats:
+    """Values less the mean of their group; what is only rounding becomes 0."""
+    codes = np.unique(groups, return_inverse=True)[1]
+    rest: Floats = values - (np.bincount(codes, values) / np.bincount(codes))[codes]
+    return np.where(np.abs(rest) < 1e-12, 0.0, rest)
+
+
+def flip_rows(run: Run) -> tuple[FlipRow, ...]:
+    """Of each judge that saw pairs in both orders."""
+    last: dict[str, Mapping[str, Any]] = {}
+    for path in run.pair_files():
+        last.update({str(record.get("id")): record for record in read_records(path) if not is_failed(record)})
+    by_judge: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for identity in sorted(last):
+        verdicts = last[identity].get("verdicts")
+        if isinstance(verdicts, list) and len(verdicts) == 2:
+            by_judge[str(last[identity].get("judge_model_id"))].append(last[identity])
+    return tuple(_flips(judge, records) for judge, records in sorted(by_judge.items()))
+
+
+def _flips(judge: str, records: list[Mapping[str, Any]]) -> FlipRow:
+    """Verdicts name the winner; in the first order `model_a` is shown first, in the second `model_b`."""
+    verdicts = [record["verdicts"] for record in records]
+    flips = np.array([{*pair} == {"model_a", "model_b"} for pair in verdicts], dtype=np.float64)
+    first = sum((pair[0] == "model_a") + (pair[1] == "model_b") for pair in verdicts)
+    second = sum((pair[0] == "model_b") + (pair[1] == "model_a") for pair in verdicts)
+    columns = np.stack([flips, np.ones(len(flips))], axis=1)
+    datapoints = np.array([str(record.get("datapoint_id")) for record in records])
+    lower, upper = limits(resample(datapoints, columns, lambda sums: sums[:, 0] / sums[:, 1]))
+    return FlipRow(
+        judge,
+        len(records),
+        flips=int(flips.sum()),
+        inconsistent=sum(pair[0] != pair[1] for pair in verdicts),
+        flip_rate=float(flips.mean()),
+        lower=float(lower),
+        upper=float(upper),
+        first_share=first / (first + second) if first + second else None,
+    )

@@ -1,0 +1,174 @@
+"""How scores spread: by model and dimension, by teacher and student, by judge and attribute, and over time.
+
+Shapes: U units, C cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from coeval.analysis.resampling import Summaries
+from coeval.analysis.results import (
+    CalibrationRow,
+    DistributionRow,
+    DriftRow,
+    InteractionCell,
+    InteractionMatrix,
+    JudgeConsistency,
+    ScoreDistribution,
+    SpreadRow,
+)
+from coeval.analysis.units import DIMENSIONS, Codes, Floats, Loaded
+
+__all__ = ["interaction_matrix", "judge_consistency", "level_counts", "score_distribution"]
+
+_ROLES = ("student", "teacher", "judge")
+_FLAGGED = 0.9
+
+
+def score_distribution(loaded: Loaded) -> ScoreDistribution:
+    """Report score-distribution."""
+    rows = [row for role in _ROLES for row in _panel(loaded, role)]
+    return ScoreDistribution(loaded.header, tuple(rows), tuple(_drift_by_evaluation(loaded, 20)))
+
+
+def _panel(loaded: Loaded, role: str) -> Iterator[DistributionRow]:
+    units = loaded.units
+    yield from _rows(loaded, role, "all", getattr(units, role), np.arange(len(units)), ("",))
+    for dimension in DIMENSIONS:
+        if dimension != role:
+            names = loaded.names(dimension)
+            rows, values = loaded.grouped(units, dimension)
+            yield from _rows(loaded, role, dimension, getattr(units, role)[rows] * len(names) + values, rows, names)
+
+
+def _rows(
+    loaded: Loaded, role: str, dimension: str, cells: Codes, rows: Codes, names: tuple[str, ...]
+) -> Iterator[DistributionRow]:
+    models = loaded.names(role)
+    size = len(models) * len(names)
+    found = Summaries(cells, loaded.units.norm[rows], size)
+    counts = level_counts(loaded, cells, rows, size)
+    for cell in np.flatnonzero(found.n):
+        model, value = divmod(int(cell), len(names))
+        numbers = (int(found.n[cell]), float(found.mean[cell]), float(found.sd[cell]))
+        yield DistributionRow(role, models[model], dimension, names[value], *numbers, *map(int, counts[cell]))
+
+
+def level_counts(loaded: Loaded, cells: Codes, rows: Codes, size: int) -> Codes:
+    """(C, 4): how many scores of each cell are High, Medium, Low, or a number."""
+    norm, is_level = loaded.units.norm[rows], loaded.units.is_level[rows]
+    column = np.where(is_level, 2 - np.rint(2 * norm).astype(np.int64), 3)
+    counts: Codes = np.bincount(cells * 4 + column, minlength=4 * size).reshape(size, 4)
+    return counts
+
+
+def interaction_matrix(loaded: Loaded) -> InteractionMatrix:
+    """Report interaction-matrix."""
+    return InteractionMatrix(loaded.header, (*_cells(loaded, by_factor=False), *_cells(loaded, by_factor=True)))
+
+
+def _cells(loaded: Loaded, *, by_factor: bool) -> Iterator[InteractionCell]:
+    units, factors = loaded.units, loaded.factors if by_factor else ("",)
+    factor = units.factor if by_factor else np.zeros(len(units), dtype=np.int64)
+    inner = units.student * len(factors) + factor
+    of_student = Summaries(inner, units.norm, len(loaded.students) * len(factors))
+    width = len(loaded.students) * len(factors)
+    found = Summaries(units.teacher * width + inner, units.norm, len(loaded.teachers) * width)
+    for cell in np.flatnonzero(found.n):
+        teacher, rest = divmod(int(cell), width)
+        names = (loaded.teachers[teacher], loaded.students[rest // len(factors)])
+        mean = float(found.mean[cell])
+        deviation = mean - float(of_student.mean[rest])
+        n = int(found.n[cell])
+        yield InteractionCell(*names, factors[rest % len(factors)], mean, deviation, n, names[0] == names[1])
+
+
+def judge_consistency(loaded: Loaded) -> JudgeConsistency:
+    """Report judge-consistency."""
+    spread = tuple(_spread(loaded))
+    return JudgeConsistency(loaded.header, tuple(_calibration(loaded)), spread, tuple(_drift_by_unit(loaded, 50)))
+
+
+def _calibration(loaded: Loaded) -> Iterator[CalibrationRow]:
+    units, size = loaded.units, len(loaded.judges)
+    found = Summaries(units.judge, units.norm, size)
+    counts = level_counts(loaded, units.judge, np.arange(len(units)), size)
+    for judge in np.flatnonzero(found.n):
+        high, medium, low = (float(share) for share in counts[judge, :3] / found.n[judge])
+        numbers = (int(found.n[judge]), float(found.mean[judge]), float(found.sd[judge]))
+        yield CalibrationRow(loaded.judges[judge], *numbers, high, medium, low, max(high, low) > _FLAGGED)
+
+
+def _spread(loaded: Loaded) -> Iterator[SpreadRow]:
+    """Box-plot figures of each judge and attribute value."""
+    names = loaded.attribute_names
+    rows, values = loaded.grouped(loaded.units, "attribute")
+    cells = loaded.units.judge[rows] * len(names) + values
+    order = np.argsort(cells, kind="stable")
+    owners, starts = np.unique(cells[order], return_index=True)
+    for cell, scores in zip(owners, np.split(loaded.units.norm[rows][order], starts[1:]), strict=False):
+        judge, value = divmod(int(cell), len(names))
+        attribute, _, text = names[value].partition("=")
+        box = (float(quantile) for quantile in np.quantile(scores, [0.0, 0.25, 0.5, 0.75, 1.0]))
+        variance = float(scores.var(ddof=1)) if len(scores) > 1 else 0.0
+        yield SpreadRow(loaded.judges[judge], attribute, text, len(scores), float(scores.mean()), variance, *box)
+
+
+def _drift_by_evaluation(loaded: Loaded, window: int) -> Iterator[DriftRow]:
+    """Windows of so many evaluations of one judge, in the order of their times."""
+    rank = _evaluation_ranks(loaded)
+    return _windows(loaded, rank[loaded.units.evaluation] // window)
+
+
+def _drift_by_unit(loaded: Loaded, window: int) -> Iterator[DriftRow]:
+    """Windows of so many units of one judge."""
+    units = loaded.units
+    order = np.lexsort((units.factor, _evaluation_ranks(loaded)[units.evaluation], units.judge))
+    n = np.bincount(units.judge, minlength=len(loaded.judges))
+    place = np.empty(len(units), dtype=np.int64)
+    place[order] = np.arange(len(units)) - np.repeat(np.cumsum(n) - n, n)
+    return _windows(loaded, place // window)
+
+
+def _evaluation_ranks(loaded: Loaded) -> Codes:
+    """Place of each valid evaluation among those of its judge, by time and then by id, (E,)."""
+    found = loaded.evaluations
+    times = np.unique(np.array(found.at, dtype=object), return_inverse=True)[1] if found.at else np.zeros(0, np.int64)
+    judge = np.where(found.valid, found.judge, len(loaded.judges))
+    order = np.lexsort((times, judge))
+    n = np.bincount(judge, minlength=len(loaded.judges) + 1)
+    ranks = np.empty(len(judge), dtype=np.int64)
+    ranks[order] = np.arange(len(judge)) - np.repeat(np.cumsum(n) - n, n)
+    return ranks
+
+
+def _windows(loaded: Loaded, window: Codes) -> Iterator[DriftRow]:
+    units, width = loaded.units, int(window.max(initial=0)) + 1
+    cells, size = units.judge * width + window, len(loaded.judges) * width
+    found, agreement = Summaries(cells, units.norm, size), _peer_share(loaded)
+    known = ~np.isnan(agreement)
+    shared = Summaries(cells[known], agreement[known], size)
+    first = np.full(size, len(loaded.evaluations.at))
+    times = np.argsort(np.argsort(np.array(loaded.evaluations.at, dtype=object), kind="stable"), kind="stable")
+    np.minimum.at(first, cells, times[units.evaluation])
+    at = sorted(loaded.evaluations.at)
+    for cell in np.flatnonzero(found.n):
+        judge, number = divmod(int(cell), width)
+        spa = float(shared.mean[cell]) if shared.n[cell] else None
+        numbers = (number + 1, int(found.n[cell]), float(found.mean[cell]))
+        yield DriftRow(loaded.judges[judge], *numbers, spa, at[first[cell]])
+
+
+def _peer_share(loaded: Loaded) -> Floats:
+    """Of each unit, the share of the other judges of its pair that gave the same score; NaN without others."""
+    units = loaded.units
+    pair = np.unique(units.response * max(len(loaded.factors), 1) + units.factor, return_inverse=True)[1]
+    score = np.rint(units.norm * 10_000).astype(np.int64)
+    n = np.bincount(pair)[pair] if len(pair) else pair
+    _, same, counts = np.unique(pair * 10_001 + score, return_inverse=True, return_counts=True)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share: Floats = (counts[same] - 1) / (n - 1)
+    return share

@@ -1,0 +1,205 @@
+"""The robust set: items of teachers that discriminate, on which the judges that agree best are of one mind.
+
+J* is the better half (rounded up) of the ranked judges, or all; T* the better half of teachers, ranked with J* alone.
+An item d of T* is kept where enough of its (student, factor) pairs are consistent:
+* share form: at least q = ceil(|J*| / 2) judges of J* scored the pair and all of them gave the same score; d is kept
+  where the share of such pairs is at least the threshold (1: all of them);
+* theta form: at least q judges of J* lie within theta of the pair's mean; d is kept where all pairs are so.
+
+Shapes: P pairs (response, factor), J judges of J*, D datapoints.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from coeval.analysis.agreement import judge_rows, ranked_judges
+from coeval.analysis.resampling import group_means
+from coeval.analysis.results import (
+    JudgeRow,
+    RobustSettings,
+    RobustStudent,
+    RobustSummary,
+    RobustTeacher,
+    StudentCell,
+    TeacherRow,
+)
+from coeval.analysis.students import student_rows
+from coeval.analysis.teachers import teacher_rows
+from coeval.analysis.units import Floats, Loaded, Pairs
+
+__all__ = ["DEFAULTS", "RobustSet", "robust_set", "robust_summary"]
+
+DEFAULTS = RobustSettings("top_half", "spa", "v1", 1.0, None, 0.5)
+FLAGGED = 0.1
+
+
+@dataclass(frozen=True)
+class RobustSet:
+    """What was chosen, and the pairs of the candidates with the scores of J*."""
+
+    judges: tuple[JudgeRow, ...]
+    chosen_judges: tuple[str, ...]
+    teachers: tuple[TeacherRow, ...]
+    """Ranked with J* alone."""
+    chosen_teachers: tuple[str, ...]
+    candidates: tuple[int, ...]
+    kept: tuple[int, ...]
+    fractions: dict[int, float]
+    """Candidate -> share of consistent pairs."""
+    pairs: Pairs
+    """(P, J*) of all items."""
+
+
+def robust_set(loaded: Loaded, settings: RobustSettings = DEFAULTS) -> RobustSet:
+    """Choose judges, teachers and items."""
+    judges = judge_rows(loaded, settings.agreement_metric)
+    ranked = ranked_judges(judges)
+    chosen = ranked[: math.ceil(len(ranked) / 2)] if settings.judge_selection == "top_half" else ranked
+    codes = [loaded.judges.index(name) for name in chosen]
+    with_chosen = loaded.with_units(loaded.units.where(np.isin(loaded.units.judge, codes)))
+    teachers = teacher_rows(with_chosen, settings.teacher_score_formula) if chosen else ()
+    teachers = tuple(row for row in teachers if row.units)
+    top = tuple(row.teacher for row in teachers[: math.ceil(len(teachers) / 2)])
+    pairs = _asked(loaded, codes)
+    candidate = np.isin(pairs.teacher, [loaded.teachers.index(name) for name in top])
+    fractions = _fractions(pairs.where(candidate), settings)
+    least = 1.0 if settings.agreement_threshold is None else settings.agreement_threshold
+    kept = tuple(datapoint for datapoint, share in fractions.items() if share >= least - 1e-9)
+    return RobustSet(judges, chosen, teachers, top, tuple(fractions), kept, fractions, pairs)
+
+
+def _asked(loaded: Loaded, judges: Sequence[int]) -> Pairs:
+    """The pairs that J* could have scored: those of a (task, factor) that one of J* scored anywhere; their scores."""
+    pairs = loaded.pairs
+    scores, levels = pairs.scores[:, judges], pairs.is_level[:, judges]
+    pairs = replace(pairs, scores=scores, is_level=levels)
+    kinds = pairs.task * max(len(loaded.factors), 1) + pairs.factor
+    scored = ~np.isnan(scores).all(axis=1) if len(judges) else np.zeros(len(pairs), dtype=bool)
+    return pairs.where(np.isin(kinds, kinds[scored]))
+
+
+def _fractions(pairs: Pairs, settings: RobustSettings) -> dict[int, float]:
+    """Datapoint -> share of its pairs that are consistent."""
+    consistent = _consistent(pairs.scores, settings).astype(np.float64)
+    points, codes = np.unique(pairs.datapoint, return_inverse=True)
+    shares = np.bincount(codes, consistent, minlength=len(points)) / np.bincount(codes, minlength=len(points))
+    return dict(zip(points.tolist(), shares.tolist(), strict=True))
+
+
+def _consistent(scores: Floats, settings: RobustSettings) -> npt.NDArray[np.bool_]:
+    """Whether the judges (P, J*) are of one mind on a pair, (P,)."""
+    known = ~np.isnan(scores)
+    least = max(1, math.ceil(settings.q_fraction * scores.shape[1] - 1e-9))
+    filled = np.where(known, scores, 0.0)
+    if settings.theta is not None:
+        mean = filled.sum(axis=1) / np.maximum(known.sum(axis=1), 1)
+        near = known & (np.abs(filled - mean[:, None]) <= settings.theta + 1e-9)
+        within: npt.NDArray[np.bool_] = near.sum(axis=1) >= least
+        return within
+    high, low = np.where(known, scores, -np.inf).max(axis=1), np.where(known, scores, np.inf).min(axis=1)
+    same: npt.NDArray[np.bool_] = (known.sum(axis=1) >= least) & (high - low < 1e-9)
+    return same
+
+
+def robust_summary(loaded: Loaded, settings: RobustSettings = DEFAULTS) -> RobustSummary:
+    """The report: what was chosen, and how the students stand on it."""
+    found = robust_set(loaded, settings)
+    kept = found.pairs.where(np.isin(found.pairs.datapoint, found.kept) & ~np.isnan(found.pairs.scores).all(axis=1))
+    return RobustSummary(
+        loaded.header,
+        settings,
+        found.judges,
+        found.chosen_judges,
+        _teachers(loaded, found, settings.teacher_score_formula),
+        found.chosen_teachers,
+        candidates=len(found.candidates),
+        kept=len(found.kept),
+        kept_ids=tuple(loaded.datapoints[datapoint] for datapoint in found.kept),
+        consistent_fraction={loaded.datapoints[point]: share for point, share in found.fractions.items()},
+        students=_students(loaded, kept),
+        cells=(*_cells(loaded, kept, "task"), *_cells(loaded, kept, "factor")),
+        diagnostics=_diagnostics(loaded, found, settings),
+    )
+
+
+def _teachers(loaded: Loaded, found: RobustSet, formula: str) -> tuple[RobustTeacher, ...]:
+    owners = [loaded.teachers[code] for code in loaded.datapoint_teacher]
+    candidates = [owners[datapoint] for datapoint in found.candidates]
+    kept = [owners[datapoint] for datapoint in found.kept]
+    return tuple(
+        RobustTeacher(
+            row.teacher,
+            row.teacher in found.chosen_teachers,
+            getattr(row, formula),
+            *(owners.count(row.teacher), candidates.count(row.teacher), kept.count(row.teacher)),
+        )
+        for row in found.teachers
+    )
+
+
+def _students(loaded: Loaded, kept: Pairs) -> tuple[RobustStudent, ...]:
+    means = group_means(kept.student, kept.mean, kept.datapoint, len(loaded.students))
+    full = {row.student: row for row in student_rows(loaded)}
+    order = sorted(np.flatnonzero(means.n), key=lambda one: (-means.mean[one], loaded.students[one]))
+    rows = []
+    for rank, one in enumerate(order, start=1):
+        whole, mean = full[loaded.students[one]], float(means.mean[one])
+        delta = mean - whole.mean
+        numbers = (mean, float(means.lower[one]), float(means.upper[one]))
+    @@    return tuple(rows)
+
+
+def _cells(loaded: Loaded, kept: Pairs, dimension: str) -> list[StudentCell]:
+    names = loaded.names(dimension)
+    codes = kept.student * len(names) + getattr(kept, dimension)
+    means = group_means(codes, kept.mean, kept.datapoint, len(loaded.students) * len(names))
+    return [
+        StudentCell(
+            loaded.students[cell // len(names)],
+            dimension,
+            names[cell % len(names)],
+            *(float(means.mean[cell]), float(means.lower[cell]), float(means.upper[cell])),
+            units=int(means.n[cell]),
+        )
+        for cell in np.flatnonzero(means.n)
+    ]
+
+
+def _diagnostics(loaded: Loaded, found: RobustSet, settings: RobustSettings) -> tuple[str, ...]:
+    metric, formula = settings.agreement_metric, settings.teacher_score_formula
+    judges = ", ".join(
+        f"{row.judge} {_number(getattr(row, f'weighted_{metric}'))}" + ("" if row.rank else " (no rank)")
+        for row in found.judges
+    )
+    teachers = ", ".join(f"{row.teacher} {_number(getattr(row, formula))}" for row in found.teachers)
+    least = max(1, math.ceil(settings.q_fraction * len(found.chosen_judges) - 1e-9))
+    lines = [
+        f"scores: {len(loaded.units)}, from {loaded.evaluations.valid.sum()} of {len(loaded.evaluations.valid)} evaluations",
+        f"judges by weighted {metric}: {judges or 'none'}",
+        f"J* ({settings.judge_selection}): {', '.join(found.chosen_judges) or 'none'}; at least {least} for each pair",
+        f"teachers by {formula}, with J* alone: {teachers or 'none'}",
+        f"T*: {', '.join(found.chosen_teachers) or 'none'}",
+        f"candidates: {len(found.candidates)} items; kept: {len(found.kept)}",
+    ]
+    if not found.kept:
+        lines.append(_advice(found, settings))
+    return tuple(lines)
+
+
+def _advice(found: RobustSet, settings: RobustSettings) -> str:
+    if not found.candidates:
+        return "no item can be chosen: no judge with enough valid scores is there; look at `coverage-summary`"
+    best = max(found.fractions.values())
+    if settings.theta is not None:
+        return f"the best item has {best:.0%} of its pairs within theta {settings.theta:g}; a larger --theta keeps more"
+    return f"the best item has {best:.0%} of its pairs consistent; --agreement-threshold {best:.2f} or less keeps some"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
