@@ -172,7 +172,8 @@ class _Count:
         for name, number in items.items():
             pairs = students * (students - 1) // 2 * number
             missing[name] = max(0, (pairs if most is None else min(pairs, most)) - there[name])
-        left = self._left(PHASES[4], missing, bool(_of(self.stored.pairs, task.name)), any(there.values()))
+        # In mode Model a student that joins is compared with those that were there.
+        left = self._left(PHASES[4], missing, bool(_of(self.stored.pairs, task.name)), of_model=False)
         return sum(left.values()) * (2 if task.pairwise.both_orders else 1)
 
 
