@@ -1,0 +1,101 @@
+"""Command: fit leaderboards of the students from what judges preferred, overall and by task."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from coeval.command import run
+from coeval.commands.export_preferences import add_selection, wanted_of
+from p2l.command import parser, positive
+
+__all__ = ["build_parser", "main"]
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The flags."""
+    flags = parser(
+        "coeval analyze pairs-leaderboard",
+        "Fit leaderboards from preferences between students, overall and by task, with intervals clustered by item.",
+    )
+    flags.add_argument("--run", required=True, type=Path, metavar="PATH", help="folder of the run")
+    flags.add_argument("--out", required=True, type=Path, metavar="PATH", help="folder to write JSON and CSV to")
+    flags.add_argument(
+        "--likelihood",
+        choices=("bt", "bt-tie", "rk", "grk"),
+        default="rk",
+        help="of outcomes: Bradley-Terry without or with ties, Rao-Kupper, grounded Rao-Kupper (both bad)",
+    )
+    flags.add_argument("--replicates", type=positive, default=200, metavar="N", help="of the bootstrap; 2 or more")
+    flags.add_argument(
+        "--against",
+        type=Path,
+        metavar="FILE",
+        help='JSON {model: coefficient}, or {"coefs": {...}, "eta": x}: an aggregate of a P2L to compare with',
+    )
+    add_selection(flags)
+    return flags
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; it ends with 1 where the folder holds no run, or the run no preferences."""
+    given = build_parser().parse_args(argv)
+    from coeval.pairs.board import BoardOptions, boards, rows_of
+    from coeval.pairs.flips import flip_rates
+    from coeval.pairs.gathering import gather
+    from coeval.storage.jsonl import write_json
+    from coeval.storage.layout import Run
+
+    folder = Run(given.run)
+    gathered = gather(folder, wanted_of(given))
+    options = BoardOptions(given.likelihood, replicates=given.replicates, seed=given.seed)
+    found = boards(gathered.preferences, options)
+    rows = [row for name, one in found.items() for row in rows_of(name, one)]
+    flips = {judge: {**vars(one), "flip_rate": one.flip_rate} for judge, one in flip_rates(folder).items()}
+    result = {"likelihood": given.likelihood, "preferences": len(gathered.preferences), "flips": flips, "rows": rows}
+    if given.against is not None:
+        result["against"] = _against(given.against, found)
+    given.out.mkdir(parents=True, exist_ok=True)
+    write_json(given.out / "pairs_leaderboard.json", result)
+    _write_csv(given.out / "pairs_leaderboard.csv", rows)
+    _print(rows, flips)
+    return 0
+
+
+def _against(path: Path, found: Mapping[str, Any]) -> dict[str, Any]:
+    from coeval.errors import RunInputError
+    from coeval.pairs.board import OVERALL, compared
+    from coeval.storage.jsonl import read_json
+
+    given = read_json(path)
+    whole = given if isinstance(given, dict) and isinstance(given.get("coefs"), dict) else {"coefs": given}
+    coefs = whole["coefs"]
+    if not isinstance(coefs, dict) or not all(isinstance(value, int | float) for value in coefs.values()):
+        raise RunInputError(f"{path}: is no JSON object of model names and coefficients")
+    return compared(found[OVERALL], coefs, whole.get("eta"))
+
+
+def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    from p2l.command import atomic_path
+
+    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _print(rows: Sequence[Mapping[str, Any]], flips: Mapping[str, Mapping[str, Any]]) -> None:
+    for task in dict.fromkeys(row["task"] for row in rows):
+        print(task)
+        for row in (one for one in rows if one["task"] == task):
+            bounds = "" if row["lower"] is None else f"  [{row['lower']:.0f}, {row['upper']:.0f}]"
+            print(f"  {row['rank']:>2}  {row['model']:<24} {row['score']:7.1f}{bounds}  {row['votes']} votes")
+    for judge, one in flips.items():
+        print(f"{judge}: {one['flips']} of {one['pairs']} pairs flip with the order ({one['flip_rate']:.1%})")
+
+
+if __name__ == "__main__":
+    run(main)

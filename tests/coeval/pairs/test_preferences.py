@@ -1,0 +1,205 @@
+"""Preferences of a run: derived, gathered, exported, and the leaderboards fitted to them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coeval.commands import export_preferences, pairs_leaderboard
+from coeval.errors import RunInputError
+from coeval.pairs.board import BoardOptions, board, boards, compared, rows_of
+from coeval.pairs.derive import Rule, derived, outcome
+from coeval.pairs.export import export
+from coeval.pairs.gathering import Wanted, gather
+from coeval.pairs.preference import Preference, majority, seconds
+from coeval.storage.layout import Run
+from p2l.votes import open_votes
+from tests.coeval.helpers import STATIC_TASK, coeval, model, run_of, write_config
+
+
+def preference(a: str, b: str, winner: str, judge: str = "j", item: str = "t__o__1", **changes: Any) -> Preference:
+    values: dict[str, Any] = {"source": "derived", "margin": None, "order_consistent": None, "at": 0.0, **changes}
+    return Preference(item, "t", "o", a, b, f"{item}__{a}", f"{item}__{b}", winner, judge, **values)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run of three students of known skill, one of which also judges."""
+    folder = tmp_path_factory.mktemp("finished")
+    students = [model(name, skill=skill, noise=0.02) for name, skill in {"ant": 0.95, "bee": 0.5}.items()]
+    both = model("cow", roles=["student", "judge"], skill=0.05, noise=0.02)
+    others = [model("owl", roles=["teacher"]), model("jay", roles=["judge"], noise=0.02)]
+    tasks = [
+        dict(STATIC_TASK),
+        {
+            **STATIC_TASK,
+            "name": "code",
+            "description": "Write code.",
+            "category": "code",
+            "evaluation_mode": "pairwise",
+        },
+    ]
+    assert coeval("run", "--config", write_config(folder, [*others, *students, both], tasks)) == 0
+    return run_of(folder)
+
+
+@given(st.floats(0, 1), st.floats(0, 1))
+def test_an_outcome_does_not_hang_on_sides(one: float, other: float) -> None:
+    swapped = {"model_a": "model_b", "model_b": "model_a"}
+    winner = outcome(one, other, Rule())
+    assert outcome(other, one, Rule()) == swapped.get(winner, winner)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "winner"),
+    [
+        (0.6, 0.5, "tie"),
+        (0.61, 0.5, "model_a"),
+        (0.5, 1.0, "model_b"),
+        (0.25, 0.25, "tie (bothbad)"),
+        (0.25, 0.35, "tie"),
+        (0.0, 0.2, "model_b"),
+        (0.15, 0.25, "tie (bothbad)"),
+    ],
+)
+def test_margin_and_threshold(a: float, b: float, winner: str) -> None:
+    assert outcome(a, b, Rule()) == winner
+
+
+def test_scores_become_preferences_of_each_judge(finished: Run) -> None:
+    found = derived(finished, Rule())
+    assert {one.task for one in found} == {"mail"}
+    assert len(found) == 4 * 3 * 2
+    for one in found:
+        assert one.winner == ("model_a" if one.model_a < one.model_b else "model_b")
+        assert one.margin is not None
+        assert (one.margin > 0) == (one.winner == "model_a")
+        assert one.at > 1e9
+    assert {one.winner for one in derived(finished, Rule(margin=1.0))} <= {"tie", "tie (bothbad)"}
+
+
+def test_weights_name_factors_that_were_scored(finished: Run) -> None:
+    assert len(derived(finished, Rule(weights={"tone": 0.0}))) == 24
+    assert derived(finished, Rule(weights={"tone": 0.0, "clarity": 0.0})) == []
+    with pytest.raises(RunInputError, match="'clearity' .*did you mean 'clarity'"):
+        derived(finished, Rule(weights={"clearity": 2.0}))
+
+
+def test_verdicts_come_before_scores_and_own_answers_do_not_count(finished: Run) -> None:
+    gathered = gather(finished, Wanted())
+    sources = {(one.task, one.source) for one in gathered.preferences}
+    assert sources == {("mail", "derived"), ("code", "native")}
+    assert gathered.self_judged == 2 * 4 * 2
+    assert not any(one.is_self_judged for one in gathered.preferences)
+    kept = gather(finished, Wanted(keep_self_judged=True, source="derived"))
+    assert (len(kept.preferences), kept.self_judged) == (24, 0)
+    assert {one.judge for one in gather(finished, Wanted(judges=["jay"])).preferences} == {"jay"}
+    with pytest.raises(RunInputError, match="did you mean 'jay'"):
+        gather(finished, Wanted(judges=["jai"]))
+    with pytest.raises(RunInputError, match="holds no run"):
+        gather(Run(finished.folder / "nowhere"), Wanted())
+
+
+def test_a_majority_is_one_row_and_no_leader_is_a_tie() -> None:
+    votes = [
+        preference("a", "b", "model_a", "j1", margin=0.5),
+        preference("b", "a", "model_b", "j2", margin=-0.4),
+        preference("a", "b", "model_b", "j3", margin=-0.3),
+    ]
+    (one,) = majority(votes)
+    assert (one.model_a, one.winner, one.judge, one.margin) == ("a", "model_a", "majority", 0.2)
+    assert majority(votes[1:])[0].winner == "tie"
+    assert len(majority([*votes, preference("a", "b", "tie", item="t__o__2")])) == 2
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_an_export_is_what_p2l_reads(finished: Run, tmp_path: Path, kind: str) -> None:
+    flags = ["--run", finished.folder, "--out", tmp_path, "--format", kind, "--val-share", "0.3"]
+    assert export_preferences.main([str(flag) for flag in flags]) == 0
+    names = json.loads((tmp_path / "model_list.json").read_text())
+    assert names == ["ant", "bee", "cow"]
+    prompts = {}
+    for part in ("train", "val"):
+        with open_votes(tmp_path / f"{part}.{kind}") as votes:
+            assert votes.model_list == names or part == "val"
+            prompts[part] = {tuple(turns) for turns in votes.prompts(range(len(votes)))}
+            wanted = {"question_id", "labels", "tstamp", "language", "is_code", "category_tag", "weight", "judge"}
+            assert wanted <= set(votes.columns)
+    assert not prompts["train"] & prompts["val"]
+    done = json.loads((tmp_path / "export.json").read_text())
+    assert done["train"] + done["validation"] == 32
+    assert done["prompts"] == len(prompts["train"]) + len(prompts["val"]) == 8
+
+
+def test_the_columns_of_a_vote(finished: Run, tmp_path: Path) -> None:
+    found = gather(finished, Wanted()).preferences
+    export(finished, found, tmp_path, "jsonl", 0.0)
+    assert not (tmp_path / "val.jsonl").exists()
+    rows = [json.loads(line) for line in (tmp_path / "train.jsonl").read_text().splitlines()]
+    names = json.loads((tmp_path / "model_list.json").read_text())
+    for row in rows:
+        winner = row["model_b"] if row["winner"] == "model_b" else row["model_a"]
+        loser = row["model_a"] if row["winner"] == "model_b" else row["model_b"]
+        tie = {"tie": 1, "tie (bothbad)": 2}.get(row["winner"], 0)
+        assert row["labels"] == [names.index(winner), names.index(loser), tie]
+        assert row["is_code"] is (row["task"] == "code")
+        assert row["category_tag"]["task"] == {"code": row["task"] == "code", "mail": row["task"] == "mail"}
+        assert row["question_id"].startswith(row["datapoint_id"])
+
+
+def test_a_data_set_folder_is_read_too(finished: Run, tmp_path: Path) -> None:
+    out = tmp_path / "set"
+    for _ in range(2):
+        export(finished, gather(finished, Wanted()).preferences, out, "hf", 0.3)
+    with open_votes(out) as votes:
+        assert len(votes) > 0
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "mine.txt").write_text("mine")
+    with pytest.raises(RunInputError, match="holds other files"):
+        export(finished, gather(finished, Wanted()).preferences, other, "hf", 0.0)
+    assert (other / "mine.txt").exists()
+
+
+def test_leaderboards_overall_and_by_task(finished: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    aggregate = tmp_path / "aggregate.json"
+    aggregate.write_text(json.dumps({"coefs": {"ant": 2.0, "bee": 0.0, "cow": -2.0}, "eta": 0.5}))
+    flags = ["--run", finished.folder, "--out", tmp_path, "--replicates", "20", "--against", aggregate]
+    assert pairs_leaderboard.main([str(flag) for flag in flags]) == 0
+    said = json.loads((tmp_path / "pairs_leaderboard.json").read_text())
+    ranks = {
+        task: [row["model"] for row in said["rows"] if row["task"] == task] for task in ("overall", "mail", "code")
+    }
+    assert set(map(tuple, ranks.values())) == {("ant", "bee", "cow")}
+    assert said["against"]["Spearman-lbs"] == pytest.approx(1.0)
+    assert said["flips"]["jay"]["flip_rate"] == 0.0
+    assert "ant" in capsys.readouterr().out
+    assert (tmp_path / "pairs_leaderboard.csv").read_text().count("\n") == 10
+
+
+def test_intervals_are_of_items_not_of_votes() -> None:
+    chance = np.random.default_rng(0)
+    winners = {item: "model_a" if chance.random() < 0.7 else "model_b" for item in range(60)}
+    votes = [preference("a", "b", winner, "j0", item=f"i{item}") for item, winner in winners.items()]
+    copies = [
+        preference("a", "b", winner, f"j{k}", item=f"i{item}") for item, winner in winners.items() for k in range(4)
+    ]
+    options = BoardOptions("bt", replicates=100)
+    single, fourfold = (board(found, ["a", "b"], options) for found in (votes, copies))
+    widths = [one.upper[0] - one.lower[0] for one in (single, fourfold)]
+    assert widths[1] == pytest.approx(widths[0], rel=0.2)
+    assert rows_of("all", single)[0]["model"] == "a"
+    assert boards(votes, options)["overall"].coefs[0] > 0
+    with pytest.raises(RunInputError, match="fewer than two"):
+        compared(single, {"a": 1.0})
+
+
+def test_times_are_read_as_they_are_written() -> None:
+    assert seconds("2026-01-01T00:00:00Z") == 1767225600.0
+    assert seconds("yesterday") == 0.0
