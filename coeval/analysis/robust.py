@@ -151,8 +151,19 @@ def _students(loaded: Loaded, kept: Pairs) -> tuple[RobustStudent, ...]:
     for rank, one in enumerate(order, start=1):
         whole, mean = full[loaded.students[one]], float(means.mean[one])
         delta = mean - whole.mean
-        numbers = (mean, float(means.lower[one]), float(means.upper[one]))
-    @@    return tuple(rows)
+        rows.append(
+            RobustStudent(
+                rank,
+                whole.student,
+                *(mean, float(means.lower[one]), float(means.upper[one])),
+                full_rank=whole.rank,
+                full=whole.mean,
+                delta=delta,
+                flagged=abs(delta) > FLAGGED,
+                pairs=int(means.n[one]),
+            )
+        )
+    return tuple(rows)
 
 
 def _cells(loaded: Loaded, kept: Pairs, dimension: str) -> list[StudentCell]:
@@ -179,8 +190,9 @@ def _diagnostics(loaded: Loaded, found: RobustSet, settings: RobustSettings) -> 
     )
     teachers = ", ".join(f"{row.teacher} {_number(getattr(row, formula))}" for row in found.teachers)
     least = max(1, math.ceil(settings.q_fraction * len(found.chosen_judges) - 1e-9))
+    found_valid = int(loaded.evaluations.valid.sum())
     lines = [
-        f"scores: {len(loaded.units)}, from {loaded.evaluations.valid.sum()} of {len(loaded.evaluations.valid)} evaluations",
+        f"scores: {len(loaded.units)}, from {found_valid} of {len(loaded.evaluations.valid)} evaluations",
         f"judges by weighted {metric}: {judges or 'none'}",
         f"J* ({settings.judge_selection}): {', '.join(found.chosen_judges) or 'none'}; at least {least} for each pair",
         f"teachers by {formula}, with J* alone: {teachers or 'none'}",
