@@ -8,6 +8,7 @@ anew.
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -144,6 +145,7 @@ def mend(run: Run, found: Mapping[str, Found], kinds: tuple[str, ...] = KINDS) -
         InputError: a file cannot be written.
     """
     changed = 0
+    shutil.rmtree(run.parts, ignore_errors=True)  # they may judge what is made anew
     for kind in kinds:
         by_file: dict[Path, dict[int, Bad]] = {}
         for bad in found[kind].bad:

@@ -45,4 +45,4 @@ class Parts:
 
 
 def _journal(run: Run, phase: str, model: str) -> Path:
-    return run.folder / ".parts" / f"{phase}.{model}.jsonl"
+    return run.parts / f"{phase}.{model}.jsonl"

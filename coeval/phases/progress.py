@@ -28,9 +28,10 @@ class Progress:
         if self._bar is None:
             from p2l.command import progress
 
-            self._bar = progress(description=self._description, total=0, unit="rec")
-        self._bar.total = (self._bar.total or 0) + count
-        self._bar.refresh()
+            self._bar = progress(description=self._description, total=count, unit="rec")
+        else:
+            self._bar.total = (self._bar.total or 0) + count
+            self._bar.refresh()
 
     def advance(self, *, failed: bool = False) -> None:
         """One more is done."""

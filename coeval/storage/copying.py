@@ -62,6 +62,7 @@ def renewed_phases(modes: Mapping[Phase, Mode]) -> list[Phase]:
 
 def archive(run: Run, phases: Sequence[Phase]) -> Path | None:
     """Move the files of phases aside; returns the folder they are in now, None where there were none."""
+    shutil.rmtree(run.parts, ignore_errors=True)  # they belong to what is moved
     folder = run.folder / "archive" / now().replace(":", "")
     names: dict[Phase, list[str]] = {
         "attribute_mapping": ["phase1_attributes"],

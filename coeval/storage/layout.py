@@ -62,6 +62,11 @@ class Run:
         return self.folder / "run_errors.jsonl"
 
     @property
+    def parts(self) -> Path:
+        """Answers that wait for others before they make a record."""
+        return self.folder / ".parts"
+
+    @property
     def locks(self) -> Path:
         """Which process works on what."""
         return self.folder / ".locks"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 
@@ -41,9 +42,14 @@ class Log:
             return
         text = " ".join(message.split("\n"))
         if self.path is not None:
-            with self.path.open("a", encoding="utf-8", errors="replace") as file:
-                file.write(f"{now()} [{level}] {text}\n")
+            _keep(self.path, f"{now()} [{level}] {text}\n")
         _show(text if level == "INFO" else f"{level.lower()}: {text}", to_stderr=level in ("WARNING", "ERROR"))
+
+
+def _keep(path: Path, line: str) -> None:
+    # Where the disk is full the terminal still has to hear of it.
+    with contextlib.suppress(OSError), path.open("a", encoding="utf-8", errors="replace") as file:
+        file.write(line)
 
 
 def _show(text: str, *, to_stderr: bool) -> None:

@@ -162,6 +162,42 @@ def test_a_used_up_quota_ends_partial_and_is_filled_once_raised(
     assert meta_of(run_of(tmp_path))["status"] == "completed"
 
 
+def test_a_quota_that_ends_the_first_phase_is_no_failure(tmp_path: Path, server: MockServer) -> None:
+    quota = {"ant": {"max_calls": 1}}
+    assert (
+        coeval("run", "--config", write_config(tmp_path, [model("ant", server, roles=ALL)], [AUTO_TASK], quota=quota))
+        == 0
+    )
+    assert (meta_of(run_of(tmp_path))["status"], server.requests) == ("partial", 1)
+    calls(server)
+    models = [model("ant", server, roles=ALL), model("bee", server, text="no")]
+    config = write_config(tmp_path, models, [AUTO_TASK, {**AUTO_TASK, "name": "more"}])
+    assert coeval("run", "--config", config, "--continue") == 0
+    assert sum(calls(server).get(f"ant map_{kind}_attrs", 0) for kind in ("target", "nuanced")) <= 4
+    assert len(records(run_of(tmp_path), "evaluation")) == 12
+
+
+def test_teachers_that_propose_nothing_end_the_run_and_one_of_several_does_not(
+    tmp_path: Path, server: MockServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    models = [model("ant", server, roles=ALL, text="I would rather not.")]
+    assert coeval("run", "--config", write_config(tmp_path, models, [AUTO_TASK])) == 1
+    assert "no teacher proposed anything of use for task 'sum'" in capsys.readouterr().err
+    assert meta_of(run_of(tmp_path))["status"] == "failed"
+    models.append(model("bee", server, roles=["teacher"]))
+    assert coeval("run", "--config", write_config(tmp_path, models, [AUTO_TASK]), "--continue") == 1
+    assert {record["teacher_model_id"] for record in records(run_of(tmp_path), "data_generation")} == {"bee"}
+
+
+def test_a_model_that_its_provider_refuses_is_left_alone_and_the_others_go_on(tmp_path: Path) -> None:
+    with MockServer(api_key="sk-not-a-real-key") as server:
+        models = [model("ant", server, roles=ALL), {**model("bee", server), "access_key": "sk-another-key"}]
+        assert coeval("run", "--config", write_config(tmp_path, models)) == 1
+        assert calls(server) == {"ant sample": 4, "ant test": 4, "ant evaluate_single": 4}
+    meta = meta_of(run_of(tmp_path))
+    assert (meta["status"], meta["phases_completed"][-1]) == ("failed", "data_generation")
+
+
 def test_a_budget_ends_the_run_at_its_dollars(tmp_path: Path, server: MockServer) -> None:
     models = [model("ant", server, roles=ALL, max_tokens=200)]
     assert coeval("run", "--config", write_config(tmp_path, models, budget_usd=0.002)) == 0

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,22 @@ def test_records_come_back_as_they_were(tmp_path: Path) -> None:
     os.close(descriptor)
     assert list(read_records(path)) == wanted
     assert "é" in path.read_text(encoding="utf-8")
+
+
+def test_a_full_disk_leaves_whole_lines(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    descriptor = open_for_append(path)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    append_line(descriptor, b"{}\n" * 10)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (40, before[1]))
+    try:
+        with pytest.raises(OSError, match="space"):
+            append_line(descriptor, b"{}\n" * 10)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    append_line(descriptor, b"{}\n")
+    os.close(descriptor)
+    assert path.read_bytes() == b"{}\n" * 11
 
 
 def test_half_a_character_does_not_stop_a_run(tmp_path: Path) -> None:
