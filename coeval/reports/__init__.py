@@ -1,0 +1,12 @@
+"""Reports as pages that open offline, and as a workbook.
+
+write("student_report", result, "analysis/student_report", slices=complete.raw)
+write_all(results, complete, "analysis")
+"""
+
+from __future__ import annotations
+
+from coeval.reports.workbook import write_workbook
+from coeval.reports.writing import PAGES, PORTAL, WORKBOOK, write, write_all
+
+__all__ = ["PAGES", "PORTAL", "WORKBOOK", "write", "write_all", "write_workbook"]

@@ -1,0 +1,85 @@
+"""The portal: what the run says in a few lines, and the way to every report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from coeval.analysis.results import CompleteReport, JudgeReport, ModelRow, Report, StudentReport, TeacherReport
+from coeval.reports.frame import notes_of
+from coeval.reports.student_report import ranking
+from coeval.reports.tables import Notes, estimate, name_cell, named_table
+from p2l.report import Column, Table, Value
+
+__all__ = ["parts"]
+
+
+def parts(results: Mapping[str, Report], complete: CompleteReport) -> dict[str, Any]:
+    """What the template shows."""
+    notes = notes_of(complete.header)
+    students = results.get("student_report")
+    return {
+        "ranking": ranking(students.students, notes) if isinstance(students, StudentReport) else None,
+        "models": _models(complete.models, notes),
+        "findings": _findings(results),
+        "contents": [],
+    }
+
+
+def _models(models: tuple[ModelRow, ...], notes: Notes) -> Table | None:
+    columns = [
+        Column("model", number=False),
+        Column("as student", note="mean score"),
+        Column("as teacher: V1", 4, note="how far its items set students apart"),
+        Column("as judge: SPA", 3, note="how far peers agree with it"),
+        Column("κ", 3),
+    ]
+    rows: list[list[Value]] = [
+        [
+            name_cell("model", row.model, notes),
+            estimate(row.student_mean, row.student_lower, row.student_upper),
+            row.v1,
+            row.spa,
+            row.kappa,
+        ]
+        for row in models
+    ]
+    return named_table(columns, rows, barred=[1])
+
+
+def _findings(results: Mapping[str, Report]) -> list[str]:
+    """One sentence for each role."""
+    made: list[str | None] = []
+    for report in results.values():
+        if isinstance(report, StudentReport):
+            made.append(_students(report))
+        elif isinstance(report, TeacherReport):
+            made.append(_teachers(report))
+        elif isinstance(report, JudgeReport):
+            made.append(_judges(report))
+    return [sentence for sentence in made if sentence]
+
+
+def _students(report: StudentReport) -> str | None:
+    if not report.students:
+        return None
+    best = report.students[0]
+    text = f"{best.student} answers best, with a mean score of {best.mean:.3f}"
+    beaten = sum(pair.significant and pair.better == best.student for pair in report.pairs)
+    others = len(report.students) - 1
+    return f"{text}; it is ahead of {beaten} of {others} others beyond chance." if others else f"{text}."
+
+
+def _teachers(report: TeacherReport) -> str | None:
+    if not report.teachers or report.one_student:
+        return None
+    return f"Items of {report.teachers[0].teacher} tell students apart best, by {report.formula.upper()}."
+
+
+def _judges(report: JudgeReport) -> str | None:
+    ranked = [row for row in report.judges if row.rank is not None]
+    if not ranked or report.degenerate:
+        return None
+    whole = next((row for row in report.reliability if row.scope == "all"), None)
+    alpha = "" if whole is None or whole.alpha_interval is None else f"; α of all judges is {whole.alpha_interval:.2f}"
+    return f"Peers agree most with {ranked[0].judge}{alpha}."
