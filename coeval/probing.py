@@ -89,10 +89,10 @@ async def _found(catalogue: Catalogue, model: Model, listed: Collection[str]) ->
 
 
 def _is_listed(name: str, listed: Collection[str]) -> bool:
-    """Whether a list has a model: by its name, by a dated form of it, or without a variant such as `:free`."""
+    """Whether a list has a model: by its name, a dated form of it, without its maker, or a variant such as `:free`."""
     wanted = name.lower().removeprefix("models/")
     names = {other.lower() for other in listed}
-    if wanted in names or wanted.partition(":")[0] in names or f"{wanted}:latest" in names:
+    if names & {wanted, wanted.partition(":")[0], f"{wanted}:latest", wanted.rpartition("/")[2]}:
         return True
     stem = wanted.removesuffix(_LATEST)
     return any(other.startswith(f"{stem}-") and other[len(stem) + 1 :].replace("-", "").isdigit() for other in names)

@@ -72,11 +72,13 @@ class Catalogue:
         if self._protocol == "azure" and not self._base.endswith("/v1"):
             return f"{self._models_url()}?api-version={self._version}"
         if self._is_cohere:
-            return f"{self._base.removesuffix('/compatibility/v1')}/v1/models?page_size=1000"
+            return f"{self._models_url()}?page_size=1000"
         sizes: Mapping[str, str] = {"anthropic": "?limit=1000", "gemini": "?pageSize=1000"}
         return self._models_url() + sizes.get(self._protocol, "")
 
     def _models_url(self) -> str:
+        if self._is_cohere:
+            return f"{self._base.removesuffix('/compatibility/v1')}/v1/models"
         if self._protocol == "anthropic":
             return f"{self._base.removesuffix('/v1')}/v1/models"
         if self._protocol == "azure" and not self._base.endswith("/v1"):

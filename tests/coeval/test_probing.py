@@ -50,6 +50,11 @@ def test_models_that_are_there_are_ok(tmp_path: Path, server: Lists) -> None:
     assert probed(tmp_path, at(server, "alias"))["ant"] == "ok"
 
 
+@pytest.mark.parametrize("name", ["WASP", "wasp:free", "maker/wasp", "hornet-latest"])
+def test_a_name_may_differ_from_the_listed_one_in_what_means_nothing(tmp_path: Path, server: Lists, name: str) -> None:
+    assert probed(tmp_path, at(server, name))["ant"] == "ok"
+
+
 def test_a_model_that_is_not_there_is_named_with_the_nearest(tmp_path: Path, server: Lists) -> None:
     found = probed(tmp_path, at(server, "wsp", "wasp"))
     assert found["bee"] == "ok"
