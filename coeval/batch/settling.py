@@ -1,0 +1,285 @@
+"""From the results of a job to records: each answer once, whatever was killed in between.
+
+The results are fetched into a file first. Before the first record is added, the lengths of the files of records are
+noted: as nobody else adds to the files of this model and phase meanwhile, a later process finds behind them what of
+this job is stored. An answer of no use is asked for again in a job that takes this one's place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import BinaryIO
+
+from coeval.batch.backend import Result, State, patiently
+from coeval.batch.desk import Desk
+from coeval.batch.job import Entry, Job, Sent, custom_id, entries, new_token, questions_file
+from coeval.batch.outbox import Packing, begin, cost_of, finish
+from coeval.calling.call import CallError, Reason, Reply
+from coeval.calling.reading import check_whole, tokens_in
+from coeval.phases.question import Answer, Question, kind_of, read_answer
+from coeval.storage.jsonl import read_json, write_json
+from route.providers.base import Fault, ProviderError
+
+__all__ = ["settle"]
+
+
+@dataclass
+class _Tally:
+    """What came of a job."""
+
+    answered: int = 0
+    failed: int = 0
+    again: int = 0
+    unasked: int = 0
+    usd: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What came of one request."""
+
+    answer: Answer
+    may_help: bool
+    """Whether asking again may bring another answer."""
+
+
+async def settle(desk: Desk, job: Job, state: State) -> Job | None:
+    """Make records of a job's answers and forget the job; the job that asks again, if there is one.
+
+    Raises:
+        CallError: the results cannot be fetched; the job stays noted.
+        OSError: a record cannot be stored.
+    """
+    job = replace(job, status=f"api_{state.status}")
+    desk.pending.put(job)
+    await _fetch(desk, job, state)
+    settling = _Settling(desk, job, state)
+    try:
+        again = await settling.run()
+    finally:
+        settling.close()
+    with contextlib.suppress(ProviderError):
+        await desk.backend.tidy(state)
+    return again
+
+
+async def _fetch(desk: Desk, job: Job, state: State) -> None:
+    """The results as a file of ours."""
+    path = desk.pending.results_file(job)
+    if path.exists():
+        return
+    part = path.with_suffix(".part")
+
+    async def fetch() -> None:
+        part.unlink(missing_ok=True)
+        part.touch()
+        await desk.backend.results(state, part)
+
+    try:
+        await patiently(desk.retries, fetch)
+    except ProviderError as error:
+        if error.fault is not Fault.UNSUPPORTED:
+            why = f"{error}; the answers of batch job {job.batch_id} stay there for --continue"
+            raise CallError(Reason.FATAL, why) from None
+        desk.log.warning(f"{job.phase}: {job.model}: the answers of batch job {job.batch_id} are lost: {error}")
+    part.rename(path)
+
+
+class _Settling:
+    """The answers of one job becoming records."""
+
+    def __init__(self, desk: Desk, job: Job, state: State) -> None:
+        self._desk, self._job, self._state = desk, job, state
+        self._tally = _Tally()
+        self._file: BinaryIO = desk.pending.results_file(job).open("rb")
+        self._places = self._indexed()
+        self._paths: set[Path] = set()
+        self._again: Packing | None = None
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self._file.close()
+        if self._again is not None:
+            self._again.file.close()
+
+    async def run(self) -> Job | None:
+        """Settle all questions; the job that asks again."""
+        stored = self._stored_before()
+        for number, entry in enumerate(entries(self._questions)):
+            if entry.question.id in stored:
+                continue
+            self._settle(number, entry)
+            if number % 50 == 0:
+                await asyncio.sleep(0)
+        _sync(self._paths)
+        again = self._finish()
+        self._tell(again)
+        return again
+
+    @property
+    def _questions(self) -> Path:
+        return questions_file(self._desk.run, self._job.token)
+
+    def _indexed(self) -> Mapping[str, int]:
+        """Id of each request that has a result -> where its line begins."""
+        places: dict[str, int] = {}
+        place = broken = 0
+        for line in self._file:
+            try:
+                places[self._desk.backend.read(json.loads(line)).custom_id] = place
+            except _NO_RESULT:
+                broken += 1
+            place += len(line)
+        if broken:
+            job = self._job
+            self._desk.log.warning(f"{job.phase}: {job.model}: {broken} results of job {job.batch_id} cannot be read")
+        return places
+
+    def _stored_before(self) -> set[str]:
+        """Ids of the questions that an earlier process settled."""
+        start = self._desk.pending.start_file(self._job)
+        known = read_json(start) if start.exists() else None
+        for entry in entries(self._questions):
+            self._paths.add(_path(self._desk, entry.question))
+        if isinstance(known, dict):
+            return {found for path in self._paths for found in _ids_behind(path, known.get(str(path), 0))}
+        write_json(start, {str(path): path.stat().st_size if path.exists() else 0 for path in self._paths})
+        return set()
+
+    def _settle(self, number: int, entry: Entry) -> None:
+        found = {
+            part: self._outcome(custom_id(self._job.token, number, place), sent)
+            for place, (part, sent) in enumerate(entry.sent.items())
+        }
+        good = {
+            part: one.answer for part, one in found.items() if read_answer(entry.question, part, one.answer)[1] is None
+        }
+        bad = {part: one for part, one in found.items() if part not in good}
+        kept = {part: _summed(entry, part, answer) for part, answer in good.items()}
+        if bad and all(one.may_help for one in bad.values()) and self._ask_again(entry, kept, bad):
+            self._tally.again += len(bad)
+            self._tally.answered += len(good)
+            return
+        answers = {**entry.kept, **kept, **{part: _summed(entry, part, one.answer) for part, one in bad.items()}}
+        failures = self._desk.apply(entry.question, answers).failures
+        self._tally.failed += len(failures)
+        self._tally.answered += len(found) - len(bad)
+
+    def _outcome(self, custom: str, sent: Sent) -> _Outcome:
+        """What came of a request; counts what it cost."""
+        result = self._result(custom)
+        if result.completion is None:
+            self._tally.unasked += result.unasked
+            error = result.error or ProviderError(Fault.MALFORMED, "the batch job has no answer to this request")
+            return _Outcome(CallError(Reason.FAILED, str(error)), error.fault.may_pass)
+        read, written, counted = tokens_in(result.completion, {"messages": []})
+        if not counted:
+            read = sent.prompt_tokens
+        usd = self._desk.price.cost(read, written)
+        self._tally.usd += usd
+        try:
+            text = check_whole(result.completion)
+        except ProviderError as error:
+            return _Outcome(CallError(Reason.FAILED, str(error)), error.fault.may_pass)
+        return _Outcome(Reply(text, read, written, usd, 0.0, counted=counted), True)
+
+    def _result(self, custom: str) -> Result:
+        place = self._places.get(custom)
+        if place is not None:
+            self._file.seek(place)
+            return self._desk.backend.read(json.loads(self._file.readline()))
+        if self._state.status in ("expired", "cancelled"):
+            word = "expired" if self._state.status == "expired" else "was cancelled"
+            fault = Fault.TIMEOUT if word == "expired" else Fault.REQUEST
+            return Result(custom, error=ProviderError(fault, f"the batch job {word} before this request"), unasked=True)
+        return Result(custom)
+
+    def _ask_again(self, entry: Entry, kept: Mapping[str, Answer], bad: Mapping[str, _Outcome]) -> bool:
+        """Put what has no answer of use into the next job, unless it was tried often enough, or may not be."""
+        desk, sent = self._desk, {part: entry.sent[part] for part in bad}
+        usd = sum(cost_of(desk, one) for one in sent.values())
+        if entry.attempt + 1 >= desk.attempts or not desk.has_room_for(usd + (self._again.usd if self._again else 0.0)):
+            return False
+        granted = desk.meta.reserve_calls(desk.model.name, desk.quota, len(sent))
+        if granted < len(sent):
+            desk.meta.give_back_calls(desk.model.name, granted)
+            return False
+        replies = {part: reply for part, reply in {**entry.kept, **kept}.items() if isinstance(reply, Reply)}
+        used = {part: _summed(entry, part, one.answer) for part, one in bad.items()}
+        tried = {part: reply for part, reply in used.items() if isinstance(reply, Reply)}
+        if self._again is None:
+            self._again = begin(desk, new_token())
+        self._again.add(Entry(entry.question, sent, replies, {**entry.used, **tried}, entry.attempt + 1), usd, 0)
+        return True
+
+    def _finish(self) -> Job | None:
+        """Forget the job and count what it cost, in this order: a kill in between leaves too much counted."""
+        desk, job = self._desk, self._job
+        again = None
+        if self._again is not None and self._again.keys:
+            again = finish(desk, self._again, instead=job)
+        else:
+            desk.pending.remove(job)
+        if self._tally.unasked:
+            desk.meta.give_back_calls(job.model, self._tally.unasked)
+        desk.meta.add_spent(self._tally.usd - job.held_usd)
+        desk.meta.flush()
+        return again
+
+    def _tell(self, again: Job | None) -> None:
+        job, tally = self._job, self._tally
+        counts = {"answered": tally.answered, "failed": tally.failed, "asked again": again.n_requests if again else 0}
+        said = ", ".join(f"{count} {word}" for word, count in counts.items() if count) or "nothing new"
+        self._desk.log.info(
+            f"{job.phase}: {job.model}: batch job {job.batch_id} {self._state.status}: {said}, ${tally.usd:.4f}"
+        )
+
+
+_NO_RESULT = (ValueError, KeyError, TypeError, AttributeError, IndexError)
+
+
+def _path(desk: Desk, question: Question) -> Path:
+    return kind_of(question.kind).path(desk.run, question.context)
+
+
+def _ids_behind(path: Path, start: int) -> Iterator[str]:
+    """Ids of the records that a file has from a place on."""
+    if not path.exists():
+        return
+    with path.open("rb") as lines:
+        lines.seek(start)
+        for line in lines:
+            with contextlib.suppress(*_NO_RESULT):
+                yield str(json.loads(line)["id"])
+
+
+def _summed(entry: Entry, part: str, answer: Answer) -> Answer:
+    """An answer with the tokens of those before it."""
+    before = entry.used.get(part)
+    if before is None:
+        return answer
+    if isinstance(answer, CallError):
+        return before
+    return replace(
+        answer,
+        prompt_tokens=answer.prompt_tokens + before.prompt_tokens,
+        completion_tokens=answer.completion_tokens + before.completion_tokens,
+        cost_usd=answer.cost_usd + before.cost_usd,
+    )
+
+
+def _sync(paths: set[Path]) -> None:
+    """Bring the records to the disk before the job is forgotten."""
+    for path in paths:
+        if path.exists():
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
