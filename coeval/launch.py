@@ -14,7 +14,7 @@ from coeval.config.loading import load_config
 from coeval.config.schema import BATCH_PHASES, PHASES, Config
 from coeval.errors import RunError, RunInputError
 from coeval.phases.question import Batching
-from coeval.storage.claims import main_process
+from coeval.storage.claims import alone, main_process
 from coeval.storage.jsonl import write_json
 from coeval.storage.layout import Run
 from coeval.storage.log import Log
@@ -97,7 +97,7 @@ async def _look_ahead(config: Config, options: Options, run: Run) -> _Before | N
             if run.meta.exists():
                 write_json(run.estimate, before.estimate)
             return None
-        _check_budget(config, before.estimate)
+        _check_budget(config, before.estimate, Meta(run).spent_usd if options.continue_in_place else 0.0)
     before.probe = await _probed(config, options, run)
     return before
 
@@ -113,11 +113,13 @@ async def _estimated(config: Config, options: Options, run: Run) -> dict[str, An
     return found
 
 
-def _check_budget(config: Config, estimate: Mapping[str, Any]) -> None:
-    budget, cost = config.experiment.budget_usd, estimate["total_cost_usd"]
+def _check_budget(config: Config, estimate: Mapping[str, Any], spent: float) -> None:
+    budget, cost = config.experiment.budget_usd, spent + estimate["total_cost_usd"]
     if budget is not None and cost > budget:
+        already = f", ${spent:.4f} of it spent already" if spent else ""
         raise RunError(
-            f"the run is expected to cost ${cost:.4f}, above experiment.budget_usd of ${budget:.4f}; nothing was asked"
+            f"the run is expected to cost ${cost:.4f}{already}, above experiment.budget_usd of ${budget:.4f}; "
+            "raise it, or make the run smaller; nothing was asked"
         )
 
 
@@ -134,7 +136,8 @@ async def _probed(config: Config, options: Options, run: Run) -> dict[str, Any] 
 
     completed = Meta(run).completed if options.continue_in_place else []
     left = [phase for phase in PHASES if mode == "full" or phase not in completed]
-    results = await probe_models(config, options.keys, left)
+    models = tuple(model for model in config.models if options.only is None or model.name in options.only)
+    results = await probe_models(replace(config, models=models), options.keys, left)
     for name, said in sorted(results.items()):
         print(f"probe: {name}: {said}", flush=True)
     failed = sorted(name for name, said in results.items() if said != "ok")
@@ -160,7 +163,8 @@ def _run(config: Config, options: Options, run: Run, before: _Before, *, was_the
     log = Log(run.log(options.only), config.experiment.log_level)
     for note in config.notes:
         log.info(note)
-    meta, modes = prepare(config, run, log, continue_in_place=options.continue_in_place, was_there=was_there)
+    with alone(run):
+        meta, modes = prepare(config, run, log, continue_in_place=options.continue_in_place, was_there=was_there)
     if options.only is None:
         meta.update(status="in_progress")
     _write_snapshot(config, options.keys, run)

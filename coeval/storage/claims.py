@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
 
@@ -11,7 +12,7 @@ from coeval.errors import RunInputError
 from coeval.storage.layout import Run
 from p2l.claim import try_lock
 
-__all__ = ["claimed_work", "free_work", "main_process"]
+__all__ = ["alone", "claimed_work", "free_work", "main_process"]
 
 _LOOK = 0.5  # seconds between two looks at work that another process has
 
@@ -28,6 +29,14 @@ def main_process(run: Run) -> Iterator[None]:
             raise RunInputError(
                 f"{run.folder}: another process is at work on this run; wait for it, or use --only-models beside it"
             )
+        yield
+
+
+@contextlib.contextmanager
+def alone(run: Run) -> Iterator[None]:
+    """Set a run up while no other process does."""
+    with _opened(run, "setup") as descriptor:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
 
 

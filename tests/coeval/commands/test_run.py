@@ -355,3 +355,40 @@ def test_a_configuration_that_cannot_be_used_exits_with_1(tmp_path: Path, capsys
     assert len(lines) >= 3
     assert any("rubrik" in line and "'rubric'" in line for line in lines)
     assert list(tmp_path.iterdir()) == [config]
+
+
+def test_each_judge_scores_what_is_its_own(tmp_path: Path, server: MockServer) -> None:
+    """Language models leave metrics and labels to those who compute them, and compare answers where that is asked."""
+    rubric = {"clarity": "Is it clear?", "bleu4": {"metric": "bleu", "description": "BLEU-4"}}
+    tasks = [
+        {**STATIC_TASK, "rubric": rubric, "label_attributes": ["tone"]},
+        {**STATIC_TASK, "name": "duel", "description": "Write a poem.", "evaluation_mode": "pairwise"},
+    ]
+    models = [model("ant", server, roles=ALL), model("bee", server)]
+    models.append({"name": "bleu", "interface": "metric", "roles": ["judge"], "parameters": {"metric": "bleu"}})
+    config = write_config(tmp_path, models, tasks)
+    assert coeval("run", "--config", config) == 0
+    assert calls(server) == {
+        "ant sample": 8,
+        "ant test": 8,
+        "bee test": 8,
+        "ant evaluate_single": 8,
+        "ant compare": 8,
+    }
+    run = run_of(tmp_path)
+    factors = {(record["judge_model_id"], *record["scores"]) for record in records(run, "evaluation")}
+    assert factors == {("ant", "clarity"), ("bleu", "bleu4"), ("label", "label:tone")}
+    assert len(records(run, "pairwise")) == 4
+    assert coeval("run", "--config", config, "--continue") == 0
+    assert calls(server) == {}
+    assert meta_of(run)["status"] == "completed"
+
+
+def test_kept_answers_make_the_same_experiment_again_for_nothing(tmp_path: Path, server: MockServer) -> None:
+    models = [model("ant", server, roles=ALL)]
+    for name, count in (("one", 12), ("two", 0)):
+        config = write_config(tmp_path, models, id=name, cache=True)
+        assert coeval("run", "--config", config) == 0
+        assert sum(calls(server).values()) == count
+        assert len(records(run_of(tmp_path, name), "evaluation")) == 4
+    assert meta_of(run_of(tmp_path, "two"))["spent_usd"] == 0
