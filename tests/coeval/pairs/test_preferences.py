@@ -87,7 +87,7 @@ def test_scores_become_preferences_of_each_judge(finished: Run) -> None:
 def test_weights_name_factors_that_were_scored(finished: Run) -> None:
     assert len(derived(finished, Rule(weights={"tone": 0.0}))) == 24
     assert derived(finished, Rule(weights={"tone": 0.0, "clarity": 0.0})) == []
-    with pytest.raises(RunInputError, match="'clearity' .*did you mean 'clarity'"):
+    with pytest.raises(RunInputError, match=r"'clearity' .*did you mean 'clarity'"):
         derived(finished, Rule(weights={"clearity": 2.0}))
 
 
