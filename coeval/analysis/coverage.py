@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 from math import prod
 from typing import Any
@@ -66,7 +66,7 @@ def _rows(loaded: Loaded) -> tuple[CoverageRow, ...]:
     expected = {(*item, student, judge) for item, student, judge in everyone if _judges(loaded, item[0], judge)}
     return tuple(
         CoverageRow(
-            *(loaded.names(name)[code] for name, code in zip(_COUNTED, key, strict=True)),
+            **_named(loaded, key),
             expected=items[key[0], key[1]] if key in expected else 0,
             actual=actual[key],
             valid=valid[key],
@@ -114,8 +114,9 @@ def slices(loaded: Loaded, *, by_factor: bool = True) -> tuple[SliceRow, ...]:
     total = np.bincount(group, minlength=len(groups))
     valid = np.bincount(group, found.valid, minlength=len(groups)).astype(np.int64)
     width = len(loaded.factors) if by_factor else 1
-    unit_group = group[units.evaluation] if len(units) else np.zeros(0, np.int64)
-    cells = unit_group * width + (units.factor if by_factor else 0)
+    unit_group: Codes = group[units.evaluation] if len(units) else np.zeros(0, np.int64)
+    inner = units.factor if by_factor else np.zeros(len(units), np.int64)
+    cells = unit_group * width + inner
     size = len(groups) * width
     means = Summaries(cells, units.norm, size)
     levels = level_counts(loaded, cells, np.arange(len(units)), size)
@@ -123,24 +124,30 @@ def slices(loaded: Loaded, *, by_factor: bool = True) -> tuple[SliceRow, ...]:
     rows = []
     for cell in shown.tolist():
         owner, factor = divmod(cell, width)
-        names = [loaded.names(name)[code] for name, code in zip(_COUNTED, groups[owner].tolist(), strict=True)]
-        counts = (int(total[owner]), int(valid[owner]), int(total[owner] - valid[owner]))
+        names = _named(loaded, groups[owner].tolist())
         known = bool(means.n[cell])
         rows.append(
             SliceRow(
-                *names,
-                loaded.factors[factor] if by_factor else "",
-                *counts,
+                **names,
+                factor=loaded.factors[factor] if by_factor else "",
+                total=int(total[owner]),
+                valid=int(valid[owner]),
+                invalid=int(total[owner] - valid[owner]),
                 mean=float(means.mean[cell]) if known else None,
                 sd=float(means.sd[cell]) if known else None,
                 high=int(levels[cell, 0]),
                 medium=int(levels[cell, 1]),
                 low=int(levels[cell, 2]),
-                is_self_judging=names[3] == names[2],
-                is_self_teaching=names[1] == names[2],
+                is_self_judging=names["judge"] == names["student"],
+                is_self_teaching=names["teacher"] == names["student"],
             )
         )
     return tuple(rows)
+
+
+def _named(loaded: Loaded, codes: Sequence[int]) -> dict[str, str]:
+    """Task, teacher, student and judge of codes."""
+    return {name: loaded.names(name)[code] for name, code in zip(_COUNTED, codes, strict=True)}
 
 
 def _combined(columns: list[Codes]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
@@ -197,7 +204,8 @@ def _summary_cells(loaded: Loaded) -> tuple[SummaryCell, ...]:
     n, sums = np.bincount(group, minlength=len(groups)), np.bincount(group, loaded.units.norm, minlength=len(groups))
     return tuple(
         SummaryCell(
-            *(loaded.names(name)[code] for name, code in zip(dimensions, codes, strict=True)),
+            **_named(loaded, codes[:4]),
+            factor=loaded.factors[codes[4]],
             units=int(n[number]),
             total=float(sums[number]),
         )

@@ -5,7 +5,8 @@
   sum of squared differences over ordered pairs = 2 (m sum x^2 - (sum x)^2). The ordinal form is the same on mid-ranks,
   since the ordinal distance of two values is the difference of their mid-ranks.
 * ICC(2,1) and ICC(2,k): two-way random effects, absolute agreement (Shrout and Fleiss 1979).
-* Spearman's rho is Pearson's r of mid-ranks; Kendall's tau-b is scipy's.
+* Spearman's rho is Pearson's r of mid-ranks; Kendall's tau-b is counted in a
+  table of the values.
 
 None is what has no value: no data, or raters that never vary. Shapes: N units, J raters.
 """
@@ -32,6 +33,7 @@ __all__ = [
     "spearman",
 ]
 
+_MOST_CELLS = 1_000_000
 _LABELS = ((0.2, "slight"), (0.4, "fair"), (0.6, "moderate"), (0.8, "substantial"))
 
 
@@ -132,6 +134,17 @@ def kendall(one: Floats, other: Floats) -> float | None:
     """Tau-b; None where either never varies."""
     if len(one) < 2 or np.ptp(one) == 0 or np.ptp(other) == 0:
         return None
-    from scipy.stats import kendalltau
+    a, a_codes = np.unique(one, return_inverse=True)
+    b, b_codes = np.unique(other, return_inverse=True)
+    if len(a) * len(b) > _MOST_CELLS:
+        from scipy.stats import kendalltau
 
-    return float(kendalltau(one, other).statistic)
+        return float(kendalltau(one, other).statistic)
+    table = np.bincount(a_codes * len(b) + b_codes, minlength=len(a) * len(b)).reshape(len(a), -1).astype(np.float64)
+    after = np.cumsum(np.cumsum(table[::-1, ::-1], axis=0), axis=1)[::-1, ::-1]
+    before = np.cumsum(np.cumsum(table[::-1], axis=0), axis=1)[::-1]
+    concordant = (table[:-1, :-1] * after[1:, 1:]).sum()
+    discordant = (table[:-1, 1:] * before[1:, :-1]).sum()
+    pairs = len(one) * (len(one) - 1) / 2
+    ties = [pairs - (counts * (counts - 1) / 2).sum() for counts in (table.sum(axis=1), table.sum(axis=0))]
+    return float((concordant - discordant) / math.sqrt(ties[0] * ties[1]))

@@ -1,0 +1,224 @@
+"""Command: `coeval analyze SUB --run PATH --out PATH`, the reports of a run as pages, JSON and CSV.
+
+Exit code 1 where the folder holds no run, the run is not finished (unless `--partial-ok`), or no item is left in the
+robust set that a subcommand is about.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from coeval.command import add_log_level, run
+from p2l.command import parser
+
+if TYPE_CHECKING:
+    from coeval.analysis.results import Report, RobustSettings
+    from coeval.analysis.units import Loaded
+
+__all__ = ["REPORTS", "build_parser", "main"]
+
+REPORTS = {
+    "score-distribution": "how scores spread over levels, by model, factor, task and attribute",
+    "teacher-report": "how well each teacher's items tell students apart",
+    "judge-report": "how far judges agree, and what may be wrong with them",
+    "student-report": "how good students are, with intervals",
+    "interaction-matrix": "students on each teacher's items",
+    "judge-consistency": "how each judge uses the scale, by attribute and over time",
+    "coverage-summary": "what there is and what is missing",
+    "robust-summary": "students on the items that the best judges agree on",
+    "summary-report": "one live page: choose teachers and judges, see the ranking",
+    "complete-report": "a workbook of all figures (xlsx)",
+}
+_EXPORTS = {
+    "export-benchmark": "the items that the best judges agree on, as a benchmark",
+    "export-preferences": "votes for training, from pairs or from scores",
+    "all": "every page, the workbook, and an index",
+}
+_ROBUST = ("robust-summary", "export-benchmark", "all")
+
+
+def build_parser(sub: str | None = None) -> ArgumentParser:
+    """The flags; those of export-preferences, whose home is elsewhere, only where `sub` asks for them."""
+    flags = parser("coeval analyze", "Make reports, tables, benchmarks and preferences of a run.")
+    subs = flags.add_subparsers(dest="sub", required=True, metavar="SUB")
+    for name, about in {**REPORTS, **_EXPORTS}.items():
+        one = subs.add_parser(name, help=about, description=about, formatter_class=flags.formatter_class)
+        one.add_argument("--run", required=True, type=Path, metavar="PATH", help="folder of the run")
+        one.add_argument("--out", required=True, type=Path, metavar="PATH", help=_out_help(name))
+        one.add_argument("--partial-ok", action="store_true", help="also where the run is not finished")
+        add_log_level(one)
+        if name in (*_ROBUST, "judge-report", "teacher-report"):
+            _add_choice(one, name)
+        if name == "export-benchmark":
+            one.add_argument(
+                "--benchmark-format", choices=("jsonl", "parquet"), default="jsonl", help="form of the file"
+            )
+        if name == sub == "export-preferences":
+            from coeval.pairs.export import add_arguments
+
+            add_arguments(one)
+    return flags
+
+
+def _out_help(name: str) -> str:
+    if name == "complete-report":
+        return "folder, or a file that ends in .xlsx"
+    return "file or folder" if name.startswith("export-") else "folder"
+
+
+def _add_choice(flags: ArgumentParser, name: str) -> None:
+    if name != "teacher-report":
+        help_ = "judges are ranked by this agreement with their peers"
+        flags.add_argument("--agreement-metric", choices=("spa", "wpa", "kappa"), default="spa", help=help_)
+    if name != "judge-report":
+        help_ = "teachers are ranked by this"
+        flags.add_argument("--teacher-score-formula", choices=("v1", "s2", "r3"), default="v1", help=help_)
+    if name in _ROBUST:
+        flags.add_argument(
+            "--judge-selection", choices=("top_half", "all"), default="top_half", help="judges that decide"
+        )
+        flags.add_argument(
+            "--agreement-threshold",
+            type=float,
+            default=1.0,
+            help="share of an item's (student, factor) pairs on which these judges give one score",
+        )
+        flags.add_argument(
+            "--theta", type=float, help="instead: all pairs have judges within this distance of the mean"
+        )
+        flags.add_argument(
+            "--q-fraction", type=float, default=0.5, help="share of these judges that must be of one mind"
+        )
+
+
+def main(argv: Sequence[str] | None = None) -> int | None:
+    """Make what the subcommand names.
+
+    Raises:
+        RunInputError: the run cannot be analysed, or a flag cannot be used.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    args = build_parser(words[0] if words else None).parse_args(words)
+    if args.sub == "export-preferences":
+        from coeval.pairs.export import export_preferences
+        from coeval.storage.layout import Run
+
+        return export_preferences(Run(args.run), args.out, args)
+    loaded = _load(args)
+    settings = _settings(args)
+    if args.sub == "all":
+        return _write_all(loaded, settings, args.out)
+    if args.sub == "export-benchmark":
+        return _export_benchmark(loaded, settings, args)
+    return _write_one(loaded, settings, args.sub, args.out)
+
+
+def _load(args: Namespace) -> Loaded:
+    from coeval.analysis.units import load_run
+    from coeval.errors import RunInputError
+
+    loaded = load_run(args.run)
+    header = loaded.header
+    if header.partial and loaded.run.meta.is_file() and not args.partial_ok:
+        raise RunInputError(f"{args.run} is {header.status}, not completed: finish it, or add --partial-ok")
+    print(
+        f"{header.experiment_id}: {header.units} scores from {header.valid_evaluations} of {header.evaluations}"
+        f" evaluations, {header.datapoints} items, {len(header.students)} students, {len(header.judges)} judges"
+    )
+    for row in header.skipped:
+        print(f"skipped: {row.count} {row.code}, such as {row.example}", file=sys.stderr)
+    return loaded
+
+
+def _settings(args: Namespace) -> RobustSettings:
+    from coeval.analysis.results import RobustSettings
+    from coeval.errors import RunInputError
+
+    given = vars(args)
+    for name, value in (("q_fraction", given.get("q_fraction", 0.5)), ("theta", given.get("theta") or 0.0)):
+        if not 0.0 <= value <= 1.0:
+            raise RunInputError(f"--{name.replace('_', '-')} {value}: give a number from 0 to 1")
+    theta, threshold = given.get("theta"), given.get("agreement_threshold", 1.0)
+    if not 0.0 <= threshold <= 1.0:
+        raise RunInputError(f"--agreement-threshold {threshold}: give a share from 0 to 1")
+    return RobustSettings(
+        given.get("judge_selection", "top_half"),
+        given.get("agreement_metric", "spa"),
+        given.get("teacher_score_formula", "v1"),
+        None if theta is not None else threshold,
+        theta,
+        given.get("q_fraction", 0.5),
+    )
+
+
+def _write_one(loaded: Loaded, settings: RobustSettings, name: str, out: Path) -> int:
+    from coeval.analysis.coverage import slices
+    from coeval.analysis.reporting import FOLDERS, build
+    from coeval.analysis.tables import write_tables
+
+    report = build(name, loaded, settings)
+    folder = out.parent if out.suffix == ".xlsx" else out
+    if name == "robust-summary" and _is_empty(report):
+        return 1
+    paths = write_tables(report, folder)
+    if name == "complete-report":
+        from coeval.reports import write_workbook
+
+        paths.append(Path(write_workbook(report, out if out.suffix == ".xlsx" else out / "complete_report.xlsx")))
+    else:
+        from coeval.reports import write
+
+        paths.append(Path(write(FOLDERS[name], report, folder, slices=slices(loaded))))
+    print(f"wrote {paths[-1]} and {len(paths) - 1} tables")
+    return 0
+
+
+def _is_empty(report: Report) -> bool:
+    """Whether a robust set is empty; says why, step by step."""
+    from coeval.analysis.results import RobustSummary
+
+    if not isinstance(report, RobustSummary) or report.kept:
+        return False
+    print("error: no item is left in the robust set", file=sys.stderr)
+    for line in report.diagnostics:
+        print(f"  {line}", file=sys.stderr)
+    return True
+
+
+def _write_all(loaded: Loaded, settings: RobustSettings, out: Path) -> int:
+    from coeval.analysis.coverage import complete_report
+    from coeval.analysis.reporting import FOLDERS, build
+    from coeval.analysis.tables import write_tables
+    from coeval.reports import write_all
+
+    complete = complete_report(loaded)
+    results = {FOLDERS[name]: build(name, loaded, settings) for name in REPORTS if name != "complete-report"}
+    if _is_empty(results[FOLDERS["robust-summary"]]):
+        print("warning: the other reports are written all the same", file=sys.stderr)
+    for folder, report in {**results, "complete_report": complete}.items():
+        write_tables(report, out / folder)
+    write_all(results, complete, out)
+    print(f"wrote {out / 'index.html'}")
+    return 0
+
+
+def _export_benchmark(loaded: Loaded, settings: RobustSettings, args: Namespace) -> int:
+    from coeval.analysis.benchmark_export import export_benchmark
+    from coeval.analysis.robust import robust_summary
+
+    form = args.benchmark_format
+    path = args.out if args.out.suffix in (".jsonl", ".parquet") else args.out / f"benchmark.{form}"
+    written = export_benchmark(loaded, path, form=form, settings=settings)
+    if not written:
+        _is_empty(robust_summary(loaded, settings))
+        return 1
+    print(f"wrote {written} items to {path}")
+    return 0
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,95 @@
+"""Command: `coeval compare --before RUN --after RUN`, two runs beside each other.
+
+Exit code 1 where a student became worse by more than `--threshold` and not by chance (95 %), so that it can stand in a
+pipeline that must not let a regression through; 0 otherwise.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from coeval.command import run
+from p2l.command import parser
+
+if TYPE_CHECKING:
+    from coeval.analysis.compare import RunComparison
+
+__all__ = ["build_parser", "main", "text_of"]
+
+
+def build_parser() -> ArgumentParser:
+    """The flags."""
+    flags = parser("coeval compare", "Compare two runs; exit code 1 where a student became worse.")
+    flags.add_argument("--before", required=True, type=Path, metavar="PATH", help="folder of the earlier run")
+    flags.add_argument("--after", required=True, type=Path, metavar="PATH", help="folder of the later run")
+    flags.add_argument(
+        "--threshold", type=float, default=0.02, help="a drop of the mean score up to this is no regression"
+    )
+    flags.add_argument("--students", metavar="A,B", help="only these count; all that both runs have")
+    flags.add_argument("--per-task", action="store_true", help="a regression in a single task counts too")
+    flags.add_argument("--format", choices=("table", "json"), default="table", help="what is printed")
+    flags.add_argument("--out", type=Path, metavar="PATH", help="folder for report.json and changes.csv")
+    return flags
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Compare, print, and say by the exit code whether a student became worse.
+
+    Raises:
+        RunInputError: a folder holds no run, the runs share no student, or a named student is not in both.
+    """
+    args = build_parser().parse_args(argv)
+    import json
+
+    from coeval.analysis.compare import compare_runs
+    from coeval.analysis.tables import plain, write_tables
+    from coeval.analysis.units import load_run
+
+    students = args.students.split(",") if args.students else None
+    found = _chosen(compare_runs(load_run(args.before), load_run(args.after), args.threshold), students)
+    print(json.dumps(plain(found), ensure_ascii=False, indent=2) if args.format == "json" else text_of(found))
+    if args.out is not None:
+        write_tables(found, args.out)
+    return int(any(args.per_task or not change.task for change in found.regressions))
+
+
+def _chosen(found: RunComparison, students: Sequence[str] | None) -> RunComparison:
+    from dataclasses import replace
+
+    from coeval.errors import RunInputError
+
+    known = sorted({change.student for change in found.changes})
+    if not known:
+        raise RunInputError(
+            f"{found.before} and {found.after} have no student with scores in common: nothing to compare"
+        )
+    missing = [name for name in students or () if name not in known]
+    if missing:
+        raise RunInputError(f"--students {missing[0]}: both runs have only {', '.join(known)}")
+    changes = tuple(change for change in found.changes if students is None or change.student in students)
+    return replace(found, changes=changes)
+
+
+def text_of(found: RunComparison) -> str:
+    """A table for a terminal."""
+    width = max(len(change.student) for change in found.changes)
+    wide = max(len(change.task or "all tasks") for change in found.changes)
+    lines = [f"{found.before} -> {found.after}, threshold {found.threshold:g}"]
+    for change in found.changes:
+        where = f"{change.student:{width}}  {change.task or 'all tasks':{wide}}"
+        numbers = f"{change.before:.3f} -> {change.after:.3f}  {change.difference:+.3f}"
+        limits = f"[{change.lower:+.3f}, {change.upper:+.3f}]"
+        lines.append(f"{where}  {numbers} {limits}  {'paired' if change.paired else 'unpaired'}  {change.verdict}")
+    for name, students in (("before", found.only_before), ("after", found.only_after)):
+        if students:
+            lines.append(f"only {name}: {', '.join(students)}")
+    for name, skipped in (("before", found.skipped_before), ("after", found.skipped_after)):
+        lines += [f"skipped {name}: {row.count} {row.code} ({row.example})" for row in skipped]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    run(main)
