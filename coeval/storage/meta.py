@@ -14,15 +14,18 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from coeval.errors import RunInputError
+from coeval.storage.counters import SharedNumber, stored_number
 from coeval.storage.jsonl import read_json, write_json
 from coeval.storage.layout import Run
 from coeval.storage.records import now
 
 __all__ = ["Meta", "create_meta"]
 
+_COUNT = "calls+"  # before a model's name
 _LATEST = 1.0  # seconds that what no limit depends on may wait
 
 
@@ -57,7 +60,13 @@ class Meta:
         """
         self.run = run
         self._lock = threading.Lock()
-        self._calls: Counter[str] = Counter()  # made, not yet written
+        self._calls: Counter[str] = Counter()  # of models without a limit; made, not yet written
+        self._counts: dict[str, SharedNumber] = {}
+        self._latest = {
+            path.name.removeprefix(_COUNT): stored_number(path)
+            for path in run.locks.glob(f"{_COUNT}*")
+            if path.stat().st_size
+        }
         self._spent = 0.0
         self._written = time.monotonic()
         self.data = self._read()
@@ -67,7 +76,7 @@ class Meta:
         """Calls by model, over all starts of the run."""
         used = Counter(self.data.get("quota_used") or {})
         used.update(self._calls)
-        return used
+        return {**used, **self._latest}
 
     @property
     def spent_usd(self) -> float:
@@ -86,12 +95,15 @@ class Meta:
                 self._calls[model] += 1
             self._write_now_and_then()
             return True
-        with self._changing(sync=False) as data:
-            used = data["quota_used"].get(model, 0)
-            if used >= limit:
-                return False
-            data["quota_used"][model] = used + 1
-            return True
+        with self._lock:
+            count = self._count_of(model)
+            with count.held():
+                used = count.value(lambda: self._stored_calls(model))
+                is_granted = used < limit
+                count.put(used + is_granted)
+            self._latest[model] = used + is_granted
+        self._write_now_and_then()
+        return is_granted
 
     def reserve_calls(self, model: str, limit: int | None, count: int) -> int:
         """Count up to `count` calls about to be made together, on the disk when this returns; how many there may be."""
@@ -137,20 +149,42 @@ class Meta:
     @contextlib.contextmanager
     def _changing(self, *, sync: bool = True) -> Iterator[dict[str, Any]]:
         """The newest content, to be changed, together with what was counted here; then written."""
-        with self._lock, _locked(self.run):
+        with self._lock, _locked(self.run), self._all_counts() as counts:
             data = self._read()
-            data["quota_used"] = dict(Counter(data.get("quota_used") or {}) + self._calls)
+            stored = data.get("quota_used") or {}
+            counted = {model: count.value(lambda model=model: stored.get(model, 0)) for model, count in counts.items()}  # type: ignore[misc]
+            data["quota_used"] = dict(Counter({**stored, **counted}) + self._calls)
             data["spent_usd"] = round(float(data.get("spent_usd") or 0.0) + self._spent, 9)
             yield data
             data["updated_at"] = now()
-            if sync:
-                write_json(self.run.meta, data)
-            else:
-                _replace(self.run, data)
+            # First the counts, which are the truth: a kill between the two takes no call back.
+            self._latest = {model: data["quota_used"].get(model, 0) for model in counts}
+            for model, count in counts.items():
+                count.put(self._latest[model])
+            (write_json if sync else _replace)(self.run.meta, data)
             self._calls.clear()
             self._spent = 0.0
             self.data = data
             self._written = time.monotonic()
+
+    def _count_of(self, model: str) -> SharedNumber:
+        """The calls of a model with a limit, in a file of its own: replacing meta.json at every call takes too long."""
+        if model not in self._counts:
+            self._counts[model] = SharedNumber(self.run.locks / f"{_COUNT}{model}")
+        return self._counts[model]
+
+    @contextlib.contextmanager
+    def _all_counts(self) -> Iterator[dict[str, SharedNumber]]:
+        """The counts of all models that have one, held."""
+        with contextlib.ExitStack() as stack:
+            names = sorted(path.name.removeprefix(_COUNT) for path in self.run.locks.glob(f"{_COUNT}*"))
+            counts = {model: self._count_of(model) for model in names}
+            for count in counts.values():
+                stack.enter_context(count.held())
+            yield counts
+
+    def _stored_calls(self, model: str) -> int:
+        return int((self._read().get("quota_used") or {}).get(model, 0))
 
     def _read(self) -> dict[str, Any]:
         data = read_json(self.run.meta)
@@ -168,8 +202,8 @@ def _locked(run: Run) -> Iterator[None]:
         yield
 
 
-def _replace(run: Run, data: Mapping[str, Any]) -> None:
+def _replace(path: Path, data: Mapping[str, Any]) -> None:
     """Replace the file without waiting for the disk: whole after a kill, perhaps an older one after a power cut."""
-    temporary = run.meta.with_name(f".meta.json.{os.getpid()}.quick")
+    temporary = path.with_name(f".meta.json.{os.getpid()}.quick")
     temporary.write_text(json.dumps(data, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
-    temporary.replace(run.meta)
+    temporary.replace(path)

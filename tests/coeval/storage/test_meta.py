@@ -25,6 +25,29 @@ def test_a_quota_holds_over_processes_and_starts(tmp_path: Path) -> None:
     assert Meta(Run(tmp_path)).reserve_call("ant", 61)
 
 
+def test_calls_of_a_model_are_one_number_however_they_were_counted(tmp_path: Path) -> None:
+    meta = create_meta(Run(tmp_path), "one")
+    assert meta.reserve_call("ant", None)
+    meta.flush()
+    assert meta.reserve_call("ant", 9)
+    assert meta.reserve_calls("ant", 9, 5) == 5
+    meta.give_back_calls("ant", 2)
+    assert meta.reserve_call("ant", None)
+    other = Meta(Run(tmp_path))
+    assert other.reserve_calls("ant", 9, 9) == 4
+    meta.flush()
+    assert Meta(Run(tmp_path)).data["quota_used"] == {"ant": 10}
+    assert not other.reserve_call("ant", 9)
+
+
+def test_calls_of_a_process_that_was_killed_stay_counted(tmp_path: Path) -> None:
+    meta = create_meta(Run(tmp_path), "one")
+    assert [meta.reserve_call("ant", 2) for _ in range(3)] == [True, True, False]
+    later = Meta(Run(tmp_path))  # meta.json was not written since
+    assert later.quota_used == {"ant": 2}
+    assert not later.reserve_call("ant", 2)
+
+
 def test_calls_without_a_limit_and_dollars_are_counted_too(tmp_path: Path) -> None:
     meta = create_meta(Run(tmp_path), "one")
     assert meta.reserve_call("bee", None)
