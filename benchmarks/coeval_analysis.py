@@ -3,8 +3,8 @@
 python -m benchmarks.coeval_analysis [--units 100000]
 
 Writes a run of that size to a temporary folder, reads it, and builds every report with its JSON and CSV. The baseline
-is the plain way to the share of equal scores: for each two judges, a loop over both judges' scores that looks for the same
-response and factor; it is run on a part that can be waited for, and its time grows with the square of the units.
+is the plain way to the share of equal scores: for each two judges, a loop over both judges' scores that looks for the
+same response and factor; it is run on a part that can be waited for, and its time grows with the square of the units.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The robust set as a benchmark that others can use: items, rubric and the level that each student reached.
 
-A student's level on a factor is the one that most judges of J* gave; of levels given equally often, the lower. Numbers of
-metrics are counted as they are.
+A student's level on a factor is the one that most judges of J* gave; of levels given equally often, the lower. Numbers
+of metrics are counted as they are.
 """
 
 from __future__ import annotations

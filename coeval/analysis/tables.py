@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from coeval.analysis.compare import RunComparison
 from coeval.analysis.results import Report
 from coeval.storage.jsonl import write_json
 from p2l.command import atomic_path
@@ -38,7 +39,7 @@ def tables_of(report: Any) -> Iterator[tuple[str, tuple[Any, ...]]]:
             yield field.name, value
 
 
-def write_tables(report: Report, folder: Path) -> list[Path]:
+def write_tables(report: Report | RunComparison, folder: Path) -> list[Path]:
     """Write `report.json` and the CSV files; returns their paths.
 
     Raises:

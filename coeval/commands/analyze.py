@@ -1,7 +1,7 @@
 """Command: `coeval analyze SUB --run PATH --out PATH`, the reports of a run as pages, JSON and CSV.
 
-Exit code 1 where the folder holds no run, the run is not finished (unless `--partial-ok`), or no item is left in the
-robust set that a subcommand is about.
+Exit code 1 where the folder holds no run, or no item is left in the robust set that a subcommand is about. A run that is
+not finished is analysed as it is, with a warning unless `--partial-ok`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,34 +34,37 @@ REPORTS = {
     "summary-report": "one live page: choose teachers and judges, see the ranking",
     "complete-report": "a workbook of all figures (xlsx)",
 }
-_EXPORTS = {
+_FORWARDED = {
+    "export-preferences": ("coeval.commands.export_preferences", "votes for training, from pairs or from scores"),
+    "pairs-leaderboard": (
+        "coeval.commands.pairs_leaderboard",
+        "leaderboards from pairs or scores, overall and by task",
+    ),
+}
+"""Subcommand -> the module whose own command it is, what it does."""
+_WHOLE = {
     "export-benchmark": "the items that the best judges agree on, as a benchmark",
-    "export-preferences": "votes for training, from pairs or from scores",
     "all": "every page, the workbook, and an index",
 }
 _ROBUST = ("robust-summary", "export-benchmark", "all")
 
 
-def build_parser(sub: str | None = None) -> ArgumentParser:
-    """The flags; those of export-preferences, whose home is elsewhere, only where `sub` asks for them."""
+def build_parser() -> ArgumentParser:
+    """The flags."""
     flags = parser("coeval analyze", "Make reports, tables, benchmarks and preferences of a run.")
     subs = flags.add_subparsers(dest="sub", required=True, metavar="SUB")
-    for name, about in {**REPORTS, **_EXPORTS}.items():
+    for name, about in {**REPORTS, **_WHOLE}.items():
         one = subs.add_parser(name, help=about, description=about, formatter_class=flags.formatter_class)
         one.add_argument("--run", required=True, type=Path, metavar="PATH", help="folder of the run")
         one.add_argument("--out", required=True, type=Path, metavar="PATH", help=_out_help(name))
-        one.add_argument("--partial-ok", action="store_true", help="also where the run is not finished")
+        one.add_argument("--partial-ok", action="store_true", help="do not warn where the run is not finished")
         add_log_level(one)
         if name in (*_ROBUST, "judge-report", "teacher-report"):
             _add_choice(one, name)
         if name == "export-benchmark":
-            one.add_argument(
-                "--benchmark-format", choices=("jsonl", "parquet"), default="jsonl", help="form of the file"
-            )
-        if name == sub == "export-preferences":
-            from coeval.pairs.export import add_arguments
-
-            add_arguments(one)
+            one.add_argument("--benchmark-format", choices=("jsonl", "parquet"), default="jsonl", help="of the file")
+    for name, (_, about) in _FORWARDED.items():
+        subs.add_parser(name, help=about, add_help=False)
     return flags
 
 
@@ -102,12 +106,11 @@ def main(argv: Sequence[str] | None = None) -> int | None:
         RunInputError: the run cannot be analysed, or a flag cannot be used.
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    args = build_parser(words[0] if words else None).parse_args(words)
-    if args.sub == "export-preferences":
-        from coeval.pairs.export import export_preferences
-        from coeval.storage.layout import Run
-
-        return export_preferences(Run(args.run), args.out, args)
+    if words and words[0] in _FORWARDED:
+        command = import_module(_FORWARDED[words[0]][0])
+        code: int | None = command.main(words[1:])
+        return code
+    args = build_parser().parse_args(words)
     loaded = _load(args)
     settings = _settings(args)
     if args.sub == "all":
@@ -119,12 +122,11 @@ def main(argv: Sequence[str] | None = None) -> int | None:
 
 def _load(args: Namespace) -> Loaded:
     from coeval.analysis.units import load_run
-    from coeval.errors import RunInputError
 
     loaded = load_run(args.run)
     header = loaded.header
-    if header.partial and loaded.run.meta.is_file() and not args.partial_ok:
-        raise RunInputError(f"{args.run} is {header.status}, not completed: finish it, or add --partial-ok")
+    if header.partial and not args.partial_ok:
+        print(f"warning: {args.run} is {header.status}, not completed: all figures may change", file=sys.stderr)
     print(
         f"{header.experiment_id}: {header.units} scores from {header.valid_evaluations} of {header.evaluations}"
         f" evaluations, {header.datapoints} items, {len(header.students)} students, {len(header.judges)} judges"
@@ -158,6 +160,7 @@ def _settings(args: Namespace) -> RobustSettings:
 def _write_one(loaded: Loaded, settings: RobustSettings, name: str, out: Path) -> int:
     from coeval.analysis.coverage import slices
     from coeval.analysis.reporting import FOLDERS, build
+    from coeval.analysis.results import CompleteReport
     from coeval.analysis.tables import write_tables
 
     report = build(name, loaded, settings)
@@ -165,7 +168,7 @@ def _write_one(loaded: Loaded, settings: RobustSettings, name: str, out: Path) -
     if name == "robust-summary" and _is_empty(report):
         return 1
     paths = write_tables(report, folder)
-    if name == "complete-report":
+    if isinstance(report, CompleteReport):
         from coeval.reports import write_workbook
 
         paths.append(Path(write_workbook(report, out if out.suffix == ".xlsx" else out / "complete_report.xlsx")))
