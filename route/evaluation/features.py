@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -55,45 +56,54 @@ class Encoder:
     """Folder that holds states from one run to the next."""
     max_tokens: int = MAX_TOKENS
 
+    halved: bool = False
+    """Whether it reads in bfloat16: about three times as fast on CPUs that know it; states differ by about 1 %."""
     memory: dict[str, Floats] = field(default_factory=dict)
     """What was read in this run."""
 
     def states(self, prompts: Sequence[str], *, quiet: bool = True) -> Floats:
         """(Q, D) mean states; equal prompts are read once."""
         new = sorted({prompt for prompt in prompts if prompt not in self.memory})
-        if new:
-            self.memory.update(zip(new, self._kept(new, quiet=quiet), strict=True))
+        with progress(description="reading prompts", total=len(new), unit="prompts", quiet=quiet or not new) as bar:
+            for start in range(0, len(new), _AT_ONCE):
+                some = new[start : start + _AT_ONCE]
+                self.memory.update(zip(some, self._kept(some), strict=True))
+                bar.update(len(some))
         return np.stack([self.memory[prompt] for prompt in prompts])
 
-    def _kept(self, prompts: list[str], *, quiet: bool) -> Floats:
+    def _kept(self, prompts: list[str]) -> Floats:
         """States of these prompts, from the cache if it has just these."""
         kept = None if self.cache is None else self.cache / f"states-{self._key(prompts)}.npy"
         if kept is not None and kept.is_file():
             return np.asarray(np.load(kept), dtype=np.float64)
-        found = self._read(prompts, quiet=quiet)
+        hidden = self._reader.predict(prompts, hidden=True, max_batch_tokens=_TOKENS_AT_ONCE).hidden
+        assert hidden is not None
         if kept is not None:
             with atomic_path(kept) as temporary, temporary.open("wb") as opened:
-                np.save(opened, found.astype(np.float32))
-        return found
+                np.save(opened, hidden.astype(np.float32))
+        return np.asarray(hidden, dtype=np.float64)
 
     def _key(self, prompts: list[str]) -> str:
-        from p2l.revision import revision_of
-
-        found = hashlib.blake2b(f"{revision_of(self.folder)} {self.max_tokens}".encode(), digest_size=10)
+        about = f"{self._revision} {self.max_tokens} {'bfloat16' if self.halved else 'float32'}"
+        found = hashlib.blake2b(about.encode(), digest_size=10)
         for prompt in prompts:
             found.update(prompt.encode("utf-8", "replace") + b"\0")
         return found.hexdigest()
 
-    def _read(self, prompts: list[str], *, quiet: bool) -> Floats:
-        model, parts = self.asked(("a", "b")), []
-        with progress(description="reading prompts", total=len(prompts), unit="prompts", quiet=quiet) as bar:
-            for start in range(0, len(prompts), _AT_ONCE):
-                some = prompts[start : start + _AT_ONCE]
-                hidden = model.predict(some, hidden=True, max_batch_tokens=_TOKENS_AT_ONCE).hidden
-                assert hidden is not None
-                parts.append(hidden.astype(np.float64))
-                bar.update(len(some))
-        return np.concatenate(parts)
+    @cached_property
+    def _revision(self) -> str:
+        from p2l.revision import revision_of
+
+        return revision_of(self.folder)
+
+    @cached_property
+    def _reader(self) -> Any:
+        import torch
+
+        reader = self.asked(("a", "b"))
+        if self.halved:
+            reader.members[0].model.to(torch.bfloat16)
+        return reader
 
     def asked(self, models: Sequence[str]) -> Any:
         """A P2L on this encoder with a head that has learned nothing.

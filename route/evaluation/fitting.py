@@ -19,19 +19,19 @@ Shapes: Q prompts, M models, F features.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Fit", "Precision", "fit_graded", "graded_loss", "left_out"]
+__all__ = ["OWN", "Fit", "Precision", "fit_graded", "graded_loss", "left_out"]
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
 SHARED = (1.0, 3.0, 10.0, 30.0, 100.0)
-OWN = (3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
+OWN = (3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0)
 MOST_STEPS = 200
 _LEAST_RATE = 1e-3  # mean scores of 0 and 1 would have infinite coefficients
 
@@ -58,8 +58,8 @@ class Fit:
         return np.asarray(features @ self.weights.T + self.bias)
 
 
-def left_out(features: Floats, scores: Floats) -> Iterator[tuple[Precision, Floats]]:
-    """For each precision of `OWN` the scores (Q, M) that the linear model expects of prompts it has not seen.
+def left_out(features: Floats, scores: Floats, own: float) -> tuple[Precision, Floats]:
+    """The scores (Q, M) that the linear model expects of each prompt where it has not seen it, under an own precision.
 
     The shared precision is the one of `SHARED` with the least squared error of the mean score over models; it matters
     little to the choice between them. Features have mean zero.
@@ -67,18 +67,17 @@ def left_out(features: Floats, scores: Floats) -> Iterator[tuple[Precision, Floa
     lengths, basis = np.linalg.eigh(features.T @ features)
     kept = lengths > lengths.max() * 1e-10
     lengths, rows = lengths[kept], features @ (basis[:, kept] / np.sqrt(lengths[kept]))
-    mean = scores.mean(axis=0)
+    squares, mean = rows**2, scores.mean(axis=0)
     level = (scores - mean).mean(axis=1, keepdims=True)
-    own = scores - mean - level
 
     def without(target: Floats, precision: float) -> Floats:
         keep = lengths / (lengths + precision)
-        leverage = ((rows**2) @ keep)[:, None]
+        leverage = (squares @ keep)[:, None]
         return np.asarray(((rows * keep) @ (rows.T @ target) - leverage * target) / (1.0 - leverage))
 
-    shared = min(SHARED, key=lambda value: float(((without(level, value) - level) ** 2).sum()))
-    for value in OWN:
-        yield Precision(shared, value), mean + without(level, shared) + without(own, value)
+    levels = {value: without(level, value) for value in SHARED}
+    shared = min(SHARED, key=lambda value: float(((levels[value] - level) ** 2).sum()))
+    return Precision(shared, own), mean + levels[shared] + without(scores - mean - level, own)
 
 
 def fit_graded(features: Floats, scores: Floats, precision: Precision) -> Fit:

@@ -13,13 +13,14 @@ from p2l.errors import InputError
 from p2l.metrics import Interval, Reliability
 from p2l.metrics.calibration import reliability
 from route.evaluation.curves import Axis, Curves, difference, draw_counts, interval
+from route.evaluation.headers import told
 from route.evaluation.loading import known_models
 from route.evaluation.policies import Asked, Outcome, compare
 from route.evaluation.spending import Spent, join
 from route.evaluation.splitting import splits
 from route.evaluation.table import ScoreTable
 
-__all__ = ["POLICIES", "Line", "Results", "across", "within"]
+__all__ = ["POLICIES", "Line", "Results", "across", "calibration_error", "within"]
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -83,11 +84,12 @@ def within(table: ScoreTable, asked: Asked, *, share: float, folds: int, seed: i
     """
     if asked.model is not None:
         table = table.of_models(known_models(asked.model, table))
+    seen = _as_seen(table, table, asked)
     if asked.encoder is not None:  # all prompts at once, so that the cache serves any split
-        asked.encoder.states(table.prompts, quiet=asked.quiet)
+        asked.encoder.states(seen.prompts, quiet=asked.quiet)
     outcomes, rows, sizes = [], [], []
     for train, test in splits(table.prompts, share=share, folds=folds, seed=seed):
-        outcomes.append(compare(table.take(train), table.take(test), asked))
+        outcomes.append(compare(seen.take(train), seen.take(test), asked))
         rows.append(test)
         sizes.append(len(train))
     return _results(table.take(np.concatenate(rows)), outcomes, tuple(sizes), seed), outcomes[-1]
@@ -111,8 +113,25 @@ def across(train: ScoreTable, test: ScoreTable, asked: Asked, *, seed: int) -> t
     held = test.of_models(shared).take(new)
     if asked.model is not None:
         held = held.of_models(known_models(asked.model, held))
-    outcome = compare(train.of_models(held.models), held, asked)
+    train = train.of_models(held.models)
+    outcome = compare(_as_seen(train, held, asked), _as_seen(held, train, asked), asked)
     return _results(held, [outcome], (len(train.prompts),), seed), outcome
+
+
+def _as_seen(table: ScoreTable, other: ScoreTable, asked: Asked) -> ScoreTable:
+    """The table with prompts as policies read them.
+
+    Raises:
+        InputError: categories are to be told, and there is one alone, or the other table has none of them.
+    """
+    if not asked.category:
+        return table
+    for one in (table, other):
+        if len(set(one.categories)) < 2:
+            raise InputError(f"{one.name}: has one category, which tells nothing; leave out --category-in-prompt")
+    if not set(table.categories) & set(other.categories):
+        raise InputError(f"{table.name}: shares no category with {other.name}; leave out --category-in-prompt")
+    return told(table)
 
 
 def _results(test: ScoreTable, outcomes: list[Outcome], sizes: tuple[int, ...], seed: int) -> Results:
@@ -202,3 +221,8 @@ def _reliability(expected: Floats, realised: Floats) -> Reliability:
         observed=found.observed[:1],
         mass=found.mass[:1],
     )
+
+
+def calibration_error(found: Reliability) -> float:
+    """Mean distance of expected from realised scores over bins, by how many answers are in each."""
+    return float(np.nansum(found.mass * np.abs(found.predicted - found.observed)))

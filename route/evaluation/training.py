@@ -1,8 +1,13 @@
 """From graded answers to a P2L: features of frozen backbones, a fitted head, a folder that every command reads.
 
 Features of each backbone are centred and brought to a mean squared length of 1, then laid side by side, each with a
-weight. The prior is the strongest whose left-out expectations are worth as much under the router's own rule as
-those of the best do, but for a standard error: with few prompts the best is so by chance, and following it costs.
+weight. The prior is the strongest whose left-out expectations are worth as much under the router's own rule as those
+of the best are, but for a standard error: with few prompts the best is so by chance, and following it costs. The more
+prompts, the smaller the part of a standard error.
+
+Where the category is told, its features have a prior of their own, chosen first, with nothing else read: overall mean,
+then category, then prompt. With a strong prior on all else the P2L says what the mean of each category does.
+
 In the folder the backbones are the members of a committee (`p2l committee`), whose coefficients are averaged: each
 member carries its part of the sum times the number of members.
 
@@ -13,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -23,7 +29,8 @@ import numpy.typing as npt
 from p2l.command import atomic_path
 from p2l.errors import InputError
 from route.evaluation.features import Encoder, Words
-from route.evaluation.fitting import Fit, fit_graded, left_out
+from route.evaluation.fitting import OWN, Fit, fit_graded, left_out
+from route.evaluation.headers import CategoryReader, Reader
 from route.evaluation.worth import Worth, Worths
 from route.strength import grounded_scores
 
@@ -42,9 +49,13 @@ RECIPES: Mapping[str, tuple[str, ...]] = {
 """The backbones of each recipe."""
 MIXES: Mapping[int, tuple[tuple[float, ...], ...]] = {1: ((1.0,),), 2: ((1.0, 0.5), (0.7, 0.7), (0.5, 1.0))}
 """Weights of the backbones' features that are tried, by their number."""
+CATEGORY = "category"
+"""The backbone of `route.evaluation.headers`; comes last."""
+SHRINKAGES = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 MOST_PAIRS = 20_000
-TOLERANCE = 1.0
-"""Standard errors by which a stronger prior may be worse than the best on left-out prompts and still be taken."""
+SMALL = 1000
+"""Training questions up to which a stronger prior may be worse than the best by a standard error, on left-out prompts,
+and still be taken; with more questions by so much less: the best is then less likely so by chance."""
 
 
 @dataclass(frozen=True)
@@ -86,33 +97,52 @@ def train(models: tuple[str, ...], states: Mapping[str, Floats], scores: Floats,
     `worth` says how good expected scores (T, M) of the training prompts are; it chooses weights and prior.
     """
     names = tuple(states)
+    shrink = _shrinkage(states[CATEGORY], scores, worth) if CATEGORY in states else None
     tried = []
-    for mix in MIXES[len(names)]:
-        scaled = tuple(_scaled(states[name], weight) for name, weight in zip(names, mix, strict=True))
-        features = np.concatenate([one.features(states[name]) for name, one in zip(names, scaled, strict=True)], axis=1)
-        tried += [(worth(said), precision, mix, scaled) for precision, said in left_out(features, scores)]
+    for mix, own in product(MIXES[len(names) - (shrink is not None)], OWN):
+        weights = mix if shrink is None else (*mix, float(np.sqrt(own / shrink)))
+        scaled = tuple(
+            _scaled(states[name], weight, as_it_is=name == CATEGORY)
+            for name, weight in zip(names, weights, strict=True)
+        )
+        precision, said = left_out(_side_by_side(names, scaled, states), scores, own)
+        tried.append((worth(said), precision, mix, scaled))
     best = max((worth for worth, *_ in tried), key=lambda worth: worth.area)
     near = [one for one in tried if _as_good(one[0], best)]
     _, precision, mix, scaled = max(near, key=lambda one: (one[1].own, one[0].area))
-    features = np.concatenate([one.features(states[name]) for name, one in zip(names, scaled, strict=True)], axis=1)
-    weights = ", ".join(f"{name} {weight:g}" for name, weight in zip(names, mix, strict=True))
-    words = f"{weights}; precision {precision.shared:g} shared, {precision.own:g} own"
+    features = _side_by_side(names, scaled, states)
+    words = ", ".join(f"{name} {weight:g}" for name, weight in zip(names, mix, strict=False))
+    words += f"; precision {precision.shared:g} shared, {precision.own:g} own"
+    words += "" if shrink is None else f", {shrink:g} of a category"
     return Trained(models, names, scaled, fit_graded(features, scores, precision), words)
+
+
+def _side_by_side(names: tuple[str, ...], scaled: tuple[Scaled, ...], states: Mapping[str, Floats]) -> Floats:
+    return np.concatenate([one.features(states[name]) for name, one in zip(names, scaled, strict=True)], axis=1)
+
+
+def _shrinkage(states: Floats, scores: Floats, worth: Worths) -> float:
+    """How many prompts the overall mean counts in that of a category, where nothing but the category is read."""
+    features = _scaled(states, 1.0, as_it_is=True).features(states)
+    return max(SHRINKAGES, key=lambda value: worth(left_out(features, scores, value)[1]).area)
 
 
 def _as_good(worth: Worth, best: Worth) -> bool:
     """Whether the best is better by no more than a standard error of the difference."""
     less = best.by_prompt - worth.by_prompt
-    return best.area - worth.area <= TOLERANCE * float(less.std()) / float(np.sqrt(len(less)))
+    tolerance = min(1.0, SMALL / len(less))
+    return best.area - worth.area <= tolerance * float(less.std()) / float(np.sqrt(len(less)))
 
 
-def _scaled(states: Floats, weight: float) -> Scaled:
+def _scaled(states: Floats, weight: float, *, as_it_is: bool = False) -> Scaled:
     centre = states.mean(axis=0)
+    if as_it_is:
+        return Scaled(centre, weight)
     length = float(np.sqrt(((states - centre) ** 2).sum(axis=1).mean()))
     return Scaled(centre, weight / length if length > 0.0 else 0.0)
 
 
-def save(trained: Trained, backbones: Mapping[str, Encoder | Words], eta: float, output: Path) -> None:
+def save(trained: Trained, backbones: Mapping[str, Reader], eta: float, output: Path) -> None:
     """Write the model as a folder that `p2l endpoint`, `p2l eval` and `--model` read.
 
     Args:
@@ -142,7 +172,7 @@ def save(trained: Trained, backbones: Mapping[str, Encoder | Words], eta: float,
                 (unfinished / file.name).write_bytes(file.read_bytes())
 
 
-def _save_member(folder: Path, backbone: Encoder | Words, trained: Trained, number: int, eta: float) -> None:
+def _save_member(folder: Path, backbone: Reader, trained: Trained, number: int, eta: float) -> None:
     asked = backbone.asked(trained.models) if isinstance(backbone, Encoder) else _words_model(backbone, trained.models)
     member, count = asked.members[0], len(trained.names)
     starts = np.cumsum([0, *(len(one.centre) for one in trained.scaled)])
@@ -164,7 +194,7 @@ def _set_head(model: P2LModel, weights: Floats, bias: Floats, eta: float) -> Non
         head.eta_head.bias.fill_(eta)
 
 
-def _words_model(words: Words, models: Sequence[str]) -> Any:
+def _words_model(words: Words | CategoryReader, models: Sequence[str]) -> Any:
     import torch
 
     from p2l import heads

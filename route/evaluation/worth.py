@@ -20,12 +20,13 @@ from route.evaluation.curves import Axis, Curves
 from route.evaluation.spending import budgets
 from route.evaluation.table import ScoreTable
 
-__all__ = ["MOST_PROMPTS", "Worth", "Worths", "earnings", "worth_on"]
+__all__ = ["MOST_PROMPTS", "Worth", "Worths", "counted", "earnings", "worth_on"]
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
 TUNING_POSITIONS = tuple(np.linspace(0.0, 1.0, 9).tolist())
-MOST_PROMPTS = 3000
+MOST_PROMPTS = 20_000
+"""So many questions count when settings are chosen, evenly spaced in the table."""
 
 
 @dataclass(frozen=True)
@@ -41,16 +42,22 @@ class Worth:
 Worths: TypeAlias = Callable[[Floats], Worth]
 
 
+def counted(questions: int) -> npt.NDArray[np.intp]:
+    """The questions that count, of so many."""
+    return np.unique(np.linspace(0, questions - 1, min(questions, MOST_PROMPTS)).round().astype(np.intp))
+
+
 def worth_on(table: ScoreTable) -> Worths:
-    """A function that says what expected scores (T, M) of these questions are worth, of at most 3,000 of them."""
+    """A function that says what expected scores (T, M) of these questions are worth."""
     costs = table.costs.mean(axis=0)
     limits = costs[:1] if table.one_price else budgets(costs, TUNING_POSITIONS)
-    few = slice(0, MOST_PROMPTS)
+    few = counted(len(table.prompts))
     scores, paid = table.scores[few], table.costs[few]
     axis = Axis.between(float(costs.min()), float(costs.max()))
 
     def worth(expected: Floats) -> Worth:
-        found = [earnings(expected[few], costs, scores, paid, float(limit)) for limit in limits]
+        said = expected if len(expected) == len(few) else expected[few]
+        found = [earnings(said, costs, scores, paid, float(limit)) for limit in limits]
         earned, spent = (np.stack(column, axis=1) for column in zip(*found, strict=True))
         curve = Curves(earned.mean(axis=0)[None], spent.mean(axis=0)[None])
         area = float(earned.mean()) if table.one_price else float(curve.areas(axis)[0])

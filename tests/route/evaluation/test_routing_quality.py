@@ -1,0 +1,45 @@
+"""The benchmark on public sets, on small tables in their place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.routing_quality.__main__ import SETS, main
+from benchmarks.routing_quality.bars import bars, figures
+from benchmarks.routing_quality.overview import overview
+from p2l.errors import InputError
+from route.evaluation.drawing import draw
+from route.evaluation.measuring import within
+from route.evaluation.policies import Asked
+from tests.route.evaluation.routing_tables import answers, known_table
+
+
+def test_the_benchmark_runs_from_start_to_finish(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("route.evaluation.features.packaged_encoder", lambda: None)
+    for name in ("routerbench", "routerdc"):
+        answers(60).to_parquet(tmp_path / SETS[name].file)
+    flags = ["--sets", "routerbench,routerdc", "--folds", "2", "--output", str(tmp_path / "out"), "--quiet"]
+    main([str(tmp_path), *flags])
+    printed = capsys.readouterr().out
+    assert "### routerdc, category told" in printed
+    assert "The category is not told" in printed
+    assert printed.count("Significantly worse than the best single model on: none") == 2
+    assert (tmp_path / "out" / "routing.png").stat().st_size > 1000
+    assert (tmp_path / "out" / "routerbench-told" / "curves.svg").is_file()
+    with pytest.raises(InputError, match=r"'routerdcs' is unknown \(did you mean 'routerdc'\?\)"):
+        main([str(tmp_path), "--sets", "routerdcs"])
+
+
+def test_figures_and_bars_say_what_was_found(tmp_path: Path) -> None:
+    results, _ = within(known_table(40), Asked("words", category=True), share=0.4, folds=1, seed=0)
+    found = {"known": results}
+    assert "| known |" in figures(found)
+    assert "sets (bar: 3): missed" in bars(found)
+    overview(found, found, tmp_path / "all.png")
+    draw(results, tmp_path / "one.svg")
+    assert "per-category best" in (tmp_path / "one.svg").read_text(encoding="utf-8")
+    assert (tmp_path / "all.png").stat().st_size > 1000
