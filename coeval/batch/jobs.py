@@ -22,9 +22,9 @@ from coeval.storage.log import Log
 from coeval.storage.meta import Meta
 from p2l.errors import P2LError
 
-__all__ = ["Batches", "make_batching"]
+__all__ = ["RETRIES", "Batches", "make_batching"]
 
-_RETRIES = Retries(attempts=10, timed_out=6)
+RETRIES = Retries(attempts=10, timed_out=6)
 """A job has a day: a provider that is out for some minutes should not end the run."""
 
 
@@ -48,11 +48,11 @@ class Batches:
     """The batch jobs of one run; see `coeval.phases.question.Batching`."""
 
     def __init__(
-        self, config: Config, keys: Accounts, run: Run, meta: Meta, log: Log, *, retries: Retries = _RETRIES
+        self, config: Config, keys: Accounts, run: Run, meta: Meta, log: Log, *, retries: Retries | None = None
     ) -> None:
-        """What sends batch jobs; connects when it has one."""
+        """What sends batch jobs; connects when it has one. `retries` says how often a provider is asked that is out."""
         self._config, self._keys, self._run, self._meta, self._log = config, keys, run, meta, log
-        self._retries = retries
+        self._retries = retries or RETRIES
         self._pending = Pending(run)
 
     def takes(self, model: Model, phase: Phase) -> bool:

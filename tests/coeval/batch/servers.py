@@ -50,14 +50,16 @@ class BatchServer:
         self.say = say
         self.looks = 1
         """Looks at a job before it is done."""
-        self.held = False
-        """Whether no job ends."""
+        self.held: int | None = None
+        """Jobs from this one on, counted from 0, do not end."""
         self.end = "completed"
         """How jobs end: completed, expired, cancelled or failed."""
         self.backwards = True
         """Whether results come in another order than requests."""
         self.noise: list[str] = []
         """Lines among the results that are none."""
+        self.stuck = False
+        """Whether jobs are made without ever telling so."""
         self.lose_replies = 0
         """Jobs that are made without telling so: the connection breaks."""
         self.refusals: deque[int] = deque()
@@ -119,7 +121,9 @@ class BatchServer:
         self.jobs.append(job)
         return job
 
-    def _reply(self, request: web.Request, body: dict[str, Any]) -> web.Response:
+    async def _reply(self, request: web.Request, body: dict[str, Any]) -> web.Response:
+        while self.stuck:
+            await asyncio.sleep(0.01)
         if self.lose_replies:
             self.lose_replies -= 1
             assert request.transport is not None
@@ -135,7 +139,7 @@ class BatchServer:
     def _status(self, job: ServedJob, *, look: bool = True) -> str:
         """Where a job is; its requests are answered when it ends."""
         job.looks += look
-        if self.held or job.looks <= self.looks:
+        if (self.held is not None and self.jobs.index(job) >= self.held) or job.looks <= self.looks:
             return "in_progress"
         if job.answers is None:
             job.answers = [] if self.end == "failed" else [self._answer(body) for _, body in job.requests]
@@ -186,7 +190,7 @@ class BatchServer:
         assert all(line["method"] == "POST" and line["url"] == told["endpoint"] for line in lines)
         assert len({line["body"]["model"] for line in lines}) == 1, "one model for each file"
         job = self._make("batch_", [(line["custom_id"], line["body"]) for line in lines], told)
-        return self._reply(request, self._openai_told(job))
+        return await self._reply(request, self._openai_told(job))
 
     async def _openai_show(self, request: web.Request) -> web.Response:
         return web.json_response(self._openai_told(self._job(request.match_info["id"])))
@@ -223,7 +227,7 @@ class BatchServer:
         requests = [(one["custom_id"], one["params"]) for one in (await request.json())["requests"]]
         assert len(requests) <= 10_000
         assert len({custom for custom, _ in requests}) == len(requests)
-        return self._reply(request, self._anthropic_told(self._make("msgbatch_", requests, {})))
+        return await self._reply(request, self._anthropic_told(self._make("msgbatch_", requests, {})))
 
     async def _anthropic_show(self, request: web.Request) -> web.Response:
         return web.json_response(self._anthropic_told(self._job(request.match_info["id"])))
@@ -260,7 +264,7 @@ class BatchServer:
         batch = (await request.json())["batch"]
         requests = [(one["metadata"]["key"], one["request"]) for one in batch["inputConfig"]["requests"]["requests"]]
         assert {body["model"] for _, body in requests} == {f"models/{model}"}
-        return self._reply(request, self._gemini_told(self._make("batches/b", requests, batch)))
+        return await self._reply(request, self._gemini_told(self._make("batches/b", requests, batch)))
 
     async def _gemini_show(self, request: web.Request) -> web.Response:
         return web.json_response(self._gemini_told(self._job(f"batches/{request.match_info['id']}")))
