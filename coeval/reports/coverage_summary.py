@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from coeval.analysis.results import CoverageRow, CoverageSummary
+from coeval.config.schema import PHASES
 from coeval.reports.frame import notes_of
 from coeval.reports.pieces import Grid, grid_of
 from coeval.reports.tables import amount, name_cell, named_table
@@ -102,7 +103,8 @@ def _phases(result: CoverageSummary) -> list[tuple[str, Table | None]]:
     notes = notes_of(result.header)
     columns = [Column("by", number=False), Column("", number=False), Column("records"), Column("failed")]
     made = []
-    for phase in dict.fromkeys(row.phase for row in result.counts):
+    found = {row.phase for row in result.counts}
+    for phase in (*(name for name in PHASES if name in found), *sorted(found - set(PHASES))):
         rows: list[list[Value]] = [
             [
                 row.dimension,

@@ -12,7 +12,7 @@ from typing import Any
 from coeval.analysis.results import Header, SliceRow
 from coeval.reports.frame import note_of
 
-__all__ = ["DIMENSIONS", "cube", "embedded"]
+__all__ = ["DIMENSIONS", "cube", "embedded", "joined"]
 
 DIMENSIONS = ("task", "teacher", "student", "judge", "factor")
 _UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
@@ -28,7 +28,7 @@ def embedded(value: Any) -> str:
     return Markup(text)
 
 
-def cube(header: Header, slices: Sequence[SliceRow], **more: Any) -> str:
+def cube(header: Header, slices: Sequence[SliceRow]) -> str:
     """Names of each dimension, notes on them, and rows of places in those names with their sums.
 
     A row is [task, teacher, student, judge, factor, scores, total, High, Medium, Low].
@@ -38,7 +38,14 @@ def cube(header: Header, slices: Sequence[SliceRow], **more: Any) -> str:
     places = {dimension: {name: place for place, name in enumerate(found)} for dimension, found in names.items()}
     rows = [_row(one, places) for one in known]
     notes = {dimension: _notes(header, dimension, found) for dimension, found in names.items()}
-    return embedded({"names": names, "notes": notes, "rows": rows, **more})
+    return embedded({"names": names, "notes": notes, "rows": rows})
+
+
+def joined(constant: str, more: Mapping[str, Any]) -> str:
+    """The constant with further keys."""
+    from markupsafe import Markup
+
+    return Markup(f"{constant[:-1]},{embedded(more)[1:]}")
 
 
 def _names(header: Header, slices: Sequence[SliceRow], dimension: str) -> list[str]:

@@ -11,7 +11,7 @@ from coeval.reports.score_distribution import drift_lines
 
 __all__ = ["DIMENSIONS", "parts"]
 
-DIMENSIONS = ("judge", "task", "teacher", "student", "factor")
+DIMENSIONS = ("judge",)
 
 
 def parts(result: JudgeConsistency) -> dict[str, Any]:

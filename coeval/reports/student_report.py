@@ -67,7 +67,7 @@ def ranking(students: tuple[StudentRow, ...], notes: Notes) -> Table | None:
         ]
         for row in students
     ]
-    return named_table(columns, rows, barred=(2, 3, 4))
+    return named_table(columns, rows, barred=(2, 3))
 
 
 def _task(result: StudentReport, task: str) -> Table | None:

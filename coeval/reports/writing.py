@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from coeval.analysis.results import CompleteReport, Report, SliceRow, SummaryReport
-from coeval.reports.cube import cube
+from coeval.reports.cube import cube, joined
 from coeval.reports.frame import Place, frame
 from coeval.reports.workbook import write_workbook
 from p2l.report import render, write_page
@@ -65,25 +65,24 @@ def write(
     Raises:
         InputError: the file cannot be written.
     """
-    module = import_module(f"coeval.reports.{name}")
-    page = PAGES[name]
-    data = _cube(result, slices)
+    known = _slices(result, slices)
+    return _write(name, result, folder, cube(result.header, known) if known else "", siblings)
+
+
+def _write(name: str, result: Report, folder: str | Path, data: str, siblings: Sequence[str]) -> Path:
+    """The same with the constant that filters work on."""
+    module, page = import_module(f"coeval.reports.{name}"), PAGES[name]
+    if data and isinstance(result, SummaryReport):
+        data = joined(data, module.choices(result))
     shown = {**frame(result.header, page.title, page.about, _place(name, siblings)), **module.parts(result)}
     text = render(f"coeval.reports/{name}.html", cube=data, dimensions=module.DIMENSIONS, **shown)
     return write_page(text, Path(folder) / PORTAL)
 
 
-def _cube(result: Report, slices: Sequence[SliceRow]) -> str:
-    """The constant that filters work on; empty where there is nothing to filter."""
-    if not isinstance(result, SummaryReport):
-        return cube(result.header, slices) if slices else ""
-    from coeval.reports.summary import choices
-
-    return cube(result.header, slices or _slices(result), **choices(result))
-
-
-def _slices(result: SummaryReport) -> list[SliceRow]:
-    """Sums without levels, as slices."""
+def _slices(result: Report, slices: Sequence[SliceRow]) -> Sequence[SliceRow]:
+    """The slices, or those without levels that the report itself has."""
+    if slices or not isinstance(result, SummaryReport):
+        return slices
     return [
         SliceRow(
             cell.task,
@@ -127,8 +126,9 @@ def write_all(results: Mapping[str, Report], complete: CompleteReport, folder: s
         InputError: a file cannot be written.
     """
     home = Path(folder)
+    data = cube(complete.header, complete.raw) if complete.raw else ""
     for name, result in results.items():
-        write(name, result, home / name, complete.raw, siblings=tuple(results))
+        _write(name, result, home / name, data, tuple(results))
     write_workbook(complete, home / WORKBOOK)
     return write_page(_portal(results, complete), home / PORTAL)
 

@@ -195,7 +195,8 @@ reset.addEventListener("click", () => {
   selves = choice.value = "all";
   resets.forEach((one) => one());
 });
-bar.append(choice, reset, told);
+// Where nothing is computed anew, leaving out self scores and counting would promise too much.
+bar.append(...(document.querySelector(".live, #live-ranking") ? [choice, reset, told] : [reset]));
 document.addEventListener("click", (event) => {
   for (const open of document.querySelectorAll(".pick[open]")) if (!open.contains(event.target)) open.open = false;
 });

@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from functools import lru_cache
+from html.parser import HTMLParser
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from openpyxl import load_workbook
+
+from coeval.analysis.coverage import complete_report
+from coeval.analysis.reporting import FOLDERS, build
+from coeval.analysis.results import CompleteReport, Report, RobustSettings
+from coeval.analysis.units import load_run
+from coeval.reports import PAGES, write, write_all, write_workbook
+from coeval.reports.cube import cube, embedded
+from coeval.reports.pieces import grid_of, signed_text
+from coeval.reports.workbook import SHEETS
+from p2l.report import number_text
+from tests.coeval.reports.helpers import HOSTILE, write_run
+
+SETTINGS = RobustSettings("top_half", "spa", "v1", 0.7, None, 0.5)
+NETWORK = re.compile(r"https?://|//cdn|@import|url\(\s*['\"]?(?!#)", re.IGNORECASE)
+
+
+class Page(HTMLParser):
+    """The elements, texts and attributes of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    def text(self) -> str:
+        return "\n".join(self.texts)
+
+    def count(self, tag: str) -> int:
+        return sum(name == tag for name, _ in self.tags)
+
+
+@lru_cache(maxsize=1)
+def reports() -> tuple[dict[str, Report], CompleteReport]:
+    with TemporaryDirectory() as folder:
+        loaded = load_run(write_run(Path(folder) / "small", items=2, pairs=True))
+        results = {FOLDERS[name]: build(name, loaded, SETTINGS) for name in FOLDERS if FOLDERS[name] in PAGES}
+        return results, complete_report(loaded)
+
+
+@lru_cache(maxsize=1)
+def pages() -> dict[str, str]:
+    with TemporaryDirectory() as folder:
+        write_all(*reports(), folder)
+        found = {path.parent.name: path.read_text("utf-8") for path in Path(folder).glob("*/index.html")}
+        return {**found, "portal": (Path(folder) / "index.html").read_text("utf-8")}
+
+
+def constant(text: str) -> Any:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    assert found
+    return json.loads(found[1])
+
+
+def test_every_report_has_a_page_and_the_portal_leads_to_it() -> None:
+    assert set(pages()) == {*PAGES, "portal"}
+    links = {attributes.get("href") for tag, attributes in Page(pages()["portal"]).tags if tag == "a"}
+    assert {f"{name}/index.html" for name in PAGES} | {"complete_report.xlsx"} <= links
+
+
+@pytest.mark.parametrize("name", [*PAGES, "portal"])
+def test_a_page_needs_no_network_and_takes_names_as_text(name: str) -> None:
+    text = pages()[name]
+    page = Page(text)
+    assert not NETWORK.search(text)
+    assert not [attributes for _, attributes in page.tags if attributes.get("src")]
+    assert page.count("script") == (1 if name == "portal" else 3)
+    assert HOSTILE in page.text()  # in the words at the foot
+    assert not any("alert" in key for _, attributes in page.tags for key in attributes)
+
+
+@pytest.mark.parametrize("name", list(PAGES))
+def test_the_head_tells_id_status_and_counts(name: str) -> None:
+    header = reports()[0][name].header
+    shown = Page(pages()[name]).texts
+    for expected in ("small", "completed", f"{header.units:,}", f"{header.datapoints:,}", f"{header.responses:,}"):
+        assert expected in shown
+    assert any(text.startswith(f"{header.self_judging:,} (") for text in shown)
+    assert any(text.startswith(f"{header.self_teaching:,} (") for text in shown)
+    assert "Partial results" not in pages()[name]
+
+
+def test_a_run_that_is_not_finished_says_so_on_the_page(tmp_path: Path) -> None:
+    result = reports()[0]["student_report"]
+    header = replace(result.header, partial=True, status="in_progress")
+    path = write("student_report", replace(result, header=header), tmp_path)
+    assert "Partial results: the run's status is in_progress" in Page(path.read_text("utf-8")).text()
+
+
+def test_numbers_on_the_page_are_those_of_the_results() -> None:
+    results, _ = reports()
+    shown = {name: set(Page(text).texts) for name, text in pages().items()}
+    students: Any = results["student_report"]
+    for row in students.students:
+        assert {row.student, number_text(row.mean, 3), number_text(row.macro, 3)} <= shown["student_report"]
+    teachers: Any = results["teacher_report"]
+    for row in teachers.teachers:
+        assert {number_text(row.v1, 4), number_text(row.s2, 4), number_text(row.r3, 4)} <= shown["teacher_report"]
+    judges: Any = results["judge_report"]
+    for row in judges.judges:
+        assert {number_text(row.weighted_spa, 3), number_text(row.kappa, 3)} <= shown["judge_report"]
+    for flip in judges.bias.flips:
+        assert number_text(flip.flip_rate, 3) in shown["judge_report"]
+    matrix: Any = results["interaction_matrix"]
+    for cell in matrix.cells:
+        assert {number_text(cell.mean, 2), signed_text(cell.deviation, 2)} <= shown["interaction_matrix"]
+    robust: Any = results["robust_summary"]
+    for student in robust.students:
+        assert {number_text(student.robust, 3), signed_text(student.delta, 3)} <= shown["robust_summary"]
+
+
+def test_squares_of_a_model_with_itself_are_marked() -> None:
+    matrix: Any = reports()[0]["interaction_matrix"]
+    own = sum(cell.is_self for cell in matrix.cells)
+    marked = [
+        tag
+        for tag, attributes in Page(pages()["interaction_matrix"]).tags
+        if "self" in (attributes.get("class") or "").split()
+    ]
+    assert own
+    assert len(marked) == 2 * own  # means and deviations
+
+
+def test_the_constant_adds_up_to_all_scores_and_keeps_descriptions() -> None:
+    header = reports()[1].header
+    found = constant(pages()["summary"])
+    assert sum(row[5] for row in found["rows"]) == header.units
+    assert all(row[5] == row[7] + row[8] + row[9] for row in found["rows"])
+    assert HOSTILE in found["notes"]["factor"]["accuracy"]
+    assert set(found["ranks"]) == set(header.students)
+
+
+def test_the_constant_gives_each_student_the_mean_of_the_report() -> None:
+    students: Any = reports()[0]["student_report"]
+    found = constant(pages()["student_report"])
+    for row in students.students:
+        place = found["names"]["student"].index(row.student)
+        mine = [one for one in found["rows"] if one[2] == place]
+        assert sum(one[6] for one in mine) / sum(one[5] for one in mine) == pytest.approx(row.mean, abs=1e-9)
+
+
+def test_nothing_in_a_constant_ends_its_element() -> None:
+    text = embedded({HOSTILE: "<!-- <script> -->"})
+    assert not set(text) & set("<>&")
+    assert json.loads(text) == {HOSTILE: "<!-- <script> -->"}
+
+
+def test_names_of_models_are_escaped_too(tmp_path: Path) -> None:
+    results, complete = reports()
+    hostile: Any = results["student_report"]
+    rows = (replace(hostile.students[0], student=HOSTILE), *hostile.students[1:])
+    slices = [replace(row, student=HOSTILE) for row in complete.raw]
+    text = write("student_report", replace(hostile, students=rows), tmp_path, slices).read_text("utf-8")
+    assert HOSTILE in Page(text).text()
+    assert Page(text).count("script") == 3
+    assert constant(text)["names"]["student"] == [HOSTILE]
+
+
+@pytest.mark.parametrize("name", list(PAGES))
+def test_a_run_without_scores_says_why_parts_are_empty(name: str, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "empty", failures=1.0, items=1, students=["ant"], judges=["jay"])
+    result = build(next(key for key in FOLDERS if FOLDERS[key] == name), load_run(run), SETTINGS)
+    text = write(name, result, tmp_path / "out").read_text("utf-8")
+    assert "quiet" in text
+    assert Page(text).count("script") == 1  # nothing to filter
+
+
+def test_two_models_make_pages_without_a_crowd(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "two", items=1, students=["ant"], teachers=["ant"], judges=["ant"], tasks=["mail"])
+    loaded = load_run(run)
+    for name, folder in FOLDERS.items():
+        if folder in PAGES:
+            assert write(folder, build(name, loaded, SETTINGS), tmp_path / folder).is_file()
+
+
+def test_heads_of_many_or_long_columns_stand_upright() -> None:
+    few = grid_of(("judge", "task"), [("jay", name, 0.5, "") for name in "abc"])
+    many = grid_of(("judge", "task"), [("jay", name, 0.5, "") for name in "abcdefghi"])
+    long = grid_of(("judge", "task"), [("jay", f"a-rather-long-name-{place}", 0.5, "") for place in range(5)])
+    assert [one.turned for one in (few, many, long)] == [False, True, True]
+
+
+def test_the_workbook_has_three_sheets_with_every_row(tmp_path: Path) -> None:
+    complete = reports()[1]
+    book = load_workbook(write_workbook(complete, tmp_path / "all.xlsx"))
+    assert tuple(book.sheetnames) == SHEETS
+    raw, aggregated, models = (list(sheet.iter_rows(values_only=True)) for sheet in book)
+    assert [len(raw), len(aggregated), len(models)] == [
+        len(rows) + 1 for rows in (complete.raw, complete.aggregated, complete.models)
+    ]
+    first = complete.raw[0]
+    assert raw[1][:8] == (
+        first.task, first.teacher, first.student, first.judge, first.factor, first.total, first.valid, first.invalid,
+    )  # fmt: skip
+    assert raw[1][-2:] == tuple("yes" if flag else "no" for flag in (first.is_self_judging, first.is_self_teaching))
+    assert "factor" not in aggregated[0]
+    assert models[0][0] == "model"
+
+
+def test_the_workbook_takes_names_that_look_like_formulas_as_text(tmp_path: Path) -> None:
+    complete = reports()[1]
+    rows = (replace(complete.raw[0], student="=1+1\x07"), *complete.raw[1:])
+    sheet = load_workbook(write_workbook(replace(complete, raw=rows), tmp_path / "all.xlsx"))[SHEETS[0]]
+    assert sheet["C2"].value == "=1+1\N{REPLACEMENT CHARACTER}"
+    assert sheet["C2"].data_type != "f"
+
+
+def test_a_constant_holds_only_what_has_scores() -> None:
+    complete = reports()[1]
+    empty = replace(complete.raw[0], valid=0, mean=None, judge="has-no-scores")
+    assert "has-no-scores" not in cube(complete.header, [empty, *complete.raw])
