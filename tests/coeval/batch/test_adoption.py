@@ -121,9 +121,10 @@ def test_answers_stored_before_a_kill_are_not_stored_again(tmp_path: Path, serve
     kept, noted = run.pending.read_bytes(), next(iter(read_json(run.pending).values()))
     questions = run.folder / "batches" / f"{noted['token']}.jsonl"
     lines = questions.read_bytes()
-    server.held = None
+    server.held = 1
     with started(path, "--continue"):
         wait_until(lambda: len(server.jobs) == 2)
+    server.held = None
     stored = run.datapoints("mail", "ant")
     stored.write_bytes(b"".join(stored.read_bytes().splitlines(keepends=True)[:2]))
     run.pending.write_bytes(kept)
@@ -184,7 +185,7 @@ def test_a_job_that_the_provider_lost_is_asked_again(tmp_path: Path, server: Bat
 def test_a_damaged_list_of_jobs_ends_the_run(
     tmp_path: Path, server: BatchServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = config(tmp_path, [batched(server)], quota={"ant": {"max_calls": 4}})
+    path = config(tmp_path, [batched(server)], quota={"ant": {"max_calls": 6}})
     assert coeval("run", "--config", path) == 0
     run_of(tmp_path).pending.write_text("{")
     assert coeval("run", "--config", path, "--continue") == 1
