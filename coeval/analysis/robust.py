@@ -102,7 +102,10 @@ def _consistent(scores: Floats, settings: RobustSettings) -> npt.NDArray[np.bool
         near = known & (np.abs(filled - mean[:, None]) <= settings.theta + 1e-9)
         within: npt.NDArray[np.bool_] = near.sum(axis=1) >= least
         return within
-    high, low = np.where(known, scores, -np.inf).max(axis=1), np.where(known, scores, np.inf).min(axis=1)
+    high, low = (
+        np.where(known, scores, -np.inf).max(axis=1, initial=-np.inf),
+        np.where(known, scores, np.inf).min(axis=1, initial=np.inf),
+    )
     same: npt.NDArray[np.bool_] = (known.sum(axis=1) >= least) & (high - low < 1e-9)
     return same
 

@@ -67,6 +67,8 @@ def _macro(
 ) -> tuple[Floats, Floats, Floats]:
     """Mean over tasks of the student's mean in each, with limits; each (S,)."""
     size = shape[0] * shape[1]
+    if not len(norm):
+        return (np.full(shape[0], np.nan),) * 3
     points, point = np.unique(datapoint, return_inverse=True)
     cells = point * size + student * shape[1] + task
     sums = np.bincount(cells, norm, minlength=len(points) * size).reshape(-1, size)
@@ -81,8 +83,6 @@ def _macro(
     columns = np.concatenate([sums, counts], axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):
         estimate = figure(columns.sum(axis=0)[None])[0]
-    if not len(points):
-        return estimate, estimate, estimate
     return estimate, *limits(resample(np.arange(len(points)), columns, figure))
 
 

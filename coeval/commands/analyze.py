@@ -1,7 +1,7 @@
 """Command: `coeval analyze SUB --run PATH --out PATH`, the reports of a run as pages, JSON and CSV.
 
-Exit code 1 where the folder holds no run, or no item is left in the robust set that a subcommand is about. A run that is
-not finished is analysed as it is, with a warning unless `--partial-ok`.
+Exit code 1 where the folder holds no run, or no item is left in the robust set that a subcommand is about. A run that
+is not finished is analysed as it is, with a warning unless `--partial-ok`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coeval.command import add_log_level, run
+from coeval.command import LOG_LEVELS, add_log_level, run
 from p2l.command import parser
 
 if TYPE_CHECKING:
@@ -126,14 +126,19 @@ def _load(args: Namespace) -> Loaded:
     loaded = load_run(args.run)
     header = loaded.header
     if header.partial and not args.partial_ok:
-        print(f"warning: {args.run} is {header.status}, not completed: all figures may change", file=sys.stderr)
-    print(
-        f"{header.experiment_id}: {header.units} scores from {header.valid_evaluations} of {header.evaluations}"
-        f" evaluations, {header.datapoints} items, {len(header.students)} students, {len(header.judges)} judges"
-    )
+        _tell(args, "WARNING", f"{args.run} is {header.status}, not completed: all figures may change")
+    counts = f"{header.units} scores from {header.valid_evaluations} of {header.evaluations} evaluations"
+    models = f"{len(header.students)} students, {len(header.judges)} judges"
+    _tell(args, "INFO", f"{header.experiment_id}: {counts}, {header.datapoints} items, {models}")
     for row in header.skipped:
-        print(f"skipped: {row.count} {row.code}, such as {row.example}", file=sys.stderr)
+        _tell(args, "WARNING", f"skipped: {row.count} {row.code}, such as {row.example}")
     return loaded
+
+
+def _tell(args: Namespace, level: str, text: str) -> None:
+    """Print what `--log-level` lets through: warnings to stderr, the rest to stdout."""
+    if LOG_LEVELS.index(level) >= LOG_LEVELS.index(args.log_level):
+        print(text, file=sys.stderr if level == "WARNING" else sys.stdout)
 
 
 def _settings(args: Namespace) -> RobustSettings:
