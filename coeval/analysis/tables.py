@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ def plain(value: Any) -> Any:
         return {str(key): plain(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(entry) for entry in value]
-    return None if isinstance(value, float) and value != value else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def tables_of(report: Any) -> Iterator[tuple[str, tuple[Any, ...]]]:
@@ -65,4 +66,4 @@ def _write_csv(path: Path, rows: tuple[Any, ...]) -> None:
 def _cell(value: Any) -> Any:
     if isinstance(value, bool):
         return "true" if value else "false"
-    return "" if value is None or value != value else value
+    return "" if plain(value) is None else value
