@@ -140,10 +140,11 @@ def test_runs_killed_at_random_send_and_store_everything_once(tmp_path: Path, se
     task = {**STATIC_TASK, "sampling": {"target": "all", "nuance": [1], "total": 12}}
     path, draw = config(tmp_path, [batched(server)], [task]), random.Random(5)
     server.looks = 3
-    for kill in range(5):
+    for _ in range(5):
         flags = ["--continue"] if run_of(tmp_path).meta.exists() else []
-        with contextlib.suppress(subprocess.TimeoutExpired), started(path, *flags) as process:
-            process.wait(0.5 + draw.random() * 0.15 * (kill + 2))
+        until = len(server.paths) + draw.randint(1, 9)
+        with started(path, *flags) as process:
+            wait_until(lambda until=until, process=process: len(server.paths) >= until or process.poll() is not None)
     assert coeval("run", "--config", path, "--continue") == 0
     run = run_of(tmp_path)
     assert [len(records(run, kind)) for kind in KINDS] == [12, 12, 12]
