@@ -6,13 +6,10 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from coeval.analysis.results import CompleteReport, Header, ModelRow, SliceRow
 from p2l.command import atomic_path
-
-if TYPE_CHECKING:
-    from openpyxl.worksheet._write_only import WriteOnlyWorksheet
 
 __all__ = ["SHEETS", "write_workbook"]
 
@@ -57,7 +54,7 @@ def _about(header: Header) -> str:
     return f"{header.units:,} scores of {header.evaluations:,} evaluations; status {header.status}.{partial}"
 
 
-def _fill(sheet: WriteOnlyWorksheet, names: Sequence[str], rows: Sequence[Any]) -> None:
+def _fill(sheet: Any, names: Sequence[str], rows: Sequence[Any]) -> None:
     """A head that stays in sight and filters, then the rows."""
     from openpyxl.cell import WriteOnlyCell
     from openpyxl.styles import Font
@@ -92,7 +89,7 @@ def _widths(names: Sequence[str], rows: Sequence[Any]) -> Iterable[int]:
         )
 
 
-def _cell(sheet: WriteOnlyWorksheet, value: Any) -> Any:
+def _cell(sheet: Any, value: Any) -> Any:
     """A value with its format; text is text, even where it begins like a formula."""
     from openpyxl.cell import WriteOnlyCell
 

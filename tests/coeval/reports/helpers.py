@@ -107,7 +107,8 @@ def _write_items(
     failures: float,
     rng: random.Random,
 ) -> None:
-    datapoints, evaluations = [], {judge: [] for judge in judges}
+    datapoints: list[Any] = []
+    evaluations: dict[str, list[Any]] = {judge: [] for judge in judges}
     responses: dict[str, list[Any]] = {student: [] for student in students}
     for number in range(1, items + 1):
         item = f"{task}__{teacher}__{number:05d}"
