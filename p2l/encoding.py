@@ -94,6 +94,9 @@ class PromptTokenizer(ABC):
         length = max_length or _recorded_max_length(folder)
         return load(folder, TokenizerOptions(chat_template, length, cls_token_if_none, pad_token_if_none))
 
+    def forget_words(self) -> None:
+        """Keep nothing of the texts that were encoded, for tokenizers that otherwise would."""
+
     @abstractmethod
     def encode(self, prompts: Sequence[Sequence[str]]) -> list[Encoding]:
         """One encoding for each prompt, a prompt being the user's turns in order.

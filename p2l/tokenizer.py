@@ -101,6 +101,16 @@ class ChatTokenizer(PromptTokenizer):
         """What is tokenised for one prompt, CLS text included."""
         return self._render([[self._neutralise(turn) for turn in prompt]])[0]
 
+    def forget_words(self) -> None:
+        """Keep no cache of words from now on: a quarter slower, and nothing stays behind when the tokenizer goes.
+
+        The library keeps one for each model and thread, of up to 10,000 words, until the thread ends: in a service that
+        loads model after model some hundred kilobytes each.
+        """
+        resize = getattr(getattr(self._fast, "model", None), "_resize_cache", None)
+        if resize is not None:
+            resize(0)
+
     def _find_markers(self) -> list[str]:
         """Texts that are structure, longest first: special tokens, and what the template writes around a prompt."""
         first, second = self._render([["0"], ["1"]])

@@ -84,6 +84,7 @@ def _loaded_in(settings: Settings) -> str | None:
 
 def _prepare(member: Member, settings: Settings) -> tuple[Member, str, str]:
     """A member in the form that answers fastest, its dtype, and why."""
+    member.tokenizer.forget_words()
     if settings.quantize:
         half = torch.bfloat16 if half_is_fast() else torch.float32
         rounded = quantize(member.model, member.tokenizer, settings.quantize, dtype=half)

@@ -1,4 +1,7 @@
+import ctypes
+import gc
 import json
+import random
 import shutil
 
 import numpy as np
@@ -310,3 +313,39 @@ def test_a_folder_without_tokenizer_is_named(tmp_path):
         PromptTokenizer.from_pretrained(tmp_path)
     with pytest.raises(ConfigError, match="at least 2"):
         PromptTokenizer.from_pretrained(tmp_path, max_length=1)
+
+
+def native_bytes():
+    """What native code of this process holds, after glibc's own account."""
+
+    class Account(ctypes.Structure):
+        _fields_ = [(name, ctypes.c_size_t) for name in "a b c d mapped e f used g h".split()]
+
+    account = ctypes.CDLL("libc.so.6").mallinfo2
+    account.restype = Account
+    found = account()
+    return found.used + found.mapped
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="needs glibc 2.33")
+def test_tokenizers_that_forget_words_leave_nothing_behind(backbone):
+    draw = random.Random(0)
+    syllables = ["ri", "ki", "ba", "de", "so", "mu", "na", "lo", "tu", "pe"]
+    words = ["".join(draw.choices(syllables, k=draw.randint(1, 4))) for _ in range(3000)]
+    texts = [" ".join(draw.choices(words, k=60)) for _ in range(300)]
+
+    def use():
+        tokenizer = PromptTokenizer.from_pretrained(backbone, max_length=64)
+        plain = [one.ids.tolist() for one in tokenizer.encode(PROMPTS)]
+        tokenizer.forget_words()
+        assert [one.ids.tolist() for one in tokenizer.encode(PROMPTS)] == plain
+        for text in texts:
+            tokenizer.encode([[text]])
+
+    use()
+    gc.collect()
+    before = native_bytes()
+    for _ in range(6):
+        use()
+    gc.collect()
+    assert native_bytes() - before < 500_000  # with the words it is more than a million
