@@ -8,6 +8,7 @@ Shapes: M models.
 from __future__ import annotations
 
 import csv
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -102,6 +103,9 @@ def _add(ratings: dict[str, float], row: dict[str, str], place: str) -> None:
     if name in ratings:
         raise VoteError(f"{place}: {name!r} has a rating in category {row['category']!r} already")
     try:
-        ratings[name] = float(row["rating"])
-    except (TypeError, ValueError) as error:
-        raise VoteError(f"{place}: rating {row['rating']!r} is no number") from error
+        rating = float(row["rating"])
+    except (TypeError, ValueError):
+        rating = math.nan
+    if not math.isfinite(rating):
+        raise VoteError(f"{place}: rating {row['rating']!r} is no number; leave out models without one")
+    ratings[name] = rating

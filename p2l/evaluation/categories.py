@@ -178,7 +178,10 @@ def _hard(category: Category, table: Any, source: str) -> Mask:
         found = group_rows(values, f"{path}.{field.name}", base, source)
         known[found.row] = True
         counts[found.row[[found.names[group].lower() == "true" for group in found.group]]] += 1
-    wanted = _WORDS.get((category.value or "true").lower(), "true") == "true"
+    word = (category.value or "true").lower()
+    if word not in _WORDS:
+        raise EmptyCategoryError(f"no vote of category {category.text}; values: true, false")
+    wanted = _WORDS[word] == "true"
     return np.asarray(known & ((counts >= HARD_CRITERIA) == wanted))
 
 

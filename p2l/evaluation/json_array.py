@@ -27,12 +27,14 @@ def open_json_array(path: Path) -> Source:
     """A source of the records of a JSON array, without their hidden states.
 
     Raises:
-        VoteError: the file cannot be read or is no JSON array of objects.
+        VoteError: the file cannot be read, is no JSON array of objects, or holds none.
     """
     if not path.is_file():
         raise VoteError(f"{path}: no such file")
     first = itertools.islice(_records(path), _SAMPLE)
     names = dict.fromkeys(name for record in first for name in record if name != HIDDEN)
+    if not names:
+        raise VoteError(f"{path}: holds no record")
     return Source(str(path), list(names), partial(_stream, path), unit="record")
 
 
@@ -68,6 +70,8 @@ def _stream(path: Path, columns: Sequence[str] | None, batch_size: int) -> Itera
 def _column(path: Path, name: str, values: list[Any]) -> Any:
     try:
         return pa.array(values)
+    except UnicodeEncodeError as error:
+        raise VoteError(f"{path}: {name} holds half of a surrogate pair, which is no text") from error
     except (pa.ArrowException, OverflowError) as error:
         if name in ("coefs", "betas", "eta", "gamma"):
             raise VoteError(f"{path}: {name} must be numbers in every record: {str(error).splitlines()[0]}") from error

@@ -8,10 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from p2l.errors import P2LError
+from p2l.command import check_can_write
+from p2l.errors import InputError, P2LError
 from p2l.evaluation import report_figures as figures
 from p2l.evaluation import report_tables as tables
 from p2l.evaluation.results import CategoryResult, OutputResult
@@ -19,7 +21,7 @@ from p2l.explaining import Explanation, explain
 from p2l.explaining.plot import MOST_MODELS
 from p2l.report import Table, render, write_page
 
-__all__ = ["write_report"]
+__all__ = ["check_report", "write_report"]
 
 _PAGE, _INDEX = "p2l.evaluation/output.html", "p2l.evaluation/outputs.html"
 
@@ -48,6 +50,18 @@ class _Strengths:
     clusters: Table | None = None
     models: Table | None = None
     found: Table | None = None
+
+
+def check_report(folder: str | Path) -> None:
+    """Refuse a report that cannot be written, before any work is done.
+
+    Raises:
+        InputError: jinja2 or matplotlib is missing, or the folder cannot be written.
+    """
+    for name, extra in (("jinja2", "data"), ("matplotlib", "plot")):
+        if find_spec(name) is None:
+            raise InputError(f"a report needs {name}, which is not installed; pip install 'p2l[{extra}]'")
+    check_can_write(Path(folder) / "index.html")
 
 
 def write_report(results: Sequence[OutputResult], folder: str | Path) -> Path:

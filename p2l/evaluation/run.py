@@ -71,7 +71,7 @@ def evaluate_outputs(options: Options) -> list[OutputResult]:
     todo = entries(options.inputs)
     _check(options, todo)
     names = model_list(options.inputs)
-    limits = [k * options.checkpoint_size for k in options.train_checkpoints]
+    limits = [k * options.checkpoint_size for k in dict.fromkeys(options.train_checkpoints)]
     wanted = dict.fromkeys((*options.settings.parsed, ALL))
     train = read_train_votes(options.train, names, list(wanted), limits) if options.train else None
     shared = _Shared(options, names, train, read_arena(options.arena_path) if options.arena_path else None)
@@ -115,8 +115,20 @@ def _check(options: Options, todo: Sequence[Entry]) -> None:
     if "arena" in (settings.model_type, settings.ground_truth) and not options.arena_path:
         raise InputError("arena ratings come from a leaderboard file; give --arena_path FILE.csv")
     for entry in todo if options.output_dir else ():
-        read = (entry.eval_path, entry.checkpoint_path, options.train, options.arena_path)
+        if not entry.name:
+            raise InputError("--output_file_name: a name is empty; give every output one")
+        read = (
+            entry.eval_path,
+            entry.checkpoint_path,
+            options.inputs.model_list_path,
+            options.train,
+            options.arena_path,
+        )
         check_can_write(_file(options, entry), *read)
+    if options.report:
+        from p2l.evaluation.report import check_report
+
+        check_report(options.report)
     if options.hf_output_dir:
         from p2l.batch_inference.publish import check_can_push
 
@@ -172,7 +184,7 @@ def _measure_all(job: Job, entry: Entry, options: Options) -> Iterator[tuple[str
             yield f"{settings.model_type}-{category.text}", (category, CategoryResult(category.text, 0, 0, str(error)))
             continue
         yield f"{settings.model_type}-{category.text}", (category, measure(job, category, chosen))
-        for k in options.train_checkpoints:
+        for k in dict.fromkeys(options.train_checkpoints):
             found = measure(job, category, chosen, limit=k * options.checkpoint_size)
             yield f"marginal-{category.text}-checkpoint-{k}", (category, found)
 

@@ -270,3 +270,38 @@ def test_every_flag_may_be_written_with_dashes():
         for spelling in action.option_strings:
             if "_" in spelling:
                 assert f"--{spelling[2:].replace('_', '-')}" in action.option_strings
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", ""])
+def test_a_rating_that_is_no_number_is_named(tmp_path, value):
+    votes, ratings = write_lines(tmp_path / "votes.jsonl", rows(40)), tmp_path / "arena.csv"
+    ratings.write_text(f"model_name,category,rating\nant,full,1100\nbee,full,{value}\n", encoding="utf-8")
+    with pytest.raises(InputError, match="row 3: rating"):
+        run_auto(tmp_path, "--eval_path", votes, "--arena_path", ratings, "--model_type", "arena")
+
+
+def test_results_do_not_replace_the_model_list(tmp_path):
+    votes, names = write_lines(tmp_path / "votes.jsonl", rows(40)), write_json(tmp_path / "model_list.json", NAMES)
+    with pytest.raises(InputError, match="is an input too"):
+        run_auto(tmp_path, "--eval_path", votes, "--output_dir", tmp_path, "--output_file_name", "model_list")
+    assert json.loads(names.read_text(encoding="utf-8")) == NAMES
+
+
+def test_a_report_that_cannot_be_written_stops_the_run_at_its_start(tmp_path):
+    votes = write_lines(tmp_path / "votes.jsonl", rows(40))
+    with pytest.raises(InputError, match="cannot be made"):
+        run_auto(tmp_path, "--eval_path", votes, "--report", votes)
+    assert not (tmp_path / "out" / "eval_metrics.json").exists()
+
+
+def test_first_votes_asked_for_twice_count_once(tmp_path):
+    votes = write_lines(tmp_path / "votes.jsonl", rows(60))
+    words = ["--eval_path", votes, "--train_path", votes, "--categories", "all", "--checkpoint_size", "30", *FEW]
+    once, twice = (run_auto(tmp_path, *words, "--train_checkpoints", *ks) for ks in (["1"], ["1", "1"]))
+    assert once["details"] == twice["details"]
+
+
+def test_an_empty_name_of_an_output_is_refused(tmp_path):
+    votes = write_lines(tmp_path / "votes.jsonl", rows(40))
+    with pytest.raises(InputError, match="a name is empty"):
+        run_auto(tmp_path, "--eval_path", votes, "--output_file_name", "")

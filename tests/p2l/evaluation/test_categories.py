@@ -65,6 +65,7 @@ def test_flags_of_a_csv_file_are_words():
     [
         ("langauge=Chinese", UnknownCategoryError, "did you mean 'language'"),
         ("language=chinese", EmptyCategoryError, "did you mean 'Chinese'"),
+        ("hard=maybe", EmptyCategoryError, "values: true, false"),
         ("language", VoteError, "language=English, language=Chinese"),
         ("twice", VoteError, "other.twice or more.twice"),
     ],

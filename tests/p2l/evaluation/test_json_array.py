@@ -36,7 +36,13 @@ def test_hidden_states_are_taken_out_once(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [('{"a": 1}', "no JSON array"), ('[{"a": 1}, {"a": ]', "record 2 is not JSON"), ("[1]", "record 1 is a int")],
+    [
+        ("[]", "holds no record"),
+        (r'[{"prompt": "\ud800"}]', "half of a surrogate pair"),
+        ('{"a": 1}', "no JSON array"),
+        ('[{"a": 1}, {"a": ]', "record 2 is not JSON"),
+        ("[1]", "record 1 is a int"),
+    ],
 )
 def test_what_is_no_array_of_records_is_refused(tmp_path, text, said):
     path = tmp_path / "rows.json"
