@@ -111,7 +111,9 @@ def _check(args: argparse.Namespace) -> None:
         raise ConfigError("--min-prompts and --clusters must be at least 2")
     for path in (args.output, args.plot):
         if path is not None:
-            check_can_write(path, args.prompts, args.answers, args.votes)
+            check_can_write(path, args.prompts, args.answers, args.votes, args.model_list)
+    if args.output is not None and args.plot is not None and args.output == args.plot:
+        raise ConfigError("--output and --plot are the same file; give each its own")
     if args.plot is not None:
         from p2l.figures import check_figures
 

@@ -135,20 +135,43 @@ class _Rows:
         if values is None or "prompt" not in row:
             missing = "coefs" if values is None else "prompt"
             raise InputError(f"{self.name}: row {len(self.coefs) + 1} has no {missing!r}; p2l eval writes it")
-        self.coefs.append(np.asarray(values, dtype=np.float32).reshape(-1))
-        self.eta.append(_one(row.get("eta")))
-        self.gamma.append(_one(row.get("gamma")))
-        self.texts.append([row["prompt"]] if isinstance(row["prompt"], str) else list(row["prompt"]))
+        place = f"{self.name}: row {len(self.coefs) + 1}"
+        self.texts.append(_turns(row["prompt"], place))
+        for name in ("eta", "gamma"):
+            getattr(self, name).append(_one(row.get(name), f"{place}: {name}"))
+        self.coefs.append(_numbers(values, f"{place}: coefs"))
         if self.embeddings is not None:
             _check_column(self.embeddings, list(row), self.name)
-            self.vectors.append(np.asarray(row[self.embeddings], dtype=np.float32).reshape(-1))
+            self.vectors.append(_numbers(row[self.embeddings], f"{place}: {self.embeddings}"))
 
 
-def _one(value: Any) -> float | None:
+def _turns(prompt: Any, place: str) -> list[str]:
+    """The turns of a prompt."""
+    turns = [prompt] if isinstance(prompt, str) else prompt
+    if not isinstance(turns, list) or not turns or not all(isinstance(turn, str) for turn in turns):
+        raise InputError(f"{place}: prompt must be text or a list of turns")
+    if any("\ud800" <= letter <= "\udfff" for turn in turns for letter in turn):
+        raise InputError(f"{place}: prompt holds half of a surrogate pair, which is no text")
+    return turns
+
+
+def _numbers(values: Any, what: str) -> Any:
+    """Numbers that may lie in lists, one after the other."""
+    try:
+        return np.asarray(values, dtype=np.float32).reshape(-1)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"{what} must be a list of numbers") from error
+
+
+def _one(value: Any, what: str) -> float | None:
     """A number that may lie in lists."""
     while isinstance(value, list | tuple) and len(value) == 1:
         value = value[0]
-    return None if value is None else float(value)
+    if value is None:
+        return None
+    if not isinstance(value, int | float):
+        raise InputError(f"{what} must be a number")
+    return float(value)
 
 
 def _json_array(file: Path) -> Iterator[dict[str, Any]]:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from p2l.command import check_can_write, parser, run
+from p2l.command import check_can_write, parser, run, whole
 from p2l.errors import InputError
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def _add_output_flags(made: argparse.ArgumentParser) -> None:
     made.add_argument("--level", type=float, default=0.95, help="coverage of the intervals")
     made.add_argument("--min-votes", type=int, default=1, metavar="N", help="list only models with as many votes")
     made.add_argument("--top", type=int, metavar="N", help="print and draw only the best N (files hold all)")
-    made.add_argument("--seed", type=int, default=0, help="of the bootstrap")
+    made.add_argument("--seed", type=whole, default=0, help="of the bootstrap")
     made.add_argument("--output", metavar="FILE", help="also write all leaderboards to a .csv, .json or .parquet file")
     made.add_argument("--plot", metavar="FILE", help="also draw them with their intervals (.png, .svg, .pdf)")
     made.add_argument("--quiet", action="store_true", help="no progress bars")
@@ -136,6 +136,8 @@ def _check(args: argparse.Namespace) -> None:
         raise InputError("--by needs a file: --votes FILE or --model DIR --prompts FILE")
     if not args.shrink > 0 or (args.top is not None and args.top < 1):
         raise InputError("--shrink must be positive (inf switches it off) and --top at least 1")
+    if not 0 < args.level < 1:
+        raise InputError(f"--level {args.level} is no coverage; use a number between 0 and 1, such as 0.95")
     _check_history(args)
     from p2l.leaderboard.plot import check_plot
     from p2l.leaderboard.text import check_output

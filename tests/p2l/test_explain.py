@@ -312,6 +312,32 @@ def test_files_that_lack_something_say_what(tmp_path):
         read_answers(str(path), likelihood="bt")
 
 
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        ({"prompt": None}, "row 2: prompt must be text"),
+        ({"prompt": [5]}, "row 2: prompt must be text"),
+        ({"prompt": "\ud800"}, "row 2: prompt holds half of a surrogate pair"),
+        ({"coefs": ["x"]}, "row 2: coefs must be a list of numbers"),
+        ({"coefs": [[1.0], [1.0, 2.0]]}, "row 2: coefs must be a list of numbers"),
+        ({"eta": "x"}, "row 2: eta must be a number"),
+        ({"eta": [1, 2]}, "row 2: eta must be a number"),
+        ({"vector": "x"}, "row 2: vector must be a list of numbers"),
+    ],
+)
+def test_a_row_that_cannot_be_read_is_named(tmp_path, broken, said):
+    path, row = tmp_path / "answers.json", {"prompt": "x", "coefs": [[1.0, 0.0]], "eta": [[0.5]], "vector": [1.0]}
+    path.write_text(json.dumps([row, row | broken]), encoding="utf-8")
+    with pytest.raises(InputError, match=said):
+        read_answers(str(path), embeddings="vector")
+
+
+def test_output_and_plot_are_different_files(tmp_path):
+    path, both = answers_file(tmp_path, "json"), str(tmp_path / "both.svg")
+    with pytest.raises(ConfigError, match="same file"):
+        main(["--answers", str(path), "--output", both, "--plot", both])
+
+
 def test_rules_decide_what_counts(made):
     coefs, texts, _ = arena()
     strict = explain(coefs, MODELS, likelihood="bt", texts=texts, rules=Rules(least_change=1000.0))

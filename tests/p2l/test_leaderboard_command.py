@@ -172,6 +172,7 @@ def test_rows_that_are_no_votes_are_refused_or_dropped_and_counted(tmp_path, cap
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
+        (["--votes", "{votes}", "--over", "month", "--level", "2"], "--level 2.0 is no coverage"),
         (["--votes", "{votes}", "--by", "languag"], r"no column 'languag' \(did you mean 'language'\?\)"),
         (["--votes", "{votes}", "--by", "category_tag.math_v0.1.maths"], "leads nowhere"),
         (["--votes", "{votes}", "--by", "category_tag"], "name one, as in 'category_tag"),
@@ -390,3 +391,9 @@ def test_what_a_user_gets_wrong_about_a_history_is_said_in_one_line(flags, messa
 def test_a_model_has_no_history():
     with pytest.raises(InputError, match="a model has no history"):
         main(["--model", "somewhere", "a prompt", "--over", "month"])
+
+
+def test_a_negative_seed_is_refused(votes_file, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["--votes", str(votes_file), "--intervals", "bootstrap", "--seed", "-1"])
+    assert "--seed: must be at least 0" in capsys.readouterr().err
