@@ -23,7 +23,10 @@ COMMANDS = {
     "eval": ("p2l.eval", "run a model over a whole data set of prompts"),
     "rollback": ("p2l.rollback", "serve the model that was published before the one that is served now"),
     "eval-chrono": ("p2l.eval_chrono", "ask every checkpoint of an online run about the votes of its time"),
-    "auto-evals": ("p2l.auto_evals", "measure what models said of votes: losses, leaderboards, calibration, by category"),
+    "auto-evals": (
+        "p2l.auto_evals",
+        "measure what models said of votes: losses, leaderboards, calibration, by category",
+    ),
     "eval-routing": ("p2l.eval_routing", "measure a router on a model beside the best single model and other ways"),
     "visualize": ("p2l.online_training.visualize", "draw what eval-chrono found, run by run and beside each other"),
     "drift": ("p2l.drift", "say which models rose or fell, between two checkpoints, versions or times"),

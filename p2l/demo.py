@@ -138,15 +138,16 @@ def _report(folder: Path, shell: Shell, votes: int) -> None:
 
 
 def _evaluate(folder: Path, shell: Shell) -> None:
-    print("\n6. The evaluation suite on the held-out votes, as a report, and what each model is good at, found unasked.")
+    print("\n6. The evaluation suite on the held-out votes, as a report; and what each model is good at.")
     shell.run(
         *("p2l", "auto-evals", "--model_repo", "models/p2l", "--train_path", "votes.parquet"),
         *("--output_dir", "metrics", "--report", "report"),
     )
     # Clusters of prompts are named by their words; nobody told the command the topics.
     shell.run(
-        *("p2l", "explain", "--answers", "models/p2l/eval_output.jsonl", "--model-list", "models/p2l/model_list.json"),
-        *("--likelihood", "grk", "--votes", "held_out.parquet", "--output", "strengths.json", "--plot", "strengths.png"),
+        *("p2l", "explain", "--answers", "models/p2l/eval_output.jsonl", "--likelihood", "grk"),
+        *("--model-list", "models/p2l/model_list.json", "--votes", "held_out.parquet"),
+        *("--output", "strengths.json", "--plot", "strengths.png"),
     )
     place = os.path.relpath(folder)
     print(f"  Open {place}/report/index.html (it works offline) and {place}/strengths.png.")

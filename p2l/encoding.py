@@ -94,7 +94,7 @@ class PromptTokenizer(ABC):
         length = max_length or _recorded_max_length(folder)
         return load(folder, TokenizerOptions(chat_template, length, cls_token_if_none, pad_token_if_none))
 
-    def forget_words(self) -> None:
+    def forget_words(self) -> None:  # noqa: B027 - most have nothing to forget
         """Keep nothing of the texts that were encoded, for tokenizers that otherwise would."""
 
     @abstractmethod

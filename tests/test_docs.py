@@ -14,6 +14,8 @@ from typing import NamedTuple
 import pytest
 import yaml
 
+from coeval.cli import COMMANDS as COEVAL_COMMANDS
+from coeval.commands.analyze import FORWARDED
 from p2l.cli import COMMANDS
 from p2l.config import TrainConfig, load_config
 from p2l.deepspeed_config import find_deepspeed_file, resolve_deepspeed
@@ -30,6 +32,7 @@ FOREIGN = {*LAUNCHER, "--index-url", "--check", "--strict", "--help", "--version
 NOT_IN_TABLES = {"--help", "--no-reload"}
 TRAIN_MODULE = COMMANDS["train"][0]
 ROUTE_MODULES = {module for module, _ in ROUTE_COMMANDS.values()}
+COEVAL_MODULES = {"coeval.mock.server", *(one for one, _ in [*COEVAL_COMMANDS.values(), *FORWARDED.values()])}
 MODULES = {module for module, _ in COMMANDS.values()}
 
 
@@ -79,7 +82,11 @@ def as_ours(words: list[str]) -> tuple[str, list[str]] | None:
             return COMMANDS[name][0], rest
         case ["p2l-route", name, *rest] if name in ROUTE_COMMANDS:
             return ROUTE_COMMANDS[name][0], rest
-        case ["p2l" | "p2l-route", *_]:
+        case ["coeval", "analyze", name, *rest] if name in FORWARDED:
+            return FORWARDED[name][0], rest
+        case ["coeval", name, *rest] if name in COEVAL_COMMANDS:
+            return COEVAL_COMMANDS[name][0], rest
+        case ["p2l" | "p2l-route" | "coeval", *_]:
             pytest.fail(f"no command: {' '.join(words)}")
         case ["python", "-m", module, *rest] if module.startswith("route."):
             return module, rest
@@ -146,7 +153,7 @@ def exit_code(parser: argparse.ArgumentParser, words: list[str]) -> object:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_and_flags_within_lines_exist(page: Path) -> None:
-    known = FOREIGN.union(*(flags_of(parser_of(module)) for module in MODULES | ROUTE_MODULES))
+    known = FOREIGN.union(*(flags_of(parser_of(module)) for module in MODULES | ROUTE_MODULES | COEVAL_MODULES))
     for code in inline_code(page):
         flags = {flag.rstrip("-") for flag in re.findall(r"(?<![\w-])--[a-z][\w-]*", code)}
         assert flags <= known, f"{page.name}: `{code}` names an unknown flag"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from coeval.analysis.results import Report, RobustSettings
     from coeval.analysis.units import Loaded
 
-__all__ = ["REPORTS", "build_parser", "main"]
+__all__ = ["FORWARDED", "REPORTS", "build_parser", "main"]
 
 REPORTS = {
     "score-distribution": "how scores spread over levels, by model, factor, task and attribute",
@@ -34,7 +34,7 @@ REPORTS = {
     "summary-report": "one live page: choose teachers and judges, see the ranking",
     "complete-report": "a workbook of all figures (xlsx)",
 }
-_FORWARDED = {
+FORWARDED = {
     "export-preferences": ("coeval.commands.export_preferences", "votes for training, from pairs or from scores"),
     "pairs-leaderboard": (
         "coeval.commands.pairs_leaderboard",
@@ -63,7 +63,7 @@ def build_parser() -> ArgumentParser:
             _add_choice(one, name)
         if name == "export-benchmark":
             one.add_argument("--benchmark-format", choices=("jsonl", "parquet"), default="jsonl", help="of the file")
-    for name, (_, about) in _FORWARDED.items():
+    for name, (_, about) in FORWARDED.items():
         subs.add_parser(name, help=about, add_help=False)
     return flags
 
@@ -106,8 +106,8 @@ def main(argv: Sequence[str] | None = None) -> int | None:
         RunInputError: the run cannot be analysed, or a flag cannot be used.
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    if words and words[0] in _FORWARDED:
-        command = import_module(_FORWARDED[words[0]][0])
+    if words and words[0] in FORWARDED:
+        command = import_module(FORWARDED[words[0]][0])
         code: int | None = command.main(words[1:])
         return code
     args = build_parser().parse_args(words)

@@ -319,7 +319,7 @@ def native_bytes():
     """What native code of this process holds, after glibc's own account."""
 
     class Account(ctypes.Structure):
-        _fields_ = [(name, ctypes.c_size_t) for name in "a b c d mapped e f used g h".split()]
+        _fields_ = [(name, ctypes.c_size_t) for name in ("a", "b", "c", "d", "mapped", "e", "f", "used", "g", "h")]
 
     account = ctypes.CDLL("libc.so.6").mallinfo2
     account.restype = Account
