@@ -117,6 +117,8 @@ def _check(options: Options, todo: Sequence[Entry]) -> None:
     for entry in todo if options.output_dir else ():
         if not entry.name:
             raise InputError("--output_file_name: a name is empty; give every output one")
+        if Path(entry.name).name != entry.name:
+            raise InputError(f"--output_file_name {entry.name}: no folders here; --output_dir says where")
         read = (
             entry.eval_path,
             entry.checkpoint_path,

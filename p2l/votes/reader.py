@@ -166,7 +166,7 @@ def _with_absent_columns(source: Source, raw: RawBatch, columns: Sequence[str] |
 
 
 def _named(batch: Any, label_list: Sequence[str]) -> tuple[Any, list[Finding]]:
-    """Add model_a, model_b and winner from the labels: by name where the row has names, else winner first."""
+    """Add model_a, model_b and winner from the labels: by name, else by the winner, else with the winner first."""
     column = batch.column("labels")
     labels = parse_labels(column)
     pair, flag = labels.triples[:, :2], labels.triples[:, 2]
@@ -175,6 +175,9 @@ def _named(batch: Any, label_list: Sequence[str]) -> tuple[Any, list[Finding]]:
         text = f"are not [winner, loser, tie] within the stated list of {len(label_list)} models"
         return batch, [Finding("labels", np.flatnonzero(wrong), lambda row: f"labels {column[row].as_py()!r} {text}")]
     names = pa.array(list(label_list))
+    if "winner" in batch.schema.names and not {"model_a", "model_b"} & set(batch.schema.names):
+        lost = pc.equal(batch.column("winner"), "model_b").fill_null(False).to_numpy(zero_copy_only=False)
+        pair = np.where((lost & (flag == 0))[:, None], pair[:, ::-1], pair)
     made = {"model_a": names.take(pa.array(pair[:, 0])), "model_b": names.take(pa.array(pair[:, 1]))}
     b_won = np.zeros(len(batch), dtype=bool)
     if "model_a" in batch.schema.names and "model_b" in batch.schema.names:

@@ -199,6 +199,7 @@ def test_a_bad_output_does_not_stop_the_others(tmp_path):
         (["--aggr_scale_metrics", "Leaderboard"], "no mean over subsets"),
         (["--rand_subset_sizes", "1", "2"], "2 numbers and --rand_num_samples 4"),
         (["--output_file_name", "a", "b"], "1 --eval_path, 2 --output_file_name"),
+        (["--output_file_name", "../a"], "--output_file_name ../a: no folders here"),
         (["--model_type", "marginal"], "--train_path"),
         (["--model_type", "arena"], "--arena_path"),
         (["--train_checkpoints", "1"], "--train_path"),

@@ -337,6 +337,13 @@ def test_labels_alone_need_a_stated_list() -> None:
     assert "row 1: labels '[ 1 2 0]' are not" in fails(table, label_list=["c", "b"])
 
 
+def test_labels_beside_a_winner_say_who_was_model_b() -> None:
+    table = pa.table({"prompt": ["p", "q"], "labels": [[0, 1, 0], [2, 1, 0]], "winner": ["model_a", "model_b"]})
+    with open_votes(table, label_list=["a", "b", "c"]) as store:
+        assert [(row["model_a"], row["model_b"]) for row in store.rows()] == [("a", "b"), ("b", "c")]
+        assert store.labels().tolist() == [[0, 1, 0], [2, 1, 0]]
+
+
 def test_a_winner_can_come_from_labels_with_names() -> None:
     rows = [vote(n, winner=None, labels=label) for n, label in enumerate([[1, 0, 0], [1, 2, 0], [2, 3, 2]])]
     with open_votes(pa.Table.from_pylist(rows), label_list=MODELS) as store:
