@@ -49,6 +49,8 @@ class State:
     """How many answers there are so far, if the provider says so."""
     answer: JSON | None = None
     """All that it said, for `results`."""
+    later: bool = False
+    """Whether it was turned down only because other jobs take all the room there is."""
 
 
 @dataclass(frozen=True)

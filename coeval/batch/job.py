@@ -21,7 +21,7 @@ from coeval.phases.question import Question
 from coeval.storage.layout import Run
 from route.providers.base import JSON
 
-__all__ = ["Entry", "Job", "Sent", "custom_id", "entries", "new_token", "questions_file"]
+__all__ = ["SUBMITTING", "Entry", "Job", "Sent", "custom_id", "entries", "new_token", "questions_file"]
 
 SUBMITTING = "submitting"
 

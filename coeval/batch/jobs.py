@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator
+from dataclasses import replace
 
+from coeval.batch.backend import State
 from coeval.batch.desk import Desk, attempts_in, backend_for, locate, opened, send, wait_for
-from coeval.batch.job import Job
+from coeval.batch.job import SUBMITTING, Job
 from coeval.batch.outbox import Outbox
 from coeval.batch.pending import Pending
 from coeval.batch.settling import settle
@@ -42,6 +44,10 @@ def make_batching(config: Config, keys: Accounts, run: Run, meta: Meta, log: Log
 def _phases(model: Model) -> tuple[Phase, ...]:
     roles: dict[str, Phase] = {"teacher": "data_generation", "student": "response_collection", "judge": "evaluation"}
     return tuple(roles[role] for role in model.roles)
+
+
+_PATIENCE = 24 * 3600.0  # seconds: as long as a job may take
+_LONGEST = 600.0
 
 
 class Batches:
@@ -187,8 +193,12 @@ async def _taken_up(desk: Desk, job: Job) -> None:
 async def _seen_through(desk: Desk, job: Job) -> None:
     """Wait for a job and settle it, and those that ask again what it had no answer of use to."""
     following: Job | None = job
+    waits = _waits(desk.interval)
     while following is not None:
         state = await wait_for(desk, following)
+        if state.later and (wait := next(waits, None)) is not None:
+            following = await _sent_later(desk, following, state, wait)
+            continue
         if state.failure:
             desk.give_back(following)
             raise _TurnedDownError(
@@ -196,6 +206,23 @@ async def _seen_through(desk: Desk, job: Job) -> None:
             )
         again = await settle(desk, following, state)
         following = None if again is None else await send(desk, again)
+
+
+def _waits(interval: float) -> Iterator[float]:
+    """Seconds before a job is sent again that found no room: ever more, a day in all."""
+    wait, waited = interval, 0.0
+    while waited < _PATIENCE:
+        yield wait
+        waited, wait = waited + wait, min(2 * wait, _LONGEST)
+
+
+async def _sent_later(desk: Desk, job: Job, state: State, wait: float) -> Job:
+    """Send a job again that found no room; noted as unsent meanwhile, so that another process would do so too."""
+    desk.log.warning(f"{job.phase}: {job.model}: {state.failure}; the batch job is sent again in {wait:.0f} s")
+    job = replace(job, batch_id=None, status=SUBMITTING)
+    desk.pending.put(job)
+    await asyncio.sleep(wait)
+    return await send(desk, job)
 
 
 class _TurnedDownError(CallError):

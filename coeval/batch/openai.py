@@ -22,6 +22,7 @@ __all__ = ["OpenAIBatches"]
 
 _DONE = ("completed", "expired", "cancelled", "failed")
 _UNASKED = {"batch_expired": "expired", "batch_cancelled": "was cancelled"}
+_FULL = "token_limit_exceeded"  # tokens of all jobs that wait, not of one request
 _MARK = "coeval_job"
 
 
@@ -94,7 +95,7 @@ class OpenAIBatches:
         counts = answer.get("request_counts") or {}
         told = f"{counts.get('completed', 0)} of {counts.get('total', 0)}" if counts.get("total") else ""
         failure = _why(answer) if status == "failed" else ""
-        return State(status, status in _DONE, failure, told, answer)
+        return State(status, status in _DONE, failure, told, answer, later=bool(failure) and _is_full(answer))
 
     async def results(self, state: State, path: Path) -> None:
         """The answers, then the errors."""
@@ -144,6 +145,10 @@ def _checked(body: JSON) -> JSON:
     if not isinstance(body["choices"][0]["message"], dict):
         raise TypeError
     return body
+
+
+def _is_full(answer: JSON) -> bool:
+    return any(error.get("code") == _FULL for error in (answer.get("errors") or {}).get("data") or ())
 
 
 def _why(answer: JSON) -> str:

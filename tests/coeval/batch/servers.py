@@ -54,6 +54,8 @@ class BatchServer:
         """Jobs from this one on, counted from 0, do not end."""
         self.end = "completed"
         """How jobs end: completed, expired, cancelled or failed."""
+        self.crowded = 0
+        """Jobs, from the first one on, that find no room for their tokens."""
         self.backwards = True
         """Whether results come in another order than requests."""
         self.noise: list[str] = []
@@ -141,6 +143,8 @@ class BatchServer:
         job.looks += look
         if (self.held is not None and self.jobs.index(job) >= self.held) or job.looks <= self.looks:
             return "in_progress"
+        if self.jobs.index(job) < self.crowded:
+            return "failed"
         if job.answers is None:
             job.answers = [] if self.end == "failed" else [self._answer(body) for _, body in job.requests]
         return self.end
@@ -214,12 +218,17 @@ class BatchServer:
             "request_counts": {"total": len(job.requests), "completed": 0, "failed": 0},
         }
         if status == "failed":
-            told["errors"] = {"object": "list", "data": [{"code": "invalid", "message": "The model does not exist."}]}
+            told["errors"] = {"object": "list", "data": [self._reason(job)]}
         elif status != "in_progress":
             good = [said for said in job.answers or [] if isinstance(said, str)]
             told["output_file_id"] = f"output-of-{job.id}" if good else None
             told["error_file_id"] = f"errors-of-{job.id}" if len(good) < len(job.requests) else None
         return told
+
+    def _reason(self, job: ServedJob) -> dict[str, Any]:
+        if self.jobs.index(job) < self.crowded:
+            return {"code": "token_limit_exceeded", "message": "Enqueued token limit reached."}
+        return {"code": "invalid", "message": "The model does not exist."}
 
     # Anthropic
 

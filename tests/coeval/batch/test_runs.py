@@ -180,6 +180,19 @@ def test_a_job_that_is_turned_down_costs_nothing_and_is_said(
     assert not run_of(tmp_path).pending.exists()
 
 
+@pytest.mark.parametrize("interface", ["openai", "azure_openai"])
+def test_a_job_that_finds_no_room_is_sent_again(
+    tmp_path: Path, server: BatchServer, interface: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.crowded = 2
+    assert coeval("run", "--config", config(tmp_path, [batched(server, interface)])) == 0
+    assert capsys.readouterr().err.count("Enqueued token limit reached.; the batch job is sent again in") == 2
+    assert [len(job.requests) for job in server.jobs] == [4] * 5
+    assert set(server.asked.values()) == {1}
+    assert meta_of(run_of(tmp_path))["quota_used"] == {"ant": 12}
+    assert not run_of(tmp_path).pending.exists()
+
+
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_a_refused_job_is_not_sent_again(
     tmp_path: Path, server: BatchServer, interface: str, capsys: pytest.CaptureFixture[str]
