@@ -101,7 +101,8 @@ def _drawn(stage: Stage, task: Task, teacher: Model, numbers: list[int]) -> Iter
     seed = stage.config.experiment.seed
     wanted = iter(numbers)
     number = next(wanted, None)
-    drawn = draws(task.sampling, target, nuanced, seed=seed, task=task.name, teacher=teacher.name)
+    names = {"task": task.name, "teacher": teacher.name}
+    drawn = draws(task.sampling, target, nuanced, seed=seed, always=task.label_attributes, **names)
     for place, draw in enumerate(drawn, start=1):
         if number is None:
             return

@@ -27,23 +27,37 @@ class Draw:
 
 
 def draws(
-    sampling: Sampling, target: Attributes, nuanced: Attributes, *, seed: int, task: str, teacher: str
+    sampling: Sampling,
+    target: Attributes,
+    nuanced: Attributes,
+    *,
+    seed: int,
+    task: str,
+    teacher: str,
+    always: Sequence[str] = (),
 ) -> Iterator[Draw]:
-    """The attributes of items 1, 2, 3, ... without an end."""
+    """The attributes of items 1, 2, 3, ... without an end; `always` are target attributes that every item has."""
     combinations = _combinations(sampling, target, _random(seed, task, teacher, "all"))
     number = 0
     while True:
         number += 1
         chance = _random(seed, task, teacher, number)
-        chosen = next(combinations) if sampling.target == "all" else _some(target, sampling.target, chance)
+        chosen = next(combinations) if sampling.target == "all" else _some(target, sampling.target, chance, always)
         yield Draw(chosen, _some(nuanced, sampling.nuance, chance))
 
 
-def _some(attributes: Attributes, bounds: tuple[int, int], chance: random.Random) -> dict[str, Any]:
-    """Between the bounds as many attributes as there are, each with one of its values, in their own order."""
+def _some(
+    attributes: Attributes, bounds: tuple[int, int], chance: random.Random, always: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Between the bounds as many attributes as there are, each with one of its values, in their own order.
+
+    Those of `always` are among them, be they more than the bounds allow.
+    """
     names = [name for name, values in attributes.items() if values]
     least, most = (min(bound, len(names)) for bound in bounds)
-    chosen = set(chance.sample(names, chance.randint(least, most)))
+    fixed = {name for name in names if name in always}
+    free = [name for name in names if name not in fixed]
+    chosen = fixed.union(chance.sample(free, max(chance.randint(least, most) - len(fixed), 0)))
     return {name: chance.choice(list(attributes[name])) for name in names if name in chosen}
 
 

@@ -59,5 +59,14 @@ def test_seed_task_and_teacher_each_change_the_draw() -> None:
     assert found[0] == drawn(one, attributes)
 
 
+@given(st.integers(0, 3), st.integers(0, 2))
+def test_labels_are_always_drawn_and_count(most: int, labels: int) -> None:
+    attributes = {name: [1, 2, 3] for name in "abcd"}
+    always = tuple("db"[:labels])
+    for draw in drawn(Sampling((min(1, most), most), (0, 0), 20), attributes, always=always):
+        assert {*always} <= {*draw.target}
+        assert len(draw.target) <= max(most, labels)
+
+
 def test_a_value_may_be_anything() -> None:
     assert drawn(Sampling((1, 1), (0, 0), 1), {"a": [True]}) == [Draw({"a": True}, {})]
