@@ -70,7 +70,7 @@ async def evaluate(stage: Stage) -> Outcome:
         from coeval.pairs.phase import compare_all
 
         outcome.add(await compare_all(stage, pairwise))
-    if not outcome.stopped and stage.only is None:
+    if not outcome.stopped and not stage.limited and stage.only is None:
         _check_any(stage)
     return outcome
 

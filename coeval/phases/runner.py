@@ -78,6 +78,7 @@ async def _all(stage: Stage, meta: Meta) -> tuple[bool, bool]:
         except Halt as halt:
             stage.log.warning(str(halt))
             return failed, False
+        stage.limited = stage.limited or bool(outcome.stopped)
         complete = complete and outcome.complete
         if stage.only is None and complete:
             meta.mark(phase, complete=True)

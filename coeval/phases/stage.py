@@ -33,6 +33,8 @@ class Stage:
     progress: Progress = field(default_factory=Progress)
     halted: str | None = None
     """Why nothing may be asked any more: the dollars are used up."""
+    limited: bool = False
+    """Whether a quota or the dollars left something unasked in an earlier phase."""
 
     def models(self, role: Role) -> tuple[Model, ...]:
         """The models at work in a role, in the order of the configuration."""

@@ -177,6 +177,17 @@ def test_a_quota_that_ends_the_first_phase_is_no_failure(tmp_path: Path, server:
     assert len(records(run_of(tmp_path), "evaluation")) == 12
 
 
+@pytest.mark.parametrize("name", ["ant", "bee", "cow"])
+def test_a_quota_of_nothing_for_any_role_ends_partial(tmp_path: Path, server: MockServer, name: str) -> None:
+    models = [model("ant", server, roles=["teacher"]), model("bee", server), model("cow", server, roles=["judge"])]
+    assert coeval("run", "--config", write_config(tmp_path, models, quota={name: {"max_calls": 0}})) == 0
+    assert meta_of(run_of(tmp_path))["status"] == "partial"
+    calls(server)
+    assert coeval("run", "--config", write_config(tmp_path, models), "--continue") == 0
+    assert calls(server)["cow evaluate_single"] == 4
+    assert meta_of(run_of(tmp_path))["status"] == "completed"
+
+
 def test_teachers_that_propose_nothing_end_the_run_and_one_of_several_does_not(
     tmp_path: Path, server: MockServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
