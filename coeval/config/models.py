@@ -31,6 +31,22 @@ NAME_OF_MODEL = re.compile(r"[A-Za-z0-9._-]+")
 _ONLY_ROLE: Mapping[str, Role] = {"benchmark": "teacher", "metric": "judge", "label": "judge"}
 _NO_MODEL = Interface()
 _TEXTS = ("system_prompt", "device", "base_url", "azure_endpoint", "api_version", "site_url", "site_name", "metric")
+_OF_EVERY_ROLE = (
+    "api_key",
+    "base_url",
+    "azure_endpoint",
+    "api_version",
+    "region",
+    "project",
+    "location",
+    "service_account_key",
+    "access_key_id",
+    "secret_access_key",
+    "session_token",
+    "site_url",
+    "site_name",
+    "model",
+)
 _TRUTHS = ("load_in_4bit", "load_in_8bit")
 
 
@@ -117,7 +133,7 @@ def _role_parameters(fields: Fields, where: Where, problems: Problems) -> dict[s
     for role, inner in fields.fields("role_parameters", ROLES).values.items():
         parameters = Fields(inner, (*where, "role_parameters", role), problems, None)
         _check_parameters(parameters)
-        for key in ("api_key", "base_url", "azure_endpoint", "model"):
+        for key in _OF_EVERY_ROLE:
             if parameters.has(key):
                 parameters.wrong(key, "is the same in every role: move it to `parameters`, or add a second model")
         by_role[role] = parameters.values

@@ -120,6 +120,12 @@ RULES: list[tuple[str, Change, str]] = [
     ("bits", model(parameters={"load_in_4bit": True, "load_in_8bit": True}), "does not go with load_in_4bit"),
     ("role of parameters", model(role_parameters={"teach": {}}), "unknown key (did you mean 'teacher'?)"),
     ("address by role", model(role_parameters={"teacher": {"model": "x"}}), "is the same in every role"),
+    (
+        "region by role",
+        model(role_parameters={"judge": {"api_version": "1"}}),
+        "judge.api_version: is the same in every",
+    ),
+    ("token by role", model(role_parameters={"judge": {"session_token": "x"}}), "session_token: is the same in every"),
     ("access key", model(access_key=7), "models.ant.access_key: must be text that is not empty"),
     ("budget", experiment(budget_usd=0), "experiment.budget_usd: must be a number above 0, and is 0"),
     ("timeout", experiment(request_timeout="long"), "must be a number above 0, and is 'long'"),
