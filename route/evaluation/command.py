@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from p2l.command import parser, positive, run
+from p2l.command import parser, positive, run, whole
 from p2l.errors import InputError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--share", type=_share, default=0.2, help="share of the prompts that are held out, with one fold"
     )
     split.add_argument("--folds", type=positive, default=1, help="each prompt is held out once, by turns")
-    split.add_argument("--seed", type=int, default=0, help="of the split and of the intervals")
+    split.add_argument("--seed", type=whole, default=0, help="of the split and of the intervals")
     model = flags.add_argument_group("the P2L")
     model.add_argument("--model", metavar="DIR", help="a trained P2L; without it one is trained on the training side")
     model.add_argument(

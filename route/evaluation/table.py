@@ -114,6 +114,10 @@ def table_of(
         raise InputError(f"{name}: no question was answered by all {kept.shape[1]} models; raise --min-coverage")
     about = answers.drop_duplicates("question_id").set_index("question_id").loc[kept.index]
     priced = None if one_price else _priced(answers[answers["model"].isin(kept.columns)], name, prices)
+    if priced is not None and not priced.loc[kept.index, kept.columns].to_numpy().any():
+        raise InputError(
+            f"{name}: every answer cost nothing; add --one-price to compare accuracy alone, or --prices FILE"
+        )
     return ScoreTable(
         name=name,
         models=tuple(kept.columns),

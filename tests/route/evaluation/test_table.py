@@ -48,6 +48,11 @@ def test_prices_are_of_tokens_of_four_characters() -> None:
     np.testing.assert_allclose(table.costs[:, 1 - column], (100 * 20.0 + asked * 4.0) / 1e6)
 
 
+def test_answers_that_all_cost_nothing_are_refused() -> None:
+    with pytest.raises(InputError, match="every answer cost nothing; add --one-price"):
+        table_of(answers().assign(cost=0.0), "t")
+
+
 def test_scores_a_little_beyond_their_limits_are_taken_for_these() -> None:
     rows = answers()
     rows.loc[0, "score"] = -0.05
