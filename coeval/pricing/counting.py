@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 from coeval.config.schema import PHASES, Config, Mode, Model, Phase, Task
 from coeval.phases.factors import required_factors
 from coeval.pricing.stored import Stored
+from coeval.storage.copying import renewed_phases
 
 __all__ = ["TOKENS", "UNKNOWN_FACTORS", "Tokens", "Work", "work_of"]
 
@@ -60,7 +61,9 @@ def work_of(config: Config, stored: Stored | None = None, modes: Mapping[Any, Mo
         stored: what there is already; nothing by default.
         modes: of the phases; the configuration's by default.
     """
-    count = _Count(config, stored or Stored(), dict(modes or config.experiment.phases))
+    chosen = dict(modes or config.experiment.phases)
+    chosen.update(dict.fromkeys(renewed_phases(chosen), "New"))  # nothing stays that builds on what is made anew
+    count = _Count(config, stored or Stored(), chosen)
     return [work for task in config.tasks for work in count.of(task) if work.calls]
 
 

@@ -85,3 +85,18 @@ def test_a_student_that_joins_a_finished_run(tmp_path: Path, server: MockServer)
     assert wanted == {"response_collection": 3, "evaluation": 3}
     assert coeval("run", "--config", path) == 0
     assert made(server) == wanted
+
+
+@pytest.mark.parametrize("modes", [("New", "Model", "Model"), ("New", "Keep", "Keep"), ("Keep", "New", "Extend")])
+def test_nothing_stays_that_builds_on_what_is_made_anew(
+    tmp_path: Path, server: MockServer, modes: tuple[str, str, str]
+) -> None:
+    models = [model("ant", server, roles=ALL), model("bee", server)]
+    assert coeval("run", "--config", write_config(tmp_path, models, tasks())) == 0
+    made(server)
+    phases = dict(zip(("data_generation", "response_collection", "evaluation"), modes, strict=True))
+    path = write_config(tmp_path, models, tasks(), name="two.yaml", id="two", resume_from="one", phases=phases)
+    wanted = expected(path)
+    assert coeval("run", "--config", path) == 0
+    assert made(server) == wanted
+    assert (wanted["response_collection"], wanted["evaluation"]) == (6, 6)
