@@ -71,6 +71,8 @@ def launch(options: Options) -> int:
 
 
 def _configured(options: Options) -> Config:
+    if options.resume and options.continue_in_place:
+        raise RunInputError("--resume starts a new run and --continue goes on with one; leave one of the two out")
     config = load_config(
         options.config, keys=options.keys, resume=options.resume, continue_in_place=options.continue_in_place
     )

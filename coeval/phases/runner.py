@@ -58,13 +58,14 @@ async def run_phases(
     status = "failed" if failed else "completed" if complete else "partial"
     if only is None:
         meta.update(status=status)
-    _tell_end(log, run, status, meta.spent_usd)
+    _tell_end(log, run, status, meta.spent_usd, only)
     return int(failed)
 
 
-def _tell_end(log: Log, run: Run, status: str, spent: float) -> None:
+def _tell_end(log: Log, run: Run, status: str, spent: float, only: frozenset[str] | None) -> None:
+    part = f", as far as {', '.join(sorted(only))} goes" if only else ""
     hint = "" if status == "completed" else "; `coeval run ... --continue` asks for what is missing"
-    log.info(f"run {status}: {run.folder}, ${spent:.4f} spent{hint}")
+    log.info(f"run {status}{part}: {run.folder}, ${spent:.4f} spent{hint}")
 
 
 async def _all(stage: Stage, meta: Meta) -> tuple[bool, bool]:

@@ -188,6 +188,20 @@ def test_a_quota_of_nothing_for_any_role_ends_partial(tmp_path: Path, server: Mo
     assert meta_of(run_of(tmp_path))["status"] == "completed"
 
 
+def test_a_new_run_and_one_that_goes_on_are_not_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_config(tmp_path, [model("ant", roles=ALL)])
+    assert coeval("run", "--config", path, "--continue", "--resume", "other") == 1
+    assert "--resume starts a new run and --continue goes on with one" in capsys.readouterr().err
+
+
+def test_a_process_for_some_models_tells_of_them_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    models = [model("ant", roles=ALL), model("bee")]
+    path = write_config(tmp_path, models, quota={"ant": {"max_calls": 8}})
+    assert coeval("run", "--config", path) == 0
+    assert coeval("run", "--config", path, "--continue", "--only-models", "bee") == 0
+    assert "run completed, as far as bee goes: " in capsys.readouterr().out
+
+
 def test_teachers_that_propose_nothing_end_the_run_and_one_of_several_does_not(
     tmp_path: Path, server: MockServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
