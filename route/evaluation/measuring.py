@@ -206,7 +206,7 @@ def _settings(outcomes: list[Outcome], name: str) -> tuple[str, ...]:
 def _notes(test: ScoreTable) -> tuple[str, ...]:
     left = f"left out, answered too few questions: {', '.join(test.left_out)}" if test.left_out else ""
     cut = f"left out, {test.incomplete} questions that not all models answered" if test.incomplete else ""
-    clipped = f"{test.clipped} scores beyond 0 or 1 were taken for these" if test.clipped else ""
+    clipped = f"scores of the table beyond 0 or 1 that were taken for these: {test.clipped}" if test.clipped else ""
     return tuple(note for note in (left, cut, clipped) if note)
 
 
