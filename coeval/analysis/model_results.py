@@ -7,6 +7,7 @@ from dataclasses import dataclass
 __all__ = [
     "LabelRow",
     "LabelValueRow",
+    "PairBoardRow",
     "PairPower",
     "StudentCell",
     "StudentPair",
@@ -159,3 +160,19 @@ class LabelValueRow:
     recall: float
     f1: float
     support: int
+
+
+@dataclass(frozen=True)
+class PairBoardRow:
+    """A student on a leaderboard fitted from preferences between two answers."""
+
+    task: str
+    """`overall`, or a task."""
+    rank: int
+    student: str
+    score: float
+    """On the scale of chess ratings, 1000 in the middle."""
+    lower: float | None
+    upper: float | None
+    win_rate: float
+    votes: int

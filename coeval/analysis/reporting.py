@@ -15,6 +15,7 @@ from coeval.analysis.robust import DEFAULTS, robust_summary
 from coeval.analysis.students import student_cells, student_pairs, student_rows
 from coeval.analysis.teachers import teacher_cells, teacher_rows
 from coeval.analysis.units import Loaded
+from coeval.pairs.reporting import pairs_report
 
 __all__ = ["FOLDERS", "REPORTS", "build", "judge_report", "student_report", "teacher_report"]
 
@@ -28,9 +29,10 @@ FOLDERS = {
     "judge-consistency": "judge_consistency",
     "robust-summary": "robust_summary",
     "summary-report": "summary",
+    "pairs": "pairs",
     "complete-report": "complete_report",
 }
-"""Subcommand -> the folder that `all` gives it."""
+"""Report -> the folder that `all` gives it."""
 
 
 def judge_report(loaded: Loaded, metric: str = "spa") -> JudgeReport:
@@ -78,9 +80,10 @@ REPORTS: dict[str, Callable[[Loaded, RobustSettings], Report]] = {
     "judge-consistency": lambda loaded, _: judge_consistency(loaded),
     "robust-summary": robust_summary,
     "summary-report": lambda loaded, _: summary_report(loaded),
+    "pairs": lambda loaded, _: pairs_report(loaded),
     "complete-report": lambda loaded, _: complete_report(loaded),
 }
-"""Subcommand -> what builds its report."""
+"""Report -> what builds its report."""
 
 
 def build(name: str, loaded: Loaded, settings: RobustSettings = DEFAULTS) -> Report:

@@ -30,6 +30,7 @@ from coeval.analysis.judge_results import (
 from coeval.analysis.model_results import (
     LabelRow,
     LabelValueRow,
+    PairBoardRow,
     PairPower,
     StudentCell,
     StudentPair,
@@ -61,7 +62,9 @@ __all__ = [
     "LabelRow",
     "LabelValueRow",
     "ModelRow",
+    "PairBoardRow",
     "PairPower",
+    "PairsReport",
     "Reliability",
     "Report",
     "RobustSettings",
@@ -444,6 +447,24 @@ class CompleteReport:
     models: tuple[ModelRow, ...]
 
 
+@dataclass(frozen=True)
+class PairsReport:
+    """Report pairs: leaderboards from preferences, those of judges that are neither of the two."""
+
+    header: Header
+    likelihood: str
+    native: int
+    """Preferences that judges stated, having seen both answers."""
+    derived: int
+    """Preferences that follow from the scores of both."""
+    self_judged: int
+    """Left out."""
+    why_none: str
+    """Empty where there are rows."""
+    rows: tuple[PairBoardRow, ...]
+    flips: tuple[FlipRow, ...]
+
+
 Report = (
     ScoreDistribution
     | TeacherReport
@@ -455,4 +476,5 @@ Report = (
     | RobustSummary
     | SummaryReport
     | CompleteReport
+    | PairsReport
 )

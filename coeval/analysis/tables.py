@@ -46,7 +46,6 @@ def write_tables(report: Report | RunComparison, folder: Path) -> list[Path]:
     Raises:
         InputError: the folder cannot be written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "report.json", plain(report))
     paths = [folder / "report.json"]
     for name, rows in tables_of(report):

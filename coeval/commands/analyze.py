@@ -32,6 +32,7 @@ REPORTS = {
     "coverage-summary": "what there is and what is missing",
     "robust-summary": "students on the items that the best judges agree on",
     "summary-report": "one live page: choose teachers and judges, see the ranking",
+    "pairs": "the page of leaderboards from pairs or scores, as `all` makes it",
     "complete-report": "a workbook of all figures (xlsx)",
 }
 FORWARDED = {

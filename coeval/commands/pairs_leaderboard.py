@@ -58,7 +58,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     result = {"likelihood": given.likelihood, "preferences": len(gathered.preferences), "flips": flips, "rows": rows}
     if given.against is not None:
         result["against"] = _against(given.against, found)
-    given.out.mkdir(parents=True, exist_ok=True)
     write_json(given.out / "pairs_leaderboard.json", result)
     _write_csv(given.out / "pairs_leaderboard.csv", rows)
     _print(rows, flips)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from coeval.analysis.results import JudgePair, JudgeReport, JudgeRow
+from coeval.analysis.results import FlipRow, JudgePair, JudgeReport, JudgeRow
 from coeval.reports.frame import notes_of
 from coeval.reports.pieces import Grid, grid_of
 from coeval.reports.tables import Notes, estimate, name_cell, named_table
@@ -175,7 +175,7 @@ def bias(result: JudgeReport, notes: Notes) -> dict[str, Table | None]:
         "self_preference": _self_preference(result, notes),
         "family": _family(result, notes),
         "verbosity": _verbosity(result, notes),
-        "flips": flips_table(result, notes),
+        "flips": flips_table(result.bias.flips, notes),
     }
 
 
@@ -250,7 +250,7 @@ def _verbosity(result: JudgeReport, notes: Notes) -> Table | None:
     return named_table(columns, rows, barred=[1], zero=0.0)
 
 
-def flips_table(result: JudgeReport, notes: Notes) -> Table | None:
+def flips_table(flips: Iterable[FlipRow], notes: Notes) -> Table | None:
     """How often judges change their verdict with the order of the answers."""
     columns = [
         Column("judge", number=False),
@@ -269,6 +269,6 @@ def flips_table(result: JudgeReport, notes: Notes) -> Table | None:
             row.pairs,
             row.first_share,
         ]
-        for row in result.bias.flips
+        for row in flips
     ]
     return named_table(columns, rows, barred=[1])

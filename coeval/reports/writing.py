@@ -34,6 +34,7 @@ class Page:
 PAGES: Mapping[str, Page] = {
     "summary": Page("Summary", "Students ranked by the judges and teachers that you trust."),
     "student_report": Page("Students", "Who answers best, overall and where, and how sure that is."),
+    "pairs": Page("Pairs", "Students ranked by which of two answers is preferred, overall and by task."),
     "teacher_report": Page("Teachers", "Whose items tell students apart."),
     "judge_report": Page("Judges", "How far judges agree with each other, and their biases."),
     "score_distribution": Page("Score distribution", "How High, Medium and Low spread over models, tasks and factors."),

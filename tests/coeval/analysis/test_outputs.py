@@ -19,6 +19,7 @@ from coeval.analysis.units import load_run
 from coeval.command import with_exit_code
 from coeval.commands import analyze, compare
 from coeval.storage.jsonl import read_records
+from p2l.errors import InputError
 from tests.coeval.analysis.runs import both, evaluation, run_of, write_lines, write_run
 
 LEVELS = ("High", "Medium", "Low")
@@ -168,3 +169,20 @@ def test_verdicts() -> None:
     assert changed(-0.1, 0.01, 0.02) == "regression"
     assert changed(0.1, 0.01, 0.02) == "improvement"
     assert changed(-0.01, 0.0, 0.02) == "same"
+
+
+def test_an_output_folder_that_is_a_file_is_told_in_a_line(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", scores_of(items=2))
+    (tmp_path / "file").write_text("")
+    for command, flags in (
+        (analyze, ["student-report", "--run", str(folder)]),
+        (compare, ["--before", str(folder), "--after", str(folder)]),
+    ):
+        with pytest.raises(InputError, match="file"):
+            command.main([*flags, "--out", str(tmp_path / "file")])
+
+
+@pytest.mark.parametrize("threshold", ["nan", "-0.1", "inf"])
+def test_a_gate_that_can_never_close_is_refused(threshold: str, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit):
+        compare.main(["--before", str(tmp_path), "--after", str(tmp_path), "--threshold", threshold])

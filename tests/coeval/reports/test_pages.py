@@ -228,3 +228,21 @@ def test_a_constant_holds_only_what_has_scores() -> None:
     complete = reports()[1]
     empty = replace(complete.raw[0], valid=0, mean=None, judge="has-no-scores")
     assert "has-no-scores" not in cube(complete.header, [empty, *complete.raw])
+
+
+def test_the_page_of_pairs_ranks_as_the_leaderboards_do(tmp_path: Path) -> None:
+    report: Any = reports()[0]["pairs"]
+    overall = [row for row in report.rows if row.task == "overall"]
+    assert {row.task for row in report.rows} == {"overall", *report.header.tasks}
+    assert [row.rank for row in overall] == [1, 2, 3, 4]
+    assert report.native
+    assert report.flips
+    assert not report.why_none
+    shown = Page(pages()["pairs"]).texts
+    for row in overall:
+        assert {row.student, number_text(row.score, 0), number_text(row.win_rate, 3)} <= set(shown)
+    lone = write_run(tmp_path / "lone", items=1, students=["ant"], teachers=["owl"], judges=["jay"], tasks=["mail"])
+    none: Any = build("pairs", load_run(lone), SETTINGS)
+    assert none.rows == ()
+    assert none.why_none.startswith("no preferences")
+    assert none.why_none in Page(write("pairs", none, tmp_path / "none").read_text("utf-8")).text()
