@@ -213,7 +213,10 @@ def _advice(found: RobustSet, settings: RobustSettings) -> str:
     best = max(found.fractions.values())
     if settings.theta is not None:
         return f"the best item has {best:.0%} of its pairs within theta {settings.theta:g}; a larger --theta keeps more"
-    return f"the best item has {best:.0%} of its pairs consistent; --agreement-threshold {best:.2f} or less keeps some"
+    enough = math.floor(100 * best + 1e-9) / 100  # rounded up it would keep nothing
+    return (
+        f"the best item has {best:.0%} of its pairs consistent; --agreement-threshold {enough:.2f} or less keeps some"
+    )
 
 
 def _number(value: float | None) -> str:

@@ -186,3 +186,21 @@ def test_an_output_folder_that_is_a_file_is_told_in_a_line(tmp_path: Path) -> No
 def test_a_gate_that_can_never_close_is_refused(threshold: str, tmp_path: Path) -> None:
     with pytest.raises(SystemExit):
         compare.main(["--before", str(tmp_path), "--after", str(tmp_path), "--threshold", threshold])
+
+
+def test_the_threshold_that_an_empty_robust_set_advises_keeps_an_item(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scores = {
+        ("mail/ada/0", student, judge): both("High" if student == "s2" or judge == "j1" else "Low")
+        for student in ("s1", "s2", "s3")
+        for judge in ("j1", "j2")
+    }
+    for judge in ("j1", "j2"):
+        scores["mail/ada/0", "s3", judge] = both("Low")
+    folder = write_run(tmp_path / "run", scores)  # two of three students: 0.667, which must not become 0.67
+    flags = ["robust-summary", "--judge-selection", "all", "--run", str(folder), "--out", str(tmp_path / "out")]
+    assert analyze.main(flags) == 1
+    advised = capsys.readouterr().err.partition("--agreement-threshold ")[2].split()[0]
+    assert advised == "0.66"
+    assert analyze.main([*flags, "--agreement-threshold", advised]) == 0
