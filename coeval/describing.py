@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from coeval.config.redact import redacted
@@ -72,10 +72,10 @@ def _models(config: Config, found: Mapping[str, Any], probed: Mapping[str, str] 
     if probed is not None:
         columns.append(Column("Probe", number=False, wide=True))
     rows = []
-    for model in config.models:
-        part, price = found["per_model"][model.name], price_of(model)
-        asked = "" if model.is_virtual else model.model_id
-        row: list[Any] = [model.name, model.interface, asked, ", ".join(model.roles), _parameters(model)]
+    for model, asked, roles in _asked_for(config):
+        part, price = found["per_model"][model.name], price_of(model, roles[0])
+        part = part["models"].get(asked, part)
+        row: list[Any] = [model.name, model.interface, asked, ", ".join(roles), _parameters(model)]
         row += [price.input, price.output, part["estimated_calls"], _dollars(part["cost_usd"])]
         if probed is not None:
             said = probed.get(model.name, "not asked")
@@ -84,11 +84,18 @@ def _models(config: Config, found: Mapping[str, Any], probed: Mapping[str, str] 
     return Table(columns, rows)
 
 
+def _asked_for(config: Config) -> Iterator[tuple[Model, str, tuple[Role, ...]]]:
+    """Each model, what its provider calls it, and the roles in which it does."""
+    for model in config.models:
+        for name, roles in {"": model.roles}.items() if model.is_virtual else model.asked_for.items():
+            yield model, name, roles
+
+
 def _parameters(model: Model) -> str:
     """As they are written, without keys."""
     said = [f"{key}: {value}" for key, value in redacted(model.parameters).items() if key not in _HIDDEN]
     for role, inner in redacted(model.role_parameters).items():
-        said += [f"{key}: {value} as {role}" for key, value in inner.items()]
+        said += [f"{key}: {value} as {role}" for key, value in inner.items() if key != "model"]
     return ", ".join(said)
 
 

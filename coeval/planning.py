@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from coeval.config.schema import PHASES, Config, Mode, Sampling, Task
+from coeval.config.schema import PHASES, Config, Mode, Model, Sampling, Task
 from coeval.phases.modes import continued_modes
 from coeval.pricing.counting import work_of
 from coeval.pricing.stored import Stored, read_stored
@@ -40,7 +40,7 @@ def plan_text(config: Config, run: Run | None = None, modes: Mapping[Any, Mode] 
     head = f"{experiment.id}, in {experiment.folder}"
     if experiment.resume_from:
         head += f", from {experiment.resume_from}"
-    models = [(model.name, model.interface, model.model_id, ", ".join(model.roles)) for model in config.models]
+    models = [(model.name, model.interface, _asked_for(model), ", ".join(model.roles)) for model in config.models]
     tasks = [(task.name, *sampling_text(task.sampling), task.evaluation_mode, _rubric(task)) for task in config.tasks]
     return "\n\n".join(
         [
@@ -69,6 +69,14 @@ def sampling_text(sampling: Sampling) -> tuple[str, str, str]:
 
 def _range(ends: tuple[int, int]) -> str:
     return str(ends[0]) if ends[0] == ends[1] else f"{ends[0]} to {ends[1]}"
+
+
+def _asked_for(model: Model) -> str:
+    """What its provider calls it, with the roles where they have models of their own."""
+    names = model.asked_for
+    if len(names) == 1:
+        return next(iter(names))
+    return ", ".join(f"{name} ({' and '.join(roles)})" for name, roles in names.items())
 
 
 def _rubric(task: Task) -> str:

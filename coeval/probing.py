@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from coeval.config.interfaces import INTERFACES
 from coeval.config.keys import Keys
-from coeval.config.schema import PHASES, Config, Model, Role
+from coeval.config.schema import PHASES, ROLE_OF, Config, Model, Phase, Role
 from p2l.command import nearest
 from p2l.errors import ConfigError
 from route.providers.base import Account, Fault, ProviderError, Timeouts
@@ -25,22 +26,18 @@ __all__ = ["OK", "PATIENCE", "models_needed", "probe_models"]
 
 OK = "ok"
 PATIENCE = Timeouts(connect=10.0, first_token=20.0, stall=20.0, total=20.0)
-_ROLE_OF: dict[str, Role] = {
-    **dict.fromkeys(PHASES[:3], "teacher"),
-    PHASES[3]: "student",
-    PHASES[4]: "judge",
-}
 _LATEST = "-latest"
 
 
-def models_needed(config: Config, phases: Iterable[str]) -> list[Model]:
-    """The models with a role in any of these phases."""
-    roles = {_ROLE_OF[phase] for phase in phases}
-    return [model for model in config.models if roles & set(model.roles)]
+def models_needed(config: Config, phases: Iterable[Phase]) -> list[Model]:
+    """The models with a role in any of these phases, each with these roles alone."""
+    roles = {ROLE_OF[phase] for phase in phases}
+    needed = [replace(model, roles=tuple(role for role in model.roles if role in roles)) for model in config.models]
+    return [model for model in needed if model.roles]
 
 
-async def probe_models(config: Config, keys: Keys, phases_left: Iterable[str] = PHASES) -> dict[str, str]:
-    """Model -> `ok`, or why it cannot be asked, for the models that these phases need."""
+async def probe_models(config: Config, keys: Keys, phases_left: Iterable[Phase] = PHASES) -> dict[str, str]:
+    """Model -> `ok`, or why it cannot be asked, for the models that these phases need, in the roles that they need."""
     results: dict[str, str] = {}
     groups: list[tuple[str, Account, list[Model]]] = []
     for model in models_needed(config, phases_left):
@@ -80,12 +77,18 @@ async def _probe(interface: str, account: Account, models: Sequence[Model]) -> d
 
 
 async def _found(catalogue: Catalogue, model: Model, listed: Collection[str]) -> str:
-    name = model.model_id
-    if not catalogue.names_models or not listed or _is_listed(name, listed):
+    if not catalogue.names_models or not listed:
         return OK
-    if await catalogue.has(name, PATIENCE):
-        return OK
-    return f"{model.interface} has no model {name!r}{nearest(name, listed)}; mend parameters.model"
+    for name, roles in model.asked_for.items():
+        if not _is_listed(name, listed) and not await catalogue.has(name, PATIENCE):
+            return f"{model.interface} has no model {name!r}{nearest(name, listed)}; mend {_key_of(model, roles)}"
+    return OK
+
+
+def _key_of(model: Model, roles: Sequence[Role]) -> str:
+    """Where the configuration says what the provider calls the model in some roles."""
+    own = next((role for role in roles if model.role_parameters.get(role, {}).get("model")), None)
+    return f"role_parameters.{own}.model" if own else "parameters.model"
 
 
 def _is_listed(name: str, listed: Collection[str]) -> bool:
@@ -100,10 +103,15 @@ def _is_listed(name: str, listed: Collection[str]) -> bool:
 
 async def _local(model: Model, account: Account) -> str:
     """A model of this machine: whether there is something to run it on, and whether it is there or at the hub."""
-    device = str(model.parameters.get("device", "auto"))
-    if device != "cpu" and not await asyncio.to_thread(_has_gpu):
+    devices = {str(model.parameters_for(role).get("device") or "auto") for role in model.roles}
+    if devices - {"cpu"} and not await asyncio.to_thread(_has_gpu):
         return "no CUDA device here; run it on one, or write `device: cpu` in its parameters"
-    name = model.model_id
+    found = [await _at_hub(name, _key_of(model, roles), account) for name, roles in model.asked_for.items()]
+    return next((said for said in found if said != OK), OK)
+
+
+async def _at_hub(name: str, key: str, account: Account) -> str:
+    """Whether a folder, the cache or the hub has a model; `key` is where the configuration names it."""
     if Path(name).expanduser().exists() or _is_cached(name):
         return OK
     from route.providers.transport import Transport
@@ -114,7 +122,7 @@ async def _local(model: Model, account: Account) -> str:
         await transport.fetch(f"{account.base_url}/api/models/{quote(name, safe='/')}", PATIENCE)
     except ProviderError as error:
         if error.fault in (Fault.UNSUPPORTED, Fault.CREDENTIALS):
-            return f"the hub shows no model {name!r}; mend parameters.model, or set HF_TOKEN where it is not public"
+            return f"the hub shows no model {name!r}; mend {key}, or set HF_TOKEN where it is not public"
         return str(error)
     finally:
         await transport.close()

@@ -12,7 +12,7 @@ from coeval.batch.job import Job, questions_file
 from coeval.batch.pending import Pending
 from coeval.calling.call import CallError, Reason
 from coeval.calling.retry import Retries
-from coeval.config.schema import Config, Model, Phase
+from coeval.config.schema import ROLE_OF, Config, Model, Phase
 from coeval.phases.driving import ATTEMPTS
 from coeval.phases.question import Apply
 from coeval.pricing.table import Price, price_of
@@ -51,7 +51,7 @@ class Desk:
     @property
     def price(self) -> Price:
         """What tokens cost in a batch."""
-        return price_of(self.model, batched=True)
+        return price_of(self.model, ROLE_OF[self.phase], batched=True)
 
     def has_room_for(self, usd: float) -> bool:
         """Whether the run may spend that much more; what costs nothing may always be asked."""

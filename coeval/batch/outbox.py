@@ -17,7 +17,7 @@ from coeval.batch.job import Entry, Job, Sent, custom_id, new_token, questions_f
 from coeval.calling.budget import most_tokens
 from coeval.calling.call import CallError, Reason
 from coeval.calling.requests import chat_request
-from coeval.config.schema import Model
+from coeval.config.schema import ROLE_OF
 from coeval.phases.question import Question
 from coeval.storage.records import now
 from route.providers.base import ProviderError
@@ -175,11 +175,12 @@ def finish(desk: Desk, packing: Packing, instead: Job | None = None) -> Job:
         len(packing.keys),
         packing.usd,
         packing.keys,
-        settings=_settings(model),
+        settings=_settings(desk),
     )
     desk.pending.put(job, instead=instead)
     return job
 
 
-def _settings(model: Model) -> Mapping[str, Any]:
-    return {key: model.parameters[key] for key in _HARMLESS if key in model.parameters}
+def _settings(desk: Desk) -> Mapping[str, Any]:
+    parameters = desk.model.parameters_for(ROLE_OF[desk.phase])
+    return {key: parameters[key] for key in _HARMLESS if key in parameters}

@@ -18,7 +18,7 @@ from coeval.calling.quota import Ledger, Tally
 from coeval.calling.reading import check_whole, tokens_in
 from coeval.calling.requests import chat_request
 from coeval.calling.retry import Retries
-from coeval.config.schema import Config, Model
+from coeval.config.schema import Config, Model, Role
 from coeval.pricing.table import price_of
 from coeval.storage.layout import Run
 from p2l.errors import P2LError
@@ -26,7 +26,7 @@ from route.providers.base import JSON, Fault, Provider, ProviderError, Timeouts
 
 __all__ = ["Caller", "Totals", "make_caller"]
 
-Price = Callable[[Model], tuple[float, float]]
+Price = Callable[[Model, Role], tuple[float, float]]
 
 _MILLION = 1e6
 _CONNECT = 10.0  # seconds
@@ -99,7 +99,7 @@ class Caller:
         self.totals = Totals()
         self._quota, self._ledger, self._cache = experiment.quota, ledger, cache
         self._price, self._retries = price or price_of, retries or Retries()
-        self._prices: dict[str, tuple[float, float]] = {}
+        self._prices: dict[tuple[str, str], tuple[float, float]] = {}
         self._clients = Clients(accounts)
         self._limits = Limits(experiment.concurrency, experiment.rate_limit)
         self._budget = Budget(experiment.budget_usd, ledger)
@@ -149,13 +149,14 @@ class Caller:
             request, key = {**request, "attempt": call.attempt}, None
         else:
             key = key_of(model.interface, account.base_url, request, call.attempt)
-        line = _Line(call, request, provider, self._limits.at(model.interface), self._price_of(model))
+        line = _Line(call, request, provider, self._limits.at(model.interface), self._price_of(call))
         return line, key if call.phase is not None else None
 
-    def _price_of(self, model: Model) -> tuple[float, float]:
-        if model.name not in self._prices:
-            self._prices[model.name] = self._price(model)
-        return self._prices[model.name]
+    def _price_of(self, call: Call) -> tuple[float, float]:
+        whose = _whose(call)
+        if whose not in self._prices:
+            self._prices[whose] = self._price(call.model, call.role)
+        return self._prices[whose]
 
     async def _tried(self, line: _Line) -> Answer:
         """The answer, after as many requests as it takes."""

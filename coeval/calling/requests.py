@@ -37,7 +37,7 @@ def chat_request(model: Model, role: Role, prompt: str) -> JSON:
     unsent = SETTINGS if model.interface == "huggingface" else SETTINGS | LOCAL_PARAMETERS
     system = parameters.get("system_prompt")
     request: JSON = {
-        "model": str(parameters.get("model", model.name)),
+        "model": model.model_id(role),
         "messages": [
             *([{"role": "system", "content": str(system)}] if system else []),
             {"role": "user", "content": prompt},

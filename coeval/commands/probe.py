@@ -84,7 +84,7 @@ def run_probe(config: Config, keys: Keys, mode: str, phases: Sequence[Phase] | N
     return asyncio.run(probe_models(config, keys, left))
 
 
-async def probe_models(config: Config, keys: Keys, phases_left: Iterable[str]) -> dict[str, str]:
+async def probe_models(config: Config, keys: Keys, phases_left: Iterable[Phase]) -> dict[str, str]:
     """Model -> `ok` or why not, for the models that these phases need; see `coeval.probing`."""
     from coeval import probing
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from coeval.config.interfaces import BATCHING, INTERFACES, LATER
 from coeval.config.keys import Keys
 from coeval.config.problems import Problems
-from coeval.config.schema import BATCH_PHASES, Experiment, Model
+from coeval.config.schema import BATCH_PHASES, ROLES, Experiment, Model
 from coeval.pricing.table import Price, batch_discount, price_at, table
 
 __all__ = ["Offer", "offers_for", "resolve_auto"]
@@ -31,9 +31,13 @@ class Offer:
     price: Price
 
 
+_Deal: TypeAlias = dict[str, Offer]
+"""What one provider offers for everything that a model is asked for, by the names in the configuration."""
+
+
 def offers_for(model_id: str) -> list[Offer]:
     """Who has a model, cheapest first, whether or not there are credentials; single calls."""
-    return _ranked(model_id, set())
+    return sorted(_offers(model_id).values(), key=lambda offer: offer.price.cost(*_MIX))
 
 
 def resolve_auto(
@@ -54,56 +58,86 @@ def resolve_auto(
         if model.interface != "auto":
             resolved.append(model)
             continue
-        offer = _earlier(chosen.get(model.name), keys) or _choice(model, experiment, keys, problems, number)
-        if offer is None:
-            resolved.append(model)
-            continue
-        parameters = {**model.parameters, "model": offer.model_id}
-        resolved.append(replace(model, interface=offer.interface, parameters=parameters))
-        price = f"${offer.price.input:g} in and ${offer.price.output:g} out per million tokens"
-        notes.append(f"{model.name}: auto is {offer.interface}, model {offer.model_id}, {price}")
+        deal = _earlier(model, chosen.get(model.name), keys) or _choice(model, experiment, keys, problems, number)
+        resolved.append(_at_provider(model, deal) if deal else model)
+        notes += [_note(model, name, offer) for name, offer in (deal or {}).items()]
     return tuple(resolved), tuple(notes)
 
 
-def _choice(model: Model, experiment: Experiment, keys: Keys, problems: Problems, number: int) -> Offer | None:
+def _at_provider(model: Model, deal: _Deal) -> Model:
+    """The model with the provider's interface and names."""
+    by_role: dict[str, Mapping[str, Any]] = {
+        role: {**inner, "model": deal[model.model_id(role)].model_id} if inner.get("model") else inner
+        for role in ROLES
+        if role in model.roles and (inner := model.role_parameters.get(role))
+    }
+    usual = deal.get(model.model_id())
+    parameters = {**model.parameters, "model": usual.model_id} if usual else model.parameters
+    return replace(model, interface=_interface(deal), parameters=parameters, role_parameters=by_role)
+
+
+def _note(model: Model, name: str, offer: Offer) -> str:
+    roles = f" as {' and '.join(model.asked_for[name])}" if len(model.asked_for) > 1 else ""
+    price = f"${offer.price.input:g} in and ${offer.price.output:g} out per million tokens"
+    return f"{model.name}: auto is {offer.interface}, model {offer.model_id}{roles}, {price}"
+
+
+def _choice(model: Model, experiment: Experiment, keys: Keys, problems: Problems, number: int) -> _Deal | None:
     where = ("models", number, "interface")
     if model.access_key or model.parameters.get("api_key"):
         problems.add(
             where, "`auto` cannot know whose key this model has; name the interface, or remove the key", "V-06"
         )
         return None
-    offers = _ranked(model.model_id, _batched(model, experiment))
+    deals = _deals(model, _batched(model, experiment))
     if model.batch_enabled:
-        offers = [offer for offer in offers if offer.interface in BATCHING]
-    if not offers:
+        deals = [deal for deal in deals if _interface(deal) in BATCHING]
+    if not deals:
         what = " in batches" if model.batch_enabled else ""
-        problems.add(where, f"auto: no provider of {model.model_id!r}{what} is known; name the interface", "V-06")
+        problems.add(where, f"auto: no provider of {_wanted(model)}{what} is known; name the interface", "V-06")
         return None
-    found = next((offer for offer in offers if keys.has(offer.interface)), None)
+    found = next((deal for deal in deals if keys.has(_interface(deal))), None)
     if found is None:
-        problems.add(where, _nobody(model, offers, keys), "V-06")
+        problems.add(where, _nobody(model, [_interface(deal) for deal in deals], keys), "V-06")
     return found
 
 
-def _nobody(model: Model, offers: list[Offer], keys: Keys) -> str:
-    names = ", ".join(offer.interface for offer in offers)
-    if all(offer.interface in LATER for offer in offers):
-        return f"auto: {model.model_id!r} is at {names} alone, which is not supported yet"
+def _nobody(model: Model, interfaces: list[str], keys: Keys) -> str:
+    names = ", ".join(interfaces)
+    if all(interface in LATER for interface in interfaces):
+        return f"auto: {_wanted(model)} is at {names} alone, which is not supported yet"
     files = ", ".join(str(path) for path in keys.looked) or "none"
     return (
-        f"auto: there are no credentials for {names}, who have {model.model_id!r}; set the variable of one, or write "
+        f"auto: there are no credentials for {names}, who have {_wanted(model)}; set the variable of one, or write "
         f"its key in a key file (looked in the environment and {keys.path or files})"
     )
 
 
-def _ranked(model_id: str, batched: set[str]) -> list[Offer]:
-    offers = [Offer(interface, name, price_at(interface, name)) for interface, name in _at(model_id)]
-    return sorted(offers, key=lambda offer: _cost(offer, batched))  # keeps the order of the table where costs are equal
+def _wanted(model: Model) -> str:
+    return " and ".join(map(repr, model.asked_for))
 
 
-def _cost(offer: Offer, batched: set[str]) -> float:
-    factor = batch_discount(offer.interface) if offer.interface in batched else 1.0
-    return factor * offer.price.cost(*_MIX)
+def _deals(model: Model, batched: set[str]) -> list[_Deal]:
+    """Of each provider that has everything that the model is asked for, the cheapest first."""
+    offers = {name: _offers(name) for name in model.asked_for}
+    first, *others = offers.values()
+    shared = [interface for interface in first if all(interface in other for other in others)]
+    deals = [{name: found[interface] for name, found in offers.items()} for interface in shared]
+    return sorted(deals, key=lambda deal: _cost(deal, batched))  # keeps the order of the table where costs are equal
+
+
+def _cost(deal: _Deal, batched: set[str]) -> float:
+    factor = batch_discount(_interface(deal)) if _interface(deal) in batched else 1.0
+    return factor * sum(offer.price.cost(*_MIX) for offer in deal.values())
+
+
+def _interface(deal: _Deal) -> str:
+    return next(iter(deal.values())).interface
+
+
+def _offers(model_id: str) -> dict[str, Offer]:
+    """By interface, in the order of the table."""
+    return {interface: Offer(interface, name, price_at(interface, name)) for interface, name in _at(model_id)}
 
 
 def _at(model_id: str) -> list[tuple[str, str]]:
@@ -130,11 +164,9 @@ def _batched(model: Model, experiment: Experiment) -> set[str]:
     }
 
 
-def _earlier(before: object, keys: Keys) -> Offer | None:
-    """What an earlier load of the run chose, so that its answers go on coming from the same place."""
-    if not isinstance(before, Mapping):
-        return None
-    interface, model_id = str(before.get("interface")), str(before.get("model"))
+def _earlier(model: Model, before: object, keys: Keys) -> _Deal | None:
+    """Of the provider that an earlier load of the run chose, so that answers go on coming from the same place."""
+    interface = str(before.get("interface")) if isinstance(before, Mapping) else ""
     if interface not in INTERFACES or not keys.has(interface):
         return None
-    return Offer(interface, model_id, price_at(interface, model_id))
+    return next((deal for deal in _deals(model, set()) if _interface(deal) == interface), None)

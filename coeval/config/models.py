@@ -45,7 +45,6 @@ _OF_EVERY_ROLE = (
     "session_token",
     "site_url",
     "site_name",
-    "model",
 )
 _TRUTHS = ("load_in_4bit", "load_in_8bit")
 
@@ -79,14 +78,16 @@ def _read_model(fields: Fields, where: Where, problems: Problems) -> Model:
     interface = _interface(fields)
     parameters = fields.fields("parameters")
     _check_parameters(parameters)
-    if INTERFACES.get(interface, _NO_MODEL).provider not in (None, "mock") or interface == "huggingface":
+    roles, by_role = _roles(fields, interface), _role_parameters(fields, where, problems)
+    is_asked = INTERFACES.get(interface, _NO_MODEL).provider not in (None, "mock") or interface == "huggingface"
+    if is_asked and not (roles and all(by_role.get(role, {}).get("model") for role in roles)):
         parameters.required("model", f"what {interface} calls the model, such as `model: {name or 'NAME'}`")
     model = Model(
         name=name,
         interface=interface,
-        roles=_roles(fields, interface),
+        roles=roles,
         parameters={key: value for key, value in parameters.values.items() if key != "api_key"},
-        role_parameters=_role_parameters(fields, where, problems),
+        role_parameters=by_role,
         access_key=_access_key(fields) or parameters.secret("api_key"),
         batch_enabled=fields.truth("batch_enabled", False) if fields.has("batch_enabled") else None,
     )

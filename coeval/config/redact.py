@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from coeval.config.schema import Config
+    from coeval.config.schema import Config, Model
 
 __all__ = ["REDACTED", "redacted", "snapshot", "snapshot_text"]
 
@@ -70,8 +70,15 @@ def snapshot(config: Config, secrets: Collection[str] = ()) -> dict[str, Any]:
     for entry in kept.get("models", []):
         if entry.get("interface") == "auto":
             model = models[entry["name"]]
-            entry["resolved"] = {"interface": model.interface, "model": model.model_id}
+            entry["resolved"] = {"interface": model.interface, **_names_of(model)}
     return kept
+
+
+def _names_of(model: Model) -> dict[str, Any]:
+    """What its provider calls it; by role where that differs."""
+    if len(model.asked_for) == 1:
+        return {"model": next(iter(model.asked_for))}
+    return {"models": {role: model.model_id(role) for role in model.roles}}
 
 
 def snapshot_text(config: Config, secrets: Collection[str] = ()) -> str:

@@ -16,6 +16,7 @@ __all__ = [
     "MODES",
     "PHASES",
     "ROLES",
+    "ROLE_OF",
     "Attributes",
     "Config",
     "Experiment",
@@ -48,6 +49,8 @@ PHASES: tuple[Phase, ...] = (
     "evaluation",
 )
 BATCH_PHASES: tuple[Phase, ...] = PHASES[2:]
+ROLE_OF: Mapping[Phase, Role] = {**dict.fromkeys(PHASES[:3], ROLES[0]), PHASES[3]: ROLES[1], PHASES[4]: ROLES[2]}
+"""Phase -> the role of the models that it asks."""
 MODES: tuple[Mode, ...] = ("New", "Keep", "Extend", "Model")
 
 
@@ -73,9 +76,18 @@ class Model:
         return self.interface in ("benchmark", "metric", "label")
 
     @property
-    def model_id(self) -> str:
-        """What the provider calls it."""
-        return str(self.parameters.get("model", self.name))
+    def asked_for(self) -> dict[str, tuple[Role, ...]]:
+        """What the provider calls it -> the roles in which it does; one name, unless a role has a model of its own."""
+        names: dict[str, tuple[Role, ...]] = {}
+        for role in self.roles:
+            name = self.model_id(role)
+            names[name] = (*names.get(name, ()), role)
+        return names or {self.model_id(): ()}
+
+    def model_id(self, role: Role | None = None) -> str:
+        """What the provider calls it, in a role or where no role says otherwise."""
+        own = self.role_parameters.get(role, {}).get("model") if role else None
+        return str(own or self.parameters.get("model") or self.name)
 
     def parameters_for(self, role: Role) -> dict[str, Any]:
         """`parameters` with those of the role on top."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from coeval.calling.call import Asking
-from coeval.config.schema import PHASES, Config, Mode, Model, Phase
+from coeval.config.schema import PHASES, ROLE_OF, Config, Mode, Model, Phase
 from coeval.phases.modes import continued_modes
 from coeval.pricing.counting import TOKENS, Work, work_of
 from coeval.pricing.speeds import Speed, guessed, measure
@@ -88,7 +88,8 @@ def _stored(config: Config, run: Run | None) -> Stored:
 
 
 def _cost(config: Config, work: Work, *, discount: bool = True) -> float:
-    price = price_of(work.model, batched=discount and config.is_batched(work.model, work.phase))
+    batched = discount and config.is_batched(work.model, work.phase)
+    price = price_of(work.model, ROLE_OF[work.phase], batched=batched)
     return work.calls * price.cost(*work.tokens)
 
 
@@ -153,7 +154,8 @@ def _providers(config: Config, work: list[Work], speeds: Mapping[str, Speed]) ->
 
 def _model(config: Config, model: Model, work: list[Work], speed: Speed) -> dict[str, Any]:
     own = [one for one in work if one.model.name == model.name]
-    price = price_of(model)
+    models = {name: _asked_for(config, model, name, own) for name in ({} if model.is_virtual else model.asked_for)}
+    price = price_of(model, model.roles[0])
     return {
         "interface": model.interface,
         "roles": list(model.roles),
@@ -164,6 +166,20 @@ def _model(config: Config, model: Model, work: list[Work], speed: Speed) -> dict
         "estimated_calls": sum(one.calls for one in own),
         "cost_usd": round(sum(_cost(config, one) for one in own), 4),
         "sample_error": speed.error,
+        "models": models,
+    }
+
+
+def _asked_for(config: Config, model: Model, name: str, work: Iterable[Work]) -> dict[str, Any]:
+    """What its provider is asked for by one name; a model has several where a role has one of its own."""
+    roles = model.asked_for[name]
+    own, price = [one for one in work if ROLE_OF[one.phase] in roles], price_of(model, roles[0])
+    return {
+        "roles": list(roles),
+        "price_input_per_m": price.input,
+        "price_output_per_m": price.output,
+        "estimated_calls": sum(one.calls for one in own),
+        "cost_usd": round(sum(_cost(config, one) for one in own), 4),
     }
 
 
@@ -171,7 +187,12 @@ def _assumptions(config: Config, samples: int) -> dict[str, Any]:
     interfaces = sorted({model.interface for model in config.models})
     return {
         "token_counts": {name: {"input": count.input, "output": count.output} for name, count in TOKENS.items()},
-        "price_table": {model.model_id: list(price_of(model)) for model in config.models if not model.is_virtual},
+        "price_table": {
+            name: list(price_of(model, roles[0]))
+            for model in config.models
+            if not model.is_virtual
+            for name, roles in model.asked_for.items()
+        },
         "batch_discount": {name: batch_discount(name) for name in interfaces},
         "batch_turnaround_s": BATCH_SECONDS,
         "concurrency": {name: _in_flight(config, name) for name in interfaces},

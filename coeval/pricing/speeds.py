@@ -67,9 +67,10 @@ async def measure(config: Config, asking: Asking, samples: int) -> dict[str, Spe
 
 async def _measured(model: Model, asking: Asking, samples: int) -> Speed:
     replies: list[Reply] = []
+    roles = [roles[0] for roles in model.asked_for.values()]  # in turn, where they have models of their own
     for number in range(samples):
-        question = _QUESTIONS[number % len(_QUESTIONS)]
-        call = Call(model, model.roles[0], None, "", ("estimate", model.name, str(number)), question, attempt=number)
+        question, role = _QUESTIONS[number % len(_QUESTIONS)], roles[number % len(roles)]
+        call = Call(model, role, None, "", ("estimate", model.name, str(number)), question, attempt=number)
         try:
             replies.append(await asking.ask(call))
         except CallError as error:

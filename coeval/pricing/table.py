@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from coeval.config.interfaces import VIRTUAL
-from coeval.config.schema import Model
+from coeval.config.schema import Model, Role
 
 __all__ = ["PRICES", "Price", "batch_discount", "price_at", "price_of", "table"]
 
@@ -41,9 +41,9 @@ def table() -> dict[str, Any]:
     return found
 
 
-def price_of(model: Model, *, batched: bool = False) -> Price:
-    """What a model costs; `batched` with its provider's discount. What runs here costs nothing."""
-    price = price_at(model.interface, model.model_id)
+def price_of(model: Model, role: Role | None = None, *, batched: bool = False) -> Price:
+    """What a model costs in a role; `batched` with its provider's discount. What runs here costs nothing."""
+    price = price_at(model.interface, model.model_id(role))
     return price.times(batch_discount(model.interface)) if batched else price
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 __all__ = ["dollars", "estimate_text", "grid", "minutes"]
@@ -30,23 +30,26 @@ def estimate_text(found: Mapping[str, Any]) -> str:
         grid(("phase", "calls", "cost", "time"), phases),
         grid(("provider", "calls", "cost", "time"), providers),
         grid(
-            ("model", "calls", "cost", "$/M in", "$/M out", "tokens/s", ""), [*map(_model, found["per_model"].items())]
+            ("model", "calls", "cost", "$/M in", "$/M out", "tokens/s", ""),
+            [row for named in found["per_model"].items() for row in _model(*named)],
         ),
     ]
     return "\n\n".join(part for part in parts if part)
 
 
-def _model(named: tuple[str, Mapping[str, Any]]) -> tuple[str, ...]:
-    name, part = named
-    return (
-        name,
-        f"{part['estimated_calls']:,}",
-        dollars(part["cost_usd"]),
-        f"{part['price_input_per_m']:g}",
-        f"{part['price_output_per_m']:g}",
-        f"{part['tokens_per_second']:,.0f}",
-        f"not measured: {part['sample_error']}" if part["sample_error"] else "",
-    )
+def _model(name: str, part: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    """A row for what it is asked for, and for each role that has a model of its own."""
+    asked_for = part["models"].items() if len(part["models"]) > 1 else [("", part)]
+    for asked, share in asked_for:
+        yield (
+            f"{name}: {asked}" if asked else name,
+            f"{share['estimated_calls']:,}",
+            dollars(share["cost_usd"]),
+            f"{share['price_input_per_m']:g}",
+            f"{share['price_output_per_m']:g}",
+            f"{part['tokens_per_second']:,.0f}",
+            f"not measured: {part['sample_error']}" if part["sample_error"] else "",
+        )
 
 
 def dollars(amount: float) -> str:

@@ -44,7 +44,7 @@ def caller_of(folder: Path, *, cache: bool = False, ledger: Tally | None = None,
     retries = experiment.pop("retries", AT_ONCE)
     config = Config((), (), Experiment("run", folder, **experiment))
     kept = Cache(folder / "cache.sqlite", fail) if cache else None
-    return Caller(config, OneAccount(), ledger or Tally(), cache=kept, price=lambda _: price, retries=retries)
+    return Caller(config, OneAccount(), ledger or Tally(), cache=kept, price=lambda _, __: price, retries=retries)
 
 
 def fail(message: str) -> None:

@@ -31,7 +31,7 @@ def auto(model_id: str, **keys: Any) -> Change:
 
 def chosen(folder: Path, model_id: str, env: dict[str, str], **keys: Any) -> tuple[str, str]:
     first = load(folder, auto(model_id, **keys), env=env).models[0]
-    return first.interface, first.model_id
+    return first.interface, first.model_id()
 
 
 @pytest.mark.parametrize(
@@ -87,6 +87,42 @@ def test_a_run_that_goes_on_stays_with_its_provider(tmp_path: Path) -> None:
     again = load(tmp_path, auto("deepseek-chat"), env=ALL, continue_in_place=True)
     assert again.models[0].interface == "openrouter"
     assert load(tmp_path, auto("deepseek-chat"), env=ALL, fresh=False).models[0].interface == "deepseek"
+
+
+BOTH = {"student": {"model": "deepseek-r1"}}
+
+
+def test_one_provider_gets_the_models_of_all_roles(tmp_path: Path) -> None:
+    change = auto("deepseek-chat", role_parameters=BOTH)
+    config = load(tmp_path, change, env=ALL)
+    assert config.models[0].asked_for == {"deepseek-chat": ("teacher",), "deepseek-reasoner": ("student",)}
+    assert [note.partition(", $")[0] for note in config.notes] == [
+        "ant: auto is deepseek, model deepseek-chat as teacher",
+        "ant: auto is deepseek, model deepseek-reasoner as student",
+    ]
+    only = {"OPENROUTER_API_KEY": "k"}
+    assert list(load(tmp_path, change, env=only).models[0].asked_for) == [
+        "deepseek/deepseek-chat",
+        "deepseek/deepseek-r1",
+    ]
+    kept = yaml.safe_load(snapshot_text(config))["models"][0]
+    assert kept["resolved"]["models"] == {"teacher": "deepseek-chat", "student": "deepseek-reasoner"}
+    assert kept["role_parameters"] == BOTH
+
+
+def test_models_of_roles_that_no_provider_has_together_are_a_mistake(tmp_path: Path) -> None:
+    [line] = mistakes(tmp_path, auto("gpt-4o", role_parameters=BOTH), env=ALL)
+    assert "no provider of 'gpt-4o' and 'deepseek-r1' is known" in line
+
+
+def test_another_model_is_looked_for_anew_when_a_run_goes_on(tmp_path: Path) -> None:
+    first = load(tmp_path, auto("deepseek-chat"), env=ALL)
+    run = first.experiment.folder
+    run.mkdir(parents=True)
+    (run / "config.yaml").write_text(snapshot_text(first), encoding="utf-8")
+    (run / "meta.json").write_text('{"experiment_id": "first"}', encoding="utf-8")
+    again = load(tmp_path, auto("gpt-4o"), env=ALL, continue_in_place=True)
+    assert (again.models[0].interface, again.models[0].model_id()) == ("openai", "gpt-4o")
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,8 @@ RULES: list[tuple[str, Change, str]] = [
     ("no json", model(parameters={"day": datetime.date(2026, 1, 1)}), "must be what JSON can say; put dates in quotes"),
     ("bits", model(parameters={"load_in_4bit": True, "load_in_8bit": True}), "does not go with load_in_4bit"),
     ("role of parameters", model(role_parameters={"teach": {}}), "unknown key (did you mean 'teacher'?)"),
-    ("address by role", model(role_parameters={"teacher": {"model": "x"}}), "is the same in every role"),
+    ("address by role", model(role_parameters={"teacher": {"base_url": "x"}}), "is the same in every role"),
+    ("model by role", model(role_parameters={"judge": {"model": 4}}), "judge.model: must be text, and is 4"),
     (
         "region by role",
         model(role_parameters={"judge": {"api_version": "1"}}),
