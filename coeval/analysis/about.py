@@ -69,7 +69,7 @@ def read_about(run: Run) -> About:
     Raises:
         RunInputError: the folder holds no run.
     """
-    if not run.meta.is_file() and not (run.folder / "phase5_evaluations").is_dir():
+    if not run.meta.is_file() and not (run.folder / "phase5_evaluations").is_dir() and not run.pair_files():
         raise RunInputError(
             f"{run.folder} holds no run: neither meta.json nor phase5_evaluations is there; check --run"
         )

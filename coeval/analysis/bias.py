@@ -13,22 +13,18 @@ Shapes: P pairs (response, factor), J judges, S students, R responses.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from coeval.analysis.resampling import limits, resample
-from coeval.analysis.results import BiasReport, FamilyRow, FlipRow, SelfPreferenceRow, VerbosityRow
+from coeval.analysis.results import BiasReport, FamilyRow, SelfPreferenceRow, VerbosityRow
 from coeval.analysis.statistics import pearson
 from coeval.analysis.units import Floats, Loaded
-from coeval.storage.jsonl import read_records
-from coeval.storage.layout import Run
-from coeval.storage.records import is_failed
+from coeval.pairs.flips import flip_rows
 
-__all__ = ["bias_report", "family_of", "family_rows", "flip_rows", "self_preference_rows", "verbosity_rows"]
+__all__ = ["bias_report", "family_of", "family_rows", "self_preference_rows", "verbosity_rows"]
 
 _FAMILIES = {
     "openai": r"gpt|(^|[^a-z])o[134](-|$)|davinci",
@@ -49,7 +45,8 @@ _FAMILIES = {
 
 def bias_report(loaded: Loaded) -> BiasReport:
     """All four."""
-    return BiasReport(self_preference_rows(loaded), verbosity_rows(loaded), family_rows(loaded), flip_rows(loaded.run))
+    flips = flip_rows(loaded.verdicts)
+    return BiasReport(self_preference_rows(loaded), verbosity_rows(loaded), family_rows(loaded), flips)
 
 
 def family_of(model: str) -> str | None:
@@ -149,37 +146,3 @@ def _within(values: Floats, groups: npt.NDArray[Any]) -> Floats:
     codes = np.unique(groups, return_inverse=True)[1]
     rest: Floats = values - (np.bincount(codes, values) / np.bincount(codes))[codes]
     return np.where(np.abs(rest) < 1e-12, 0.0, rest)
-
-
-def flip_rows(run: Run) -> tuple[FlipRow, ...]:
-    """Of each judge that saw pairs in both orders."""
-    last: dict[str, Mapping[str, Any]] = {}
-    for path in run.pair_files():
-        last.update({str(record.get("id")): record for record in read_records(path) if not is_failed(record)})
-    by_judge: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    for identity in sorted(last):
-        verdicts = last[identity].get("verdicts")
-        if isinstance(verdicts, list) and len(verdicts) == 2:
-            by_judge[str(last[identity].get("judge_model_id"))].append(last[identity])
-    return tuple(_flips(judge, records) for judge, records in sorted(by_judge.items()))
-
-
-def _flips(judge: str, records: list[Mapping[str, Any]]) -> FlipRow:
-    """Verdicts name the winner; in the first order `model_a` is shown first, in the second `model_b`."""
-    verdicts = [record["verdicts"] for record in records]
-    flips = np.array([{*pair} == {"model_a", "model_b"} for pair in verdicts], dtype=np.float64)
-    first = sum((pair[0] == "model_a") + (pair[1] == "model_b") for pair in verdicts)
-    second = sum((pair[0] == "model_b") + (pair[1] == "model_a") for pair in verdicts)
-    columns = np.stack([flips, np.ones(len(flips))], axis=1)
-    datapoints = np.array([str(record.get("datapoint_id")) for record in records])
-    lower, upper = limits(resample(datapoints, columns, lambda sums: sums[:, 0] / sums[:, 1]))
-    return FlipRow(
-        judge,
-        len(records),
-        flips=int(flips.sum()),
-        inconsistent=sum(pair[0] != pair[1] for pair in verdicts),
-        flip_rate=float(flips.mean()),
-        lower=float(lower),
-        upper=float(upper),
-        first_share=first / (first + second) if first + second else None,
-    )

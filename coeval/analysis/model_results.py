@@ -168,6 +168,8 @@ class PairBoardRow:
 
     task: str
     """`overall`, or a task."""
+    attribute: str
+    """`name=value`; empty: all items."""
     rank: int
     student: str
     score: float
@@ -176,3 +178,6 @@ class PairBoardRow:
     upper: float | None
     win_rate: float
     votes: int
+    """Preferences that count."""
+    component: int
+    """Group of students that comparisons join; between groups a rank says nothing."""

@@ -1,7 +1,8 @@
 """The records of a run as they can be used: joined by id, one for each id, and what was left out and why.
 
 Codes: PARSE_ERROR_Pn (a line that is no record of phase n), FAILED_Pn, DUPLICATE_Pn (an earlier record with the same
-id, which the last valid one replaces), MISSING_RESPONSE, MISSING_DATAPOINT, INCOMPLETE_SCORES, INVALID_SCORE_VALUE.
+id, which the last valid one replaces), MISSING_RESPONSE, MISSING_DATAPOINT, INCOMPLETE_SCORES, INVALID_SCORE_VALUE; of
+verdicts on pairs those of `coeval.pairs.verdicts`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from coeval.analysis.about import About
+from coeval.analysis.results import Skipped
+from coeval.pairs.preference import Preference
+from coeval.pairs.verdicts import read_verdicts
 from coeval.phases.factors import LABEL_PREFIX
 from coeval.storage.jsonl import read_records
 from coeval.storage.layout import Run
@@ -38,6 +42,10 @@ class Skips:
         """Count one; the example kept is the first by name, whatever the order of records."""
         self.counts[code] += 1
         self.examples[code] = min(example, self.examples.get(code, example))
+
+    def rows(self) -> tuple[Skipped, ...]:
+        """What was left out, by code."""
+        return tuple(Skipped(code, count, self.examples[code]) for code, count in sorted(self.counts.items()))
 
 
 @dataclass(frozen=True)
@@ -92,6 +100,8 @@ class Records:
     answers: Mapping[str, Answer]
     judgements: tuple[Judgement, ...]
     """By (response, judge)."""
+    verdicts: tuple[Preference, ...]
+    """On pairs of answers, by item, pair and judge."""
     skips: Skips
     counts: Counter[tuple[str, str, str, str, str, bool]]
     """(phase, task, teacher, student, judge, failed) -> records."""
@@ -122,7 +132,8 @@ def read_run(run: Run, about: About) -> Records:
         judgement.code = _check(judgement, items, answers, about)
         if judgement.code and not judgement.failed:
             skips.note(judgement.code, f"{judgement.response}__{judgement.judge}")
-    return Records(about, items, answers, judgements, skips, counts)
+    verdicts = read_verdicts(run, items, answers, skips.note, counts)
+    return Records(about, items, answers, judgements, verdicts, skips, counts)
 
 
 def _last_valid(

@@ -97,7 +97,7 @@ class Skipped:
 
     code: str
     """PARSE_ERROR_P3/P4/P5, MISSING_RESPONSE, MISSING_DATAPOINT, INCOMPLETE_SCORES, INVALID_SCORE_VALUE,
-    FAILED_P3/P4/P5, DUPLICATE_P3/P4/P5."""
+    FAILED_P3/P4/P5, DUPLICATE_P3/P4/P5, and those of verdicts on pairs, which end in _PAIR."""
     count: int
     example: str
     """Where: `file:line`, or the id of a record."""
@@ -134,6 +134,8 @@ class Header:
     """`task/factor` -> description."""
     attribute_values: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
     """Task -> target attribute -> its values."""
+    verdicts: int = 0
+    """On pairs of answers, after those on the same became one."""
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from coeval.analysis.about import About, read_about
 from coeval.analysis.records import Judgement, Records, read_run
 from coeval.analysis.results import Header, Skipped
+from coeval.pairs.preference import Preference
 from coeval.storage.layout import Run
 
 __all__ = ["DIMENSIONS", "Codes", "Evaluations", "Floats", "Loaded", "Pairs", "Units", "load_run"]
@@ -126,6 +127,8 @@ class Loaded:
     counts: Counter[tuple[str, str, str, str, str, bool]]
     """(phase, task, teacher, student, judge, failed) -> records."""
     skipped: tuple[Skipped, ...]
+    verdicts: tuple[Preference, ...] = ()
+    """On pairs of answers."""
 
     def names(self, dimension: str) -> tuple[str, ...]:
         """What the codes of a dimension stand for."""
@@ -196,6 +199,7 @@ class Loaded:
                 for factor, text in (task.rubric or {}).items()
             },
             attribute_values={name: dict(task.attributes) for name, task in self.about.tasks.items()},
+            verdicts=len(self.verdicts),
         )
 
     def same(self, one: str, other: str) -> npt.NDArray[np.bool_]:
@@ -226,7 +230,7 @@ def _loaded(run: Run, records: Records) -> Loaded:
     tasks = _names(about.tasks, (item.task for item in items), (j.task for j in judgements))
     teachers = _names(about.roles["teacher"], (item.teacher for item in items), (j.teacher for j in judgements))
     students = _names(about.roles["student"], (answer.student for answer in answers), (j.student for j in judgements))
-    judges = _names(about.roles["judge"], (j.judge for j in judgements))
+    judges = _names(about.roles["judge"], (j.judge for j in judgements), (v.judge for v in records.verdicts))
     valid = [judgement for judgement in judgements if not judgement.code]
     factors = _names(
         (factor for task in about.tasks.values() for factor in task.rubric or ()), (f for j in valid for f in j.scores)
@@ -257,9 +261,8 @@ def _loaded(run: Run, records: Records) -> Loaded:
             at=tuple(j.at for j in judgements),
         ),
         counts=records.counts,
-        skipped=tuple(
-            Skipped(code, number, records.skips.examples[code]) for code, number in sorted(records.skips.counts.items())
-        ),
+        skipped=records.skips.rows(),
+        verdicts=records.verdicts,
     )
 
 

@@ -129,6 +129,7 @@ def _load(args: Namespace) -> Loaded:
     if header.partial and not args.partial_ok:
         _tell(args, "WARNING", f"{args.run} is {header.status}, not completed: all figures may change")
     counts = f"{header.units} scores from {header.valid_evaluations} of {header.evaluations} evaluations"
+    counts += f", {header.verdicts} verdicts on pairs" if header.verdicts else ""
     models = f"{len(header.students)} students, {len(header.judges)} judges"
     _tell(args, "INFO", f"{header.experiment_id}: {counts}, {header.datapoints} items, {models}")
     for row in header.skipped:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,9 +12,9 @@ from coeval.command import run
 from p2l.command import amount, parser
 
 if TYPE_CHECKING:
-    from coeval.pairs.gathering import Wanted
+    from coeval.pairs.gathering import Gathered, Wanted
 
-__all__ = ["add_selection", "build_parser", "main", "wanted_of"]
+__all__ = ["add_selection", "build_parser", "main", "tell_left_out", "wanted_of"]
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -73,6 +74,16 @@ def wanted_of(given: argparse.Namespace) -> Wanted:
     return Wanted(given.source, given.rows, given.judges, given.keep_self_judged, rule)
 
 
+def tell_left_out(gathered: Gathered) -> None:
+    """Say on stderr which records were of no use, and that self-judged preferences do not count."""
+    for one in gathered.skipped:
+        print(f"skipped: {one.count} {one.code}, such as {one.example}", file=sys.stderr)
+    if gathered.self_judged:
+        print(
+            f"{gathered.self_judged} self-judged preferences left out; --keep-self-judged keeps them", file=sys.stderr
+        )
+
+
 def _share(text: str) -> float:
     share = amount(text)
     if share >= 1:
@@ -100,11 +111,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     folder = Run(given.run)
     gathered = gather(folder, wanted_of(given))
-    done = export(folder, gathered.preferences, given.out, given.format, given.val_share)
-    if gathered.self_judged:
-        print(f"{gathered.self_judged} self-judged preferences left out; --keep-self-judged keeps them")
+    tell_left_out(gathered)
+    done = export(folder, gathered, given.out, given.format, given.val_share)
     if done.without_prompt:
-        print(f"{done.without_prompt} preferences left out: their items are not in the run")
+        print(f"{done.without_prompt} preferences left out: their items have no prompt", file=sys.stderr)
     print(f"{given.out}: {done.train} votes to train on, {done.validation} to validate on, {done.prompts} prompts,")
     print(f"{len(done.models)} models: {', '.join(done.models)}")
     print(f"train on them: p2l train --votes {_source(given)}")

@@ -6,11 +6,14 @@ import argparse
 import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coeval.command import run
-from coeval.commands.export_preferences import add_selection, wanted_of
+from coeval.commands.export_preferences import add_selection, tell_left_out, wanted_of
 from p2l.command import parser, positive
+
+if TYPE_CHECKING:
+    from coeval.pairs.gathering import Gathered
 
 __all__ = ["build_parser", "main"]
 
@@ -19,7 +22,7 @@ def build_parser() -> argparse.ArgumentParser:
     """The flags."""
     flags = parser(
         "coeval analyze pairs-leaderboard",
-        "Fit leaderboards from preferences between students, overall and by task, with intervals clustered by item.",
+        "Fit leaderboards from preferences between students, overall, by task and by attribute; intervals draw items.",
     )
     flags.add_argument("--run", required=True, type=Path, metavar="PATH", help="folder of the run")
     flags.add_argument("--out", required=True, type=Path, metavar="PATH", help="folder to write JSON and CSV to")
@@ -43,30 +46,37 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; it ends with 1 where the folder holds no run, or the run no preferences."""
     given = build_parser().parse_args(argv)
+    from coeval.analysis.tables import plain
     from coeval.pairs.board import BoardOptions, boards, rows_of
-    from coeval.pairs.flips import flip_rates
     from coeval.pairs.gathering import gather
     from coeval.storage.jsonl import write_json
     from coeval.storage.layout import Run
 
-    folder = Run(given.run)
-    gathered = gather(folder, wanted_of(given))
+    gathered = gather(Run(given.run), wanted_of(given))
+    tell_left_out(gathered)
     options = BoardOptions(given.likelihood, replicates=given.replicates, seed=given.seed)
-    found = boards(gathered.preferences, options)
-    rows = [row for name, one in found.items() for row in rows_of(name, one)]
-    flips = {judge: {**vars(one), "flip_rate": one.flip_rate} for judge, one in flip_rates(folder).items()}
-    result = {"likelihood": given.likelihood, "preferences": len(gathered.preferences), "flips": flips, "rows": rows}
+    found = boards(gathered.preferences, options, gathered.attributes)
+    rows = [row for part, one in found.items() for row in rows_of(part, one)]
+    result = {
+        "likelihood": given.likelihood,
+        "preferences": len(gathered.preferences),
+        "self_judged": gathered.self_judged,
+        "skipped": plain(gathered.skipped),
+        "flips": plain(gathered.flips),
+        "notes": {" ".join(part).strip(): list(one.notes) for part, one in found.items() if one.notes},
+        "rows": rows,
+    }
     if given.against is not None:
         result["against"] = _against(given.against, found)
     write_json(given.out / "pairs_leaderboard.json", result)
     _write_csv(given.out / "pairs_leaderboard.csv", rows)
-    _print(rows, flips)
+    _print(rows, gathered)
     return 0
 
 
-def _against(path: Path, found: Mapping[str, Any]) -> dict[str, Any]:
+def _against(path: Path, found: Mapping[Any, Any]) -> dict[str, Any]:
     from coeval.errors import RunInputError
-    from coeval.pairs.board import OVERALL, compared
+    from coeval.pairs.board import OVERALL, Slice, compared
     from coeval.storage.jsonl import read_json
 
     given = read_json(path)
@@ -74,7 +84,7 @@ def _against(path: Path, found: Mapping[str, Any]) -> dict[str, Any]:
     coefs = whole["coefs"]
     if not isinstance(coefs, dict) or not all(isinstance(value, int | float) for value in coefs.values()):
         raise RunInputError(f"{path}: is no JSON object of model names and coefficients")
-    return compared(found[OVERALL], coefs, whole.get("eta"))
+    return compared(found[Slice(OVERALL)], coefs, whole.get("eta"))
 
 
 def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -86,14 +96,16 @@ def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         writer.writerows(rows)
 
 
-def _print(rows: Sequence[Mapping[str, Any]], flips: Mapping[str, Mapping[str, Any]]) -> None:
-    for task in dict.fromkeys(row["task"] for row in rows):
+def _print(rows: Sequence[Mapping[str, Any]], gathered: Gathered) -> None:
+    """Overall and by task; boards by attribute are in the files alone."""
+    whole = [row for row in rows if not row["attribute"]]
+    for task in dict.fromkeys(row["task"] for row in whole):
         print(task)
-        for row in (one for one in rows if one["task"] == task):
+        for row in (one for one in whole if one["task"] == task):
             bounds = "" if row["lower"] is None else f"  [{row['lower']:.0f}, {row['upper']:.0f}]"
             print(f"  {row['rank']:>2}  {row['model']:<24} {row['score']:7.1f}{bounds}  {row['votes']} votes")
-    for judge, one in flips.items():
-        print(f"{judge}: {one['flips']} of {one['pairs']} pairs flip with the order ({one['flip_rate']:.1%})")
+    for one in gathered.flips:
+        print(f"{one.judge}: {one.flips} of {one.pairs} pairs flip with the order ({one.flip_rate:.1%})")
 
 
 if __name__ == "__main__":

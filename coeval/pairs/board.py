@@ -1,27 +1,38 @@
-"""Leaderboards of students from preferences, overall and by task, and how near a model's aggregate comes to them.
+"""Leaderboards of students from preferences, overall, by task and by attribute, and how near a model's come to them.
 
-Intervals are bootstrapped over items: all preferences on one item are drawn together, since judges agree about it.
+Intervals are bootstrapped over items: all preferences on one item are drawn together, since judges agree about it. A
+board has the models that were compared in its task, or on items of its attribute; without a vote there is no rank.
 
 Shapes: M models.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from coeval.errors import RunInputError
 from coeval.pairs.preference import WINNERS, Preference
+from p2l.errors import InputError
 from p2l.leaderboard import Leaderboard, fit, to_score
 from p2l.metrics import leaderboard_metrics
 from p2l.metrics.of_leaderboards import Standing
 
-__all__ = ["OVERALL", "BoardOptions", "board", "boards", "compared", "rows_of"]
+__all__ = ["OVERALL", "BoardOptions", "Slice", "board", "boards", "compared", "models_of", "rows_of"]
 
 OVERALL = "overall"
+
+
+class Slice(NamedTuple):
+    """What a board is of."""
+
+    task: str
+    """OVERALL, or a task."""
+    attribute: str = ""
+    """`name=value`; empty: all items."""
 
 
 @dataclass(frozen=True)
@@ -36,17 +47,46 @@ class BoardOptions:
     seed: int = 0
 
 
-def boards(preferences: Sequence[Preference], options: BoardOptions) -> dict[str, Leaderboard]:
-    """`overall` and each task -> its leaderboard; all have all models, in the order of their names.
+def boards(
+    preferences: Sequence[Preference],
+    options: BoardOptions,
+    attributes: Mapping[str, Mapping[str, str]] | None = None,
+) -> dict[Slice, Leaderboard]:
+    """The overall leaderboard, then that of each task, then of each of its attributes' values.
+
+    A slice in which no preference counts, such as one of ties under `bt`, has none.
+
+    Args:
+        preferences: at least one.
+        options: of the fits.
+        attributes: item -> attribute -> value; None: no boards by attribute.
 
     Raises:
-        InputError: there are fewer than two models, or no preference counts.
+        InputError: no preference counts.
     """
-    models = sorted({name for one in preferences for name in (one.model_a, one.model_b)})
-    found = {OVERALL: board(preferences, models, options)}
-    for task in sorted({one.task for one in preferences}):
-        found[task] = board([one for one in preferences if one.task == task], models, options)
+    found = {Slice(OVERALL): board(preferences, models_of(preferences), options)}
+    for key, part in sorted(_slices(preferences, attributes or {}).items()):
+        try:
+            found[key] = board(part, models_of(part), options)
+        except InputError:  # none of them counts
+            continue
     return found
+
+
+def models_of(preferences: Iterable[Preference]) -> list[str]:
+    """The models that were compared, by name."""
+    return sorted({name for one in preferences for name in (one.model_a, one.model_b)})
+
+
+def _slices(
+    preferences: Iterable[Preference], attributes: Mapping[str, Mapping[str, str]]
+) -> dict[Slice, list[Preference]]:
+    parts: dict[Slice, list[Preference]] = {}
+    for one in preferences:
+        named = [f"{name}={value}" for name, value in attributes.get(one.datapoint, {}).items()]
+        for attribute in ("", *named):
+            parts.setdefault(Slice(one.task, attribute), []).append(one)
+    return parts
 
 
 def board(preferences: Sequence[Preference], models: Sequence[str], options: BoardOptions) -> Leaderboard:
@@ -70,22 +110,28 @@ def board(preferences: Sequence[Preference], models: Sequence[str], options: Boa
     )
 
 
-def rows_of(name: str, found: Leaderboard) -> list[dict[str, Any]]:
-    """A leaderboard as rows, best first: task, rank, model, score and its interval, win rate, votes."""
+def rows_of(part: Slice, found: Leaderboard) -> list[dict[str, Any]]:
+    """A leaderboard as rows, best first: task, attribute, rank, model, score and its interval, win rate, votes.
+
+    Models without a vote that counts have no row; `component` tells groups of models that no comparison joins.
+    """
     lower, upper, scores, rates = to_score(found.lower), to_score(found.upper), to_score(found.coefs), found.win_rates()
     order = np.argsort(-found.coefs, kind="stable")
+    votes = np.zeros(len(order), dtype=np.int64) if found.votes is None else found.votes
     return [
         {
-            "task": name,
+            "task": part.task,
+            "attribute": part.attribute,
             "rank": rank,
             "model": found.models[place],
             "score": round(float(scores[place]), 1),
             "lower": _rounded(lower[place]),
             "upper": _rounded(upper[place]),
             "win_rate": round(float(rates[place]), 4),
-            "votes": int(found.votes[place]) if found.votes is not None else None,
+            "votes": int(votes[place]),
+            "component": int(found.components[place]),
         }
-        for rank, place in enumerate(order.tolist(), start=1)
+        for rank, place in enumerate(order[votes[order] > 0].tolist(), start=1)
     ]
 
 

@@ -10,12 +10,11 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from coeval.analysis.about import About, read_about
-from coeval.analysis.records import Judgement, read_run
+from coeval.analysis.about import About
+from coeval.analysis.records import Judgement, Records
 from coeval.errors import RunInputError
 from coeval.pairs.compare import sides
 from coeval.pairs.preference import Preference, seconds
-from coeval.storage.layout import Run
 from p2l.command import nearest
 
 __all__ = ["BAD", "MARGIN", "Rule", "derived", "outcome"]
@@ -48,14 +47,13 @@ def outcome(score_a: float, score_b: float, rule: Rule) -> str:
     return "tie (bothbad)" if max(score_a, score_b) <= rule.bad + _ROUNDING else "tie"
 
 
-def derived(run: Run, rule: Rule) -> list[Preference]:
+def derived(records: Records, rule: Rule) -> list[Preference]:
     """The preferences that the scores of a run come to, one for each judge, item and pair of students.
 
     Raises:
-        RunInputError: the folder holds no run, or a weight is of a factor that nobody scored.
+        RunInputError: a weight is of a factor that nobody scored.
     """
-    about = read_about(run)
-    judgements = [one for one in read_run(run, about).judgements if not one.code and _is_of(one, about, rule.kind)]
+    judgements = [one for one in records.judgements if not one.code and _is_of(one, records.about, rule.kind)]
     _check_weights(rule, judgements)
     groups: dict[tuple[str, str], list[Judgement]] = {}
     for one in judgements:

@@ -1,24 +1,29 @@
 """Preferences as votes that P2L trains on: a train and a validation part, and the list of models.
 
 The parts are split by a hash of the prompt: all votes on a prompt are in one of them, and a prompt stays in its part
-when the run grows.
+when the run grows. A kill leaves whole files, never parts of two exports; `export.json` is written last.
 """
 
 from __future__ import annotations
 
-import json
+import contextlib
+import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from coeval.analysis.results import Skipped
 from coeval.errors import RunInputError
+from coeval.pairs.gathering import Gathered
 from coeval.pairs.preference import Preference
 from coeval.storage.jsonl import read_json, read_records, write_json
 from coeval.storage.layout import Run
 from coeval.storage.records import is_failed
-from p2l.command import atomic_path
+from p2l.command import atomic_path, sync_tree
+from p2l.errors import InputError
 
 __all__ = ["Exported", "Format", "export", "vote_rows"]
 
@@ -36,15 +41,19 @@ class Exported:
     prompts: int
     models: tuple[str, ...]
     without_prompt: int
-    """Votes left out because their item is not in the run."""
+    """Votes left out because their item has no prompt."""
+    self_judged: int
+    """Votes left out because the judge is one of the two."""
+    skipped: tuple[Skipped, ...]
+    """Records of the run that are of no use."""
 
 
-def export(run: Run, preferences: Sequence[Preference], folder: Path, kind: Format, val_share: float) -> Exported:
+def export(run: Run, gathered: Gathered, folder: Path, kind: Format, val_share: float) -> Exported:
     """Write votes to a folder: `train.*`, `val.*` (or a data set of these splits), `model_list.json`, `export.json`.
 
     Args:
         run: where the prompts are.
-        preferences: the votes.
+        gathered: the votes.
         folder: where to write; files of an earlier export are replaced.
         kind: `jsonl`, `parquet` or `hf` (a `save_to_disk` folder).
         val_share: share of the prompts in the validation part; 0: there is none.
@@ -53,48 +62,67 @@ def export(run: Run, preferences: Sequence[Preference], folder: Path, kind: Form
         RunInputError: no vote has a prompt.
         InputError: the folder cannot be written.
     """
-    rows = vote_rows(run, preferences)
+    rows = vote_rows(run, gathered.preferences)
     if not rows:
-        raise RunInputError(f"{run.folder}: none of the {len(preferences)} preferences has its item in the run")
-    validation = _validation_prompts([row["prompt"] for row in rows], val_share)
+        raise RunInputError(f"{run.folder}: none of the {len(gathered.preferences)} preferences has its item's prompt")
+    prompts = {_hash(row["prompt"]) for row in rows}
+    validation = _validation_hashes(prompts, val_share)
     parts = {
-        "train": [row for row in rows if _text(row["prompt"]) not in validation],
-        "val": [row for row in rows if _text(row["prompt"]) in validation],
+        "train": [row for row in rows if _hash(row["prompt"]) not in validation],
+        "val": [row for row in rows if _hash(row["prompt"]) in validation],
     }
-    if not parts["val"]:
-        del parts["val"]
-    _write(parts, folder, kind)
-    models = _models(preferences)
-    write_json(folder / "model_list.json", list(models))
-    prompts = len({_text(row["prompt"]) for row in rows})
-    validated = len(parts.get("val", ()))
-    done = Exported(len(parts["train"]), validated, prompts, models, len(preferences) - len(rows))
-    write_json(folder / "export.json", asdict(done))
+    done = Exported(
+        len(parts["train"]),
+        len(parts["val"]),
+        len(prompts),
+        _models(rows),
+        len(gathered.preferences) - len(rows),
+        gathered.self_judged,
+        gathered.skipped,
+    )
+    write = _write_data_set if kind == "hf" else _write_files
+    write({name: part for name, part in parts.items() if part}, done, folder, kind)
     return done
 
 
 def vote_rows(run: Run, preferences: Iterable[Preference]) -> list[dict[str, Any]]:
-    """Votes in the schema of P2L, of the preferences whose items are in the run."""
-    preferences = list(preferences)
+    """Votes in the schema of P2L, of the preferences whose items have a prompt."""
     items = _items(run)
-    places = {name: place for place, name in enumerate(_models(preferences))}
-    tasks = sorted({one.task for one in preferences})
+    known = [one for one in preferences if one.datapoint in items]
+    models = sorted({name for one in known for name in (one.model_a, one.model_b)})
+    places = {name: place for place, name in enumerate(models)}
+    tasks = sorted({one.task for one in known})
     categories = _categories(run)
-    known = (one for one in preferences if one.datapoint in items)
-    return [_row(one, items[one.datapoint], places, tasks, categories.get(one.task, "")) for one in known]
+    rows = [_row(one, items[one.datapoint], places, tasks, categories.get(one.task, "")) for one in known]
+    if any(isinstance(row["prompt"], list) for row in rows):  # a column has one type
+        rows = [{**row, "prompt": _turns(row["prompt"])} for row in rows]
+    return rows
 
 
-def _models(preferences: Iterable[Preference]) -> tuple[str, ...]:
-    return tuple(sorted({name for one in preferences for name in (one.model_a, one.model_b)}))
+def _models(rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    return tuple(sorted({name for row in rows for name in (row["model_a"], row["model_b"])}))
 
 
 def _items(run: Run) -> dict[str, dict[str, Any]]:
-    return {
-        str(record.get("id")): record
-        for path in run.datapoint_files()
-        for record in read_records(path)
-        if not is_failed(record) and record.get("prompt")
-    }
+    """The items with a prompt, which is text or a list of the user's turns."""
+    found = {}
+    for path in run.datapoint_files():
+        for record in read_records(path):
+            prompt = _prompt(record.get("prompt"))
+            if prompt and not is_failed(record):
+                found[str(record.get("id"))] = {**record, "prompt": prompt}
+    return found
+
+
+def _prompt(stored: object) -> str | list[str]:
+    """A prompt as P2L reads it: text, or the user's turns of a list of texts or messages; empty where it is neither."""
+    if isinstance(stored, str):
+        return stored if stored.strip() else ""
+    if not isinstance(stored, list):
+        return ""
+    said = [one.get("content") for one in stored if isinstance(one, dict) and one.get("role") == "user"]
+    turns = said if any(isinstance(one, dict) for one in stored) else stored
+    return [str(turn) for turn in turns] if all(isinstance(turn, str) and turn.strip() for turn in turns) else ""
 
 
 def _categories(run: Run) -> dict[str, str]:
@@ -113,17 +141,17 @@ def _row(
     one: Preference, item: Mapping[str, Any], places: Mapping[str, int], tasks: Sequence[str], category: str
 ) -> dict[str, Any]:
     winner, loser = (one.model_b, one.model_a) if one.winner == "model_b" else (one.model_a, one.model_b)
-    prompt = item["prompt"]
     return {
         "question_id": f"{one.datapoint}__{one.model_a}__vs__{one.model_b}__{one.judge}",
-        "prompt": prompt if isinstance(prompt, list) else str(prompt),
+        "prompt": item["prompt"],
         "model_a": one.model_a,
         "model_b": one.model_b,
         "winner": one.winner,
         "labels": [places[winner], places[loser], _TIES[one.winner]],
         "tstamp": one.at,
         "language": _language(item),
-        "is_code": category.lower() in ("code", "coding") or _CODE.search(_text(prompt)) is not None,
+        "is_code": category.lower() in ("code", "coding")
+        or _CODE.search("\n".join(_turns(item["prompt"]))) is not None,
         "category_tag": {"task": {task: task == one.task for task in tasks}},
         "weight": 1.0,
         "judge": one.judge,
@@ -145,58 +173,75 @@ def _language(item: Mapping[str, Any]) -> str:
     return "unknown"
 
 
-def _text(prompt: object) -> str:
-    return prompt if isinstance(prompt, str) else json.dumps(prompt, ensure_ascii=False)
+def _turns(prompt: str | list[str]) -> list[str]:
+    return prompt if isinstance(prompt, list) else [prompt]
 
 
-def _validation_prompts(prompts: Iterable[Any], share: float) -> set[str]:
-    """The prompts held out: those with the lowest hashes; one at least where a share is wanted, never all."""
+def _hash(prompt: str | list[str]) -> int:
     from p2l.votes.splitting import hash_turns
 
-    hashes = {_text(prompt): hash_turns(prompt if isinstance(prompt, list) else [prompt]) for prompt in prompts}
-    ordered = sorted(hashes, key=lambda text: (hashes[text], text))
-    chosen = {text for text in ordered if hashes[text] < share * 2**64}
+    return hash_turns(_turns(prompt))
+
+
+def _validation_hashes(hashes: Iterable[int], share: float) -> set[int]:
+    """Of the prompts held out: the lowest; one at least where a share is wanted, never all."""
+    ordered = sorted(hashes)
+    chosen = {one for one in ordered if one < share * 2**64}
     if share and len(ordered) > 1:
         chosen = (chosen | {ordered[0]}) - {ordered[-1]}
     return chosen
 
 
-def _write(parts: Mapping[str, list[dict[str, Any]]], folder: Path, kind: Format) -> None:
-    if kind == "hf":
-        _write_data_set(parts, folder)
-        return
+def _write_notes(done: Exported, folder: Path) -> None:
+    write_json(folder / "model_list.json", list(done.models))
+    write_json(folder / "export.json", asdict(done))
+
+
+def _write_files(parts: Mapping[str, list[dict[str, Any]]], done: Exported, folder: Path, kind: Format) -> None:
+    """Write all beside the earlier files, then put it in their place, the note that it is whole last."""
     import pyarrow as pa
 
     from p2l.votes.writer import write_votes
 
-    folder.mkdir(parents=True, exist_ok=True)
     whole = pa.Table.from_pylist([row for rows in parts.values() for row in rows])
-    for name in ("train", "val"):
-        path = folder / f"{name}.{kind}"
-        if name in parts:
-            table = pa.Table.from_pylist(parts[name], schema=whole.schema)
-            write_votes(table.to_batches(), whole.schema, path)
-        else:
-            path.unlink(missing_ok=True)
+    with _staging(folder) as temporary:
+        for name, rows in parts.items():
+            table = pa.Table.from_pylist(rows, schema=whole.schema)
+            write_votes(table.to_batches(), whole.schema, temporary / f"{name}.{kind}")
+        _write_notes(done, temporary)
+        for name in ("export.json", f"val.{kind}"):
+            (folder / name).unlink(missing_ok=True)
+        for name in ("model_list.json", f"train.{kind}", f"val.{kind}", "export.json"):
+            if (temporary / name).exists():
+                os.replace(temporary / name, folder / name)
 
 
-def _write_data_set(parts: Mapping[str, list[dict[str, Any]]], folder: Path) -> None:
+@contextlib.contextmanager
+def _staging(folder: Path) -> Iterator[Path]:
+    """A folder for files that are not whole yet, which is gone at the end."""
+    temporary = folder / f".export.{os.getpid()}.tmp"
+    try:
+        temporary.mkdir(parents=True, exist_ok=True)
+        yield temporary
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _write_data_set(parts: Mapping[str, list[dict[str, Any]]], done: Exported, folder: Path, _kind: Format) -> None:
     """A folder as `datasets.load_from_disk` reads it; it replaces a whole earlier one, so it has to be one."""
     try:
         from datasets import Dataset, DatasetDict
     except ImportError:
         raise RunInputError("--format hf needs the package datasets; `pip install datasets`, or use parquet") from None
-    if folder.exists() and any(folder.iterdir()):
-        if read_json(folder / "dataset_dict.json") is None:
-            raise RunInputError(f"{folder}: holds other files; choose an empty or a new folder for --format hf")
-        _remove_earlier(folder)
-    elif folder.exists():
-        folder.rmdir()
+    if folder.exists() and any(folder.iterdir()) and read_json(folder / "dataset_dict.json") is None:
+        raise RunInputError(f"{folder}: holds other files; choose an empty or a new folder for --format hf")
+    earlier = folder.with_name(f".{folder.name}.{os.getpid()}.old")
     with atomic_path(folder, directory=True) as temporary:
         DatasetDict({name: Dataset.from_list(rows) for name, rows in parts.items()}).save_to_disk(str(temporary))
-
-
-def _remove_earlier(folder: Path) -> None:
-    import shutil
-
-    shutil.rmtree(folder)
+        _write_notes(done, temporary)
+        sync_tree(temporary)
+        if folder.exists():
+            os.replace(folder, earlier)
+    shutil.rmtree(earlier, ignore_errors=True)

@@ -1,60 +1,46 @@
-"""How often a judge's verdict hangs on the order in which it was shown two answers."""
+"""How often a judge's verdict hangs on the order in which it was shown two answers.
+
+Shapes: P pairs seen in both orders.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Sequence
 
-from coeval.storage.jsonl import read_records
-from coeval.storage.layout import Run
-from coeval.storage.records import is_failed
+import numpy as np
 
-__all__ = ["Flips", "flip_rates"]
+from coeval.analysis.resampling import limits, resample
+from coeval.analysis.results import FlipRow
+from coeval.pairs.preference import Preference
 
-_OTHER = {"model_a": "model_b", "model_b": "model_a"}
+__all__ = ["flip_rows"]
 
 
-@dataclass
-class Flips:
-    """One judge's verdicts on pairs that it saw in both orders."""
-
-    pairs: int = 0
-    flips: int = 0
-    """Of these, the other model won in the other order."""
-    inconsistent: int = 0
-    """Of these, the two verdicts are not the same, flips included."""
-    first_wins: int = 0
-    """Flips in which the answer shown first won both times; in the others the second did."""
-
-    @property
-    def flip_rate(self) -> float | None:
-        """Share of the pairs that flip; None without any."""
-        return self.flips / self.pairs if self.pairs else None
-
-    @property
-    def inconsistency(self) -> float | None:
-        """Share of the pairs with two different verdicts."""
-        return self.inconsistent / self.pairs if self.pairs else None
+def flip_rows(verdicts: Iterable[Preference]) -> tuple[FlipRow, ...]:
+    """Of each judge that saw pairs in both orders, by name; intervals draw items."""
+    by_judge: dict[str, list[Preference]] = {}
+    for one in verdicts:
+        if len(one.verdicts) == 2:
+            by_judge.setdefault(one.judge, []).append(one)
+    return tuple(_flips(judge, found) for judge, found in sorted(by_judge.items()))
 
 
-def flip_rates(run: Run) -> dict[str, Flips]:
-    """Judge -> its flips, over all tasks of a run."""
-    last: dict[str, Mapping[str, Any]] = {}
-    for path in run.pair_files():
-        last.update({str(record.get("id")): record for record in read_records(path) if not is_failed(record)})
-    return _counted(last.values())
-
-
-def _counted(records: Iterable[Mapping[str, Any]]) -> dict[str, Flips]:
-    found: dict[str, Flips] = {}
-    for record in records:
-        verdicts = record.get("verdicts") or []
-        if len(verdicts) == 2:
-            counts = found.setdefault(str(record.get("judge_model_id")), Flips())
-            counts.pairs += 1
-            counts.inconsistent += verdicts[0] != verdicts[1]
-            if _OTHER.get(verdicts[0]) == verdicts[1]:
-                counts.flips += 1
-                counts.first_wins += verdicts[0] == "model_a"
-    return dict(sorted(found.items()))
+def _flips(judge: str, found: Sequence[Preference]) -> FlipRow:
+    """In the first order `model_a` is shown first, in the second `model_b`."""
+    pairs = [one.verdicts for one in found]
+    flips = np.array([{*pair} == {"model_a", "model_b"} for pair in pairs], dtype=np.float64)
+    first = sum((pair[0] == "model_a") + (pair[1] == "model_b") for pair in pairs)
+    second = sum((pair[0] == "model_b") + (pair[1] == "model_a") for pair in pairs)
+    columns = np.stack([flips, np.ones(len(flips))], axis=1)
+    datapoints = np.array([one.datapoint for one in found])
+    lower, upper = limits(resample(datapoints, columns, lambda sums: sums[:, 0] / sums[:, 1]))
+    return FlipRow(
+        judge,
+        len(found),
+        flips=int(flips.sum()),
+        inconsistent=sum(pair[0] != pair[1] for pair in pairs),
+        flip_rate=float(flips.mean()),
+        lower=float(lower),
+        upper=float(upper),
+        first_share=first / (first + second) if first + second else None,
+    )

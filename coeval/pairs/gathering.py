@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from coeval.analysis.about import read_about
+from coeval.analysis.records import Records, read_run
+from coeval.analysis.results import FlipRow, Skipped
 from coeval.errors import RunInputError
 from coeval.pairs.derive import Rule, derived
-from coeval.pairs.preference import Preference, majority, native
+from coeval.pairs.flips import flip_rows
+from coeval.pairs.preference import Preference, majority
 from coeval.storage.layout import Run
 from p2l.command import nearest
 
@@ -35,8 +39,14 @@ class Gathered:
     """The preferences, ordered by task, item, pair and judge, and what was left out."""
 
     preferences: list[Preference]
-    self_judged: int
+    self_judged: int = 0
     """Left out because the judge is one of the two."""
+    skipped: tuple[Skipped, ...] = ()
+    """Records of the run that are of no use."""
+    flips: tuple[FlipRow, ...] = ()
+    """Of these judges."""
+    attributes: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
+    """Item -> target attribute -> value."""
 
 
 def gather(run: Run, wanted: Wanted) -> Gathered:
@@ -45,25 +55,24 @@ def gather(run: Run, wanted: Wanted) -> Gathered:
     Raises:
         RunInputError: the folder holds no run, there is no such judge, or there are no preferences.
     """
-    if not run.meta.is_file() and not run.record_files("evaluation") and not run.pair_files():
-        raise RunInputError(
-            f"{run.folder} holds no run: neither meta.json nor phase5_evaluations is there; check --run"
-        )
-    found = _of_judges(_found(run, wanted), wanted.judges)
+    records = read_run(run, read_about(run))
+    found = _of_judges(_found(records, wanted), wanted.judges)
     kept = [one for one in found if wanted.keep_self_judged or not one.is_self_judged]
     if not kept:
-        raise RunInputError(f"{run.folder}: {_why_none(wanted, len(found))}")
+        raise RunInputError(f"{run.folder}: {_why_none(wanted, len(found), records.skips.rows())}")
     rows = majority(kept) if wanted.rows == "majority" else kept
     rows.sort(key=lambda one: (one.task, one.key, one.judge))
-    return Gathered(rows, len(found) - len(kept))
+    flips = flip_rows(one for one in records.verdicts if not wanted.judges or one.judge in wanted.judges)
+    attributes = {name: item.attributes for name, item in records.items.items()}
+    return Gathered(rows, len(found) - len(kept), records.skips.rows(), flips, attributes)
 
 
-def _found(run: Run, wanted: Wanted) -> list[Preference]:
-    verdicts = native(run) if wanted.source != "derived" else []
+def _found(records: Records, wanted: Wanted) -> list[Preference]:
+    verdicts = list(records.verdicts) if wanted.source != "derived" else []
     if wanted.source == "native":
         return verdicts
     with_verdicts = {one.task for one in verdicts}
-    return verdicts + [one for one in derived(run, wanted.rule) if one.task not in with_verdicts]
+    return verdicts + [one for one in derived(records, wanted.rule) if one.task not in with_verdicts]
 
 
 def _of_judges(found: list[Preference], judges: Collection[str]) -> list[Preference]:
@@ -74,9 +83,11 @@ def _of_judges(found: list[Preference], judges: Collection[str]) -> list[Prefere
     return [one for one in found if not judges or one.judge in judges]
 
 
-def _why_none(wanted: Wanted, self_judged: int) -> str:
+def _why_none(wanted: Wanted, self_judged: int, skipped: Iterable[Skipped]) -> str:
     if self_judged:
         return f"all {self_judged} preferences are self-judged; use --keep-self-judged, or a judge that is no student"
+    lost = ", ".join(f"{one.count} {one.code}" for one in skipped)
+    lost = f" (skipped: {lost})" if lost else ""
     if wanted.source == "native":
-        return "no verdicts on pairs; use --source derived, or a task with `evaluation_mode: pairwise`"
-    return "no preferences: phase 5 has scored no two answers to the same item yet"
+        return f"no verdicts on pairs{lost}; use --source derived, or a task with `evaluation_mode: pairwise`"
+    return f"no preferences: phase 5 has scored no two answers to the same item yet{lost}"

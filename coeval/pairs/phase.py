@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from pathlib import Path
 
 from coeval.config.schema import Model, Phase, Rubric, Task
 from coeval.errors import RunError
 from coeval.pairs.compare import compare_question, sides
+from coeval.pairs.preference import WINNERS
 from coeval.pairs.schedule import Meeting, Schedule, meetings
 from coeval.phases.driving import drive, each_model
 from coeval.phases.factors import required_factors
@@ -18,7 +20,7 @@ from coeval.phases.responses import index_of_responses
 from coeval.phases.rubric import rubric_of
 from coeval.phases.stage import Outcome, Stage
 from coeval.storage.index import RecordIndex
-from coeval.storage.jsonl import read_records
+from coeval.storage.jsonl import OnBad, read_records
 from coeval.storage.records import is_failed
 
 __all__ = ["compare_all"]
@@ -91,15 +93,15 @@ async def _judge(stage: Stage, judge: Model, work: _Work) -> Outcome:
     rubric = {factor: str(work.rubric[factor]) for factor in factors}
     seen = _seen(stage, work.task.name, judge.name)
     seed = stage.config.experiment.seed
-    schedules = [_schedule(stage, work, answered, seen, seed) for answered in work.answered.values()]
-    expected = sum(schedule.left for schedule in schedules)
+    schedules = {teacher: _schedule(stage, work, items, seen, seed) for teacher, items in work.answered.items()}
+    expected = sum(schedule.left for schedule in schedules.values())
     stage.progress.expect(expected)
     if work.task.pairwise.schedule == "active":
         outcome = Outcome()
-        for schedule in schedules:
-            outcome.add(await _in_rounds(stage, judge, work, rubric, schedule))
+        for teacher, schedule in schedules.items():
+            outcome.add(await _in_rounds(stage, judge, work, rubric, teacher, schedule))
     else:
-        wanted = chain.from_iterable(schedule.everything() for schedule in schedules)
+        wanted = chain.from_iterable(schedule.everything() for schedule in schedules.values())
         outcome = await drive(stage, PHASE, judge, _questions(stage, judge, work, rubric, wanted))
     outcome.expected = expected
     return outcome
@@ -113,11 +115,17 @@ def _schedule(stage: Stage, work: _Work, answered: Mapping[str, Iterable[str]], 
 
 
 def _seen(stage: Stage, task: str, judge: str) -> _Seen:
-    """What the judge has said before; of several verdicts on the same the last."""
+    """What the judge has said before of the items of all teachers."""
+    files = [path for path in stage.run.pair_files(task) if path.name.endswith(f".{judge}.pairwise.jsonl")]
+    return _read(files, judge, stage.warn_bad_line)
+
+
+def _read(files: Iterable[Path], judge: str, on_bad: OnBad | None = None) -> _Seen:
+    """The judge's verdicts; of several on the same the last."""
     found = _Seen()
-    for path in stage.run.pair_files(task):
-        for record in read_records(path, stage.warn_bad_line) if path.name.endswith(f".{judge}.pairwise.jsonl") else ():
-            if record.get("judge_model_id") == judge and not is_failed(record) and record.get("winner"):
+    for path in files:
+        for record in read_records(path, on_bad):
+            if record.get("judge_model_id") == judge and not is_failed(record) and record.get("winner") in WINNERS:
                 meeting, winner = _meeting(record)
                 found.verdicts[meeting] = winner
                 found.couples.add((meeting.first, meeting.second))
@@ -131,12 +139,15 @@ def _meeting(record: Mapping[str, object]) -> tuple[Meeting, str]:
     return (Meeting(datapoint, a, b), winner) if a < b else (Meeting(datapoint, b, a), _SWAPPED.get(winner, winner))
 
 
-async def _in_rounds(stage: Stage, judge: Model, work: _Work, rubric: Rubric, schedule: Schedule) -> Outcome:
+async def _in_rounds(
+    stage: Stage, judge: Model, work: _Work, rubric: Rubric, teacher: str, schedule: Schedule
+) -> Outcome:
     """Round after round, each chosen by what the ones before brought."""
     outcome, rounds = Outcome(), schedule.rounds()
+    path = stage.run.pairs(work.task.name, teacher, judge.name)
     while (wanted := rounds.next()) and not outcome.stopped and not outcome.refused and stage.halted is None:
         outcome.add(await drive(stage, PHASE, judge, _questions(stage, judge, work, rubric, wanted)))
-        verdicts = _seen(stage, work.task.name, judge.name).verdicts
+        verdicts = _read([path], judge.name).verdicts
         rounds.tell({one: verdicts[one] for one in wanted if one in verdicts})
     return outcome
 

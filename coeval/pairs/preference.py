@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import Any
+from datetime import datetime, timezone
 
-from coeval.storage.jsonl import OnBad, read_records
-from coeval.storage.layout import Run
-from coeval.storage.records import is_failed
-
-__all__ = ["MAJORITY", "WINNERS", "Preference", "majority", "native", "seconds"]
+__all__ = ["MAJORITY", "WINNERS", "Preference", "majority", "seconds"]
 
 WINNERS = ("model_a", "model_b", "tie", "tie (bothbad)")
 MAJORITY = "majority"
 """The judge of a preference that several have made together."""
-_KEYS = (
-    *("datapoint_id", "task_id", "teacher_model_id", "model_a", "model_b"),
-    *("response_a_id", "response_b_id", "judge_model_id", "created_at"),
-)
 _OTHER = {"model_a": "model_b", "model_b": "model_a"}
 
 
@@ -45,6 +36,8 @@ class Preference:
     order_consistent: bool | None
     at: float
     """Seconds since 1970."""
+    verdicts: tuple[str, ...] = ()
+    """Of a native one the winner in each order: with model_a's answer first, then with model_b's."""
 
     @property
     def is_self_judged(self) -> bool:
@@ -59,41 +52,12 @@ class Preference:
 
 
 def seconds(timestamp: str) -> float:
-    """Seconds since 1970 of a record's time; 0 where it cannot be read."""
+    """Seconds since 1970 of a record's time, UTC where it names no zone; 0 where it cannot be read."""
     try:
-        return datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp()
+        at = datetime.fromisoformat(timestamp.replace("Z", "+00:00"))
     except ValueError:
         return 0.0
-
-
-def native(run: Run, on_bad: OnBad | None = None) -> list[Preference]:
-    """The verdicts that judges gave on pairs; of several on the same the last."""
-    found: dict[tuple[tuple[str, str, str], str], Preference] = {}
-    for path in run.pair_files():
-        for record in read_records(path, on_bad):
-            if not is_failed(record) and record.get("winner") in WINNERS:
-                one = _of(record)
-                found[one.key, one.judge] = one
-    return list(found.values())
-
-
-def _of(record: Mapping[str, Any]) -> Preference:
-    said = {key: str(record.get(key) or "") for key in _KEYS}
-    return Preference(
-        datapoint=said["datapoint_id"],
-        task=said["task_id"],
-        teacher=said["teacher_model_id"],
-        model_a=said["model_a"],
-        model_b=said["model_b"],
-        response_a=said["response_a_id"],
-        response_b=said["response_b_id"],
-        winner=str(record["winner"]),
-        judge=said["judge_model_id"],
-        source=str(record.get("source") or "native"),
-        margin=record.get("margin"),
-        order_consistent=record.get("order_consistent"),
-        at=seconds(said["created_at"]),
-    )
+    return (at if at.tzinfo is not None else at.replace(tzinfo=timezone.utc)).timestamp()
 
 
 def majority(preferences: Iterable[Preference]) -> list[Preference]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from coeval.analysis.bias import flip_rows
 from coeval.analysis.results import PairBoardRow, PairsReport
 from coeval.analysis.units import Loaded
 from coeval.pairs.board import BoardOptions, boards, rows_of
+from coeval.pairs.flips import flip_rows
 from coeval.pairs.gathering import Gathered, Wanted, gather
 from p2l.errors import InputError
 
@@ -19,7 +19,7 @@ def pairs_report(loaded: Loaded) -> PairsReport:
     """Leaderboards from verdicts on pairs, and from scores for tasks without them; empty with the reason if there are
     none."""
     rows: tuple[PairBoardRow, ...] = ()
-    gathered, why = Gathered([], 0), ""
+    gathered, why = Gathered([]), ""
     try:
         gathered = gather(loaded.run, Wanted())
         rows = _rows(gathered)
@@ -34,14 +34,14 @@ def pairs_report(loaded: Loaded) -> PairsReport:
         self_judged=gathered.self_judged,
         why_none=why,
         rows=rows,
-        flips=flip_rows(loaded.run),
+        flips=flip_rows(loaded.verdicts),
     )
 
 
 def _rows(gathered: Gathered) -> tuple[PairBoardRow, ...]:
-    found = boards(gathered.preferences, OPTIONS)
+    found = boards(gathered.preferences, OPTIONS, gathered.attributes)
     return tuple(
         PairBoardRow(**{("student" if key == "model" else key): value for key, value in row.items()})
-        for name, board in found.items()
-        for row in rows_of(name, board)
+        for part, board in found.items()
+        for row in rows_of(part, board)
     )

@@ -1,29 +1,37 @@
 """Which pairs a judge sees: all, or as many as it may, the closest first.
 
-The active schedule works in rounds. Before each, a Bradley-Terry leaderboard is fitted to the verdicts of the rounds
-before; then the pairs of models are taken for which another verdict tells most: p (1 - p) / (1 + n), with p the chance
-that one beats the other and n the verdicts on the two so far. So close models meet often, and none is forgotten. A
-round depends on the seed and on the rounds before it alone: a run that was stopped goes on as if it had not been.
+The active schedule works in rounds. Before each, a leaderboard is fitted to the verdicts of the rounds before; then
+pairs of models are taken one by one for which another verdict tells most: p (1 - p) R, with p the chance that one beats
+the other and R the resistance between them in the network of comparisons made and planned, so that 1/R counts
+comparisons of the two and those by way of others. So close models meet most, and none is forgotten. A round depends on
+the seed and on the rounds before it alone: a run that was stopped goes on as if it had not been.
 
-Shapes: M models.
+Shapes: M models, P pairs of models.
 """
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from coeval.pairs.compare import draw
 
 __all__ = ["Meeting", "Schedule", "meetings"]
 
+Floats: TypeAlias = npt.NDArray[np.float64]
+Couple: TypeAlias = tuple[str, str]
+"""Two models, by name."""
+
 _ROUNDS = 10
+_PRIOR_SD = 2.0  # of ratings: one verdict must not make two models look far apart
+_PRIOR_TIES = 0.5  # comparisons of each model with the average that count as made
 _CODES = {"model_a": 0, "model_b": 1, "tie": 2, "tie (bothbad)": 3}
 
 
@@ -58,7 +66,8 @@ class Schedule:
             seed: of the order.
         """
         self._order = sorted(possible, key=lambda one: draw(seed, "order", one))
-        self.known = {one: winner for one, winner in known.items() if one in set(possible)}
+        there = set(possible)
+        self.known = {one: winner for one, winner in known.items() if one in there}
         self._limit = len(possible) if limit is None else min(limit, len(possible))
 
     @property
@@ -81,10 +90,11 @@ class _Rounds:
     def __init__(self, order: Sequence[Meeting], known: Mapping[Meeting, str], limit: int) -> None:
         self._limit = limit
         self._known = dict(known)
-        self._waiting: dict[tuple[str, str], list[Meeting]] = {}
+        self._waiting: dict[Couple, list[Meeting]] = {}
         for one in reversed(order):
             self._waiting.setdefault((one.first, one.second), []).append(one)
-        self._size = max(len(self._waiting), math.ceil(limit / _ROUNDS))
+        self._models = sorted({name for couple in self._waiting for name in couple})
+        self._size = max(len(self._models), math.ceil(limit / _ROUNDS))
         self._told: dict[Meeting, str] = {}
         self._planned = 0
 
@@ -112,36 +122,56 @@ class _Rounds:
 
     def _plan(self, size: int) -> list[Meeting]:
         """The most telling meetings by what was told."""
-        worth = _uncertainty(self._told, self._waiting)
-        seen = Counter((one.first, one.second) for one in self._told)
-        heap = [(-worth[pair] / (1 + seen[pair]), pair) for pair, waiting in self._waiting.items() if waiting]
-        heapq.heapify(heap)
+        couples = list(self._waiting)
+        place = {name: number for number, name in enumerate(self._models)}
+        first, second = (np.array([place[couple[side]] for couple in couples], dtype=np.int64) for side in (0, 1))
+        close = _closeness(_ratings(self._told, self._models), first, second)
+        close[[not self._waiting[couple] for couple in couples]] = 0.0
+        inverse = _inverse(Counter((place[one.first], place[one.second]) for one in self._told), len(place))
         planned: list[Meeting] = []
-        while heap and len(planned) < size:
-            _, pair = heapq.heappop(heap)
-            planned.append(self._waiting[pair].pop())
-            seen[pair] += 1
-            if self._waiting[pair]:
-                heapq.heappush(heap, (-worth[pair] / (1 + seen[pair]), pair))
+        while len(planned) < size and close.any():
+            spread = np.diag(inverse)
+            worth = close * (spread[first] + spread[second] - 2 * inverse[first, second])
+            best = int(np.argmax(worth.round(9)))  # of equal ones the first, in an order that is drawn
+            waiting = self._waiting[couples[best]]
+            planned.append(waiting.pop())
+            if not waiting:
+                close[best] = 0.0
+            _count(inverse, first[best], second[best])
         return planned
 
 
-def _uncertainty(told: Mapping[Meeting, str], pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], float]:
-    """p (1 - p) of each pair of models; 1/4 where nothing is known."""
-    models = sorted({name for pair in pairs for name in pair})
-    coefs = dict(zip(models, _ratings(told, models), strict=True))
-    chances = {(first, second): 1 / (1 + math.exp(coefs[second] - coefs[first])) for first, second in pairs}
-    return {pair: chance * (1 - chance) for pair, chance in chances.items()}
+def _closeness(ratings: Floats, first: npt.NDArray[np.int64], second: npt.NDArray[np.int64]) -> Floats:
+    """p (1 - p) of each pair of models, (P,)."""
+    chance = 1 / (1 + np.exp(ratings[second] - ratings[first]))
+    close: Floats = np.maximum(chance * (1 - chance), 1e-6)
+    return close
 
 
-def _ratings(told: Mapping[Meeting, str], models: Sequence[str]) -> list[float]:
-    """Coefficients (M,) by the verdicts that name a winner; the prior holds the unbeaten."""
+def _inverse(counts: Mapping[tuple[int, int], int], models: int) -> Floats:
+    """The inverse (M, M) of the Laplacian of comparisons made."""
+    laplacian = _PRIOR_TIES * np.eye(models)
+    for (one, other), count in counts.items():
+        laplacian[[one, other], [one, other]] += count
+        laplacian[[one, other], [other, one]] -= count
+    return np.asarray(np.linalg.inv(laplacian))
+
+
+def _count(inverse: Floats, one: int, other: int) -> None:
+    """Add one comparison to what `_inverse` gives, by the formula of Sherman and Morrison."""
+    column = inverse[:, one] - inverse[:, other]
+    inverse -= np.outer(column, column) / (1 + column[one] - column[other])
+
+
+def _ratings(told: Mapping[Meeting, str], models: Sequence[str]) -> Floats:
+    """Coefficients (M,) of Bradley and Terry, a tie being half a win of each; zeros where nothing was told."""
     from p2l.leaderboard import fit
+    from p2l.leaderboard.objective import Prior
 
-    decided = {one: winner for one, winner in told.items() if winner in ("model_a", "model_b")}
-    if not decided:
-        return [0.0] * len(models)
+    if not told:
+        return np.zeros(len(models))
     place = {name: number for number, name in enumerate(models)}
-    codes = np.array([(place[one.first], place[one.second], _CODES[winner]) for one, winner in decided.items()])
-    board = fit(codes[:, 0], codes[:, 1], codes[:, 2], models=models, intervals=None)
-    return [float(coef) for coef in board.coefs]
+    codes = np.array([(place[one.first], place[one.second], _CODES[winner]) for one, winner in told.items()])
+    prior = Prior(sd=_PRIOR_SD)
+    columns = (codes[:, column] for column in range(3))
+    return fit(*columns, models=models, likelihood="bt-tie", intervals=None, prior=prior).coefs

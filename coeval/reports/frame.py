@@ -26,6 +26,13 @@ _CODES = {
     "DUPLICATE_P3": "an item stored twice",
     "DUPLICATE_P4": "an answer stored twice",
     "DUPLICATE_P5": "an evaluation stored twice",
+    "PARSE_ERROR_PAIR": "a verdict on a pair that is no JSON record, or lacks a key",
+    "FAILED_PAIR": "a verdict on a pair that did not come",
+    "INVALID_WINNER_PAIR": "a verdict that names none of the four winners",
+    "MISMATCHED_PAIR": "a verdict on a model or an item other than of its answers, or on one model twice",
+    "MISSING_RESPONSE_PAIR": "a verdict on an answer that is not there",
+    "MISSING_DATAPOINT_PAIR": "a verdict on answers to an item that is not there",
+    "DUPLICATE_PAIR": "a verdict stored twice",
 }
 
 
@@ -67,6 +74,7 @@ def _facts(header: Header) -> list[tuple[str, str]]:
         ("answers", f"{header.responses:,}"),
         ("evaluations", valid),
         ("scores", f"{header.units:,}"),
+        *([("verdicts on pairs", f"{header.verdicts:,}")] if header.verdicts else []),
         ("self-judging", _part(header.self_judging, header.units)),
         ("self-teaching", _part(header.self_teaching, header.units)),
     ]

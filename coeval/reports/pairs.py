@@ -19,17 +19,22 @@ DIMENSIONS = ("student",)
 def parts(result: PairsReport) -> dict[str, Any]:
     """What the template shows."""
     notes = notes_of(result.header)
-    boards: dict[str, list[PairBoardRow]] = {}
+    boards: dict[tuple[str, str], list[PairBoardRow]] = {}
     for row in result.rows:
-        boards.setdefault(row.task, []).append(row)
-    tables = [(name, _board(rows, notes)) for name, rows in boards.items()]
+        boards.setdefault((row.task, row.attribute), []).append(row)
+    tables = [(task, _board(rows, notes)) for (task, attribute), rows in boards.items() if not attribute]
+    parts = [(f"{task}: {name}", _board(rows, notes)) for (task, name), rows in boards.items() if name]
     return {
         "overall": tables[0][1] if tables else None,
         "boards": tables[1:],
+        "attributes": parts,
         "sources": _sources(result),
         "why_none": result.why_none,
         "flips": flips_table(result.flips, notes),
-        "contents": [("ranking", "Ranking"), ("tasks", "By task"), ("flips", "Order of the answers")],
+        "contents": [
+            *(("ranking", "Ranking"), ("tasks", "By task"), ("attributes", "By attribute")),
+            ("flips", "Order of the answers"),
+        ],
     }
 
 

@@ -94,6 +94,27 @@ def evaluation(point: str, student: str, judge: str, scores: Mapping[str, Any], 
     }
 
 
+def verdict(point: str, a: str, b: str, judge: str, winner: str, *verdicts: str, **more: Any) -> dict[str, Any]:
+    """A judge's verdict on the answers of two students."""
+    task, teacher, _ = point.split("/")
+    datapoint = point.replace("/", "__")
+    return {
+        "id": f"{datapoint}__{a}__vs__{b}__{judge}",
+        "datapoint_id": datapoint,
+        "task_id": task,
+        "teacher_model_id": teacher,
+        "model_a": a,
+        "model_b": b,
+        "response_a_id": f"{datapoint}__{a}",
+        "response_b_id": f"{datapoint}__{b}",
+        "winner": winner,
+        "judge_model_id": judge,
+        "verdicts": list(verdicts),
+        "created_at": "2026-01-01T00:00:00Z",
+        **more,
+    }
+
+
 def both(level: Any) -> dict[str, Any]:
     """One level on both factors of RUBRIC."""
     return {"fit": level, "tone": level}

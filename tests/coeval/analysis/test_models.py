@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from coeval.analysis.agreement import breakdown, is_degenerate, judge_pairs, judge_rows, reliability
-from coeval.analysis.bias import family_of, family_rows, flip_rows, self_preference_rows, verbosity_rows
+from coeval.analysis.bias import bias_report, family_of, family_rows, self_preference_rows, verbosity_rows
 from coeval.analysis.distribution import interaction_matrix, judge_consistency, score_distribution
 from coeval.analysis.labels import label_rows
 from coeval.analysis.power import needed_items, pair_power, test_power, variance_components
@@ -18,7 +18,7 @@ from coeval.analysis.robust import robust_summary
 from coeval.analysis.students import student_cells, student_pairs, student_rows
 from coeval.analysis.teachers import teacher_cells, teacher_rows
 from coeval.analysis.units import load_run
-from tests.coeval.analysis.runs import both, run_of, write_lines, write_run
+from tests.coeval.analysis.runs import both, run_of, verdict, write_lines, write_run
 
 LEVELS = ("High", "Medium", "Low")
 test_power.__test__ = False  # type: ignore[attr-defined]
@@ -235,14 +235,12 @@ def test_verbosity_within_items(tmp_path: Path) -> None:
 
 
 def test_flips_of_pairs(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "run", {("mail/ada/1", "s1", "j"): both("High")})
-    verdicts = [["model_a", "model_b"], ["model_a", "model_a"], ["tie", "model_a"], ["model_b", "model_b"], ["tie"]]
-    pairs = [
-        {"id": str(number), "datapoint_id": str(number), "judge_model_id": "j", "verdicts": said}
-        for number, said in enumerate(verdicts)
-    ]
+    said = [["model_a", "model_b"], ["model_a", "model_a"], ["tie", "model_a"], ["model_b", "model_b"], ["tie"]]
+    scores = {(f"mail/ada/{number}", student, "j"): both("High") for number in range(5) for student in ("s1", "s2")}
+    folder = write_run(tmp_path / "run", scores)
+    pairs = [verdict(f"mail/ada/{number}", "s1", "s2", "j", "tie", *orders) for number, orders in enumerate(said)]
     write_lines(folder / "phase5_pairwise/mail.ada.j.pairwise.jsonl", pairs)
-    (row,) = flip_rows(load_run(folder).run)
+    (row,) = bias_report(load_run(folder)).flips
     assert (row.pairs, row.flips, row.inconsistent, row.flip_rate) == (4, 1, 2, 0.25)
     assert row.first_share == pytest.approx(4 / 7)  # order one a, a, -, b; order two b, a, a, b
 

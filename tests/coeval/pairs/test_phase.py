@@ -13,7 +13,7 @@ import pytest
 from coeval.config.schema import Model, Pairwise, Sampling, Task
 from coeval.mock.server import MockServer
 from coeval.pairs.compare import KINDS, combined, compare_question, draw, sides
-from coeval.pairs.flips import flip_rates
+from coeval.pairs.gathering import Wanted, gather
 from coeval.pairs.schedule import Meeting, Schedule, meetings
 from coeval.parsing import MalformedAnswerError
 from coeval.storage.jsonl import read_records
@@ -75,9 +75,10 @@ def test_a_judge_that_goes_by_the_order_gives_ties_and_is_reported(tmp_path: Pat
     far = [one for one in found if {one["model_a"], one["model_b"]} == {"ant", "cow"}]
     assert {one["winner"] for one in found if one not in far} == {"tie"}
     assert all(one["winner"] != "tie" for one in far)
-    flips = flip_rates(run_of(tmp_path))["jay"]
-    assert (flips.pairs, flips.flips, flips.inconsistent, flips.first_wins) == (12, 8, 8, 8)
-    assert flips.flip_rate == flips.inconsistency == pytest.approx(2 / 3)
+    (flips,) = gather(run_of(tmp_path), Wanted()).flips
+    assert (flips.judge, flips.pairs, flips.flips, flips.inconsistent) == ("jay", 12, 8, 8)
+    assert flips.flip_rate == pytest.approx(2 / 3)
+    assert flips.first_share == pytest.approx((2 * 8 + 4) / 24)
 
 
 def test_one_order_costs_half_and_says_nothing_of_flips(tmp_path: Path) -> None:
@@ -85,7 +86,7 @@ def test_one_order_costs_half_and_says_nothing_of_flips(tmp_path: Path) -> None:
         assert coeval("run", "--config", config(tmp_path, server, both_orders=False)) == 0
         assert calls(server)["jay compare"] == 12
     assert {record["order_consistent"] for record in records(run_of(tmp_path), "pairwise")} == {None}
-    assert flip_rates(run_of(tmp_path)) == {}
+    assert gather(run_of(tmp_path), Wanted()).flips == ()
 
 
 def test_an_active_schedule_keeps_to_its_budget_over_starts(tmp_path: Path) -> None:
@@ -190,3 +191,39 @@ def test_the_active_schedule_prefers_close_models() -> None:
         rounds.tell(found)
         half.update(found)
     assert half == told
+
+
+@pytest.mark.parametrize(("models", "limit"), [(2, 5), (30, 20), (30, 90)])
+def test_a_small_budget_is_spread_over_all_models(models: int, limit: int) -> None:
+    names = [f"m{number:02}" for number in range(models)]
+    rounds = Schedule(meetings({f"item{number}": names for number in range(10)}), {}, limit, seed=1).rounds()
+    met: Counter[str] = Counter()
+    while wanted := rounds.next():
+        rounds.tell(dict.fromkeys(wanted, "tie"))
+        met.update(name for one in wanted for name in (one.first, one.second))
+    assert met.total() == 2 * limit
+    assert max(met.values()) - min(met[name] for name in names) <= 2
+
+
+def test_ties_say_that_models_are_close() -> None:
+    names = ["a", "b", "c"]
+    rounds = Schedule(meetings({f"item{number}": names for number in range(100)}), {}, 90, seed=1).rounds()
+    met: Counter[tuple[str, str]] = Counter()
+    while wanted := rounds.next():
+        rounds.tell({one: "tie" if one.second == "b" else "model_a" for one in wanted})  # a and b beat c
+        met.update((one.first, one.second) for one in wanted)
+    assert met["a", "b"] > 2 * max(met["a", "c"], met["b", "c"])
+
+
+def test_verdicts_of_no_use_are_asked_for_again(tmp_path: Path) -> None:
+    with MockServer() as server:
+        path = config(tmp_path, server)
+        assert coeval("run", "--config", path) == 0
+        calls(server)
+        (file,) = run_of(tmp_path).pair_files()
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        lines[0]["winner"] = "A"
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines[:-1]) + '{"id": "torn')
+        assert coeval("run", "--config", path, "--continue") == 0
+        assert calls(server) == {"jay compare": 4}
+    assert len(gather(run_of(tmp_path), Wanted()).preferences) == 12

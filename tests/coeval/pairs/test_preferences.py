@@ -11,21 +11,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coeval.analysis.about import read_about
+from coeval.analysis.records import read_run
 from coeval.commands import export_preferences, pairs_leaderboard
 from coeval.errors import RunInputError
-from coeval.pairs.board import BoardOptions, board, boards, compared, rows_of
+from coeval.pairs.board import BoardOptions, Slice, board, boards, compared, rows_of
 from coeval.pairs.derive import Rule, derived, outcome
 from coeval.pairs.export import export
 from coeval.pairs.gathering import Wanted, gather
 from coeval.pairs.preference import Preference, majority, seconds
 from coeval.storage.layout import Run
 from p2l.votes import open_votes
+from tests.coeval.analysis.runs import both, write_lines, write_run
 from tests.coeval.helpers import STATIC_TASK, coeval, model, run_of, write_config
 
 
 def preference(a: str, b: str, winner: str, judge: str = "j", item: str = "t__o__1", **changes: Any) -> Preference:
     values: dict[str, Any] = {"source": "derived", "margin": None, "order_consistent": None, "at": 0.0, **changes}
-    return Preference(item, "t", "o", a, b, f"{item}__{a}", f"{item}__{b}", winner, judge, **values)
+    return Preference(item, values.pop("task", "t"), "o", a, b, f"{item}__{a}", f"{item}__{b}", winner, judge, **values)
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +76,7 @@ def test_margin_and_threshold(a: float, b: float, winner: str) -> None:
 
 
 def test_scores_become_preferences_of_each_judge(finished: Run) -> None:
-    found = derived(finished, Rule())
+    found = derived(read_run(finished, read_about(finished)), Rule())
     assert {one.task for one in found} == {"mail"}
     assert len(found) == 4 * 3 * 2
     for one in found:
@@ -81,14 +84,17 @@ def test_scores_become_preferences_of_each_judge(finished: Run) -> None:
         assert one.margin is not None
         assert (one.margin > 0) == (one.winner == "model_a")
         assert one.at > 1e9
-    assert {one.winner for one in derived(finished, Rule(margin=1.0))} <= {"tie", "tie (bothbad)"}
+    assert {one.winner for one in derived(read_run(finished, read_about(finished)), Rule(margin=1.0))} <= {
+        "tie",
+        "tie (bothbad)",
+    }
 
 
 def test_weights_name_factors_that_were_scored(finished: Run) -> None:
-    assert len(derived(finished, Rule(weights={"tone": 0.0}))) == 24
-    assert derived(finished, Rule(weights={"tone": 0.0, "clarity": 0.0})) == []
+    assert len(derived(read_run(finished, read_about(finished)), Rule(weights={"tone": 0.0}))) == 24
+    assert derived(read_run(finished, read_about(finished)), Rule(weights={"tone": 0.0, "clarity": 0.0})) == []
     with pytest.raises(RunInputError, match=r"'clearity' .*did you mean 'clarity'"):
-        derived(finished, Rule(weights={"clearity": 2.0}))
+        derived(read_run(finished, read_about(finished)), Rule(weights={"clearity": 2.0}))
 
 
 def test_verdicts_come_before_scores_and_own_answers_do_not_count(finished: Run) -> None:
@@ -138,8 +144,7 @@ def test_an_export_is_what_p2l_reads(finished: Run, tmp_path: Path, kind: str) -
 
 
 def test_the_columns_of_a_vote(finished: Run, tmp_path: Path) -> None:
-    found = gather(finished, Wanted()).preferences
-    export(finished, found, tmp_path, "jsonl", 0.0)
+    export(finished, gather(finished, Wanted()), tmp_path, "jsonl", 0.0)
     assert not (tmp_path / "val.jsonl").exists()
     rows = [json.loads(line) for line in (tmp_path / "train.jsonl").read_text().splitlines()]
     names = json.loads((tmp_path / "model_list.json").read_text())
@@ -156,14 +161,14 @@ def test_the_columns_of_a_vote(finished: Run, tmp_path: Path) -> None:
 def test_a_data_set_folder_is_read_too(finished: Run, tmp_path: Path) -> None:
     out = tmp_path / "set"
     for _ in range(2):
-        export(finished, gather(finished, Wanted()).preferences, out, "hf", 0.3)
+        export(finished, gather(finished, Wanted()), out, "hf", 0.3)
     with open_votes(out) as votes:
         assert len(votes) > 0
     other = tmp_path / "other"
     other.mkdir()
     (other / "mine.txt").write_text("mine")
     with pytest.raises(RunInputError, match="holds other files"):
-        export(finished, gather(finished, Wanted()).preferences, other, "hf", 0.0)
+        export(finished, gather(finished, Wanted()), other, "hf", 0.0)
     assert (other / "mine.txt").exists()
 
 
@@ -174,13 +179,15 @@ def test_leaderboards_overall_and_by_task(finished: Run, tmp_path: Path, capsys:
     assert pairs_leaderboard.main([str(flag) for flag in flags]) == 0
     said = json.loads((tmp_path / "pairs_leaderboard.json").read_text())
     ranks = {
-        task: [row["model"] for row in said["rows"] if row["task"] == task] for task in ("overall", "mail", "code")
+        task: [row["model"] for row in said["rows"] if (row["task"], row["attribute"]) == (task, "")]
+        for task in ("overall", "mail", "code")
     }
     assert set(map(tuple, ranks.values())) == {("ant", "bee", "cow")}
     assert said["against"]["Spearman-lbs"] == pytest.approx(1.0)
-    assert said["flips"]["jay"]["flip_rate"] == 0.0
+    assert said["flips"][-1]["judge"] == "jay"
+    assert said["flips"][-1]["flip_rate"] == 0.0
     assert "ant" in capsys.readouterr().out
-    assert (tmp_path / "pairs_leaderboard.csv").read_text().count("\n") == 10
+    assert (tmp_path / "pairs_leaderboard.csv").read_text().count("\n") == 1 + 3 * (1 + 2 + 2 * 4)
 
 
 def test_intervals_are_of_items_not_of_votes() -> None:
@@ -194,12 +201,46 @@ def test_intervals_are_of_items_not_of_votes() -> None:
     single, fourfold = (board(found, ["a", "b"], options) for found in (votes, copies))
     widths = [one.upper[0] - one.lower[0] for one in (single, fourfold)]
     assert widths[1] == pytest.approx(widths[0], rel=0.2)
-    assert rows_of("all", single)[0]["model"] == "a"
-    assert boards(votes, options)["overall"].coefs[0] > 0
+    assert rows_of(Slice("overall"), single)[0]["model"] == "a"
+    assert boards(votes, options)[Slice("overall")].coefs[0] > 0
     with pytest.raises(RunInputError, match="fewer than two"):
         compared(single, {"a": 1.0})
 
 
+def test_boards_hold_the_models_that_were_compared() -> None:
+    votes = [preference("a", "b", "model_a", item=f"t__o__{number}") for number in range(4)]
+    votes += [preference("c", "d", "tie", item=f"u__o__{number}", task="u") for number in range(4)]
+    attributes = {f"t__o__{number}": {"tone": "warm" if number else "cold"} for number in range(4)}
+    found = boards(votes, BoardOptions("bt", intervals=None), attributes)
+    assert list(found) == [Slice("overall"), Slice("t"), Slice("t", "tone=cold"), Slice("t", "tone=warm")]
+    assert [row["model"] for row in rows_of(Slice("overall"), found[Slice("overall")])] == ["a", "b"]  # ties are none
+    assert [row["votes"] for row in rows_of(Slice("t", "tone=warm"), found[Slice("t", "tone=warm")])] == [3, 3]
+    whole = board(votes, ["a", "b", "c", "d"], BoardOptions("rk", intervals=None))
+    assert [row["component"] for row in rows_of(Slice("overall"), whole)] == [0, 1, 1, 0]
+
+
+def test_prompts_of_several_turns_are_exported(tmp_path: Path) -> None:
+    scores = {
+        (f"t/o/{number}", student, "j"): both(level)
+        for number in range(1, 6)
+        for student, level in (("a", "High"), ("b", "Low"))
+    }
+    run = Run(write_run(tmp_path / "run", scores))
+    (file,) = run.datapoint_files()
+    items = [json.loads(line) for line in file.read_text().splitlines()]
+    said = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+    prompts = ["Hi", ["Hi"], ["Hi", "And now?"], [*said, {"role": "assistant", "content": "Yes?"}, said[1]], [{"x": 1}]]
+    write_lines(file, ({**item, "prompt": prompt} for item, prompt in zip(items, prompts, strict=True)))
+    found = export(run, gather(run, Wanted()), tmp_path / "out", "parquet", 0.5)
+    assert (found.prompts, found.without_prompt, found.train + found.validation) == (3, 1, 4)
+    parts = {}
+    for part in ("train", "val"):
+        with open_votes(tmp_path / "out" / f"{part}.parquet") as votes:
+            parts[part] = [tuple(turns) for turns in votes.prompts(range(len(votes)))]
+    assert sorted(parts["train"] + parts["val"]) == [("Hi",), ("Hi",), ("Hi", "And now?"), ("Hi", "Hi")]
+    assert not {*parts["train"]} & {*parts["val"]}
+
+
 def test_times_are_read_as_they_are_written() -> None:
-    assert seconds("2026-01-01T00:00:00Z") == 1767225600.0
+    assert seconds("2026-01-01T00:00:00Z") == seconds("2026-01-01T00:00:00") == 1767225600.0
     assert seconds("yesterday") == 0.0
