@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coeval.config.schema import Phase
+from coeval.pairs.schedule import Schedule, meetings
+from coeval.pairs.seen import files_of, read_seen
 from coeval.phases.factors import LABEL_PREFIX, is_metric
 from coeval.phases.scoring import is_score
 from coeval.storage.jsonl import read_json, read_records
@@ -15,12 +16,15 @@ from coeval.storage.records import is_failed
 
 __all__ = ["Gap", "find_gaps"]
 
+_VIRTUAL = ("metric", "label")
+
 
 @dataclass(frozen=True)
 class Gap:
     """Records that are not there."""
 
-    phase: Phase
+    kind: str
+    """Of record; see `coeval.storage.layout.RECORD_FOLDERS`."""
     task: str
     model: str
     missing: int
@@ -38,6 +42,12 @@ class _Said:
         found = [model for model in self.models if role in (model.get("roles") or ())]
         return [(str(model.get("name")), str(model.get("interface"))) for model in found]
 
+    def judges(self, task: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """The judges of a task; as `coeval.phases.factors.judges_of`, of what is stored."""
+        found = self.names("judge")
+        has_label = any(interface == "label" for _, interface in found)
+        return found if has_label or not task.get("label_attributes") else [*found, ("label", "label")]
+
 
 def find_gaps(run: Run) -> Iterator[Gap]:
     """The gaps of phases 3 to 5; where the configuration cannot be read there are none to tell."""
@@ -54,8 +64,9 @@ def find_gaps(run: Run) -> Iterator[Gap]:
                 yield Gap("response_collection", name, student, missing)
         students = {student for student, _ in said.names("student")}
         every_answer = set().union(*(ids for student, ids in answers.items() if student in students))
-        if task.get("evaluation_mode") != "pairwise":
-            yield from _scores(run, said, task, every_answer)
+        yield from _scores(run, said, task, every_answer)
+        if task.get("evaluation_mode") == "pairwise":
+            yield from _pairs(run, said, task, items, every_answer)
 
 
 def _read(run: Run) -> _Said:
@@ -92,7 +103,9 @@ def _items(said: _Said, task: Mapping[str, Any], items: Mapping[str, set[str]]) 
 def _scores(run: Run, said: _Said, task: Mapping[str, Any], answers: set[str]) -> Iterator[Gap]:
     name = str(task.get("name"))
     rubric = read_json(run.rubric(name))
-    for judge, interface in said.names("judge"):
+    for judge, interface in said.judges(task):
+        if task.get("evaluation_mode") == "pairwise" and interface not in _VIRTUAL:
+            continue
         factors = _factors(interface, task, rubric if isinstance(rubric, dict) else {})
         missing = len(answers - _scored(run, name, judge, factors)) if factors else 0
         if missing:
@@ -104,6 +117,25 @@ def _factors(interface: str, task: Mapping[str, Any], rubric: Mapping[str, Any])
     if interface == "label":
         return {f"{LABEL_PREFIX}{name}" for name in task.get("label_attributes") or ()}
     return {factor for factor, definition in rubric.items() if is_metric(definition) == (interface == "metric")}
+
+
+def _pairs(
+    run: Run, said: _Said, task: Mapping[str, Any], items: Mapping[str, set[str]], answers: set[str]
+) -> Iterator[Gap]:
+    """Verdicts that judges owe: all pairs of answers to an item, or as many as the schedule has."""
+    name, pairwise = str(task.get("name")), task.get("pairwise")
+    limit = pairwise.get("pairs") if isinstance(pairwise, dict) else None
+    answered: dict[str, list[str]] = {}
+    for datapoint, _, student in (identity.rpartition("__") for identity in answers):
+        answered.setdefault(datapoint, []).append(student)
+    possible = [meetings({one: answered.get(one, []) for one in found}) for found in items.values()]
+    for judge, interface in said.judges(task):
+        if interface not in _VIRTUAL:
+            known = read_seen(files_of(run, name, judge), judge).verdicts
+            most = limit if isinstance(limit, int) else None
+            missing = sum(Schedule(part, known, most, seed=0).left for part in possible)
+            if missing:
+                yield Gap("pairwise", name, judge, missing)
 
 
 def _scored(run: Run, task: str, judge: str, factors: set[str]) -> set[str]:

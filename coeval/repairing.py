@@ -1,8 +1,8 @@
 """What of a run's records is of no use, what is missing, and how a run is opened again for both.
 
-An item without reference, an answer without text, an evaluation without scores is of no use, and so is what was built
-on one. Items and answers of no use are marked as failed, evaluations are removed: `coeval run --continue` makes them
-anew.
+An item without reference, an answer without text, an evaluation without scores, a verdict without winner is of no use,
+and so is what was built on one. Items and answers of no use are marked as failed, evaluations and verdicts are removed:
+`coeval run --continue` makes them anew.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 from coeval.config.schema import PHASES, Phase
 from coeval.gaps import Gap, find_gaps
+from coeval.pairs.preference import WINNERS
 from coeval.phases.scoring import is_score
 from coeval.storage.jsonl import as_line
 from coeval.storage.layout import Run
@@ -28,9 +29,11 @@ __all__ = ["KINDS", "Bad", "Found", "examine", "mend"]
 
 KINDS = ("data_generation", "response_collection", "evaluation", "pairwise")
 _UPSTREAM = {
-    "response_collection": ("data_generation", "datapoint_id"),
-    "evaluation": ("response_collection", "response_id"),
+    "response_collection": ("data_generation", ("datapoint_id",)),
+    "evaluation": ("response_collection", ("response_id",)),
+    "pairwise": ("response_collection", ("response_a_id", "response_b_id")),
 }
+"""Kind -> the kind that it is built on, and the keys that say on which records."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +78,10 @@ def examine(run: Run) -> dict[str, Found]:
     for kind in KINDS:
         lost = _lost(found, kind)
         for path in run.record_files(kind):
-            _examine_file(path, found[kind], lost, _UPSTREAM.get(kind, ("", ""))[1])
+            _examine_file(path, found[kind], lost)
         found[kind].bad = [bad for bad in found[kind].bad if bad.id is None or bad.id not in found[kind].valid]
     for gap in find_gaps(run):
-        found[gap.phase].gaps.append(gap)
+        found[gap.kind].gaps.append(gap)
     return found
 
 
@@ -88,14 +91,15 @@ def _lost(found: Mapping[str, Found], kind: str) -> set[str]:
     return set() if upstream is None else {bad.id for bad in found[upstream[0]].bad if bad.id is not None}
 
 
-def _examine_file(path: Path, found: Found, lost: set[str], parent: str) -> None:
+def _examine_file(path: Path, found: Found, lost: set[str]) -> None:
+    _, parents = _UPSTREAM.get(found.kind, ("", ()))
     for number, record in _lines(path):
         if record is None:
             found.bad.append(Bad(path, number, None, "no JSON object"))
             continue
         why = _fault(found.kind, record)
-        if why is None and record.get(parent) in lost:
-            why = f"its {parent.removesuffix('_id')} is of no use"
+        if why is None and any(str(record.get(parent)) in lost for parent in parents):
+            why = f"its {'item' if found.kind == 'response_collection' else 'response'} is of no use"
         identity = str(record.get("id"))
         if why is None:
             found.valid.add(identity)
@@ -122,7 +126,7 @@ def _fault(kind: str, record: Mapping[str, Any]) -> str | None:
     if not record.get("id"):
         return "no id"
     if kind == "pairwise":
-        return None if record.get("winner") else "no winner"
+        return _fault_of_verdict(record)
     if kind == "evaluation":
         return _fault_of_scores(record.get("scores"))
     empty = [key for key in _NEEDED[kind] if not str(record.get(key) or "").strip()]
@@ -136,6 +140,15 @@ def _fault_of_scores(scores: object) -> str | None:
     if not isinstance(scores, dict) or not scores:
         return "empty scores"
     return None if all(is_score(score) for score in scores.values()) else "a score that is none"
+
+
+def _fault_of_verdict(record: Mapping[str, Any]) -> str | None:
+    for key in ("datapoint_id", "model_a", "model_b", "judge_model_id"):
+        if not isinstance(record.get(key), str):
+            return f"no {key}"
+    if record["model_a"] == record["model_b"]:
+        return "one model twice"
+    return None if record.get("winner") in WINNERS else "no winner"
 
 
 def mend(run: Run, found: Mapping[str, Found], kinds: tuple[str, ...] = KINDS) -> int:

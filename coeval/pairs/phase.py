@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
 
 from coeval.config.schema import Model, Phase, Rubric, Task
 from coeval.errors import RunError
 from coeval.pairs.compare import compare_question, sides
-from coeval.pairs.preference import WINNERS
 from coeval.pairs.schedule import Meeting, Schedule, meetings
+from coeval.pairs.seen import Seen, files_of, read_seen
 from coeval.phases.driving import drive, each_model
 from coeval.phases.factors import required_factors
 from coeval.phases.items import index_of_items
@@ -20,13 +19,12 @@ from coeval.phases.responses import index_of_responses
 from coeval.phases.rubric import rubric_of
 from coeval.phases.stage import Outcome, Stage
 from coeval.storage.index import RecordIndex
-from coeval.storage.jsonl import OnBad, read_records
+from coeval.storage.jsonl import read_records
 from coeval.storage.records import is_failed
 
 __all__ = ["compare_all"]
 
 PHASE: Phase = "evaluation"
-_SWAPPED = {"model_a": "model_b", "model_b": "model_a"}
 
 
 @dataclass
@@ -39,14 +37,6 @@ class _Work:
     responses: RecordIndex
     answered: dict[str, dict[str, list[str]]]
     """Teacher -> item -> students that answered it."""
-
-
-@dataclass
-class _Seen:
-    """What one judge has compared of a task."""
-
-    verdicts: dict[Meeting, str] = field(default_factory=dict)
-    couples: set[tuple[str, str]] = field(default_factory=set)
 
 
 async def compare_all(stage: Stage, tasks: Sequence[Task]) -> Outcome:
@@ -91,7 +81,7 @@ async def _judge(stage: Stage, judge: Model, work: _Work) -> Outcome:
     """One judge, one task."""
     factors = required_factors(judge, work.task, work.rubric)
     rubric = {factor: str(work.rubric[factor]) for factor in factors}
-    seen = _seen(stage, work.task.name, judge.name)
+    seen = read_seen(files_of(stage.run, work.task.name, judge.name), judge.name, stage.warn_bad_line)
     seed = stage.config.experiment.seed
     schedules = {teacher: _schedule(stage, work, items, seen, seed) for teacher, items in work.answered.items()}
     expected = sum(schedule.left for schedule in schedules.values())
@@ -107,36 +97,11 @@ async def _judge(stage: Stage, judge: Model, work: _Work) -> Outcome:
     return outcome
 
 
-def _schedule(stage: Stage, work: _Work, answered: Mapping[str, Iterable[str]], seen: _Seen, seed: int) -> Schedule:
+def _schedule(stage: Stage, work: _Work, answered: Mapping[str, Iterable[str]], seen: Seen, seed: int) -> Schedule:
     possible = meetings(answered)
     if stage.modes[PHASE] == "Model":
         possible = [one for one in possible if (one.first, one.second) not in seen.couples or one in seen.verdicts]
     return Schedule(possible, seen.verdicts, work.task.pairwise.pairs, seed)
-
-
-def _seen(stage: Stage, task: str, judge: str) -> _Seen:
-    """What the judge has said before of the items of all teachers."""
-    files = [path for path in stage.run.pair_files(task) if path.name.endswith(f".{judge}.pairwise.jsonl")]
-    return _read(files, judge, stage.warn_bad_line)
-
-
-def _read(files: Iterable[Path], judge: str, on_bad: OnBad | None = None) -> _Seen:
-    """The judge's verdicts; of several on the same the last."""
-    found = _Seen()
-    for path in files:
-        for record in read_records(path, on_bad):
-            if record.get("judge_model_id") == judge and not is_failed(record) and record.get("winner") in WINNERS:
-                meeting, winner = _meeting(record)
-                found.verdicts[meeting] = winner
-                found.couples.add((meeting.first, meeting.second))
-    return found
-
-
-def _meeting(record: Mapping[str, object]) -> tuple[Meeting, str]:
-    """Who met, and the winner, `model_a` standing for the first name."""
-    a, b, winner = str(record.get("model_a")), str(record.get("model_b")), str(record["winner"])
-    datapoint = str(record.get("datapoint_id"))
-    return (Meeting(datapoint, a, b), winner) if a < b else (Meeting(datapoint, b, a), _SWAPPED.get(winner, winner))
 
 
 async def _in_rounds(
@@ -147,7 +112,7 @@ async def _in_rounds(
     path = stage.run.pairs(work.task.name, teacher, judge.name)
     while (wanted := rounds.next()) and not outcome.stopped and not outcome.refused and stage.halted is None:
         outcome.add(await drive(stage, PHASE, judge, _questions(stage, judge, work, rubric, wanted)))
-        verdicts = _read([path], judge.name).verdicts
+        verdicts = read_seen([path], judge.name).verdicts
         rounds.tell({one: verdicts[one] for one in wanted if one in verdicts})
     return outcome
 

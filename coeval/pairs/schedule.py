@@ -69,11 +69,8 @@ class Schedule:
         there = set(possible)
         self.known = {one: winner for one, winner in known.items() if one in there}
         self._limit = len(possible) if limit is None else min(limit, len(possible))
-
-    @property
-    def left(self) -> int:
+        self.left = max(0, self._limit - len(self.known))
         """Meetings still to come."""
-        return max(0, self._limit - len(self.known))
 
     def everything(self) -> list[Meeting]:
         """The meetings still to come, without regard to ratings."""

@@ -9,7 +9,7 @@ import pytest
 
 from coeval.storage.claims import main_process
 from coeval.storage.layout import Run
-from tests.coeval.helpers import coeval, ids, meta_of, model, records, run_of, write_config
+from tests.coeval.helpers import STATIC_TASK, coeval, ids, meta_of, model, records, run_of, write_config
 
 ALL = ("teacher", "student", "judge")
 
@@ -127,3 +127,56 @@ def test_a_run_at_work_is_not_repaired(run: Run, capsys: pytest.CaptureFixture[s
     with main_process(run):
         assert coeval("repair", "--run", run.folder) == 1
     assert "another process is at work" in capsys.readouterr().err
+
+
+@pytest.fixture
+def pairwise(tmp_path: Path) -> Run:
+    """A finished run of three students whose answers two judges compare, 4 x 3 pairs each."""
+    students = [model(name, skill=skill) for name, skill in {"ant": 0.9, "bee": 0.5, "cow": 0.1}.items()]
+    judges = [model(name, roles=["judge"]) for name in ("jay", "kea")]
+    owl = model("owl", roles=["teacher"])
+    task = {**STATIC_TASK, "evaluation_mode": "pairwise"}
+    assert coeval("run", "--config", write_config(tmp_path, [owl, *students, *judges], [task])) == 0
+    return run_of(tmp_path)
+
+
+def break_pairs(run: Run) -> None:
+    """A verdict of jay failed, one names no winner, kea has none; an answer that two of jay are about failed."""
+
+    def alter(lines: list[dict[str, Any]]) -> None:
+        on_other_items = [line for line in lines if "__00001__" not in line["id"]]
+        on_other_items[0].update(winner=None, status="failed")
+        on_other_items[1].update(winner="A")
+
+    change(run.pairs("mail", "owl", "jay"), alter)
+    run.pairs("mail", "owl", "kea").unlink()
+    change(run.responses("mail", "ant"), lambda lines: lines[0].update(status="failed", response=""))
+
+
+def test_repair_knows_verdicts_on_pairs(pairwise: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wanted = ids(pairwise, "pairwise")
+    break_pairs(pairwise)
+    capsys.readouterr()
+    assert coeval("status", "--run", pairwise.folder) == 0
+    assert "    11 pairs in 1 files, 1 failed\n" in capsys.readouterr().out
+    assert coeval("repair", "--run", pairwise.folder, "--stats", "--breakdown", "--phase", "5") == 0
+    said = capsys.readouterr().out
+    # Without the answer of one student each judge owes 10 verdicts for now; two of those of jay are of no use.
+    assert said.startswith("pairwise: 8 valid, 4 of no use, 12 missing\n")
+    for words in ("2 its response is of no use", "1 failed", "1 no winner", "mail, jay: 2 missing", "mail, kea: 10"):
+        assert words in said
+    assert coeval("repair", "--run", pairwise.folder) == 0
+    assert meta_of(pairwise)["phases_completed"] == ["attribute_mapping", "rubric_mapping", "data_generation"]
+    assert coeval("run", "--config", tmp_path / "run.yaml", "--continue") == 0
+    assert ids(pairwise, "pairwise") == wanted
+    assert coeval("repair", "--run", pairwise.folder) == 0
+    assert "pairwise: 24 valid, 0 of no use, 0 missing" in capsys.readouterr().out
+
+
+def test_a_gap_among_pairs_opens_the_phase(pairwise: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    file = pairwise.pairs("mail", "owl", "kea")
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:-5]))
+    capsys.readouterr()
+    assert coeval("repair", "--run", pairwise.folder) == 0
+    assert "pairwise: 19 valid, 0 of no use, 5 missing" in capsys.readouterr().out
+    assert "evaluation" not in meta_of(pairwise)["phases_completed"]
