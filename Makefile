@@ -20,9 +20,10 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/p2l demo
 
-# Files of tests side by side, each as a whole: what is made for a file is made once.
+# Files of tests side by side, each as a whole: what is made for a file is made once. In the order of tests/conftest.py,
+# which has the long files first, so that none runs alone at the end.
 test: $(READY) lint
-	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile
+	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow

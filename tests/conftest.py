@@ -22,6 +22,11 @@ settings.load_profile("repeatable")
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What starts whole commands comes first: a long file begun last would keep one worker at the end of a run."""
+    items.sort(key=lambda item: "/e2e/" not in item.path.as_posix())
+
+
 @pytest.fixture(autouse=True)
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test may reach a hub, and none inherits a launcher's variables."""

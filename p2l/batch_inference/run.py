@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from p2l.batch_inference.asking import Asker
+from p2l.batch_inference.loading import ModelOptions, load_model, make_asker
 from p2l.batch_inference.output import FORMATS, Output, check_parquet, publish_model_list, write_output
 from p2l.batch_inference.parts import Job, Parts, as_batch, discard_parts, open_parts
 from p2l.batch_inference.processes import Processes, join_processes
@@ -34,9 +34,9 @@ SAVE_AFTER = 5.0
 """Seconds of work, or one chunk if that takes longer, that a kill may cost each process."""
 
 
-@dataclass(frozen=True)
-class EvalOptions:
-    """What to run over what; None leaves it to the checkpoint, the engine or the machine."""
+@dataclass(frozen=True, kw_only=True)
+class EvalOptions(ModelOptions):
+    """What to run over what."""
 
     dataset: str
     model: str | None = None
@@ -45,13 +45,6 @@ class EvalOptions:
     output_dir: str = "outputs"
     output_hf_path: str | None = None
     formats: tuple[str, ...] = FORMATS[:1]
-    model_type: str | None = None
-    head_type: str | None = None
-    loss_type: str | None = None
-    batch_size: int | None = None
-    max_length: int | None = None
-    device: str | None = None
-    dtype: str | None = None
     limit: int | None = None
     hidden: bool = False
     restart: bool = False
@@ -131,17 +124,8 @@ class _Run:
 
     def load(self) -> P2L:
         """The model, on the device of this process."""
-        asked = self.options
-        model = P2L.from_pretrained(
-            self.path,
-            device=self.processes.device(asked.device),
-            dtype=asked.dtype,
-            model_type=asked.model_type,
-            head_type=asked.head_type,
-            loss_type=asked.loss_type,
-            max_length=asked.max_length,
-        )
-        if asked.hidden and len(model.members) > 1:
+        model = load_model(self.path, self.options, self.processes)
+        if self.options.hidden and len(model.members) > 1:
             raise InputError(f"{self.path}: is a committee, which has no hidden state; leave out --no-drop-hidden")
         return model
 
@@ -225,9 +209,7 @@ def _join(run: _Run, parts: Parts, info: dict[str, Any]) -> None:
 
 def _predict(run: _Run, model: P2L, parts: Parts) -> None:
     """Save what the model says of every chunk that is this process's and not saved yet."""
-    asker = Asker(model, run.say)
-    if run.options.batch_size is not None:
-        asker.batch_size = run.options.batch_size
+    asker = make_asker(model, run.options, run.say)
     saved = parts.refresh()
     waiting: dict[int, Any] = {}
     since = time.monotonic()

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from p2l.batch_inference.asking import Asker
+from p2l.batch_inference.loading import ModelOptions, load_model, make_asker
 from p2l.batch_inference.processes import Processes, join_processes
 from p2l.chrono.alignment import Plan, by_number, by_time, read_times
 from p2l.chrono.checkpoints import Checkpoint, find_checkpoints, open_checkpoint
@@ -27,7 +28,7 @@ from p2l.chrono.output import Cell, Source, claimed, remove_others, write_cell, 
 from p2l.chrono.slices import Slice, find_slices, open_slices
 from p2l.command import progress
 from p2l.errors import ConfigError, InputError, P2LError
-from p2l.inference import P2L, Prediction
+from p2l.inference import Prediction
 from p2l.revision import revision_of
 from p2l.votes import translate_labels
 from p2l.votes.codes import IntArray
@@ -37,9 +38,9 @@ __all__ = ["ChronoOptions", "evaluate_chrono"]
 _CHUNK = 512  # prompts between two looks at the progress bar
 
 
-@dataclass(frozen=True)
-class ChronoOptions:
-    """What to ask about what; None leaves it to the checkpoint, the engine or the machine."""
+@dataclass(frozen=True, kw_only=True)
+class ChronoOptions(ModelOptions):
+    """What to ask about what."""
 
     model_repo: str
     val_dir: str
@@ -50,13 +51,6 @@ class ChronoOptions:
     val_time: str | None = None
     all_slices: bool = False
     label_list: str | None = None
-    model_type: str | None = None
-    head_type: str | None = None
-    loss_type: str | None = None
-    batch_size: int | None = None
-    max_length: int | None = None
-    device: str | None = None
-    dtype: str | None = None
     restart: bool = False
     quiet: bool = False
 
@@ -169,23 +163,11 @@ class _Run:
         return {one.number: Source(revision, one.fingerprint, *given) for one in slices}
 
     def _load(self, place: Path) -> Asker:
-        asked = self.options
         if self.loaded is not None and self.loaded() is not None:
             gc.collect()  # the memory of one model before the next is loaded
-        model = P2L.from_pretrained(
-            place,
-            device=self.processes.device(asked.device),
-            dtype=asked.dtype,
-            model_type=asked.model_type,
-            head_type=asked.head_type,
-            loss_type=asked.loss_type,
-            max_length=asked.max_length,
-        )
+        model = load_model(place, self.options, self.processes)
         self.loaded = weakref.ref(model.members[0].model)
-        asker = Asker(model, self.say)
-        if asked.batch_size is not None:
-            asker.batch_size = asked.batch_size
-        return asker
+        return make_asker(model, self.options, self.say)
 
     def _fill(
         self,

@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from p2l.errors import ConfigError
 from p2l.online_training.buffer import Batches, NewVotes, State
 from p2l.online_training.buffer_state import check_state
-from p2l.online_training.lag import Lag
-from p2l.online_training.waiting import RECORD, Records, StreamClock, records_of_state, state_of_records
+from p2l.online_training.waiting import RECORD, ClockedBuffer, Records, StreamClock, records_of_state, state_of_records
 
 __all__ = ["GeometricBuffer", "least_counts"]
 
@@ -30,7 +29,7 @@ _CHUNK = 1 << 16  # votes whose draws are in memory at once
 _FARTHEST = 2.0**53  # batches ahead, more than any stream has
 
 
-class GeometricBuffer:
+class GeometricBuffer(ClockedBuffer):
     """See the module; `initial_counts` are votes that each model had before this stream."""
 
     def __init__(
@@ -119,21 +118,6 @@ class GeometricBuffer:
         parts = [np.frombuffer(bytes(self._slots[batch]), dtype=RECORD) for batch in batches]
         sizes = [len(part) for part in parts]
         return np.repeat(np.array(batches, dtype=np.int64), sizes), np.concatenate([np.empty(0, dtype=RECORD), *parts])
-
-    @property
-    def waiting(self) -> int:
-        """See `Buffer.waiting`."""
-        return self._clock.waiting
-
-    @property
-    def dropped(self) -> int:
-        """See `Buffer.dropped`."""
-        return self._clock.dropped
-
-    @property
-    def lag(self) -> Lag:
-        """See `Buffer.lag`."""
-        return self._clock.lag
 
     def _parameters(self) -> dict[str, str | int | float]:
         return {

@@ -8,13 +8,12 @@ import numpy as np
 
 from p2l.online_training.buffer import Batches, NewVotes, State
 from p2l.online_training.buffer_state import check_state
-from p2l.online_training.lag import Lag
-from p2l.online_training.waiting import RECORD, StreamClock, records_of_state, state_of_records
+from p2l.online_training.waiting import RECORD, ClockedBuffer, StreamClock, records_of_state, state_of_records
 
 __all__ = ["StraightBuffer"]
 
 
-class StraightBuffer:
+class StraightBuffer(ClockedBuffer):
     """Every `batch_size` votes are a batch; the tail is a last smaller one."""
 
     def __init__(self, batch_size: int, *, drop_tail: bool = False) -> None:
@@ -38,21 +37,6 @@ class StraightBuffer:
         """See `Buffer.drain`."""
         rest, self._held = self._held, self._held[:0]
         return self._clock.finish(rest, drop=self._drop_tail)
-
-    @property
-    def waiting(self) -> int:
-        """See `Buffer.waiting`."""
-        return self._clock.waiting
-
-    @property
-    def dropped(self) -> int:
-        """See `Buffer.dropped`."""
-        return self._clock.dropped
-
-    @property
-    def lag(self) -> Lag:
-        """See `Buffer.lag`."""
-        return self._clock.lag
 
     def _parameters(self) -> dict[str, str | int | float]:
         return {"type": "none", "batch_size": self.batch_size, "drop_tail": int(self._drop_tail)}

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from p2l.online_training.buffer import Batches, NewVotes
 from p2l.online_training.lag import Lag, LagMeter
 
-__all__ = ["RECORD", "Records", "StreamClock", "cut", "records_of_state", "state_of_records"]
+__all__ = ["RECORD", "ClockedBuffer", "Records", "StreamClock", "cut", "records_of_state", "state_of_records"]
 
 RECORD = np.dtype([("id", "<i8"), ("arrival", "<i8"), ("tstamp", "<f8")])
 """A vote that waits: its id, how many votes arrived before it, its time."""
@@ -90,6 +90,27 @@ class StreamClock:
         self.arrived, self.gone, self.dropped = (int(state[name]) for name in ("arrived", "gone", "dropped"))
         self._newest = float(state["newest"])
         self._meter.load_state_dict(state)
+
+
+class ClockedBuffer:
+    """What a buffer with a clock tells of its votes; see `Buffer`."""
+
+    _clock: StreamClock
+
+    @property
+    def waiting(self) -> int:
+        """See `Buffer.waiting`."""
+        return self._clock.waiting
+
+    @property
+    def dropped(self) -> int:
+        """See `Buffer.dropped`."""
+        return self._clock.dropped
+
+    @property
+    def lag(self) -> Lag:
+        """See `Buffer.lag`."""
+        return self._clock.lag
 
 
 def cut(ids: NDArray[np.int64], size: int) -> Batches:

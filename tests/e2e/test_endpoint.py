@@ -7,9 +7,7 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx2
@@ -17,8 +15,9 @@ import pytest
 
 from p2l.endpoint import main
 from p2l.errors import InputError
-from tests.conftest import ROOT, Command, free_port
+from tests.conftest import Command, free_port
 from tests.p2l.serving.conftest import NAMES, make_model
+from tests.serving_process import answers, serving
 
 
 @pytest.fixture(scope="module")
@@ -31,30 +30,9 @@ def other_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_model(tmp_path_factory.mktemp("other"), seed=2)
 
 
-@contextlib.contextmanager
-def endpoint(*flags: str | Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def endpoint(*flags: str | Path) -> contextlib.AbstractContextManager[tuple[str, subprocess.Popen[str]]]:
     """A running endpoint: its URL and its process."""
-    port = free_port()
-    words = [sys.executable, "-m", "p2l.endpoint", "--no-cuda", "--port", str(port), *map(str, flags)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(
-        words, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            url = f"http://127.0.0.1:{port}"
-            while process.poll() is None and not is_ready(url):
-                time.sleep(0.05)
-            yield url, process
-        finally:
-            if process.poll() is None:
-                process.kill()
-
-
-def is_ready(url: str) -> bool:
-    try:
-        return httpx2.get(f"{url}/health", timeout=30).status_code == 200
-    except httpx2.TransportError:
-        return False
+    return serving("p2l.endpoint", "--no-cuda", *flags, probe="/health")
 
 
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
@@ -104,7 +82,7 @@ def test_workers_end_with_their_supervisor(folder: Path, tmp_path: Path, monkeyp
     with endpoint("-m", folder, "--workers", "2", "--host", "127.0.0.1") as (url, process):
         process.kill()
         process.wait()
-        while is_ready(url) or list(tmp_path.glob("p2l-endpoint-*")):
+        while answers(f"{url}/health") or list(tmp_path.glob("p2l-endpoint-*")):
             time.sleep(0.1)
 
 

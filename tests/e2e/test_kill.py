@@ -15,6 +15,7 @@ import pytest
 from p2l.run_folder import newest_checkpoint
 from tests.conftest import ROOT, Command, Configure
 from tests.e2e.test_train import largest_difference, train
+from tests.in_turn import run_in_turn
 
 RUNS = 12
 
@@ -69,11 +70,8 @@ def test_whatever_touch_of_the_disk_a_kill_comes_before(
     going_on = [last_with(tmp_path / "first", ".checkpoint-6.unfinished"), last_with(tmp_path / "again", ".replaced")]
     for number, snapshot in enumerate(going_on):
         shutil.copytree(snapshot, tmp_path / f"resumed{number}")
-    plan = tmp_path / "plan"
-    lines = ["\t".join(map(str, [*flags, "--checkpoint", tmp_path / f"resumed{number}"])) for number in (0, 1)]
-    plan.write_text("\n".join(lines), encoding="utf-8")
-    done = command(*launcher, "tests/e2e/several_runs.py", plan)
-    assert done.returncode == 0, done.stderr[-3000:]
+    resumed = [["train", *flags, "--checkpoint", tmp_path / f"resumed{number}"] for number in (0, 1)]
+    run_in_turn(command, tmp_path / "plan", resumed, *launcher)
     for number in (0, 1):
         assert largest_difference(run, tmp_path / f"resumed{number}") < (1e-12 if processes == 1 else 1e-5)
 

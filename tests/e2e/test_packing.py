@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import Command, Configure
-from tests.e2e.test_train import lines, train, weights
+from tests.e2e.test_train import lines, train_in_turn, weights
 
 GRADIENT_STEP = {"type": "SGD", "params": {"lr": 1.0}}
 
@@ -18,8 +18,8 @@ def test_packed_padded_and_one_by_one_give_the_same_losses_and_gradients(
     changes |= {"batch_size": 60, "gradient_accumulation_steps": 2, "weighted_loss": weighted}
     layouts: list[dict[str, object]] = [{"micro_batch_tokens": 1}, {}, {"micro_batch_tokens": 90}, {"packing": False}]
     found = []
-    for layout in layouts:
-        folder = train(command, configure(**changes, **layout), "--no-eval")
+    configs = [[configure(f"{number}.yaml", **changes, **layout)] for number, layout in enumerate(layouts)]
+    for folder in train_in_turn(command, *configs):
         [step] = lines(folder / "metrics.jsonl")
         found.append((step["loss"], weights(folder)))
     (alone_loss, alone), *others = found

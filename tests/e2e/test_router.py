@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import http.server
 import json
-import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -22,8 +20,9 @@ import openai
 import pytest
 import yaml
 
-from tests.conftest import ROOT, Command, free_port
+from tests.conftest import Command
 from tests.p2l.serving.conftest import NAMES, make_model
+from tests.serving_process import serving
 
 HELLO: list[Any] = [{"role": "user", "content": "hello there"}]
 SMALL = {"name": "s", "type": "mock", "cost": 1, "options": {"text": "I am small"}}
@@ -37,32 +36,11 @@ def write(folder: Path, models: dict[str, Any], **more: Any) -> Path:
     return path
 
 
-@contextlib.contextmanager
 def a_process(
     config: Path, *flags: str, module: str = "route.openai_server", **env: str
-) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+) -> contextlib.AbstractContextManager[tuple[str, subprocess.Popen[str]]]:
     """A running router: its URL and its process."""
-    port = free_port()
-    words = [sys.executable, "-m", module, "-c", str(config), "--port", str(port), *flags]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **env}
-    with subprocess.Popen(
-        words, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            url = f"http://127.0.0.1:{port}"
-            while process.poll() is None and not is_ready(url):
-                time.sleep(0.02)
-            yield url, process
-        finally:
-            if process.poll() is None:
-                process.kill()
-
-
-def is_ready(url: str) -> bool:
-    try:
-        return httpx2.get(f"{url}/ready", timeout=30).status_code == 200
-    except httpx2.TransportError:
-        return False
+    return serving(module, "-c", config, *flags, probe="/ready", **env)
 
 
 def client(url: str, key: str = "k") -> openai.OpenAI:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from p2l.errors import InputError
 from p2l.run_folder import read_state
 from p2l.votes import open_votes
 from tests.conftest import MODELS, Command, Configure, vote_rows, write_votes
+from tests.in_turn import run_in_turn
 
 PINNED = [1.669548, 1.245659, 1.202638, 1.005676, 1.002834, 0.902266, 0.724854, 0.948481]
 
@@ -30,6 +32,12 @@ def train(command: Command, config: Path, *flags: str | Path) -> Path:
     done = command("python", "-m", "p2l.train", "--config", config, *flags)
     assert done.returncode == 0, done.stderr
     return Path(done.stdout.strip().splitlines()[-1].removeprefix("trained model: "))
+
+
+def train_in_turn(command: Command, *runs: Sequence[str | Path]) -> list[Path]:
+    """Train by these configurations, each with its flags."""
+    plan = Path(runs[0][0]).with_name("plan")
+    return run_in_turn(command, plan, [["train", "--config", config, "--no-eval", *flags] for config, *flags in runs])
 
 
 def lines(path: Path) -> list[dict[str, float]]:
@@ -86,10 +94,11 @@ def test_a_run_that_was_killed_goes_on_bit_for_bit(
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_how_a_step_is_split_does_not_change_it(command: Command, configure: Configure, weighted: bool) -> None:
-    folders = []
+    configs = []
     for micro, accumulation in ((4, 4), (16, 1)):
         changes = {"batch_size": micro, "gradient_accumulation_steps": accumulation, "weighted_loss": weighted}
-        folders.append(train(command, configure(proj_name=f"b{micro}", **changes), "--no-eval"))
+        configs.append([configure(f"{micro}.yaml", proj_name=f"b{micro}", **changes)])
+    folders = train_in_turn(command, *configs)
     assert largest_difference(*folders) < 1e-4
     first = [lines(folder / "metrics.jsonl")[0] for folder in folders]
     assert first[0]["loss"] == pytest.approx(first[1]["loss"], rel=1e-5)
@@ -100,10 +109,11 @@ def test_how_a_step_is_split_does_not_change_it(command: Command, configure: Con
 
 
 def test_the_scale_of_weights_scales_the_loss(command: Command, configure: Configure) -> None:
-    first = []
-    for scale in (1.0, 0.5):
-        config = configure(proj_name=f"s{scale}", weighted_loss=True, reweight_scale=scale)
-        first.append(lines(train(command, config, "--no-eval") / "metrics.jsonl")[0])
+    configs = [
+        [configure(f"{scale}.yaml", proj_name=f"s{scale}", weighted_loss=True, reweight_scale=scale)]
+        for scale in (1.0, 0.5)
+    ]
+    first = [lines(folder / "metrics.jsonl")[0] for folder in train_in_turn(command, *configs)]
     assert first[1]["loss"] == pytest.approx(first[0]["loss"] / 2, rel=1e-5)
 
 
@@ -282,10 +292,11 @@ def test_a_step_without_a_vote_that_counts_moves_nothing(
 ) -> None:
     rows = [row | {"winner": "model_a"} for row in vote_rows(16)]
     ties = [row | {"winner": "tie"} for row in vote_rows(16)]
-    folders = []
+    configs = []
     for name, votes in (("some", rows), ("ties", rows + ties)):
         path = write_votes(tmp_path / f"{name}.jsonl", votes)
-        config = configure(proj_name=name, train_data_path=str(path), head_type="bt", loss_type="bt")
-        folders.append(train(command, config, "--no-eval", "--quiet"))
+        changes = {"proj_name": name, "train_data_path": str(path), "head_type": "bt", "loss_type": "bt"}
+        configs.append([configure(f"{name}.yaml", **changes), "--quiet"])
+    folders = train_in_turn(command, *configs)
     assert largest_difference(*folders) == 0.0
     assert [row["gradient_norm"] for row in lines(folders[1] / "metrics.jsonl")][1:] == [0.0]

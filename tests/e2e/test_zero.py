@@ -13,6 +13,7 @@ import pytest
 from p2l import P2L
 from tests.conftest import Command, make_configure
 from tests.e2e.test_train import largest_difference, lines, train
+from tests.in_turn import run_in_turn
 
 OFFLOAD: dict[str, Any] = {"offload_optimizer": {"device": "cpu"}}
 OFFLOAD_ALL: dict[str, Any] = {**OFFLOAD, "offload_param": {"device": "cpu"}}
@@ -50,11 +51,8 @@ class Runs:
         return make_configure(self.folder / name, *self.parts)(zero=zero, **(SETTINGS | changes))
 
     def run(self, flags: Sequence[Sequence[str | Path]], *, processes: int = 1) -> None:
-        plan = self.folder / "plan"
-        plan.write_text("\n".join("\t".join(map(str, row)) for row in flags), encoding="utf-8")
-        launcher = ["python"] if processes == 1 else ["deepspeed", f"--num_gpus={processes}"]
-        done = self.command(*launcher, "tests/e2e/several_runs.py", plan)
-        assert done.returncode == 0, done.stderr[-3000:]
+        launcher = [] if processes == 1 else ["deepspeed", f"--num_gpus={processes}"]
+        run_in_turn(self.command, self.folder / "plan", [["train", *row] for row in flags], *launcher)
 
     def run_all(self, names: Iterable[str], *, processes: int) -> dict[str, Path]:
         """A run of each of these kinds of ZeRO, saved in the middle."""

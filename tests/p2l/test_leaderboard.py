@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from p2l import likelihood as likelihoods
 from p2l.errors import ConfigError, ConvergenceError, InputError
 from p2l.leaderboard import Prior, fit, fit_labels, to_score, vote_table
+from tests.p2l.evaluation.evaluation_helpers import BATTLES
 
 NO_PRIOR = Prior(sd=math.inf)
 TRAINABLE = ["bt", "bt-tie", "rk", "rk-reparam", "grk", "ba"]
@@ -36,22 +37,7 @@ def labels_of(counts: dict[tuple[int, int, int], int]) -> np.ndarray:
     return np.repeat(list(counts), list(counts.values()), axis=0)
 
 
-FIXTURE = labels_of(
-    {
-        (0, 1, 0): 30,
-        (1, 0, 0): 18,
-        (0, 1, 1): 8,
-        (0, 1, 2): 6,
-        (1, 2, 0): 28,
-        (2, 1, 0): 15,
-        (1, 2, 1): 9,
-        (1, 2, 2): 7,
-        (0, 2, 0): 35,
-        (2, 0, 0): 10,
-        (0, 2, 1): 7,
-        (0, 2, 2): 5,
-    }
-)
+FIXTURE = labels_of(BATTLES)
 
 
 def draw_votes(coefs, eta, number, rng, name="grk"):

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.conftest import Command, Configure, write_votes
+from tests.in_turn import run_in_turn
 
 ORDER = ("bee", "ant", "dog", "cat")
 """The models in order of first appearance, which is not that of the alphabet."""
@@ -48,7 +49,4 @@ def online(configure: Configure, votes: Path, name: str, **changes: object) -> P
 
 def run_all(command: Command, plan: Path, runs: Sequence[Sequence[str | Path]], *launcher: str) -> None:
     """Run commands of training one after the other in one process; the first word of each is `train` or `online`."""
-    lines = ["\t".join([name, *map(str, flags), "--quiet"]) for name, *flags in runs]
-    plan.write_text("\n".join(lines), encoding="utf-8")
-    done = command(*(launcher or ["python"]), "tests/p2l/online_training/several_runs.py", plan)
-    assert done.returncode == 0, done.stderr[-4000:]
+    run_in_turn(command, plan, [[*run, "--quiet"] for run in runs], *launcher)

@@ -1,0 +1,44 @@
+"""A server as a process of its own, as a user starts it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+
+from tests.conftest import ROOT, free_port
+
+__all__ = ["answers", "serving"]
+
+
+@contextlib.contextmanager
+def serving(module: str, *flags: str | Path, probe: str, **env: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """A running `python -m module flags`, once `probe` answers 200: its URL and its process."""
+    port = free_port()
+    words = [sys.executable, "-m", module, *map(str, flags), "--port", str(port)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **env}
+    with subprocess.Popen(
+        words, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            url = f"http://127.0.0.1:{port}"
+            while process.poll() is None and not answers(url + probe):
+                time.sleep(0.02)
+            yield url, process
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+def answers(url: str) -> bool:
+    """Whether somebody answers 200 there."""
+    try:
+        return httpx2.get(url, timeout=30).status_code == 200
+    except httpx2.TransportError:
+        return False
