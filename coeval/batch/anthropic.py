@@ -44,6 +44,7 @@ class AnthropicBatches:
     interval = 60.0
     most_requests = 10_000
     most_bytes = 64_000_000  # sent from memory; they take four times as much
+    most_tokens: int | None = None
 
     def __init__(self, account: Account) -> None:
         """A client that connects when it is used."""

@@ -17,6 +17,7 @@ from route.providers.base import JSON, Fault, ProviderError, Timeouts
 __all__ = [
     "TIMEOUTS",
     "Backend",
+    "NoRoomError",
     "Parcel",
     "Result",
     "State",
@@ -50,7 +51,7 @@ class State:
     answer: JSON | None = None
     """All that it said, for `results`."""
     later: bool = False
-    """Whether it was turned down only because other jobs take all the room there is."""
+    """Whether it was turned down only because too many tokens would wait: its own, or those of other jobs."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,10 @@ class Parcel:
     """Ids that are those of other jobs."""
 
 
+class NoRoomError(Exception):
+    """A job was not taken because too many tokens would wait; the text is the provider's."""
+
+
 class UndecidedError(Exception):
     """A job may be one of those at work at the provider; the end of those will tell."""
 
@@ -91,6 +96,8 @@ class Backend(Protocol):
     """In one job."""
     most_bytes: int
     """Of one job's requests."""
+    most_tokens: int | None
+    """Of one job's prompts, by an estimate; None where the provider counts none."""
 
     def body(self, request: JSON) -> JSON:
         """A chat completion request in the provider's words.
@@ -104,6 +111,7 @@ class Backend(Protocol):
         """Send a job; its id.
 
         Raises:
+            NoRoomError: it was not taken, and may be later, or in parts.
             ProviderError: it was not sent, or nobody knows.
         """
         ...

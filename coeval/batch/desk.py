@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 
@@ -47,6 +48,14 @@ class Desk:
     """Of an answer of no use, the first one counted; 1 where nothing may be sent."""
     quota: int | None = None
     budget_usd: float | None = None
+    most_tokens: int | None = None
+    """Of one job's prompts, as it turned out; None: as the provider has it."""
+
+    @property
+    def limit(self) -> float:
+        """Tokens that a job's prompts may have."""
+        limits = (self.backend.most_tokens, self.most_tokens)
+        return min((limit for limit in limits if limit is not None), default=math.inf)
 
     @property
     def price(self) -> Price:
@@ -102,6 +111,7 @@ async def send(desk: Desk, job: Job) -> Job:
     """Send a job that is noted as `submitting`; afterwards it has its id.
 
     Raises:
+        NoRoomError: it was not taken, and stays noted.
         CallError: it is refused, and forgotten; or nobody knows, and it stays noted.
     """
     failed = 0

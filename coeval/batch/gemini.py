@@ -28,6 +28,7 @@ class GeminiBatches:
     interval = 60.0
     most_requests = 10_000
     most_bytes = 15_000_000  # they take 20 MB inline
+    most_tokens: int | None = 3_000_000  # what may wait of most models for a new account
 
     def __init__(self, account: Account) -> None:
         """A client that connects when it is used."""
@@ -71,7 +72,7 @@ class GeminiBatches:
         answer = await self._get(f"{self._base}/{quote(batch_id, safe='/')}")
         told = answer.get("metadata") or {}
         status = str(told.get("state") or "").rpartition("STATE_")[2].lower() or "unknown"
-        failed = status == "failed" or bool(answer.get("error"))
+        failed = status == "failed" or (bool(answer.get("error")) and status not in _DONE)
         failure = _why(answer) if failed else ""
         stats = told.get("batchStats") or {}
         counts = (
@@ -81,7 +82,8 @@ class GeminiBatches:
 
     async def results(self, state: State, path: Path) -> None:
         """The answers of a batch, from where it has them."""
-        found = (state.answer or {}).get("response") or {}
+        answer = state.answer or {}
+        found = answer.get("response") or (answer.get("metadata") or {}).get("output") or {}
         if found.get("responsesFile"):
             root, _, version = self._base.rpartition("/")
             url = f"{root}/download/{version}/{quote(str(found['responsesFile']), safe='/')}:download?alt=media"
@@ -89,13 +91,19 @@ class GeminiBatches:
             return
         inlined = found.get("inlinedResponses") or {}
         answers = inlined.get("inlinedResponses") if isinstance(inlined, dict) else inlined
+        if answers and not any(_key(one) for one in answers):
+            # Large batches come in another order than that of the requests: an answer must not go to another question.
+            told = f"{self._host} gave the answers without the requests' keys; ask this model call by call"
+            raise ProviderError(Fault.REQUEST, told)
         with path.open("ab") as file:
             for one in answers or []:
                 file.write(json.dumps(one).encode() + b"\n")
 
     def read(self, line: JSON) -> Result:
         """What one of the answers says."""
-        custom = str(line.get("key") or line["metadata"]["key"])
+        custom = _key(line)
+        if not custom:
+            raise ValueError
         response = line.get("response")
         if not response:
             return Result(custom, error=refusal(self._host, None, {}, {"error": line["error"]}, self._secrets))
@@ -120,6 +128,10 @@ class GeminiBatches:
         if not isinstance(found, dict):
             raise self._transport.malformed("JSON that is no object")
         return found
+
+
+def _key(line: JSON) -> str:
+    return str(line.get("key") or (line.get("metadata") or {}).get("key") or "")
 
 
 def _why(answer: JSON) -> str:

@@ -73,6 +73,11 @@ class Entry:
             value["attempt"],
         )
 
+    @property
+    def prompt_tokens(self) -> int:
+        """What is asked in this job comes to, at most."""
+        return sum(sent.prompt_tokens for sent in self.sent.values())
+
     def key(self, part: str) -> str:
         """Names one request in the run: task, record, part and attempt."""
         return "\0".join((self.question.task, self.question.id, part, str(self.attempt)))
@@ -99,6 +104,8 @@ class Job:
     input_file: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Of the model, without keys: where to ask for the job."""
+    in_turn: bool = False
+    """Whether it is part of a job that the provider had no room for: parts are sent one after the other."""
 
     @property
     def name(self) -> str:

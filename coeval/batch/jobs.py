@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 
-from coeval.batch.backend import State
-from coeval.batch.desk import Desk, attempts_in, backend_for, locate, opened, send, wait_for
-from coeval.batch.job import SUBMITTING, Job
+from coeval.batch.backend import NoRoomError
+from coeval.batch.course import seen_through, taken_up
+from coeval.batch.desk import Desk, attempts_in, backend_for, opened, send
+from coeval.batch.job import Job
 from coeval.batch.outbox import Outbox
 from coeval.batch.pending import Pending
-from coeval.batch.settling import settle
 from coeval.calling.call import CallError, Reason
 from coeval.calling.clients import Accounts
 from coeval.calling.retry import Retries
@@ -46,10 +45,6 @@ def _phases(model: Model) -> tuple[Phase, ...]:
     return tuple(roles[role] for role in model.roles)
 
 
-_PATIENCE = 24 * 3600.0  # seconds: as long as a job may take
-_LONGEST = 600.0
-
-
 class Batches:
     """The batch jobs of one run; see `coeval.phases.question.Batching`."""
 
@@ -78,7 +73,7 @@ class Batches:
         interfaces = sorted({job.interface for job in jobs})
         for interface in interfaces:
             async with self._desk(_as_sent(model, interface, jobs), phase, apply) as desk:
-                await _all([_taken_up(desk, job) for job in jobs if job.interface == interface])
+                await _all(_courses(desk, [job for job in jobs if job.interface == interface]))
 
     async def answer(self, model: Model, questions: Iterable[Question], apply: Apply) -> None:
         """Send the questions, wait, and apply the answers; a QUOTA or BUDGET error leaves the rest unasked.
@@ -132,6 +127,12 @@ def _as_sent(model: Model, interface: str, jobs: list[Job]) -> Model:
     return Model(model.name, interface, model.roles, settings)
 
 
+def _courses(desk: Desk, jobs: list[Job]) -> Sequence[Awaitable[None]]:
+    """All jobs at once, but the parts of those for which there was no room one after the other."""
+    parts = sorted((job for job in jobs if job.in_turn), key=lambda job: job.batch_id is None)
+    return [taken_up(desk, [job]) for job in jobs if not job.in_turn] + ([taken_up(desk, parts)] if parts else [])
+
+
 class _Answering:
     """Jobs under way."""
 
@@ -150,7 +151,9 @@ class _Answering:
             while self._refused is None:
                 job = await self._sent(outbox)
                 if job is not None:
-                    self._tasks.add(asyncio.create_task(_seen_through(self._desk, job)))
+                    self._tasks.add(asyncio.create_task(seen_through(self._desk, job)))
+                    while self._tasks and self._desk.most_tokens is not None:
+                        await self._some_end()  # more would find no room
                 elif outbox.stopped is not None and outbox.stopped.reason is Reason.BUDGET and self._tasks:
                     await self._some_end()  # they may have cost less than was set aside
                 elif self._refused is None:
@@ -167,6 +170,8 @@ class _Answering:
         job = await outbox.next_job()
         try:
             return None if job is None else await send(self._desk, job)
+        except NoRoomError:
+            return job
         except CallError as error:
             self._refused = error
             return None
@@ -180,56 +185,7 @@ class _Answering:
                 self._refused = self._refused or error
 
 
-async def _taken_up(desk: Desk, job: Job) -> None:
-    """Go on with a job of an earlier process; one that was turned down is asked again by the phase."""
-    if job.batch_id is None:
-        job = await locate(desk, job) or await send(desk, job)
-    try:
-        await _seen_through(desk, job)
-    except _TurnedDownError as error:
-        desk.log.warning(f"{job.phase}: {job.model}: {error}")
-
-
-async def _seen_through(desk: Desk, job: Job) -> None:
-    """Wait for a job and settle it, and those that ask again what it had no answer of use to."""
-    following: Job | None = job
-    waits = _waits(desk.interval)
-    while following is not None:
-        state = await wait_for(desk, following)
-        if state.later and (wait := next(waits, None)) is not None:
-            following = await _sent_later(desk, following, state, wait)
-            continue
-        if state.failure:
-            desk.give_back(following)
-            raise _TurnedDownError(
-                Reason.FATAL, f"{following.interface} turned down batch job {following.batch_id}: {state.failure}"
-            )
-        again = await settle(desk, following, state)
-        following = None if again is None else await send(desk, again)
-
-
-def _waits(interval: float) -> Iterator[float]:
-    """Seconds before a job is sent again that found no room: ever more, a day in all."""
-    wait, waited = interval, 0.0
-    while waited < _PATIENCE:
-        yield wait
-        waited, wait = waited + wait, min(2 * wait, _LONGEST)
-
-
-async def _sent_later(desk: Desk, job: Job, state: State, wait: float) -> Job:
-    """Send a job again that found no room; noted as unsent meanwhile, so that another process would do so too."""
-    desk.log.warning(f"{job.phase}: {job.model}: {state.failure}; the batch job is sent again in {wait:.0f} s")
-    job = replace(job, batch_id=None, status=SUBMITTING)
-    desk.pending.put(job)
-    await asyncio.sleep(wait)
-    return await send(desk, job)
-
-
-class _TurnedDownError(CallError):
-    """The provider did nothing of a whole job."""
-
-
-async def _all(works: list[Awaitable[None]]) -> None:
+async def _all(works: Sequence[Awaitable[None]]) -> None:
     """All of them at once; the first error is told when all have ended."""
     tasks = {asyncio.ensure_future(work) for work in works}
     try:

@@ -5,12 +5,13 @@ A job is known by its metadata, or by its file, to a process that does not know 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from coeval.batch.backend import TIMEOUTS, Parcel, Result, State, requests_in, since, unanswered
+from coeval.batch.backend import TIMEOUTS, NoRoomError, Parcel, Result, State, requests_in, since, unanswered
 from route.providers.base import JSON, Account, ProviderError
 from route.providers.content import named_by, without
 from route.providers.dialect import dialect_of
@@ -22,6 +23,7 @@ __all__ = ["OpenAIBatches"]
 
 _DONE = ("completed", "expired", "cancelled", "failed")
 _UNASKED = {"batch_expired": "expired", "batch_cancelled": "was cancelled"}
+_UNREAD = ("pending", "running", "notrunning")
 _FULL = "token_limit_exceeded"  # tokens of all jobs that wait, not of one request
 _MARK = "coeval_job"
 
@@ -30,8 +32,11 @@ class OpenAIBatches:
     """One account at OpenAI."""
 
     interval = 30.0
+    file_interval = 2.0
+    """Seconds between two looks at a file that was sent."""
     most_requests = 50_000
     most_bytes = 100_000_000  # half of what they take
+    most_tokens: int | None = 2_000_000  # what may wait of most models for a new account
 
     def __init__(self, account: Account, *, headers: dict[str, str] | None = None) -> None:
         """A client that connects when it is used."""
@@ -64,13 +69,19 @@ class OpenAIBatches:
             upload.unlink(missing_ok=True)
         file = str(self._transport.understood(lambda answer: answer["id"], sent))
         parcel.note(file)
+        await self._ready(sent)
         body = {
             "input_file_id": file,
             "endpoint": self.endpoint,
             "completion_window": "24h",
             "metadata": {_MARK: job.token, "description": job.description[:500]},
         }
-        made = await self._transport.answer(self.url("batches"), body, TIMEOUTS)
+        try:
+            made = await self._transport.answer(self.url("batches"), body, TIMEOUTS)
+        except ProviderError as error:
+            if _FULL in str(error):
+                raise NoRoomError(error.detail or str(error)) from None
+            raise
         return str(self._transport.understood(lambda answer: answer["id"], made))
 
     async def find(self, parcel: Parcel) -> str | None:
@@ -123,6 +134,14 @@ class OpenAIBatches:
     async def close(self) -> None:
         """Close the connections."""
         await self._transport.close()
+
+    async def _ready(self, file: JSON) -> None:
+        """Wait until a file may be used: Azure refuses jobs on one that it is still reading."""
+        waited = 0.0
+        while str(file.get("status")).lower() in _UNREAD and waited < TIMEOUTS.total:
+            await asyncio.sleep(self.file_interval)
+            waited += self.file_interval
+            file = await self._get(self.url(f"files/{file['id']}"))
 
     async def _get(self, url: str) -> JSON:
         found = await self._transport.fetch(url, TIMEOUTS)

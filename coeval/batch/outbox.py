@@ -9,11 +9,11 @@ import asyncio
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
 from coeval.batch.desk import Desk
-from coeval.batch.job import Entry, Job, Sent, custom_id, new_token, questions_file
+from coeval.batch.job import Entry, Job, Sent, custom_id, entries, new_token, questions_file
 from coeval.calling.budget import most_tokens
 from coeval.calling.call import CallError, Reason
 from coeval.calling.requests import chat_request
@@ -22,7 +22,7 @@ from coeval.phases.question import Question
 from coeval.storage.records import now
 from route.providers.base import ProviderError
 
-__all__ = ["Outbox", "Packing", "cost_of"]
+__all__ = ["Outbox", "Packing", "begin", "cost_of", "finish", "split"]
 
 _ENVELOPE = 256  # bytes around a request
 _HARMLESS = ("model", "base_url", "azure_endpoint", "api_version")
@@ -38,6 +38,8 @@ class Packing:
     usd: float = 0.0
     size: int = 0
     """Bytes of the requests as they are sent."""
+    tokens: int = 0
+    """Of the prompts, by an estimate."""
     marks: list[tuple[int, int, float]] = field(default_factory=list)
     """After each question: length of the file, requests, dollars."""
 
@@ -48,6 +50,7 @@ class Packing:
             self.keys[custom_id(self.token, len(self.marks), place)] = entry.key(part)
         self.usd += usd
         self.size += size
+        self.tokens += entry.prompt_tokens
         self.marks.append((self.file.tell(), len(self.keys), self.usd))
 
     def cut(self, requests: int) -> None:
@@ -93,7 +96,8 @@ class Outbox:
             size = sum(len(json.dumps(sent.body)) + _ENVELOPE for sent in entry.sent.values())
             usd = sum(cost_of(self._desk, sent) for sent in entry.sent.values())
             full = len(packing.keys) + len(entry.sent) > backend.most_requests
-            if packing.keys and (full or packing.size + size > backend.most_bytes):
+            full = full or packing.size + size > backend.most_bytes
+            if packing.keys and (full or packing.tokens + entry.prompt_tokens > self._desk.limit):
                 return
             if not self._desk.has_room_for(packing.usd + usd):
                 self.stopped = self._over_budget(usd)
@@ -159,13 +163,37 @@ def drop(desk: Desk, packing: Packing) -> None:
 
 def finish(desk: Desk, packing: Packing, instead: Job | None = None) -> Job:
     """Note a job whose calls are counted; in the place of another one, if so wanted."""
+    job = _closed(desk, packing)
+    desk.meta.add_spent(packing.usd)
+    desk.meta.flush()
+    desk.pending.put(job, instead=instead)
+    return job
+
+
+def split(desk: Desk, job: Job, most: float) -> list[Job]:
+    """Note a job in parts, of so many tokens each at most or of one question, in its place; nothing is counted anew."""
+    path = questions_file(desk.run, job.token)
+    packing, parts = begin(desk, new_token()), list[Job]()
+    for entry in entries(path):
+        if packing.keys and packing.tokens + entry.prompt_tokens > most:
+            parts.append(_closed(desk, packing))
+            packing = begin(desk, new_token())
+        packing.add(entry, sum(cost_of(desk, sent) for sent in entry.sent.values()), 0)
+    parts.append(_closed(desk, packing))
+    # Prices may be others than when the job was sent: what was set aside then is given back in the end.
+    total = sum(part.held_usd for part in parts) or 1.0
+    parts = [replace(part, held_usd=job.held_usd * part.held_usd / total, in_turn=True) for part in parts]
+    desk.pending.put(*parts, instead=job)
+    return parts
+
+
+def _closed(desk: Desk, packing: Packing) -> Job:
+    """A job whose questions are on the disk."""
     packing.file.flush()
     os.fsync(packing.file.fileno())
     packing.file.close()
-    desk.meta.add_spent(packing.usd)
-    desk.meta.flush()
     model = desk.model
-    job = Job(
+    return Job(
         packing.token,
         model.interface,
         desk.phase,
@@ -177,8 +205,6 @@ def finish(desk: Desk, packing: Packing, instead: Job | None = None) -> Job:
         packing.keys,
         settings=_settings(desk),
     )
-    desk.pending.put(job, instead=instead)
-    return job
 
 
 def _settings(desk: Desk) -> Mapping[str, Any]:

@@ -58,8 +58,7 @@ async def settle(desk: Desk, job: Job, state: State) -> Job | None:
     """
     job = replace(job, status=f"api_{state.status}")
     desk.pending.put(job)
-    await _fetch(desk, job, state)
-    settling = _Settling(desk, job, state)
+    settling = _Settling(desk, job, state, await _fetch(desk, job, state))
     try:
         again = await settling.run()
     finally:
@@ -69,11 +68,11 @@ async def settle(desk: Desk, job: Job, state: State) -> Job | None:
     return again
 
 
-async def _fetch(desk: Desk, job: Job, state: State) -> None:
-    """The results as a file of ours."""
-    path = desk.pending.results_file(job)
+async def _fetch(desk: Desk, job: Job, state: State) -> ProviderError | None:
+    """The results as a file of ours, empty where they are lost; why it can be of no use to ask for them again."""
+    path, useless = desk.pending.results_file(job), None
     if path.exists():
-        return
+        return None
     part = path.with_suffix(".part")
 
     async def fetch() -> None:
@@ -84,18 +83,23 @@ async def _fetch(desk: Desk, job: Job, state: State) -> None:
     try:
         await patiently(desk.retries, fetch)
     except ProviderError as error:
-        if error.fault is not Fault.UNSUPPORTED:
+        if error.fault not in _LOST:
             why = f"{error}; the answers of batch job {job.batch_id} stay there for --continue"
             raise CallError(Reason.FATAL, why) from None
         desk.log.warning(f"{job.phase}: {job.model}: the answers of batch job {job.batch_id} are lost: {error}")
+        useless = error if error.fault is Fault.REQUEST else None
     part.rename(path)
+    return useless
+
+
+_LOST = (Fault.UNSUPPORTED, Fault.REQUEST)
 
 
 class _Settling:
     """The answers of one job becoming records."""
 
-    def __init__(self, desk: Desk, job: Job, state: State) -> None:
-        self._desk, self._job, self._state = desk, job, state
+    def __init__(self, desk: Desk, job: Job, state: State, useless: ProviderError | None) -> None:
+        self._desk, self._job, self._state, self._useless = desk, job, state, useless
         self._tally = _Tally()
         self._file: BinaryIO = desk.pending.results_file(job).open("rb")
         self._places = self._indexed()
@@ -132,7 +136,9 @@ class _Settling:
         place = broken = 0
         for line in self._file:
             try:
-                places[self._desk.backend.read(json.loads(line)).custom_id] = place
+                result = self._desk.backend.read(json.loads(line))
+                if result.completion is not None or result.custom_id not in places:  # an answer before any error
+                    places[result.custom_id] = place
             except _NO_RESULT:
                 broken += 1
             place += len(line)
@@ -198,7 +204,7 @@ class _Settling:
             word = "expired" if self._state.status == "expired" else "was cancelled"
             fault = Fault.TIMEOUT if word == "expired" else Fault.REQUEST
             return Result(custom, error=ProviderError(fault, f"the batch job {word} before this request"), unasked=True)
-        return Result(custom)
+        return Result(custom, error=self._useless)
 
     def _ask_again(self, entry: Entry, kept: Mapping[str, Answer], bad: Mapping[str, _Outcome]) -> bool:
         """Put what has no answer of use into the next job, unless it was tried often enough, or may not be."""

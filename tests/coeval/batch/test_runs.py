@@ -44,7 +44,7 @@ def test_openai_jobs_carry_their_name_and_their_file_is_removed(tmp_path: Path, 
     assert coeval("run", "--config", config(tmp_path, [batched(server)])) == 0
     assert all(job.told["metadata"]["coeval_job"].startswith("ce") for job in server.jobs)
     assert server.removed == list(server.files)
-    assert server.headers[0]["Authorization"] == "Bearer a-key-of-ours-that-is-long"
+    assert server.headers[0]["authorization"] == "Bearer a-key-of-ours-that-is-long"
 
 
 def test_azure_has_its_own_addresses(tmp_path: Path, server: BatchServer) -> None:
@@ -184,9 +184,9 @@ def test_a_job_that_is_turned_down_costs_nothing_and_is_said(
 def test_a_job_that_finds_no_room_is_sent_again(
     tmp_path: Path, server: BatchServer, interface: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    server.crowded = 2
+    server.crowded, server.tells_room = 2, True
     assert coeval("run", "--config", config(tmp_path, [batched(server, interface)])) == 0
-    assert capsys.readouterr().err.count("Enqueued token limit reached.; the batch job is sent again in") == 2
+    assert capsys.readouterr().err.count("enqueued tokens.; the batch job is sent again in") == 2
     assert [len(job.requests) for job in server.jobs] == [4] * 5
     assert set(server.asked.values()) == {1}
     assert meta_of(run_of(tmp_path))["quota_used"] == {"ant": 12}
