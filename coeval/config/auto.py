@@ -55,13 +55,20 @@ def resolve_auto(
     resolved: list[Model] = []
     notes: list[str] = []
     for number, model in enumerate(models):
-        if model.interface != "auto":
+        if model.interface != "auto" or _is_unreadable(number, problems):
             resolved.append(model)
             continue
         deal = _earlier(model, chosen.get(model.name), keys) or _choice(model, experiment, keys, problems, number)
         resolved.append(_at_provider(model, deal) if deal else model)
         notes += [_note(model, name, offer) for name, offer in (deal or {}).items()]
     return tuple(resolved), tuple(notes)
+
+
+def _is_unreadable(number: int, problems: Problems) -> bool:
+    """Whether what the model is asked for has to be mended first."""
+    where = ("models", number)
+    by_role = any(problems.within(*where, "role_parameters", role, "model") for role in ROLES)
+    return by_role or problems.at(*where, "parameters") or problems.within(*where, "parameters", "model")
 
 
 def _at_provider(model: Model, deal: _Deal) -> Model:

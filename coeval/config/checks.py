@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from coeval.config.interfaces import VIRTUAL
+from coeval.config.paths import expanded, is_folder, is_there
 from coeval.config.problems import Problems
 from coeval.config.schema import PHASES, Experiment, Model, Task
-from coeval.judges.metric import missing_package
+from coeval.judges.metric import METRICS, missing_package
 from p2l.command import nearest
 
-__all__ = ["check_folder", "check_packages", "check_together", "find_source", "stored_meta"]
+__all__ = ["check_folder", "check_packages", "check_reachable", "check_together", "find_source", "stored_meta"]
 
 
 def check_together(models: tuple[Model, ...], tasks: tuple[Task, ...], run: Experiment, problems: Problems) -> None:
     """Rules over models, tasks and experiment together."""
-    _check_roles(models, tasks, run, problems)
+    if models and not _any_is_unclear("models", len(models), "roles", problems):
+        _check_roles(models, tasks, run, problems)
+        _check_pairs(models, tasks, problems)
     _check_quota(models, run, problems)
     for number, task in enumerate(tasks):
         if task.rubric == "extend" and not run.resume_from:
@@ -25,16 +29,23 @@ def check_together(models: tuple[Model, ...], tasks: tuple[Task, ...], run: Expe
                 "`extend` adds to the rubric of an earlier run: name it as experiment.resume_from, or write `auto`"
             )
             problems.add(("tasks", number, "rubric"), message, "V-09")
-    _check_pairs(models, tasks, problems)
-    if any(model.interface == "label" for model in models) and not any(task.label_attributes for task in tasks):
-        number = next(number for number, model in enumerate(models) if model.interface == "label")
+    _check_labels(models, tasks, problems)
+
+
+def _any_is_unclear(part: str, count: int, key: str, problems: Problems) -> bool:
+    """Whether a mistake leaves open what some model or task says."""
+    return any(problems.at(part, n) or problems.within(part, n, key) for n in range(count))
+
+
+def _check_labels(models: tuple[Model, ...], tasks: tuple[Task, ...], problems: Problems) -> None:
+    number = next((number for number, model in enumerate(models) if model.interface == "label"), None)
+    is_clear = tasks and not _any_is_unclear("tasks", len(tasks), "label_attributes", problems)
+    if number is not None and is_clear and not any(task.label_attributes for task in tasks):
         message = "a label judge needs a task with `label_attributes`; add them, or remove this model"
         problems.add(("models", number, "interface"), message)
 
 
 def _check_roles(models: tuple[Model, ...], tasks: tuple[Task, ...], run: Experiment, problems: Problems) -> None:
-    if not models:
-        return
     for role in ("student", "judge"):
         if not any(role in model.roles for model in models):
             problems.add(("models",), f"no model is a {role}; give at least one that role", "V-07")
@@ -60,6 +71,8 @@ def _needs_teacher(tasks: tuple[Task, ...], run: Experiment, *, virtual: bool) -
 
 def _check_quota(models: tuple[Model, ...], run: Experiment, problems: Problems) -> None:
     names = [model.name for model in models]
+    if not all(names) or not names:
+        return
     for name in run.quota:
         if name not in names:
             problems.add(("experiment", "quota", name), f"there is no model of this name{nearest(name, names)}")
@@ -83,28 +96,39 @@ def find_source(run: Experiment, problems: Problems) -> Path | None:
     if not run.resume_from:
         return None
     where = ("experiment", "resume_from")
-    beside, path = run.storage_folder / run.resume_from, Path(run.resume_from).expanduser()
-    found = beside if beside.is_dir() else path if path.is_dir() else None
+    beside, path = run.storage_folder / run.resume_from, expanded(run.resume_from)
+    found = beside if is_folder(beside) else path if is_folder(path) else None
     if found is None:
-        problems.add(where, f"there is no run {run.resume_from!r} at {beside} or {path}; mend the name", "V-10")
+        if not problems.at("experiment", "storage_folder"):
+            problems.add(where, f"there is no run {run.resume_from!r} at {beside} or {path}; mend the name", "V-10")
     elif run.id and found.resolve() == run.folder.resolve():
         problems.add(where, "is this run itself; use --continue to go on with it", "V-10")
         return None
     return found
 
 
+def check_reachable(run: Experiment, problems: Problems) -> None:
+    """Whether the run's folder can be looked at, be it there or not."""
+    if any(problems.at("experiment", *key) for key in ((), ("id",), ("storage_folder",))):
+        return
+    try:
+        run.folder.exists()
+    except OSError as error:
+        problems.add(("experiment", "storage_folder"), f"cannot be used: {error.strerror}; choose another folder")
+
+
 def check_folder(run: Experiment, problems: Problems, *, continue_in_place: bool) -> None:
     """Whether the run's folder is as a new run, or one that goes on, needs it."""
-    if not run.id:
+    if any(problems.at("experiment", *key) for key in ((), ("id",), ("storage_folder",))):
         return
     where, meta = ("experiment", "id"), stored_meta(run.folder)
     if not continue_in_place:
-        exists = (run.folder / "meta.json").exists()
+        exists = is_there(run.folder / "meta.json")
         if exists and (run.resume_from or run.written_phases != frozenset(PHASES)):
             ways = "use --continue to go on with it, choose another id, or write the mode of every phase"
             problems.add(where, f"{run.folder} holds a run already; {ways}", "V-11")
     elif meta is None:
-        state = "cannot be read" if (run.folder / "meta.json").exists() else "is not there"
+        state = "cannot be read" if is_there(run.folder / "meta.json") else "is not there"
         problems.add(where, f"--continue: {run.folder / 'meta.json'} {state}; start without --continue", "V-14")
     elif meta.get("experiment_id") != run.id:
         message = f"--continue: {run.folder} holds run {meta.get('experiment_id')!r}; use its id, or another folder"
@@ -117,7 +141,8 @@ def check_packages(models: tuple[Model, ...], tasks: tuple[Task, ...], problems:
         return
     for number, task in enumerate(tasks):
         for factor, definition in () if isinstance(task.rubric, str) else task.rubric.items():
-            missing = None if isinstance(definition, str) else missing_package(str(definition.get("metric")))
+            metric = definition.get("metric") if isinstance(definition, Mapping) else None
+            missing = missing_package(str(metric)) if metric in METRICS else None
             if missing is not None:
                 problems.add(("tasks", number, "rubric", factor), missing, "V-18")
 

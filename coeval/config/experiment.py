@@ -36,6 +36,8 @@ EXPERIMENT_KEYS = (
     "cache",
 )
 _ID = re.compile(r"[A-Za-z0-9._-]+")
+_LONGEST_ID = 200  # of the 255 that a folder's name may have
+_STORAGE = "the folder that runs are kept in"
 
 
 def read_experiment(value: object, problems: Problems, resume: str | None) -> Experiment:
@@ -48,7 +50,7 @@ def read_experiment(value: object, problems: Problems, resume: str | None) -> Ex
         problems.add(("experiment",), "is missing; add it with an id and a storage_folder", "V-01")
     return Experiment(
         id=_id(fields) if value is not None else "",
-        storage_folder=_folder(fields) if value is not None else Path(),
+        storage_folder=fields.folder("storage_folder", needed=_STORAGE) if value is not None else Path(),
         resume_from=resume_from,
         phases={phase: written.get(phase, default) for phase in PHASES},
         written_phases=frozenset(written),
@@ -74,11 +76,9 @@ def _id(fields: Fields) -> str:
     text = fields.text("id", needed="the name of the run's folder")
     if text and (not _ID.fullmatch(text) or set(text) == {"."}):
         fields.wrong("id", f"{text[:60]!r} may hold letters, digits, '.', '_' and '-' alone", "V-04")
+    elif len(text) > _LONGEST_ID:
+        fields.wrong("id", f"may have {_LONGEST_ID} characters, and has {len(text)}", "V-04")
     return text
-
-
-def _folder(fields: Fields) -> Path:
-    return Path(fields.text("storage_folder", needed="the folder that runs are kept in")).expanduser()
 
 
 def _modes(fields: Fields) -> dict[str, Mode]:
@@ -99,6 +99,7 @@ def _quota(fields: Fields) -> dict[str, int]:
     inner = fields.fields("quota")
     quota: dict[str, int] = {}
     for model, value in inner.values.items():
+        quota[model] = 0  # whose model's name is looked at, whatever the entry says
         if not isinstance(value, Mapping):
             inner.wrong(model, f"must be `{{max_calls: N}}`, and is {kind_of(value)}")
             continue

@@ -47,11 +47,14 @@ _OF_EVERY_ROLE = (
     "site_name",
 )
 _TRUTHS = ("load_in_4bit", "load_in_8bit")
+_LONGEST_NAME = 72  # the name of a file has three of them, and 255 characters in all
 
 
 def check_name(fields: Fields, pattern: re.Pattern[str], letters: str) -> str:
     """The name of a model or task, of the characters that files and ids may have."""
     name = fields.text("name", needed="a name that is its own")
+    if len(name) > _LONGEST_NAME:
+        fields.wrong("name", f"may have {_LONGEST_NAME} characters, and has {len(name)}", "V-04")
     if name and not pattern.fullmatch(name):
         fields.wrong("name", f"{name[:60]!r} may hold {letters} alone", "V-04")
     if "__" in name:
@@ -116,12 +119,13 @@ def _interface(fields: Fields) -> str:
 
 def _roles(fields: Fields, interface: str) -> tuple[Role, ...]:
     given = [fields.values["roles"]] if isinstance(fields.values.get("roles"), str) else fields.entries("roles")
-    for role in given:
+    for number, role in enumerate(given):
         if role not in ROLES:
             hint = nearest(role, ROLES) if isinstance(role, str) else ""
-            fields.wrong("roles", f"there is no role {shown(role)}{hint}; choose from {', '.join(ROLES)}", "V-05")
+            message = f"there is no role {shown(role)}{hint}; choose from {', '.join(ROLES)}"
+            fields.problems.add((*fields.where, "roles", number), message, "V-05")
     roles = tuple(role for role in ROLES if role in given)
-    if not given and fields.is_mapping:
+    if not given and fields.is_mapping and not fields.problems.at(*fields.where, "roles"):
         fields.wrong("roles", f"name at least one of {', '.join(ROLES)}", "V-05")
     only = _ONLY_ROLE.get(interface)
     if only and roles and roles != (only,):
@@ -145,9 +149,6 @@ def _check_parameters(parameters: Fields) -> None:
     """The parameters that are known; others go to the provider as they are."""
     values = parameters.values
     parameters.values = {key: value for key, value in values.items() if value != REDACTED}
-    for key, value in values.items():
-        if not _is_json(value):
-            parameters.wrong(key, "must be what JSON can say; put dates in quotes")
     parameters.text("model")
     for key in _TEXTS:
         parameters.text(key)
@@ -165,8 +166,11 @@ def _check_parameters(parameters: Fields) -> None:
     if all(values.get(key) is True for key in _TRUTHS):
         parameters.wrong("load_in_8bit", "does not go with load_in_4bit; remove one of the two")
     metric = values.get("metric")
-    if isinstance(metric, str) and metric not in METRICS:
+    if isinstance(metric, str) and metric.strip() and metric not in METRICS:
         parameters.wrong("metric", f"there is no {metric[:60]!r}; choose from {', '.join(METRICS)}", "V-18")
+    for key, value in values.items():
+        if not _is_json(value) and not parameters.problems.at(*parameters.where, key):
+            parameters.wrong(key, "must be what JSON can say; put dates in quotes")
 
 
 def _is_json(value: object) -> bool:

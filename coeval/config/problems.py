@@ -11,6 +11,7 @@ __all__ = ["ConfigErrors", "NoKeyError", "Problems", "Where"]
 
 Where: TypeAlias = tuple[str | int, ...]
 """The keys and positions that lead to a value of the file."""
+_LONGEST = 80
 
 
 class ConfigErrors(P2LError):  # noqa: N818 - there are several of them
@@ -34,9 +35,18 @@ class Problems:
         self._lines = lines or {}
         self._names: dict[Where, str] = {}
         self._found: list[tuple[int, str]] = []
+        self._places: set[Where] = set()
 
     def __bool__(self) -> bool:
         return bool(self._found)
+
+    def at(self, *where: str | int) -> bool:
+        """Whether something is wrong with this very value, so that what follows from it need not be told."""
+        return where in self._places
+
+    def within(self, *where: str | int) -> bool:
+        """Whether something is wrong with this value or with anything in it."""
+        return any(place[: len(where)] == where for place in self._places)
 
     def name(self, where: Where, name: str) -> None:
         """Call an entry of a list by its name in messages."""
@@ -47,7 +57,8 @@ class Problems:
         line = self._line(where)
         place = ":".join(str(part) for part in (self._file, line) if part)
         suffix = f" ({rule})" if rule else ""
-        text = ": ".join(part for part in (place, self._shown(where), message) if part) + suffix
+        text = _on_one_line(": ".join(part for part in (place, self._shown(where), message) if part) + suffix)
+        self._places.add(where)
         if all(text != other for _, other in self._found):
             self._found.append((line or 0, text))
 
@@ -75,5 +86,11 @@ class Problems:
             if name is None and isinstance(part, int):
                 text += f"[{part}]"
             else:
-                text += f".{name or part}" if text else str(name or part)
+                word = str(name or part)[:_LONGEST]
+                text += f".{word}" if text else word
         return text
+
+
+def _on_one_line(text: str) -> str:
+    """What a terminal shows as it is: line breaks and the like as YAML writes them."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from math import isfinite
+from pathlib import Path
 from typing import Any, TypeVar, overload
 
+from coeval.config.paths import expanded
 from coeval.config.problems import Problems, Where
 from p2l.command import nearest
 
@@ -24,6 +26,8 @@ def kind_of(value: object) -> str:
         return "a mapping"
     if isinstance(value, str):
         return "text"
+    if isinstance(value, bytes):
+        return "bytes"
     return "a list" if isinstance(value, Sequence) else str(value)
 
 
@@ -60,6 +64,10 @@ class Fields:
         """Note that a key's value is wrong."""
         self.problems.add((*self.where, key), message, rule)
 
+    def is_unclear(self, key: str) -> bool:
+        """Whether a mistake in a key's value leaves open what it says."""
+        return self.problems.within(*self.where, key)
+
     def required(self, key: str, what: str) -> bool:
         """Whether the key has a value; noted when it has none."""
         if not self.has(key) and self.is_mapping:
@@ -71,7 +79,7 @@ class Fields:
     @overload
     def text(self, key: str, *, needed: str) -> str: ...
     def text(self, key: str, *, needed: str = "") -> str | None:
-        """A text; with `needed`, which says what it is, one has to be there."""
+        """A text that is not blank; with `needed`, which says what it is, one has to be there."""
         value = self.values.get(key)
         if value is None and needed:
             self.required(key, needed)
@@ -79,7 +87,11 @@ class Fields:
             self.wrong(key, f"must be text, and is {kind_of(value)}; write it in quotes")
         elif value is not None and not value.strip():
             self.wrong(key, "must not be empty")
-        return value if isinstance(value, str) else "" if needed else None
+        return value if isinstance(value, str) and value.strip() else "" if needed else None
+
+    def folder(self, key: str, *, needed: str) -> Path:
+        """A path of a folder, `~` being the user's; the working folder where there is none."""
+        return expanded(self.text(key, needed=needed))
 
     def secret(self, key: str) -> str | None:
         """A text that no message repeats."""

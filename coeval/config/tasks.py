@@ -58,8 +58,7 @@ def read_tasks(entries: list[Any], problems: Problems, models: Collection[str] |
 
 
 def _read_task(fields: Fields, models: Collection[str] | None) -> Task:
-    if fields.required("target_attributes", "a map of attributes to values, `auto` or `complete`"):
-        pass
+    fields.required("target_attributes", "a map of attributes to values, `auto` or `complete`")
     target = _attributes(fields, "target_attributes")
     nuanced = _attributes(fields, "nuanced_attributes")
     seeds = {key: _seed(fields, f"{key}_attributes_seed", of) for key, of in (("target", target), ("nuanced", nuanced))}
@@ -119,7 +118,7 @@ def _attribute_map(fields: Fields, key: str) -> dict[str, list[Any]]:
 
 
 def _seed(fields: Fields, key: str, of: Attributes | str) -> Attributes:
-    if fields.has(key) and not isinstance(of, str):
+    if fields.has(key) and not isinstance(of, str) and not fields.is_unclear(key.removesuffix("_seed")):
         fields.wrong(key, f"goes with `{key.removesuffix('_seed')}: auto` or `complete`; remove one of the two")
     return _attribute_map(fields, key) if fields.has(key) else {}
 
@@ -152,7 +151,7 @@ def _sampling(
 
 def _range(inner: Fields, key: str, attributes: Attributes | Literal["auto", "complete"], other: str) -> _Range:
     """`[min, max]`, `[n]` or `n`, at most what there is to draw from."""
-    value = inner.values.get(key, 0)
+    value = inner.values[key] if inner.has(key) else 0
     ends = value if isinstance(value, list) else [value]
     if not 1 <= len(ends) <= 2 or any(isinstance(end, bool) or not isinstance(end, int) or end < 0 for end in ends):
         inner.wrong(key, f"must be `[min, max]`, `[n]`, `n`{other} with whole numbers, and is {_range_shown(value)}")
@@ -206,7 +205,7 @@ def _check_factor(inner: Fields, factor: str, definition: object) -> None:
 
 
 def _pairwise(fields: Fields, mode: str) -> Pairwise:
-    if fields.has("pairwise") and mode != "pairwise":
+    if fields.has("pairwise") and mode != "pairwise" and not fields.is_unclear("evaluation_mode"):
         fields.wrong("pairwise", "goes with `evaluation_mode: pairwise` alone; write that, or remove it")
     inner = fields.fields("pairwise", ("schedule", "pairs", "both_orders", "reference"))
     schedule: Literal["all", "active"] = inner.choice("schedule", ("all", "active"), "all")
@@ -218,13 +217,15 @@ def _pairwise(fields: Fields, mode: str) -> Pairwise:
 
 def _labels(fields: Fields, target: Attributes | str, seed: Attributes) -> tuple[str, ...]:
     known = _names(target, seed)
+    is_known = not any(fields.is_unclear(key) for key in ("target_attributes", "target_attributes_seed"))
     labels: list[str] = []
-    for label in fields.entries("label_attributes"):
+    for number, label in enumerate(fields.entries("label_attributes")):
+        where = (*fields.where, "label_attributes", number)
         if not isinstance(label, str):
-            fields.wrong("label_attributes", f"must be names of target attributes; {shown(label)} is none", "V-17")
-        elif label not in known:
+            fields.problems.add(where, f"must be the name of a target attribute, and is {kind_of(label)}", "V-17")
+        elif is_known and label not in known:
             hint = nearest(label, known) or "; it has to be given as a map, since labels are what is known"
-            fields.wrong("label_attributes", f"{label!r} is no target attribute written here{hint}", "V-17")
+            fields.problems.add(where, f"{label[:60]!r} is no target attribute written here{hint}", "V-17")
         elif label not in labels:
             labels.append(label)
     return tuple(labels)
