@@ -32,7 +32,7 @@ from coeval.analysis.statistics import (
     krippendorff,
     spearman,
 )
-from coeval.analysis.units import Floats, Loaded, Pairs
+from coeval.analysis.units import Floats, Loaded, Pairs, once
 
 __all__ = ["breakdown", "is_degenerate", "judge_pairs", "judge_rows", "peers", "ranked_judges", "reliability"]
 
@@ -125,16 +125,21 @@ def _judge_pair(loaded: Loaded, shared: _Shared) -> JudgePair:
 
 def judge_rows(loaded: Loaded, metric: str = "spa") -> tuple[JudgeRow, ...]:
     """Judges, best first by the weighted `metric`; those without a rank last."""
-    units, share = np.bincount(loaded.units.judge, minlength=len(loaded.judges)), coverage(loaded)
-    rows = [_judge_row(loaded, judge, int(units[judge]), float(share[judge])) for judge in range(len(loaded.judges))]
-    degenerate = is_degenerate(loaded)
-    rows = [_alone(row) if degenerate and row.kind == "model" and row.units else row for row in rows]
+    rows = _unranked(loaded)
     values = {row.judge: getattr(row, f"weighted_{metric}") for row in rows}
     fit = [row for row in rows if row.coverage >= LEAST_COVERAGE and row.units and values[row.judge] is not None]
     fit.sort(key=lambda row: (-values[row.judge], row.judge))
     ranked = {row.judge: rank for rank, row in enumerate(fit, start=1)}
     ordered = sorted(rows, key=lambda row: (ranked.get(row.judge, len(rows) + 1), row.judge))
     return tuple(replace(row, rank=ranked.get(row.judge)) for row in ordered)
+
+
+@once
+def _unranked(loaded: Loaded) -> list[JudgeRow]:
+    units, share = np.bincount(loaded.units.judge, minlength=len(loaded.judges)), coverage(loaded)
+    rows = [_judge_row(loaded, judge, int(units[judge]), float(share[judge])) for judge in range(len(loaded.judges))]
+    degenerate = is_degenerate(loaded)
+    return [_alone(row) if degenerate and row.kind == "model" and row.units else row for row in rows]
 
 
 def _alone(row: JudgeRow) -> JudgeRow:

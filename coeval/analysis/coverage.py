@@ -1,17 +1,15 @@
-"""What a run has and what it lacks, and the slices that the workbook and the live page stand on."""
+"""What a run has and what it lacks, and the slices that the workbook and the live pages stand on."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import product
 from math import prod
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from coeval.analysis.agreement import judge_rows
+from coeval.analysis.columns import Columns
 from coeval.analysis.distribution import level_counts
 from coeval.analysis.resampling import Summaries
 from coeval.analysis.results import (
@@ -22,7 +20,6 @@ from coeval.analysis.results import (
     ModelRow,
     SliceRow,
     StrataRow,
-    SummaryCell,
     SummaryReport,
 )
 from coeval.analysis.students import student_rows
@@ -53,27 +50,53 @@ def _counts(loaded: Loaded) -> Iterator[CountRow]:
         yield CountRow(*key, records=totals[key], failed=failed[key])
 
 
-def _rows(loaded: Loaded) -> tuple[CoverageRow, ...]:
+def _rows(loaded: Loaded) -> Columns[CoverageRow]:
     """Every (task, teacher) with items against every student that answers or should, and every judge."""
-    found = loaded.evaluations
-    keys = list(zip(*(getattr(found, name).tolist() for name in _COUNTED), strict=True))
-    actual, valid, failed = Counter(keys), Counter[Any](), Counter[Any]()
-    for key, is_valid, has_failed in zip(keys, found.valid.tolist(), found.failed.tolist(), strict=True):
-        valid[key] += is_valid
-        failed[key] += has_failed
-    items = Counter(zip(loaded.datapoint_task.tolist(), loaded.datapoint_teacher.tolist(), strict=True))
-    everyone = product(sorted(items), range(len(loaded.students)), range(len(loaded.judges)))
-    expected = {(*item, student, judge) for item, student, judge in everyone if _judges(loaded, item[0], judge)}
-    return tuple(
-        CoverageRow(
-            **_named(loaded, key),
-            expected=items[key[0], key[1]] if key in expected else 0,
-            actual=actual[key],
-            valid=valid[key],
-            failed=failed[key],
-        )
-        for key in sorted({*expected, *actual})
+    found, sizes = loaded.evaluations, tuple(len(loaded.names(name)) for name in _COUNTED)
+    stored = _flat([getattr(found, name) for name in _COUNTED], sizes)
+    items = np.bincount(_flat([loaded.datapoint_task, loaded.datapoint_teacher], sizes[:2]), minlength=prod(sizes[:2]))
+    expected = _expected(loaded, np.flatnonzero(items), sizes)
+    keys = np.unique(np.concatenate([expected, stored]))
+    place, size = np.searchsorted(keys, stored), len(keys)
+    return Columns(
+        CoverageRow,
+        _names(loaded),
+        {
+            **dict(zip(_COUNTED, _codes(keys, sizes), strict=True)),
+            "expected": np.where(np.isin(keys, expected), items[keys // prod(sizes[2:])] if size else 0, 0),
+            "actual": np.bincount(place, minlength=size),
+            "valid": np.bincount(place[found.valid], minlength=size),
+            "failed": np.bincount(place[found.failed], minlength=size),
+        },
     )
+
+
+def _expected(loaded: Loaded, with_items: Codes, sizes: Sequence[int]) -> Codes:
+    """Keys that should have evaluations."""
+    owes = np.array(
+        [[_judges(loaded, task, judge) for judge in range(sizes[3])] for task in range(sizes[0])], dtype=bool
+    )
+    task, teacher = np.divmod(with_items, max(sizes[1], 1))
+    owner, student, judge = (part.ravel() for part in np.indices((len(with_items), sizes[2], sizes[3])))
+    keys = _flat([task[owner], teacher[owner], student, judge], sizes)
+    return keys[owes[task[owner], judge]] if len(keys) else keys
+
+
+def _flat(codes: Sequence[Codes], sizes: Sequence[int]) -> Codes:
+    """One key for each row of codes, in their order."""
+    key = np.zeros(len(codes[0]), dtype=np.int64)
+    for column, size in zip(codes, sizes, strict=True):
+        key = key * size + column
+    return key
+
+
+def _codes(keys: Codes, sizes: Sequence[int]) -> tuple[Codes, ...]:
+    """The codes that keys were made of."""
+    return np.unravel_index(keys, sizes) if len(keys) else tuple(keys for _ in sizes)
+
+
+def _names(loaded: Loaded) -> dict[str, Sequence[str]]:
+    return {name: loaded.names(name) for name in _COUNTED}
 
 
 def _judges(loaded: Loaded, task: int, judge: int) -> bool:
@@ -106,55 +129,37 @@ def _strata(loaded: Loaded, code: int, task: str) -> StrataRow:
     )
 
 
-def slices(loaded: Loaded, *, by_factor: bool = True) -> tuple[SliceRow, ...]:
+def slices(loaded: Loaded, *, by_factor: bool = True) -> Columns[SliceRow]:
     """Figures of every (task, teacher, student, judge[, factor]) that was evaluated."""
-    found, units = loaded.evaluations, loaded.units
-    codes = [getattr(found, name) for name in _COUNTED]
-    groups, group = _combined(codes)
-    total = np.bincount(group, minlength=len(groups))
-    valid = np.bincount(group, found.valid, minlength=len(groups)).astype(np.int64)
-    width = len(loaded.factors) if by_factor else 1
-    unit_group: Codes = group[units.evaluation] if len(units) else np.zeros(0, np.int64)
-    inner = units.factor if by_factor else np.zeros(len(units), np.int64)
-    cells = unit_group * width + inner
-    size = len(groups) * width
+    found, units, sizes = loaded.evaluations, loaded.units, tuple(len(loaded.names(name)) for name in _COUNTED)
+    keys, group = np.unique(_flat([getattr(found, name) for name in _COUNTED], sizes), return_inverse=True)
+    factors = loaded.factors if by_factor else ("",)
+    cells = group[units.evaluation] * len(factors) + (units.factor if by_factor else 0)
+    size = len(keys) * len(factors)
     means = Summaries(cells, units.norm, size)
-    levels = level_counts(loaded, cells, np.arange(len(units)), size)
     shown = np.flatnonzero(means.n) if by_factor else np.arange(size)
-    rows = []
-    for cell in shown.tolist():
-        owner, factor = divmod(cell, width)
-        names = _named(loaded, groups[owner].tolist())
-        known = bool(means.n[cell])
-        rows.append(
-            SliceRow(
-                **names,
-                factor=loaded.factors[factor] if by_factor else "",
-                total=int(total[owner]),
-                valid=int(valid[owner]),
-                invalid=int(total[owner] - valid[owner]),
-                mean=float(means.mean[cell]) if known else None,
-                sd=float(means.sd[cell]) if known else None,
-                high=int(levels[cell, 0]),
-                medium=int(levels[cell, 1]),
-                low=int(levels[cell, 2]),
-                is_self_judging=names["judge"] == names["student"],
-                is_self_teaching=names["teacher"] == names["student"],
-            )
-        )
-    return tuple(rows)
-
-
-def _named(loaded: Loaded, codes: Sequence[int]) -> dict[str, str]:
-    """Task, teacher, student and judge of codes."""
-    return {name: loaded.names(name)[code] for name, code in zip(_COUNTED, codes, strict=True)}
-
-
-def _combined(columns: list[Codes]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    if not len(columns[0]):
-        return np.zeros((0, len(columns)), np.int64), np.zeros(0, np.int64)
-    groups, group = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
-    return groups, group.reshape(-1)
+    owner, factor = np.divmod(shown, max(len(factors), 1))
+    codes = dict(zip(_COUNTED, _codes(keys[owner], sizes), strict=True))
+    total = np.bincount(group, minlength=len(keys))[owner]
+    valid = np.bincount(group[found.valid], minlength=len(keys))[owner]
+    levels = level_counts(loaded, cells, np.arange(len(units)), size)[shown]
+    known = means.n[shown] > 0
+    return Columns(
+        SliceRow,
+        {**_names(loaded), "factor": factors},
+        {
+            **codes,
+            "factor": factor,
+            "total": total,
+            "valid": valid,
+            "invalid": total - valid,
+            "mean": np.where(known, means.mean[shown], np.nan),
+            "sd": np.where(known, means.sd[shown], np.nan),
+            **{name: levels[:, place] for place, name in enumerate(("high", "medium", "low"))},
+            "is_self_judging": loaded.matching("judge", "student")[codes["judge"]] == codes["student"],
+            "is_self_teaching": loaded.matching("teacher", "student")[codes["teacher"]] == codes["student"],
+        },
+    )
 
 
 def complete_report(loaded: Loaded) -> CompleteReport:
@@ -194,20 +199,4 @@ def summary_report(loaded: Loaded) -> SummaryReport:
         judges,
         teacher_threshold=float(np.median([row.v1 for row in teachers])) if teachers else 0.0,
         judge_threshold=float(np.median(spa)) if spa else 0.0,
-        cells=_summary_cells(loaded),
-    )
-
-
-def _summary_cells(loaded: Loaded) -> tuple[SummaryCell, ...]:
-    dimensions = (*_COUNTED, "factor")
-    groups, group = _combined([getattr(loaded.units, name) for name in dimensions])
-    n, sums = np.bincount(group, minlength=len(groups)), np.bincount(group, loaded.units.norm, minlength=len(groups))
-    return tuple(
-        SummaryCell(
-            **_named(loaded, codes[:4]),
-            factor=loaded.factors[codes[4]],
-            units=int(n[number]),
-            total=float(sums[number]),
-        )
-        for number, codes in enumerate(groups.tolist())
     )

@@ -1,8 +1,9 @@
 """What each report says, as frozen data: the pages, the workbook, JSON and CSV all show these.
 
-A report is a `Header` and tables; a table is a tuple of flat rows, so that any of them is a CSV file as it is. Scores
-lie in [0, 1] (High 1, Medium 0.5, Low 0). `lower` and `upper` are 95 % limits of a bootstrap that draws whole
-datapoints. None is what cannot be computed (no data, one judge, no variance), never zero.
+A report is a `Header` and tables; a table is a tuple of flat rows, or `Columns` of them where they may be very many, so
+that any of them is a CSV file as it is. Scores lie in [0, 1] (High 1, Medium 0.5, Low 0). `lower` and `upper` are 95 %
+limits of a bootstrap that draws whole datapoints. None is what cannot be computed (no data, one judge, no variance),
+never zero.
 
 Dimensions are named task, factor, judge, teacher, student, and `attribute`, whose values read `name=value`.
 """
@@ -13,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from coeval.analysis.columns import Columns
 from coeval.analysis.judge_results import (
     AgreementRow,
     BiasReport,
@@ -81,7 +83,6 @@ __all__ = [
     "StudentPair",
     "StudentReport",
     "StudentRow",
-    "SummaryCell",
     "SummaryReport",
     "TeacherCell",
     "TeacherReport",
@@ -299,7 +300,7 @@ class CoverageSummary:
     header: Header
     meta: Mapping[str, Any]
     counts: tuple[CountRow, ...]
-    rows: tuple[CoverageRow, ...]
+    rows: Columns[CoverageRow]
     strata: tuple[StrataRow, ...]
 
 
@@ -372,20 +373,6 @@ class RobustSummary:
 
 
 @dataclass(frozen=True)
-class SummaryCell:
-    """Sums of units, from which a page computes the standing under any choice of teachers and judges."""
-
-    task: str
-    teacher: str
-    student: str
-    judge: str
-    factor: str
-    units: int
-    total: float
-    """Sum of the scores."""
-
-
-@dataclass(frozen=True)
 class SummaryReport:
     """Report summary-report."""
 
@@ -397,7 +384,6 @@ class SummaryReport:
     """Median of the teachers' scores by V1."""
     judge_threshold: float
     """Median of the judges' weighted SPA."""
-    cells: tuple[SummaryCell, ...]
 
 
 @dataclass(frozen=True)
@@ -444,8 +430,8 @@ class CompleteReport:
     """Report complete-report: the three sheets of the workbook."""
 
     header: Header
-    raw: tuple[SliceRow, ...]
-    aggregated: tuple[SliceRow, ...]
+    raw: Columns[SliceRow]
+    aggregated: Columns[SliceRow]
     models: tuple[ModelRow, ...]
 
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from coeval.analysis.resampling import Summaries, group_means, limits, resample
 from coeval.analysis.results import StudentCell, StudentPair, StudentRow
-from coeval.analysis.units import Codes, Floats, Loaded
+from coeval.analysis.units import Codes, Floats, Loaded, once
 from p2l.metrics import bootstrap_mean
 
 __all__ = ["by_datapoint", "student_cells", "student_pairs", "student_rows", "two_sided"]
@@ -27,6 +27,7 @@ _DIMENSIONS = ("task", "factor", "judge", "teacher", "attribute")
 SIGNIFICANT = 0.05
 
 
+@once
 def student_rows(loaded: Loaded) -> tuple[StudentRow, ...]:
     """Students with scores, best first by the mean of their units."""
     units, size = loaded.units, len(loaded.students)

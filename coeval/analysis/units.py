@@ -7,11 +7,11 @@ the order in which a run was written plays no part, except for drift, which foll
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property, update_wrapper
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,10 +22,11 @@ from coeval.analysis.results import Header, Skipped
 from coeval.pairs.preference import Preference
 from coeval.storage.layout import Run
 
-__all__ = ["DIMENSIONS", "Codes", "Evaluations", "Floats", "Loaded", "Pairs", "Units", "load_run"]
+__all__ = ["DIMENSIONS", "Codes", "Evaluations", "Floats", "Loaded", "Pairs", "Units", "load_run", "once"]
 
 Codes: TypeAlias = npt.NDArray[np.int64]
 Floats: TypeAlias = npt.NDArray[np.float64]
+Made = TypeVar("Made")
 DIMENSIONS = ("task", "factor", "judge", "teacher", "student", "attribute")
 
 
@@ -129,6 +130,8 @@ class Loaded:
     skipped: tuple[Skipped, ...]
     verdicts: tuple[Preference, ...] = ()
     """On pairs of answers."""
+    kept: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+    """What `once` computed of it."""
 
     def names(self, dimension: str) -> tuple[str, ...]:
         """What the codes of a dimension stand for."""
@@ -202,16 +205,33 @@ class Loaded:
             verdicts=len(self.verdicts),
         )
 
+    def matching(self, one: str, other: str) -> Codes:
+        """The code in role `other` of each model of role `one`; -1 where it has not that role."""
+        code = {name: number for number, name in enumerate(self.names(other))}
+        return _column(code.get(name, -1) for name in self.names(one))
+
     def same(self, one: str, other: str) -> npt.NDArray[np.bool_]:
         """Whether two roles of a unit are played by one model, (U,)."""
-        code = {name: number for number, name in enumerate(self.names(other))}
-        table = np.array([code.get(name, -1) for name in self.names(one)], dtype=np.int64)
-        matches: npt.NDArray[np.bool_] = table[getattr(self.units, one)] == getattr(self.units, other)
+        matches: npt.NDArray[np.bool_] = self.matching(one, other)[getattr(self.units, one)] == getattr(
+            self.units, other
+        )
         return matches
 
     def with_units(self, units: Units) -> Loaded:
         """The same run with other units."""
-        return replace(self, units=units)
+        return replace(self, units=units, kept={})
+
+
+def once(function: Callable[[Loaded], Made]) -> Callable[[Loaded], Made]:
+    """A figure of a run that several reports show, computed for the first of them."""
+
+    def kept(loaded: Loaded) -> Made:
+        if function not in loaded.kept:
+            loaded.kept[function] = function(loaded)
+        made: Made = loaded.kept[function]
+        return made
+
+    return update_wrapper(kept, function)
 
 
 def load_run(folder: Path | str) -> Loaded:

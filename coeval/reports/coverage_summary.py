@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from coeval.analysis.columns import Columns
 from coeval.analysis.results import CoverageRow, CoverageSummary
 from coeval.config.schema import PHASES
 from coeval.reports.frame import notes_of
@@ -24,15 +27,19 @@ _CONTENTS = (
     ("meta", "The run"),
 )
 _GRIDS = (("task", "judge"), ("teacher", "student"), ("student", "judge"))
+_SHOWN = 300
+"""Combinations of models on the page: a run of twenty models has 32,000, of which the thinnest matter."""
 
 
 def parts(result: CoverageSummary) -> dict[str, Any]:
     """What the template shows."""
-    sums = [sum(getattr(row, name) for row in result.rows) for name in ("expected", "actual", "valid", "failed")]
+    sums = [int(result.rows.values[name].sum()) for name in ("expected", "actual", "valid", "failed")]
     return {
         "sums": list(zip(("expected", "stored", "valid", "failed"), (f"{count:,}" for count in sums), strict=True)),
         "grids": [(f"{rows} and {columns}", _grid(result, rows, columns)) for rows, columns in _GRIDS],
         "rows": _rows(result),
+        "combinations": len(result.rows),
+        "shown": min(_SHOWN, len(result.rows)),
         "errors": _errors(result),
         "phases": _phases(result),
         "meta": _meta(result.meta),
@@ -42,22 +49,29 @@ def parts(result: CoverageSummary) -> dict[str, Any]:
 
 
 def _grid(result: CoverageSummary, kind: str, across: str) -> Grid:
-    found: dict[tuple[str, str], list[CoverageRow]] = defaultdict(list)
-    for row in result.rows:
-        found[getattr(row, kind), getattr(row, across)].append(row)
-    values = [(*names, *_valid(rows)) for names, rows in found.items()]
+    found = result.rows
+    cells, cell = np.unique(found.values[kind] * len(found.names[across]) + found.values[across], return_inverse=True)
+    expected, valid = (np.bincount(cell, found.values[name]).astype(int) for name in ("expected", "valid"))
+    values = [
+        (
+            found.names[kind][key // len(found.names[across])],
+            found.names[across][key % len(found.names[across])],
+            good / due if due else None,
+            f"{good:,} of {due:,} evaluations",
+        )
+        for key, due, good in zip(cells.tolist(), expected.tolist(), valid.tolist(), strict=True)
+    ]
     order = (getattr(result.header, f"{kind}s"), getattr(result.header, f"{across}s"))
     own = "task" not in (kind, across)
     why = "No evaluation was expected."
     return grid_of((kind, across), values, notes=notes_of(result.header), own=own, order=order, empty=why)
 
 
-def _valid(rows: Iterable[CoverageRow]) -> tuple[float | None, str]:
-    """Valid evaluations as a share of those expected, and the counts behind it."""
-    expected = valid = 0
-    for row in rows:
-        expected, valid = expected + row.expected, valid + row.valid
-    return (valid / expected if expected else None), f"{valid:,} of {expected:,} evaluations"
+def _thinnest(rows: Columns[CoverageRow]) -> Columns[CoverageRow]:
+    """Those with the smallest share of what is expected."""
+    expected: npt.NDArray[Any] = rows.values["expected"]
+    share = np.where(expected > 0, rows.values["valid"] / np.maximum(expected, 1), 1.0)
+    return rows.where(np.argsort(share, kind="stable")[:_SHOWN])
 
 
 def _rows(result: CoverageSummary) -> Table | None:
@@ -80,7 +94,7 @@ def _rows(result: CoverageSummary) -> Table | None:
             row.failed,
             _part(row),
         ]
-        for row in sorted(result.rows, key=lambda row: row.valid / row.expected if row.expected else 1.0)
+        for row in _thinnest(result.rows)
     ]
     return named_table(columns, rows)
 

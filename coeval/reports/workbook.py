@@ -2,50 +2,39 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from coeval.analysis.results import CompleteReport, Header, ModelRow, SliceRow
+import numpy as np
+
+from coeval.analysis.columns import Columns
+from coeval.analysis.results import CompleteReport, Header, ModelRow
+from coeval.reports.sheets import MOST_ROWS, Sheet, SheetColumn, column_of, write_sheets
 from p2l.command import atomic_path
 
 __all__ = ["SHEETS", "write_workbook"]
 
 SHEETS = ("Raw slices", "Aggregated", "Models")
-_FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
-_NUMBER, _COUNT = "0.0000", "#,##0"
-_TITLES = {
-    "valid": "valid",
-    "sd": "sd",
-    "v1": "V1",
-    "s2": "S2",
-    "r3": "R3",
-    "spa": "SPA",
-    "wpa": "WPA",
-    "kappa": "kappa",
-}
-_WIDEST = 40
+_TITLES = {"v1": "V1", "s2": "S2", "r3": "R3", "spa": "SPA", "wpa": "WPA"}
 
 
 def write_workbook(complete: CompleteReport, path: str | Path) -> Path:
-    """Write the three sheets, row by row: a large run takes little memory.
+    """Write the three sheets; what one has no room for goes on in others, `Raw slices 2` and so on.
 
     Raises:
         InputError: the file cannot be written.
     """
-    from openpyxl import Workbook
-
-    book = Workbook(write_only=True)
-    slices = [one.name for one in fields(SliceRow)]
-    _fill(book.create_sheet(SHEETS[0]), slices, complete.raw)
-    _fill(book.create_sheet(SHEETS[1]), [name for name in slices if name != "factor"], complete.aggregated)
-    _fill(book.create_sheet(SHEETS[2]), [one.name for one in fields(ModelRow)], complete.models)
-    book.properties.title = _clean(complete.header.experiment_id)
-    book.properties.description = _about(complete.header)
+    raw, whole = complete.raw, complete.aggregated
+    models = [one.name for one in fields(ModelRow)]
+    sheets = [
+        *_sheets(SHEETS[0], raw, list(raw.values)),
+        *_sheets(SHEETS[1], whole, [name for name in whole.values if name != "factor"]),
+        Sheet(SHEETS[2], [column_of(_title(name), (getattr(row, name) for row in complete.models)) for name in models]),
+    ]
     with atomic_path(path) as temporary:
-        book.save(temporary)
+        write_sheets(temporary, sheets, title=complete.header.experiment_id, about=_about(complete.header))
     return Path(path)
 
 
@@ -54,55 +43,21 @@ def _about(header: Header) -> str:
     return f"{header.units:,} scores of {header.evaluations:,} evaluations; status {header.status}.{partial}"
 
 
-def _fill(sheet: Any, names: Sequence[str], rows: Sequence[Any]) -> None:
-    """A head that stays in sight and filters, then the rows."""
-    from openpyxl.cell import WriteOnlyCell
-    from openpyxl.styles import Font
-    from openpyxl.utils import get_column_letter
+def _sheets(name: str, table: Columns[Any], columns: Sequence[str]) -> Iterator[Sheet]:
+    """The table, on as many sheets as its rows need."""
+    for start in range(0, max(len(table), 1), MOST_ROWS):
+        part = table.where(np.arange(start, min(start + MOST_ROWS, len(table))))
+        number = f" {start // MOST_ROWS + 1}" if start else ""
+        yield Sheet(f"{name}{number}", [_column(part, column) for column in columns])
 
-    sheet.freeze_panes = "A2"
-    sheet.auto_filter.ref = f"A1:{get_column_letter(len(names))}{len(rows) + 1}"
-    for place, width in enumerate(_widths(names, rows), 1):
-        sheet.column_dimensions[get_column_letter(place)].width = width
-    head = []
-    for name in names:
-        cell = WriteOnlyCell(sheet, value=_title(name))
-        cell.font = Font(bold=True)
-        head.append(cell)
-    sheet.append(head)
-    for row in rows:
-        sheet.append([_cell(sheet, getattr(row, name)) for name in names])
+
+def _column(table: Columns[Any], name: str) -> SheetColumn:
+    different, place = np.unique(table.values[name], return_inverse=True)
+    values = different.tolist()
+    if name in table.names:
+        values = [table.names[name][code] for code in values]
+    return SheetColumn(_title(name), [None if value != value else value for value in values], place)
 
 
 def _title(name: str) -> str:
     return _TITLES.get(name, name.replace("is_", "").replace("_", " "))
-
-
-def _widths(names: Sequence[str], rows: Sequence[Any]) -> Iterable[int]:
-    for name in names:
-        texts = {value for row in rows if isinstance(value := getattr(row, name), str)}
-        yield min(
-            _WIDEST,
-            max(9, len(_title(name)) + 4, *(len(text) + 2 for text in texts))
-            if texts
-            else max(9, len(_title(name)) + 4),
-        )
-
-
-def _cell(sheet: Any, value: Any) -> Any:
-    """A value with its format; text is text, even where it begins like a formula."""
-    from openpyxl.cell import WriteOnlyCell
-
-    if value is None or isinstance(value, bool):
-        return {None: None, True: "yes", False: "no"}[value]
-    cell = WriteOnlyCell(sheet, value=_clean(value) if isinstance(value, str) else value)
-    if isinstance(value, str):
-        cell.data_type = "s"
-    else:
-        cell.number_format = _NUMBER if isinstance(value, float) else _COUNT
-    return cell
-
-
-def _clean(text: str) -> str:
-    """Without characters that a workbook cannot hold."""
-    return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)[:32000]

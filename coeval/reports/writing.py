@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from coeval.analysis.columns import Columns
 from coeval.analysis.results import CompleteReport, Report, SliceRow, SummaryReport
 from coeval.reports.cube import cube, joined
 from coeval.reports.frame import Place, frame
@@ -29,16 +30,20 @@ class Page:
 
     title: str
     about: str
+    live: bool = False
+    """Whether filters compute figures anew, for which the page holds sums of scores; else they hide rows alone."""
 
 
 PAGES: Mapping[str, Page] = {
-    "summary": Page("Summary", "Students ranked by the judges and teachers that you trust."),
-    "student_report": Page("Students", "Who answers best, overall and where, and how sure that is."),
+    "summary": Page("Summary", "Students ranked by the judges and teachers that you trust.", live=True),
+    "student_report": Page("Students", "Who answers best, overall and where, and how sure that is.", live=True),
     "pairs": Page("Pairs", "Students ranked by which of two answers is preferred, overall and by task."),
-    "teacher_report": Page("Teachers", "Whose items tell students apart."),
+    "teacher_report": Page("Teachers", "Whose items tell students apart.", live=True),
     "judge_report": Page("Judges", "How far judges agree with each other, and their biases."),
-    "score_distribution": Page("Score distribution", "How High, Medium and Low spread over models, tasks and factors."),
-    "interaction_matrix": Page("Teachers and students", "Which students do well on whose items."),
+    "score_distribution": Page(
+        "Score distribution", "How High, Medium and Low spread over models, tasks and factors.", live=True
+    ),
+    "interaction_matrix": Page("Teachers and students", "Which students do well on whose items.", live=True),
     "judge_consistency": Page("Consistency of judges", "How each judge uses the scale, by attribute and over time."),
     "robust_summary": Page("Robust ranking", "The ranking on items on which good judges were of one mind."),
     "coverage_summary": Page("Coverage", "What the run should hold, what it holds, and what of that can be used."),
@@ -50,7 +55,7 @@ def write(
     name: str,
     result: Report,
     folder: str | Path,
-    slices: Sequence[SliceRow] = (),
+    slices: Columns[SliceRow] | None = None,
     *,
     siblings: Sequence[str] = (),
 ) -> Path:
@@ -66,8 +71,8 @@ def write(
     Raises:
         InputError: the file cannot be written.
     """
-    known = _slices(result, slices)
-    return _write(name, result, folder, cube(result.header, known) if known else "", siblings)
+    data = cube(result.header, slices, with_sums=PAGES[name].live) if slices is not None and len(slices) else ""
+    return _write(name, result, folder, data, siblings)
 
 
 def _write(name: str, result: Report, folder: str | Path, data: str, siblings: Sequence[str]) -> Path:
@@ -78,32 +83,6 @@ def _write(name: str, result: Report, folder: str | Path, data: str, siblings: S
     shown = {**frame(result.header, page.title, page.about, _place(name, siblings)), **module.parts(result)}
     text = render(f"coeval.reports/{name}.html", cube=data, dimensions=module.DIMENSIONS, **shown)
     return write_page(text, Path(folder) / PORTAL)
-
-
-def _slices(result: Report, slices: Sequence[SliceRow]) -> Sequence[SliceRow]:
-    """The slices, or those without levels that the report itself has."""
-    if slices or not isinstance(result, SummaryReport):
-        return slices
-    return [
-        SliceRow(
-            cell.task,
-            cell.teacher,
-            cell.student,
-            cell.judge,
-            cell.factor,
-            cell.units,
-            cell.units,
-            0,
-            cell.total / cell.units if cell.units else None,
-            None,
-            0,
-            0,
-            0,
-            cell.judge == cell.student,
-            cell.teacher == cell.student,
-        )
-        for cell in result.cells
-    ]
 
 
 def _place(name: str, siblings: Sequence[str]) -> Place:
@@ -127,9 +106,11 @@ def write_all(results: Mapping[str, Report], complete: CompleteReport, folder: s
         InputError: a file cannot be written.
     """
     home = Path(folder)
-    data = cube(complete.header, complete.raw) if complete.raw else ""
+    data = {
+        live: cube(complete.header, complete.raw, with_sums=live) if len(complete.raw) else "" for live in (True, False)
+    }
     for name, result in results.items():
-        _write(name, result, home / name, data, tuple(results))
+        _write(name, result, home / name, data[PAGES[name].live], tuple(results))
     write_workbook(complete, home / WORKBOOK)
     return write_page(_portal(results, complete), home / PORTAL)
 

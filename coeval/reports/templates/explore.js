@@ -2,6 +2,23 @@
 // Filters: what is computed from scores is computed anew, rows and columns of all else are hidden.
 const data = JSON.parse(document.getElementById("data").textContent);
 const DIMENSIONS = ["task", "teacher", "student", "judge", "factor"];
+// Rows [task, teacher, student, judge, factor, scores, total, high, medium, low] from runs of places in the cube.
+const unpack = () => {
+  const sizes = DIMENSIONS.map((name) => data.names[name].length);
+  const rows = [];
+  for (let run = 0; run < data.runs.length; run += 2)
+    for (let step = 0; step < data.runs[run + 1]; step++) {
+      const where = [];
+      let rest = data.runs[run] + step;
+      for (let index = sizes.length - 1; index >= 0; index--) {
+        where[index] = rest % sizes[index];
+        rest = Math.floor(rest / sizes[index]);
+      }
+      rows.push(where.concat(data.sums[data.sum[rows.length]]));
+    }
+  return rows;
+};
+data.rows = data.sums ? unpack() : [];
 const chosen = Object.fromEntries(DIMENSIONS.map((name) => [name, new Set(data.names[name].keys())]));
 let selves = "all";
 const place = Object.fromEntries(DIMENSIONS.map((name) => [name, new Map(data.names[name].map((text, index) => [text, index]))]));
