@@ -42,8 +42,10 @@ async def taken_up(desk: Desk, jobs: Sequence[Job]) -> None:
             desk.log.warning(f"{job.phase}: {job.model}: {error}")
 
 
-async def seen_through(desk: Desk, job: Job) -> None:
+async def seen_through(desk: Desk, job: Job, refusal: NoRoomError | None = None) -> None:
     """Wait for a job and settle it, and those that ask again what it had no answer of use to.
+
+    `refusal` is what the provider said when the job was sent just now, if it was not taken.
 
     Raises:
         TurnedDownError: the provider did nothing of it.
@@ -52,7 +54,8 @@ async def seen_through(desk: Desk, job: Job) -> None:
     following: Job | None = job
     waits = _waits(desk.interval)
     while following is not None:
-        following, state = await _ended(desk, following)
+        following, state = await _ended(desk, following) if refusal is None else (following, _refused(refusal))
+        refusal = None
         if state.later:
             parts = await _in_parts(desk, following, state)
             if parts:
@@ -76,7 +79,11 @@ async def _ended(desk: Desk, job: Job) -> tuple[Job, State]:
         sent = job if job.batch_id is not None else await send(desk, job)
         return sent, await wait_for(desk, sent)
     except NoRoomError as error:
-        return job, State("failed", True, " ".join(str(error).split())[:300], later=True)
+        return job, _refused(error)
+
+
+def _refused(error: NoRoomError) -> State:
+    return State("failed", True, " ".join(str(error).split())[:300], later=True)
 
 
 async def _in_parts(desk: Desk, job: Job, state: State) -> list[Job]:

@@ -148,16 +148,9 @@ class _Answering:
             CallError: not all were sent, or a job was refused.
         """
         try:
-            while self._refused is None:
-                job = await self._sent(outbox)
-                if job is not None:
-                    self._tasks.add(asyncio.create_task(seen_through(self._desk, job)))
-                    while self._tasks and self._desk.most_tokens is not None:
-                        await self._some_end()  # more would find no room
-                elif outbox.stopped is not None and outbox.stopped.reason is Reason.BUDGET and self._tasks:
-                    await self._some_end()  # they may have cost less than was set aside
-                elif self._refused is None:
-                    break
+            while self._refused is None and (await self._begun(outbox) or self._may_go_on(outbox)):
+                if self._tasks and (outbox.stopped is not None or self._desk.most_tokens is not None):
+                    await self._some_end()  # then there is room, or they cost less than was set aside
             while self._tasks:
                 await self._some_end()
         finally:
@@ -166,15 +159,24 @@ class _Answering:
         if stopped is not None:
             raise stopped
 
-    async def _sent(self, outbox: Outbox) -> Job | None:
-        job = await outbox.next_job()
+    def _may_go_on(self, outbox: Outbox) -> bool:
+        """Whether there are questions yet that can be sent when jobs have ended."""
+        return outbox.stopped is not None and outbox.stopped.reason is Reason.BUDGET and bool(self._tasks)
+
+    async def _begun(self, outbox: Outbox) -> bool:
+        """Send the next job, if there is one."""
+        job, refusal = await outbox.next_job(), None
+        if job is None:
+            return False
         try:
-            return None if job is None else await send(self._desk, job)
-        except NoRoomError:
-            return job
+            job = await send(self._desk, job)
+        except NoRoomError as error:
+            refusal = error
         except CallError as error:
             self._refused = error
-            return None
+            return False
+        self._tasks.add(asyncio.create_task(seen_through(self._desk, job, refusal)))
+        return True
 
     async def _some_end(self) -> None:
         done, self._tasks = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -96,14 +96,16 @@ class BatchServer:
         """The only one that is accepted, if it is not empty."""
         self.backwards = True
         """Whether results come in another order than requests."""
+        self.repeats = False
+        """Whether each answer comes again, as an error."""
         self.noise: list[str] = []
         """Lines among the results that are none."""
         self.stuck = False
         """Whether jobs are made without ever telling so."""
         self.lose_replies = 0
         """Jobs that are made without telling so: the connection breaks."""
-        self.refusals: deque[int] = deque()
-        """Statuses of the next requests that would make jobs."""
+        self.refusals: deque[int | str] = deque()
+        """Statuses of the next requests that would make jobs, or codes of errors."""
         self.jobs: list[ServedJob] = []
         self.files: dict[str, bytes] = {}
         self.removed: list[str] = []
@@ -233,7 +235,8 @@ class BatchServer:
 
     def answers(self, job: ServedJob) -> list[tuple[str, dict[str, Any], str | int | None]]:
         found = [(custom, body, said) for (custom, body), said in zip(job.requests, job.answers or [], strict=False)]
-        return found[::-1] if self.backwards else found
+        found = found[::-1] if self.backwards else found
+        return [*found, *((custom, body, 500) for custom, body, _ in found)] if self.repeats else found
 
 
 def prompt_in(body: dict[str, Any]) -> str:
@@ -244,8 +247,9 @@ def prompt_in(body: dict[str, Any]) -> str:
     return str(content if isinstance(content, str) else content[0]["text"])
 
 
-def refused(status: int) -> web.HTTPException:
+def refused(status: int | str) -> web.HTTPException:
     """A refusal, in the shape of OpenAI and nearly that of the others."""
+    code, status = (status, 400) if isinstance(status, str) else (None, status)
     kinds = {
         400: web.HTTPBadRequest,
         401: web.HTTPUnauthorized,
@@ -253,7 +257,7 @@ def refused(status: int) -> web.HTTPException:
         429: web.HTTPTooManyRequests,
         503: web.HTTPServiceUnavailable,
     }
-    body = {"type": "error", "error": {"message": "As it was told.", "type": "some_error"}}
+    body = {"type": "error", "error": {"message": "As it was told.", "type": "some_error", "code": code}}
     headers = {"Retry-After": "0"} if status == 429 else {}
     kind = kinds.get(status, web.HTTPInternalServerError)
     return kind(text=json.dumps(body), content_type="application/json", headers=headers)
