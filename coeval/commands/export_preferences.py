@@ -122,10 +122,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _source(given: argparse.Namespace) -> str:
-    if given.format == "hf":
-        return str(given.out)
-    validation = given.out / f"val.{given.format}"
-    return f"{given.out / f'train.{given.format}'}" + (f" --val {validation}" if validation.exists() else "")
+    ending = "" if given.format == "hf" else f".{given.format}"
+    train, validation = (given.out / f"{part}{ending}" for part in ("train", "val"))
+    return f"{train}" + (f" --val {validation}" if validation.exists() else "")
 
 
 if __name__ == "__main__":

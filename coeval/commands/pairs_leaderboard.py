@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,10 +82,16 @@ def _against(path: Path, found: Mapping[Any, Any]) -> dict[str, Any]:
 
     given = read_json(path)
     whole = given if isinstance(given, dict) and isinstance(given.get("coefs"), dict) else {"coefs": given}
-    coefs = whole["coefs"]
-    if not isinstance(coefs, dict) or not all(isinstance(value, int | float) for value in coefs.values()):
-        raise RunInputError(f"{path}: is no JSON object of model names and coefficients")
-    return compared(found[Slice(OVERALL)], coefs, whole.get("eta"))
+    coefs, eta = whole["coefs"], whole.get("eta")
+    if not isinstance(coefs, dict) or not all(map(_is_number, coefs.values())):
+        raise RunInputError(f"{path}: cannot be read, or is no JSON object of model names and coefficients")
+    if eta is not None and not _is_number(eta):
+        raise RunInputError(f"{path}: eta must be a number, not {eta!r}")
+    return compared(found[Slice(OVERALL)], coefs, eta)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -7,6 +7,7 @@ when the run grows. A kill leaves whole files, never parts of two exports; `expo
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import shutil
@@ -148,7 +149,7 @@ def _row(
         "model_b": one.model_b,
         "winner": one.winner,
         "labels": [places[winner], places[loser], _TIES[one.winner]],
-        "tstamp": one.at,
+        "tstamp": one.at or math.nan,
         "language": _language(item),
         "is_code": category.lower() in ("code", "coding")
         or _CODE.search("\n".join(_turns(item["prompt"]))) is not None,
@@ -197,17 +198,27 @@ def _write_notes(done: Exported, folder: Path) -> None:
     write_json(folder / "export.json", asdict(done))
 
 
+def _schema(parts: Mapping[str, list[dict[str, Any]]]) -> Any:
+    """One for all parts; columns that may be empty have their type all the same."""
+    import pyarrow as pa
+
+    found = pa.Table.from_pylist([row for rows in parts.values() for row in rows]).schema
+    for name, kind in (("margin", pa.float64()), ("order_consistent", pa.bool_())):
+        found = found.set(found.get_field_index(name), pa.field(name, kind))
+    return found
+
+
 def _write_files(parts: Mapping[str, list[dict[str, Any]]], done: Exported, folder: Path, kind: Format) -> None:
     """Write all beside the earlier files, then put it in their place, the note that it is whole last."""
     import pyarrow as pa
 
     from p2l.votes.writer import write_votes
 
-    whole = pa.Table.from_pylist([row for rows in parts.values() for row in rows])
+    schema = _schema(parts)
     with _staging(folder) as temporary:
         for name, rows in parts.items():
-            table = pa.Table.from_pylist(rows, schema=whole.schema)
-            write_votes(table.to_batches(), whole.schema, temporary / f"{name}.{kind}")
+            table = pa.Table.from_pylist(rows, schema=schema)
+            write_votes(table.to_batches(), schema, temporary / f"{name}.{kind}")
         _write_notes(done, temporary)
         for name in ("export.json", f"val.{kind}"):
             (folder / name).unlink(missing_ok=True)
@@ -232,16 +243,33 @@ def _staging(folder: Path) -> Iterator[Path]:
 def _write_data_set(parts: Mapping[str, list[dict[str, Any]]], done: Exported, folder: Path, _kind: Format) -> None:
     """A folder as `datasets.load_from_disk` reads it; it replaces a whole earlier one, so it has to be one."""
     try:
-        from datasets import Dataset, DatasetDict
+        from datasets import Dataset, DatasetDict, Features
     except ImportError:
         raise RunInputError("--format hf needs the package datasets; `pip install datasets`, or use parquet") from None
     if folder.exists() and any(folder.iterdir()) and read_json(folder / "dataset_dict.json") is None:
         raise RunInputError(f"{folder}: holds other files; choose an empty or a new folder for --format hf")
     earlier = folder.with_name(f".{folder.name}.{os.getpid()}.old")
+    features = Features.from_arrow_schema(_schema(parts))
+    found = {name: Dataset.from_list(rows, features=features) for name, rows in parts.items()}
     with atomic_path(folder, directory=True) as temporary:
-        DatasetDict({name: Dataset.from_list(rows) for name, rows in parts.items()}).save_to_disk(str(temporary))
+        with _no_bars():
+            DatasetDict(found).save_to_disk(str(temporary))
         _write_notes(done, temporary)
         sync_tree(temporary)
         if folder.exists():
             os.replace(folder, earlier)
     shutil.rmtree(earlier, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _no_bars() -> Iterator[None]:
+    """`datasets` draws a bar for every part; not here."""
+    from datasets.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+    were_on = not are_progress_bars_disabled()
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        if were_on:
+            enable_progress_bars()

@@ -124,15 +124,20 @@ def test_a_majority_is_one_row_and_no_leader_is_a_tie() -> None:
     assert len(majority([*votes, preference("a", "b", "tie", item="t__o__2")])) == 2
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-def test_an_export_is_what_p2l_reads(finished: Run, tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "hf"])
+def test_an_export_is_what_p2l_reads(
+    finished: Run, tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     flags = ["--run", finished.folder, "--out", tmp_path, "--format", kind, "--val-share", "0.3"]
     assert export_preferences.main([str(flag) for flag in flags]) == 0
+    said = capsys.readouterr()
+    assert said.err == "16 self-judged preferences left out; --keep-self-judged keeps them\n"
+    _, train, _, val = said.out.splitlines()[-1].removeprefix("train on them: p2l train ").split()
     names = json.loads((tmp_path / "model_list.json").read_text())
     assert names == ["ant", "bee", "cow"]
     prompts = {}
-    for part in ("train", "val"):
-        with open_votes(tmp_path / f"{part}.{kind}") as votes:
+    for part, path in (("train", train), ("val", val)):
+        with open_votes(path) as votes:
             assert votes.model_list == names or part == "val"
             prompts[part] = {tuple(turns) for turns in votes.prompts(range(len(votes)))}
             wanted = {"question_id", "labels", "tstamp", "language", "is_code", "category_tag", "weight", "judge"}
