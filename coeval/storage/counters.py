@@ -32,15 +32,22 @@ class SharedNumber:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def value(self, otherwise: Callable[[], int]) -> int:
-        """The number, or what `otherwise` gives where none was ever set."""
-        text = os.pread(self._descriptor, _DIGITS, 0)
-        return int(text) if text else otherwise()
+        """The number, or what `otherwise` gives where none was ever set, or a power cut left none."""
+        found = _number(os.pread(self._descriptor, _DIGITS, 0))
+        return otherwise() if found is None else found
 
     def put(self, value: int) -> None:
         """Set the number, in one write."""
         os.pwrite(self._descriptor, b"%0*d" % (_DIGITS, value), 0)
 
 
-def stored_number(path: Path) -> int:
-    """The number in a file as it is at the moment; 0 where none was ever set."""
-    return int(path.read_bytes() or b"0")
+def stored_number(path: Path) -> int | None:
+    """The number in a file as it is at the moment; None where there is none."""
+    return _number(path.read_bytes())
+
+
+def _number(text: bytes) -> int | None:
+    try:
+        return int(text)
+    except ValueError:
+        return None

@@ -1,7 +1,7 @@
 """What a run knows of itself: `meta.json`, replaced whole, read and written under a lock by every process of the run.
 
-A model's calls are counted where a limit is set before the call is made, so that neither a kill nor a second process
-makes it ask more than it may.
+Calls, before they are made, and dollars are counted in files of their own at once: so a kill takes nothing back, and
+neither a kill nor a second process makes a model ask, or the run spend, more than it may.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import json
 import os
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,12 +25,16 @@ from coeval.storage.records import now
 __all__ = ["Meta", "create_meta"]
 
 _COUNT = "calls+"  # before a model's name
-_LATEST = 1.0  # seconds that what no limit depends on may wait
+_SPENT = "spent"  # dollars times _UNIT
+_UNIT = 10**9
+_LATEST = 1.0  # seconds that meta.json may be behind
 
 
 def create_meta(run: Run, experiment: str, resume_from: str | None = None) -> Meta:
     """Write the `meta.json` of a new run."""
     time_now = now()
+    for path in (*run.locks.glob(f"{_COUNT}*"), run.locks / _SPENT):  # of an earlier run in this folder
+        path.unlink(missing_ok=True)
     write_json(
         run.meta,
         {
@@ -60,28 +63,29 @@ class Meta:
         """
         self.run = run
         self._lock = threading.Lock()
-        self._calls: Counter[str] = Counter()  # of models without a limit; made, not yet written
         self._counts: dict[str, SharedNumber] = {}
         self._latest = {
-            path.name.removeprefix(_COUNT): stored_number(path)
+            path.name.removeprefix(_COUNT): number
             for path in run.locks.glob(f"{_COUNT}*")
-            if path.stat().st_size
+            if (number := stored_number(path)) is not None
         }
-        self._spent = 0.0
+        self._spent: SharedNumber | None = None
         self._written = time.monotonic()
         self.data = self._read()
 
     @property
     def quota_used(self) -> Mapping[str, int]:
         """Calls by model, over all starts of the run."""
-        used = Counter(self.data.get("quota_used") or {})
-        used.update(self._calls)
-        return {**used, **self._latest}
+        return {**(self.data.get("quota_used") or {}), **self._latest}
 
     @property
     def spent_usd(self) -> float:
-        """Dollars, over all starts of the run."""
-        return float(self.data.get("spent_usd") or 0.0) + self._spent
+        """Dollars, over all starts of the run and by all of its processes."""
+        with self._lock:
+            if self._spent is None and (self.run.locks / _SPENT).exists():
+                self._spent = SharedNumber(self.run.locks / _SPENT)
+            stored = _units(self.data)
+            return (stored if self._spent is None else self._spent.value(lambda: stored)) / _UNIT
 
     @property
     def completed(self) -> list[str]:
@@ -90,16 +94,11 @@ class Meta:
 
     def reserve_call(self, model: str, limit: int | None) -> bool:
         """Count a call about to be made; False, and nothing is counted, where the model's calls are used up."""
-        if limit is None:
-            with self._lock:
-                self._calls[model] += 1
-            self._write_now_and_then()
-            return True
         with self._lock:
             count = self._count_of(model)
             with count.held():
                 used = count.value(lambda: self._stored_calls(model))
-                is_granted = used < limit
+                is_granted = limit is None or used < limit
                 count.put(used + is_granted)
             self._latest[model] = used + is_granted
         self._write_now_and_then()
@@ -120,8 +119,8 @@ class Meta:
 
     def add_spent(self, usd: float) -> None:
         """Count dollars."""
-        with self._lock:
-            self._spent += usd
+        with self._lock, self._spending() as spent:
+            spent.put(spent.value(lambda: _units(self._read())) + round(usd * _UNIT))
         self._write_now_and_then()
 
     def update(self, **keys: Any) -> None:
@@ -149,26 +148,25 @@ class Meta:
     @contextlib.contextmanager
     def _changing(self, *, sync: bool = True) -> Iterator[dict[str, Any]]:
         """The newest content, to be changed, together with what was counted here; then written."""
-        with self._lock, _locked(self.run), self._all_counts() as counts:
+        with self._lock, _locked(self.run), self._all_counts() as counts, self._spending() as spent:
             data = self._read()
             stored = data.get("quota_used") or {}
             counted = {model: count.value(lambda model=model: stored.get(model, 0)) for model, count in counts.items()}  # type: ignore[misc]
-            data["quota_used"] = dict(Counter({**stored, **counted}) + self._calls)
-            data["spent_usd"] = round(float(data.get("spent_usd") or 0.0) + self._spent, 9)
+            data["quota_used"] = {model: calls for model, calls in {**stored, **counted}.items() if calls}
+            data["spent_usd"] = spent.value(lambda: _units(data)) / _UNIT
             yield data
             data["updated_at"] = now()
             # First the counts, which are the truth: a kill between the two takes no call back.
             self._latest = {model: data["quota_used"].get(model, 0) for model in counts}
             for model, count in counts.items():
                 count.put(self._latest[model])
+            spent.put(_units(data))
             (write_json if sync else _replace)(self.run.meta, data)
-            self._calls.clear()
-            self._spent = 0.0
             self.data = data
             self._written = time.monotonic()
 
     def _count_of(self, model: str) -> SharedNumber:
-        """The calls of a model with a limit, in a file of its own: replacing meta.json at every call takes too long."""
+        """The calls of a model, in a file of its own: replacing meta.json at every call takes too long."""
         if model not in self._counts:
             self._counts[model] = SharedNumber(self.run.locks / f"{_COUNT}{model}")
         return self._counts[model]
@@ -183,6 +181,13 @@ class Meta:
                 stack.enter_context(count.held())
             yield counts
 
+    @contextlib.contextmanager
+    def _spending(self) -> Iterator[SharedNumber]:
+        """The dollars, held."""
+        self._spent = self._spent or SharedNumber(self.run.locks / _SPENT)
+        with self._spent.held():
+            yield self._spent
+
     def _stored_calls(self, model: str) -> int:
         return int((self._read().get("quota_used") or {}).get(model, 0))
 
@@ -192,6 +197,11 @@ class Meta:
             what = "is no JSON object" if self.run.meta.exists() else "does not exist: this is no folder of a run"
             raise RunInputError(f"{self.run.meta}: {what}")
         return data
+
+
+def _units(data: Mapping[str, Any]) -> int:
+    """What is spent, as it is counted."""
+    return round(float(data.get("spent_usd") or 0.0) * _UNIT)
 
 
 @contextlib.contextmanager

@@ -34,18 +34,29 @@ def test_calls_of_a_model_are_one_number_however_they_were_counted(tmp_path: Pat
     meta.give_back_calls("ant", 2)
     assert meta.reserve_call("ant", None)
     other = Meta(Run(tmp_path))
-    assert other.reserve_calls("ant", 9, 9) == 4
+    assert other.reserve_calls("ant", 9, 9) == 3
     meta.flush()
-    assert Meta(Run(tmp_path)).data["quota_used"] == {"ant": 10}
+    assert Meta(Run(tmp_path)).data["quota_used"] == {"ant": 9}
     assert not other.reserve_call("ant", 9)
 
 
 def test_calls_of_a_process_that_was_killed_stay_counted(tmp_path: Path) -> None:
     meta = create_meta(Run(tmp_path), "one")
     assert [meta.reserve_call("ant", 2) for _ in range(3)] == [True, True, False]
+    assert all(meta.reserve_call("bee", None) for _ in range(7))
     later = Meta(Run(tmp_path))  # meta.json was not written since
-    assert later.quota_used == {"ant": 2}
+    assert later.quota_used == {"ant": 2, "bee": 7}
     assert not later.reserve_call("ant", 2)
+    assert not later.reserve_call("bee", 7)
+    later.flush()
+    assert later.data["quota_used"] == {"ant": 2, "bee": 7}
+
+
+def test_a_call_of_no_use_does_not_name_its_model(tmp_path: Path) -> None:
+    meta = create_meta(Run(tmp_path), "one")
+    assert not meta.reserve_call("ant", 0)
+    meta.flush()
+    assert Meta(Run(tmp_path)).data["quota_used"] == {}
 
 
 def test_calls_without_a_limit_and_dollars_are_counted_too(tmp_path: Path) -> None:
@@ -58,9 +69,28 @@ def test_calls_without_a_limit_and_dollars_are_counted_too(tmp_path: Path) -> No
     assert (again.quota_used, again.spent_usd) == ({"bee": 1}, 0.25)
     again.add_spent(0.5)
     meta.add_spent(1.0)
+    assert again.spent_usd == meta.spent_usd == Meta(Run(tmp_path)).spent_usd == 1.75  # a kill here loses nothing
+    again.add_spent(-0.75)
     again.flush()
+    assert Meta(Run(tmp_path)).data["spent_usd"] == 1.0
+
+
+def test_a_count_that_a_power_cut_wiped_is_that_of_the_file(tmp_path: Path) -> None:
+    meta = create_meta(Run(tmp_path), "one")
+    assert meta.reserve_call("ant", None)
     meta.flush()
-    assert meta.spent_usd == 1.75
+    (Run(tmp_path).locks / "calls+ant").write_bytes(bytes(20))
+    again = Meta(Run(tmp_path))
+    assert again.reserve_call("ant", 2)
+    assert again.quota_used == {"ant": 2}
+
+
+def test_a_new_run_in_the_folder_of_another_begins_to_count(tmp_path: Path) -> None:
+    meta = create_meta(Run(tmp_path), "one")
+    assert meta.reserve_call("ant", None)
+    meta.add_spent(2.0)
+    again = create_meta(Run(tmp_path), "two")
+    assert (again.quota_used, again.spent_usd) == ({}, 0.0)
 
 
 def test_marks_of_phases_and_foreign_keys_stay(tmp_path: Path) -> None:
