@@ -116,9 +116,12 @@ class _Settling:
         """Settle all questions; the job that asks again."""
         stored = self._stored_before()
         for number, entry in enumerate(entries(self._questions)):
-            if entry.question.id in stored:
-                continue
-            self._settle(number, entry)
+            found = {
+                part: self._outcome(custom_id(self._job.token, number, place), sent)
+                for place, (part, sent) in enumerate(entry.sent.items())
+            }  # counts what the answers cost, of those stored before a kill too
+            if entry.question.id not in stored:
+                self._settle(entry, found)
             if number % 50 == 0:
                 await asyncio.sleep(0)
         _sync(self._paths)
@@ -158,11 +161,7 @@ class _Settling:
         write_json(start, {str(path): path.stat().st_size if path.exists() else 0 for path in self._paths})
         return set()
 
-    def _settle(self, number: int, entry: Entry) -> None:
-        found = {
-            part: self._outcome(custom_id(self._job.token, number, place), sent)
-            for place, (part, sent) in enumerate(entry.sent.items())
-        }
+    def _settle(self, entry: Entry, found: Mapping[str, _Outcome]) -> None:
         good = {
             part: one.answer for part, one in found.items() if read_answer(entry.question, part, one.answer)[1] is None
         }
