@@ -4,7 +4,8 @@ The active schedule works in rounds. Before each, a leaderboard is fitted to the
 pairs of models are taken one by one for which another verdict tells most: p (1 - p) R, with p the chance that one beats
 the other and R the resistance between them in the network of comparisons made and planned, so that 1/R counts
 comparisons of the two and those by way of others. So close models meet most, and none is forgotten. A round depends on
-the seed and on the rounds before it alone: a run that was stopped goes on as if it had not been.
+the seed and on the rounds before it alone, not on the budget: a run that was stopped goes on as if it had not been, and
+one with a larger budget as if it had been as large from the start.
 
 Shapes: M models, P pairs of models.
 """
@@ -29,7 +30,7 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 Couple: TypeAlias = tuple[str, str]
 """Two models, by name."""
 
-_ROUNDS = 10
+_GROWTH = 5  # a round is as large as all before it by this, and of one meeting for each model at least
 _PRIOR_SD = 2.0  # of ratings: one verdict must not make two models look far apart
 _PRIOR_TIES = 0.5  # comparisons of each model with the average that count as made
 _CODES = {"model_a": 0, "model_b": 1, "tie": 2, "tie (bothbad)": 3}
@@ -91,14 +92,14 @@ class _Rounds:
         for one in reversed(order):
             self._waiting.setdefault((one.first, one.second), []).append(one)
         self._models = sorted({name for couple in self._waiting for name in couple})
-        self._size = max(len(self._models), math.ceil(limit / _ROUNDS))
         self._told: dict[Meeting, str] = {}
         self._planned = 0
 
     def next(self) -> list[Meeting]:
         """The meetings of the next round that are not known yet; rounds that are known whole are passed over."""
         while self._planned < self._limit:
-            planned = self._plan(min(self._size, self._limit - self._planned))
+            size = max(len(self._models), math.ceil(self._planned / _GROWTH))
+            planned = self._plan(min(size, self._limit - self._planned))
             self._planned += len(planned)
             missing = [one for one in planned if one not in self._known]
             self._told.update({one: self._known[one] for one in planned if one in self._known})
