@@ -39,9 +39,15 @@ class About:
     interfaces: Mapping[str, str]
     """Model -> interface."""
     model_ids: Mapping[str, str]
-    """Model -> what its provider calls it."""
+    """Model -> what its provider calls it, where no role says otherwise."""
+    role_models: Mapping[tuple[str, str], str]
+    """(model, role) -> what its provider calls it in this role, where that is another."""
     roles: Mapping[str, tuple[str, ...]]
     """Role -> models, as configured."""
+
+    def model_id(self, model: str, role: str) -> str:
+        """What a model's provider calls it in a role; its own name where the run does not tell."""
+        return self.role_models.get((model, role)) or self.model_ids.get(model, model)
 
     def kind(self, judge: str, task: str, factors: Iterable[str]) -> str:
         """Whether a judge is a model, a metric or the label judge; told by its factors where it is not configured."""
@@ -85,8 +91,18 @@ def read_about(run: Run) -> About:
         {name: _task(run, name, configured.get(name, {})) for name in sorted({*configured, *stored})},
         {model["name"]: _interface(model) for model in models},
         {model["name"]: str(_map(model.get("parameters")).get("model") or model["name"]) for model in models},
+        _role_models(models),
         {role: _with_role(models, role) for role in ("teacher", "student", "judge")},
     )
+
+
+def _role_models(models: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], str]:
+    return {
+        (model["name"], str(role)): str(parameters["model"])
+        for model in models
+        for role, parameters in _map(model.get("role_parameters")).items()
+        if _map(parameters).get("model")
+    }
 
 
 def _configuration(run: Run) -> Mapping[str, Any]:

@@ -71,17 +71,18 @@ def self_preference_rows(loaded: Loaded) -> tuple[SelfPreferenceRow, ...]:
 def family_rows(loaded: Loaded) -> tuple[FamilyRow, ...]:
     """Of each judge whose family has other students, and that shares answers with judges of other families."""
     scores, rows = _without_self_peers(loaded), []
-    families = {name: family_of(loaded.about.model_ids.get(name, name)) for name in (*loaded.judges, *loaded.students)}
+    judges = {name: family_of(loaded.about.model_id(name, "judge")) for name in loaded.judges}
+    students = {name: family_of(loaded.about.model_id(name, "student")) for name in loaded.students}
     for judge, name in enumerate(loaded.judges):
-        kin = [student for student in loaded.students if student != name and families[student] == families[name]]
-        if families[name] is None or not kin or loaded.kinds[judge] != "model":
+        kin = [student for student in loaded.students if student != name and students[student] == judges[name]]
+        if judges[name] is None or not kin or loaded.kinds[judge] != "model":
             continue
-        strangers = np.array([families[other] != families[name] for other in loaded.judges])
-        ours = np.array([families[student] == families[name] for student in loaded.students])[loaded.pairs.student]
+        strangers = np.array([judges[other] != judges[name] for other in loaded.judges])
+        ours = np.array([students[student] == judges[name] for student in loaded.students])[loaded.pairs.student]
         theirs = np.isin(loaded.pairs.student, [loaded.students.index(student) for student in kin])
         found = _preference(loaded, judge, scores[:, strangers], theirs, ~ours)
         if found is not None:
-            rows.append(FamilyRow(name, families[name] or "", ", ".join(kin), found[0], *found[4:]))
+            rows.append(FamilyRow(name, judges[name] or "", ", ".join(kin), found[0], *found[4:]))
     return tuple(rows)
 
 

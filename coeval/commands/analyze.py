@@ -1,7 +1,7 @@
 """Command: `coeval analyze SUB --run PATH --out PATH`, the reports of a run as pages, JSON and CSV.
 
 Exit code 1 where the folder holds no run, or no item is left in the robust set that a subcommand is about. A run that
-is not finished is analysed as it is, with a warning unless `--partial-ok`.
+is not finished is analysed as it is, and every report says so; `--partial-ok` says that this is known: no warning then.
 """
 
 from __future__ import annotations
@@ -47,6 +47,9 @@ _WHOLE = {
     "export-benchmark": "the items that the best judges agree on, as a benchmark",
     "all": "every page, the workbook, and an index",
 }
+_PARTIAL_HELP = (
+    "the run need not be finished: analyse what there is without the warning; reports still say that it is partial"
+)
 _ROBUST = ("robust-summary", "export-benchmark", "all")
 
 
@@ -58,7 +61,7 @@ def build_parser() -> ArgumentParser:
         one = subs.add_parser(name, help=about, description=about, formatter_class=flags.formatter_class)
         one.add_argument("--run", required=True, type=Path, metavar="PATH", help="folder of the run")
         one.add_argument("--out", required=True, type=Path, metavar="PATH", help=_out_help(name))
-        one.add_argument("--partial-ok", action="store_true", help="do not warn where the run is not finished")
+        one.add_argument("--partial-ok", action="store_true", help=_PARTIAL_HELP)
         add_log_level(one)
         if name in (*_ROBUST, "judge-report", "teacher-report"):
             _add_choice(one, name)
@@ -127,7 +130,8 @@ def _load(args: Namespace) -> Loaded:
     loaded = load_run(args.run)
     header = loaded.header
     if header.partial and not args.partial_ok:
-        _tell(args, "WARNING", f"{args.run} is {header.status}, not completed: all figures may change")
+        said = f"{args.run} is {header.status}, not completed: all figures may change"
+        _tell(args, "WARNING", f"{said}; --partial-ok if that is known")
     counts = f"{header.units} scores from {header.valid_evaluations} of {header.evaluations} evaluations"
     counts += f", {header.verdicts} verdicts on pairs" if header.verdicts else ""
     models = f"{len(header.students)} students, {len(header.judges)} judges"

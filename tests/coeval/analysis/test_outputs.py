@@ -126,6 +126,8 @@ def test_analyze_writes_page_and_tables(tmp_path: Path, capsys: pytest.CaptureFi
     assert {path.name for path in (tmp_path / "out").iterdir()} >= {"index.html", "report.json", "students.csv"}
     assert analyze.main([*flags, "--partial-ok"]) == 0
     assert capsys.readouterr().err == ""
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["header"]["partial"] is True
+    assert "Partial results: the run&#39;s status is in_progress" in (tmp_path / "out" / "index.html").read_text()
     assert analyze.main([*flags, "--log-level", "ERROR"]) == 0
     assert capsys.readouterr().err == ""
 
