@@ -35,9 +35,22 @@ def make_batching(config: Config, keys: Accounts, run: Run, meta: Meta, log: Log
     for model in wanted:
         if model.interface not in BATCHING:
             log.warning(f"{model.name}: interface {model.interface} has no batches here; it is asked call by call")
+    for task in config.tasks:
+        if task.evaluation_mode == "pairwise" and task.pairwise.schedule == "active":
+            _tell_of_rounds(config, task.name, wanted, log)
     if not any(model.interface in BATCHING for model in wanted) and not run.pending.exists():
         return None
     return Batches(config, keys, run, meta, log)
+
+
+def _tell_of_rounds(config: Config, task: str, wanted: list[Model], log: Log) -> None:
+    """Say that comparisons each of which depends on those before take long where each may take a day."""
+    for model in wanted:
+        if "judge" in model.roles and model.interface in BATCHING and config.is_batched(model, "evaluation"):
+            log.warning(
+                f"task {task!r}: judge {model.name} answers in rounds, each a batch job of up to a day; write "
+                "`schedule: all`, or `batch_enabled: false` at the judge, to wait less"
+            )
 
 
 def _phases(model: Model) -> tuple[Phase, ...]:
