@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, update_wrapper
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -84,6 +84,17 @@ class Pairs:
         return mean
 
 
+class OfItems(Protocol):
+    """A table of which each row belongs to an item."""
+
+    @property
+    def datapoint(self) -> Codes:
+        """(N,)."""
+        ...
+
+    def __len__(self) -> int: ...
+
+
 @dataclass(frozen=True)
 class Evaluations:
     """Evaluations (E,), valid or not, one for each (response, judge)."""
@@ -140,7 +151,7 @@ class Loaded:
         names: tuple[str, ...] = getattr(self, f"{dimension}s")
         return names
 
-    def grouped(self, table: Units | Pairs, dimension: str) -> tuple[npt.NDArray[np.intp], Codes]:
+    def grouped(self, table: OfItems, dimension: str) -> tuple[npt.NDArray[np.intp], Codes]:
         """Rows of a table and their value in a dimension; in `attribute` a row comes once for each attribute it has."""
         if dimension != "attribute":
             return np.arange(len(table)), getattr(table, dimension)

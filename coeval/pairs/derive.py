@@ -17,10 +17,11 @@ from coeval.pairs.compare import sides
 from coeval.pairs.preference import Preference, seconds
 from p2l.command import nearest
 
-__all__ = ["BAD", "MARGIN", "Rule", "derived", "outcome"]
+__all__ = ["BAD", "MARGIN", "ROUNDING", "Rule", "derived", "outcome"]
 
 MARGIN, BAD = 0.1, 0.25
-_ROUNDING = 1e-9
+ROUNDING = 1e-9
+"""What sums of scores may be off by."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +43,9 @@ class Rule:
 def outcome(score_a: float, score_b: float, rule: Rule) -> str:
     """The winner by two scores in [0, 1]."""
     ahead = score_a - score_b
-    if abs(ahead) > rule.margin + _ROUNDING:
+    if abs(ahead) > rule.margin + ROUNDING:
         return "model_a" if ahead > 0 else "model_b"
-    return "tie (bothbad)" if max(score_a, score_b) <= rule.bad + _ROUNDING else "tie"
+    return "tie (bothbad)" if max(score_a, score_b) <= rule.bad + ROUNDING else "tie"
 
 
 def derived(records: Records, rule: Rule) -> list[Preference]:

@@ -16,7 +16,7 @@ from coeval.pairs.preference import Preference, majority
 from coeval.storage.layout import Run
 from p2l.command import nearest
 
-__all__ = ["Gathered", "Wanted", "gather"]
+__all__ = ["Gathered", "Wanted", "gather", "why_none"]
 
 Source = Literal["auto", "native", "derived"]
 
@@ -59,7 +59,7 @@ def gather(run: Run, wanted: Wanted) -> Gathered:
     found = _of_judges(_found(records, wanted), wanted.judges)
     kept = [one for one in found if wanted.keep_self_judged or not one.is_self_judged]
     if not kept:
-        raise RunInputError(f"{run.folder}: {_why_none(wanted, len(found), records.skips.rows())}")
+        raise RunInputError(f"{run.folder}: {why_none(wanted, len(found), records.skips.rows())}")
     rows = majority(kept) if wanted.rows == "majority" else kept
     rows.sort(key=lambda one: (one.task, one.key, one.judge))
     flips = flip_rows(one for one in records.verdicts if not wanted.judges or one.judge in wanted.judges)
@@ -83,7 +83,8 @@ def _of_judges(found: list[Preference], judges: Collection[str]) -> list[Prefere
     return [one for one in found if not judges or one.judge in judges]
 
 
-def _why_none(wanted: Wanted, self_judged: int, skipped: Iterable[Skipped]) -> str:
+def why_none(wanted: Wanted, self_judged: int, skipped: Iterable[Skipped]) -> str:
+    """Why a run has no preferences, where so many were left out as self-judged."""
     if self_judged:
         return f"all {self_judged} preferences are self-judged; use --keep-self-judged, or a judge that is no student"
     lost = ", ".join(f"{one.count} {one.code}" for one in skipped)
