@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from coeval.config.schema import Model, Phase, Task
@@ -181,7 +182,7 @@ async def _compute(
     """Scores that are computed, not asked for."""
     outcome = Outcome()
     answers = iter(found)
-    while part := [one for one, _ in zip(answers, range(_AT_ONCE), strict=False)]:
+    while part := list(islice(answers, _AT_ONCE)):
         try:
             records = await asyncio.to_thread(_computed, judge, work, part, scored)
         except InputError as error:

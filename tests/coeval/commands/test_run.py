@@ -409,6 +409,13 @@ def test_each_judge_scores_what_is_its_own(tmp_path: Path, server: MockServer) -
     assert meta_of(run)["status"] == "completed"
 
 
+def test_a_computing_judge_scores_every_answer_of_many(tmp_path: Path) -> None:
+    task = {**STATIC_TASK, "sampling": {"target": "all", "nuance": [1], "total": 140}, "label_attributes": ["tone"]}
+    models = [model("ant", roles=("teacher", "student")), {"name": "label", "interface": "label", "roles": ["judge"]}]
+    assert coeval("run", "--config", write_config(tmp_path, models, [task])) == 0
+    assert len(records(run_of(tmp_path), "evaluation")) == 140
+
+
 def test_kept_answers_make_the_same_experiment_again_for_nothing(tmp_path: Path, server: MockServer) -> None:
     models = [model("ant", server, roles=ALL)]
     for name, count in (("one", 12), ("two", 0)):
