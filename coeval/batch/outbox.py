@@ -76,6 +76,9 @@ class Outbox:
     async def next_job(self) -> Job | None:
         """The next job, noted and counted; None where there are no more questions, or `stopped` says why."""
         self.stopped = None
+        self._left = self._left or next(self._entries, None)
+        if self._left is None:
+            return None
         packing = begin(self._desk, new_token())
         try:
             await self._fill(packing)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 
 from coeval.calling.retry import Retries
 from coeval.storage.jsonl import read_json
-from tests.coeval.batch.batch_helpers import INTERFACES, KINDS, batched, config
+from tests.coeval.batch.batch_helpers import INTERFACES, KINDS, batched, config, killed_at
 from tests.coeval.batch.servers import BatchServer
 from tests.coeval.helpers import STATIC_TASK, coeval, ids, meta_of, records, run_of
 
@@ -47,6 +48,10 @@ def wait_until(true: Callable[[], object]) -> None:
     raise AssertionError("what was waited for did not come")
 
 
+def is_further(server: BatchServer, requests: int, process: subprocess.Popen[bytes]) -> bool:
+    return len(server.heard) >= requests or process.poll() is not None
+
+
 def names(path: Path) -> list[str]:
     return list(read_json(path) or {})
 
@@ -62,17 +67,14 @@ def is_whole(folder: Path, server: BatchServer) -> None:
     assert meta_of(run)["status"] == "completed"
 
 
-@pytest.mark.parametrize(("interface", "phase"), [("openai", 0), ("openai", 2), ("anthropic", 1), ("gemini", 1)])
-def test_a_job_of_a_killed_run_is_taken_up_again(
-    tmp_path: Path, server: BatchServer, interface: str, phase: int
-) -> None:
-    path, pending = config(tmp_path, [batched(server, interface)]), run_of(tmp_path).pending
-    server.held = phase
+def test_a_job_of_a_killed_run_is_taken_up_again(tmp_path: Path, server: BatchServer) -> None:
+    path, pending = config(tmp_path, [batched(server)]), run_of(tmp_path).pending
+    server.held = 2
     with started(path):
-        wait_until(lambda: len(server.jobs) == phase + 1 and server.jobs[-1].id in names(pending))
+        wait_until(lambda: len(server.jobs) == 3 and server.jobs[-1].id in names(pending))
     noted = read_json(pending)[server.jobs[-1].id]
     assert noted["status"] == "pending"
-    assert noted["phase"] == KINDS[phase]
+    assert noted["phase"] == "evaluation"
     assert noted["n_requests"] == len(noted["id_to_key"]) == 4
     server.held = None
     assert coeval("run", "--config", path, "--continue") == 0
@@ -80,23 +82,12 @@ def test_a_job_of_a_killed_run_is_taken_up_again(
 
 
 @pytest.mark.parametrize("interface", INTERFACES)
-def test_a_job_whose_id_was_never_heard_is_found(tmp_path: Path, server: BatchServer, interface: str) -> None:
-    path, pending = config(tmp_path, [batched(server, interface)]), run_of(tmp_path).pending
-    server.stuck = True
-    with started(path):
-        wait_until(lambda: server.jobs)
-    assert [job["status"] for job in read_json(pending).values()] == ["submitting"]
-    server.stuck = False
-    assert coeval("run", "--config", path, "--continue") == 0
-    is_whole(tmp_path, server)
-
-
-def test_a_job_that_never_went_out_is_sent_and_its_calls_count_once(tmp_path: Path, server: BatchServer) -> None:
-    path = config(tmp_path, [batched(server)], quota={"ant": {"max_calls": 12}})
-    server.refusals.extend([500] * 50)
-    with started(path):
-        wait_until(lambda: len(server.refusals) < 50)
-    server.refusals.clear()
+def test_a_job_whose_id_was_never_heard_is_found(
+    tmp_path: Path, server: BatchServer, interface: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, run = config(tmp_path, [batched(server, interface)]), run_of(tmp_path)
+    killed_at(monkeypatch, run, "coeval.batch.desk._sent", 1, ["run", "--config", path])
+    assert [job["status"] for job in read_json(run.pending).values()] == ["submitting"]
     assert coeval("run", "--config", path, "--continue") == 0
     is_whole(tmp_path, server)
 
@@ -112,39 +103,15 @@ def test_a_broken_connection_does_not_make_two_jobs(
     is_whole(tmp_path, server)
 
 
-def test_answers_stored_before_a_kill_are_not_stored_again(tmp_path: Path, server: BatchServer) -> None:
-    """As a kill leaves it in the middle of a job's answers: some records there, the job still noted."""
-    path, run = config(tmp_path, [batched(server)]), run_of(tmp_path)
-    server.held = 0
-    with started(path):
-        wait_until(lambda: server.jobs and names(run.pending) == [server.jobs[0].id])
-    kept, noted = run.pending.read_bytes(), next(iter(read_json(run.pending).values()))
-    questions = run.folder / "batches" / f"{noted['token']}.jsonl"
-    lines = questions.read_bytes()
-    server.held = 1
-    with started(path, "--continue"):
-        wait_until(lambda: len(server.jobs) == 2)
-    server.held = None
-    stored = run.datapoints("mail", "ant")
-    stored.write_bytes(b"".join(stored.read_bytes().splitlines(keepends=True)[:2]))
-    run.pending.write_bytes(kept)
-    questions.write_bytes(lines)
-    questions.with_suffix(".start.json").write_text(f'{{"{stored}": 0}}')
-    for path_of_later in run.response_files():
-        path_of_later.unlink()
-    assert coeval("run", "--config", path, "--continue") == 0
-    assert len(ids(run, "data_generation")) == len(set(ids(run, "data_generation"))) == 4
-
-
 def test_runs_killed_at_random_send_and_store_everything_once(tmp_path: Path, server: BatchServer) -> None:
     task = {**STATIC_TASK, "sampling": {"target": "all", "nuance": [1], "total": 12}}
     path, draw = config(tmp_path, [batched(server)], [task]), random.Random(5)
     server.looks = 3
     for _ in range(5):
         flags = ["--continue"] if run_of(tmp_path).meta.exists() else []
-        until = len(server.paths) + draw.randint(1, 9)
+        until = len(server.heard) + draw.randint(1, 9)
         with started(path, *flags) as process:
-            wait_until(lambda until=until, process=process: len(server.paths) >= until or process.poll() is not None)
+            wait_until(partial(is_further, server, until, process))
     assert coeval("run", "--config", path, "--continue") == 0
     run = run_of(tmp_path)
     assert [len(records(run, kind)) for kind in KINDS] == [12, 12, 12]
@@ -159,12 +126,9 @@ def test_an_outage_leaves_the_job_for_later(
 ) -> None:
     monkeypatch.setattr("coeval.batch.jobs.RETRIES", Retries(attempts=2, base=0.0))
     path = config(tmp_path, [batched(server)])
-    server.held = 0
-    with started(path):
-        wait_until(lambda: server.jobs and names(run_of(tmp_path).pending) == [server.jobs[0].id])
+    killed_at(monkeypatch, run_of(tmp_path), "coeval.batch.course.wait_for", 1, ["run", "--config", path])
     text = path.read_text()
     path.write_text(text.replace(server.url, "http://127.0.0.1:9"))
-    server.held = None
     assert coeval("run", "--config", path, "--continue") == 1
     assert "batch job batch_0 stays noted for --continue" in capsys.readouterr().err
     path.write_text(text)
@@ -172,12 +136,11 @@ def test_an_outage_leaves_the_job_for_later(
     is_whole(tmp_path, server)
 
 
-def test_a_job_that_the_provider_lost_is_asked_again(tmp_path: Path, server: BatchServer) -> None:
+def test_a_job_that_the_provider_lost_is_asked_again(
+    tmp_path: Path, server: BatchServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = config(tmp_path, [batched(server)])
-    server.held = 0
-    with started(path):
-        wait_until(lambda: server.jobs and names(run_of(tmp_path).pending) == [server.jobs[0].id])
-    server.held = None
+    killed_at(monkeypatch, run_of(tmp_path), "coeval.batch.course.wait_for", 1, ["run", "--config", path])
     server.jobs.clear()
     assert coeval("run", "--config", path, "--continue") == 0
     is_whole(tmp_path, server)

@@ -11,9 +11,8 @@ import pytest
 
 from coeval.storage.claims import free_work
 from coeval.storage.jsonl import read_json
-from tests.coeval.batch.batch_helpers import INTERFACES, KINDS, batched, config
+from tests.coeval.batch.batch_helpers import INTERFACES, KINDS, batched, config, killed_at
 from tests.coeval.batch.servers import BatchServer
-from tests.coeval.batch.test_adoption import started, wait_until
 from tests.coeval.helpers import coeval, ids, meta_of, records, run_of
 
 
@@ -23,21 +22,23 @@ def server() -> Any:
         yield server
 
 
-def killed(folder: Path, server: BatchServer, interface: str, phase: int) -> Path:
+def killed(patch: pytest.MonkeyPatch, folder: Path, server: BatchServer, interface: str, phase: int) -> Path:
     """A run that was killed while the job of a phase was under way; its configuration."""
-    path, pending = config(folder, [batched(server, interface)]), run_of(folder).pending
-    server.held = phase
-    with started(path):
-        wait_until(lambda: len(server.jobs) == phase + 1 and server.jobs[-1].id in (read_json(pending) or {}))
-    server.held = None
+    path = config(folder, [batched(server, interface)])
+    killed_at(patch, run_of(folder), "coeval.batch.course.wait_for", phase + 1, ["run", "--config", path])
     return path
 
 
 @pytest.mark.parametrize(("interface", "phase"), [*zip(INTERFACES, (0, 2, 1, 0), strict=True), ("openai", 2)])
 def test_answers_of_every_phase_are_stored(
-    tmp_path: Path, server: BatchServer, interface: str, phase: int, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    server: BatchServer,
+    interface: str,
+    phase: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    path, run = killed(tmp_path, server, interface, phase), run_of(tmp_path)
+    path, run = killed(monkeypatch, tmp_path, server, interface, phase), run_of(tmp_path)
     keys = tmp_path / "my-keys.yaml"
     keys.write_text(f"{interface}: {{api_key: a-key-of-ours}}\n")
     fetch = ("status", "--run", run.folder, "--fetch-batches", "--keys", keys)
@@ -62,8 +63,8 @@ def test_answers_of_every_phase_are_stored(
 
 def test_failed_answers_are_no_scores(tmp_path: Path, server: BatchServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "a-key-of-ours")
-    killed(tmp_path, server, "openai", 2)
-    server.say = lambda *_: "I had rather not say."
+    killed(monkeypatch, tmp_path, server, "openai", 2)
+    server.say, server.looks = lambda *_: "I had rather not say.", 0
     assert coeval("status", "--run", run_of(tmp_path).folder, "--fetch-batches") == 0
     assert [record["scores"] for record in records(run_of(tmp_path), "evaluation")] == [{}] * 4
     assert len(server.jobs) == 3
@@ -72,7 +73,7 @@ def test_failed_answers_are_no_scores(tmp_path: Path, server: BatchServer, monke
 def test_a_missing_key_is_said_and_the_job_stays(
     tmp_path: Path, server: BatchServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    killed(tmp_path, server, "openai", 0)
+    killed(monkeypatch, tmp_path, server, "openai", 0)
     for name in [name for name in os.environ if name.endswith("_API_KEY")]:
         monkeypatch.delenv(name)
     run = run_of(tmp_path)
@@ -85,9 +86,9 @@ def test_a_missing_key_is_said_and_the_job_stays(
 
 
 def test_the_jobs_of_a_process_at_work_are_left_alone(
-    tmp_path: Path, server: BatchServer, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, server: BatchServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    killed(tmp_path, server, "openai", 0)
+    killed(monkeypatch, tmp_path, server, "openai", 0)
     run = run_of(tmp_path)
     with free_work(run, "data_generation", "ant") as is_free:
         assert is_free
