@@ -1,10 +1,12 @@
 """How long the reports of a large run take, beside loops over all pairs of scores.
 
-python -m benchmarks.coeval_analysis [--units 100000]
+python -m benchmarks.coeval_analysis [--units 100000] [--models 5 20] [--repeats 3]
 
-Writes a run of that size to a temporary folder, reads it, and builds every report with its JSON and CSV. The baseline
-is the plain way to the share of equal scores: for each two judges, a loop over both judges' scores that looks for the
-same response and factor; it is run on a part that can be waited for, and its time grows with the square of the units.
+Writes runs of that size to a temporary folder, one of few models with many items and one of many models with few, and
+times `coeval analyze all` as a user would start it: pages, JSON, CSV, workbook, index. Then the steps of the last run.
+The baseline is the plain way to the share of equal scores: for each two judges, a loop over both judges' scores that
+looks for the same response and factor; it is run on a part that can be waited for, and its time grows with the square
+of the units.
 """
 
 from __future__ import annotations
@@ -12,6 +14,9 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -23,21 +28,22 @@ from coeval.analysis.tables import write_tables
 from coeval.analysis.units import Loaded, load_run
 
 FACTORS = ("accuracy", "clarity", "style", "tone")
-MODELS, TASKS, BASELINE = 5, 4, 4000
+TASKS, BASELINE = 4, 4000
 LEVELS = ("Low", "Medium", "High")
 
 
-def write_run(folder: Path, units: int, seed: int = 0) -> None:
-    """A run of five models in all roles and four tasks, with so many scores."""
-    rng, models = random.Random(seed), [f"model-{number}" for number in range(MODELS)]
-    items = max(1, units // (len(FACTORS) * TASKS * MODELS**3))
+def write_run(folder: Path, units: int, models: int = 5, seed: int = 0) -> None:
+    """A run of so many models in all roles and up to four tasks, with about so many scores."""
+    rng, names = random.Random(seed), [f"model-{number}" for number in range(models)]
+    tasks = min(TASKS, max(1, units // (len(FACTORS) * models**3)))
+    items = max(1, units // (len(FACTORS) * tasks * models**3))
     for part in ("phase2_rubric", "phase3_datapoints", "phase4_responses", "phase5_evaluations"):
         (folder / part).mkdir(parents=True)
     (folder / "meta.json").write_text(json.dumps({"experiment_id": "large", "status": "completed"}))
-    for task in (f"task-{number}" for number in range(TASKS)):
+    for task in (f"task-{number}" for number in range(tasks)):
         (folder / "phase2_rubric" / f"{task}.rubric.json").write_text(json.dumps(dict.fromkeys(FACTORS, "text")))
-        for teacher in models:
-            _write_items(folder, task, teacher, models, items, rng)
+        for teacher in names:
+            _write_items(folder, task, teacher, names, items, rng)
 
 
 def _write_items(folder: Path, task: str, teacher: str, models: list[str], items: int, rng: random.Random) -> None:
@@ -79,23 +85,42 @@ def baseline(loaded: Loaded, most: int) -> tuple[int, float]:
     return len(rows), time.perf_counter() - start
 
 
+def analyze_all(run: Path, out: Path) -> float:
+    """Seconds that the command takes."""
+    start = time.perf_counter()
+    command = [sys.executable, "-m", "coeval", "analyze", "all", "--run", str(run), "--out", str(out)]
+    subprocess.run(command, check=True, capture_output=True)
+    return time.perf_counter() - start
+
+
+def steps(loaded: Loaded, folder: Path) -> None:
+    """Print the seconds of each report with its JSON and CSV."""
+    for name in REPORTS:
+        start = time.perf_counter()
+        write_tables(build(name, loaded), folder / FOLDERS[name])
+        print(f"  {name:26s} {time.perf_counter() - start:7.2f} s")
+
+
 def main(argv: Sequence[str] | None = None) -> None:
-    """Print the seconds of each step."""
+    """Print the seconds of the command and of its steps."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--units", type=int, default=100_000)
-    units = parser.parse_args(argv).units
+    parser.add_argument("--models", type=int, nargs="+", default=[5, 20])
+    parser.add_argument("--repeats", type=int, default=3)
+    args = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as temporary:
-        write_run(Path(temporary) / "run", units)
-        begun = start = time.perf_counter()
-        used = time.process_time()
-        loaded = load_run(Path(temporary) / "run")
-        print(f"{'read ' + format(len(loaded.units), ',') + ' scores':28s} {time.perf_counter() - start:7.2f} s")
-        for name in REPORTS:
+        for models in args.models:
+            run, out = Path(temporary) / f"run-{models}", Path(temporary) / f"out-{models}"
+            write_run(run, args.units, models)
+            taken = [analyze_all(run, out) for _ in range(args.repeats)]
+            size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file()) / 1e6
+            times = f"{statistics.median(taken):.1f} s [{min(taken):.1f}, {max(taken):.1f}]"
             start = time.perf_counter()
-            write_tables(build(name, loaded), Path(temporary) / FOLDERS[name])
-            print(f"{name:28s} {time.perf_counter() - start:7.2f} s")
-        total = time.perf_counter() - begun
-        print(f"{'all':28s} {total:7.2f} s, {time.process_time() - used:.2f} s of it on the processor")
+            loaded = load_run(run)
+            seconds = time.perf_counter() - start
+            print(f"{models} models, {len(loaded.units):,} scores: analyze all {times}, {size:.1f} MB")
+        print(f"  {'reading':26s} {seconds:7.2f} s")
+        steps(loaded, Path(temporary))
     looked_at, seconds = baseline(loaded, BASELINE)
     scaled = seconds * (len(loaded.units) / looked_at) ** 2
     print(f"loops over pairs, equal share only: {seconds:.2f} s for {looked_at:,}, so {scaled:,.0f} s for all")
