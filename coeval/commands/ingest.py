@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 __all__ = ["build_parser", "main"]
 
+_DATA = Path("stdbenchmarks/data")
+_OF_BENCHMARKS = ("data_dir", "split", "task_name")
+_OF_DATASET = ("task", "teacher_id", "description", "label_attributes", "metric")
 _NAMES = ("mmlu", "hellaswag", "truthfulqa", "humaneval", "medqa", "gsm8k")
 
 
@@ -47,23 +50,18 @@ def _add_benchmark_flags(flags: argparse.ArgumentParser) -> None:
     flags.add_argument(
         "--data-dir",
         type=Path,
-        default=Path("stdbenchmarks/data"),
         metavar="PATH",
-        help="where benchmarks are, each as NAME/SPLIT.jsonl",
+        help=f"with --benchmarks: where they are, each as NAME/SPLIT.jsonl ({_DATA})",
     )
-    flags.add_argument("--split", metavar="SPLIT", help="in place of the benchmark's own")
-    flags.add_argument("--task-name", metavar="TASK", help="in place of the benchmark's own")
+    flags.add_argument("--split", metavar="SPLIT", help="with --benchmarks: in place of the benchmark's own")
+    flags.add_argument("--task-name", metavar="TASK", help="with --benchmarks: in place of the benchmark's own")
 
 
 def _add_dataset_flags(flags: argparse.ArgumentParser) -> None:
     flags.add_argument("--task", metavar="TASK", help="with --dataset: the task, one of the run's or a new one")
     flags.add_argument("--teacher-id", metavar="NAME", help="with --dataset: the virtual teacher (the file's name)")
-    flags.add_argument(
-        "--description", default="Answer the prompt.", metavar="TEXT", help="with --dataset: of a new task"
-    )
-    flags.add_argument(
-        "--label-attributes", default="", metavar="A,B", help="with --dataset: attributes that are right answers"
-    )
+    flags.add_argument("--description", metavar="TEXT", help="with --dataset: of a new task (Answer the prompt.)")
+    flags.add_argument("--label-attributes", metavar="A,B", help="with --dataset: attributes that are right answers")
     flags.add_argument(
         "--metric", choices=("bertscore", "bleu", "exact_match"), help="with --dataset: add a judge of this metric"
     )
@@ -73,8 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; it ends with 1 where the run, the file or a row cannot be used."""
     flags = build_parser()
     given = flags.parse_args(argv)
-    if given.dataset is not None and not given.task:
-        flags.error("--dataset needs --task")
+    _check_flags(flags, given)
     from coeval.ingest.taking import take
     from coeval.storage.layout import Run
 
@@ -89,6 +86,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _check_flags(flags: argparse.ArgumentParser, given: argparse.Namespace) -> None:
+    if given.dataset is not None and not given.task:
+        flags.error("--dataset needs --task")
+    kind, others = ("--dataset", _OF_DATASET) if given.dataset is None else ("--benchmarks", _OF_BENCHMARKS)
+    for name in others:
+        if getattr(given, name) is not None:
+            flags.error(f"--{name.replace('_', '-')} goes with {kind}")
+
+
 def _sources(given: argparse.Namespace) -> Iterator[tuple[Benchmark, Path]]:
     """Benchmarks and their files."""
     from dataclasses import replace
@@ -101,14 +107,14 @@ def _sources(given: argparse.Namespace) -> Iterator[tuple[Benchmark, Path]]:
         why = missing_package(given.metric) if given.metric else None
         if why is not None:
             raise RunInputError(why)
-        labels = tuple(name.strip() for name in given.label_attributes.split(",") if name.strip())
+        labels = tuple(name.strip() for name in (given.label_attributes or "").split(",") if name.strip())
         teacher = given.teacher_id or given.dataset.name.partition(".")[0]
         yield generic(teacher, given.task, given.description, labels, given.metric), given.dataset
         return
     for name in given.benchmarks:
         found = benchmark(name)
         found = replace(found, task=given.task_name or found.task, split=given.split or found.split)
-        yield found, given.data_dir / name / f"{found.split}.jsonl"
+        yield found, (given.data_dir or _DATA) / name / f"{found.split}.jsonl"
 
 
 if __name__ == "__main__":

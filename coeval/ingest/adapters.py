@@ -28,8 +28,16 @@ def benchmark(name: str) -> Benchmark:
     return BENCHMARKS[name]
 
 
-def generic(teacher: str, task: str, description: str, labels: tuple[str, ...], metric: str | None) -> Benchmark:
-    """A file whose rows have `prompt` and `reference_response`, and perhaps `id`, `attributes` and `native_score`."""
+def generic(teacher: str, task: str, description: str | None, labels: tuple[str, ...], metric: str | None) -> Benchmark:
+    """A file whose rows have `prompt` and `reference_response`, and perhaps `id`, `attributes` and `native_score`.
+
+    Args:
+        teacher: name of the virtual teacher.
+        task: one of the run's, or a new one.
+        description: of a new task.
+        labels: attributes that are right answers.
+        metric: of the virtual judge that joins.
+    """
     rubric: dict[str, Any] = {
         "accuracy": "What the answer says is right, and agrees with the reference where there is one right answer.",
         "completeness": "Nothing that was asked for is missing.",
@@ -37,7 +45,9 @@ def generic(teacher: str, task: str, description: str, labels: tuple[str, ...], 
     if metric is not None:
         rubric[_FACTORS[metric]] = {"metric": metric, "description": f"{metric} against the reference answer."}
     out = "An answer to the prompt, as good as you can make it."
-    return Benchmark(teacher, task, "", description, out, rubric, _row, label_attributes=labels, metric=metric)
+    told = description or "Answer the prompt."
+    described = description is not None
+    return Benchmark(teacher, task, "", told, out, rubric, _row, {}, labels, metric, described=described)
 
 
 _FACTORS = {"bertscore": "bertscore_f1", "bleu": "bleu4", "exact_match": "exact_match"}

@@ -42,6 +42,8 @@ class Benchmark:
     label_attributes: tuple[str, ...] = ()
     metric: str | None = None
     """Metric whose virtual judge is added."""
+    described: bool = False
+    """Whether the description was asked for, so that a task with another one is not meant."""
 
 
 def text_of(row: Mapping[str, Any], *keys: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coeval.errors import RunInputError
@@ -11,7 +11,7 @@ from coeval.ingest.benchmark import Benchmark
 from coeval.storage.layout import Run
 from p2l.command import atomic_path
 
-__all__ = ["patched", "read_configuration", "write_configuration"]
+__all__ = ["is_ours", "patched", "read_configuration", "write_configuration"]
 
 
 def read_configuration(run: Run) -> dict[str, Any]:
@@ -36,7 +36,8 @@ def patched(configuration: Mapping[str, Any], benchmark: Benchmark, run: Run) ->
     """The configuration with what the benchmark needs; what is there stays as it is.
 
     Raises:
-        RunInputError: the teacher's name belongs to a model that is asked.
+        RunInputError: the teacher's name belongs to a model that is asked, or the task is there and would not be scored
+            as the benchmark asks.
     """
     changed = copy.deepcopy(dict(configuration))
     models, tasks = changed.setdefault("models", []), changed.setdefault("tasks", [])
@@ -48,8 +49,35 @@ def patched(configuration: Mapping[str, Any], benchmark: Benchmark, run: Run) ->
     if there is None:
         tasks.append(_task(benchmark))
     else:
+        _check_fits(there, benchmark, run)
         _extend_values(there, benchmark)
     return changed
+
+
+def is_ours(configuration: Mapping[str, Any], name: str) -> bool:
+    """Whether a task is one that came with a benchmark, or will."""
+    there = next((task for task in configuration.get("tasks") or () if task.get("name") == name), None)
+    return there is None or there.get("category") == "benchmark"
+
+
+def _check_fits(task: Mapping[str, Any], benchmark: Benchmark, run: Run) -> None:
+    """A task that is there keeps its description, labels and factors: those that are asked for must be among them."""
+    name, rubric = benchmark.task, task.get("rubric")
+    metrics = (
+        [one.get("metric") for one in rubric.values() if isinstance(one, dict)] if isinstance(rubric, dict) else []
+    )
+    lacks = [f"label attribute {label!r}" for label in benchmark.label_attributes if label not in _labels(task)]
+    lacks += [f"factor with metric {benchmark.metric!r}"] * (benchmark.metric not in (None, *metrics))
+    lacks += ["such description"] * (benchmark.described and task.get("description") != benchmark.description)
+    if lacks:
+        raise RunInputError(
+            f"{run.config}: task {name!r} is there already and has no {' and no '.join(lacks)}; "
+            f"add what it lacks there, or take another task"
+        )
+
+
+def _labels(task: Mapping[str, Any]) -> Sequence[str]:
+    return task.get("label_attributes") or ()
 
 
 def _add_model(

@@ -13,7 +13,7 @@ from typing import Any
 
 from coeval.errors import RunInputError
 from coeval.ingest.benchmark import BadRowError, Benchmark, Entry
-from coeval.ingest.patching import patched, read_configuration, write_configuration
+from coeval.ingest.patching import is_ours, patched, read_configuration, write_configuration
 from coeval.storage.claims import main_process
 from coeval.storage.jsonl import read_json, read_records, write_json
 from coeval.storage.layout import Run
@@ -62,7 +62,7 @@ def take(run: Run, benchmark: Benchmark, path: Path, limit: int | None = None) -
         taken = Taken(len(chosen), len(entries) - len(new), skipped)
         whole = _with_values(benchmark, entries)
         changed = patched(configuration, whole, run)
-        _write_phase_files(run, whole)
+        _write_phase_files(run, whole, extend=is_ours(configuration, benchmark.task))
         _write_items(run, whole, chosen)
         write_configuration(run, changed)
         _note(meta, whole, taken)
@@ -78,7 +78,7 @@ def _check_names(benchmark: Benchmark) -> None:
 
 def _entries(benchmark: Benchmark, path: Path) -> tuple[list[Entry], int]:
     entries, skipped = [], 0
-    for number, (line, row) in enumerate(_rows(path)):
+    for number, (line, row) in enumerate(_rows(path, benchmark.split)):
         try:
             entry = benchmark.read(row, number)
         except BadRowError as error:
@@ -92,14 +92,15 @@ def _entries(benchmark: Benchmark, path: Path) -> tuple[list[Entry], int]:
     return entries, skipped
 
 
-def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _rows(path: Path, split: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
     try:
         with path.open("rb") as lines:
             for number, line in enumerate(lines, start=1):
                 if line.strip():
                     yield number, _object(path, number, line)
     except OSError as error:
-        raise RunInputError(f"{path}: cannot be read: {error.strerror or error}") from error
+        where = "; rows are looked for in DATA_DIR/NAME/SPLIT.jsonl, see --data-dir and --split" if split else ""
+        raise RunInputError(f"{path}: cannot be read: {error.strerror or error}{where}") from error
 
 
 def _object(path: Path, number: int, line: bytes) -> Mapping[str, Any]:
@@ -144,12 +145,15 @@ def _with_values(benchmark: Benchmark, entries: list[Entry]) -> Benchmark:
     return replace(benchmark, attributes={name: list(found) for name, found in values.items()})
 
 
-def _write_phase_files(run: Run, benchmark: Benchmark) -> None:
-    """Attributes and rubric of the task: values are added, a rubric that is there stays."""
+def _write_phase_files(run: Run, benchmark: Benchmark, *, extend: bool) -> None:
+    """Attributes and rubric of the task: what is there stays, but for values that a task of ours lacks.
+
+    Teachers draw from the attributes of a task that the user wrote, so those stay as they are.
+    """
     path = run.find_attributes(benchmark.task, "target")
     stored = read_json(path) if path is not None else None
     target = dict(stored) if isinstance(stored, dict) else {}
-    for name, values in benchmark.attributes.items():
+    for name, values in benchmark.attributes.items() if extend or path is None else ():
         target[name] = list(dict.fromkeys([*target.get(name, ()), *values]))
     write_json(path or run.attributes(benchmark.task, "target"), target)
     if run.find_attributes(benchmark.task, "nuanced") is None:

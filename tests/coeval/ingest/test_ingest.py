@@ -121,8 +121,12 @@ def test_a_file_of_prompts_is_a_benchmark_too(finished: Path, tmp_path: Path) ->
 
 def test_a_file_of_prompts_for_a_task_that_is_there(finished: Path, tmp_path: Path) -> None:
     before = yaml.safe_load((finished / "config.yaml").read_text())
-    file = write_rows(tmp_path / "mine.jsonl", [{"prompt": "Say it.", "reference_response": "It."}])
+    row = {"prompt": "Say it.", "reference_response": "It.", "attributes": {"kind": "x"}}
+    file = write_rows(tmp_path / "mine.jsonl", [row])
+    drawn_from = run_of(tmp_path).attributes("mail", "target")
+    values = drawn_from.read_text()
     assert ingest("--run", finished, "--dataset", file, "--task", "mail") == 0
+    assert drawn_from.read_text() == values
     after = yaml.safe_load((finished / "config.yaml").read_text())
     assert after["tasks"] == before["tasks"]
     assert [one["name"] for one in after["models"]][-1] == "mine"
@@ -142,6 +146,13 @@ def test_a_file_of_prompts_for_a_task_that_is_there(finished: Path, tmp_path: Pa
         ([{"prompt": "p", "reference_response": "r"}], ("--teacher-id", "a__b"), "no __"),
         ([{"prompt": "p", "reference_response": "r"}], ("--teacher-id", "ant"), "use another --teacher-id"),
         ([{"prompt": "p", "reference_response": "r"}], ("--label-attributes", "w"), "no row has it"),
+        ([{"prompt": "p", "reference_response": "r"}], ("--metric", "bleu"), "has no factor with metric 'bleu'"),
+        ([{"prompt": "p", "reference_response": "r"}], ("--description", "Else."), "has no such description"),
+        (
+            [{"prompt": "p", "reference_response": "r", "attributes": {"w": 1}}],
+            ("--label-attributes", "w"),
+            "has no label attribute 'w'",
+        ),
     ],
 )
 def test_what_cannot_be_used_is_said_and_changes_nothing(
@@ -162,5 +173,10 @@ def test_names_and_places_are_checked(finished: Path, tmp_path: Path) -> None:
         ingest("--run", finished, "--benchmarks", "mmlu", "--data-dir", tmp_path)
     with pytest.raises(RunInputError, match="no folder of a run"):
         ingest("--run", tmp_path, "--benchmarks", "mmlu")
-    with pytest.raises(SystemExit):
-        ingest("--run", finished, "--dataset", tmp_path / "x.jsonl")
+    for flags in (
+        ("--dataset", "x"),
+        ("--benchmarks", "mmlu", "--metric", "bleu"),
+        ("--dataset", "x", "--task", "t", "--split", "s"),
+    ):
+        with pytest.raises(SystemExit):
+            ingest("--run", finished, *flags)
