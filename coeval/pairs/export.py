@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from coeval.analysis.results import Skipped
 from coeval.errors import RunInputError
+from coeval.pairs.compare import draw
 from coeval.pairs.gathering import Gathered
 from coeval.pairs.preference import Preference
 from coeval.storage.jsonl import read_json, read_records, write_json
@@ -87,7 +88,10 @@ def export(run: Run, gathered: Gathered, folder: Path, kind: Format, val_share: 
 
 
 def vote_rows(run: Run, preferences: Iterable[Preference]) -> list[dict[str, Any]]:
-    """Votes in the schema of P2L, of the preferences whose items have a prompt."""
+    """Votes in the schema of P2L, of the preferences whose items have a prompt.
+
+    Their order is drawn, always alike, so that a trainer which takes them as they come does not see task after task.
+    """
     items = _items(run)
     known = [one for one in preferences if one.datapoint in items]
     models = sorted({name for one in known for name in (one.model_a, one.model_b)})
@@ -97,7 +101,7 @@ def vote_rows(run: Run, preferences: Iterable[Preference]) -> list[dict[str, Any
     rows = [_row(one, items[one.datapoint], places, tasks, categories.get(one.task, "")) for one in known]
     if any(isinstance(row["prompt"], list) for row in rows):  # a column has one type
         rows = [{**row, "prompt": _turns(row["prompt"])} for row in rows]
-    return rows
+    return sorted(rows, key=lambda row: draw("row", row["question_id"]))
 
 
 def _models(rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:

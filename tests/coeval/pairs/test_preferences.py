@@ -152,6 +152,7 @@ def test_the_columns_of_a_vote(finished: Run, tmp_path: Path) -> None:
     export(finished, gather(finished, Wanted()), tmp_path, "jsonl", 0.0)
     assert not (tmp_path / "val.jsonl").exists()
     rows = [json.loads(line) for line in (tmp_path / "train.jsonl").read_text().splitlines()]
+    assert {row["task"] for row in rows[:8]} == {"mail", "code"}  # a trainer should not see task after task
     names = json.loads((tmp_path / "model_list.json").read_text())
     for row in rows:
         winner = row["model_b"] if row["winner"] == "model_b" else row["model_a"]
