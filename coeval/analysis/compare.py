@@ -2,7 +2,8 @@
 
 Where both runs asked a student the same prompts (same id, same prompt), differences are taken datapoint by datapoint;
 otherwise the runs are two independent samples of datapoints. Each datapoint counts once. A regression is a drop of more
-than the threshold whose 95 % interval does not hold 0.
+than the threshold whose 95 % interval does not hold 0. Only what both runs have is compared (`comparable`): scores, and
+where there are verdicts on pairs, shares of wins, which are relative: what one student wins another loses.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from coeval.analysis.comparable import LeftOut, Sheet, changed_judges, sheets
 from coeval.analysis.resampling import REPLICATES
 from coeval.analysis.results import Skipped
-from coeval.analysis.students import SIGNIFICANT, by_datapoint, two_sided
+from coeval.analysis.students import SIGNIFICANT, two_sided
 from coeval.analysis.units import Floats, Loaded
 from p2l.metrics import bootstrap_mean
 
@@ -29,7 +31,7 @@ class Change:
 
     student: str
     task: str
-    """Empty: all tasks."""
+    """Empty: all tasks that both runs have."""
     before: float
     after: float
     difference: float
@@ -43,6 +45,8 @@ class Change:
     datapoints_after: int
     verdict: str
     """regression, improvement, or same."""
+    basis: str
+    """scores, or verdicts: before and after are shares of wins then."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,10 @@ class RunComparison:
     only_before: tuple[str, ...]
     """Students that the later run lacks."""
     only_after: tuple[str, ...]
+    left_out: tuple[LeftOut, ...]
+    """Tasks, judges and factors of one run alone."""
+    changed_judges: tuple[str, ...]
+    """Judges whose model is another, as `name: model -> model`: their scores are compared all the same."""
     skipped_before: tuple[Skipped, ...]
     skipped_after: tuple[Skipped, ...]
 
@@ -74,33 +82,34 @@ class _Side:
 
 
 def compare_runs(before: Loaded, after: Loaded, threshold: float = 0.02) -> RunComparison:
-    """Compare every student that both runs scored, overall and by task."""
-    names = [_scored(loaded) for loaded in (before, after)]
-    common = sorted(names[0] & names[1])
-    sheets = (by_datapoint(before), by_datapoint(after))
-    tasks = ("", *sorted({*before.tasks} & {*after.tasks}))
-    changes = [
-        change
-        for task in tasks
-        for student in common
-        for change in _change(
-            student, task, _side(before, sheets[0], student, task), _side(after, sheets[1], student, task), threshold
-        )
-    ]
+    """Compare every student that both runs judged, overall and by task."""
+    made, left_out = sheets(before, after)
+    names = [_judged(loaded) for loaded in (before, after)]
     return RunComparison(
         before.about.experiment_id,
         after.about.experiment_id,
         threshold,
-        tuple(changes),
+        tuple(change for sheet in made for change in _changes(before, after, sheet, threshold)),
         only_before=tuple(sorted(names[0] - names[1])),
         only_after=tuple(sorted(names[1] - names[0])),
+        left_out=tuple(left_out),
+        changed_judges=changed_judges(before, after),
         skipped_before=before.skipped,
         skipped_after=after.skipped,
     )
 
 
-def _scored(loaded: Loaded) -> set[str]:
-    return {loaded.students[code] for code in set(loaded.units.student.tolist())}
+def _judged(loaded: Loaded) -> set[str]:
+    scored = {loaded.students[code] for code in set(loaded.units.student.tolist())}
+    return scored | {model for one in loaded.verdicts for model in (one.model_a, one.model_b)}
+
+
+def _changes(before: Loaded, after: Loaded, sheet: Sheet, threshold: float) -> Iterator[Change]:
+    """All tasks first."""
+    for task in ("", *sheet.tasks):
+        for student in sorted(set(before.students) & set(after.students)):
+            sides = _side(before, sheet.before, student, task), _side(after, sheet.after, student, task)
+            yield from _change(student, task, *sides, threshold, sheet.basis)
 
 
 def _side(loaded: Loaded, scores: Floats, student: str, task: str) -> _Side:
@@ -112,7 +121,7 @@ def _side(loaded: Loaded, scores: Floats, student: str, task: str) -> _Side:
     return _Side([(loaded.datapoints[row], loaded.prompt_keys[row]) for row in chosen], mine[chosen])
 
 
-def _change(student: str, task: str, before: _Side, after: _Side, threshold: float) -> Iterator[Change]:
+def _change(student: str, task: str, before: _Side, after: _Side, threshold: float, basis: str) -> Iterator[Change]:
     """One change, or none where either run has nothing."""
     if not before.keys or not after.keys:
         return
@@ -135,6 +144,7 @@ def _change(student: str, task: str, before: _Side, after: _Side, threshold: flo
         datapoints_before=len(before.keys),
         datapoints_after=len(after.keys),
         verdict=changed(difference, two_sided(difference, error), threshold),
+        basis=basis,
     )
 
 

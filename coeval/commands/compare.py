@@ -1,28 +1,28 @@
 """Command: `coeval compare --before RUN --after RUN`, two runs beside each other.
 
 Exit code 1 where a student became worse by more than `--threshold` and not by chance (95 %), so that it can stand in a
-pipeline that must not let a regression through; 0 otherwise.
+pipeline that must not let a regression through; 0 where none did; 2 where the runs cannot be compared.
 """
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
-from collections.abc import Sequence
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coeval.command import run
-from p2l.command import amount, parser
+from p2l.command import amount, parser, run
 
 if TYPE_CHECKING:
-    from coeval.analysis.compare import RunComparison
+    from coeval.analysis.compare import Change, RunComparison
 
 __all__ = ["build_parser", "main", "text_of"]
 
 
 def build_parser() -> ArgumentParser:
     """The flags."""
-    flags = parser("coeval compare", "Compare two runs; exit code 1 where a student became worse.")
+    flags = parser("coeval compare", "Compare two runs; exit code 1 where a student became worse, 2 for errors.")
     flags.add_argument("--before", required=True, type=Path, metavar="PATH", help="folder of the earlier run")
     flags.add_argument("--after", required=True, type=Path, metavar="PATH", help="folder of the later run")
     flags.add_argument(
@@ -38,10 +38,20 @@ def build_parser() -> ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Compare, print, and say by the exit code whether a student became worse.
 
-    Raises:
-        RunInputError: a folder holds no run, the runs share no student, or a named student is not in both.
+    Unlike other commands of CoEval it ends with 2, not 1, for a folder that holds no run, runs that share nothing or a
+    named student that is not in both: 1 is for a regression alone.
     """
     args = build_parser().parse_args(argv)
+    from p2l.errors import InputError
+
+    try:
+        return _compare(args)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def _compare(args: Namespace) -> int:
     import json
 
     from coeval.analysis.compare import compare_runs
@@ -64,7 +74,8 @@ def _chosen(found: RunComparison, students: Sequence[str] | None) -> RunComparis
     known = sorted({change.student for change in found.changes})
     if not known:
         raise RunInputError(
-            f"{found.before} and {found.after} have no student with scores in common: nothing to compare"
+            f"{found.before} and {found.after} share no student with scores of the same task, factor and judge, and no "
+            f"verdicts of the same task and judge: nothing to compare{_why(found)}"
         )
     missing = [name for name in students or () if name not in known]
     if missing:
@@ -73,22 +84,40 @@ def _chosen(found: RunComparison, students: Sequence[str] | None) -> RunComparis
     return replace(found, changes=changes)
 
 
+def _why(found: RunComparison) -> str:
+    only = [f"{row.kind} {row.name}" for row in found.left_out[:4]]
+    return f"; only one of them has {', '.join(only)}" if only else ""
+
+
 def text_of(found: RunComparison) -> str:
     """A table for a terminal."""
     width = max(len(change.student) for change in found.changes)
-    wide = max(len(change.task or "all tasks") for change in found.changes)
+    wide = max(len(_where(change)) for change in found.changes)
     lines = [f"{found.before} -> {found.after}, threshold {found.threshold:g}"]
     for change in found.changes:
-        where = f"{change.student:{width}}  {change.task or 'all tasks':{wide}}"
         numbers = f"{change.before:.3f} -> {change.after:.3f}  {change.difference:+.3f}"
         limits = f"[{change.lower:+.3f}, {change.upper:+.3f}]"
-        lines.append(f"{where}  {numbers} {limits}  {'paired' if change.paired else 'unpaired'}  {change.verdict}")
+        kind = "paired" if change.paired else "unpaired"
+        lines.append(f"{change.student:{width}}  {_where(change):{wide}}  {numbers} {limits}  {kind}  {change.verdict}")
+    return "\n".join([*lines, *_notes(found)])
+
+
+def _where(change: Change) -> str:
+    place = change.task or "all tasks"
+    return place if change.basis == "scores" else f"{place} (wins)"
+
+
+def _notes(found: RunComparison) -> Iterator[str]:
+    """What was not compared, and what makes the comparison doubtful."""
     for name, students in (("before", found.only_before), ("after", found.only_after)):
         if students:
-            lines.append(f"only {name}: {', '.join(students)}")
+            yield f"only {name}: {', '.join(students)}"
+    for row in found.left_out:
+        yield f"left out: {row.kind} {row.name}, {row.count} {row.basis} that only {row.run} has"
+    for judge in found.changed_judges:
+        yield f"warning: judge {judge}: another model judges, and a change may be the judge's"
     for name, skipped in (("before", found.skipped_before), ("after", found.skipped_after)):
-        lines += [f"skipped {name}: {row.count} {row.code} ({row.example})" for row in skipped]
-    return "\n".join(lines)
+        yield from (f"skipped {name}: {row.count} {row.code} ({row.example})" for row in skipped)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,85 @@
+"""What two runs are compared on, and what the exit code says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from coeval.commands import compare
+from tests.coeval.analysis.runs import both, item, response, verdict, write_lines, write_run
+
+Scores = dict[tuple[str, str, str], dict[str, str]]
+
+
+def scores_of(task: str, level: str, judges: tuple[str, ...] = ("j1",)) -> Scores:
+    """Students s1 and s2 on twelve items."""
+    return {
+        (f"{task}/ada/{number}", student, judge): both(level if number % 2 else "High")
+        for number in range(12)
+        for student in ("s1", "s2")
+        for judge in judges
+    }
+
+
+def flags_of(before: Path, after: Path) -> list[str]:
+    return ["--before", str(before), "--after", str(after)]
+
+
+def test_a_task_that_one_run_alone_has_does_not_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = write_run(tmp_path / "before", scores_of("mail", "High"))
+    after = write_run(tmp_path / "after", {**scores_of("mail", "High"), **scores_of("poem", "Low")})
+    assert compare.main(flags_of(before, after)) == 0
+    told = capsys.readouterr().out
+    assert "s1  all tasks  1.000 -> 1.000" in told
+    assert "left out: task poem, 48 scores that only after has" in told
+
+
+def configured(*judges: tuple[str, str]) -> list[dict[str, object]]:
+    """Judges and the models that play them."""
+    one = {"interface": "openai", "roles": ["judge"]}
+    return [{**one, "name": name, "parameters": {"model": model}} for name, model in judges]
+
+
+def test_a_harsher_judge_is_no_regression(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    models = configured(("j1", "old"), ("gone", "old"))
+    before = write_run(tmp_path / "before", scores_of("mail", "High", ("j1", "gone")), models=models)
+    harsh = {key: both("Low") for key in scores_of("mail", "High", ("harsh",))}
+    models = configured(("j1", "new"), ("harsh", "new"))
+    after = write_run(tmp_path / "after", {**scores_of("mail", "High"), **harsh}, models=models)
+    assert compare.main(flags_of(before, after)) == 0
+    told = capsys.readouterr().out
+    assert "left out: judge gone, 48 scores that only before has" in told
+    assert "left out: judge harsh, 48 scores that only after has" in told
+    assert "warning: judge j1: old -> new: another model judges" in told
+
+
+def test_nothing_in_common_is_an_error_and_no_regression(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = write_run(tmp_path / "before", scores_of("mail", "High"))
+    after = write_run(tmp_path / "after", scores_of("mail", "Low", ("j2",)))
+    assert compare.main(flags_of(before, after)) == 2
+    assert "nothing to compare; only one of them has judge j1, judge j2" in capsys.readouterr().err
+    assert compare.main(flags_of(before, tmp_path / "nowhere")) == 2
+    assert "holds no run" in capsys.readouterr().err
+
+
+def pairs_run(folder: Path, winner: str) -> Path:
+    """Two students compared on twelve items, no scores."""
+    folder.mkdir()
+    (folder / "meta.json").write_text(json.dumps({"experiment_id": folder.name, "status": "completed"}))
+    points = [f"mail/ada/{number}" for number in range(12)]
+    write_lines(folder / "phase3_datapoints/t.x.datapoints.jsonl", map(item, points))
+    answers = [response(point, student) for point in points for student in ("s1", "s2")]
+    write_lines(folder / "phase4_responses/t.x.responses.jsonl", answers)
+    found = [verdict(point, "s1", "s2", "j", winner) for point in points]
+    write_lines(folder / "phase5_pairwise/mail.ada.j.pairwise.jsonl", found)
+    return folder
+
+
+def test_runs_of_pairs_are_compared_by_wins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before, after = pairs_run(tmp_path / "before", "model_a"), pairs_run(tmp_path / "after", "tie")
+    assert compare.main(flags_of(before, after)) == 1
+    told = capsys.readouterr().out
+    assert "s1  all tasks (wins)  1.000 -> 0.500  -0.500" in told
+    assert "s2  mail (wins)       0.000 -> 0.500  +0.500" in told
