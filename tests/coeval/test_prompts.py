@@ -11,7 +11,7 @@ PAGE = (ROOT / "docs" / "coeval-prompts.md").read_text(encoding="utf-8")
 
 
 def test_every_prompt_and_variable_is_documented() -> None:
-    assert re.findall(r"^\| `(\w+)` \| \d", PAGE, re.MULTILINE) == list(PROMPTS)
+    assert re.findall(r"^\| `(\w+)` \| \d[ ,]", PAGE, re.MULTILINE) == list(PROMPTS)
     section = PAGE.partition("| variable | in |")[2].partition("\n## ")[0]
     found: dict[str, set[str]] = {name: set() for name in PROMPTS}
     for variables, prompts in re.findall(r"^\| (`[^|]*`) \| ([^|]*) \|", section, re.MULTILINE):
