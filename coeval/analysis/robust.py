@@ -1,7 +1,8 @@
 """The robust set: items of teachers that discriminate, on which the judges that agree best are of one mind.
 
 J* is the better half (rounded up) of the ranked judges, or all; T* the better half of teachers, ranked with J* alone.
-An item d of T* is kept where enough of its (student, factor) pairs are consistent:
+An item d of T* is kept where enough of its (student, factor) pairs are consistent; a pair that J* owes and did not score
+is not:
 * share form: at least q = ceil(|J*| / 2) judges of J* scored the pair and all of them gave the same score; d is kept
   where the share of such pairs is at least the threshold (1: all of them);
 * theta form: at least q judges of J* lie within theta of the pair's mean; d is kept where all pairs are so.
@@ -13,13 +14,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from coeval.analysis.agreement import judge_rows, ranked_judges
-from coeval.analysis.resampling import group_means
+from coeval.analysis.resampling import Summaries, group_means
 from coeval.analysis.results import (
     JudgeRow,
     RobustSettings,
@@ -29,14 +30,18 @@ from coeval.analysis.results import (
     StudentCell,
     TeacherRow,
 )
-from coeval.analysis.students import student_rows
 from coeval.analysis.teachers import teacher_rows
-from coeval.analysis.units import Floats, Loaded, Pairs
+from coeval.analysis.units import Codes, Floats, Loaded, Pairs, Units
 
 __all__ = ["DEFAULTS", "RobustSet", "robust_set", "robust_summary"]
 
 DEFAULTS = RobustSettings("top_half", "spa", "v1", 1.0, None, 0.5)
 FLAGGED = 0.1
+_UNDEFINED = {
+    "kappa": "kappa has no value where judges never vary or give numbers; try --agreement-metric spa",
+    "spa": "no two judges scored the same (answer, factor), so none agrees with another",
+    "wpa": "no two judges scored the same (answer, factor), so none agrees with another",
+}
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,7 @@ class RobustSet:
     fractions: dict[int, float]
     """Candidate -> share of consistent pairs."""
     pairs: Pairs
-    """(P, J*) of all items."""
+    """(P, J*) of all items: what J* owes, NaN where it did not score."""
 
 
 def robust_set(loaded: Loaded, settings: RobustSettings = DEFAULTS) -> RobustSet:
@@ -75,13 +80,41 @@ def robust_set(loaded: Loaded, settings: RobustSettings = DEFAULTS) -> RobustSet
 
 
 def _asked(loaded: Loaded, judges: Sequence[int]) -> Pairs:
-    """The pairs that J* could have scored: those of a (task, factor) that one of J* scored anywhere; their scores."""
-    pairs = loaded.pairs
-    scores, levels = pairs.scores[:, judges], pairs.is_level[:, judges]
-    pairs = replace(pairs, scores=scores, is_level=levels)
-    kinds = pairs.task * max(len(loaded.factors), 1) + pairs.factor
-    scored = ~np.isnan(scores).all(axis=1) if len(judges) else np.zeros(len(pairs), dtype=bool)
-    return pairs.where(np.isin(kinds, kinds[scored]))
+    """All pairs that J* owes: each answer with each (task, factor) that one of J* scored anywhere; scored or not."""
+    size, known = max(len(loaded.factors), 1), np.flatnonzero(loaded.response_datapoint >= 0)
+    kinds = np.unique(_kinds(loaded.pairs, size)[~np.isnan(loaded.pairs.scores[:, judges]).all(axis=1)])
+    task = loaded.datapoint_task[loaded.response_datapoint[known]]
+    first, end = np.searchsorted(kinds, task * size), np.searchsorted(kinds, (task + 1) * size)
+    response = np.repeat(known, end - first)
+    place = np.arange(len(response)) - np.repeat(np.cumsum(end - first) - (end - first), end - first)
+    factor = kinds[np.repeat(first, end - first) + place] % size if len(response) else response
+    scores, levels = _found(loaded.pairs, response * size + factor, judges, size)
+    point = loaded.response_datapoint[response]
+    return Pairs(
+        task=loaded.datapoint_task[point],
+        teacher=loaded.datapoint_teacher[point],
+        student=loaded.response_student[response],
+        factor=factor,
+        datapoint=point,
+        response=response,
+        scores=scores,
+        is_level=levels,
+    )
+
+
+def _kinds(table: Pairs | Units, size: int) -> Codes:
+    """Keys of (task, factor)."""
+    return table.task * size + table.factor
+
+
+def _found(pairs: Pairs, keys: Codes, judges: Sequence[int], size: int) -> tuple[Floats, npt.NDArray[np.bool_]]:
+    """Scores of (response, factor) keys and whether they are levels, (P, J*); NaN where nobody scored."""
+    scores, levels = np.full((len(keys), len(judges)), np.nan), np.zeros((len(keys), len(judges)), dtype=bool)
+    scored = pairs.response * size + pairs.factor
+    there = np.isin(keys, scored)
+    rows = np.searchsorted(scored, keys[there])
+    scores[there], levels[there] = pairs.scores[rows][:, judges], pairs.is_level[rows][:, judges]
+    return scores, levels
 
 
 def _fractions(pairs: Pairs, settings: RobustSettings) -> dict[int, float]:
@@ -125,7 +158,7 @@ def robust_summary(loaded: Loaded, settings: RobustSettings = DEFAULTS) -> Robus
         kept=len(found.kept),
         kept_ids=tuple(loaded.datapoints[datapoint] for datapoint in found.kept),
         consistent_fraction={loaded.datapoints[point]: share for point, share in found.fractions.items()},
-        students=_students(loaded, kept),
+        students=_students(loaded, found, kept),
         cells=(*_cells(loaded, kept, "task"), *_cells(loaded, kept, "factor")),
         diagnostics=_diagnostics(loaded, found, settings),
     )
@@ -146,27 +179,40 @@ def _teachers(loaded: Loaded, found: RobustSet, formula: str) -> tuple[RobustTea
     )
 
 
-def _students(loaded: Loaded, kept: Pairs) -> tuple[RobustStudent, ...]:
+def _students(loaded: Loaded, found: RobustSet, kept: Pairs) -> tuple[RobustStudent, ...]:
     means = group_means(kept.student, kept.mean, kept.datapoint, len(loaded.students))
-    full = {row.student: row for row in student_rows(loaded)}
-    order = sorted(np.flatnonzero(means.n), key=lambda one: (-means.mean[one], loaded.students[one]))
+    full = _full(loaded, found)
+    places = np.flatnonzero(full.n)
+    ranks = _ranks(loaded, places, full.mean)
     rows = []
-    for rank, one in enumerate(order, start=1):
-        whole, mean = full[loaded.students[one]], float(means.mean[one])
-        delta = mean - whole.mean
+    for rank, one in enumerate(_ranks(loaded, np.flatnonzero(means.n), means.mean), start=1):
+        mean, whole = float(means.mean[one]), float(full.mean[one])
         rows.append(
             RobustStudent(
                 rank,
-                whole.student,
+                loaded.students[one],
                 *(mean, float(means.lower[one]), float(means.upper[one])),
-                full_rank=whole.rank,
-                full=whole.mean,
-                delta=delta,
-                flagged=abs(delta) > FLAGGED,
+                full_rank=ranks.index(one) + 1,
+                full=whole,
+                delta=mean - whole,
+                flagged=abs(mean - whole) > FLAGGED,
                 pairs=int(means.n[one]),
             )
         )
     return tuple(rows)
+
+
+def _full(loaded: Loaded, found: RobustSet) -> Summaries:
+    """Students over all items and judges, on the (task, factor) that J* scores: metrics and labels are other things."""
+    size = max(len(loaded.factors), 1)
+    units = loaded.units
+    units = units.where(np.isin(_kinds(units, size), _kinds(found.pairs, size)))
+    return Summaries(units.student, units.norm, len(loaded.students))
+
+
+def _ranks(loaded: Loaded, students: npt.NDArray[np.intp], means: Floats) -> list[int]:
+    """Students, best first."""
+    return sorted(students.tolist(), key=lambda one: (-means[one], loaded.students[one]))
 
 
 def _cells(loaded: Loaded, kept: Pairs, dimension: str) -> list[StudentCell]:
@@ -209,7 +255,7 @@ def _diagnostics(loaded: Loaded, found: RobustSet, settings: RobustSettings) -> 
 
 def _advice(found: RobustSet, settings: RobustSettings) -> str:
     if not found.candidates:
-        return "no item can be chosen: no judge with enough valid scores is there; look at `coverage-summary`"
+        return _no_candidates(found, settings)
     best = max(found.fractions.values())
     if settings.theta is not None:
         return f"the best item has {best:.0%} of its pairs within theta {settings.theta:g}; a larger --theta keeps more"
@@ -217,6 +263,14 @@ def _advice(found: RobustSet, settings: RobustSettings) -> str:
     return (
         f"the best item has {best:.0%} of its pairs consistent; --agreement-threshold {enough:.2f} or less keeps some"
     )
+
+
+def _no_candidates(found: RobustSet, settings: RobustSettings) -> str:
+    metric = settings.agreement_metric
+    without = [row for row in found.judges if getattr(row, f"weighted_{metric}") is None]
+    if found.judges and len(without) == len(found.judges):
+        return f"no judge can be ranked: {_UNDEFINED[metric]}"
+    return "no item can be chosen: no judge with enough valid scores is there; look at `coverage-summary`"
 
 
 def _number(value: float | None) -> str:

@@ -77,7 +77,7 @@ def _ranking(students: tuple[RobustStudent, ...], notes: Notes) -> Table | None:
         Column("rank"),
         Column("student", number=False),
         Column("robust", note="mean over pairs of item and factor of the chosen judges' mean"),
-        Column("on all", 3),
+        Column("on all", 3, note="all items and judges, on the factors that the chosen judges score"),
         Column("rank on all"),
         Column("difference", note="robust less all; in colour beyond 0.1"),
         Column("pairs", note="of item and factor"),
