@@ -104,7 +104,7 @@ def _sources(given: argparse.Namespace) -> Iterator[tuple[Benchmark, Path]]:
     from coeval.judges.metric import missing_package
 
     if given.dataset is not None:
-        why = missing_package(given.metric) if given.metric else None
+        why = missing_package({"metric": given.metric}) if given.metric else None
         if why is not None:
             raise RunInputError(why)
         labels = tuple(name.strip() for name in (given.label_attributes or "").split(",") if name.strip())

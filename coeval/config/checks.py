@@ -11,7 +11,7 @@ from coeval.config.interfaces import VIRTUAL
 from coeval.config.paths import expanded, is_folder, is_there
 from coeval.config.problems import Problems
 from coeval.config.schema import PHASES, Experiment, Model, Task
-from coeval.judges.metric import METRICS, missing_package
+from coeval.judges.metric import missing_package
 from p2l.command import nearest
 
 __all__ = ["check_folder", "check_packages", "check_reachable", "check_together", "find_source", "stored_meta"]
@@ -61,7 +61,8 @@ def _needs_teacher(tasks: tuple[Task, ...], run: Experiment, *, virtual: bool) -
         words = (task.target_attributes, task.nuanced_attributes)
         if run.phases[PHASES[0]] != "Keep" and any(isinstance(word, str) for word in words):
             return f"the attributes of task {task.name} are left to teachers"
-        if run.phases[PHASES[1]] != "Keep" and isinstance(task.rubric, str):
+        extends = task.rubric == "extend" and PHASES[1] not in run.written_phases
+        if isinstance(task.rubric, str) and (extends or run.phases[PHASES[1]] != "Keep"):
             return f"the rubric of task {task.name} is left to teachers"
     wanted = [task.name for task in tasks if task.sampling.total]
     if run.phases[PHASES[2]] != "Keep" and wanted and not virtual:
@@ -141,8 +142,9 @@ def check_packages(models: tuple[Model, ...], tasks: tuple[Task, ...], problems:
         return
     for number, task in enumerate(tasks):
         for factor, definition in () if isinstance(task.rubric, str) else task.rubric.items():
-            metric = definition.get("metric") if isinstance(definition, Mapping) else None
-            missing = missing_package(str(metric)) if metric in METRICS else None
+            if not isinstance(definition, Mapping) or problems.at("tasks", number, "rubric", factor):
+                continue
+            missing = missing_package(definition) if "metric" in definition else None
             if missing is not None:
                 problems.add(("tasks", number, "rubric", factor), missing, "V-18")
 

@@ -10,7 +10,7 @@ from coeval.config.models import check_name
 from coeval.config.problems import Problems, Where
 from coeval.config.reading import Fields, kind_of, shown
 from coeval.config.schema import Attributes, Pairwise, Rubric, Sampling, Task
-from coeval.judges.metric import METRICS
+from coeval.judges.metric import METRICS, wrong_definition
 from coeval.prompts import PROMPTS, VARIABLES, unknown_variables
 from p2l.command import nearest
 
@@ -200,6 +200,8 @@ def _check_factor(inner: Fields, factor: str, definition: object) -> None:
             f"needs a description, or `metric:` one of {', '.join(METRICS)}; it is {shown(metric)}{hint}",
             "V-18",
         )
+    elif why := wrong_definition(definition):
+        inner.wrong(factor, why, "V-18")
     if definition.get("description") is not None and not isinstance(definition["description"], str):
         inner.wrong(factor, "its description must be text")
 

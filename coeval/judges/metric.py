@@ -1,4 +1,4 @@
-"""Metrics of an answer against its reference: BLEU-4, exact match, and BERTScore where its package is installed.
+"""Metrics of an answer against its reference: BLEU-4, exact match, and BERTScore (`bertscore.py`).
 
 BLEU-4 is the sentence form of Papineni et al. (2002): the geometric mean of the n-gram precisions for n = 1 to 4 times
 the brevity penalty, over lower-cased words between spaces, smoothed by "method 1" of Chen and Cherry (2014): a count of
@@ -7,44 +7,57 @@ zero becomes 0.1. An answer that shares no word with the reference has 0.
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 from coeval.errors import RunInputError
+from coeval.judges.bertscore import OPTIONS, bertscore, missing, wrong_options
+from p2l.command import nearest
 
-__all__ = ["METRICS", "bleu4", "exact_match", "metric_scores", "missing_package"]
+__all__ = ["METRICS", "bleu4", "exact_match", "metric_scores", "missing_package", "wrong_definition"]
 
 METRICS = ("bertscore", "bleu", "exact_match")
+_Metric = Callable[[Sequence[str], Sequence[str], Mapping[str, Any]], list[float]]
+"""References, responses, options -> values."""
 _ORDER = 4
 _SMOOTHED_ZERO = 0.1
-_BERT = "distilbert-base-uncased"
-_LOCK = threading.Lock()  # one BERTScore at a time: a model on a device is no place to meet
+_OF_ALL = ("metric", "description")
 
 
-def metric_scores(rubric: Mapping[str, Any], reference: str, response: str) -> dict[str, float]:
-    """Factor -> value in [0, 1], of the factors of a rubric that are metrics.
+def metric_scores(
+    rubric: Mapping[str, Any], references: Sequence[str], responses: Sequence[str]
+) -> list[dict[str, float]]:
+    """Of each answer factor -> value in [0, 1], for the factors of a rubric that are metrics.
 
     Raises:
-        RunInputError: a metric's package is not installed, or there is no such metric.
+        RunInputError: a metric's package or model is not there, or there is no such metric.
     """
-    found = {}
+    found: list[dict[str, float]] = [{} for _ in responses]
     for factor, definition in rubric.items():
         if isinstance(definition, Mapping) and "metric" in definition:
-            options = {key: value for key, value in definition.items() if key not in ("metric", "description")}
-            found[factor] = _metric(str(definition["metric"]))(reference, response, options)
+            options = {key: value for key, value in definition.items() if key not in _OF_ALL}
+            values = _metric(str(definition["metric"]))(references, responses, options)
+            for scores, value in zip(found, values, strict=True):
+                scores[factor] = value
     return found
 
 
-def missing_package(metric: str) -> str | None:
-    """What is to be installed before a metric can be computed, as a sentence; None where nothing is."""
-    if metric != "bertscore" or importlib.util.find_spec("bert_score") is not None:
-        return None
-    return "metric bertscore needs the package bert-score; `pip install bert-score`, or use bleu or exact_match"
+def missing_package(definition: Mapping[str, Any]) -> str | None:
+    """What is to be installed or downloaded before a factor can be computed, as a sentence; None where nothing is."""
+    return missing(definition) if definition["metric"] == "bertscore" else None
+
+
+def wrong_definition(definition: Mapping[str, Any]) -> str | None:
+    """What is wrong with a factor that names a known metric, as a sentence."""
+    metric = str(definition["metric"])
+    known = (*_OF_ALL, *(OPTIONS if metric == "bertscore" else ()))
+    for key in definition:
+        if key not in known:
+            hint = nearest(str(key), known) or f"; there are {', '.join(known)}"
+            return f"{key!r} is no option of {metric}{hint}"
+    return wrong_options(definition) if metric == "bertscore" else None
 
 
 def bleu4(reference: str, response: str) -> float:
@@ -78,29 +91,21 @@ def _plain(text: str) -> str:
     return " ".join(text.split()).casefold()
 
 
-def _bertscore(reference: str, response: str, options: Mapping[str, Any]) -> float:
-    settings = {"model_type": _BERT, **options}
-    with _LOCK:
-        _, _, f1 = _scorer(tuple(sorted(settings.items()))).score([response], [reference])
-    return float(f1[0])
-
-
-@lru_cache(maxsize=4)
-def _scorer(settings: tuple[tuple[str, Any], ...]) -> Any:
-    why = missing_package("bertscore")
-    if why is not None:
-        raise RunInputError(why)
-    return importlib.import_module("bert_score").BERTScorer(**dict(settings))
-
-
-def _metric(name: str) -> Callable[[str, str, Mapping[str, Any]], float]:
+def _metric(name: str) -> _Metric:
     if name not in _COMPUTED:
         raise RunInputError(f"there is no metric {name!r}; choose from {', '.join(METRICS)}")
     return _COMPUTED[name]
 
 
-_COMPUTED: Mapping[str, Callable[[str, str, Mapping[str, Any]], float]] = {
-    "bertscore": _bertscore,
-    "bleu": lambda reference, response, _: bleu4(reference, response),
-    "exact_match": lambda reference, response, _: exact_match(reference, response),
+def _one_by_one(metric: Callable[[str, str], float]) -> _Metric:
+    def computed(references: Sequence[str], responses: Sequence[str], _: Mapping[str, Any]) -> list[float]:
+        return [metric(reference, response) for reference, response in zip(references, responses, strict=True)]
+
+    return computed
+
+
+_COMPUTED: Mapping[str, _Metric] = {
+    "bertscore": bertscore,
+    "bleu": _one_by_one(bleu4),
+    "exact_match": _one_by_one(exact_match),
 }

@@ -72,7 +72,6 @@ def test_the_label_judge_scores_the_labels_of_the_item() -> None:
     task = Task("mail", "Sort.", "JSON.", attributes, sampling, {}, label_attributes=("tone", "topic"))
     judge = Model("label", "label", ("judge",))
     item = {"sampled_target_attributes": {"tone": "warm"}}
-    assert scores_for(judge, task, {}, item, {"response": '{"tone": "WARM"}'}) == {"label:tone": "1.0"}
-    assert scores_for(judge, task, {}, item, {"response": "I cannot say, it depends.\nOn what?"}) == {
-        "label:tone": "0.0"
-    }
+    said = ('{"tone": "WARM"}', "I cannot say, it depends.\nOn what?")
+    found = scores_for(judge, task, {}, [(item, {"response": text}) for text in said])
+    assert found == [{"label:tone": "1.0"}, {"label:tone": "0.0"}]

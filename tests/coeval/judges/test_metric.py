@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +9,7 @@ from hypothesis import strategies as st
 from coeval.config.schema import Model, Sampling, Task
 from coeval.errors import RunInputError
 from coeval.judges import scores_for
-from coeval.judges.metric import bleu4, exact_match, metric_scores, missing_package
+from coeval.judges.metric import bleu4, exact_match, metric_scores, missing_package, wrong_definition
 
 TASK = Task("sums", "Add.", "A number.", {"answer": ["1", "2"]}, Sampling((1, 1), (0, 0), 1), {}, label_attributes=())
 
@@ -54,19 +52,35 @@ def test_exact_match_knows_alternatives(reference: str, said: str, value: float)
 def test_a_metric_judge_scores_the_factors_that_are_metrics() -> None:
     rubric = {"clarity": "Is it clear?", "same": {"metric": "exact_match", "description": "Equal."}}
     judge = Model("m", "metric", ("judge",))
-    found = scores_for(judge, TASK, rubric, {"reference_response": "Four"}, {"response": "four"})
-    assert found == {"same": "1.0"}
+    pairs = [
+        ({"reference_response": "Four"}, {"response": "four"}),
+        ({"reference_response": "the cat sat on the mat"}, {"response": "The cat lay on the mat"}),
+    ]
+    assert scores_for(judge, TASK, rubric, pairs) == [{"same": "1.0"}, {"same": "0.0"}]
     rubric["words"] = {"metric": "bleu", "description": "Words."}
-    said = {"response": "The cat lay on the mat"}
-    assert scores_for(judge, TASK, rubric, {"reference_response": "the cat sat on the mat"}, said)["words"] == "0.2541"
+    assert scores_for(judge, TASK, rubric, pairs)[1] == {"same": "0.0", "words": "0.2541"}
 
 
-def test_what_cannot_be_computed_is_said_in_a_line() -> None:
-    if importlib.util.find_spec("bert_score") is None:
-        with pytest.raises(RunInputError, match="pip install bert-score"):
-            metric_scores({"f": {"metric": "bertscore", "description": ""}}, "a", "a")
+def test_what_cannot_be_computed_is_said_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RunInputError, match="no metric 'blue'"):
-        metric_scores({"f": {"metric": "blue", "description": ""}}, "a", "a")
+        metric_scores({"f": {"metric": "blue", "description": ""}}, ["a"], ["a"])
     with pytest.raises(RunInputError, match="does not compute"):
-        scores_for(Model("j", "mock", ("judge",)), TASK, {}, {}, {"response": "x"})
-    assert missing_package("bleu") is None
+        scores_for(Model("j", "mock", ("judge",)), TASK, {}, [({}, {"response": "x"})])
+    assert missing_package({"metric": "bleu"}) is None
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    assert "pip install p2l[huggingface]" in str(missing_package({"metric": "bertscore"}))
+
+
+@pytest.mark.parametrize(
+    ("definition", "why"),
+    [
+        ({"metric": "bleu", "model_type": "x"}, "'model_type' is no option of bleu"),
+        ({"metric": "bertscore", "model": "x"}, "'model' is no option of bertscore (did you mean 'model_type'?)"),
+        ({"metric": "bertscore", "model_type": "x"}, "it needs `num_layers`, the layer of x to be read"),
+        ({"metric": "bertscore", "num_layers": 0}, "its num_layers must be a whole number of at least 1"),
+        ({"metric": "bertscore", "device": 0}, "its device must be text"),
+        ({"metric": "bertscore", "description": "Alike.", "model_type": "roberta-large"}, None),
+    ],
+)
+def test_options_of_metrics_are_checked(definition: dict[str, object], why: str | None) -> None:
+    assert wrong_definition(definition) == why or str(wrong_definition(definition)).startswith(why or "nothing")
