@@ -8,6 +8,7 @@ import math
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 
+from coeval.batch import ledger
 from coeval.batch.backend import Backend, Parcel, State, UndecidedError, patiently
 from coeval.batch.job import Job, questions_file
 from coeval.batch.pending import Pending
@@ -68,10 +69,8 @@ class Desk:
 
     def give_back(self, job: Job) -> None:
         """Undo what was counted for a job of which nothing was asked, and forget the job."""
+        ledger.give_back(self.meta, job.token)
         self.pending.remove(job)
-        self.meta.give_back_calls(job.model, job.n_requests)
-        self.meta.add_spent(-job.held_usd)
-        self.meta.flush()
 
 
 def backend_for(interface: str, account: Account) -> Backend:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from coeval.batch import ledger
 from coeval.batch.backend import UndecidedError
 from coeval.batch.desk import Desk, backend_for, look, look_up, opened
 from coeval.batch.job import Job
@@ -58,6 +59,7 @@ async def fetch_batches(run: Run, keys: Accounts, tell: Callable[[str], None], *
                 if not is_free:
                     tell(f"{job.name}: a process is at work on {job.phase} of {job.model}, and waits for it itself")
                     continue
+                ledger.reconcile(meta, pending, job.phase, job.model)
                 try:
                     tell(f"{job.name}: {await _fetched(store, meta, pending, keys, job, retries)}")
                 except (CallError, P2LError) as error:

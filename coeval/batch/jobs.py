@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 
+from coeval.batch import ledger
 from coeval.batch.backend import NoRoomError
 from coeval.batch.course import seen_through, taken_up
 from coeval.batch.desk import Desk, attempts_in, backend_for, opened, send
@@ -79,6 +80,7 @@ class Batches:
         Raises:
             CallError: they cannot be looked at, and what is in them must not be asked again.
         """
+        ledger.reconcile(self._meta, self._pending, phase, model.name)
         jobs = self._pending.jobs(phase, model.name)
         if not jobs:
             return

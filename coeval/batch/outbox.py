@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
+from coeval.batch import ledger
 from coeval.batch.desk import Desk
 from coeval.batch.job import Entry, Job, Sent, custom_id, entries, new_token, questions_file
 from coeval.calling.budget import most_tokens
@@ -22,7 +23,7 @@ from coeval.phases.question import Question
 from coeval.storage.records import now
 from route.providers.base import ProviderError
 
-__all__ = ["Outbox", "Packing", "begin", "cost_of", "finish", "split"]
+__all__ = ["Outbox", "Packing", "begin", "closed", "cost_of", "split"]
 
 _ENVELOPE = 256  # bytes around a request
 _HARMLESS = ("model", "base_url", "azure_endpoint", "api_version")
@@ -83,9 +84,11 @@ class Outbox:
         try:
             await self._fill(packing)
             if packing.keys:
-                self._reserve(packing)
+                self._charge(packing)
             if packing.keys:
-                return finish(self._desk, packing)
+                job = closed(self._desk, packing)
+                self._desk.pending.put(job)
+                return job
             drop(self._desk, packing)
             return None
         except BaseException:
@@ -110,15 +113,14 @@ class Outbox:
             if len(packing.marks) % 50 == 0:
                 await asyncio.sleep(0)
 
-    def _reserve(self, packing: Packing) -> None:
-        """Count the calls; what is above the model's quota is left out."""
+    def _charge(self, packing: Packing) -> None:
+        """Count calls and dollars; what is above the model's quota is left out."""
         desk, wanted = self._desk, len(packing.keys)
-        granted = desk.meta.reserve_calls(desk.model.name, desk.quota, wanted)
-        if granted == wanted:
-            return
-        packing.cut(granted)
-        desk.meta.give_back_calls(desk.model.name, granted - len(packing.keys))
-        self.stopped = CallError(Reason.QUOTA, f"its quota of {desk.quota} calls is used up")
+        marks = [(calls, usd) for _, calls, usd in packing.marks]
+        granted = ledger.charge_most(desk.meta, packing.token, desk.phase, desk.model.name, desk.quota, marks)
+        if granted < wanted:
+            packing.cut(granted)
+            self.stopped = CallError(Reason.QUOTA, f"its quota of {desk.quota} calls is used up")
 
     def _over_budget(self, usd: float) -> CallError:
         desk = self._desk
@@ -152,7 +154,8 @@ def cost_of(desk: Desk, sent: Sent) -> float:
 
 
 def begin(desk: Desk, token: str) -> Packing:
-    """An empty job."""
+    """An empty job; its token is written down first, so that its file is removed if nothing comes of it."""
+    ledger.charge_more(desk.meta, token, desk.phase, desk.model.name, None, 0, 0.0)
     path = questions_file(desk.run, token)
     path.parent.mkdir(parents=True, exist_ok=True)
     return Packing(token, path.open("wb"))
@@ -161,37 +164,30 @@ def begin(desk: Desk, token: str) -> Packing:
 def drop(desk: Desk, packing: Packing) -> None:
     """Forget a job without questions."""
     packing.file.close()
-    questions_file(desk.run, packing.token).unlink()
-
-
-def finish(desk: Desk, packing: Packing, instead: Job | None = None) -> Job:
-    """Note a job whose calls are counted; in the place of another one, if so wanted."""
-    job = _closed(desk, packing)
-    desk.meta.add_spent(packing.usd)
-    desk.meta.flush()
-    desk.pending.put(job, instead=instead)
-    return job
+    desk.pending.tidy(packing.token)
+    ledger.give_back(desk.meta, packing.token)
 
 
 def split(desk: Desk, job: Job, most: float) -> list[Job]:
-    """Note a job in parts, of so many tokens each at most or of one question, in its place; nothing is counted anew."""
+    """Note a job in parts, of so many tokens each at most or of one question, in its place."""
     path = questions_file(desk.run, job.token)
     packing, parts = begin(desk, new_token()), list[Job]()
     for entry in entries(path):
         if packing.keys and packing.tokens + entry.prompt_tokens > most:
-            parts.append(_closed(desk, packing))
+            parts.append(closed(desk, packing))
             packing = begin(desk, new_token())
         packing.add(entry, sum(cost_of(desk, sent) for sent in entry.sent.values()), 0)
-    parts.append(_closed(desk, packing))
+    parts.append(closed(desk, packing))
     # Prices may be others than when the job was sent: what was set aside then is given back in the end.
     total = sum(part.held_usd for part in parts) or 1.0
     parts = [replace(part, held_usd=job.held_usd * part.held_usd / total, in_turn=True) for part in parts]
     desk.pending.put(*parts, instead=job)
+    ledger.charge(desk.meta, *parts, instead=job)
     return parts
 
 
-def _closed(desk: Desk, packing: Packing) -> Job:
-    """A job whose questions are on the disk."""
+def closed(desk: Desk, packing: Packing) -> Job:
+    """A job whose questions are on the disk, to be noted."""
     packing.file.flush()
     os.fsync(packing.file.fileno())
     packing.file.close()

@@ -39,7 +39,7 @@ class Pending:
                 del data[name]
             data.update({job.name: job.to_json() for job in jobs})
         if instead is not None:
-            self._tidy(instead)
+            self.tidy(instead.token)
 
     def remove(self, job: Job) -> None:
         """Take a job away, and its questions."""
@@ -53,9 +53,10 @@ class Pending:
         """Where it is noted how long the files of records were before this job's were added."""
         return questions_file(self.run, job.token).with_suffix(".start.json")
 
-    def _tidy(self, job: Job) -> None:
-        folder = questions_file(self.run, job.token).parent
-        for path in folder.glob(f"{job.token}.*"):
+    def tidy(self, token: str) -> None:
+        """Remove the files of a job that is not noted."""
+        folder = questions_file(self.run, token).parent
+        for path in folder.glob(f"{token}.*"):
             path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # others are in there
             folder.rmdir()

@@ -16,10 +16,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
+from coeval.batch import ledger
 from coeval.batch.backend import Result, State, patiently
 from coeval.batch.desk import Desk
 from coeval.batch.job import Entry, Job, Sent, custom_id, entries, new_token, questions_file
-from coeval.batch.outbox import Packing, begin, cost_of, finish
+from coeval.batch.outbox import Packing, begin, closed, cost_of
 from coeval.calling.call import CallError, Reason, Reply
 from coeval.calling.reading import check_whole, tokens_in
 from coeval.phases.question import Answer, Question, kind_of, read_answer
@@ -209,32 +210,29 @@ class _Settling:
         """Put what has no answer of use into the next job, unless it was tried often enough, or may not be."""
         desk, sent = self._desk, {part: entry.sent[part] for part in bad}
         usd = sum(cost_of(desk, one) for one in sent.values())
-        if entry.attempt + 1 >= desk.attempts or not desk.has_room_for(usd + (self._again.usd if self._again else 0.0)):
+        if entry.attempt + 1 >= desk.attempts or not desk.has_room_for(usd):
             return False
-        granted = desk.meta.reserve_calls(desk.model.name, desk.quota, len(sent))
-        if granted < len(sent):
-            desk.meta.give_back_calls(desk.model.name, granted)
+        token = self._again.token if self._again is not None else new_token()
+        if not ledger.charge_more(desk.meta, token, desk.phase, desk.model.name, desk.quota, len(sent), usd):
             return False
         replies = {part: reply for part, reply in {**entry.kept, **kept}.items() if isinstance(reply, Reply)}
         used = {part: _summed(entry, part, one.answer) for part, one in bad.items()}
         tried = {part: reply for part, reply in used.items() if isinstance(reply, Reply)}
         if self._again is None:
-            self._again = begin(desk, new_token())
+            self._again = begin(desk, token)
         self._again.add(Entry(entry.question, sent, replies, {**entry.used, **tried}, entry.attempt + 1), usd, 0)
         return True
 
     def _finish(self) -> Job | None:
-        """Forget the job and count what it cost, in this order: a kill in between leaves too much counted."""
+        """Count what the job cost and forget it; the job that asks again, noted in its place."""
         desk, job = self._desk, self._job
-        again = None
-        if self._again is not None and self._again.keys:
-            again = finish(desk, self._again, instead=job)
-        else:
+        again = closed(desk, self._again) if self._again is not None else None
+        ledger.settle(desk.meta, job, self._tally.unasked, self._tally.usd)
+        if again is None:
             desk.pending.remove(job)
-        if self._tally.unasked:
-            desk.meta.give_back_calls(job.model, self._tally.unasked)
-        desk.meta.add_spent(self._tally.usd - job.held_usd)
-        desk.meta.flush()
+        else:
+            desk.pending.put(again, instead=job)
+        ledger.drop(desk.meta, job)
         return again
 
     def _tell(self, again: Job | None) -> None:

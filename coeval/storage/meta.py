@@ -12,9 +12,9 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from coeval.errors import RunInputError
 from coeval.storage.counters import SharedNumber, stored_number
@@ -24,6 +24,7 @@ from coeval.storage.records import now
 
 __all__ = ["Meta", "create_meta"]
 
+T = TypeVar("T")
 _COUNT = "calls+"  # before a model's name
 _SPENT = "spent"  # dollars times _UNIT
 _UNIT = 10**9
@@ -104,24 +105,16 @@ class Meta:
         self._write_now_and_then()
         return is_granted
 
-    def reserve_calls(self, model: str, limit: int | None, count: int) -> int:
-        """Count up to `count` calls about to be made together, on the disk when this returns; how many there may be."""
-        with self._changing() as data:
-            used = data["quota_used"].get(model, 0)
-            granted = count if limit is None else min(count, max(limit - used, 0))
-            data["quota_used"][model] = used + granted
-        return granted
-
-    def give_back_calls(self, model: str, count: int) -> None:
-        """Calls that were counted and never made."""
-        with self._changing() as data:
-            data["quota_used"][model] = max(data["quota_used"].get(model, 0) - count, 0)
-
     def add_spent(self, usd: float) -> None:
         """Count dollars."""
         with self._lock, self._spending() as spent:
             spent.put(spent.value(lambda: _units(self._read())) + round(usd * _UNIT))
         self._write_now_and_then()
+
+    def change(self, make: Callable[[dict[str, Any]], T]) -> T:
+        """Change the newest content, all at once, on the disk when this returns; what `make` returns."""
+        with self._changing() as data:
+            return make(data)
 
     def update(self, **keys: Any) -> None:
         """Set keys, on the disk when this returns."""
