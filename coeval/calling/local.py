@@ -10,8 +10,9 @@ import asyncio
 import gc
 import importlib.util
 import threading
-from collections.abc import AsyncGenerator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import AsyncGenerator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, TypeVar
 
 from p2l.errors import ConfigError
 from route.providers.base import JSON, Account, Fault, ProviderError, Timeouts
@@ -19,8 +20,11 @@ from route.providers.chunks import asks_for_usage, chunks_of, completion, usage
 
 __all__ = ["LocalModels"]
 
+_Made = TypeVar("_Made")
 _MAX_NEW_TOKENS = 512
-_PASSED_ON = ("top_p", "top_k", "min_p", "repetition_penalty", "num_beams")
+_ENDLESS = 1 << 30
+_OF_DRAWS = ("top_p", "top_k", "min_p")
+_OF_ALL = ("repetition_penalty", "num_beams")
 
 
 class _Loaded(NamedTuple):
@@ -31,22 +35,52 @@ class _Loaded(NamedTuple):
     tokenizer: Any
 
 
+class _Memory:
+    """The one place that models of this machine have, whoever asks for them, and the one thread that works there."""
+
+    def __init__(self) -> None:
+        self.loaded: _Loaded | None = None
+        self._thread: ThreadPoolExecutor | None = None
+
+    async def do(self, work: Callable[..., _Made], *values: Any) -> _Made:
+        """Work in the thread, when what came before is done."""
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="local-models")
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *values)
+
+    def free(self) -> None:
+        """Forget the model."""
+        if self.loaded is None:
+            return
+        import torch
+
+        self.loaded = None
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+_MEMORY = _Memory()
+
+
 class LocalModels:
-    """All local models of a run."""
+    """All local models that one account reaches."""
 
     def __init__(self, account: Account) -> None:
         """Nothing is loaded before the first question; the account's key is the hub's token."""
         self._token = account.api_key
-        self._loaded: _Loaded | None = None
-        self._one_at_a_time = threading.Lock()
 
     async def chat(self, request: JSON, timeouts: Timeouts) -> JSON:  # noqa: ARG002
-        """A whole chat completion; computing takes as long as it takes.
+        """A whole chat completion; computing takes as long as it takes, unless whoever asked goes away.
 
         Raises:
             ProviderError: the model cannot be loaded here, or not answer.
         """
-        return await asyncio.to_thread(self._answer, request)
+        gone = threading.Event()
+        try:
+            return await _MEMORY.do(self._answer, request, gone)
+        finally:
+            gone.set()
 
     async def stream(self, request: JSON, timeouts: Timeouts) -> AsyncGenerator[JSON, None]:
         """The whole answer as one chunk.
@@ -59,43 +93,30 @@ class LocalModels:
 
     async def close(self) -> None:
         """Free the memory."""
-        await asyncio.to_thread(self._free)
+        await _MEMORY.do(_MEMORY.free)
 
-    def _answer(self, request: JSON) -> JSON:
-        with self._one_at_a_time:
-            loaded = self._load(request)
-            try:
-                return _generated(loaded, request)
-            except Exception as error:  # torch raises whatever it likes
-                raise _failure(str(request["model"]), error) from None
+    def _answer(self, request: JSON, gone: threading.Event) -> JSON:
+        loaded = self._load(request)
+        try:
+            return _generated(loaded, request, gone)
+        except ProviderError:
+            raise
+        except Exception as error:  # torch raises whatever it likes
+            raise _failure(str(request["model"]), error) from None
 
     def _load(self, request: JSON) -> _Loaded:
         bits = (bool(request.get("load_in_4bit")), bool(request.get("load_in_8bit")))
         wanted = (request["model"], str(request.get("device") or "auto"), *bits)
-        if self._loaded is None or self._loaded.wanted != wanted:
-            self._free_now()
+        if _MEMORY.loaded is None or _MEMORY.loaded.wanted != wanted:
+            _MEMORY.free()
             try:
-                self._loaded = _Loaded(wanted, *_load(str(request["model"]), str(wanted[1]), bits, self._token))
+                _MEMORY.loaded = _Loaded(wanted, *_load(str(request["model"]), str(wanted[1]), bits, self._token))
             except ConfigError as error:
                 raise ProviderError(Fault.UNSUPPORTED, str(error)) from None
             except Exception as error:
                 why = " ".join(str(error).split())[:200]
                 raise ProviderError(Fault.UNSUPPORTED, f"{request['model']} cannot be loaded: {why}") from None
-        return self._loaded
-
-    def _free(self) -> None:
-        with self._one_at_a_time:
-            self._free_now()
-
-    def _free_now(self) -> None:
-        if self._loaded is None:
-            return
-        import torch
-
-        self._loaded = None
-        gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        return _MEMORY.loaded
 
 
 def _load(name: str, device: str, bits: tuple[bool, bool], token: str | None) -> tuple[Any, Any]:
@@ -110,10 +131,14 @@ def _load(name: str, device: str, bits: tuple[bool, bool], token: str | None) ->
 
     quiet: Any = logging.disable_progress_bar
     quiet()  # the run shows its own; downloads keep theirs
-    tokenizer = AutoTokenizer.from_pretrained(name, token=token)
-    model: Any = AutoModelForCausalLM.from_pretrained(name, token=token, dtype="auto", **placed)
+    # Said outright that no code of a model is run: where nothing is said, the terminal is asked.
+    settings: dict[str, Any] = {"token": token, "trust_remote_code": False}
+    tokenizer = AutoTokenizer.from_pretrained(name, **settings)
+    model: Any = AutoModelForCausalLM.from_pretrained(name, dtype="auto", **settings, **placed)
     if "device_map" not in placed:
         model = model.to(_one_device(device))
+    if device == "cpu" and str(model.dtype) == "torch.float16":
+        model = model.float()  # processors have no arithmetic of this kind
     return model.eval(), tokenizer
 
 
@@ -130,7 +155,13 @@ def _placement(name: str, device: str, bits: tuple[bool, bool]) -> dict[str, Any
         from transformers import BitsAndBytesConfig
 
         make: Any = BitsAndBytesConfig  # untyped there
-        quantized = {"quantization_config": make(load_in_4bit=bits[0], load_in_8bit=bits[1])}
+        bf16 = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
+        compute = torch.bfloat16 if bf16 or device == "cpu" else torch.float16
+        quantized = {
+            "quantization_config": make(
+                load_in_4bit=bits[0], load_in_8bit=bits[1], bnb_4bit_compute_dtype=compute, bnb_4bit_quant_type="nf4"
+            )
+        }
     # Several devices, and weights in few bits, are placed while they are read.
     is_placed = any(bits) or (device == "auto" and importlib.util.find_spec("accelerate") is not None)
     return quantized | ({"device_map": device} if is_placed else {})
@@ -140,40 +171,87 @@ def _one_device(device: str) -> str:
     return "cuda" if device == "auto" else device
 
 
-def _generated(loaded: _Loaded, request: JSON) -> JSON:
+def _generated(loaded: _Loaded, request: JSON, gone: threading.Event) -> JSON:
     """The last turn of the assistant, with the tokens that it took."""
     import torch
 
-    inputs = _inputs(loaded.tokenizer, request["messages"]).to(loaded.model.device)
+    inputs = _inputs(loaded.tokenizer, request["messages"])
     read = inputs["input_ids"].shape[1]
+    limit = min(_limit(request), _room(loaded.model, str(request["model"]), read))
+    inputs = {name: inputs[name].to(loaded.model.device) for name in ("input_ids", "attention_mask")}
+    settings = _generation(loaded.tokenizer, request)
     with torch.inference_mode():
-        tokens = loaded.model.generate(**inputs, **_generation(loaded.tokenizer, request))[0][read:]
+        tokens = loaded.model.generate(**inputs, **settings, max_new_tokens=limit, stopping_criteria=_ended_by(gone))[
+            0
+        ][read:]
     text = loaded.tokenizer.decode(tokens, skip_special_tokens=True)
-    limit = _limit(request)
     message = {"role": "assistant", "content": text}
-    return completion(
-        str(request["model"]), message, "length" if len(tokens) >= limit else "stop", usage(read, len(tokens))
-    )
+    is_cut = len(tokens) >= limit and int(tokens[-1]) not in _ends(loaded)
+    return completion(str(request["model"]), message, "length" if is_cut else "stop", usage(read, len(tokens)))
+
+
+def _room(model: Any, name: str, read: int) -> int:
+    """Tokens that an answer may have after so many of a prompt.
+
+    Raises:
+        ProviderError: the prompt leaves no room; some devices are lost to whoever tries all the same.
+    """
+    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None) or _ENDLESS
+    if read >= positions:
+        raise ProviderError(
+            Fault.CONTEXT_LENGTH, f"{name}: the prompt has {read} tokens of {positions} that it may have"
+        )
+    return int(positions) - read
+
+
+def _ends(loaded: _Loaded) -> set[int]:
+    """The tokens that end an answer."""
+    said = loaded.model.generation_config.eos_token_id
+    return {*(said if isinstance(said, list) else [said]), loaded.tokenizer.eos_token_id} - {None}
+
+
+def _ended_by(gone: threading.Event) -> list[Any]:
+    """Ends an answer that nobody waits for any more."""
+    import torch
+    from transformers import StoppingCriteria, StoppingCriteriaList
+
+    class Gone(StoppingCriteria):
+        def __call__(self, input_ids: torch.Tensor, scores: object, **_: object) -> torch.Tensor:  # noqa: ARG002
+            return torch.full((input_ids.shape[0],), gone.is_set(), dtype=torch.bool, device=input_ids.device)
+
+    return StoppingCriteriaList([Gone()])
 
 
 def _inputs(tokenizer: Any, messages: list[JSON]) -> Any:
     """The conversation in the model's own form; in plain paragraphs where it has none."""
-    if tokenizer.chat_template:
+    if not tokenizer.chat_template:
+        text = "\n\n".join(str(message["content"]) for message in messages)
+        return tokenizer(f"{text}\n", return_tensors="pt")
+    from jinja2 import TemplateError
+
+    def templated(messages: list[JSON]) -> Any:
         return tokenizer.apply_chat_template(
             messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
         )
-    text = "\n\n".join(str(message["content"]) for message in messages)
-    return tokenizer(f"{text}\n", return_tensors="pt")
+
+    try:
+        return templated(messages)
+    except TemplateError:
+        if len(messages) == 1:
+            raise
+    # Some models know no system: what it would say comes before the question.
+    whole = "\n\n".join(str(message["content"]) for message in messages)
+    return templated([{"role": "user", "content": whole}])
 
 
 def _generation(tokenizer: Any, request: Mapping[str, Any]) -> dict[str, Any]:
     warmth = float(request.get("temperature") or 0.0)
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
     is_drawn = warmth > 0 and bool(request.get("do_sample", True))
-    settings: dict[str, Any] = {"max_new_tokens": _limit(request), "do_sample": is_drawn, "pad_token_id": pad}
+    settings: dict[str, Any] = {"do_sample": is_drawn, "pad_token_id": pad}
     if is_drawn:
         settings["temperature"] = warmth
-    return settings | {key: request[key] for key in _PASSED_ON if key in request}
+    return settings | {key: request[key] for key in (*(_OF_DRAWS if is_drawn else ()), *_OF_ALL) if key in request}
 
 
 def _limit(request: Mapping[str, Any]) -> int:
