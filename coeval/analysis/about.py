@@ -21,10 +21,16 @@ class TaskAbout:
     description: str = ""
     rubric: Mapping[str, str] | None = None
     """Factor -> description; None where no rubric is known, so that no score can be found to be missing."""
-    metrics: frozenset[str] = frozenset()
-    """Factors that are computed."""
+    metrics: Mapping[str, str] = field(default_factory=dict)
+    """Factors that are computed -> the metric."""
     attributes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    drawn: tuple[int, int] | None = None
+    """How many of its attributes an item is drawn with; None where the run does not tell."""
     label_attributes: tuple[str, ...] = ()
+    is_configured: bool = False
+    """Whether the run's configuration has it."""
+    is_pairwise: bool = False
+    """Whether models compare answers, and score none."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,8 @@ class About:
     """(model, role) -> what its provider calls it in this role, where that is another."""
     roles: Mapping[str, tuple[str, ...]]
     """Role -> models, as configured."""
+    own_metrics: Mapping[str, str] = field(default_factory=dict)
+    """Metric judge -> the one metric that it computes, where it does not compute all."""
 
     def model_id(self, model: str, role: str) -> str:
         """What a model's provider calls it in a role; its own name where the run does not tell."""
@@ -57,16 +65,27 @@ class About:
         names = set(factors)
         if names and all(name.startswith(LABEL_PREFIX) for name in names):
             return "label"
-        return "metric" if names and names <= self.tasks.get(task, TaskAbout()).metrics else "model"
+        return "metric" if names and names <= set(self.tasks.get(task, TaskAbout()).metrics) else "model"
 
-    def required(self, kind: str, task: str) -> tuple[str, ...] | None:
+    def required(self, kind: str, task: str, judge: str = "") -> tuple[str, ...] | None:
         """The factors that a judge of a kind has to score; None where the run does not tell."""
         about = self.tasks.get(task, TaskAbout())
         if kind == "label":
             return tuple(f"{LABEL_PREFIX}{name}" for name in about.label_attributes) or None
         if about.rubric is None:
             return None
-        return tuple(name for name in about.rubric if (name in about.metrics) == (kind == "metric"))
+        if kind == "metric":
+            own = self.own_metrics.get(judge)
+            return tuple(name for name, metric in about.metrics.items() if own in (None, metric))
+        return tuple(name for name in about.rubric if name not in about.metrics)
+
+    def owes(self, judge: str, kind: str, task: str) -> bool:
+        """Whether a judge has anything to score in a task."""
+        about = self.tasks.get(task, TaskAbout())
+        if kind == "label":
+            return bool(about.label_attributes) or not about.is_configured
+        required = self.required(kind, task, judge)
+        return not (about.is_pairwise and kind == "model") and (required is None or len(required) > 0)
 
 
 def read_about(run: Run) -> About:
@@ -93,7 +112,14 @@ def read_about(run: Run) -> About:
         {model["name"]: str(_map(model.get("parameters")).get("model") or model["name"]) for model in models},
         _role_models(models),
         {role: _with_role(models, role) for role in ("teacher", "student", "judge")},
+        _own_metrics(models),
     )
+
+
+def _own_metrics(models: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    judges = [model for model in models if _interface(model) == "metric"]
+    named = {model["name"]: _map(model.get("parameters")).get("metric") for model in judges}
+    return {name: str(metric) for name, metric in named.items() if metric}
 
 
 def _role_models(models: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], str]:
@@ -128,15 +154,31 @@ def _task(run: Run, name: str, configured: Mapping[str, Any]) -> TaskAbout:
     path = run.find_attributes(name, "target")
     attributes = _map(read_json(path)) if path is not None else {}
     attributes = attributes or _map(configured.get("target_attributes"))
+    found = {key: tuple(map(str, values)) for key, values in attributes.items() if isinstance(values, list)}
     return TaskAbout(
         str(configured.get("description") or ""),
         None if rubric is None else {factor: _description(value) for factor, value in rubric.items()},
-        frozenset(
-            factor for factor, value in (rubric or {}).items() if isinstance(value, Mapping) and is_metric(value)
-        ),
-        {key: tuple(map(str, values)) for key, values in attributes.items() if isinstance(values, list)},
+        {
+            factor: str(value["metric"])
+            for factor, value in (rubric or {}).items()
+            if isinstance(value, Mapping) and is_metric(value)
+        },
+        found,
+        _drawn(_map(configured.get("sampling")).get("target"), len(found)),
         tuple(map(str, configured.get("label_attributes") or ())),
+        is_configured=bool(configured),
+        is_pairwise=configured.get("evaluation_mode") == "pairwise",
     )
+
+
+def _drawn(target: object, declared: int) -> tuple[int, int] | None:
+    """How many attributes `sampling.target` has items drawn with."""
+    if target == "all":
+        return declared, declared
+    bounds = target if isinstance(target, list) else [target]
+    if not bounds or not all(isinstance(bound, int) for bound in bounds):
+        return None
+    return min(min(bounds), declared), min(max(bounds), declared)
 
 
 def _rubric(run: Run, name: str, configured: Mapping[str, Any]) -> Mapping[str, Any] | None:

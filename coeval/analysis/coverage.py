@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 from math import prod
 
 import numpy as np
+import numpy.typing as npt
 
+from coeval.analysis.about import TaskAbout
 from coeval.analysis.agreement import judge_rows
 from coeval.analysis.columns import Columns
 from coeval.analysis.distribution import level_counts
@@ -54,8 +56,7 @@ def _rows(loaded: Loaded) -> Columns[CoverageRow]:
     """Every (task, teacher) with items against every student that answers or should, and every judge."""
     found, sizes = loaded.evaluations, tuple(len(loaded.names(name)) for name in _COUNTED)
     stored = _flat([getattr(found, name) for name in _COUNTED], sizes)
-    items = np.bincount(_flat([loaded.datapoint_task, loaded.datapoint_teacher], sizes[:2]), minlength=prod(sizes[:2]))
-    expected = _expected(loaded, np.flatnonzero(items), sizes)
+    expected, items = _expected(loaded, sizes)
     keys = np.unique(np.concatenate([expected, stored]))
     place, size = np.searchsorted(keys, stored), len(keys)
     return Columns(
@@ -63,7 +64,7 @@ def _rows(loaded: Loaded) -> Columns[CoverageRow]:
         _names(loaded),
         {
             **dict(zip(_COUNTED, _codes(keys, sizes), strict=True)),
-            "expected": np.where(np.isin(keys, expected), items[keys // prod(sizes[2:])] if size else 0, 0),
+            "expected": _at(keys, expected, items),
             "actual": np.bincount(place, minlength=size),
             "valid": np.bincount(place[found.valid], minlength=size),
             "failed": np.bincount(place[found.failed], minlength=size),
@@ -71,15 +72,34 @@ def _rows(loaded: Loaded) -> Columns[CoverageRow]:
     )
 
 
-def _expected(loaded: Loaded, with_items: Codes, sizes: Sequence[int]) -> Codes:
-    """Keys that should have evaluations."""
-    owes = np.array(
-        [[_judges(loaded, task, judge) for judge in range(sizes[3])] for task in range(sizes[0])], dtype=bool
-    )
-    task, teacher = np.divmod(with_items, max(sizes[1], 1))
-    owner, student, judge = (part.ravel() for part in np.indices((len(with_items), sizes[2], sizes[3])))
-    keys = _flat([task[owner], teacher[owner], student, judge], sizes)
-    return keys[owes[task[owner], judge]] if len(keys) else keys
+def _expected(loaded: Loaded, sizes: Sequence[int]) -> tuple[Codes, Codes]:
+    """Sorted keys that should have evaluations, and of how many items each."""
+    owners = _flat([loaded.datapoint_task, loaded.datapoint_teacher], sizes[:2])
+    counts = [np.bincount(owners[rows], minlength=prod(sizes[:2])) for rows in (slice(None), _labelled(loaded))]
+    kinds = list(zip(loaded.judges, loaded.kinds, strict=True))
+    owes = np.array([[loaded.about.owes(*judge, task) for judge in kinds] for task in loaded.tasks], dtype=bool)
+    owner, student, judge = (part.ravel() for part in np.indices((prod(sizes[:2]), sizes[2], sizes[3])))
+    task, teacher = np.divmod(owner, max(sizes[1], 1))
+    of_label = np.array([kind == "label" for kind in loaded.kinds], dtype=bool)
+    items = np.where(of_label[judge], counts[1][owner], counts[0][owner])
+    kept = np.flatnonzero(items) if not len(owner) else np.flatnonzero((items > 0) & owes[task, judge])
+    return _flat([task, teacher, student, judge], sizes)[kept], items[kept]
+
+
+def _labelled(loaded: Loaded) -> npt.NDArray[np.bool_]:
+    """Whether an item has a label to compare, (D,); true where the run does not tell."""
+    labels = [
+        set(loaded.about.tasks[task].label_attributes) if task in loaded.about.tasks else set() for task in loaded.tasks
+    ]
+    items = zip(loaded.datapoint_task.tolist(), loaded.attributes, strict=True)
+    return np.array([not labels[task] or bool(labels[task] & set(item)) for task, item in items], dtype=bool)
+
+
+def _at(keys: Codes, known: Codes, values: Codes) -> Codes:
+    """The value of each of sorted keys; 0 where it is not known."""
+    found = np.zeros(len(keys), dtype=np.int64)
+    found[np.searchsorted(keys, known)] = values
+    return found
 
 
 def _flat(codes: Sequence[Codes], sizes: Sequence[int]) -> Codes:
@@ -99,23 +119,16 @@ def _names(loaded: Loaded) -> dict[str, Sequence[str]]:
     return {name: loaded.names(name) for name in _COUNTED}
 
 
-def _judges(loaded: Loaded, task: int, judge: int) -> bool:
-    """Whether a judge has anything to score in a task."""
-    required = loaded.about.required(loaded.kinds[judge], loaded.tasks[task])
-    return required is None or len(required) > 0
-
-
 def _strata(loaded: Loaded, code: int, task: str) -> StrataRow:
-    declared = loaded.about.tasks[task].attributes if task in loaded.about.tasks else {}
+    about = loaded.about.tasks.get(task, TaskAbout())
+    declared = {name: set(values) for name, values in about.attributes.items()}
     items = [loaded.attributes[point] for point in np.flatnonzero(loaded.datapoint_task == code)]
-    sizes = [len(set(values)) for values in declared.values()]
-    strata, values = (prod(sizes) if sizes else 0), sum(sizes)
-    seen = Counter(
-        tuple(item[name] for name in declared)
-        for item in items
-        if all(item.get(name) in allowed for name, allowed in declared.items())
-    )
-    shown = {(name, item[name]) for item in items for name in declared if item.get(name) in declared[name]}
+    found = [{name: value for name, value in item.items() if name in declared} for item in items]
+    sound = [item for item in found if item and all(value in declared[name] for name, value in item.items())]
+    sizes = _drawn(about, {len(item) for item in sound})
+    seen = Counter(frozenset(item.items()) for item in sound if len(item) in sizes)
+    strata, values = _combinations(list(map(len, declared.values())), sizes), sum(map(len, declared.values()))
+    shown = {(name, value) for item in found for name, value in item.items() if value in declared[name]}
     covered = len(seen) if strata else 0
     return StrataRow(
         task,
@@ -129,19 +142,39 @@ def _strata(loaded: Loaded, code: int, task: str) -> StrataRow:
     )
 
 
+def _drawn(about: TaskAbout, seen: set[int]) -> set[int]:
+    """With how many attributes items are made: as configured; where no item is so, as a benchmark's, as they are."""
+    low, high = about.drawn or (len(about.attributes), len(about.attributes))
+    planned = set(range(low, high + 1))
+    return planned if planned & seen or not seen else seen
+
+
+def _combinations(sizes: Sequence[int], drawn: set[int]) -> int:
+    """Ways to choose some of the attributes and a value of each: elementary symmetric sums of their sizes."""
+    sums = [1] + [0] * len(sizes)
+    for place, size in enumerate(sizes, start=1):
+        for number in range(place, 0, -1):
+            sums[number] += sums[number - 1] * size
+    return sum(sums[number] for number in drawn if number > 0)
+
+
 def slices(loaded: Loaded, *, by_factor: bool = True) -> Columns[SliceRow]:
-    """Figures of every (task, teacher, student, judge[, factor]) that was evaluated."""
+    """Figures of every (task, teacher, student, judge[, factor]) that was evaluated, in vain too."""
     found, units, sizes = loaded.evaluations, loaded.units, tuple(len(loaded.names(name)) for name in _COUNTED)
     keys, group = np.unique(_flat([getattr(found, name) for name in _COUNTED], sizes), return_inverse=True)
     factors = loaded.factors if by_factor else ("",)
     cells = group[units.evaluation] * len(factors) + (units.factor if by_factor else 0)
     size = len(keys) * len(factors)
     means = Summaries(cells, units.norm, size)
-    shown = np.flatnonzero(means.n) if by_factor else np.arange(size)
+    valid = np.bincount(group[found.valid], minlength=len(keys))
+    shown = np.arange(size)
+    if by_factor:
+        lost = _owed(loaded, _codes(keys, sizes)) & (valid == 0)[:, None]
+        shown = np.flatnonzero((means.n > 0) | lost.ravel())
     owner, factor = np.divmod(shown, max(len(factors), 1))
     codes = dict(zip(_COUNTED, _codes(keys[owner], sizes), strict=True))
     total = np.bincount(group, minlength=len(keys))[owner]
-    valid = np.bincount(group[found.valid], minlength=len(keys))[owner]
+    valid = valid[owner]
     levels = level_counts(loaded, cells, np.arange(len(units)), size)[shown]
     known = means.n[shown] > 0
     return Columns(
@@ -160,6 +193,16 @@ def slices(loaded: Loaded, *, by_factor: bool = True) -> Columns[SliceRow]:
             "is_self_teaching": loaded.matching("teacher", "student")[codes["teacher"]] == codes["student"],
         },
     )
+
+
+def _owed(loaded: Loaded, codes: Sequence[Codes]) -> npt.NDArray[np.bool_]:
+    """Whether a factor is one that the judge of a (task, teacher, student, judge) owes there, (N, factors)."""
+    places = {name: number for number, name in enumerate(loaded.factors)}
+    owed = np.zeros((len(loaded.tasks), len(loaded.judges), max(len(places), 1)), dtype=bool)
+    for task, judge in np.unique(np.stack([codes[0], codes[3]]), axis=1).T.tolist():
+        names = loaded.about.required(loaded.kinds[judge], loaded.tasks[task], loaded.judges[judge])
+        owed[task, judge, [places[name] for name in names or () if name in places]] = True
+    return owed[codes[0], codes[3], : len(places)]
 
 
 def complete_report(loaded: Loaded) -> CompleteReport:

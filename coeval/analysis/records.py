@@ -28,6 +28,7 @@ __all__ = ["Answer", "Item", "Judgement", "Records", "Skips", "norm_of", "read_r
 
 LEVELS = {"high": 1.0, "medium": 0.5, "low": 0.0}
 _PHASES = {"data_generation": "P3", "response_collection": "P4", "evaluation": "P5"}
+_MOST_TOKENS = 10**9  # no answer is longer, and `1e400` is infinite
 Made = TypeVar("Made")
 
 
@@ -205,7 +206,7 @@ def _answer(record: dict[str, Any], with_text: set[str]) -> Answer | None:
     if not datapoint or not student or not isinstance(text, str):
         return None
     tokens = record.get("token_count")
-    known = isinstance(tokens, (int, float)) and not isinstance(tokens, bool) and tokens > 0
+    known = isinstance(tokens, (int, float)) and not isinstance(tokens, bool) and 0 < tokens <= _MOST_TOKENS
     length = float(tokens) if known else float(max(1, len(text) // 4))  # type: ignore[arg-type]
     task = _text(record, "task_id") or _part(datapoint, 0)
     return Answer(datapoint, student, length, text if task in with_text else None)
@@ -274,7 +275,7 @@ def _check(judgement: Judgement, items: Mapping[str, Item], answers: Mapping[str
         return "MISSING_DATAPOINT"
     named = {*judgement.scores, *judgement.invalid}
     kind = about.kind(judgement.judge, judgement.task, named)
-    required = about.required(kind, judgement.task)
+    required = about.required(kind, judgement.task, judgement.judge)
     needed = named if required is None else set(required)
     if kind == "label":  # an item has only the labels that it was made with
         made_with = {f"{LABEL_PREFIX}{name}" for name in items[judgement.datapoint].attributes}

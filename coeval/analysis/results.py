@@ -281,7 +281,8 @@ class StrataRow:
 
     task: str
     strata: int
-    """Combinations of one value of each declared attribute."""
+    """Combinations of values of the declared attributes that items are made with: of all of them, or of as many as
+    the task draws."""
     covered: int
     """Those with an item that has them all."""
     coverage: float | None

@@ -1,8 +1,8 @@
 """The robust set: items of teachers that discriminate, on which the judges that agree best are of one mind.
 
 J* is the better half (rounded up) of the ranked judges, or all; T* the better half of teachers, ranked with J* alone.
-An item d of T* is kept where enough of its (student, factor) pairs are consistent; a pair that J* owes and did not score
-is not:
+An item d of T* is kept where enough of its (student, factor) pairs are consistent; one that J* owes and did not score
+never is:
 * share form: at least q = ceil(|J*| / 2) judges of J* scored the pair and all of them gave the same score; d is kept
   where the share of such pairs is at least the threshold (1: all of them);
 * theta form: at least q judges of J* lie within theta of the pair's mean; d is kept where all pairs are so.

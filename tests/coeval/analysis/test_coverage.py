@@ -1,0 +1,69 @@
+"""What a run is said to lack, by kind of judge and of task."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coeval.analysis.coverage import coverage_summary, slices
+from coeval.analysis.units import Loaded, load_run
+from tests.coeval.analysis.runs import both, evaluation, run_of, write_lines, write_run
+
+RUBRIC = {"fit": "Does it fit?", "bleu4": {"metric": "bleu", "description": "overlap"}}
+MODELS = [
+    {"name": "j", "interface": "mock", "roles": ["judge"]},
+    {"name": "m", "interface": "metric", "roles": ["judge"]},
+    {"name": "other", "interface": "metric", "roles": ["judge"], "parameters": {"metric": "exact_match"}},
+    {"name": "label", "interface": "label", "roles": ["judge"]},
+]
+
+
+def configured(folder: Path, **task: Any) -> Loaded:
+    """A run of one task, of two items; the first has a label `mood`."""
+    scores: dict[tuple[str, str, str], dict[str, str]] = {
+        (f"mail/ada/{number}", "s1", judge): given
+        for number in (0, 1)
+        for judge, given in (("j", {"fit": "High"}), ("m", {"bleu4": "0.5"}))
+        if not (judge == "j" and task.get("evaluation_mode"))
+    }
+    write_run(folder, scores, rubric=RUBRIC, attributes={"mail/ada/0": {"mood": "glad"}})
+    target = {"mood": ["glad", "sad"], "size": ["s", "l"]}
+    config = {"models": MODELS, "tasks": [{"name": "mail", "target_attributes": target, **task}]}
+    (folder / "config.yaml").write_text(json.dumps(config))
+    return load_run(folder)
+
+
+@pytest.mark.parametrize(
+    ("task", "expected"),
+    [
+        ({}, {"j": 2, "m": 2}),
+        ({"label_attributes": ["mood"]}, {"j": 2, "m": 2, "label": 1}),
+        ({"evaluation_mode": "pairwise"}, {"m": 2}),
+    ],
+)
+def test_judges_owe_what_is_theirs(task: dict[str, Any], expected: dict[str, int], tmp_path: Path) -> None:
+    found = coverage_summary(configured(tmp_path / "run", **task))
+    assert {row.judge: row.expected for row in found.rows} == expected
+
+
+def test_strata_are_of_as_many_attributes_as_are_drawn(tmp_path: Path) -> None:
+    (strata,) = coverage_summary(configured(tmp_path / "run", sampling={"target": [1, 1]})).strata
+    assert (strata.strata, strata.covered, strata.rare) == (4, 1, 1)
+    (strata,) = coverage_summary(configured(tmp_path / "all", sampling={"target": [1, 2]})).strata
+    assert (strata.strata, strata.covered) == (8, 1)
+
+
+def test_a_slice_without_a_valid_score_is_there(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", {("mail/ada/0", "s1", "a"): both("High")})
+    lost = [evaluation("mail/ada/0", "s1", "b", {}, status="failed")]
+    write_lines(folder / "phase5_evaluations/t.x.z.evaluations.jsonl", lost)
+    found = [(row.judge, row.factor, row.total, row.invalid, row.mean) for row in slices(load_run(folder))]
+    assert found[2:] == [("b", "fit", 1, 1, None), ("b", "tone", 1, 1, None)]
+
+
+def test_a_length_that_is_infinite_is_not_taken(tmp_path: Path) -> None:
+    loaded = run_of(tmp_path, {("mail/ada/0", "s1", "a"): both("High")}, tokens={("mail/ada/0", "s1"): 10**400})
+    assert loaded.tokens.tolist() == [2.0]  # a quarter of the characters of `an answer`
