@@ -22,7 +22,7 @@ from coeval.prompts import render
 from coeval.storage.layout import Run
 from coeval.storage.records import now
 
-__all__ = ["KINDS", "combined", "compare_question", "draw", "sides"]
+__all__ = ["KINDS", "combined", "compare_question", "draw", "pair_id", "sides"]
 
 PHASE: Phase = "evaluation"
 _WORDS = {"A": "model_a", "B": "model_b", "TIE": "tie", "BAD": "tie (bothbad)"}
@@ -42,6 +42,11 @@ def sides(one: str, other: str, datapoint: str, seed: int) -> tuple[str, str]:
     return (first, second) if draw(seed, datapoint, first, second) < 0.5 else (second, first)
 
 
+def pair_id(datapoint: str, model_a: str, model_b: str, judge: str) -> str:
+    """The id of a verdict."""
+    return f"{datapoint}__{model_a}__vs__{model_b}__{judge}"
+
+
 def compare_question(
     task: Task,
     judge: Model,
@@ -49,12 +54,20 @@ def compare_question(
     item: Mapping[str, Any],
     responses: tuple[Mapping[str, Any], Mapping[str, Any]],
     failures: Mapping[str, int],
+    said: Mapping[str, str] | None = None,
 ) -> Question:
-    """The question which of two answers to an item is better; `responses` are those of model_a and model_b."""
+    """The question which of two answers to an item is better, in the orders in which it was not answered yet.
+
+    Args:
+        task, judge, rubric, item: what is asked about, and who.
+        responses: those of model_a and model_b.
+        failures: id -> how often it was asked in vain.
+        said: part -> winner, of an earlier start that had an answer in one order alone.
+    """
     a, b = responses
     names = a["student_model_id"], b["student_model_id"]
     context = {
-        "id": f"{item['id']}__{names[0]}__vs__{names[1]}__{judge.name}",
+        "id": pair_id(item["id"], *names, judge.name),
         "datapoint_id": item["id"],
         "task_id": task.name,
         "teacher_model_id": item["teacher_model_id"],
@@ -63,10 +76,12 @@ def compare_question(
         "response_a_id": a["id"],
         "response_b_id": b["id"],
         "judge_model_id": judge.name,
+        "said": dict(said or {}),
     }
     prompts = {"ab": _prompt(task, judge, rubric, item, a["response"], b["response"])}
     if task.pairwise.both_orders:
         prompts["ba"] = _prompt(task, judge, rubric, item, b["response"], a["response"])
+    prompts = {part: prompt for part, prompt in prompts.items() if part not in context["said"]} or prompts
     first = failures.get(context["id"], 0) * ATTEMPTS
     return Question("pair", PHASE, "judge", judge.name, task.name, context, prompts, first)
 
@@ -109,11 +124,15 @@ def combined(verdicts: Mapping[str, str]) -> tuple[str, bool | None]:
 
 
 def _record(context: Mapping[str, Any], values: Mapping[str, Any], failures: Mapping[str, str]) -> dict[str, Any]:
-    record: dict[str, Any] = {**context, "winner": None, "source": "native", "margin": None, "order_consistent": None}
+    """A verdict; failed where an order has none, but with what was said in the other, so that it is not asked again."""
+    stated = {key: value for key, value in context.items() if key != "said"}
+    record: dict[str, Any] = {**stated, "winner": None, "source": "native", "margin": None, "order_consistent": None}
+    found = {**context.get("said", {}), **values}
     if failures:
         why = "; ".join(dict.fromkeys(failures.values()))
-        return {**record, "created_at": now(), "status": "failed", "error": why}
-    ordered = {part: values[part] for part in ("ab", "ba") if part in values}
+        half = {"said": found} if found else {}
+        return {**record, "created_at": now(), "status": "failed", "error": why, **half}
+    ordered = {part: found[part] for part in ("ab", "ba") if part in found}
     record["winner"], record["order_consistent"] = combined(ordered)
     return {**record, "verdicts": list(ordered.values()), "created_at": now()}
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import TypeAlias
 
 from coeval.config.schema import Model, Phase, Rubric, Task
 from coeval.errors import RunError
-from coeval.pairs.compare import compare_question, sides
+from coeval.pairs.compare import compare_question, pair_id, sides
 from coeval.pairs.schedule import Meeting, Schedule, meetings
 from coeval.pairs.seen import Seen, files_of, read_seen
 from coeval.phases.driving import drive, each_model
@@ -25,6 +26,8 @@ from coeval.storage.records import is_failed
 __all__ = ["compare_all"]
 
 PHASE: Phase = "evaluation"
+Halves: TypeAlias = Mapping[str, Mapping[str, str]]
+"""See `coeval.pairs.seen.Seen`."""
 
 
 @dataclass
@@ -89,10 +92,10 @@ async def _judge(stage: Stage, judge: Model, work: _Work) -> Outcome:
     if work.task.pairwise.schedule == "active":
         outcome = Outcome()
         for teacher, schedule in schedules.items():
-            outcome.add(await _in_rounds(stage, judge, work, rubric, teacher, schedule))
+            outcome.add(await _in_rounds(stage, judge, work, rubric, teacher, schedule, seen))
     else:
         wanted = chain.from_iterable(schedule.everything() for schedule in schedules.values())
-        outcome = await drive(stage, PHASE, judge, _questions(stage, judge, work, rubric, wanted))
+        outcome = await drive(stage, PHASE, judge, _questions(stage, judge, work, rubric, wanted, seen.halves))
     outcome.expected = expected
     return outcome
 
@@ -105,20 +108,20 @@ def _schedule(stage: Stage, work: _Work, answered: Mapping[str, Iterable[str]], 
 
 
 async def _in_rounds(
-    stage: Stage, judge: Model, work: _Work, rubric: Rubric, teacher: str, schedule: Schedule
+    stage: Stage, judge: Model, work: _Work, rubric: Rubric, teacher: str, schedule: Schedule, seen: Seen
 ) -> Outcome:
     """Round after round, each chosen by what the ones before brought."""
     outcome, rounds = Outcome(), schedule.rounds()
     path = stage.run.pairs(work.task.name, teacher, judge.name)
     while (wanted := rounds.next()) and not outcome.stopped and not outcome.refused and stage.halted is None:
-        outcome.add(await drive(stage, PHASE, judge, _questions(stage, judge, work, rubric, wanted)))
+        outcome.add(await drive(stage, PHASE, judge, _questions(stage, judge, work, rubric, wanted, seen.halves)))
         verdicts = read_seen([path], judge.name).verdicts
         rounds.tell({one: verdicts[one] for one in wanted if one in verdicts})
     return outcome
 
 
 def _questions(
-    stage: Stage, judge: Model, work: _Work, rubric: Rubric, wanted: Iterable[Meeting]
+    stage: Stage, judge: Model, work: _Work, rubric: Rubric, wanted: Iterable[Meeting], halves: Halves
 ) -> Iterator[Question]:
     failures = stage.store.failures(PHASE)
     for meeting in wanted:
@@ -127,4 +130,5 @@ def _questions(
         responses = (work.responses.get(f"{meeting.datapoint}__{name}") for name in (a, b))
         first, second = responses
         if item is not None and first is not None and second is not None:
-            yield compare_question(work.task, judge, rubric, item, (first, second), failures)
+            half = halves.get(pair_id(meeting.datapoint, a, b, judge.name))
+            yield compare_question(work.task, judge, rubric, item, (first, second), failures, half)

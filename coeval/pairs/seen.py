@@ -26,6 +26,8 @@ class Seen:
     """Winner by meeting, `model_a` standing for the first name."""
     couples: set[tuple[str, str]] = field(default_factory=set)
     """Models that it compared on any item."""
+    halves: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Id of a verdict that failed -> order that was answered -> winner."""
 
 
 def files_of(run: Run, task: str, judge: str) -> list[Path]:
@@ -36,13 +38,21 @@ def files_of(run: Run, task: str, judge: str) -> list[Path]:
 def read_seen(files: Iterable[Path], judge: str, on_bad: OnBad | None = None) -> Seen:
     """The verdicts of a judge that count; of several on the same the last."""
     found = Seen()
-    for path in files:
-        for record in read_records(path, on_bad):
-            if record.get("judge_model_id") == judge and not is_failed(record) and record.get("winner") in WINNERS:
-                meeting, winner = _meeting(record)
-                found.verdicts[meeting] = winner
-                found.couples.add((meeting.first, meeting.second))
+    for record in (record for path in files for record in read_records(path, on_bad)):
+        if record.get("judge_model_id") == judge:
+            _take(found, record)
     return found
+
+
+def _take(found: Seen, record: Mapping[str, Any]) -> None:
+    if is_failed(record):
+        said = record.get("said")
+        if isinstance(said, dict) and all(winner in WINNERS for winner in said.values()):
+            found.halves[str(record.get("id"))] = said
+    elif record.get("winner") in WINNERS:
+        meeting, winner = _meeting(record)
+        found.verdicts[meeting] = winner
+        found.couples.add((meeting.first, meeting.second))
 
 
 def _meeting(record: Mapping[str, Any]) -> tuple[Meeting, str]:

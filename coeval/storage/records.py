@@ -97,6 +97,8 @@ class Pair(TypedDict):
     order_consistent: bool | None
     verdicts: NotRequired[list[str]]
     """As given in each order, named from the point of view of (model_a, model_b)."""
+    said: NotRequired[dict[str, str]]
+    """Of a failed one: order that was answered (`ab` or `ba`) -> winner."""
     created_at: str
     status: NotRequired[Literal["failed"]]
     error: NotRequired[str]

@@ -17,6 +17,7 @@ from coeval.pairs.compare import KINDS, combined, compare_question, draw, sides
 from coeval.pairs.gathering import Wanted, gather
 from coeval.pairs.schedule import Meeting, Schedule, meetings
 from coeval.parsing import MalformedAnswerError
+from coeval.phases.question import Question
 from coeval.storage.jsonl import read_records
 from tests.coeval.helpers import STATIC_TASK, calls, coeval, model, records, run_of, write_config
 
@@ -109,6 +110,45 @@ def test_a_malformed_verdict_is_never_a_winner(tmp_path: Path) -> None:
     judge = model("jay", roles=["judge"], text="Both have their merits.")
     assert coeval("run", "--config", config(tmp_path, judge=judge)) == 1
     assert {one["winner"] for one in records(run_of(tmp_path), "pairwise")} == {None}
+
+
+def test_the_order_that_was_answered_is_not_asked_again(tmp_path: Path) -> None:
+    judge = model("jay", roles=["judge"], noise=0.0, malformed_rate=0.75)
+    path = config(tmp_path, judge=judge)
+    assert coeval("run", "--config", path) == 1
+    halves = {one["id"]: one["said"] for one in records(run_of(tmp_path), "pairwise") if "said" in one}
+    assert {len(said) for said in halves.values()} == {1}
+    for _ in range(20):
+        if coeval("run", "--config", path, "--continue") == 0:
+            break
+    found = {one["id"]: one for one in records(run_of(tmp_path), "pairwise") if one["winner"]}
+    assert len(found) == 12
+    for identity, said in halves.items():
+        for part, winner in said.items():
+            assert found[identity]["verdicts"][part == "ba"] == winner
+        assert "said" not in found[identity]
+
+    # Only the other order is asked for, and both make the verdict.
+    task = Task("t", "d", "o", {"x": ["y"]}, Sampling((1, 1), (0, 0), 1), {})
+    item = {"id": "t__o__1", "prompt": "Sum?", "reference_response": "3", "teacher_model_id": "o"}
+    p, q = ({"id": f"t__o__1__{name}", "student_model_id": name, "response": name} for name in ("p", "q"))
+    asked = compare_question(task, Model("jay", "mock", ("judge",)), {}, item, (p, q), {}, {"ab": "model_a"})
+    assert list(asked.prompts) == ["ba"]
+    record = apply(asked, "B")
+    assert (record["verdicts"], record["winner"], record["order_consistent"]) == (["model_a"] * 2, "model_a", True)
+    assert apply(asked, "Neither.")["said"] == {"ab": "model_a"}
+
+
+def apply(asked: Question, text: str) -> dict[str, Any]:
+    """The record that an answer to the only part of a question makes."""
+    kind = KINDS["pair"]
+    (part,) = asked.prompts
+    try:
+        record = kind.record(asked.context, {part: kind.read(asked.context, part, text)}, {})
+    except MalformedAnswerError as error:
+        record = kind.record(asked.context, {}, {part: str(error)})
+    assert record is not None
+    return record
 
 
 @pytest.mark.parametrize(
