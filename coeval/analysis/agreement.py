@@ -34,7 +34,16 @@ from coeval.analysis.statistics import (
 )
 from coeval.analysis.units import Floats, Loaded, Pairs, once
 
-__all__ = ["breakdown", "is_degenerate", "judge_pairs", "judge_rows", "peers", "ranked_judges", "reliability"]
+__all__ = [
+    "LEAST_COVERAGE",
+    "breakdown",
+    "is_degenerate",
+    "judge_pairs",
+    "judge_rows",
+    "peers",
+    "ranked_judges",
+    "reliability",
+]
 
 LEAST_COVERAGE = 0.1
 METRICS = ("spa", "wpa", "kappa")

@@ -174,5 +174,6 @@ def _strata(result: CoverageSummary) -> Table | None:
             amount(row.value_coverage, 2),
         ]
         for row in result.strata
+        if row.values
     ]
     return named_table(columns, rows, barred=(3, 7), zero=0.0)

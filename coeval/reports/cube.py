@@ -40,7 +40,7 @@ def cube(header: Header, slices: Columns[SliceRow], *, with_sums: bool = True) -
     `sums` are [scores, total, High, Medium, Low]. Places of the cube are counted with the factor fastest; `runs` are
     pairs of a place and how many stand there without a gap, `sum` says of each which of the sums it has.
     """
-    known = slices.where(slices.values["valid"] > 0)
+    known = slices.where((slices.values["valid"] > 0) & np.isfinite(slices.values["mean"]))
     used = {dimension: np.unique(known.values[dimension], return_inverse=True) for dimension in DIMENSIONS}
     names = {dimension: [known.names[dimension][code] for code in codes] for dimension, (codes, _) in used.items()}
     notes = {dimension: _notes(header, dimension, found) for dimension, found in names.items()}

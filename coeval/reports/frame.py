@@ -54,6 +54,8 @@ def frame(header: Header, title: str, about: str, place: Place) -> dict[str, Any
         "skipped": _skipped(header) if header.skipped else None,
         "skipped_count": sum(one.count for one in header.skipped),
         "words": _words(header),
+        "own": len({*header.teachers, *header.students, *header.judges})
+        < len(header.teachers) + len(header.students) + len(header.judges),
     }
 
 

@@ -23,6 +23,7 @@ def parts(result: JudgeConsistency) -> dict[str, Any]:
     ]
     return {
         "calibration": result.calibration,
+        "numeric": {row.judge: max(0.0, 1.0 - row.high - row.medium - row.low) for row in result.calibration},
         "flagged": [row.judge for row in result.calibration if row.flagged],
         "variance": grid_of(
             ("judge", "attribute"),

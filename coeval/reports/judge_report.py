@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from coeval.analysis.agreement import LEAST_COVERAGE
 from coeval.analysis.results import FlipRow, JudgePair, JudgeReport, JudgeRow
 from coeval.reports.frame import notes_of
 from coeval.reports.pieces import Grid, grid_of
@@ -32,7 +33,8 @@ def parts(result: JudgeReport) -> dict[str, Any]:
         "metric": _NAMES.get(result.metric, result.metric),
         "meanings": [(_NAMES[name], text) for name, text in METRICS.items()],
         "degenerate": result.degenerate,
-        "unranked": [row.judge for row in result.judges if row.rank is None],
+        "few": [row.judge for row in result.judges if row.rank is None and row.coverage < LEAST_COVERAGE],
+        "alone": [row.judge for row in result.judges if row.rank is None and row.coverage >= LEAST_COVERAGE],
         "matrices": [(_NAMES[name], _matrix(result, name)) for name in order],
         "pairs": _pairs(result.pairs, notes),
         "breakdown": [(_NAMES[name], _breakdowns(result, name)) for name in order],
@@ -69,7 +71,7 @@ def agreement_columns() -> list[Column]:
 
 def agreement_row(row: JudgeRow, notes: Notes) -> list[Value]:
     """A judge in such a table."""
-    coverage = Cell(f"{row.coverage:.0%}", row.coverage, "" if row.rank else "bad")
+    coverage = Cell(f"{row.coverage:.0%}", row.coverage, "bad" if row.coverage < LEAST_COVERAGE else "")
     return [
         row.rank,
         name_cell("judge", row.judge, notes),
@@ -165,6 +167,7 @@ def _reliability(result: JudgeReport) -> Table | None:
             row.icc_average,
         ]
         for row in result.reliability
+        if row.judges
     ]
     return named_table(columns, rows, barred=[4], zero=0.0)
 

@@ -14,6 +14,7 @@ from p2l.report import Column, Table, Value
 __all__ = ["DIMENSIONS", "parts"]
 
 DIMENSIONS = ("student",)
+_LIKELIHOODS = {"bt": "Bradley-Terry, ties left out", "rk": "Rao-Kupper, ties counted", "grk": "Rao-Kupper, grounded"}
 
 
 def parts(result: PairsReport) -> dict[str, Any]:
@@ -43,7 +44,7 @@ def _sources(result: PairsReport) -> list[tuple[str, str]]:
         ("verdicts on pairs", f"{result.native:,}"),
         ("from scores", f"{result.derived:,}"),
         ("self-judged, left out", f"{result.self_judged:,}"),
-        ("likelihood", result.likelihood),
+        ("model", _LIKELIHOODS.get(result.likelihood, result.likelihood)),
     ]
 
 

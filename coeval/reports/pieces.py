@@ -10,7 +10,8 @@ from p2l.report import number_text
 
 __all__ = ["Grid", "GridCell", "Head", "LevelRow", "Levels", "grid_of", "levels_of", "signed_text"]
 
-_MANY, _SOME, _LONG = 8, 4, 14  # columns, columns with long names, letters of a long name
+_MANY, _SOME = 8, 4  # columns, columns with long names
+_LONG, _CUT = 14, 18  # letters of a long name, and of one that would be cut
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,8 @@ class Grid:
     def turned(self) -> bool:
         """Whether the heads of columns stand upright, so that many or long names find room."""
         names = [head.name for head in self.columns]
-        return len(names) > _MANY or (len(names) > _SOME and any(len(name) > _LONG for name in names))
+        longest = max(map(len, names), default=0)
+        return len(names) > _MANY or longest > _CUT or (len(names) > _SOME and longest > _LONG)
 
     def at(self, row: Head, column: Head) -> GridCell | None:
         """The square where they meet, if there is one."""

@@ -32,7 +32,7 @@ def _models(models: tuple[ModelRow, ...], notes: Notes) -> Table | None:
         Column("as student", note="mean score"),
         Column("as teacher: V1", 4, note="how far its items set students apart"),
         Column("as judge: SPA", 3, note="how far peers agree with it"),
-        Column("κ", 3),
+        Column("as judge: κ", 3, note="the same beyond chance"),
     ]
     rows: list[list[Value]] = [
         [
@@ -49,14 +49,12 @@ def _models(models: tuple[ModelRow, ...], notes: Notes) -> Table | None:
 
 def _findings(results: Mapping[str, Report]) -> list[str]:
     """One sentence for each role."""
-    made: list[str | None] = []
-    for report in results.values():
-        if isinstance(report, StudentReport):
-            made.append(_students(report))
-        elif isinstance(report, TeacherReport):
-            made.append(_teachers(report))
-        elif isinstance(report, JudgeReport):
-            made.append(_judges(report))
+    students, teachers, judges = (results.get(f"{role}_report") for role in ("student", "teacher", "judge"))
+    made = [
+        _students(students) if isinstance(students, StudentReport) else None,
+        _teachers(teachers) if isinstance(teachers, TeacherReport) else None,
+        _judges(judges) if isinstance(judges, JudgeReport) else None,
+    ]
     return [sentence for sentence in made if sentence]
 
 
@@ -72,6 +70,8 @@ def _students(report: StudentReport) -> str | None:
 
 def _teachers(report: TeacherReport) -> str | None:
     if not report.teachers or report.one_student:
+        return None
+    if len(report.teachers) < 2:
         return None
     return f"Items of {report.teachers[0].teacher} tell students apart best, by {report.formula.upper()}."
 

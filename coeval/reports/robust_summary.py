@@ -56,7 +56,10 @@ def _settings(result: RobustSummary) -> list[tuple[str, str]]:
         ("agreement by", settings.agreement_metric.upper()),
         ("teachers by", settings.teacher_score_formula.upper()),
         *_limits(settings),
-        ("judges chosen", f"{len(result.chosen_judges)} of {len(result.judges)}"),
+        (
+            "judges chosen",
+            f"{len(result.chosen_judges)} of {sum(row.rank is not None for row in result.judges)} ranked",
+        ),
         ("teachers chosen", f"{len(result.chosen_teachers)} of {len(result.teachers)}"),
         ("items kept", f"{result.kept:,} of {result.candidates:,}"),
     ]

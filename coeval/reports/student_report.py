@@ -15,14 +15,18 @@ __all__ = ["DIMENSIONS", "parts", "ranking"]
 DIMENSIONS = ("student", "judge", "teacher", "task", "factor")
 _ACROSS = ("task", "factor", "judge", "teacher", "attribute")
 _MODELS = ("judge", "teacher")
+_OPEN, _SHORT = 4, 8  # tables of tasks that may lie open together, rows of one
 
 
 def parts(result: StudentReport) -> dict[str, Any]:
     """What the template shows."""
     notes = notes_of(result.header)
+    tasks = [(task, _task(result, task)) for task in result.header.tasks]
     return {
         "ranking": ranking(result.students, notes),
-        "tasks": [(task, _task(result, task)) for task in result.header.tasks],
+        "tasks": [(task, table) for task, table in tasks if table],
+        "without_scores": [task for task, table in tasks if not table],
+        "crowded": len(tasks) > _OPEN or len(result.students) > _SHORT,
         "grids": [(across, _grid(result, across)) for across in _ACROSS],
         "pairs": _pairs(result, notes),
         "power": _power(result, notes),
@@ -115,7 +119,7 @@ def _pairs(result: StudentReport, notes: Notes) -> Table | None:
             name_cell("student", pair.better, notes),
             name_cell("student", pair.worse, notes),
             estimate(pair.difference, pair.lower, pair.upper),
-            pair.p_value,
+            Cell("< 0.0001", pair.p_value) if pair.p_value < 1e-4 else pair.p_value,
             Cell("yes", "yes", "good") if pair.significant else Cell("no", "no", "quiet"),
             pair.datapoints,
         ]

@@ -21,6 +21,9 @@ def parts(result: SummaryReport) -> dict[str, Any]:
         "ranking": ranking(result.students, notes_of(result.header)),
         "teachers": len(result.teachers),
         "judges": len(result.judges),
+        "lone": [
+            row.judge for row in result.judges if row.units and all(getattr(row, name) is None for name in _JUDGES)
+        ],
         "contents": [("live", "Choose and rank"), ("ranking", "Ranking on all scores")],
     }
 

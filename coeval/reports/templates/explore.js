@@ -113,7 +113,8 @@ const gridTable = (rows, down, across, deviation) => {
     }
     body.append(row);
   }
-  const long = acrosses.length > 8 || (acrosses.length > 4 && acrosses.some((other) => data.names[across][other].length > 14));
+  const longest = Math.max(...acrosses.map((other) => data.names[across][other].length));
+  const long = acrosses.length > 8 || longest > 18 || (acrosses.length > 4 && longest > 14);
   return element("div", { class: "scroll" }, element("table", { class: long ? "grid turned" : "grid" }, element("thead", {}, head), body));
 };
 

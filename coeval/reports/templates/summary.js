@@ -8,10 +8,13 @@ const median = (values) => {
 const groups = { teacher: data.teachers, judge: data.judges };
 const limits = { ...data.thresholds };
 const measure = (role) => Number(byId(`${role}-measure`).value);
+// A judge without peers (of labels, of a metric) cannot be measured, and counts.
+const unmeasured = (role, name) => !groups[role][name] || groups[role][name].every((value) => value === null);
 // Rounding of JSON and of medians must not drop the one in the middle.
 const keeps = (role, name) => {
-  const value = (groups[role][name] || [])[measure(role)];
-  return value === null || value === undefined ? false : value >= limits[role] - 1e-12;
+  if (unmeasured(role, name)) return true;
+  const value = groups[role][name][measure(role)];
+  return value !== null && value >= limits[role] - 1e-12;
 };
 const setRange = (role) => {
   const values = Object.values(groups[role]).map((one) => one[measure(role)]).filter((value) => value !== null);
@@ -25,7 +28,7 @@ const drawChips = (role) => {
   const at = measure(role);
   const sorted = Object.entries(groups[role]).sort(([, a], [, b]) => (b[at] ?? -2) - (a[at] ?? -2));
   byId(`${role}-chips`).replaceChildren(...sorted.map(([name, values]) => {
-    const value = values[at] === null ? "\u2013" : number(values[at], 3);
+    const value = unmeasured(role, name) ? "no peers" : values[at] === null ? "\u2013" : number(values[at], 3);
     return element("li", { class: keeps(role, name) ? "on" : "off", title: `${name}: ${value}` }, `${name} ${value}`);
   }));
   byId(`${role}-value`).textContent = number(limits[role], 3);

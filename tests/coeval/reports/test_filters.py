@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import pytest
 from coeval.analysis.coverage import slices, summary_report
 from coeval.analysis.distribution import interaction_matrix, score_distribution
 from coeval.analysis.reporting import FOLDERS, build
+from coeval.analysis.results import SummaryReport
 from coeval.analysis.students import student_cells, student_rows
 from coeval.analysis.teachers import teacher_cells
 from coeval.analysis.units import Loaded, load_run
@@ -69,15 +71,23 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
     return load_run(write_run(tmp_path_factory.mktemp("run") / "filters", items=2, failures=0.1))
 
 
+def without_peers(report: SummaryReport) -> SummaryReport:
+    """The same, as if its last judge were alone of its kind."""
+    *others, last = report.judges
+    lone = replace(last, rank=None, weighted_spa=None, weighted_wpa=None, weighted_kappa=None)
+    return replace(report, judges=(*others, lone))
+
+
 @pytest.fixture(scope="module")
 def shown(loaded: Loaded, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
     """Page -> what it shows at first, under the filters, and after the button that resets them; one browser for all."""
     home = tmp_path_factory.mktemp("pages")
     names = f"const JUDGE = {json.dumps(JUDGE)}, TASK = {json.dumps(TASK)}, NAME = "
     frames = ""
-    for name in SHOWN:
-        report = build(next(key for key, folder in FOLDERS.items() if folder == name), loaded)
-        page = write(name, report, home / name, slices(loaded)).read_text("utf-8")
+    made_of = {name: build(next(key for key, folder in FOLDERS.items() if folder == name), loaded) for name in SHOWN}
+    made_of["summary without peers"] = without_peers(summary_report(loaded))
+    for name, report in made_of.items():
+        page = write(name.split()[0], report, home / name, slices(loaded)).read_text("utf-8")
         page = page.replace("</body>", f"<script>{{{names}{json.dumps(name)};{SCRIPT}}}</script></body>")
         frames += f'<iframe srcdoc="{html.escape(page)}"></iframe>'
     frame = home / "all.html"
@@ -91,7 +101,7 @@ def shown(loaded: Loaded, tmp_path_factory: pytest.TempPathFactory) -> Mapping[s
     assert found
     made: dict[str, Any] = json.loads(html.unescape(found[1]))
     assert {name: one["error"] for name, one in made.items() if "error" in one} == {}
-    assert set(made) == set(SHOWN)
+    assert set(made) == set(made_of)
     return made
 
 
@@ -136,6 +146,18 @@ def test_the_summary_ranks_by_the_scores_that_are_left(loaded: Loaded, left: Loa
     assert np.array(means) == pytest.approx(np.array([(row.mean, row.macro) for row in expected]), abs=6e-4)
     assert page["count"] == f"{int(trusted.sum()):,} of {len(loaded.units):,} scores count."
     assert page["kept"] == f"{len(left.units):,} of {len(loaded.units):,} scores"
+
+
+def test_a_judge_without_peers_counts(loaded: Loaded, shown: Mapping[str, Any]) -> None:
+    counts = [shown[name]["first"]["count"] for name in ("summary", "summary without peers")]
+    report = summary_report(loaded)
+    lone = report.judges[-1]
+    assert (lone.weighted_spa or 0.0) < report.judge_threshold
+    teachers = [loaded.teachers.index(row.teacher) for row in report.teachers if row.v1 >= report.teacher_threshold]
+    units = loaded.units
+    added = (units.judge == loaded.judges.index(lone.judge)) & np.isin(units.teacher, teachers)
+    before, after = (int(text.split()[0].replace(",", "")) for text in counts)
+    assert after - before == added.sum()
 
 
 def test_heat_maps_of_students_hold_the_means_that_are_left(left: Loaded, shown: Mapping[str, Any]) -> None:

@@ -245,6 +245,29 @@ def test_a_constant_holds_only_what_has_scores() -> None:
     assert raw.names["judge"][1] in json.loads(shown)["names"]["judge"]
 
 
+def test_the_portal_begins_with_the_best_student() -> None:
+    students: Any = reports()[0]["student_report"]
+    first = re.search(r"<ul>\s*<li>(.*?)</li>", pages()["portal"].partition('id="reports"')[2])
+    assert first
+    assert first[1].startswith(f"{students.students[0].student} answers best")
+
+
+def test_a_judge_without_peers_is_not_said_to_lack_scores(tmp_path: Path) -> None:
+    report: Any = reports()[0]["judge_report"]
+    alone, few = (replace(row, rank=None) for row in report.judges[:2])
+    rows = (alone, replace(few, coverage=0.05), *report.judges[2:])
+    text = write("judge_report", replace(report, judges=rows), tmp_path).read_text("utf-8")
+    assert f"Not ranked, for want of scores: {few.judge}." in text
+    assert re.search(f"Not ranked, since no other judge .*: {alone.judge}\\.", text)
+
+
+def test_a_slice_without_a_mean_is_left_out_of_a_constant() -> None:
+    complete = reports()[1]
+    mean = np.where(complete.raw.values["task"] == 0, np.nan, complete.raw.values["mean"])
+    shown = cube(complete.header, replace(complete.raw, values={**complete.raw.values, "mean": mean}))
+    assert complete.raw.names["task"][0] not in json.loads(shown)["names"]["task"]
+
+
 def test_a_page_that_computes_nothing_holds_no_sums() -> None:
     found = constant(pages()["judge_report"])
     assert set(found) == {"names", "notes"}
