@@ -139,6 +139,7 @@ def _load(name: str, device: str, bits: tuple[bool, bool], token: str | None) ->
         model = model.to(_one_device(device))
     if device == "cpu" and str(model.dtype) == "torch.float16":
         model = model.float()  # processors have no arithmetic of this kind
+    model.generation_config.max_length = None  # every answer has its own limit, and would be warned of this one
     return model.eval(), tokenizer
 
 
