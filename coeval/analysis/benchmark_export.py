@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -27,10 +27,8 @@ _LEVELS = {0.0: "Low", 0.5: "Medium", 1.0: "High"}
 _NESTED = ("sampled_target_attributes", "rubric", "student_scores", "judge_set")
 
 
-def export_benchmark(
-    loaded: Loaded, path: Path, *, form: Literal["jsonl", "parquet"] = "jsonl", settings: RobustSettings = DEFAULTS
-) -> int:
-    """Write the robust set; returns how many items it has, and writes nothing where it has none.
+def export_benchmark(loaded: Loaded, path: Path, *, form: str = "jsonl", settings: RobustSettings = DEFAULTS) -> int:
+    """Write the robust set as `jsonl` or `parquet`; returns how many items it has, and writes nothing where none.
 
     Raises:
         InputError: the file cannot be written.
@@ -56,9 +54,7 @@ def benchmark_records(loaded: Loaded, settings: RobustSettings = DEFAULTS) -> It
             "datapoint_id": identity,
             "task_id": task,
             "teacher_model_id": loaded.teachers[loaded.datapoint_teacher[point]],
-            "prompt": texts[identity][0],
-            "reference_response": texts[identity][1],
-            "sampled_target_attributes": dict(loaded.attributes[point]),
+            **texts[identity],
             "rubric": _rubric(loaded, task),
             "student_scores": scores.get(point, {}),
             "judge_set": list(found.chosen_judges),
@@ -71,13 +67,19 @@ def benchmark_records(loaded: Loaded, settings: RobustSettings = DEFAULTS) -> It
         }
 
 
-def _texts(loaded: Loaded, wanted: set[str]) -> dict[str, tuple[Any, str]]:
-    """Prompt and reference of some items, read once more: they are not kept in memory."""
+def _texts(loaded: Loaded, wanted: set[str]) -> dict[str, dict[str, Any]]:
+    """Prompt, reference and attributes of some items, read once more: the first two are not kept in memory, and of
+    attributes only the text of their values is."""
     texts = {}
     for path in loaded.run.datapoint_files():
         for record in read_records(path):
             if record.get("id") in wanted and not is_failed(record) and "prompt" in record:
-                texts[record["id"]] = (record["prompt"], str(record.get("reference_response") or ""))
+                attributes = record.get("sampled_target_attributes")
+                texts[record["id"]] = {
+                    "prompt": record["prompt"],
+                    "reference_response": str(record.get("reference_response") or ""),
+                    "sampled_target_attributes": attributes if isinstance(attributes, dict) else {},
+                }
     return texts
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from statistics import mean
 
-from coeval.analysis.results import LabelRow, LabelValueRow
+from coeval.analysis.results import HammingRow, LabelRow, LabelValueRow
 from coeval.analysis.units import Loaded
-from coeval.judges.label import label_accuracy, predicted_label
+from coeval.judges.label import hamming_accuracy, label_accuracy, predicted_label
 
-__all__ = ["label_rows"]
+__all__ = ["hamming_rows", "label_rows"]
 
 _Said = dict[tuple[str, str, str], list[tuple[object, str | None]]]
 
@@ -26,6 +27,23 @@ def label_rows(loaded: Loaded) -> tuple[tuple[LabelRow, ...], tuple[LabelValueRo
             numbers = (rates["precision"], rates["recall"], rates["f1"])
             values.append(LabelValueRow(*key, label, *numbers, support=support.count(label)))
     return tuple(rows), tuple(values)
+
+
+def hamming_rows(rows: Iterable[LabelRow]) -> tuple[HammingRow, ...]:
+    """Mean accuracy of each (student, task) over its label attributes, where it has several."""
+    groups: dict[tuple[str, str], list[LabelRow]] = defaultdict(list)
+    for row in rows:
+        groups[row.student, row.task].append(row)
+    return tuple(
+        HammingRow(
+            *key,
+            len(group),
+            hamming_accuracy(group),
+            round(mean(row.strict_accuracy for row in group), 4),
+        )
+        for key, group in groups.items()
+        if len(group) > 1
+    )
 
 
 def _said(loaded: Loaded) -> _Said:

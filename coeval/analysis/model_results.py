@@ -163,6 +163,19 @@ class LabelValueRow:
 
 
 @dataclass(frozen=True)
+class HammingRow:
+    """A student's mean accuracy over several label attributes of a task."""
+
+    student: str
+    task: str
+    attributes: int
+    hamming_accuracy: float
+    """Mean over attributes of `accuracy`; one of which no label could be read counts as 0."""
+    strict_hamming_accuracy: float
+    """Mean of `strict_accuracy`: the share of all labels that are right."""
+
+
+@dataclass(frozen=True)
 class PairBoardRow:
     """A student on a leaderboard fitted from preferences between two answers."""
 

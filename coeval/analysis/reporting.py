@@ -8,7 +8,7 @@ from coeval.analysis.agreement import breakdown, is_degenerate, judge_pairs, jud
 from coeval.analysis.bias import bias_report
 from coeval.analysis.coverage import complete_report, coverage_summary, summary_report
 from coeval.analysis.distribution import interaction_matrix, judge_consistency, score_distribution
-from coeval.analysis.labels import label_rows
+from coeval.analysis.labels import hamming_rows, label_rows
 from coeval.analysis.power import pair_power, variance_rows
 from coeval.analysis.results import JudgeReport, Report, RobustSettings, StudentReport, TeacherReport
 from coeval.analysis.robust import DEFAULTS, robust_summary
@@ -67,6 +67,7 @@ def student_report(loaded: Loaded) -> StudentReport:
         variance_rows(loaded),
         labels,
         values,
+        hamming_rows(labels),
     )
 
 

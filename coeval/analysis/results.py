@@ -30,6 +30,7 @@ from coeval.analysis.judge_results import (
     VerbosityRow,
 )
 from coeval.analysis.model_results import (
+    HammingRow,
     LabelRow,
     LabelValueRow,
     PairBoardRow,
@@ -54,6 +55,7 @@ __all__ = [
     "DriftRow",
     "FamilyRow",
     "FlipRow",
+    "HammingRow",
     "Header",
     "InteractionCell",
     "InteractionMatrix",
@@ -211,6 +213,8 @@ class StudentReport:
     variance: tuple[VarianceRow, ...]
     labels: tuple[LabelRow, ...]
     label_values: tuple[LabelValueRow, ...]
+    hamming: tuple[HammingRow, ...] = ()
+    """Of tasks with several label attributes."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from coeval.command import LOG_LEVELS, add_log_level, run
 from p2l.command import parser
 
 if TYPE_CHECKING:
-    from coeval.analysis.results import Report, RobustSettings
+    from coeval.analysis.results import CompleteReport, Header, Report, RobustSettings
     from coeval.analysis.units import Loaded
 
 __all__ = ["FORWARDED", "REPORTS", "build_parser", "main"]
@@ -50,6 +50,7 @@ _WHOLE = {
 _PARTIAL_HELP = (
     "the run need not be finished: analyse what there is without the warning; reports still say that it is partial"
 )
+_BENCHMARK_FORMATS = ("jsonl", "parquet")
 _ROBUST = ("robust-summary", "export-benchmark", "all")
 
 
@@ -66,7 +67,8 @@ def build_parser() -> ArgumentParser:
         if name in (*_ROBUST, "judge-report", "teacher-report"):
             _add_choice(one, name)
         if name == "export-benchmark":
-            one.add_argument("--benchmark-format", choices=("jsonl", "parquet"), default="jsonl", help="of the file")
+            help_ = "of the file; without it as --out ends, else jsonl"
+            one.add_argument("--benchmark-format", choices=_BENCHMARK_FORMATS, help=help_)
     for name, (_, about) in FORWARDED.items():
         subs.add_parser(name, help=about, add_help=False)
     return flags
@@ -133,6 +135,7 @@ def _load(args: Namespace) -> Loaded:
         said = f"{args.run} is {header.status}, not completed: all figures may change"
         _tell(args, "WARNING", f"{said}; --partial-ok if that is known")
     counts = f"{header.units} scores from {header.valid_evaluations} of {header.evaluations} evaluations"
+    counts = counts if header.evaluations else "no scores"
     counts += f", {header.verdicts} verdicts on pairs" if header.verdicts else ""
     models = f"{len(header.students)} students, {len(header.judges)} judges"
     _tell(args, "INFO", f"{header.experiment_id}: {counts}, {header.datapoints} items, {models}")
@@ -173,21 +176,28 @@ def _write_one(loaded: Loaded, settings: RobustSettings, name: str, out: Path) -
     from coeval.analysis.reporting import FOLDERS, build
     from coeval.analysis.results import CompleteReport
     from coeval.analysis.tables import write_tables
+    from coeval.reports import write
 
     report = build(name, loaded, settings)
-    folder = out.parent if out.suffix == ".xlsx" else out
     if name == "robust-summary" and _is_empty(report):
         return 1
-    paths = write_tables(report, folder)
     if isinstance(report, CompleteReport):
-        from coeval.reports import write_workbook
+        return _write_workbook(report, out)
+    tables = write_tables(report, out)
+    print(f"wrote {write(FOLDERS[name], report, out, slices=slices(loaded))} and {len(tables)} tables")
+    return 0
 
-        paths.append(Path(write_workbook(report, out if out.suffix == ".xlsx" else out / "complete_report.xlsx")))
-    else:
-        from coeval.reports import write
 
-        paths.append(Path(write(FOLDERS[name], report, folder, slices=slices(loaded))))
-    print(f"wrote {paths[-1]} and {len(paths) - 1} tables")
+def _write_workbook(report: CompleteReport, out: Path) -> int:
+    """A file that ends in .xlsx alone, or a folder with the tables too."""
+    from coeval.analysis.tables import write_tables
+    from coeval.reports import WORKBOOK, write_workbook
+
+    if out.suffix == ".xlsx":
+        print(f"wrote {write_workbook(report, out)}")
+        return 0
+    tables = write_tables(report, out)
+    print(f"wrote {write_workbook(report, out / WORKBOOK)} and {len(tables)} tables")
     return 0
 
 
@@ -197,10 +207,21 @@ def _is_empty(report: Report) -> bool:
 
     if not isinstance(report, RobustSummary) or report.kept:
         return False
+    if not report.header.units:
+        print(f"error: {_no_scores(report.header)}", file=sys.stderr)
+        return True
     print("error: no item is left in the robust set", file=sys.stderr)
     for line in report.diagnostics:
         print(f"  {line}", file=sys.stderr)
     return True
+
+
+def _no_scores(header: Header) -> str:
+    """What a run without scores has instead."""
+    if header.verdicts:
+        where = "`pairs`, `pairs-leaderboard` and `export-preferences` use these, other reports have nothing to show"
+        return f"{header.experiment_id} has no scores, but {header.verdicts} verdicts on pairs: {where}"
+    return f"{header.experiment_id} has neither scores nor verdicts on pairs; look at `coverage-summary`"
 
 
 def _write_all(loaded: Loaded, settings: RobustSettings, out: Path) -> int:
@@ -211,7 +232,9 @@ def _write_all(loaded: Loaded, settings: RobustSettings, out: Path) -> int:
 
     complete = complete_report(loaded)
     results = {FOLDERS[name]: build(name, loaded, settings) for name in REPORTS if name != "complete-report"}
-    if _is_empty(results[FOLDERS["robust-summary"]]):
+    if not loaded.header.units:
+        print(f"note: {_no_scores(loaded.header)}", file=sys.stderr)
+    elif _is_empty(results[FOLDERS["robust-summary"]]):
         print("warning: the other reports are written all the same", file=sys.stderr)
     for folder, report in {**results, "complete_report": complete}.items():
         write_tables(report, out / folder)
@@ -223,9 +246,10 @@ def _write_all(loaded: Loaded, settings: RobustSettings, out: Path) -> int:
 def _export_benchmark(loaded: Loaded, settings: RobustSettings, args: Namespace) -> int:
     from coeval.analysis.benchmark_export import export_benchmark
     from coeval.analysis.robust import robust_summary
+    from coeval.commands.outputs import file_of
 
-    form = args.benchmark_format
-    path = args.out if args.out.suffix in (".jsonl", ".parquet") else args.out / f"benchmark.{form}"
+    flag = "--benchmark-format"
+    path, form = file_of(args.out, flag, args.benchmark_format, _BENCHMARK_FORMATS, "benchmark")
     written = export_benchmark(loaded, path, form=form, settings=settings)
     if not written:
         _is_empty(robust_summary(loaded, settings))

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
-from typing import Any
+from typing import Any, Protocol
 
 from coeval.parsing import MalformedAnswerError, read_object
 from coeval.phases.factors import LABEL_PREFIX
@@ -164,6 +164,11 @@ def _share(part: int, whole: int) -> float:
     return round(part / whole, 4) if whole else 0.0
 
 
-def hamming_accuracy(accuracies: Sequence[LabelAccuracy]) -> float:
-    """The mean accuracy over several label attributes."""
-    return round(sum(one.accuracy for one in accuracies) / len(accuracies), 4) if accuracies else 0.0
+class _Rated(Protocol):
+    @property
+    def accuracy(self) -> float | None: ...
+
+
+def hamming_accuracy(accuracies: Sequence[_Rated]) -> float:
+    """The mean accuracy over several label attributes; one that no answer names counts as 0."""
+    return round(sum(one.accuracy or 0.0 for one in accuracies) / len(accuracies), 4) if accuracies else 0.0

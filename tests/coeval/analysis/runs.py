@@ -28,7 +28,7 @@ def write_run(
     *,
     rubric: Mapping[str, Any] = RUBRIC,
     models: Iterable[Mapping[str, Any]] = (),
-    attributes: Mapping[str, Mapping[str, str]] | None = None,
+    attributes: Mapping[str, Mapping[str, Any]] | None = None,
     tokens: Mapping[tuple[str, str], int] | None = None,
     status: str = "completed",
 ) -> Path:
@@ -49,7 +49,7 @@ def write_run(
     return folder
 
 
-def item(point: str, attributes: Mapping[str, str] | None = None) -> dict[str, Any]:
+def item(point: str, attributes: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """A datapoint."""
     task, teacher, _ = point.split("/")
     return {

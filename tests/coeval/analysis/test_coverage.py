@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from coeval.analysis.coverage import coverage_summary, slices
+from coeval.analysis.reporting import student_report
+from coeval.analysis.tables import write_tables
 from coeval.analysis.units import Loaded, load_run
-from tests.coeval.analysis.runs import both, evaluation, run_of, write_lines, write_run
+from tests.coeval.analysis.runs import both, evaluation, response, run_of, write_lines, write_run
 
 RUBRIC = {"fit": "Does it fit?", "bleu4": {"metric": "bleu", "description": "overlap"}}
 MODELS = [
@@ -67,3 +69,20 @@ def test_a_slice_without_a_valid_score_is_there(tmp_path: Path) -> None:
 def test_a_length_that_is_infinite_is_not_taken(tmp_path: Path) -> None:
     loaded = run_of(tmp_path, {("mail/ada/0", "s1", "a"): both("High")}, tokens={("mail/ada/0", "s1"): 10**400})
     assert loaded.tokens.tolist() == [2.0]  # a quarter of the characters of `an answer`
+
+
+def test_several_labels_have_a_mean_accuracy(tmp_path: Path) -> None:
+    scores = {("mail/ada/0", student, "a"): both("High") for student in ("s1", "s2")}
+    folder = write_run(tmp_path / "run", scores, attributes={"mail/ada/0": {"mood": "glad", "size": "s"}})
+    config = {"tasks": [{"name": "mail", "label_attributes": ["mood", "size"]}]}
+    (folder / "config.yaml").write_text(json.dumps(config))
+    texts = {"s1": '{"mood": "glad", "size": "l"}', "s2": '{"mood": "glad"}'}
+    answers = [response("mail/ada/0", student, text=text) for student, text in texts.items()]
+    write_lines(folder / "phase4_responses/t.x.responses.jsonl", answers)
+    found = student_report(load_run(folder)).hamming
+    assert [(row.student, row.attributes, row.hamming_accuracy, row.strict_hamming_accuracy) for row in found] == [
+        ("s1", 2, 0.5, 0.5),
+        ("s2", 2, 0.5, 0.5),
+    ]
+    write_tables(student_report(load_run(folder)), tmp_path / "out")
+    assert (tmp_path / "out" / "hamming.csv").read_text().startswith("student,task,attributes,hamming_accuracy,")

@@ -20,7 +20,7 @@ from coeval.command import with_exit_code
 from coeval.commands import analyze, compare
 from coeval.storage.jsonl import read_records
 from p2l.errors import InputError
-from tests.coeval.analysis.runs import both, evaluation, run_of, write_lines, write_run
+from tests.coeval.analysis.runs import both, evaluation, run_of, verdict, write_lines, write_run
 
 LEVELS = ("High", "Medium", "Low")
 
@@ -105,6 +105,35 @@ def test_benchmark_of_the_robust_set(tmp_path: Path) -> None:
     table = pq.read_table(tmp_path / "b.parquet")
     assert table.schema.metadata[b"coeval_schema_version"] == b"coeval-benchmark-v1"
     assert json.loads(table.to_pylist()[0]["student_scores"])["s1"] == both("High")
+
+
+def test_a_benchmark_keeps_types_and_is_what_its_name_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_run(tmp_path / "run", scores_of(items=1), attributes={"mail/ada/0": {"stars": 1, "ok": True}})
+    out = tmp_path / "b.parquet"
+    flags = ["export-benchmark", "--run", str(folder), "--out", str(out)]
+    assert analyze.main(flags) == 0
+    (row,) = pq.read_table(out).to_pylist()
+    assert json.loads(row["sampled_target_attributes"]) == {"stars": 1, "ok": True}
+    assert with_exit_code(analyze.main, [*flags, "--benchmark-format", "jsonl"]) == 1
+    assert "ends in .parquet and --benchmark-format is jsonl" in capsys.readouterr().err
+
+
+def test_a_workbook_brings_no_tables_along(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", scores_of(items=1))
+    assert analyze.main(["complete-report", "--run", str(folder), "--out", str(tmp_path / "out/x.xlsx")]) == 0
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["x.xlsx"]
+
+
+def test_a_run_of_pairs_alone_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_run(tmp_path / "run", {("mail/ada/0", student, "j"): both("High") for student in ("s1", "s2")})
+    (folder / "phase5_evaluations/t.x.y.evaluations.jsonl").unlink()
+    found = [verdict("mail/ada/0", "s1", "s2", "j", "model_a")]
+    write_lines(folder / "phase5_pairwise/mail.ada.j.pairwise.jsonl", found)
+    assert analyze.main(["all", "--run", str(folder), "--out", str(tmp_path / "out")]) == 0
+    told = capsys.readouterr()
+    assert told.err.startswith("note: run has no scores, but 1 verdicts on pairs")
+    assert told.err.count("\n") == 1
+    assert told.out.startswith("run: no scores, 1 verdicts on pairs, 1 items")
 
 
 def test_an_empty_robust_set_ends_with_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
