@@ -1,0 +1,182 @@
+"""Every valid score of a run as one row of a flat table, CSV or Parquet, for those who reckon with other tools.
+
+Rows are written some tens of thousands at a time, so a table of millions of scores never lies in memory as a whole.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coeval.analysis.records import norm_of
+from coeval.analysis.units import Codes, Loaded
+from coeval.storage.jsonl import read_records
+from coeval.storage.records import is_failed
+from p2l.command import atomic_path
+
+__all__ = ["ATTRIBUTES", "export_units"]
+
+ATTRIBUTES = ("columns", "json", "none")
+_AT_ONCE = 65_536
+_NAMED = ("task", "teacher", "student", "judge", "factor")
+_Column = Callable[[slice], Any]
+"""Rows -> their values, as an Arrow array."""
+
+
+def export_units(loaded: Loaded, path: Path, *, form: str, attributes: str = "columns") -> int:
+    """Write the valid scores; returns how many there are.
+
+    Args:
+        loaded: the run.
+        path: of the file.
+        form: `csv` or `parquet`.
+        attributes: the target attributes of items, as text: `columns` named `attribute.NAME`, one of `json`, or `none`.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write = _write_parquet if form == "parquet" else _write_csv
+    with atomic_path(path) as temporary:
+        write(temporary, _columns(loaded, attributes), len(loaded.units))
+    return len(loaded.units)
+
+
+def _columns(loaded: Loaded, attributes: str) -> dict[str, _Column]:
+    """The columns, in order."""
+    units, made = loaded.units, dict[str, _Column]()
+    for name in _NAMED:
+        made[name] = _names(loaded.names(name), getattr(units, name))
+    made["datapoint_id"] = _names(loaded.datapoints, units.datapoint)
+    made["response_id"] = _names(loaded.responses, units.response)
+    made["judge_kind"] = _names(loaded.kinds, units.judge)
+    made["score"] = _plain(units.norm)
+    made["raw_score"] = _names(*_raw_scores(loaded))
+    made["token_count"] = _plain(loaded.tokens[units.response].astype(np.int64))
+    made["is_self_judging"] = _plain(loaded.same("judge", "student"))
+    made["is_self_teaching"] = _plain(loaded.same("teacher", "student"))
+    made["evaluated_at"] = _names(loaded.evaluations.at, units.evaluation)
+    return {**made, **_attributes(loaded, attributes)}
+
+
+def _plain(values: Any) -> _Column:
+    import pyarrow as pa
+
+    return lambda rows: pa.array(values[rows])
+
+
+def _names(names: Sequence[str | None], codes: Codes) -> _Column:
+    import pyarrow as pa
+
+    texts = pa.array(
+        [None if name is None else name.encode("utf-8", "replace").decode() for name in names], pa.string()
+    )
+    return lambda rows: texts.take(pa.array(codes[rows]))
+
+
+def _attributes(loaded: Loaded, form: str) -> dict[str, _Column]:
+    import json
+
+    items, points = loaded.attributes, loaded.units.datapoint
+    if form == "json":
+        return {"attributes": _names([json.dumps(item, ensure_ascii=False, sort_keys=True) for item in items], points)}
+    keys = sorted({key for item in items for key in item}) if form == "columns" else []
+    return {f"attribute.{key}": _names([item.get(key) for item in items], points) for key in keys}
+
+
+def _raw_scores(loaded: Loaded) -> tuple[list[str | None], Codes]:
+    """Texts, and which of them each unit has: what the judge said, read once more since only norms are in memory."""
+    units, shape = loaded.units, (len(loaded.judges), max(len(loaded.factors), 1))
+    mine = (units.response * shape[0] + units.judge) * shape[1] + units.factor
+    keys, said, texts = _all_said(loaded, shape)
+    kept, last = np.unique(keys[::-1], return_index=True)  # of several, the last counts
+    kept, said = np.append(kept, -1), np.append(said[::-1][last], len(texts))
+    place = np.searchsorted(kept[:-1], mine)
+    found = kept[place] == mine  # all, but in a run that changes meanwhile
+    return [*texts, None], np.where(found, said[place], len(texts))
+
+
+def _all_said(loaded: Loaded, shape: tuple[int, int]) -> tuple[Codes, Codes, list[str]]:
+    """(response, judge, factor) keys and places in the texts, by file and line."""
+    responses, judges, factors = (_places(names) for names in (loaded.responses, loaded.judges, loaded.factors))
+    keys, said, texts = array("q"), array("q"), dict[str, int]()
+    for record in _evaluations(loaded):
+        response, judge = _who(record)
+        if response not in responses or judge not in judges:
+            continue
+        place = (responses[response] * shape[0] + judges[judge]) * shape[1]
+        for factor, text in _said(record):
+            if factor in factors:
+                keys.append(place + factors[factor])
+                said.append(texts.setdefault(text, len(texts)))
+    return np.array(keys, dtype=np.int64), np.array(said, dtype=np.int64), list(texts)
+
+
+def _evaluations(loaded: Loaded) -> Iterator[dict[str, Any]]:
+    for path in loaded.run.record_files("evaluation"):
+        for record in read_records(path):
+            if (
+                isinstance(record.get("id"), str)
+                and isinstance(record.get("scores"), Mapping)
+                and not is_failed(record)
+            ):
+                yield record
+
+
+def _said(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Factors with a score, and the score as the judge gave it: on its scale where that is known."""
+    grades = record.get("grades")
+    named = grades if isinstance(grades, Mapping) else {}
+    for factor, value in record["scores"].items():
+        if norm_of(value) is not None:
+            yield factor, str(named.get(factor, value))
+
+
+def _who(record: Mapping[str, Any]) -> tuple[str, str]:
+    """Response and judge."""
+    response, _, judge = str(record["id"]).rpartition("__")
+    return _text(record, "response_id") or response, _text(record, "judge_model_id") or judge
+
+
+def _text(record: Mapping[str, Any], key: str) -> str:
+    value = record.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def _places(names: Sequence[str]) -> dict[str, int]:
+    return {name: place for place, name in enumerate(names)}
+
+
+def _batches(columns: Mapping[str, _Column], rows: int) -> Iterator[Any]:
+    """Tables of some rows each; one without rows where there are none, for the names of the columns."""
+    import pyarrow as pa
+
+    for start in range(0, max(rows, 1), _AT_ONCE):
+        part = slice(start, min(start + _AT_ONCE, rows))
+        yield pa.table({name: column(part) for name, column in columns.items()})
+
+
+def _write_parquet(path: Path, columns: Mapping[str, _Column], rows: int) -> None:
+    import pyarrow.parquet as pq
+
+    batches = _batches(columns, rows)
+    first = next(batches)
+    with pq.ParquetWriter(path, first.schema) as writer:
+        for batch in chain([first], batches):
+            writer.write_table(batch)
+
+
+def _write_csv(path: Path, columns: Mapping[str, _Column], rows: int) -> None:
+    from pyarrow import csv
+
+    batches = _batches(columns, rows)
+    first = next(batches)
+    options = csv.WriteOptions(quoting_style="needed")
+    with csv.CSVWriter(path, first.schema, write_options=options) as writer:
+        for batch in chain([first], batches):
+            writer.write_table(batch)
