@@ -250,7 +250,7 @@ def _write_data_set(parts: Mapping[str, list[dict[str, Any]]], done: Exported, f
         from datasets import Dataset, DatasetDict, Features
     except ImportError:
         raise RunInputError("--format hf needs the package datasets; `pip install datasets`, or use parquet") from None
-    if folder.exists() and any(folder.iterdir()) and read_json(folder / "dataset_dict.json") is None:
+    if folder.is_file() or (folder.exists() and any(folder.iterdir()) and not _is_data_set(folder)):
         raise RunInputError(f"{folder}: holds other files; choose an empty or a new folder for --format hf")
     earlier = folder.with_name(f".{folder.name}.{os.getpid()}.old")
     features = Features.from_arrow_schema(_schema(parts))
@@ -263,6 +263,10 @@ def _write_data_set(parts: Mapping[str, list[dict[str, Any]]], done: Exported, f
         if folder.exists():
             os.replace(folder, earlier)
     shutil.rmtree(earlier, ignore_errors=True)
+
+
+def _is_data_set(folder: Path) -> bool:
+    return read_json(folder / "dataset_dict.json") is not None
 
 
 @contextlib.contextmanager

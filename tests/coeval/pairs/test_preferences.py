@@ -173,9 +173,10 @@ def test_a_data_set_folder_is_read_too(finished: Run, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     (other / "mine.txt").write_text("mine")
-    with pytest.raises(RunInputError, match="holds other files"):
-        export(finished, gather(finished, Wanted()), other, "hf", 0.0)
-    assert (other / "mine.txt").exists()
+    for place in (other, other / "mine.txt"):
+        with pytest.raises(RunInputError, match="holds other files"):
+            export(finished, gather(finished, Wanted()), place, "hf", 0.0)
+    assert (other / "mine.txt").read_text() == "mine"
 
 
 def test_leaderboards_overall_and_by_task(finished: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
