@@ -20,6 +20,7 @@ from coeval.phases.question import Kind, Question
 from coeval.phases.scoring import rubric_text
 from coeval.prompts import render
 from coeval.storage.layout import Run
+from coeval.storage.lineage import judged
 from coeval.storage.records import now
 
 __all__ = ["KINDS", "combined", "compare_question", "draw", "pair_id", "sides"]
@@ -76,6 +77,7 @@ def compare_question(
         "response_a_id": a["id"],
         "response_b_id": b["id"],
         "judge_model_id": judge.name,
+        "judged": judged(item, a, b),
         "said": dict(said or {}),
     }
     prompts = {"ab": _prompt(task, judge, rubric, item, a["response"], b["response"])}

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from coeval.config.schema import Model, Phase, Rubric, Task
 from coeval.errors import RunError
 from coeval.pairs.compare import compare_question, pair_id, sides
 from coeval.pairs.schedule import Meeting, Schedule, meetings
-from coeval.pairs.seen import Seen, files_of, read_seen
+from coeval.pairs.seen import Seen, counts_of, files_of, read_seen
 from coeval.phases.driving import drive, each_model
 from coeval.phases.factors import required_factors
 from coeval.phases.items import index_of_items
@@ -40,6 +40,10 @@ class _Work:
     responses: RecordIndex
     answered: dict[str, dict[str, list[str]]]
     """Teacher -> item -> students that answered it."""
+
+    def counts(self, record: Mapping[str, Any]) -> bool:
+        """Whether a verdict is about answers as they are now."""
+        return counts_of(self.items.notes, self.responses.notes)(record)
 
 
 async def compare_all(stage: Stage, tasks: Sequence[Task]) -> Outcome:
@@ -70,7 +74,8 @@ def _work_of(stage: Stage, task: Task) -> _Work:
     rubric = rubric_of(stage.run, task.name)
     if rubric is None:
         raise RunError(f"{stage.run.folder}: no rubric of task {task.name!r}; run phase rubric_mapping first")
-    items, responses = index_of_items(stage, task.name), index_of_responses(stage, task.name)
+    items = index_of_items(stage, task.name)
+    responses = index_of_responses(stage, task.name, items)
     answered: dict[str, dict[str, list[str]]] = {}
     for identity in responses:
         datapoint, _, student = identity.rpartition("__")
@@ -84,7 +89,8 @@ async def _judge(stage: Stage, judge: Model, work: _Work) -> Outcome:
     """One judge, one task."""
     factors = required_factors(judge, work.task, work.rubric)
     rubric = {factor: str(work.rubric[factor]) for factor in factors}
-    seen = read_seen(files_of(stage.run, work.task.name, judge.name), judge.name, stage.warn_bad_line)
+    files = files_of(stage.run, work.task.name, judge.name)
+    seen = read_seen(files, judge.name, work.counts, stage.warn_bad_line)
     seed = stage.config.experiment.seed
     schedules = {teacher: _schedule(stage, work, items, seen, seed) for teacher, items in work.answered.items()}
     expected = sum(schedule.left for schedule in schedules.values())
@@ -115,7 +121,7 @@ async def _in_rounds(
     path = stage.run.pairs(work.task.name, teacher, judge.name)
     while (wanted := rounds.next()) and not outcome.stopped and not outcome.refused and stage.halted is None:
         outcome.add(await drive(stage, PHASE, judge, _questions(stage, judge, work, rubric, wanted, seen.halves)))
-        verdicts = read_seen([path], judge.name).verdicts
+        verdicts = read_seen([path], judge.name, work.counts).verdicts
         rounds.tell({one: verdicts[one] for one in wanted if one in verdicts})
     return outcome
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from coeval.pairs.preference import WINNERS
 from coeval.pairs.schedule import Meeting
 from coeval.storage.jsonl import OnBad, read_records
 from coeval.storage.layout import Run
+from coeval.storage.lineage import AnswerMark, ItemMark, is_judgement_of
 from coeval.storage.records import is_failed
 
-__all__ = ["Seen", "files_of", "read_seen"]
+__all__ = ["Seen", "counts_of", "files_of", "read_seen"]
 
+Counts: TypeAlias = Callable[[Mapping[str, Any]], bool]
 _SWAPPED = {"model_a": "model_b", "model_b": "model_a"}
 
 
@@ -35,13 +37,33 @@ def files_of(run: Run, task: str, judge: str) -> list[Path]:
     return [path for path in run.pair_files(task) if path.name.endswith(f".{judge}.pairwise.jsonl")]
 
 
-def read_seen(files: Iterable[Path], judge: str, on_bad: OnBad | None = None) -> Seen:
-    """The verdicts of a judge that count; of several on the same the last."""
+def read_seen(files: Iterable[Path], judge: str, counts: Counts, on_bad: OnBad | None = None) -> Seen:
+    """The verdicts of a judge on the answers as they are now; of several on the same the last.
+
+    Args:
+        files: where they are.
+        judge: whose.
+        counts: whether a record is about texts that are there; see `counts_of`.
+        on_bad: hears of lines that are no record.
+    """
     found = Seen()
     for record in (record for path in files for record in read_records(path, on_bad)):
-        if record.get("judge_model_id") == judge:
+        if record.get("judge_model_id") == judge and counts(record):
             _take(found, record)
     return found
+
+
+def counts_of(items: Mapping[str, ItemMark], answers: Mapping[str, AnswerMark]) -> Counts:
+    """Whether a verdict is about texts that are there, by the marks of items and answers."""
+
+    def counts(record: Mapping[str, Any]) -> bool:
+        datapoint = str(record.get("datapoint_id"))
+        item = items.get(datapoint)
+        found = [answers.get(f"{datapoint}__{record.get(side)}") for side in ("model_a", "model_b")]
+        there = [one for one in found if one is not None]
+        return item is not None and len(there) == len(found) and is_judgement_of(record, item, there)
+
+    return counts
 
 
 def _take(found: Seen, record: Mapping[str, Any]) -> None:

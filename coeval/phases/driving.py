@@ -146,7 +146,7 @@ class _Pump:
 
     async def _settle(self, question: Question) -> None:
         """Ask until all parts have an answer of use, or the attempts are used up; then make the record."""
-        kept = self._parts.take(question.id)
+        kept = self._parts.take(question.waiting_id)
         found = await asyncio.gather(*(self._answer(question, part, kept.get(part)) for part in question.prompts))
         answers = dict(zip(question.prompts, found, strict=True))
         for answer in found:
@@ -155,7 +155,7 @@ class _Pump:
                 return
         settled = apply(self.stage.store, question, answers)
         if len(answers) > 1:
-            self._parts.forget(question.id)
+            self._parts.forget(question.waiting_id)
         _count(self.stage, self.outcome, settled)
 
     async def _answer(self, question: Question, part: str, kept: Reply | None) -> Answer:
@@ -175,7 +175,7 @@ class _Pump:
             self.stage.log.debug(f"{question.id}: attempt {attempt + 1}: {why}")
         total = _summed(tried)
         if why is None and len(question.prompts) > 1:
-            self._parts.keep(question.id, part, total)
+            self._parts.keep(question.waiting_id, part, total)
         return total
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -15,7 +15,8 @@ from coeval.phases.factors import judges_of, required_factors
 from coeval.phases.items import index_of_items
 from coeval.phases.responses import index_of_responses
 from coeval.phases.rubric import rubric_of
-from coeval.phases.scoring import context_of, is_score, judge_question
+from coeval.phases.scored import Scored, read_scored
+from coeval.phases.scoring import context_of, judge_question
 from coeval.phases.stage import Outcome, Stage
 from coeval.storage.index import RecordIndex
 from coeval.storage.jsonl import read_records
@@ -36,18 +37,6 @@ class _Work:
     rubric: Mapping[str, Any]
     items: RecordIndex
     responses: RecordIndex
-
-
-@dataclass
-class _Scored:
-    """What one judge has scored of a task."""
-
-    done: set[str] = field(default_factory=set)
-    """Responses with a score for every factor that is required."""
-    partly: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Response -> scores of some of them, and of others."""
-    students: set[str] = field(default_factory=set)
-    """Of whom it has scored anything."""
 
 
 async def evaluate(stage: Stage) -> Outcome:
@@ -86,7 +75,8 @@ def _work_of(stage: Stage, task: Task) -> _Work:
     rubric = rubric_of(stage.run, task.name)
     if rubric is None:
         raise RunError(f"{stage.run.folder}: no rubric of task {task.name!r}; run phase rubric_mapping first")
-    return _Work(task, rubric, index_of_items(stage, task.name), index_of_responses(stage, task.name))
+    items = index_of_items(stage, task.name)
+    return _Work(task, rubric, items, index_of_responses(stage, task.name, items))
 
 
 def _is_kept(stage: Stage, task: Task) -> bool:
@@ -106,44 +96,23 @@ async def _judge(stage: Stage, judge: Model, work: _Work) -> Outcome:
     factors = required_factors(judge, work.task, work.rubric)
     if not factors or (work.task.evaluation_mode == "pairwise" and not judge.is_virtual):
         return Outcome()
-    scored = _scored(stage, work.task.name, judge.name, factors)
-    missing = [one for one in work.responses if one not in scored.done and not _is_skipped(stage, one, scored)]
+    scored = read_scored(stage, work.task.name, judge, factors, work.items, work.responses)
+    missing = [one for one in work.responses if not _is_skipped(stage, work, one, scored)]
     stage.progress.expect(len(missing))
     found = _with_items(stage, work, missing)
     if judge.is_virtual:
-        outcome = await _compute(stage, judge, work, found, scored)
+        outcome = await _compute(stage, work, found, scored)
     else:
-        outcome = await drive(stage, PHASE, judge, _questions(stage, judge, work, found, scored, factors))
+        outcome = await drive(stage, PHASE, judge, _questions(stage, work, found, scored))
     outcome.expected = len(missing)
     return outcome
 
 
-def _is_skipped(stage: Stage, response: str, scored: _Scored) -> bool:
-    return stage.modes[PHASE] == "Model" and response.rpartition("__")[2] in scored.students
-
-
-def _scored(stage: Stage, task: str, judge: str, factors: tuple[str, ...]) -> _Scored:
-    found = _Scored()
-    for path in stage.run.evaluation_files(task):
-        if path.name.endswith(f".{judge}.evaluations.jsonl"):
-            for record in read_records(path, stage.warn_bad_line):
-                if not is_failed(record) and record.get("judge_model_id") == judge and record.get("task_id") == task:
-                    _take(found, record, factors)
-    return found
-
-
-def _take(found: _Scored, record: Mapping[str, Any], factors: tuple[str, ...]) -> None:
-    response, scores = record.get("response_id"), record.get("scores")
-    if not isinstance(response, str) or not isinstance(scores, dict):
-        return
-    known = found.partly.pop(response, {})
-    known.update({factor: score for factor, score in scores.items() if is_score(score)})
-    if known:
-        found.students.add(response.rpartition("__")[2])
-    if all(factor in known for factor in factors):
-        found.done.add(response)
-    elif known:
-        found.partly[response] = known
+def _is_skipped(stage: Stage, work: _Work, response: str, scored: Scored) -> bool:
+    """Whether nothing is to be scored of an answer: all is done, or its item has none of the labels."""
+    if response in scored.done or (stage.modes[PHASE] == "Model" and response.rpartition("__")[2] in scored.students):
+        return True
+    return not scored.factors_of(work.items.notes.get(response.rpartition("__")[0]))
 
 
 def _with_items(stage: Stage, work: _Work, responses: Iterable[str]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
@@ -158,53 +127,43 @@ def _with_items(stage: Stage, work: _Work, responses: Iterable[str]) -> Iterator
 
 
 def _questions(
-    stage: Stage,
-    judge: Model,
-    work: _Work,
-    found: Iterable[tuple[dict[str, Any], dict[str, Any]]],
-    scored: _Scored,
-    factors: tuple[str, ...],
+    stage: Stage, work: _Work, found: Iterable[tuple[dict[str, Any], dict[str, Any]]], scored: Scored
 ) -> Iterator[Any]:
-    failures = stage.store.failures(PHASE)
+    failures = stage.store.failures(PHASE) + scored.marked
     for item, response in found:
         known = scored.partly.get(response["id"], {})
-        asked = {factor: str(work.rubric[factor]) for factor in factors if factor not in known}
-        yield judge_question(work.task, judge, asked, item, response, known, failures)
+        asked = {factor: str(work.rubric[factor]) for factor in scored.factors if factor not in known}
+        yield judge_question(work.task, scored.judge, asked, item, response, known, failures)
 
 
 async def _compute(
-    stage: Stage,
-    judge: Model,
-    work: _Work,
-    found: Iterable[tuple[dict[str, Any], dict[str, Any]]],
-    scored: _Scored,
+    stage: Stage, work: _Work, found: Iterable[tuple[dict[str, Any], dict[str, Any]]], scored: Scored
 ) -> Outcome:
     """Scores that are computed, not asked for."""
     outcome = Outcome()
     answers = iter(found)
     while part := list(islice(answers, _AT_ONCE)):
         try:
-            records = await asyncio.to_thread(_computed, judge, work, part, scored)
+            records = await asyncio.to_thread(_computed, work, part, scored)
         except InputError as error:
-            stage.log.error(f"{PHASE}: {judge.name}: {error}")
-            outcome.refused[judge.name] = str(error)
+            stage.log.error(f"{PHASE}: {scored.judge.name}: {error}")
+            outcome.refused[scored.judge.name] = str(error)
             return outcome
         for record in records:
-            path = stage.run.evaluations(work.task.name, record["teacher_model_id"], judge.name)
+            path = stage.run.evaluations(work.task.name, record["teacher_model_id"], scored.judge.name)
             stage.store.append(path, record)
             outcome.stored += 1
             stage.progress.advance()
     return outcome
 
 
-def _computed(
-    judge: Model, work: _Work, part: list[tuple[dict[str, Any], dict[str, Any]]], scored: _Scored
-) -> list[dict[str, Any]]:
+def _computed(work: _Work, part: list[tuple[dict[str, Any], dict[str, Any]]], scored: Scored) -> list[dict[str, Any]]:
     from coeval.judges import scores_for
 
     records = []
-    for (item, response), found in zip(part, scores_for(judge, work.task, work.rubric, part), strict=True):
-        context = context_of(judge.name, item, response, (), {})
+    rubric = {factor: work.rubric[factor] for factor in scored.factors if factor in work.rubric}
+    for (item, response), found in zip(part, scores_for(scored.judge, work.task, rubric, part), strict=True):
+        context = context_of(scored.judge.name, item, response, (), {})
         scores = {**scored.partly.get(response["id"], {}), **found}
         record = {key: value for key, value in context.items() if key not in ("factors", "scores")}
         records.append({**record, "scores": scores, "evaluated_at": now()})

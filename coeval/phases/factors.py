@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from coeval.config.schema import Config, Model, Rubric, Task
 
-__all__ = ["LABEL_PREFIX", "judges_of", "required_factors"]
+__all__ = ["LABEL_PREFIX", "is_metric", "judges_of", "metric_of", "required_factors"]
 
 LABEL_PREFIX = "label:"
 _LABEL_JUDGE = Model(name="label", interface="label", roles=("judge",))
@@ -19,15 +21,24 @@ def judges_of(config: Config, task: Task) -> tuple[Model, ...]:
 
 
 def required_factors(judge: Model, task: Task, rubric: Rubric) -> tuple[str, ...]:
-    """What a judge has to score: metrics by metric judges, labels by the label judge, all else by language models."""
+    """What a judge has to score: metrics by metric judges, labels by the label judge, all else by language models.
+
+    A metric judge with a `metric` of its own scores the factors of that one alone.
+    """
     if judge.interface == "label":
         return tuple(f"{LABEL_PREFIX}{name}" for name in task.label_attributes)
     metrics = tuple(name for name, definition in rubric.items() if is_metric(definition))
     if judge.interface == "metric":
-        return metrics
+        own = judge.parameters.get("metric")
+        return tuple(name for name in metrics if own in (None, metric_of(rubric[name])))
     return tuple(name for name in rubric if name not in metrics)
+
+
+def metric_of(definition: object) -> str | None:
+    """The metric that a factor of a rubric is; None where it is a question."""
+    return str(definition["metric"]) if isinstance(definition, Mapping) and "metric" in definition else None
 
 
 def is_metric(definition: object) -> bool:
     """Whether a factor of a rubric is computed."""
-    return not isinstance(definition, str) and "metric" in definition  # type: ignore[operator]
+    return metric_of(definition) is not None

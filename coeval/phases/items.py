@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +15,30 @@ from coeval.parsing import read_item
 from coeval.phases.attributes import attributes_of
 from coeval.phases.driving import drive, each_model
 from coeval.phases.question import Kind, Question
-from coeval.phases.sampling import Draw, draws
+from coeval.phases.sampling import Draw, combinations_of, draws
 from coeval.phases.stage import Outcome, Stage
 from coeval.prompts import render
 from coeval.storage.index import RecordIndex
 from coeval.storage.layout import Run
+from coeval.storage.lineage import item_mark
 from coeval.storage.records import now
 
 __all__ = ["KINDS", "generate_items", "index_of_items"]
 
 PHASE: Phase = "data_generation"
 _NUMBERS = 1000  # of attempts that one item may take
+
+
+@dataclass
+class _Left:
+    """What is left of a teacher's work on a task."""
+
+    numbers: list[int]
+    """Of the items to be made: the lowest that are free, as many as the total lacks."""
+    used: dict[int, Mapping[str, Any]]
+    """Number -> attributes of those that are there, where all combinations are gone through."""
+    marked: Counter[str]
+    """How often items of an id were marked as failed."""
 
 
 async def generate_items(stage: Stage) -> Outcome:
@@ -39,6 +54,7 @@ async def generate_items(stage: Stage) -> Outcome:
     async def work(teacher: Model) -> Outcome:
         return await _of_teacher(stage, teacher, tasks)
 
+    _warn_of_few(stage, tasks)
     outcome = await each_model(stage, PHASE, teachers, work)
     if not outcome.stopped and stage.only is None:
         _check_none_empty(stage)
@@ -51,16 +67,29 @@ def _kept_tasks(stage: Stage) -> set[str]:
     return {task.name for task in stage.config.tasks if len(index_of_items(stage, task.name))}
 
 
+def _warn_of_few(stage: Stage, tasks: list[Task]) -> None:
+    """Say where `all` cannot be meant: there are more combinations than items."""
+    for task in tasks:
+        target = attributes_of(stage.run, task.name, "target") if task.sampling.target == "all" else None
+        count, total = 0 if target is None else combinations_of(target), task.sampling.total
+        if 0 < total < count:
+            stage.log.warning(
+                f"{PHASE}: task {task.name!r}: sampling.target is `all`, but there are {count} combinations of "
+                f"attributes and {total} items: {total} are drawn at random; raise sampling.total to have all"
+            )
+
+
 async def _of_teacher(stage: Stage, teacher: Model, tasks: list[Task]) -> Outcome:
     missing = {task.name: _missing(stage, task, teacher) for task in tasks}
-    expected = sum(len(numbers) for numbers in missing.values())
+    expected = sum(len(left.numbers) for left in missing.values())
     stage.progress.expect(expected)
     failures = stage.store.failures(PHASE)
 
     def questions() -> Iterator[Question]:
         for task in tasks:
-            for number, draw in _drawn(stage, task, teacher, missing[task.name]):
-                yield _question(task, teacher, number, draw, failures)
+            left = missing[task.name]
+            for number, draw in _drawn(stage, task, teacher, left):
+                yield _question(task, teacher, number, draw, failures + left.marked)
 
     outcome = await drive(stage, PHASE, teacher, questions(), attempts=1 + stage.config.experiment.generation_retries)
     outcome.expected = expected
@@ -69,15 +98,28 @@ async def _of_teacher(stage: Stage, teacher: Model, tasks: list[Task]) -> Outcom
     return outcome
 
 
-def _missing(stage: Stage, task: Task, teacher: Model) -> list[int]:
-    """Numbers of the items to be made: the lowest that are free, as many as the total lacks."""
+def _missing(stage: Stage, task: Task, teacher: Model) -> _Left:
     path = stage.run.datapoints(task.name, teacher.name)
-    index = RecordIndex([path] if path.is_file() else [], _by(task.name, teacher.name), stage.warn_bad_line)
-    if stage.modes[PHASE] == "Model" and len(index):
-        return []
-    lacking = task.sampling.total - len(index)
-    free = (number for number in range(1, task.sampling.total + 1) if _id(task, teacher, number) not in index)
-    return [number for number, _ in zip(free, range(lacking), strict=False)]
+    note = _attributes if task.sampling.target == "all" else None
+    index = RecordIndex([path] if path.is_file() else [], _by(task.name, teacher.name), stage.warn_bad_line, note)
+    used = {_number(identity): attributes for identity, attributes in index.notes.items()}
+    left = _Left([], used, index.marked)
+    if stage.modes[PHASE] != "Model" or not len(index):
+        lacking = task.sampling.total - len(index)
+        free = (number for number in range(1, task.sampling.total + 1) if _id(task, teacher, number) not in index)
+        left.numbers = [number for number, _ in zip(free, range(lacking), strict=False)]
+    return left
+
+
+def _number(identity: str) -> int:
+    """Of an item, from its id; 0 where it has none."""
+    number = identity.rpartition("__")[2]
+    return int(number) if number.isascii() and number.isdecimal() else 0
+
+
+def _attributes(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    attributes = record.get("sampled_target_attributes")
+    return attributes if isinstance(attributes, dict) else {}
 
 
 def _by(task: str, teacher: str) -> Any:
@@ -90,25 +132,26 @@ def _is_item(record: Mapping[str, Any]) -> bool:
     return bool(record.get("prompt"))
 
 
-def _drawn(stage: Stage, task: Task, teacher: Model, numbers: list[int]) -> Iterator[tuple[int, Draw]]:
+def _drawn(stage: Stage, task: Task, teacher: Model, left: _Left) -> Iterator[tuple[int, Draw]]:
     """The missing items with their attributes."""
-    if not numbers:
+    if not left.numbers:
         return
     target = attributes_of(stage.run, task.name, "target")
     nuanced = attributes_of(stage.run, task.name, "nuanced")
     if target is None or nuanced is None:
         raise RunError(f"{stage.run.folder}: no attributes of task {task.name!r}; run phase attribute_mapping first")
-    seed = stage.config.experiment.seed
-    wanted = iter(numbers)
-    number = next(wanted, None)
-    names = {"task": task.name, "teacher": teacher.name}
-    drawn = draws(task.sampling, target, nuanced, seed=seed, always=task.label_attributes, **names)
-    for place, draw in enumerate(drawn, start=1):
-        if number is None:
-            return
-        if place == number:
-            yield number, draw
-            number = next(wanted, None)
+    drawn = draws(
+        task.sampling,
+        target,
+        nuanced,
+        left.numbers,
+        seed=stage.config.experiment.seed,
+        task=task.name,
+        teacher=teacher.name,
+        always=task.label_attributes,
+        used=left.used,
+    )
+    yield from zip(left.numbers, drawn, strict=True)
 
 
 def _id(task: Task, teacher: Model, number: int) -> str:
@@ -154,9 +197,11 @@ KINDS = {"item": Kind(lambda _context, _part, text: read_item(text), _record, _p
 
 
 def index_of_items(stage: Stage, task: str) -> RecordIndex:
-    """The items of all teachers for a task, also of teachers that the configuration has no more."""
+    """The items of all teachers for a task, also of teachers that the configuration has no more; notes: their marks."""
     return RecordIndex(
-        stage.run.datapoint_files(task), lambda record: _is_item(record) and record.get("task_id") == task
+        stage.run.datapoint_files(task),
+        lambda record: _is_item(record) and record.get("task_id") == task,
+        note=item_mark,
     )
 
 

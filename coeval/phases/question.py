@@ -53,6 +53,12 @@ class Question:
         """The id of the record."""
         return str(self.context["id"])
 
+    @property
+    def waiting_id(self) -> str:
+        """Under what answers wait for others of the record: those about an earlier text are of no use."""
+        about = self.context.get("judged")
+        return self.id if about is None else f"{self.id} {about}"
+
     def call(self, model: Model, part: str = "", attempt: int = 0) -> Call:
         """One of the calls, for the first time or again."""
         key = (self.task, self.id, part, str(attempt))

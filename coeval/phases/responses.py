@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,22 @@ from coeval.prompts import render
 from coeval.storage.index import RecordIndex
 from coeval.storage.jsonl import read_records
 from coeval.storage.layout import Run
-from coeval.storage.records import is_failed, now
+from coeval.storage.lineage import answer_mark, is_answer_to
+from coeval.storage.records import is_failed, is_marked, now
 
 __all__ = ["KINDS", "collect_responses", "index_of_responses"]
 
 PHASE: Phase = "response_collection"
+
+
+@dataclass
+class _Left:
+    """What is left of a student's work on a task."""
+
+    items: list[str] = field(default_factory=list)
+    """Those without an answer to their present prompt."""
+    marked: Counter[str] = field(default_factory=Counter)
+    """How often answers of an id were marked as failed."""
 
 
 async def collect_responses(stage: Stage) -> Outcome:
@@ -41,37 +54,48 @@ def _has_any(stage: Stage, task: str) -> bool:
 
 async def _of_student(stage: Stage, student: Model, tasks: list[Task], items: Mapping[str, RecordIndex]) -> Outcome:
     missing = {task.name: _missing(stage, task.name, student, items[task.name]) for task in tasks}
-    expected = sum(len(found) for found in missing.values())
+    expected = sum(len(left.items) for left in missing.values())
     stage.progress.expect(expected)
     failures = stage.store.failures(PHASE)
 
     def questions() -> Iterator[Question]:
         for task in tasks:
-            for item in map(items[task.name].get, missing[task.name]):
+            left = missing[task.name]
+            for item in map(items[task.name].get, left.items):
                 if item is not None:
-                    yield _question(task, student, item, failures)
+                    yield _question(task, student, item, failures + left.marked)
 
     outcome = await drive(stage, PHASE, student, questions())
     outcome.expected = expected
     return outcome
 
 
-def _missing(stage: Stage, task: str, student: Model, items: RecordIndex) -> list[str]:
-    """Ids of the items that the student has not answered."""
-    done = set()
+def _missing(stage: Stage, task: str, student: Model, items: RecordIndex) -> _Left:
+    """The items that the student has not answered as they are now."""
+    done, left = set(), _Left()
     for path in stage.run.response_files(task):
         # A model's name may have dots, so the file's name only says who it may be; the record says who it is.
         if path.name.endswith(f".{student.name}.responses.jsonl"):
             for record in read_records(path, stage.warn_bad_line):
-                if _is_answer(record) and record.get("student_model_id") == student.name:
+                if record.get("student_model_id") != student.name:
+                    continue
+                if _is_of(record, items):
                     done.add(record.get("datapoint_id"))
-    if stage.modes[PHASE] == "Model" and done:
-        return []
-    return [item for item in items if item not in done]
+                elif is_marked(record):
+                    left.marked[str(record.get("id"))] += 1
+    if stage.modes[PHASE] != "Model" or not done:
+        left.items = [item for item in items if item not in done]
+    return left
 
 
 def _is_answer(record: Mapping[str, Any]) -> bool:
     return not is_failed(record) and bool(record.get("response"))
+
+
+def _is_of(record: Mapping[str, Any], items: RecordIndex) -> bool:
+    """Whether a record is an answer to what its item says now, where the item is there."""
+    item = items.notes.get(str(record.get("datapoint_id")))
+    return _is_answer(record) and (item is None or is_answer_to(record, item))
 
 
 def _question(task: Task, student: Model, item: Mapping[str, Any], failures: Mapping[str, int]) -> Question:
@@ -102,12 +126,13 @@ def _path(run: Run, context: Mapping[str, Any]) -> Path:
 KINDS = {"response": Kind(lambda _context, _part, text: text, _record, _path)}
 
 
-def index_of_responses(stage: Stage, task: str) -> RecordIndex:
-    """The answers to a task of the students that the configuration has."""
+def index_of_responses(stage: Stage, task: str, items: RecordIndex) -> RecordIndex:
+    """The answers to the items of a task as they are now, of the students that the configuration has."""
     students = {model.name for model in stage.config.with_role("student")}
     return RecordIndex(
         stage.run.response_files(task),
         lambda record: (
-            _is_answer(record) and record.get("task_id") == task and record.get("student_model_id") in students
+            _is_of(record, items) and record.get("task_id") == task and record.get("student_model_id") in students
         ),
+        note=answer_mark,
     )

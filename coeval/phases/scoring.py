@@ -13,6 +13,7 @@ from coeval.phases.driving import ATTEMPTS
 from coeval.phases.question import Kind, Question
 from coeval.prompts import render
 from coeval.storage.layout import Run
+from coeval.storage.lineage import judged
 from coeval.storage.records import now
 
 __all__ = ["KINDS", "context_of", "is_score", "judge_question", "rubric_text"]
@@ -42,6 +43,7 @@ def context_of(
         "teacher_model_id": response["teacher_model_id"],
         "student_model_id": response["student_model_id"],
         "judge_model_id": judge,
+        "judged": judged(item, response),
         "factors": list(factors),
         "scores": dict(scores),
     }

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from coeval.storage.jsonl import OnBad
-from coeval.storage.records import is_failed
+from coeval.storage.records import is_failed, is_marked
 
 __all__ = ["RecordIndex"]
 
@@ -17,15 +18,36 @@ class RecordIndex:
     """id -> the last valid record with that id."""
 
     def __init__(
-        self, paths: Iterable[Path], keep: Callable[[Mapping[str, Any]], bool], on_bad: OnBad | None = None
+        self,
+        paths: Iterable[Path],
+        keep: Callable[[Mapping[str, Any]], bool],
+        on_bad: OnBad | None = None,
+        note: Callable[[Mapping[str, Any]], Any] | None = None,
     ) -> None:
-        """Read the files through, keeping records that have an id, are not failed, and that `keep` likes."""
+        """Read the files through, keeping records that have an id, are not failed, and that `keep` likes.
+
+        Args:
+            paths: the files.
+            keep: which records.
+            on_bad: hears of lines that are no record.
+            note: what to hold in memory of a record, in `notes`; nothing by default.
+        """
+        self.notes: dict[str, Any] = {}
+        self.marked: Counter[str] = Counter()
+        """How often records of an id were marked as failed, by a hand or by `repair`."""
         self._paths = list(paths)
         self._places: dict[str, tuple[int, int]] = {}
         for number, path in enumerate(self._paths):
             for offset, record in _placed(path, on_bad):
-                if isinstance(record.get("id"), str) and not is_failed(record) and keep(record):
-                    self._places[record["id"]] = (number, offset)
+                identity = record.get("id")
+                if not isinstance(identity, str):
+                    continue
+                if is_marked(record):
+                    self.marked[identity] += 1
+                elif not is_failed(record) and keep(record):
+                    self._places[identity] = (number, offset)
+                    if note is not None:
+                        self.notes[identity] = note(record)
 
     def __len__(self) -> int:
         return len(self._places)

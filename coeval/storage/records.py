@@ -11,7 +11,7 @@ from typing import Any, Literal, TypedDict
 
 from typing_extensions import NotRequired
 
-__all__ = ["Datapoint", "Evaluation", "Pair", "Response", "Usage", "is_failed", "now"]
+__all__ = ["Datapoint", "Evaluation", "Pair", "Response", "Usage", "is_failed", "is_marked", "now"]
 
 
 class Usage(TypedDict):
@@ -70,6 +70,8 @@ class Evaluation(TypedDict):
     judge_model_id: str
     scores: dict[str, str]
     evaluated_at: str
+    judged: NotRequired[str]
+    """Which texts it is about; see `coeval.storage.lineage`."""
     student_model_id: NotRequired[str]
     raw: NotRequired[str]
     rationale: NotRequired[str]
@@ -99,6 +101,8 @@ class Pair(TypedDict):
     """As given in each order, named from the point of view of (model_a, model_b)."""
     said: NotRequired[dict[str, str]]
     """Of a failed one: order that was answered (`ab` or `ba`) -> winner."""
+    judged: NotRequired[str]
+    """Which texts it is about; see `coeval.storage.lineage`."""
     created_at: str
     status: NotRequired[Literal["failed"]]
     error: NotRequired[str]
@@ -108,6 +112,11 @@ class Pair(TypedDict):
 def is_failed(record: Any) -> bool:
     """Whether a record stands for work that brought nothing."""
     return bool(record.get("status") == "failed")
+
+
+def is_marked(record: Any) -> bool:
+    """Whether a record was marked as failed after it was made: it does not say why."""
+    return is_failed(record) and "error" not in record
 
 
 def now() -> str:

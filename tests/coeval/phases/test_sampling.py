@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from itertools import islice, product
+from collections import Counter
+from itertools import product
 from typing import Any
 
 from hypothesis import given
@@ -17,7 +18,7 @@ BOUNDS = st.tuples(st.integers(0, 3), st.integers(0, 3)).map(lambda pair: (min(p
 
 def drawn(sampling: Sampling, target: Any, nuanced: Any = None, *, count: int = 0, **key: Any) -> list[Draw]:
     key = {"seed": 0, "task": "t", "teacher": "a", **key}
-    return list(islice(draws(sampling, target, nuanced or {}, **key), count or sampling.total))
+    return list(draws(sampling, target, nuanced or {}, range(1, (count or sampling.total) + 1), **key))
 
 
 @given(ATTRIBUTES, BOUNDS, BOUNDS)
@@ -48,6 +49,30 @@ def test_all_of_more_than_there_are_items_never_repeats() -> None:
     attributes = {str(number): list(range(50)) for number in range(8)}
     found = [tuple(draw.target.values()) for draw in drawn(Sampling("all", (0, 0), 200), attributes)]
     assert len(set(found)) == 200
+
+
+@given(st.integers(1, 12), st.integers(1, 20), st.data())
+def test_a_total_that_grows_leaves_no_combination_out(small: int, more: int, data: st.DataObject) -> None:
+    attributes = {"a": [1, 2], "b": [1, 2, 3]}
+    first, larger = Sampling("all", (0, 0), small), Sampling("all", (0, 0), small + more)
+    found = {number: draw.target for number, draw in enumerate(drawn(first, attributes), start=1)}
+    while len(found) < small + more:  # as starts that are killed at any time make them
+        missing = [number for number in range(1, small + more + 1) if number not in found]
+        new = draws(larger, attributes, {}, missing, seed=0, task="t", teacher="a", used=found)
+        drawn_now = dict(zip(missing, new, strict=True))
+        chosen = data.draw(st.sets(st.sampled_from(missing), min_size=1))
+        found.update({number: drawn_now[number].target for number in chosen})
+    counts = Counter(tuple(target.values()) for target in found.values())
+    assert max(counts.values()) - min((*counts.values(), 0) if len(counts) < 6 else counts.values()) <= 1
+
+
+def test_an_interrupted_cycle_goes_on_as_if_it_had_not_been() -> None:
+    attributes, sampling = {"a": [1, 2, 3]}, Sampling("all", (0, 0), 8)
+    whole = {number: draw.target for number, draw in enumerate(drawn(sampling, attributes), start=1)}
+    there = {number: whole[number] for number in (1, 4, 8)}
+    missing = [2, 3, 5, 6, 7]
+    found = draws(sampling, attributes, {}, missing, seed=0, task="t", teacher="a", used=there)
+    assert [draw.target for draw in found] == [whole[number] for number in missing]
 
 
 def test_seed_task_and_teacher_each_change_the_draw() -> None:
