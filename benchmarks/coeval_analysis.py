@@ -1,6 +1,6 @@
 """How long the reports of a large run take, beside loops over all pairs of scores.
 
-python -m benchmarks.coeval_analysis [--units 100000] [--models 5 20] [--repeats 3]
+python -m benchmarks.coeval_analysis [--units 100000] [--models 5 20] [--repeats 5]
 
 Writes runs of that size to a temporary folder, one of few models with many items and one of many models with few, and
 times `coeval analyze all` as a user would start it: pages, JSON, CSV, workbook, index. Then the steps of the last run.
@@ -106,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--units", type=int, default=100_000)
     parser.add_argument("--models", type=int, nargs="+", default=[5, 20])
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=5)
     args = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as temporary:
         for models in args.models:
