@@ -57,7 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     tell_left_out(gathered)
     options = BoardOptions(given.likelihood, replicates=given.replicates, seed=given.seed)
     found = boards(gathered.preferences, options, gathered.attributes)
-    rows = [row for part, one in found.items() for row in rows_of(part, one)]
+    every = [row for part, one in found.items() for row in rows_of(part, one)]
+    rows, attributes = ([row for row in every if bool(row["attribute"]) is kind] for kind in (False, True))
     result = {
         "likelihood": given.likelihood,
         "preferences": len(gathered.preferences),
@@ -66,11 +67,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         "flips": plain(gathered.flips),
         "notes": {" ".join(part).strip(): list(one.notes) for part, one in found.items() if one.notes},
         "rows": rows,
+        "attributes": attributes,
     }
     if given.against is not None:
         result["against"] = _against(given.against, found)
     write_json(given.out / "pairs_leaderboard.json", result)
-    _write_csv(given.out / "pairs_leaderboard.csv", rows)
+    _write_csv(given.out / "pairs_leaderboard.csv", every)
     _print(rows, gathered)
     return 0
 
@@ -104,11 +106,9 @@ def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _print(rows: Sequence[Mapping[str, Any]], gathered: Gathered) -> None:
-    """Overall and by task; boards by attribute are in the files alone."""
-    whole = [row for row in rows if not row["attribute"]]
-    for task in dict.fromkeys(row["task"] for row in whole):
+    for task in dict.fromkeys(row["task"] for row in rows):
         print(task)
-        for row in (one for one in whole if one["task"] == task):
+        for row in (one for one in rows if one["task"] == task):
             bounds = "" if row["lower"] is None else f"  [{row['lower']:.0f}, {row['upper']:.0f}]"
             print(f"  {row['rank']:>2}  {row['model']:<24} {row['score']:7.1f}{bounds}  {row['votes']} votes")
     for one in gathered.flips:

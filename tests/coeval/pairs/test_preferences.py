@@ -186,10 +186,11 @@ def test_leaderboards_overall_and_by_task(finished: Run, tmp_path: Path, capsys:
     assert pairs_leaderboard.main([str(flag) for flag in flags]) == 0
     said = json.loads((tmp_path / "pairs_leaderboard.json").read_text())
     ranks = {
-        task: [row["model"] for row in said["rows"] if (row["task"], row["attribute"]) == (task, "")]
-        for task in ("overall", "mail", "code")
+        task: [row["model"] for row in said["rows"] if row["task"] == task] for task in ("overall", "mail", "code")
     }
     assert set(map(tuple, ranks.values())) == {("ant", "bee", "cow")}
+    warm = [row for row in said["attributes"] if (row["task"], row["attribute"]) == ("mail", "tone=warm")]
+    assert [row["rank"] for row in warm] == [1, 2, 3]
     assert said["against"]["Spearman-lbs"] == pytest.approx(1.0)
     assert said["flips"][-1]["judge"] == "jay"
     assert said["flips"][-1]["flip_rate"] == 0.0
