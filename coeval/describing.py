@@ -9,11 +9,10 @@ from coeval.config.redact import redacted
 from coeval.config.schema import BATCH_PHASES, PHASES, Config, Model, Role, Task
 from coeval.planning import calls_per_task, sampling_text
 from coeval.pricing.estimate import static_estimate
-from coeval.pricing.stored import Stored, read_stored
+from coeval.pricing.stored import stored_before
 from coeval.pricing.table import price_of
 from coeval.pricing.text import dollars, minutes
 from coeval.prompts import template_for
-from coeval.storage.layout import Run
 from p2l.report import Cell, Column, Table, Value, render
 
 __all__ = ["description_page", "prompts_of"]
@@ -186,9 +185,7 @@ def _phases(config: Config) -> Table:
 
 
 def _budget(config: Config) -> Table:
-    source = config.experiment.resume_folder
-    stored = read_stored(Run(source)) if source else Stored()
-    counts = calls_per_task(config, stored, config.experiment.phases)
+    counts = calls_per_task(config, stored_before(config, None), config.experiment.phases)
     columns = [Column("Task", number=False), *(Column(phase) for phase in PHASES), Column("All")]
     rows: list[list[Value]] = [
         [name, *(of[phase] for phase in PHASES), sum(of.values())] for name, of in counts.items()

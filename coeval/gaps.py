@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from coeval.pairs.seen import counts_of, files_of, read_seen
 from coeval.phases.factors import LABEL_PREFIX, metric_of
 from coeval.phases.scoring import is_score
 from coeval.storage.jsonl import read_json, read_records
-from coeval.storage.layout import Run
+from coeval.storage.layout import RECORD_FOLDERS, Run
 from coeval.storage.lineage import AnswerMark, ItemMark, answer_mark, is_answer_to, is_judgement_of, item_mark
 from coeval.storage.records import is_failed
 
@@ -79,23 +79,22 @@ class _Present:
         return self.items.get(response.rpartition("__")[0]), self.answers.get(response)
 
 
-def find_gaps(run: Run) -> Iterator[Gap]:
-    """The gaps of phases 3 to 5; where the configuration cannot be read there are none to tell."""
+def find_gaps(run: Run, kinds: Collection[str] = tuple(RECORD_FOLDERS)) -> Iterator[Gap]:
+    """The gaps of these kinds of records; where the configuration cannot be read there are none to tell."""
     said = _read(run)
     for task in said.tasks:
         name = str(task.get("name"))
         items, item_marks = _items_of(run, name)
-        yield from _items(said, task, items)
-        every_item = set().union(*items.values())
-        answers = _answers_of(run, name, item_marks)
-        for student, _ in said.names("student"):
-            missing = len(every_item - {one.rpartition("__")[0] for one in answers.get(student, ())})
-            if missing:
-                yield Gap("response_collection", name, student, missing)
+        if "data_generation" in kinds:
+            yield from _items(said, task, items)
+        answers = _answers_of(run, name, item_marks) if set(kinds) - {"data_generation"} else {}
+        if "response_collection" in kinds:
+            yield from _answers(said, task, items, answers)
         students = {student for student, _ in said.names("student")}
         every_answer = {one: mark for name in students for one, mark in answers.get(name, {}).items()}
-        yield from _scores(run, said, task, _Present(item_marks, every_answer))
-        if task.get("evaluation_mode") == "pairwise":
+        if "evaluation" in kinds:
+            yield from _scores(run, said, task, _Present(item_marks, every_answer))
+        if "pairwise" in kinds and task.get("evaluation_mode") == "pairwise":
             yield from _pairs(run, said, task, items, _Present(item_marks, every_answer))
 
 
@@ -142,6 +141,16 @@ def _items(said: _Said, task: Mapping[str, Any], items: Mapping[str, set[str]]) 
         missing = total - len(items.get(teacher, ()))
         if interface != "benchmark" and missing > 0:
             yield Gap("data_generation", str(task.get("name")), teacher, missing)
+
+
+def _answers(
+    said: _Said, task: Mapping[str, Any], items: Mapping[str, set[str]], answers: Mapping[str, Collection[str]]
+) -> Iterator[Gap]:
+    every_item = set().union(*items.values())
+    for student, _ in said.names("student"):
+        missing = len(every_item - {one.rpartition("__")[0] for one in answers.get(student, ())})
+        if missing:
+            yield Gap("response_collection", str(task.get("name")), student, missing)
 
 
 def _scores(run: Run, said: _Said, task: Mapping[str, Any], present: _Present) -> Iterator[Gap]:

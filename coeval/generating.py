@@ -13,6 +13,7 @@ from coeval.config.redact import REDACTED, snapshot
 from coeval.config.schema import PHASES, Config, Mode, Phase
 from coeval.errors import RunError
 from coeval.phases.attributes import attributes_of, map_attributes
+from coeval.phases.modes import extended_tasks
 from coeval.phases.proposals import Halt
 from coeval.phases.rubric import map_rubrics, rubric_of
 from coeval.phases.stage import Stage
@@ -40,7 +41,7 @@ async def generate(config: Config, keys: Keys, log: Log) -> tuple[dict[str, Any]
         source = config.experiment.resume_folder
         if source is not None:
             only_rubrics: dict[Phase, Mode] = {**dict.fromkeys(PHASES, "New"), PHASES[1]: "Extend"}
-            copy_run(Run(source), run, [task.name for task in config.tasks], only_rubrics)
+            copy_run(Run(source), run, [task.name for task in config.tasks], only_rubrics, extended_tasks(config))
         await _ask(config, keys, run, modes, log)
         return _made_static(config, run)
 
@@ -58,6 +59,8 @@ async def _ask(config: Config, keys: Keys, run: Run, modes: Mapping[Phase, Mode]
                 await map_rubrics(stage)
             except Halt as halt:
                 raise RunError(f"{halt}; raise the quota or budget_usd") from None
+            except RunError as error:  # the folder it points at is about to go
+                raise RunError(str(error).removesuffix(f"; see {run.errors}") + "; each said why above") from None
 
 
 def _made_static(config: Config, run: Run) -> tuple[dict[str, Any], list[str]]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from coeval.config.keys import Keys
 from coeval.config.loading import load_config
-from coeval.config.schema import BATCH_PHASES, PHASES, Config
+from coeval.config.schema import BATCH_PHASES, PHASES, Config, Mode, Phase
 from coeval.errors import RunError, RunInputError
 from coeval.phases.question import Batching
 from coeval.storage.claims import alone, main_process
@@ -41,6 +41,19 @@ class Options:
     log_level: str | None = None
 
 
+@dataclass(frozen=True)
+class _Start:
+    """What is to be run, on what, and how."""
+
+    config: Config
+    options: Options
+    run: Run
+    there: Run | None
+    """The same run, where the start builds on what is in its folder."""
+    modes: Mapping[Phase, Mode]
+    log: Log
+
+
 @dataclass
 class _Before:
     """What was found out before anything was written."""
@@ -55,19 +68,26 @@ def launch(options: Options) -> int:
     Raises:
         P2LError: the configuration, a key or the folder cannot be used, or a model is not available.
     """
-    from coeval.commands.plan import plan_text
+    from coeval.phases.modes import check_only, start_of
+    from coeval.planning import plan_text
 
     config = _configured(options)
-    run = Run(config.experiment.folder)
-    print(plan_text(config, run if options.continue_in_place else None), flush=True)
+    there, modes = start_of(config, continue_in_place=options.continue_in_place)
+    if options.only is not None:
+        check_only(there, modes)
+    print(plan_text(config, there, modes, options.only), flush=True)
     if options.dry_run:
         return 0
-    was_there = run.meta.exists()
-    before = asyncio.run(_look_ahead(config, options, run))
+    log = Log(None, config.experiment.log_level)
+    for note in config.notes:
+        log.info(note)
+    start = _Start(config, options, Run(config.experiment.folder), there, modes, log)
+    was_there = start.run.meta.exists()
+    before = asyncio.run(_look_ahead(start))
     if before is None:
         return 0
-    with _at_work(run, options.only):
-        return _run(config, options, run, before, was_there=was_there)
+    with _at_work(start.run, options.only):
+        return _run(start, before, was_there=was_there)
 
 
 def _configured(options: Options) -> Config:
@@ -90,28 +110,30 @@ def _configured(options: Options) -> Config:
     return replace(config, experiment=replace(config.experiment, **changes))
 
 
-async def _look_ahead(config: Config, options: Options, run: Run) -> _Before | None:
+async def _look_ahead(start: _Start) -> _Before | None:
     """Estimate and probe, as far as wanted; None where that is all that was wanted."""
-    before = _Before()
-    if options.estimate_only or config.experiment.estimate_cost:
-        before.estimate = await _estimated(config, options, run)
-        if options.estimate_only:
+    before, run = _Before(), start.run
+    if start.options.estimate_only or start.config.experiment.estimate_cost:
+        before.estimate = await _estimated(start)
+        if start.options.estimate_only:
             if run.meta.exists():
                 write_json(run.estimate, before.estimate)
             return None
-        _check_budget(config, before.estimate, Meta(run).spent_usd if options.continue_in_place else 0.0)
-    before.probe = await _probed(config, options, run)
+        _check_budget(start.config, before.estimate, 0.0 if start.there is None else Meta(run).spent_usd)
+    before.probe = await _probed(start)
     return before
 
 
-async def _estimated(config: Config, options: Options, run: Run) -> dict[str, Any]:
+async def _estimated(start: _Start) -> dict[str, Any]:
     from coeval.calling.caller import make_caller
     from coeval.pricing.estimate import estimate, estimate_text
 
-    stored = run if options.continue_in_place else None
-    async with make_caller(config, options.keys) as caller:
-        found = await estimate(config, caller, samples=config.experiment.estimate_samples, run=stored)
+    only, samples = start.options.only, start.config.experiment.estimate_samples
+    async with make_caller(start.config, start.options.keys) as caller:
+        found = await estimate(start.config, caller, samples=samples, run=start.there, modes=start.modes, only=only)
     print(estimate_text(found), flush=True)
+    figures = f"{found['total_calls']} calls, ${found['total_cost_usd']:.4f}, {found['total_time_min']:.1f} min"
+    start.log.info(f"estimate: {figures}")
     return found
 
 
@@ -125,27 +147,30 @@ def _check_budget(config: Config, estimate: Mapping[str, Any], spent: float) -> 
         )
 
 
-async def _probed(config: Config, options: Options, run: Run) -> dict[str, Any] | None:
-    """What `probe_results.json` holds; None without a probe.
+async def _probed(start: _Start) -> dict[str, Any] | None:
+    """What `probe_results.json` holds; None where nobody was probed.
 
     Raises:
         RunError: a model is not available, and that is to end the run.
     """
+    from coeval.commands.probe import probe_models, probe_results, tell_probe
+    from coeval.planning import phases_left
+
+    config, only = start.config, start.options.only
     mode, on_fail = config.experiment.probe_mode, config.experiment.probe_on_fail
     if mode == "disable":
         return None
-    from coeval.commands.probe import probe_models
-
-    completed = Meta(run).completed if options.continue_in_place else []
-    left = [phase for phase in PHASES if mode == "full" or phase not in completed]
-    models = tuple(model for model in config.models if options.only is None or model.name in options.only)
-    results = await probe_models(replace(config, models=models), options.keys, left)
-    for name, said in sorted(results.items()):
-        print(f"probe: {name}: {said}", flush=True)
-    failed = sorted(name for name, said in results.items() if said != "ok")
+    left = PHASES if mode == "full" else phases_left(config, start.there, start.modes, only)
+    models = tuple(model for model in config.models if only is None or model.name in only)
+    results = await probe_models(replace(config, models=models), start.options.keys, left)
+    failed = tell_probe(results, start.log)
+    found = probe_results(mode, on_fail, results)
     if failed and on_fail == "abort":
+        if start.there is not None:
+            start.log.keep_in(start.run.log(only))
+            write_json(start.run.probe, found)
         raise RunError(f"not available: {', '.join(failed)}; mend this, or use --probe-on-fail warn")
-    return {"mode": mode, "on_fail": on_fail, "results": dict(results), "probed_models": sorted(results)}
+    return found if results else None
 
 
 @contextlib.contextmanager
@@ -158,22 +183,25 @@ def _at_work(run: Run, only: frozenset[str] | None) -> Iterator[None]:
         raise RunInputError(f"{run.folder}: cannot be written: {error.strerror or error}") from error
 
 
-def _run(config: Config, options: Options, run: Run, before: _Before, *, was_there: bool) -> int:
+def _run(start: _Start, before: _Before, *, was_there: bool) -> int:
+    from coeval.config.dropped import put_aside
     from coeval.phases.modes import prepare
 
+    config, options, run, log = start.config, start.options, start.run, start.log
     run.folder.mkdir(parents=True, exist_ok=True)
-    log = Log(run.log(options.only), config.experiment.log_level)
-    for note in config.notes:
-        log.info(note)
+    log.keep_in(run.log(options.only))
+    in_place, whole = options.continue_in_place, options.only is None
     with alone(run):
-        meta, modes = prepare(config, run, log, continue_in_place=options.continue_in_place, was_there=was_there)
-    if options.only is None:
+        meta, modes = prepare(config, run, log, continue_in_place=in_place, was_there=was_there, whole=whole)
+        if was_there:
+            put_aside(config, run, log)
+    if whole:
         meta.update(status="in_progress")
     _write_snapshot(config, options.keys, run)
     for path, value in ((run.estimate, before.estimate), (run.probe, before.probe)):
         if value is not None:
             write_json(path, value)
-    return asyncio.run(_phases(config, options, run, meta, modes, log))
+    return asyncio.run(_phases(start, meta, modes))
 
 
 def _write_snapshot(config: Config, keys: Keys, run: Run) -> None:
@@ -183,10 +211,11 @@ def _write_snapshot(config: Config, keys: Keys, run: Run) -> None:
         temporary.write_text(snapshot_text(config, keys.secrets()), encoding="utf-8")
 
 
-async def _phases(config: Config, options: Options, run: Run, meta: Meta, modes: Mapping[Any, Any], log: Log) -> int:
+async def _phases(start: _Start, meta: Meta, modes: Mapping[Phase, Mode]) -> int:
     from coeval.calling.caller import make_caller
     from coeval.phases.runner import run_phases
 
+    config, run, log, options = start.config, start.run, start.log, start.options
     batching = _batching(config, options.keys, run, meta, log)
     async with make_caller(config, options.keys, run, meta, warn=log.warning) as caller:
         return await run_phases(config, run, meta, modes, caller, log, only=options.only, batching=batching)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from coeval.config.schema import PHASES, Config, Mode, Model, Sampling, Task
+from coeval.config.schema import PHASES, Config, Mode, Model, Phase, Sampling, Task
 from coeval.phases.modes import continued_modes
 from coeval.pricing.counting import work_of
-from coeval.pricing.stored import Stored, read_stored
+from coeval.pricing.stored import Stored, stored_before
 from coeval.pricing.text import grid
 from coeval.storage.layout import Run
 
-__all__ = ["calls_per_task", "plan_text", "sampling_text"]
+__all__ = ["calls_per_task", "phases_left", "plan_text", "sampling_text"]
 
 _SHORT = {
     "attribute_mapping": "attributes",
@@ -24,22 +24,29 @@ _SHORT = {
 }
 
 
-def plan_text(config: Config, run: Run | None = None, modes: Mapping[Any, Mode] | None = None) -> str:
+def plan_text(
+    config: Config,
+    run: Run | None = None,
+    modes: Mapping[Any, Mode] | None = None,
+    only: Collection[str] | None = None,
+) -> str:
     """The plan of a run; with `run`, of what is left of it.
 
     Args:
         config: the run's.
-        run: one that goes on.
+        run: one that is there.
         modes: of the phases; those of a run that goes on where there is `run`, else the configuration's.
+        only: the models that phases 3 to 5 are confined to.
     """
-    source = run or (Run(config.experiment.resume_folder) if config.experiment.resume_folder else None)
-    stored = read_stored(source) if source else Stored()
-    chosen = modes or (continued_modes(config, list(stored.completed)) if run else config.experiment.phases)
-    counts = calls_per_task(config, stored, chosen)
+    stored = stored_before(config, run)
+    chosen = modes or (continued_modes(config, stored.settled) if run else config.experiment.phases)
+    counts = calls_per_task(config, stored, chosen, only)
     experiment = config.experiment
     head = f"{experiment.id}, in {experiment.folder}"
     if experiment.resume_from:
         head += f", from {experiment.resume_from}"
+    if only is not None:
+        head += f"; phases 3 to 5 for {', '.join(sorted(only))} alone"
     models = [(model.name, model.interface, _asked_for(model), ", ".join(model.roles)) for model in config.models]
     tasks = [(task.name, *sampling_text(task.sampling), task.evaluation_mode, _rubric(task)) for task in config.tasks]
     return "\n\n".join(
@@ -53,10 +60,22 @@ def plan_text(config: Config, run: Run | None = None, modes: Mapping[Any, Mode] 
     )
 
 
-def calls_per_task(config: Config, stored: Stored, modes: Mapping[Any, Mode]) -> dict[str, Counter[str]]:
+def phases_left(
+    config: Config, run: Run | None, modes: Mapping[Any, Mode], only: Collection[str] | None = None
+) -> list[Phase]:
+    """The phases of which a run, or a new one, has something to do: not done with yet, or with something to ask."""
+    stored = stored_before(config, run)
+    settled = stored.settled if run is not None else ()
+    asking = {work.phase for work in work_of(config, stored, modes, only)}
+    return [phase for phase in PHASES if phase not in settled or phase in asking]
+
+
+def calls_per_task(
+    config: Config, stored: Stored, modes: Mapping[Any, Mode], only: Collection[str] | None = None
+) -> dict[str, Counter[str]]:
     """Task -> phase -> calls."""
     counts: dict[str, Counter[str]] = defaultdict(Counter, {task.name: Counter() for task in config.tasks})
-    for work in work_of(config, stored, modes):
+    for work in work_of(config, stored, modes, only):
         counts[work.task][work.phase] += work.calls
     return counts
 

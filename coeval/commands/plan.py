@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from argparse import ArgumentParser
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from coeval.command import add_keys, add_log_level, keys_of, run
@@ -15,10 +15,10 @@ from p2l.command import parser, whole
 
 if TYPE_CHECKING:
     from coeval.config.keys import Keys
-    from coeval.config.schema import Config
+    from coeval.config.schema import Config, Mode, Phase
     from coeval.storage.layout import Run
 
-__all__ = ["build_parser", "main", "plan_text", "run_estimate"]
+__all__ = ["build_parser", "main", "run_estimate"]
 
 
 def build_parser() -> ArgumentParser:
@@ -41,6 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Print the plan and the estimate; keep the estimate where the run has a folder."""
     arguments = build_parser().parse_args(argv)
     from coeval.config.loading import load_config
+    from coeval.phases.modes import start_of
+    from coeval.planning import plan_text
     from coeval.pricing.text import estimate_text
     from coeval.storage.jsonl import write_json
     from coeval.storage.layout import Run
@@ -52,9 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     for note in config.notes:
         log.info(note)
     folder = Run(config.experiment.folder)
-    left = folder if arguments.go_on else None
-    print(plan_text(config, left), end="\n\n")
-    found = run_estimate(config, keys, samples=arguments.estimate_samples, run=left)
+    there, modes = start_of(config, continue_in_place=arguments.go_on)
+    print(plan_text(config, there, modes), end="\n\n")
+    found = run_estimate(config, keys, samples=arguments.estimate_samples, run=there, modes=modes)
     print(estimate_text(found))
     for name, model in found["per_model"].items():
         if model["sample_error"]:
@@ -64,25 +66,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def plan_text(config: Config, run: Run | None = None) -> str:
-    """The plan in words; see `coeval.planning`."""
-    from coeval import planning
-
-    return planning.plan_text(config, run)
-
-
-def run_estimate(config: Config, keys: Keys, *, samples: int | None = None, run: Run | None = None) -> dict[str, Any]:
+def run_estimate(
+    config: Config, keys: Keys, *, samples: int | None, run: Run | None, modes: Mapping[Phase, Mode]
+) -> dict[str, Any]:
     """The estimate, with models asked if `samples`, or the configuration, says so."""
     from coeval.calling.caller import make_caller
     from coeval.pricing.estimate import estimate, static_estimate
 
     count = config.experiment.estimate_samples if samples is None else samples
     if not count:
-        return static_estimate(config, run=run)
+        return static_estimate(config, run=run, modes=modes)
 
     async def asked() -> dict[str, Any]:
         async with make_caller(config, keys) as caller:
-            return await estimate(config, caller, samples=count, run=run)
+            return await estimate(config, caller, samples=count, run=run, modes=modes)
 
     return asyncio.run(asked())
 

@@ -16,8 +16,9 @@ from p2l.command import parser
 if TYPE_CHECKING:
     from coeval.config.keys import Keys
     from coeval.config.schema import Config, Phase
+    from coeval.storage.log import Log
 
-__all__ = ["add_probe", "build_parser", "main", "probe_models", "probe_results", "run_probe"]
+__all__ = ["add_probe", "build_parser", "main", "probe_models", "probe_results", "run_probe", "tell_probe"]
 
 
 def build_parser() -> ArgumentParser:
@@ -60,12 +61,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     mode = arguments.probe or config.experiment.probe_mode
     on_fail = arguments.probe_on_fail or config.experiment.probe_on_fail
     found = run_probe(config, keys, mode)
-    for name, said in found.items():
-        (log.info if said == "ok" else log.warning)(f"{name}: {said}")
+    failed = tell_probe(found, log)
     folder = Run(config.experiment.folder)
-    if mode != "disable" and folder.folder.is_dir():
+    if found and folder.folder.is_dir():
         write_json(folder.probe, probe_results(mode, on_fail, found))
-    failed = [name for name, said in found.items() if said != "ok"]
     if failed and on_fail == "abort":
         log.error(f"not available: {', '.join(failed)}")
         return 2
@@ -73,15 +72,25 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run_probe(config: Config, keys: Keys, mode: str, phases: Sequence[Phase] | None = None) -> dict[str, str]:
-    """Model -> `ok` or why not: of the models that these phases (all by default) need, or need yet, or of none."""
-    from coeval.config.checks import stored_meta
+    """Model -> `ok` or why not, of the models that these phases need: by default all phases, or those left, or none."""
     from coeval.config.schema import PHASES
 
     if mode == "disable":
         return {}
-    completed = (stored_meta(config.experiment.folder) or {}).get("phases_completed", []) if mode == "resume" else []
-    left = [phase for phase in phases or PHASES if phase not in completed]
+    left = phases or (_left(config) if mode == "resume" else PHASES)
     return asyncio.run(probe_models(config, keys, left))
+
+
+def _left(config: Config) -> Sequence[Phase]:
+    """The phases of which a run that goes on has something to do; all, where there is none."""
+    from coeval.config.checks import stored_meta
+    from coeval.config.schema import PHASES
+    from coeval.phases.modes import start_of
+    from coeval.planning import phases_left
+
+    if stored_meta(config.experiment.folder) is None:
+        return PHASES
+    return phases_left(config, *start_of(config, continue_in_place=True))
 
 
 async def probe_models(config: Config, keys: Keys, phases_left: Iterable[Phase]) -> dict[str, str]:
@@ -89,6 +98,13 @@ async def probe_models(config: Config, keys: Keys, phases_left: Iterable[Phase])
     from coeval import probing
 
     return await probing.probe_models(config, keys, phases_left)
+
+
+def tell_probe(found: Mapping[str, str], log: Log) -> list[str]:
+    """Log what was found; the models that are not available."""
+    for name, said in sorted(found.items()):
+        (log.info if said == "ok" else log.warning)(f"probe: {name}: {said}")
+    return sorted(name for name, said in found.items() if said != "ok")
 
 
 def probe_results(mode: str, on_fail: str, found: Mapping[str, str]) -> dict[str, Any]:

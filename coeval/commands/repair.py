@@ -31,7 +31,7 @@ def build_parser() -> argparse.ArgumentParser:
     flags.add_argument("--run", required=True, type=Path, metavar="PATH", help="folder of the run")
     flags.add_argument("--dry-run", action="store_true", help="say what would be done, change nothing")
     flags.add_argument("--stats", action="store_true", help="print counts alone, change nothing")
-    flags.add_argument("--examples", type=int, default=5, metavar="N", help="records of no use to show; -1: all")
+    flags.add_argument("--examples", type=_count, default=5, metavar="N", help="records of no use to show; -1: all")
     flags.add_argument("--phase", choices=tuple(_KINDS), help="look at one phase alone")
     flags.add_argument("--breakdown", action="store_true", help="count by file, and gaps by task and model")
     flags.add_argument("--show-valid", type=whole, default=0, metavar="N", help="sound records to show")
@@ -56,8 +56,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         found = examine(folder)
         _print(folder, [found[kind] for kind in kinds], given)
         changed = mend(folder, found, kinds)
-    print(f"{changed} lines changed; `coeval run --config ... --continue` makes what is missing")
+    lacking = any(found[kind].bad or found[kind].gaps for kind in kinds)
+    hint = "`coeval run --config ... --continue` makes what is missing" if lacking else "nothing is missing"
+    print(f"{changed} lines changed; {hint}")
     return 0
+
+
+def _count(text: str) -> int:
+    if text != "-1" and not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a whole number nor -1 for all")
+    return int(text)
 
 
 def _print(folder: Run, found: Sequence[Found], given: argparse.Namespace) -> None:

@@ -123,14 +123,16 @@ def check_folder(run: Experiment, problems: Problems, *, continue_in_place: bool
     if any(problems.at("experiment", *key) for key in ((), ("id",), ("storage_folder",))):
         return
     where, meta = ("experiment", "id"), stored_meta(run.folder)
-    if not continue_in_place:
-        exists = is_there(run.folder / "meta.json")
+    exists = is_there(run.folder / "meta.json")
+    if exists and meta is None:
+        problems.add(where, f"{run.folder / 'meta.json'} cannot be read; mend it, or choose another id", "V-14")
+    elif not continue_in_place:
         if exists and (run.resume_from or run.written_phases != frozenset(PHASES)):
             ways = "use --continue to go on with it, choose another id, or write the mode of every phase"
             problems.add(where, f"{run.folder} holds a run already; {ways}", "V-11")
     elif meta is None:
-        state = "cannot be read" if is_there(run.folder / "meta.json") else "is not there"
-        problems.add(where, f"--continue: {run.folder / 'meta.json'} {state}; start without --continue", "V-14")
+        message = f"--continue: {run.folder / 'meta.json'} is not there; start without --continue"
+        problems.add(where, message, "V-14")
     elif meta.get("experiment_id") != run.id:
         message = f"--continue: {run.folder} holds run {meta.get('experiment_id')!r}; use its id, or another folder"
         problems.add(where, message, "V-14")

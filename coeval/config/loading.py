@@ -24,7 +24,7 @@ from coeval.config.schema import Config, Experiment, Model
 from coeval.config.tasks import read_tasks
 from coeval.config.text import read_yaml
 
-__all__ = ["ConfigErrors", "load_config"]
+__all__ = ["ConfigErrors", "load_config", "stored_config"]
 
 _TOP = ("models", "tasks", "experiment")
 
@@ -61,7 +61,7 @@ def load_config(
     _check_not_empty(models, entries, problems)
     names = {model.name for model in models} if models and all(model.name for model in models) else None
     tasks = read_tasks(entries, problems, names if are_own else None)
-    chosen = {**_chosen(_stored(run.folder) if continue_in_place else {}), **_chosen(top.values)}
+    chosen = {**_chosen(stored_config(run.folder) if continue_in_place else {}), **_chosen(top.values)}
     models, notes = resolve_auto(models, chosen, run, keys, problems)
     check_together(models, tasks, run, problems)
     check_reachable(run, problems)
@@ -91,13 +91,13 @@ def _task_entries(top: Fields, run: Experiment, continue_in_place: bool) -> tupl
     if top.has("tasks"):
         return top.entries("tasks"), True
     for folder in filter(None, (run.folder if continue_in_place else None, run.resume_folder)):
-        tasks = _stored(folder).get("tasks")
+        tasks = stored_config(folder).get("tasks")
         if isinstance(tasks, list) and tasks:
             return tasks, False
     return [], True
 
 
-def _stored(folder: Path) -> dict[str, Any]:
+def stored_config(folder: Path) -> dict[str, Any]:
     """The configuration that a run keeps, or nothing."""
     try:
         found = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))

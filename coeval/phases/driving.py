@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from coeval.calling.call import CallError, Reason, Reply
-from coeval.config.schema import Model, Phase
+from coeval.config.schema import ROLE_OF, Model, Phase
 from coeval.phases.parts import Parts
 from coeval.phases.question import Answer, Question, Settled, apply, read_answer
 from coeval.phases.stage import Outcome, Stage
@@ -54,7 +54,7 @@ async def _adopt(stage: Stage, phase: Phase, model: Model) -> Outcome:
         try:
             await stage.batching.adopt(phase, model, lambda question, answers: apply(stage.store, question, answers))
         except CallError as error:
-            _stop(stage, model, outcome, error)
+            _stop(stage, phase, model, outcome, error)
     return outcome
 
 
@@ -79,13 +79,15 @@ async def drive(
     """
     outcome = Outcome()
     if stage.batching is not None and stage.batching.takes(model, phase):
-        await _drive_batch(stage, model, questions, outcome)
+        await _drive_batch(stage, phase, model, questions, outcome)
         return outcome
     await _Pump(stage, phase, model, outcome, attempts).run(questions)
     return outcome
 
 
-async def _drive_batch(stage: Stage, model: Model, questions: Iterable[Question], outcome: Outcome) -> None:
+async def _drive_batch(
+    stage: Stage, phase: Phase, model: Model, questions: Iterable[Question], outcome: Outcome
+) -> None:
     def settle(question: Question, answers: Mapping[str, Answer]) -> Settled:
         settled = apply(stage.store, question, answers)
         _count(stage, outcome, settled)
@@ -94,14 +96,15 @@ async def _drive_batch(stage: Stage, model: Model, questions: Iterable[Question]
     try:
         await stage.batching.answer(model, questions, settle)  # type: ignore[union-attr]
     except CallError as error:
-        _stop(stage, model, outcome, error)
+        _stop(stage, phase, model, outcome, error)
 
 
 class _Pump:
     """The questions of one model in flight."""
 
     def __init__(self, stage: Stage, phase: Phase, model: Model, outcome: Outcome, attempts: int) -> None:
-        self.stage, self.model, self.outcome, self.attempts = stage, model, outcome, attempts
+        self.stage, self.phase, self.model = stage, phase, model
+        self.outcome, self.attempts = outcome, attempts
         self._parts = Parts(stage.store, phase, model.name)
         self._slots = asyncio.Semaphore(2 * stage.concurrency(model.interface) + _SPARE)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -151,7 +154,7 @@ class _Pump:
         answers = dict(zip(question.prompts, found, strict=True))
         for answer in found:
             if isinstance(answer, CallError) and answer.reason is not Reason.FAILED:
-                _stop(self.stage, self.model, self.outcome, answer)
+                _stop(self.stage, self.phase, self.model, self.outcome, answer)
                 return
         settled = apply(self.stage.store, question, answers)
         if len(answers) > 1:
@@ -197,8 +200,8 @@ def _count(stage: Stage, outcome: Outcome, settled: Settled) -> None:
     stage.progress.advance(failed=bool(settled.failures))
 
 
-def _stop(stage: Stage, model: Model, outcome: Outcome, error: CallError) -> None:
-    """Ask a model no more in this phase, and none at all where the dollars are used up; said once."""
+def _stop(stage: Stage, phase: Phase, model: Model, outcome: Outcome, error: CallError) -> None:
+    """Ask a model no more in this phase, and none at all where the dollars are used up; said, and noted, once."""
     if error.reason is Reason.BUDGET:
         outcome.stopped[model.name] = str(error)
         if stage.halted is None:
@@ -211,4 +214,5 @@ def _stop(stage: Stage, model: Model, outcome: Outcome, error: CallError) -> Non
     else:
         if model.name not in outcome.refused:
             stage.log.error(f"{model.name}: {error}; it is asked no more in this phase")
+            stage.store.error(phase, str(error), model=model.name, role=ROLE_OF[phase])
         outcome.refused[model.name] = str(error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from coeval.config.schema import PHASES, Config, Mode, Phase
 from coeval.errors import RunInputError
@@ -11,42 +11,96 @@ from coeval.storage.layout import Run
 from coeval.storage.log import Log
 from coeval.storage.meta import Meta, create_meta
 
-__all__ = ["continued_modes", "prepare"]
+__all__ = ["check_only", "continued_modes", "extended_tasks", "keeps", "prepare", "start_of"]
 
 
-def continued_modes(config: Config, completed: list[str]) -> dict[Phase, Mode]:
+def keeps(config: Config, phase: Phase) -> bool:
+    """Whether the file itself writes that a phase is kept."""
+    return phase in config.experiment.written_phases and config.experiment.phases[phase] == "Keep"
+
+
+def continued_modes(config: Config, settled: Collection[str]) -> dict[Phase, Mode]:
     """The modes of a run that goes on: what is stored stays, what is missing is added.
 
-    A phase that was kept as it was and is completed stays so, whatever it lacks.
+    A phase for which the file writes `Keep` stays as it is once it is `settled`: completed, or kept to its end.
     """
     modes: dict[Phase, Mode] = {}
     for phase in PHASES:
-        was_kept = config.experiment.phases[phase] == "Keep" and phase in completed
-        modes[phase] = "Keep" if was_kept or phase in PHASES[:2] else "Extend"
+        stays = keeps(config, phase) and phase in settled
+        modes[phase] = "Keep" if stays or phase in PHASES[:2] else "Extend"
     return modes
 
 
+def start_of(config: Config, *, continue_in_place: bool) -> tuple[Run | None, dict[Phase, Mode]]:
+    """The run that a start builds on, None where it makes a new one, and the modes of the phases.
+
+    Raises:
+        RunInputError: there is no run to go on with.
+    """
+    run = Run(config.experiment.folder)
+    if continue_in_place:
+        return run, continued_modes(config, Meta(run).settled)
+    modes: dict[Phase, Mode] = {phase: config.experiment.phases[phase] for phase in PHASES}
+    may_stay = config.experiment.written_phases == frozenset(PHASES) and not config.experiment.resume_from
+    return run if may_stay and run.meta.exists() else None, modes
+
+
+def check_only(run: Run | None, modes: Mapping[Phase, Mode]) -> None:
+    """Whether a process for some models may start so.
+
+    Raises:
+        RunInputError: it would put aside what other models, and perhaps another process, have made.
+    """
+    renewed = [phase for phase in PHASES if modes[phase] == "New"]
+    if run is not None and renewed:
+        raise RunInputError(
+            f"--only-models: mode New of {', '.join(renewed)} would put aside what all models have made in "
+            f"{run.folder}; use --continue, or write another mode"
+        )
+
+
+def extended_tasks(config: Config) -> list[str]:
+    """The tasks that add to the rubric of the run resumed from."""
+    if keeps(config, "rubric_mapping"):
+        return []
+    return [task.name for task in config.tasks if task.rubric == "extend"]
+
+
 def prepare(
-    config: Config, run: Run, log: Log, *, continue_in_place: bool, was_there: bool
+    config: Config, run: Run, log: Log, *, continue_in_place: bool, was_there: bool, whole: bool = True
 ) -> tuple[Meta, Mapping[Phase, Mode]]:
-    """Open the run, or make it; `was_there` says whether its folder held one when the configuration was checked.
+    """Open the run, or make it.
+
+    Args:
+        config: the run's.
+        run: its folder.
+        log: hears of what is copied or put aside.
+        continue_in_place: the run goes on.
+        was_there: whether its folder held one when the configuration was checked.
+        whole: all models are at work; otherwise the state of a run that is there is left alone.
 
     Raises:
         RunInputError: another process has just made it.
     """
-    if continue_in_place:
-        meta = Meta(run)
-        return meta, continued_modes(config, meta.completed)
-    modes: dict[Phase, Mode] = {phase: config.experiment.phases[phase] for phase in PHASES}
-    if run.meta.exists() and not was_there:
+    before, modes = start_of(config, continue_in_place=continue_in_place)
+    if run.meta.exists() and not continue_in_place and not was_there:
         raise RunInputError(f"{run.folder}: another process has just made this run; use --continue to go on with it")
-    if run.meta.exists():
-        return _renew(run, log, modes), modes
-    source = config.experiment.resume_folder
-    if source is not None:
-        count = copy_run(Run(source), run, [task.name for task in config.tasks], modes)
-        log.info(f"{count} files copied from {source}")
+    if before is not None:
+        return Meta(run) if continue_in_place or not whole else _renew(run, log, modes), modes
+    if config.experiment.resume_folder is not None:
+        _copy(config, Run(config.experiment.resume_folder), run, log, modes)
     return create_meta(run, config.experiment.id, config.experiment.resume_from), modes
+
+
+def _copy(config: Config, source: Run, run: Run, log: Log, modes: Mapping[Phase, Mode]) -> None:
+    extended = extended_tasks(config)
+    count = copy_run(source, run, [task.name for task in config.tasks], modes, extended)
+    log.info(f"{count} files copied from {source.folder}")
+    for task in config.tasks:
+        if task.rubric == "extend" and task.name not in extended:
+            log.warning(
+                f"rubric_mapping: mode Keep leaves the rubric of {task.name!r} as it is; write Extend to extend it"
+            )
 
 
 def _renew(run: Run, log: Log, modes: Mapping[Phase, Mode]) -> Meta:
@@ -59,6 +113,7 @@ def _renew(run: Run, log: Log, modes: Mapping[Phase, Mode]) -> Meta:
     meta.update(
         phases_completed=[phase for phase in meta.completed if phase not in renewed],
         phases_in_progress=[],
+        phases_kept=[],
         status="in_progress",
     )
     return meta

@@ -11,6 +11,7 @@ from coeval.config.schema import PHASES, Config, Mode, Phase
 from coeval.phases.attributes import map_attributes
 from coeval.phases.evaluation import evaluate
 from coeval.phases.items import generate_items
+from coeval.phases.leftover import left_out
 from coeval.phases.progress import Progress
 from coeval.phases.proposals import Halt
 from coeval.phases.question import Batching
@@ -72,7 +73,7 @@ async def _all(stage: Stage, meta: Meta) -> tuple[bool, bool]:
     """Whether a phase failed in part, and whether nothing is missing in any."""
     failed, complete = False, True
     for phase in PHASES:
-        if stage.only is None and not (stage.modes[phase] == "Keep" and phase in meta.completed):
+        if stage.only is None and not (stage.modes[phase] == "Keep" and phase in meta.settled):
             meta.mark(phase, complete=False)
         try:
             outcome = await _phase(stage, phase, meta)
@@ -81,8 +82,9 @@ async def _all(stage: Stage, meta: Meta) -> tuple[bool, bool]:
             return failed, False
         stage.limited = stage.limited or bool(outcome.stopped)
         complete = complete and outcome.complete
-        if stage.only is None and complete:
-            meta.mark(phase, complete=True)
+        if stage.only is None:
+            complete = not left_out(stage, phase) and complete
+            meta.mark(phase, complete=complete, kept=stage.modes[phase] == "Keep" and outcome.complete)
         failed = failed or (phase in _TELLS_FAILURE and outcome.is_failure)
         if stage.halted is not None:
             return failed, False
@@ -95,6 +97,9 @@ async def _phase(stage: Stage, phase: Phase, meta: Meta) -> Outcome:
     stage.progress = Progress(phase, lambda: meta.spent_usd)
     try:
         outcome = await WORK[phase](stage)
+    except P2LError as error:
+        stage.store.error(phase, str(error))
+        raise
     finally:
         stage.progress.close()
         stage.store.flush()

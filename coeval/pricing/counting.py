@@ -8,8 +8,9 @@ J T N S (S - 1) / 2 comparisons in each order, where answers are compared in pai
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any, NamedTuple, TypeVar
 
 from coeval.config.schema import PHASES, Config, Mode, Model, Phase, Task
@@ -53,17 +54,23 @@ class Work:
     tokens: Tokens
 
 
-def work_of(config: Config, stored: Stored | None = None, modes: Mapping[Any, Mode] | None = None) -> list[Work]:
+def work_of(
+    config: Config,
+    stored: Stored | None = None,
+    modes: Mapping[Any, Mode] | None = None,
+    only: Collection[str] | None = None,
+) -> list[Work]:
     """Everything that is left to be asked.
 
     Args:
         config: the run's.
         stored: what there is already; nothing by default.
         modes: of the phases; the configuration's by default.
+        only: the models that phases 3 to 5 are confined to; all by default.
     """
     chosen = dict(modes or config.experiment.phases)
     chosen.update(dict.fromkeys(renewed_phases(chosen), "New"))  # nothing stays that builds on what is made anew
-    count = _Count(config, stored or Stored(), chosen)
+    count = _Count(config, stored or Stored(), chosen, only)
     return [work for task in config.tasks for work in count.of(task) if work.calls]
 
 
@@ -74,6 +81,7 @@ class _Count:
     config: Config
     stored: Stored
     modes: dict[Any, Mode]
+    only: Collection[str] | None
 
     def of(self, task: Task) -> Iterator[Work]:
         """All work of a task, phase by phase."""
@@ -90,11 +98,15 @@ class _Count:
             answers.update({(name, student.name): number for name, number in missing.items()})
             yield Work(PHASES[3], task.name, student, sum(missing.values()), TOKENS[PHASES[3]])
         for judge in self.config.with_role("judge"):
-            if judge.is_virtual:
+            if not self._asks(judge):
                 continue
             pairwise = task.evaluation_mode == "pairwise"
-            calls = self._pairs(task, judge, items) if pairwise else self._scores(task, judge, answers)
+            calls = self._pairs(task, judge, answers) if pairwise else self._scores(task, judge, answers)
             yield Work(PHASES[4], task.name, judge, calls, TOKENS["pairwise" if pairwise else PHASES[4]])
+
+    def _asks(self, model: Model) -> bool:
+        """Whether phases 3 to 5 ask this model."""
+        return not model.is_virtual and (self.only is None or model.name in self.only)
 
     def _there(self, phase: Phase, number: int) -> int:
         """What of the stored stays."""
@@ -117,7 +129,7 @@ class _Count:
         found = {name: self._there(PHASES[2], number) for (name,), number in there.items()}
         for teacher in self.config.with_role("teacher"):
             number = found.setdefault(teacher.name, 0)
-            missing = {} if teacher.is_virtual else {teacher.name: max(0, task.sampling.total - number)}
+            missing = {teacher.name: max(0, task.sampling.total - number)} if self._asks(teacher) else {}
             found[teacher.name] += sum(self._left(PHASES[2], missing, bool(there), bool(number)).values())
         return found
 
@@ -127,18 +139,19 @@ class _Count:
         return {} if (mode == "Keep" and of_task) or (mode == "Model" and of_model) else missing
 
     def _answers(self, task: Task) -> Counter[tuple[str, ...]]:
-        """(teacher, student) -> answers that are there."""
+        """(teacher, student) -> answers that are there, of the students that the configuration has."""
         there = _of(self.stored.responses, task.name)
-        return Counter({names: self._there(PHASES[3], number) for names, number in there.items()})
+        students = {student.name for student in self.config.with_role("student")}
+        return Counter({names: self._there(PHASES[3], count) for names, count in there.items() if names[1] in students})
 
     def _missing_answers(self, task: Task, student: Model, items: Mapping[str, int]) -> Mapping[str, int]:
         """Teacher -> answers of a student to be asked for."""
-        if student.is_virtual:
+        if not self._asks(student):
             return {}
         there = self._answers(task)
         missing = {name: max(0, number - there[name, student.name]) for name, number in items.items()}
         of_model = any(there[name, student.name] for name in items)
-        return self._left(PHASES[3], missing, any(there.values()), of_model)
+        return self._left(PHASES[3], missing, bool(_of(self.stored.responses, task.name)), of_model)
 
     def _scores(self, task: Task, judge: Model, answers: Mapping[tuple[str, ...], int]) -> int:
         """Calls to a judge: one for an answer, or one for each factor of it."""
@@ -167,16 +180,21 @@ class _Count:
             return tuple(f"factor {number}" for number in range(1, UNKNOWN_FACTORS + 1))
         return required_factors(judge, task, rubric)
 
-    def _pairs(self, task: Task, judge: Model, items: Mapping[str, int]) -> int:
-        students = len(self.config.with_role("student"))
-        most = task.pairwise.pairs
-        missing = {}
-        there = {name: self._there(PHASES[4], self.stored.pairs[task.name, name, judge.name]) for name in items}
-        for name, number in items.items():
-            pairs = students * (students - 1) // 2 * number
-            missing[name] = max(0, (pairs if most is None else min(pairs, most)) - there[name])
-        # In mode Model a student that joins is compared with those that were there.
-        left = self._left(PHASES[4], missing, bool(_of(self.stored.pairs, task.name)), of_model=False)
+    def _pairs(self, task: Task, judge: Model, answers: Mapping[tuple[str, ...], int]) -> int:
+        """Calls to a judge for verdicts on pairs of the students that the configuration has."""
+        names = sorted({student for _, student in answers})
+        there = _of(self.stored.pairs, task.name)
+        own = {key: self._there(PHASES[4], count) for key, count in there.items() if key[1] == judge.name}
+        seen = {key[2:] for key, count in own.items() if count}
+        most, missing = task.pairwise.pairs, {}
+        for teacher in sorted({name for name, _ in answers}):
+            known = {couple: own.get((teacher, judge.name, *couple), 0) for couple in combinations(names, 2)}
+            possible = {couple: min(answers.get((teacher, one), 0) for one in couple) for couple in known}
+            if self.modes[PHASES[4]] == "Model":  # a student that joins is compared with those that were there
+                possible.update({couple: known[couple] for couple in known if couple in seen})
+            wanted = sum(possible.values())
+            missing[teacher] = max(0, (wanted if most is None else min(wanted, most)) - sum(known.values()))
+        left = self._left(PHASES[4], missing, bool(there), of_model=False)
         return sum(left.values()) * (2 if task.pairwise.both_orders else 1)
 
 

@@ -8,7 +8,8 @@ interfaces work side by side, phases one after the other. A batch takes its time
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from coeval.calling.call import Asking
@@ -16,7 +17,7 @@ from coeval.config.schema import PHASES, ROLE_OF, Config, Mode, Model, Phase
 from coeval.phases.modes import continued_modes
 from coeval.pricing.counting import TOKENS, Work, work_of
 from coeval.pricing.speeds import Speed, guessed, measure
-from coeval.pricing.stored import Stored, read_stored
+from coeval.pricing.stored import stored_before
 from coeval.pricing.table import PRICES, batch_discount, price_of
 from coeval.pricing.text import estimate_text
 from coeval.storage.layout import Run
@@ -36,6 +37,7 @@ async def estimate(
     samples: int | None = None,
     run: Run | None = None,
     modes: Mapping[Any, Mode] | None = None,
+    only: Collection[str] | None = None,
 ) -> dict[str, Any]:
     """The estimate, as `cost_estimate.json` holds it.
 
@@ -45,10 +47,12 @@ async def estimate(
         samples: `experiment.estimate_samples` by default.
         run: with it, what is left of this run; without, the whole of a new one, less what `resume_from` brings.
         modes: of the phases; those of a run that goes on where there is `run`, else the configuration's.
+        only: the models that phases 3 to 5 are confined to; no other is asked for its speed.
     """
     count = config.experiment.estimate_samples if samples is None else samples
-    speeds = await measure(config, asking, count) if asking is not None and count else {}
-    return static_estimate(config, run=run, modes=modes, speeds=speeds, samples=count if speeds else 0)
+    models = tuple(model for model in config.models if only is None or model.name in only)
+    speeds = await measure(replace(config, models=models), asking, count) if asking is not None and count else {}
+    return static_estimate(config, run=run, modes=modes, only=only, speeds=speeds, samples=count if speeds else 0)
 
 
 def static_estimate(
@@ -56,12 +60,13 @@ def static_estimate(
     *,
     run: Run | None = None,
     modes: Mapping[Any, Mode] | None = None,
+    only: Collection[str] | None = None,
     speeds: Mapping[str, Speed] | None = None,
     samples: int = 0,
 ) -> dict[str, Any]:
     """The same, with nobody asked; `speeds` by model where they are known."""
-    stored = _stored(config, run)
-    work = work_of(config, stored, modes or (continued_modes(config, list(stored.completed)) if run else None))
+    stored = stored_before(config, run)
+    work = work_of(config, stored, modes or (continued_modes(config, stored.settled) if run else None), only)
     known = {model.name: (speeds or {}).get(model.name) or guessed(model) for model in config.models}
     phases = {phase: _phase(config, phase, [one for one in work if one.phase == phase], known) for phase in PHASES}
     seconds = sum(part["time_s"] for part in phases.values())
@@ -78,13 +83,6 @@ def static_estimate(
         "per_model": {model.name: _model(config, model, work, known[model.name]) for model in config.models},
         "assumptions": _assumptions(config, samples),
     }
-
-
-def _stored(config: Config, run: Run | None) -> Stored:
-    if run is not None:
-        return read_stored(run)
-    source = config.experiment.resume_folder
-    return read_stored(Run(source)) if source else Stored()
 
 
 def _cost(config: Config, work: Work, *, discount: bool = True) -> float:

@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from coeval.config.schema import Config
+from coeval.phases.modes import extended_tasks
 from coeval.storage.jsonl import read_json, read_records
 from coeval.storage.layout import Run
 from coeval.storage.records import is_failed
 
-__all__ = ["Stored", "read_stored"]
+__all__ = ["Stored", "read_stored", "stored_before"]
 
 
 @dataclass
@@ -28,10 +30,12 @@ class Stored:
     """(task, teacher, student)."""
     scores: dict[tuple[str, str, str, str], Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     """(task, teacher, student, judge) -> factor -> how many answers it is scored in."""
-    pairs: Counter[tuple[str, str, str]] = field(default_factory=Counter)
-    """(task, teacher, judge)."""
+    pairs: Counter[tuple[str, str, str, str, str]] = field(default_factory=Counter)
+    """(task, teacher, judge, one model, the other), the two by name."""
     completed: tuple[str, ...] = ()
     """Phases that the run calls complete."""
+    settled: tuple[str, ...] = ()
+    """These, and those that were kept as they are."""
 
     def scored(self, task: str, teacher: str, student: str, judge: str) -> Mapping[str, int]:
         """Factor -> how many answers have a score for it."""
@@ -53,11 +57,28 @@ def read_stored(run: Run) -> Stored:
         whose = (record["task_id"], record["teacher_model_id"], student, record["judge_model_id"])
         stored.scores[whose].update(record["scores"].keys())
     for record in _records(run.pair_files()):
-        stored.pairs[record["task_id"], record["teacher_model_id"], record["judge_model_id"]] += 1
+        first, second = sorted(str(record.get(side)) for side in ("model_a", "model_b"))
+        stored.pairs[record["task_id"], record["teacher_model_id"], record["judge_model_id"], first, second] += 1
     meta = read_json(run.meta)
-    completed = meta.get("phases_completed") if isinstance(meta, dict) else None
-    stored.completed = tuple(map(str, completed)) if isinstance(completed, list) else ()
+    stored.completed = _phases(meta, "phases_completed")
+    stored.settled = stored.completed + _phases(meta, "phases_kept")
     return stored
+
+
+def stored_before(config: Config, run: Run | None) -> Stored:
+    """What a start finds: that of `run`, which it builds on, else what `resume_from` brings."""
+    source = config.experiment.resume_folder
+    if run is not None or source is None:
+        return read_stored(run) if run is not None else Stored()
+    stored = read_stored(Run(source))
+    for task in extended_tasks(config):
+        stored.rubrics.pop(task, None)
+    return stored
+
+
+def _phases(meta: Any, key: str) -> tuple[str, ...]:
+    found = meta.get(key) if isinstance(meta, dict) else None
+    return tuple(map(str, found)) if isinstance(found, list) else ()
 
 
 def _read_map(path: Path, stored: Stored) -> None:

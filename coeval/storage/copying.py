@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from coeval.config.schema import Mode, Phase
@@ -20,17 +20,20 @@ _RECORDS: Mapping[Phase, tuple[str, ...]] = {
 }
 
 
-def copy_run(source: Run, run: Run, tasks: Sequence[str], modes: Mapping[Phase, Mode]) -> int:
+def copy_run(
+    source: Run, run: Run, tasks: Sequence[str], modes: Mapping[Phase, Mode], extended: Collection[str] = ()
+) -> int:
     """Copy what the phases build on: attributes, rubrics, and the records of phases that are not made anew.
 
-    Records of models that the new run does not have come along, for comparison. Returns the number of files.
+    Records of models that the new run does not have come along, for comparison; the rubrics of `extended` tasks become
+    those that theirs begin with. Returns the number of files.
 
     Raises:
         InputError: a file cannot be read or written.
     """
     copies = {}
     for task in tasks:
-        copies.update(_maps(source, run, task, modes))
+        copies.update(_maps(source, run, task, modes, is_base=task in extended))
         for phase, kinds in _RECORDS.items():
             if phase not in renewed_phases(modes):
                 for path in (path for kind in kinds for path in source.record_files(kind, task)):
@@ -41,15 +44,15 @@ def copy_run(source: Run, run: Run, tasks: Sequence[str], modes: Mapping[Phase, 
     return len(copies)
 
 
-def _maps(source: Run, run: Run, task: str, modes: Mapping[Phase, Mode]) -> dict[Path, Path]:
+def _maps(source: Run, run: Run, task: str, modes: Mapping[Phase, Mode], *, is_base: bool) -> dict[Path, Path]:
     found: dict[Path, Path] = {}
     for kind in ("target", "nuanced"):
         path = source.find_attributes(task, kind)
         if path is not None and modes["attribute_mapping"] != "New":
             found[path] = run.attributes(task, kind)
     rubric = source.find_rubric(task)
-    if rubric is not None:  # one that is made anew may extend it
-        found[rubric] = run.base_rubric(task) if modes["rubric_mapping"] == "New" else run.rubric(task)
+    if rubric is not None and (is_base or modes["rubric_mapping"] != "New"):
+        found[rubric] = run.base_rubric(task) if is_base else run.rubric(task)
     return found
 
 
@@ -62,7 +65,8 @@ def renewed_phases(modes: Mapping[Phase, Mode]) -> list[Phase]:
 
 def archive(run: Run, phases: Sequence[Phase]) -> Path | None:
     """Move the files of phases aside; returns the folder they are in now, None where there were none."""
-    shutil.rmtree(run.parts, ignore_errors=True)  # they belong to what is moved
+    if phases:
+        shutil.rmtree(run.parts, ignore_errors=True)  # they belong to what is moved
     folder = run.folder / "archive" / now().replace(":", "")
     names: dict[Phase, list[str]] = {
         "attribute_mapping": ["phase1_attributes"],

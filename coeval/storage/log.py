@@ -17,9 +17,17 @@ class Log:
     """Lines `time [LEVEL] message`; warnings and errors also go to stderr, the rest to stdout."""
 
     def __init__(self, path: Path | None = None, level: str = "INFO") -> None:
-        """`path` None: nothing is kept."""
+        """`path` None: nothing is kept, until there is a file; see `keep_in`."""
         self.path = path
+        self._early: list[str] = []
         self._least = LEVELS.index(level)
+
+    def keep_in(self, path: Path) -> None:
+        """Keep lines in a file from now on, those said before included."""
+        self.path = path
+        for line in self._early:
+            _keep(path, line)
+        self._early.clear()
 
     def debug(self, message: str) -> None:
         """What helps to find a fault."""
@@ -41,8 +49,11 @@ class Log:
         if LEVELS.index(level) < self._least:
             return
         text = " ".join(message.split("\n"))
-        if self.path is not None:
-            _keep(self.path, f"{now()} [{level}] {text}\n")
+        line = f"{now()} [{level}] {text}\n"
+        if self.path is None:
+            self._early.append(line)
+        else:
+            _keep(self.path, line)
         _show(text if level == "INFO" else f"{level.lower()}: {text}", to_stderr=level in ("WARNING", "ERROR"))
 
 

@@ -93,6 +93,11 @@ class Meta:
         """The phases of which nothing is missing."""
         return list(self.data.get("phases_completed") or [])
 
+    @property
+    def settled(self) -> list[str]:
+        """The phases that are completed, or were kept as they are to their end."""
+        return self.completed + list(self.data.get("phases_kept") or [])
+
     def reserve_call(self, model: str, limit: int | None) -> bool:
         """Count a call about to be made; False, and nothing is counted, where the model's calls are used up."""
         with self._lock:
@@ -121,10 +126,11 @@ class Meta:
         with self._changing() as data:
             data.update(keys)
 
-    def mark(self, phase: str, *, complete: bool) -> None:
-        """A phase has nothing missing, or is at work."""
+    def mark(self, phase: str, *, complete: bool, kept: bool = False) -> None:
+        """A phase has nothing missing, or is at work; `kept`: it lacks what it is not to make."""
+        places = {"phases_completed": complete, "phases_in_progress": not complete, "phases_kept": kept}
         with self._changing() as data:
-            for key, belongs in (("phases_completed", complete), ("phases_in_progress", not complete)):
+            for key, belongs in places.items():
                 others = [one for one in data.get(key) or [] if one != phase]
                 data[key] = [*others, phase] if belongs else others
 

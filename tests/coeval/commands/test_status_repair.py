@@ -57,7 +57,10 @@ def test_status_and_repair_of_no_run_exit_with_1(tmp_path: Path, capsys: pytest.
 def test_a_sound_run_has_nothing_to_repair(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     before = {path: path.read_bytes() for path in run.folder.rglob("*.json*")}
     assert coeval("repair", "--run", run.folder) == 0
-    assert "0 lines changed" in capsys.readouterr().out
+    assert "0 lines changed; nothing is missing" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="2"):
+        coeval("repair", "--run", run.folder, "--examples", "-5")
+    assert "'-5' is neither a whole number nor -1 for all" in capsys.readouterr().err
     assert before == {path: path.read_bytes() for path in run.folder.rglob("*.json*")}
 
 

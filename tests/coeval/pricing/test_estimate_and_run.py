@@ -1,5 +1,6 @@
 """The calls that are estimated are the calls that a run makes, whole or what is left of it."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,10 @@ import pytest
 
 from coeval.config.keys import Keys
 from coeval.config.loading import load_config
+from coeval.config.schema import PHASES
 from coeval.mock.server import MockServer
+from coeval.phases.modes import start_of
 from coeval.pricing.estimate import static_estimate
-from coeval.storage.layout import Run
 from tests.coeval.helpers import STATIC_TASK, coeval, model, write_config
 
 ALL = ("teacher", "student", "judge")
@@ -22,10 +24,11 @@ def server() -> Iterator[MockServer]:
         yield made
 
 
-def expected(path: Path, *, go_on: bool = False) -> dict[str, int]:
+def expected(path: Path, *, go_on: bool = False, only: str | None = None) -> dict[str, int]:
     """Phase -> calls, where there are any."""
     config = load_config(path, keys=Keys(), continue_in_place=go_on)
-    found = static_estimate(config, run=Run(config.experiment.folder) if go_on else None)
+    run, modes = start_of(config, continue_in_place=go_on)
+    found = static_estimate(config, run=run, modes=modes, only=only and only.split(","))
     return {phase: part["calls"] for phase, part in found["per_phase"].items() if part["calls"]}
 
 
@@ -100,3 +103,47 @@ def test_nothing_stays_that_builds_on_what_is_made_anew(
     assert coeval("run", "--config", path) == 0
     assert made(server) == wanted
     assert (wanted["response_collection"], wanted["evaluation"]) == (6, 6)
+
+
+@pytest.mark.parametrize("mode", ["single", "pairwise"])
+def test_students_that_are_gone_owe_nothing_and_cost_nothing(tmp_path: Path, server: MockServer, mode: str) -> None:
+    """One student leaves, another and a judge join, in a new run and in one that goes on."""
+    models = [model("ant", server, roles=ALL), model("bee", server), model("cat", server)]
+    all_tasks = tasks(evaluation_mode=mode)
+    assert coeval("run", "--config", write_config(tmp_path, models, all_tasks)) == 0
+    made(server)
+    others = [models[0], models[2], model("dog", server), model("elk", server, roles=["judge"])]
+    phases = {"response_collection": "Model", "evaluation": "Model"}
+    for settings, more in (({"id": "two", "resume_from": "one", "phases": phases}, {}), ({}, {"go_on": True})):
+        path = write_config(tmp_path, others, all_tasks, name="two.yaml", **settings)
+        wanted = expected(path, **more)
+        assert wanted["response_collection"] == 3
+        assert coeval("run", "--config", path, *(["--continue"] if more else [])) == 0
+        assert made(server) == wanted
+        assert expected(path.rename(tmp_path / "again.yaml"), go_on=True) == {}
+
+
+@pytest.mark.parametrize("only", ["cat", "bee", "cat,bee", "ant"])
+def test_a_run_of_some_models(tmp_path: Path, server: MockServer, only: str) -> None:
+    ant, bee = model("ant", server, roles=ALL), model("bee", server, roles=["judge"])
+    assert coeval("run", "--config", write_config(tmp_path, [ant], tasks())) == 0
+    made(server)
+    path = write_config(tmp_path, [ant, bee, model("cat", server)], tasks(4))
+    wanted = expected(path, go_on=True, only=only)
+    assert coeval("run", "--config", path, "--continue", "--only-models", only) == 0
+    assert made(server) == wanted
+
+
+@pytest.mark.parametrize("modes", ["Extend Extend Extend", "Keep Extend New", "Model Keep Model"])
+def test_a_run_that_is_there_and_starts_with_modes(tmp_path: Path, server: MockServer, modes: str) -> None:
+    models = [model("ant", server, roles=ALL), model("bee", server)]
+    assert coeval("run", "--config", write_config(tmp_path, models, tasks())) == 0
+    made(server)
+    phases = dict(zip(PHASES, ["Keep", "Keep", *modes.split()], strict=True))
+    settings = {"phases": phases, "estimate_cost": True, "estimate_samples": 0}
+    path = write_config(tmp_path, [*models, model("cat", server)], tasks(4), **settings)
+    wanted = expected(path)
+    assert coeval("run", "--config", path) == 0
+    assert made(server) == wanted
+    kept = json.loads((tmp_path / "runs" / "one" / "cost_estimate.json").read_text())
+    assert (kept["total_calls"], kept["is_remaining_estimate"]) == (sum(wanted.values()), True)
