@@ -220,8 +220,8 @@ def test_families(tmp_path: Path) -> None:
             scores[f"mail/ada/{number}", student, "qwen-a"] = both(other)
     (row,) = family_rows(run_of(tmp_path, scores))
     assert (row.judge, row.family, row.students, row.preference) == ("gpt-a", "openai", "gpt-b", 1.0)
-    other = {"name": "gpt-a", "parameters": {"model": "gpt-4o"}, "role_parameters": {"judge": {"model": "qwen-2"}}}
-    assert family_rows(run_of(tmp_path / "by-role", scores, models=[other])) == ()
+    by_role = {"name": "gpt-a", "parameters": {"model": "gpt-4o"}, "role_parameters": {"judge": {"model": "qwen-2"}}}
+    assert family_rows(run_of(tmp_path / "by-role", scores, models=[by_role])) == ()
 
 
 def test_verbosity_within_items(tmp_path: Path) -> None:

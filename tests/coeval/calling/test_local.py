@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from coeval.calling.call import CallError, Reason, Reply
+from coeval.calling.caller import Caller
 from coeval.calling.local import _MEMORY, LocalModels
 from coeval.config.schema import Model
 from route.providers.base import JSON, Account, Timeouts
-from tests.coeval.calling.calling_helpers import Caller, call, caller_of, replies, run
+from tests.coeval.calling.calling_helpers import call, caller_of, replies, run
 
 TEMPLATE = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor %}<assistant>"
 
@@ -26,7 +27,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory, backbone: Path) -> Path:
 
     folder = tmp_path_factory.mktemp("local") / "tiny-chat"
     torch.manual_seed(0)
-    AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(backbone)).save_pretrained(folder)
+    make: Any = AutoModelForCausalLM.from_config  # untyped there
+    make(AutoConfig.from_pretrained(backbone)).save_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(backbone)
     tokenizer.chat_template = TEMPLATE
     tokenizer.save_pretrained(folder)
@@ -62,8 +64,9 @@ def variant(
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-    model = AutoModelForCausalLM.from_pretrained(tiny)
-    model.generation_config = GenerationConfig(**generation)
+    made: Any = GenerationConfig  # untyped there
+    model: Any = AutoModelForCausalLM.from_pretrained(tiny)
+    model.generation_config = made(**generation)
     (model.to(torch.float16) if half else model).save_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(tiny)
     tokenizer.chat_template = template

@@ -78,7 +78,7 @@ def test_equal_questions_have_equal_answers_and_another_seed_model_or_attempt_an
     asked = prompt_of("test")
     first = answer(asked, "", {"model": "ant", "noise": 0.3})
     assert answer(asked, "", {"model": "ant", "noise": 0.3, "temperature": 0.7}) == first
-    others = [{"model": "bee"}, {"model": "ant", "seed": 1}, {"model": "ant", "attempt": 1}]
+    others: list[dict[str, Any]] = [{"model": "bee"}, {"model": "ant", "seed": 1}, {"model": "ant", "attempt": 1}]
     assert all(answer(asked, "", {"noise": 0.3, **other}) != first for other in others)
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import resource
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from coeval.storage.jsonl import append_line, as_line, open_for_append, read_jso
 def test_records_come_back_as_they_were(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "x.jsonl"
     descriptor = open_for_append(path)
-    wanted = [{"a": "é\n\u2028"}, {"a": 1, "b": [None]}]
+    wanted: list[dict[str, Any]] = [{"a": "é\n\u2028"}, {"a": 1, "b": [None]}]
     for record in wanted:
         append_line(descriptor, as_line(record))
     os.close(descriptor)
