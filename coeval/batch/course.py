@@ -34,10 +34,11 @@ async def taken_up(desk: Desk, jobs: Sequence[Job]) -> None:
     Raises:
         CallError: one cannot be sent or looked at; it stays noted.
     """
-    for job in jobs:
-        known = job if job.batch_id is not None else await locate(desk, job) or job
+    # Those at the provider first: they may take the room that the others wait for.
+    known = [job if job.batch_id is not None else await locate(desk, job) or job for job in jobs]
+    for job in sorted(known, key=lambda job: job.batch_id is None):
         try:
-            await seen_through(desk, known)
+            await seen_through(desk, job)
         except TurnedDownError as error:
             desk.log.warning(f"{job.phase}: {job.model}: {error}")
 

@@ -144,7 +144,7 @@ def _as_sent(model: Model, interface: str, jobs: list[Job]) -> Model:
 
 def _courses(desk: Desk, jobs: list[Job]) -> Sequence[Awaitable[None]]:
     """All jobs at once, but the parts of those for which there was no room one after the other."""
-    parts = sorted((job for job in jobs if job.in_turn), key=lambda job: job.batch_id is None)
+    parts = [job for job in jobs if job.in_turn]
     return [taken_up(desk, [job]) for job in jobs if not job.in_turn] + ([taken_up(desk, parts)] if parts else [])
 
 

@@ -56,8 +56,9 @@ class Pending:
     def tidy(self, token: str) -> None:
         """Remove the files of a job that is not noted."""
         folder = questions_file(self.run, token).parent
-        for path in folder.glob(f"{token}.*"):
-            path.unlink(missing_ok=True)
+        for pattern in (f"{token}.*", f".{token}.*"):  # the latter were being written when a process was killed
+            for path in folder.glob(pattern):
+                path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # others are in there
             folder.rmdir()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,18 @@ def test_parts_outlive_their_process(tmp_path: Path, server: BatchServer, monkey
         noted = read_json(pending).values()
         assert [job["in_turn"] for job in noted] == [True] * len(noted)
         assert sum(job["n_requests"] for job in noted) == 8 - len(ids(run_of(tmp_path), "data_generation"))
+    assert coeval("run", "--config", path, "--continue") == 0
+    is_whole(tmp_path, server)
+
+
+def test_a_part_whose_id_was_never_heard_is_waited_for_before_others_are_sent(
+    tmp_path: Path, server: BatchServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, pending = config(tmp_path, [priced(server)], [TASK]), run_of(tmp_path).pending
+    killed_at(monkeypatch, run_of(tmp_path), "coeval.batch.desk._sent", 2, ["run", "--config", path])
+    jobs = read_json(pending)
+    (sent,) = [name for name, job in jobs.items() if job["input_file"]]
+    pending.write_text(json.dumps({name: jobs[name] for name in [*sorted(set(jobs) - {sent}), sent]}))
     assert coeval("run", "--config", path, "--continue") == 0
     is_whole(tmp_path, server)
 
