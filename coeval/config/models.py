@@ -67,7 +67,7 @@ def read_models(entries: list[Any], problems: Problems) -> tuple[Model, ...]:
     models: list[Model] = []
     for number, entry in enumerate(entries):
         where = ("models", number)
-        if isinstance(entry, Mapping) and isinstance(entry.get("name"), str):
+        if isinstance(entry, Mapping) and isinstance(entry.get("name"), str) and entry["name"].strip():
             problems.name(where, entry["name"])
         model = _read_model(Fields(entry, where, problems, MODEL_KEYS), where, problems)
         if model.name and any(model.name == other.name for other in models):

@@ -41,7 +41,7 @@ LABEL = {"name": "lab", "interface": "label", "roles": ["judge"]}
         (all_of(put("models", None), experiment(quota={"ant": {"max_calls": 1}})), ["models"]),
         (all_of(put("models", 0, "ant"), experiment(quota={"ant": {"max_calls": 1}})), ["models[0]"]),
         (all_of(model(name=7), task(prompt_library={"test.ant": "x"})), ["models[0].name"]),
-        (model(name=" "), ["models. .name"]),
+        (model(name=" "), ["models[0].name"]),
         (model(name="a\nb"), ["models.a\\nb.name"]),
         (model(name="y" * 73), [f"models.{'y' * 73}.name"]),
         (model(roles=["techer", "studnt"]), ["models.ant.roles[0]", "models.ant.roles[1]"]),
