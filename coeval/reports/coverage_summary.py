@@ -38,6 +38,7 @@ def parts(result: CoverageSummary) -> dict[str, Any]:
         "sums": list(zip(("expected", "stored", "valid", "failed"), (f"{count:,}" for count in sums), strict=True)),
         "grids": [(f"{rows} and {columns}", _grid(result, rows, columns)) for rows, columns in _GRIDS],
         "rows": _rows(result),
+        "verdicts": result.header.verdicts,
         "combinations": len(result.rows),
         "shown": min(_SHOWN, len(result.rows)),
         "errors": _errors(result),

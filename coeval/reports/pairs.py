@@ -28,6 +28,7 @@ def parts(result: PairsReport) -> dict[str, Any]:
     return {
         "overall": tables[0][1] if tables else None,
         "boards": tables[1:],
+        "crowded": len(tables) > 5 or len(result.header.students) > 8,
         "attributes": parts,
         "sources": _sources(result),
         "why_none": result.why_none,
