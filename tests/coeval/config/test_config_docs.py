@@ -21,7 +21,7 @@ PAGE = (ROOT / "docs" / "coeval-config.md").read_text(encoding="utf-8")
 
 def rows(heading: str) -> dict[str, str]:
     """First cell -> second, of the table in a section."""
-    section = PAGE.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    section = PAGE.partition(f"\n## {heading}\n")[2].partition("\n##")[0]
     return dict(re.findall(r"^\| `([^`]+)` \| ([^|]*?) \|", section, re.MULTILINE))
 
 
