@@ -46,8 +46,8 @@ class _Said:
     @property
     def metrics(self) -> dict[str, Any]:
         """Judge -> its `metric` parameter, if it has one."""
-        found = ((model.get("name"), model.get("parameters")) for model in self.models)
-        return {str(name): parameters["metric"] for name, parameters in found if (parameters or {}).get("metric")}
+        found = ((str(model.get("name")), model.get("parameters")) for model in self.models)
+        return {name: said["metric"] for name, said in found if isinstance(said, dict) and said.get("metric")}
 
     def judges(self, task: Mapping[str, Any]) -> list[tuple[str, str]]:
         """The judges of a task; as `coeval.phases.factors.judges_of`, of what is stored."""

@@ -1,8 +1,8 @@
 """What of a run's records is of no use, what is missing, and how a run is opened again for both.
 
 An item without reference, an answer without text, an evaluation without scores, a verdict without winner is of no use,
-and so is what was built on one. Items and answers of no use are marked as failed, evaluations and verdicts are removed:
-`coeval run --continue` makes them anew.
+and so is what was built on one, or on a text that is no more there. Items and answers of no use are marked as failed,
+evaluations and verdicts are removed: `coeval run --continue` makes them anew.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from coeval.pairs.preference import WINNERS
 from coeval.phases.scoring import is_score
 from coeval.storage.jsonl import as_line
 from coeval.storage.layout import Run
+from coeval.storage.lineage import answer_mark, is_answer_to, is_judgement_of, item_mark
 from coeval.storage.meta import Meta
 from coeval.storage.records import is_failed
 from p2l.command import atomic_path
@@ -53,6 +54,8 @@ class Found:
 
     kind: str
     valid: set[str] = field(default_factory=set)
+    marks: dict[str, Any] = field(default_factory=dict, repr=False)
+    """Id of a valid item or answer -> the mark of its texts."""
     bad: list[Bad] = field(default_factory=list)
     """Lines of no use whose record is nowhere else."""
     gaps: list[Gap] = field(default_factory=list)
@@ -78,7 +81,7 @@ def examine(run: Run) -> dict[str, Found]:
     for kind in KINDS:
         lost = _lost(found, kind)
         for path in run.record_files(kind):
-            _examine_file(path, found[kind], lost)
+            _examine_file(path, found, kind, lost)
         found[kind].bad = [bad for bad in found[kind].bad if bad.id is None or bad.id not in found[kind].valid]
     for gap in find_gaps(run):
         found[gap.kind].gaps.append(gap)
@@ -91,20 +94,47 @@ def _lost(found: Mapping[str, Found], kind: str) -> set[str]:
     return set() if upstream is None else {bad.id for bad in found[upstream[0]].bad if bad.id is not None}
 
 
-def _examine_file(path: Path, found: Found, lost: set[str]) -> None:
-    _, parents = _UPSTREAM.get(found.kind, ("", ()))
+def _examine_file(path: Path, found: Mapping[str, Found], kind: str, lost: set[str]) -> None:
+    mine = found[kind]
     for number, record in _lines(path):
         if record is None:
-            found.bad.append(Bad(path, number, None, "no JSON object"))
+            mine.bad.append(Bad(path, number, None, "no JSON object"))
             continue
-        why = _fault(found.kind, record)
-        if why is None and any(str(record.get(parent)) in lost for parent in parents):
-            why = f"its {'item' if found.kind == 'response_collection' else 'response'} is of no use"
+        why = _fault(kind, record) or _fault_of_parents(kind, record, lost) or _fault_of_texts(kind, record, found)
         identity = str(record.get("id"))
-        if why is None:
-            found.valid.add(identity)
-        else:
-            found.bad.append(Bad(path, number, identity, why, record))
+        if why is not None:
+            mine.bad.append(Bad(path, number, identity, why, record))
+            continue
+        mine.valid.add(identity)
+        if kind in _MARKS:
+            mine.marks[identity] = _MARKS[kind](record)
+
+
+_MARKS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
+    "data_generation": item_mark,
+    "response_collection": answer_mark,
+}
+
+
+def _fault_of_parents(kind: str, record: Mapping[str, Any], lost: set[str]) -> str | None:
+    _, parents = _UPSTREAM.get(kind, ("", ()))
+    if any(str(record.get(parent)) in lost for parent in parents):
+        return f"its {'item' if kind == 'response_collection' else 'response'} is of no use"
+    return None
+
+
+def _fault_of_texts(kind: str, record: Mapping[str, Any], found: Mapping[str, Found]) -> str | None:
+    """Why a record is not about the texts that are there, as far as they are."""
+    item = found["data_generation"].marks.get(str(record.get("datapoint_id")))
+    if kind == "data_generation" or item is None:
+        return None
+    if kind == "response_collection":
+        return None if is_answer_to(record, item) else "its item has another prompt now"
+    marks = found["response_collection"].marks
+    answers = [marks.get(str(record.get(parent))) for parent in _UPSTREAM[kind][1]]
+    if None in answers or is_judgement_of(record, item, [one for one in answers if one is not None]):
+        return None
+    return "its response is another now"
 
 
 def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:

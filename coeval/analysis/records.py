@@ -1,7 +1,8 @@
 """The records of a run as they can be used: joined by id, one for each id, and what was left out and why.
 
 Codes: PARSE_ERROR_Pn (a line that is no record of phase n), FAILED_Pn, DUPLICATE_Pn (an earlier record with the same
-id, which the last valid one replaces), MISSING_RESPONSE, MISSING_DATAPOINT, INCOMPLETE_SCORES, INVALID_SCORE_VALUE; of
+id, which the last valid one replaces), STALE_P4 (an answer to another prompt than its item has now), STALE_P5 (scores
+of another answer than is there now), MISSING_RESPONSE, MISSING_DATAPOINT, INCOMPLETE_SCORES, INVALID_SCORE_VALUE; of
 verdicts on pairs those of `coeval.pairs.verdicts`.
 """
 
@@ -22,6 +23,7 @@ from coeval.pairs.verdicts import read_verdicts
 from coeval.phases.factors import LABEL_PREFIX
 from coeval.storage.jsonl import read_records
 from coeval.storage.layout import Run
+from coeval.storage.lineage import AnswerMark, ItemMark, answer_mark, is_answer_to, is_judgement_of, item_mark
 from coeval.storage.records import is_failed
 
 __all__ = ["Answer", "Item", "Judgement", "Records", "Skips", "norm_of", "read_run"]
@@ -58,6 +60,7 @@ class Item:
     attributes: Mapping[str, str]
     prompt_key: bytes
     """Digest of the prompt, by which two runs know a datapoint they share."""
+    mark: ItemMark
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,7 @@ class Answer:
     student: str
     tokens: float
     text: str | None
+    mark: AnswerMark
 
 
 @dataclass
@@ -126,8 +130,8 @@ def read_run(run: Run, about: About) -> Records:
     skips, counts = Skips(), Counter[tuple[str, str, str, str, str, bool]]()
     with_text = {name for name, task in about.tasks.items() if task.label_attributes}
     items = _last_valid(run, "data_generation", skips, counts, _item)
-    answers = _last_valid(run, "response_collection", skips, counts, lambda record: _answer(record, with_text))
-    judgements = _judgements(run, skips, counts)
+    answers = _last_valid(run, "response_collection", skips, counts, lambda record: _answer(record, with_text), items)
+    judgements = _judgements(run, items, answers, skips, counts)
     for judgement in judgements:
         _join(judgement, items, answers)
         judgement.code = _check(judgement, items, answers, about)
@@ -138,13 +142,23 @@ def read_run(run: Run, about: About) -> Records:
 
 
 def _last_valid(
-    run: Run, phase: str, skips: Skips, counts: Counter[Any], make: Callable[[dict[str, Any]], Made | None]
+    run: Run,
+    phase: str,
+    skips: Skips,
+    counts: Counter[Any],
+    make: Callable[[dict[str, Any]], Made | None],
+    items: Mapping[str, Item] | None = None,
 ) -> dict[str, Made]:
+    """Records by id; answers to other prompts than these items have are left out."""
     found: dict[str, Made] = {}
     for place, record in _records(run, phase, skips, counts):
         made = make(record)
         if made is None:
             skips.note(f"PARSE_ERROR_{_PHASES[phase]}", place)
+            continue
+        item = items.get(made.datapoint) if items is not None and isinstance(made, Answer) else None
+        if item is not None and not is_answer_to(record, item.mark):
+            skips.note("STALE_P4", record["id"])
             continue
         if record["id"] in found:
             skips.note(f"DUPLICATE_{_PHASES[phase]}", record["id"])
@@ -196,7 +210,8 @@ def _item(record: dict[str, Any]) -> Item | None:
         return None
     attributes = record.get("sampled_target_attributes")
     named = {str(key): str(value) for key, value in attributes.items()} if isinstance(attributes, Mapping) else {}
-    return Item(task, teacher, named, hashlib.blake2b(repr(record["prompt"]).encode("utf-8", "replace")).digest()[:12])
+    key = hashlib.blake2b(repr(record["prompt"]).encode("utf-8", "replace")).digest()[:12]
+    return Item(task, teacher, named, key, item_mark(record))
 
 
 def _answer(record: dict[str, Any], with_text: set[str]) -> Answer | None:
@@ -209,11 +224,13 @@ def _answer(record: dict[str, Any], with_text: set[str]) -> Answer | None:
     known = isinstance(tokens, (int, float)) and not isinstance(tokens, bool) and 0 < tokens <= _MOST_TOKENS
     length = float(tokens) if known else float(max(1, len(text) // 4))  # type: ignore[arg-type]
     task = _text(record, "task_id") or _part(datapoint, 0)
-    return Answer(datapoint, student, length, text if task in with_text else None)
+    return Answer(datapoint, student, length, text if task in with_text else None, answer_mark(record))
 
 
-def _judgements(run: Run, skips: Skips, counts: Counter[Any]) -> tuple[Judgement, ...]:
-    """One for each (response, judge): of each factor the last valid score."""
+def _judgements(
+    run: Run, items: Mapping[str, Item], answers: Mapping[str, Answer], skips: Skips, counts: Counter[Any]
+) -> tuple[Judgement, ...]:
+    """One for each (response, judge): of each factor the last valid score of the answer that is there."""
     found: dict[tuple[str, str], Judgement] = {}
     for place, record in _records(run, "evaluation", skips, counts):
         response = _text(record, "response_id") or record["id"].rpartition("__")[0]
@@ -224,8 +241,17 @@ def _judgements(run: Run, skips: Skips, counts: Counter[Any]) -> tuple[Judgement
             continue
         if is_failed(record):
             skips.note("FAILED_P5", record["id"])
+        elif _is_stale(record, items, answers.get(response)):
+            skips.note("STALE_P5", record["id"])
+            continue
         _merge(found, record, response, judge, skips)
     return tuple(found[key] for key in sorted(found))
+
+
+def _is_stale(record: Mapping[str, Any], items: Mapping[str, Item], answer: Answer | None) -> bool:
+    """Whether scores were given to texts that are no more there."""
+    item = None if answer is None else items.get(answer.datapoint)
+    return answer is not None and item is not None and not is_judgement_of(record, item.mark, [answer.mark])
 
 
 def _merge(

@@ -100,7 +100,7 @@ class Skipped:
 
     code: str
     """PARSE_ERROR_P3/P4/P5, MISSING_RESPONSE, MISSING_DATAPOINT, INCOMPLETE_SCORES, INVALID_SCORE_VALUE,
-    FAILED_P3/P4/P5, DUPLICATE_P3/P4/P5, and those of verdicts on pairs, which end in _PAIR."""
+    FAILED_P3/P4/P5, DUPLICATE_P3/P4/P5, STALE_P4/P5, and those of verdicts on pairs, which end in _PAIR."""
     count: int
     example: str
     """Where: `file:line`, or the id of a record."""

@@ -1,8 +1,9 @@
 """The verdicts of judges on pairs of answers as they can be used, and why the others cannot.
 
 Codes: PARSE_ERROR_PAIR (a line that is no record, or lacks a key), FAILED_PAIR, INVALID_WINNER_PAIR, MISMATCHED_PAIR (a
-model or an item other than of its answers, or one model twice), MISSING_RESPONSE_PAIR, MISSING_DATAPOINT_PAIR,
-DUPLICATE_PAIR (an earlier verdict on the same, which the last sound one replaces).
+model or an item other than of its answers, or one model twice), STALE_PAIR (of other answers than are there now),
+MISSING_RESPONSE_PAIR, MISSING_DATAPOINT_PAIR, DUPLICATE_PAIR (an earlier verdict on the same, which the last sound one
+replaces).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from coeval.pairs.preference import WINNERS, Preference, seconds
 from coeval.storage.jsonl import read_records
 from coeval.storage.layout import Run
+from coeval.storage.lineage import is_judgement_of
 from coeval.storage.records import is_failed
 
 if TYPE_CHECKING:
@@ -101,7 +103,10 @@ def _fault(record: Mapping[str, Any], items: Mapping[str, Item], answers: Mappin
             return "MISMATCHED_PAIR"
     if record["model_a"] == record["model_b"]:
         return "MISMATCHED_PAIR"
-    return "" if record["datapoint_id"] in items else "MISSING_DATAPOINT_PAIR"
+    item = items.get(record["datapoint_id"])
+    if item is None:
+        return "MISSING_DATAPOINT_PAIR"
+    return "" if is_judgement_of(record, item.mark, [one.mark for one in found if one is not None]) else "STALE_PAIR"
 
 
 def _verdict(record: Mapping[str, Any], item: Item) -> Preference:
