@@ -147,6 +147,7 @@ async def _compute(
             records = await asyncio.to_thread(_computed, work, part, scored)
         except InputError as error:
             stage.log.error(f"{PHASE}: {scored.judge.name}: {error}")
+            stage.store.error(PHASE, str(error), task=work.task.name, model=scored.judge.name, role="judge")
             outcome.refused[scored.judge.name] = str(error)
             return outcome
         for record in records:

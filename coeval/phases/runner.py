@@ -12,6 +12,7 @@ from coeval.phases.attributes import map_attributes
 from coeval.phases.evaluation import evaluate
 from coeval.phases.items import generate_items
 from coeval.phases.leftover import left_out
+from coeval.phases.modes import keeps
 from coeval.phases.progress import Progress
 from coeval.phases.proposals import Halt
 from coeval.phases.question import Batching
@@ -59,14 +60,16 @@ async def run_phases(
     status = "failed" if failed else "completed" if complete else "partial"
     if only is None:
         meta.update(status=status)
-    _tell_end(log, run, status, meta.spent_usd, only)
+    _tell_end(stage, status, meta.spent_usd)
     return int(failed)
 
 
-def _tell_end(log: Log, run: Run, status: str, spent: float, only: frozenset[str] | None) -> None:
-    part = f", as far as {', '.join(sorted(only))} goes" if only else ""
+def _tell_end(stage: Stage, status: str, spent: float) -> None:
+    part = f", as far as {', '.join(sorted(stage.only))} goes" if stage.only else ""
     hint = "" if status == "completed" else "; `coeval run ... --continue` asks for what is missing"
-    log.info(f"run {status}{part}: {run.folder}, ${spent:.4f} spent{hint}")
+    if hint and any(keeps(stage.config, phase) for phase in PHASES):
+        hint += ", but not where Keep is written"
+    stage.log.info(f"run {status}{part}: {stage.run.folder}, ${spent:.4f} spent{hint}")
 
 
 async def _all(stage: Stage, meta: Meta) -> tuple[bool, bool]:

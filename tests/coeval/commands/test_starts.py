@@ -101,6 +101,7 @@ def test_a_keep_that_is_written_stays(tmp_path: Path, server: MockServer, capsys
     assert coeval("run", "--config", config, "--continue") == 0
     assert calls(server) == {"ant evaluate_single": 4, "bee evaluate_single": 8}
     assert meta_of(run_of(tmp_path, "two"))["status"] == "partial"
+    assert "asks for what is missing, but not where Keep is written" in capsys.readouterr().out
 
 
 def test_a_teacher_that_joins_in_mode_model_leaves_answers_out(

@@ -183,3 +183,18 @@ def test_a_gap_among_pairs_opens_the_phase(pairwise: Run, capsys: pytest.Capture
     assert coeval("repair", "--run", pairwise.folder) == 0
     assert "pairwise: 19 valid, 0 of no use, 5 missing" in capsys.readouterr().out
     assert "evaluation" not in meta_of(pairwise)["phases_completed"]
+
+
+def test_scores_of_the_label_judge_are_missed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It joins by itself, so no model of the configuration tells of it."""
+    task = {**STATIC_TASK, "label_attributes": ["tone"]}
+    assert coeval("run", "--config", write_config(tmp_path, [model("ant", roles=ALL)], [task])) == 0
+    run_of(tmp_path).evaluations("mail", "ant", "label").unlink()
+    capsys.readouterr()
+    assert coeval("repair", "--run", run_of(tmp_path).folder, "--breakdown") == 0
+    said = capsys.readouterr().out
+    assert "  mail, label: 4 missing\n" in said
+    assert "0 lines changed; `coeval run --config ... --continue` makes what is missing" in said
+    assert coeval("run", "--config", tmp_path / "run.yaml", "--continue") == 0
+    assert coeval("repair", "--run", run_of(tmp_path).folder) == 0
+    assert "nothing is missing" in capsys.readouterr().out
