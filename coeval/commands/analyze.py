@@ -36,6 +36,7 @@ REPORTS = {
     "complete-report": "a workbook of all figures (xlsx)",
 }
 FORWARDED = {
+    "calibrate": ("coeval.commands.calibrate", "judges beside people who scored some answers, and scores put right"),
     "export-units": ("coeval.commands.export_units", "all valid scores as one flat table, CSV or Parquet"),
     "export-preferences": ("coeval.commands.export_preferences", "votes for training, from pairs or from scores"),
     "pairs-leaderboard": (

@@ -1,0 +1,77 @@
+"""Command: `coeval analyze calibrate --run PATH --annotations FILE --out PATH`, judges beside people.
+
+It says how far each judge agrees with people who scored some of the answers, what each judge's score is worth by what
+people gave such answers, and the students' scores on all answers that follow.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from coeval.command import run
+from p2l.command import parser
+
+if TYPE_CHECKING:
+    from coeval.people.calibration import Calibration
+
+__all__ = ["build_parser", "main", "text_of"]
+
+
+def build_parser() -> ArgumentParser:
+    """The flags."""
+    flags = parser("coeval analyze calibrate", "Set judges beside people who scored some of the answers.")
+    flags.add_argument("--run", required=True, type=Path, metavar="PATH", help="folder of the run")
+    flags.add_argument(
+        "--annotations",
+        required=True,
+        type=Path,
+        metavar="FILE",
+        help="CSV or JSON lines: response_id (or datapoint_id and student), factor, score, and annotator if known",
+    )
+    flags.add_argument("--out", required=True, type=Path, metavar="PATH", help="folder for the page and the tables")
+    return flags
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the report; it ends with 1 where the folder holds no run, or no annotation can be used."""
+    args = build_parser().parse_args(argv)
+    from coeval.analysis.tables import write_tables
+    from coeval.analysis.units import load_run
+    from coeval.people.annotations import WHY, read_annotations
+    from coeval.people.calibration import calibration
+
+    loaded = load_run(args.run)
+    given = read_annotations(args.annotations, loaded)
+    for row in given.bad:
+        print(f"left out: {row.count} {row.code}: {WHY[row.code]}; such as {row.example}", file=sys.stderr)
+    found = calibration(loaded, given)
+    tables = write_tables(cast("Any", found), args.out)
+    print(text_of(found))
+    print(f"wrote {args.out / 'report.json'} and {len(tables) - 1} tables")
+    return 0
+
+
+def text_of(found: Calibration) -> str:
+    """What is most asked for, in lines."""
+    people = len(found.annotators)
+    lines = [f"{found.annotations} scores of {people} annotator{'s' if people > 1 else ''}"]
+    for row in found.agreement:
+        if row.dimension == "all" and row.kind != "annotator":
+            kappa = "-" if row.kappa is None else f"{row.kappa:.3f}"
+            who = row.rater if row.kind == "judge" else "people among themselves"
+            lines.append(f"{who}: equal {row.equal:.3f}, weighted {row.weighted:.3f}, kappa {kappa}, {row.rows} rows")
+    for one in found.students:
+        lines.append(
+            f"{one.rank}. {one.student}: {one.raw:.3f} -> {one.calibrated:.3f} [{one.lower:.3f}, {one.upper:.3f}]"
+        )
+    if found.without_map:
+        lines.append(f"no map, left out: {', '.join(found.without_map)}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    run(main)
