@@ -7,12 +7,14 @@ from typing import Any
 
 from coeval.config.redact import redacted
 from coeval.config.schema import BATCH_PHASES, PHASES, Config, Model, Role, Task
+from coeval.grading.reply import grading_text
+from coeval.grading.weights import description_of, weight_of
 from coeval.planning import calls_per_task, sampling_text
 from coeval.pricing.estimate import static_estimate
 from coeval.pricing.stored import stored_before
 from coeval.pricing.table import price_of
 from coeval.pricing.text import dollars, minutes
-from coeval.prompts import template_for
+from coeval.prompts import shown_template
 from p2l.report import Cell, Column, Table, Value, render
 
 __all__ = ["description_page", "prompts_of"]
@@ -109,7 +111,7 @@ def _task(config: Config, task: Task) -> dict[str, Any]:
         ("Target attributes of an item", target),
         ("Nuanced attributes of an item", nuance),
         ("Items", total),
-        ("Evaluation", task.evaluation_mode),
+        ("Evaluation", grading_text(task)),
     ]
     if task.category:
         facts.insert(0, ("Category", task.category))
@@ -141,10 +143,10 @@ def _rubric(task: Task) -> tuple[str, list[tuple[str, str]]]:
         return ways[task.rubric], []
     rows = []
     for factor, definition in task.rubric.items():
-        if isinstance(definition, str):
-            rows.append((factor, definition))
-        else:
-            rows.append((factor, f"{definition.get('description', '')} (computed: {definition['metric']})".strip()))
+        text, weight = description_of(definition), weight_of(definition)
+        if not isinstance(definition, str) and "metric" in definition:
+            text = f"{text} (computed: {definition['metric']})".strip()
+        rows.append((factor, text if weight == 1.0 else f"{text} (weight {weight:g})"))
     return "", rows
 
 
@@ -164,7 +166,7 @@ def prompts_of(config: Config, task: Task) -> list[tuple[str, str, str]]:
         by_text: dict[str, list[str]] = {}
         for model in config.with_role(role):
             if not model.is_virtual:
-                by_text.setdefault(template_for(task, model.name, prompt), []).append(model.name)
+                by_text.setdefault(shown_template(task, model.name, prompt), []).append(model.name)
         for text, names in by_text.items():
             who = f"every {role}" if len(by_text) == 1 else ", ".join(names)
             found.append((prompt, who, text.strip()))

@@ -13,6 +13,7 @@ from typing import Any
 __all__ = [
     "LEVELS",
     "MalformedAnswerError",
+    "graded_in",
     "read_attributes",
     "read_item",
     "read_level",
@@ -136,16 +137,24 @@ def read_scores(text: str, factors: Sequence[str]) -> dict[str, str]:
     Raises:
         MalformedAnswerError: a factor has no level, or something that is none.
     """
-    given = {_plain(name): value for name, value in read_object(text).items()}
     scores = {}
-    for factor in factors:
-        value = given.get(_plain(factor))
-        if isinstance(value, Mapping):
-            value = next((value[key] for key in ("score", "level", "rating", "value") if key in value), None)
+    for factor, value in graded_in(read_object(text), factors).items():
         if not isinstance(value, str):
             raise MalformedAnswerError(f"no level for {factor!r}")
         scores[factor] = read_level(value)
     return scores
+
+
+def graded_in(found: Mapping[str, Any], factors: Sequence[str]) -> dict[str, Any]:
+    """Factor -> what an object says of it, of every factor; None where it says nothing."""
+    given = {_plain(name): value for name, value in found.items()}
+    graded = {}
+    for factor in factors:
+        value = given.get(_plain(factor))
+        if isinstance(value, Mapping):
+            value = next((value[key] for key in ("score", "level", "rating", "value") if key in value), None)
+        graded[factor] = value
+    return graded
 
 
 def _plain(name: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from coeval.config.schema import PHASES, Config, Mode, Model, Phase, Sampling, Task
+from coeval.grading.reply import grading_text
 from coeval.phases.modes import continued_modes
 from coeval.pricing.counting import work_of
 from coeval.pricing.stored import Stored, stored_before
@@ -48,7 +49,7 @@ def plan_text(
     if only is not None:
         head += f"; phases 3 to 5 for {', '.join(sorted(only))} alone"
     models = [(model.name, model.interface, _asked_for(model), ", ".join(model.roles)) for model in config.models]
-    tasks = [(task.name, *sampling_text(task.sampling), task.evaluation_mode, _rubric(task)) for task in config.tasks]
+    tasks = [(task.name, *sampling_text(task.sampling), grading_text(task), _rubric(task)) for task in config.tasks]
     return "\n\n".join(
         [
             head,

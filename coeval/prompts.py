@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from coeval.config.schema import Task
+from coeval.grading.reply import reply_line
 
-__all__ = ["PROMPTS", "VARIABLES", "render", "template_for", "unknown_variables"]
+__all__ = ["PROMPTS", "VARIABLES", "render", "shown_template", "template_for", "unknown_variables"]
 
 
 PROMPTS: Mapping[str, str] = {
@@ -88,7 +89,7 @@ Answer to grade:
 Factors:
 {rubric}
 
-Reply with a JSON object alone: each key is the name of a factor above, each value is "High", "Medium" or "Low".
+{reply}
 """,
     "evaluate_per_factor": """Grade an answer to the task below by one factor alone. Use the reference as an example \
 of a good answer; others can be as good.
@@ -114,7 +115,7 @@ Answer to grade:
 
 Factor: {rubric_factor_name}: {rubric_factor_description}
 
-Reply with one word: High, Medium or Low.
+{reply}
 """,
     "compare": """Compare two answers to the task below and say which one serves the user better. The order in which \
 they are shown means nothing, and neither does their length.
@@ -138,15 +139,14 @@ Input:
 What matters:
 {rubric}
 
-Reply with one word: A if answer A is better, B if answer B is better, TIE if they are equally good, BAD if neither is \
-of any use.
+{reply}
 """,
 }
 """Our own texts; `compare` is that of the mode `pairwise`."""
 
 _TASK = frozenset({"task_description"})
 _BOTH = _TASK | {"output_description"}
-_SEEN = _BOTH | {"input", "target_attributes", "reference_response", "response", "reference"}
+_SEEN = _BOTH | {"input", "target_attributes", "reference_response", "response", "reference", "scale", "reply"}
 VARIABLES: Mapping[str, frozenset[str]] = {
     "map_target_attrs": _TASK | {"output_description", "seed"},
     "map_nuanced_attrs": _TASK | {"output_description", "seed"},
@@ -155,7 +155,8 @@ VARIABLES: Mapping[str, frozenset[str]] = {
     "test": _BOTH | {"input"},
     "evaluate_single": _SEEN | {"rubric"},
     "evaluate_per_factor": _SEEN | {"rubric_factor_name", "rubric_factor_description", "factor", "criterion"},
-    "compare": _BOTH | {"input", "reference_block", "reference_response", "response_a", "response_b", "rubric"},
+    "compare": _BOTH
+    | {"input", "reference_block", "reference_response", "response_a", "response_b", "rubric", "reply"},
 }
 """What each template may name."""
 
@@ -166,10 +167,16 @@ def template_for(task: Task, model: str, prompt: str) -> str:
     return library.get(f"{prompt}.{model}") or library.get(prompt) or PROMPTS[prompt]
 
 
+def shown_template(task: Task, model: str, prompt: str) -> str:
+    """The text of a prompt with what the task alone decides: how judges reply, and on which scale."""
+    template = template_for(task, model, prompt)
+    return template.replace("{reply}", reply_line(task, prompt)).replace("{scale}", task.scale.text)
+
+
 def render(task: Task, model: str, prompt: str, **values: Any) -> str:
-    """The prompt with its variables filled in; the task's descriptions are always there."""
+    """The prompt with its variables filled in; those that the task alone decides are always there."""
     about = {"task_description": task.description, "output_description": task.output_description, "seed": "{}"}
-    known = {**about, **values}
+    known = {**about, "reply": reply_line(task, prompt), "scale": task.scale.text, **values}
     return template_for(task, model, prompt).format(**known).strip()
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coeval.errors import RunInputError
+from coeval.grading.reply import grading_said
+from coeval.grading.weights import weights_in
 from coeval.phases.factors import LABEL_PREFIX, is_metric
 from coeval.storage.jsonl import read_json
 from coeval.storage.layout import Run
@@ -31,6 +33,10 @@ class TaskAbout:
     """Whether the run's configuration has it."""
     is_pairwise: bool = False
     """Whether models compare answers, and score none."""
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """Factor -> what it counts, of those that count for more or less than 1."""
+    grading: str = ""
+    """How judges grade, where it is not by levels alone."""
 
 
 @dataclass(frozen=True)
@@ -168,6 +174,8 @@ def _task(run: Run, name: str, configured: Mapping[str, Any]) -> TaskAbout:
         tuple(map(str, configured.get("label_attributes") or ())),
         is_configured=bool(configured),
         is_pairwise=configured.get("evaluation_mode") == "pairwise",
+        weights=_weights(rubric, configured.get("rubric")),
+        grading=grading_said(configured),
     )
 
 
@@ -188,6 +196,12 @@ def _rubric(run: Run, name: str, configured: Mapping[str, Any]) -> Mapping[str, 
         if isinstance(rubric, Mapping) and rubric:
             return rubric
     return None
+
+
+def _weights(rubric: Mapping[str, Any] | None, configured: object) -> dict[str, float]:
+    """As the configuration says now; as stored, of factors that it does not name."""
+    now = {factor: value for factor, value in _map(configured).items() if factor in (rubric or {})}
+    return weights_in({**(rubric or {}), **now})
 
 
 def _description(value: object) -> str:

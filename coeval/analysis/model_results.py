@@ -57,7 +57,7 @@ class StudentRow:
     rank: int
     student: str
     mean: float
-    """Mean of all its units."""
+    """Mean of all its units, weighted by factor."""
     lower: float
     upper: float
     macro: float
@@ -74,6 +74,8 @@ class StudentRow:
     """Units."""
     responses: int
     datapoints: int
+    unweighted: float
+    """`mean` if all factors counted alike."""
 
 
 @dataclass(frozen=True)

@@ -37,9 +37,15 @@ class Summaries:
         self.upper = self.mean
 
 
-def group_means(codes: npt.NDArray[Any], values: Floats, datapoints: Codes, groups: int) -> Summaries:
-    """Summaries of groups, with limits of their means by datapoint."""
+def group_means(
+    codes: npt.NDArray[Any], values: Floats, datapoints: Codes, groups: int, weights: Floats | None = None
+) -> Summaries:
+    """Summaries of groups, with limits of their means by datapoint; `weights` (N,) are above 0."""
     summaries = Summaries(codes, values, groups)
+    if weights is not None:
+        total = np.bincount(codes, weights, minlength=groups)
+        summaries.mean = np.bincount(codes, values * weights, minlength=groups) / np.where(total > 0, total, 1.0)
+        values = values * weights
     summaries.lower, summaries.upper = summaries.mean.copy(), summaries.mean.copy()
     dense = np.unique(datapoints, return_inverse=True)[1]
     size = int(dense.max(initial=-1)) + 1
@@ -53,7 +59,8 @@ def group_means(codes: npt.NDArray[Any], values: Floats, datapoints: Codes, grou
         above: Floats = (
             np.bincount(cells, values[rows], minlength=size * len(chosen)).reshape(size, -1).astype(np.float64)
         )
-        below = np.bincount(cells, minlength=size * len(chosen)).reshape(size, -1).astype(np.float64)
+        counted = None if weights is None else weights[rows]
+        below: Floats = np.bincount(cells, counted, minlength=size * len(chosen)).reshape(size, -1).astype(np.float64)
         interval = bootstrap_ratio(above, below, replicates=REPLICATES)
         summaries.lower[chosen], summaries.upper[chosen] = interval.lower, interval.upper
     return summaries

@@ -139,6 +139,10 @@ class Header:
     """Task -> target attribute -> its values."""
     verdicts: int = 0
     """On pairs of answers, after those on the same became one."""
+    weights: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Task -> factor -> what it counts in students' means, where that is not 1."""
+    grading: Mapping[str, str] = field(default_factory=dict)
+    """Task -> how judges grade, where it is not by levels alone."""
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ from coeval.analysis.results import (
 )
 from coeval.analysis.teachers import teacher_rows
 from coeval.analysis.units import Codes, Floats, Loaded, Pairs, Units
+from coeval.analysis.weighting import score_weights
 
 __all__ = ["DEFAULTS", "RobustSet", "robust_set", "robust_summary"]
 
@@ -180,7 +181,8 @@ def _teachers(loaded: Loaded, found: RobustSet, formula: str) -> tuple[RobustTea
 
 
 def _students(loaded: Loaded, found: RobustSet, kept: Pairs) -> tuple[RobustStudent, ...]:
-    means = group_means(kept.student, kept.mean, kept.datapoint, len(loaded.students))
+    weights = score_weights(loaded, kept)
+    means = group_means(kept.student, kept.mean, kept.datapoint, len(loaded.students), weights)
     full = _full(loaded, found)
     places = np.flatnonzero(full.n)
     ranks = _ranks(loaded, places, full.mean)
@@ -218,7 +220,8 @@ def _ranks(loaded: Loaded, students: npt.NDArray[np.intp], means: Floats) -> lis
 def _cells(loaded: Loaded, kept: Pairs, dimension: str) -> list[StudentCell]:
     names = loaded.names(dimension)
     codes = kept.student * len(names) + getattr(kept, dimension)
-    means = group_means(codes, kept.mean, kept.datapoint, len(loaded.students) * len(names))
+    size = len(loaded.students) * len(names)
+    means = group_means(codes, kept.mean, kept.datapoint, size, score_weights(loaded, kept))
     return [
         StudentCell(
             loaded.students[cell // len(names)],

@@ -1,8 +1,9 @@
 """How good students are: overall, by task, factor, judge, teacher and attribute, and against each other.
 
-The overall score is the mean of all units; `macro`, the mean over tasks of the task's mean, does not let a task
-with more factors or judges count for more. Limits draw whole datapoints. Two students are compared on the
-datapoints that both answered, each datapoint counting once; Holm's correction is for the number of pairs.
+The overall score is the mean of all units, weighted by factor where the rubric says so; `macro`, the mean over tasks of
+the task's mean, does not let a task with more factors or judges count for more. Limits draw whole datapoints. Two
+students are compared on the datapoints that both answered, each datapoint counting once; Holm's correction is for the
+number of pairs.
 
 Shapes: U units, D datapoints, S students, K tasks, Q pairs of students.
 """
@@ -18,7 +19,8 @@ import numpy.typing as npt
 
 from coeval.analysis.resampling import Summaries, group_means, limits, resample
 from coeval.analysis.results import StudentCell, StudentPair, StudentRow
-from coeval.analysis.units import Codes, Floats, Loaded, once
+from coeval.analysis.units import Floats, Loaded, Units, once
+from coeval.analysis.weighting import score_weights
 from p2l.metrics import bootstrap_mean
 
 __all__ = ["by_datapoint", "student_cells", "student_pairs", "student_rows", "two_sided"]
@@ -31,16 +33,27 @@ SIGNIFICANT = 0.05
 def student_rows(loaded: Loaded) -> tuple[StudentRow, ...]:
     """Students with scores, best first by the mean of their units."""
     units, size = loaded.units, len(loaded.students)
-    overall = group_means(units.student, units.norm, units.datapoint, size)
+    weights = score_weights(loaded, units)
+    overall = group_means(units.student, units.norm, units.datapoint, size, weights)
     others = units.where(~loaded.same("judge", "student"))
-    fair = group_means(others.student, others.norm, others.datapoint, size)
-    macro = _macro(units.student, units.task, units.norm, units.datapoint, (size, len(loaded.tasks)))
+    fair = group_means(others.student, others.norm, others.datapoint, size, score_weights(loaded, others))
+    macro = _macro(units, (size, len(loaded.tasks)), weights)
     order = sorted(np.flatnonzero(overall.n), key=lambda one: (-overall.mean[one], loaded.students[one]))
-    return tuple(_row(loaded, rank, int(one), overall, fair, macro) for rank, one in enumerate(order, start=1))
+    return tuple(
+        _row(loaded, rank, int(one), overall, fair, macro, weighted=weights is not None)
+        for rank, one in enumerate(order, start=1)
+    )
 
 
 def _row(
-    loaded: Loaded, rank: int, one: int, overall: Summaries, fair: Summaries, macro: tuple[Floats, Floats, Floats]
+    loaded: Loaded,
+    rank: int,
+    one: int,
+    overall: Summaries,
+    fair: Summaries,
+    macro: tuple[Floats, Floats, Floats],
+    *,
+    weighted: bool,
 ) -> StudentRow:
     mine = loaded.units.student == one
     without = [float(column[one]) if fair.n[one] else None for column in (fair.mean, fair.lower, fair.upper)]
@@ -60,20 +73,20 @@ def _row(
         valid_evals=int(overall.n[one]),
         responses=len(np.unique(loaded.units.response[mine])),
         datapoints=len(np.unique(loaded.units.datapoint[mine])),
+        unweighted=float(loaded.units.norm[mine].mean()) if weighted else float(overall.mean[one]),
     )
 
 
-def _macro(
-    student: Codes, task: Codes, norm: Floats, datapoint: Codes, shape: tuple[int, int]
-) -> tuple[Floats, Floats, Floats]:
+def _macro(units: Units, shape: tuple[int, int], weights: Floats | None) -> tuple[Floats, Floats, Floats]:
     """Mean over tasks of the student's mean in each, with limits; each (S,)."""
     size = shape[0] * shape[1]
-    if not len(norm):
+    if not len(units):
         return (np.full(shape[0], np.nan),) * 3
-    points, point = np.unique(datapoint, return_inverse=True)
-    cells = point * size + student * shape[1] + task
+    points, point = np.unique(units.datapoint, return_inverse=True)
+    cells = point * size + units.student * shape[1] + units.task
+    norm = units.norm if weights is None else units.norm * weights
     sums = np.bincount(cells, norm, minlength=len(points) * size).reshape(-1, size)
-    counts = np.bincount(cells, minlength=len(points) * size).reshape(-1, size)
+    counts = np.bincount(cells, weights, minlength=len(points) * size).reshape(-1, size)
 
     def figure(drawn: Floats) -> Floats:
         means = (drawn[:, :size] / drawn[:, size:]).reshape(-1, *shape)
@@ -97,7 +110,8 @@ def _cells(loaded: Loaded, dimension: str) -> Iterator[StudentCell]:
     rows, values = loaded.grouped(loaded.units, dimension)
     units = loaded.units.where(rows)
     size = len(loaded.students) * len(names)
-    means = group_means(units.student * len(names) + values, units.norm, units.datapoint, size)
+    weights = score_weights(loaded, units)
+    means = group_means(units.student * len(names) + values, units.norm, units.datapoint, size, weights)
     for cell in np.flatnonzero(means.n):
         student, value = divmod(int(cell), len(names))
         numbers = (float(means.mean[cell]), float(means.lower[cell]), float(means.upper[cell]))
@@ -105,13 +119,15 @@ def _cells(loaded: Loaded, dimension: str) -> Iterator[StudentCell]:
 
 
 def by_datapoint(loaded: Loaded) -> Floats:
-    """Mean score of each student on each datapoint, (D, S); NaN where it has none."""
+    """Mean score of each student on each datapoint, weighted by factor, (D, S); NaN where it has none."""
     shape = (len(loaded.datapoints), len(loaded.students))
     cells = loaded.units.datapoint * shape[1] + loaded.units.student
-    n = np.bincount(cells, minlength=shape[0] * shape[1])
-    sums = np.bincount(cells, loaded.units.norm, minlength=shape[0] * shape[1])
+    weights = score_weights(loaded, loaded.units)
+    norm = loaded.units.norm if weights is None else loaded.units.norm * weights
+    n = np.bincount(cells, weights, minlength=shape[0] * shape[1])
+    sums = np.bincount(cells, norm, minlength=shape[0] * shape[1])
     with np.errstate(invalid="ignore"):
-        means: Floats = np.where(n > 0, sums / np.maximum(n, 1), np.nan).reshape(shape)
+        means: Floats = np.where(n > 0, sums / np.where(n > 0, n, 1), np.nan).reshape(shape)
     return means
 
 

@@ -214,6 +214,8 @@ class Loaded:
             },
             attribute_values={name: dict(task.attributes) for name, task in self.about.tasks.items()},
             verdicts=len(self.verdicts),
+            weights={name: dict(task.weights) for name, task in self.about.tasks.items() if task.weights},
+            grading={name: task.grading for name, task in self.about.tasks.items() if task.grading},
         )
 
     def matching(self, one: str, other: str) -> Codes:

@@ -22,6 +22,8 @@ _TABLE = """CREATE TABLE IF NOT EXISTS answers (
     key BLOB PRIMARY KEY, text TEXT NOT NULL, prompt_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT NULL,
     counted INTEGER NOT NULL, seconds REAL NOT NULL
 ) WITHOUT ROWID"""
+_TOKENS = "CREATE TABLE IF NOT EXISTS tokens (key BLOB PRIMARY KEY, tokens TEXT NOT NULL) WITHOUT ROWID"
+"""Beside the answers, so that a file has one form with and without."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,8 @@ class Answer:
     counted: bool
     """Whether the provider counted the tokens."""
     seconds: float
+    tokens: tuple[tuple[str, float], ...] | None = None
+    """What its first token could have been; see `coeval.calling.logprobs`."""
 
 
 def cache_file(storage_folder: Path) -> Path:
@@ -64,10 +68,16 @@ class Cache:
         row = self._do(
             "SELECT text, prompt_tokens, completion_tokens, counted, seconds FROM answers WHERE key = ?", (key,)
         )
-        return Answer(row[0], row[1], row[2], bool(row[3]), row[4]) if row else None
+        return Answer(row[0], row[1], row[2], bool(row[3]), row[4], self._tokens(key)) if row else None
+
+    def _tokens(self, key: bytes) -> tuple[tuple[str, float], ...] | None:
+        row = self._do("SELECT tokens FROM tokens WHERE key = ?", (key,))
+        return tuple((token, logprob) for token, logprob in json.loads(row[0])) if row else None
 
     def put(self, key: bytes, answer: Answer) -> None:
         """Keep an answer; a process that is killed after this has kept it."""
+        if answer.tokens:  # first, so that an answer that is there has them
+            self._do("INSERT OR REPLACE INTO tokens VALUES (?, ?)", (key, json.dumps(answer.tokens)))
         values = (answer.text, answer.prompt_tokens, answer.completion_tokens, answer.counted, answer.seconds)
         self._do("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?)", (key, *values))
 
@@ -95,6 +105,6 @@ class Cache:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         file = sqlite3.connect(self._path, timeout=_PATIENCE, isolation_level=None)
         # A crash of the machine may lose the last answers, never the file; one of the process loses nothing.
-        for statement in ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = NORMAL", _TABLE):
+        for statement in ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = NORMAL", _TABLE, _TOKENS):
             file.execute(statement)
         return file

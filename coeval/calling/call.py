@@ -25,6 +25,8 @@ class Call:
     prompt: str = field(repr=False)
     attempt: int = 0
     """Of a repeated question: part of the key under which answers are kept, so that asking again asks again."""
+    logprobs: bool = False
+    """Whether the likeliest first tokens are wanted too, where the provider tells them."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ class Reply:
     counted: bool = True
     """Whether the provider counted the tokens; otherwise they are guessed as characters / 4."""
     cached: bool = False
+    tokens: tuple[tuple[str, float], ...] | None = None
+    """Where they were wanted and told: what the first token could have been, with the logarithm of its probability."""
 
 
 class Reason(enum.Enum):

@@ -7,13 +7,14 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from coeval.calling.budget import Budget, most_tokens
 from coeval.calling.cache import Answer, Cache, cache_file, key_of
 from coeval.calling.call import Call, CallError, Reason, Reply
 from coeval.calling.clients import Accounts, Clients
 from coeval.calling.limits import Limits, Turns
+from coeval.calling.logprobs import Wishes, first_tokens, wished
 from coeval.calling.quota import Ledger, Tally
 from coeval.calling.reading import check_whole, tokens_in
 from coeval.calling.requests import chat_request
@@ -84,6 +85,7 @@ class Caller:
         cache: Cache | None = None,
         price: Price | None = None,
         retries: Retries | None = None,
+        warn: Callable[[str], None] | None = None,
     ) -> None:
         """A caller that connects when it is asked.
 
@@ -94,6 +96,7 @@ class Caller:
             cache: of answers; none by default.
             price: dollars for a million tokens of prompt and of answer; list prices by default.
             retries: how often and how long.
+            warn: hears what the user should know; stderr by default.
         """
         experiment = config.experiment
         self.totals = Totals()
@@ -101,6 +104,7 @@ class Caller:
         self._price, self._retries = price or price_of, retries or Retries()
         self._prices: dict[tuple[str, str], tuple[float, float]] = {}
         self._clients = Clients(accounts)
+        self._wishes = Wishes(warn or _to_stderr)
         self._limits = Limits(experiment.concurrency, experiment.rate_limit)
         self._budget = Budget(experiment.budget_usd, ledger)
         timeout = experiment.request_timeout
@@ -131,10 +135,15 @@ class Caller:
         kept = self._cache.get(key) if self._cache is not None and key is not None else None
         if kept is not None:
             self.totals.cached += 1
+            answer = kept
+        else:
+            answer = await self._tried(line)
+            if self._cache is not None and key is not None:
+                self._cache.put(key, answer)
+        if call.logprobs:
+            self._wishes.check(call.model.name, answer.tokens)
+        if kept is not None:
             return _reply(kept, 0.0, cached=True)
-        answer = await self._tried(line)
-        if self._cache is not None and key is not None:
-            self._cache.put(key, answer)
         return _reply(answer, line.cost(answer.prompt_tokens, answer.completion_tokens))
 
     def _line(self, call: Call) -> tuple[_Line, bytes | None]:
@@ -144,7 +153,7 @@ class Caller:
             account, provider = self._clients.client_for(model)
         except P2LError as error:
             raise CallError(Reason.FATAL, str(error)) from None
-        request = chat_request(model, call.role, call.prompt)
+        request = chat_request(model, call.role, call.prompt, wished(model) if call.logprobs else None)
         if model.interface == "mock":  # which costs nothing, and draws anew for each attempt
             request, key = {**request, "attempt": call.attempt}, None
         else:
@@ -160,11 +169,15 @@ class Caller:
 
     async def _tried(self, line: _Line) -> Answer:
         """The answer, after as many requests as it takes."""
-        failed = 0
+        failed, plain = 0, False
         while True:
             try:
                 answer = await self._requested(line)
             except ProviderError as error:
+                without = self._wishes.dropped(line.request, error) if line.call.logprobs else None
+                if without is not None:
+                    line, plain = replace(line, request=without), True
+                    continue
                 failed += 1
                 wait = self._retries.wait(error, failed)
                 if wait is None:
@@ -175,6 +188,8 @@ class Caller:
                 await asyncio.sleep(wait)
             else:
                 self._answered.add(_whose(line.call))
+                if plain:
+                    self._wishes.refused(_whose(line.call))
                 return answer
 
     async def _requested(self, line: _Line) -> Answer:
@@ -198,9 +213,10 @@ class Caller:
     async def _sent(self, line: _Line, bill: _Bill) -> Answer:
         # Whoever goes away in the middle may have to pay for the question.
         bill.usd = line.cost(most_tokens(line.request)[0], 0)
+        request = self._wishes.sent(line.request, _whose(line.call)) if line.call.logprobs else line.request
         started = time.perf_counter()
         try:
-            completion = await line.provider.chat(line.request, self._timeouts)
+            completion = await line.provider.chat(request, self._timeouts)
         except ProviderError as error:
             bill.usd *= error.fault in _BILLED
             raise
@@ -209,7 +225,8 @@ class Caller:
         bill.usd = line.cost(read, written)
         self.totals.prompt_tokens += read
         self.totals.completion_tokens += written
-        return Answer(check_whole(completion), read, written, counted, seconds)
+        tokens = first_tokens(completion) if line.call.logprobs else None
+        return Answer(check_whole(completion), read, written, counted, seconds, tokens)
 
     def _count(self, call: Call) -> None:
         """Count a request that is about to be sent."""
@@ -259,7 +276,7 @@ def make_caller(
     """
     folder = run.folder.parent if run is not None else config.experiment.storage_folder
     cache = Cache(cache_file(folder), warn or _to_stderr) if config.experiment.cache else None
-    return Caller(config, keys, meta or Tally(), cache=cache)
+    return Caller(config, keys, meta or Tally(), cache=cache, warn=warn)
 
 
 def _to_stderr(message: str) -> None:
@@ -279,4 +296,5 @@ def _reply(answer: Answer, cost_usd: float, *, cached: bool = False) -> Reply:
         answer.seconds,
         counted=answer.counted,
         cached=cached,
+        tokens=answer.tokens,
     )

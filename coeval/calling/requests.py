@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from coeval.config.schema import Model, Role
@@ -31,9 +32,12 @@ _REASONING = re.compile(r"(?:^|/)(?:o[134]|gpt-5(?!.*chat))(?:[-.]|$)")
 _FIRST_REASONING = re.compile(r"(?:^|/)o1-(?:mini|preview)")
 
 
-def chat_request(model: Model, role: Role, prompt: str) -> JSON:
-    """The body of a chat completion in OpenAI's words; a parameter of null is left out, as is a null temperature."""
-    parameters = model.parameters_for(role)
+def chat_request(model: Model, role: Role, prompt: str, wishes: Mapping[str, Any] | None = None) -> JSON:
+    """The body of a chat completion in OpenAI's words; a parameter of null is left out, as is a null temperature.
+
+    `wishes` are parameters of the question, below those of the model.
+    """
+    parameters = {**(wishes or {}), **model.parameters_for(role)}
     unsent = SETTINGS if model.interface == "huggingface" else SETTINGS | LOCAL_PARAMETERS
     system = parameters.get("system_prompt")
     request: JSON = {

@@ -57,7 +57,7 @@ def add_selection(flags: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FACTOR=W",
-        help="derived: weight of a factor of the rubric, 1 by default; may be given several times",
+        help="derived: weight of a factor, that of the rubric by default; may be given several times",
     )
     flags.add_argument(
         "--scores-of", choices=("model", "metric", "label"), default="model", help="derived: whose scores count"

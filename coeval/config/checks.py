@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from coeval.config.grading import check_expected
 from coeval.config.interfaces import VIRTUAL
 from coeval.config.paths import expanded, is_folder, is_there
 from coeval.config.problems import Problems
@@ -22,6 +23,7 @@ def check_together(models: tuple[Model, ...], tasks: tuple[Task, ...], run: Expe
     if models and not _any_is_unclear("models", len(models), "roles", problems):
         _check_roles(models, tasks, run, problems)
         _check_pairs(models, tasks, problems)
+    check_expected(models, tasks, run, problems)
     _check_quota(models, run, problems)
     for number, task in enumerate(tasks):
         if task.rubric == "extend" and not run.resume_from:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["BATCHING", "INTERFACES", "LATER", "LOCAL", "VIRTUAL", "Interface"]
+__all__ = ["BATCHING", "INTERFACES", "LATER", "LOCAL", "VIRTUAL", "Interface", "tells_logprobs"]
 
 
 @dataclass(frozen=True)
@@ -51,3 +51,8 @@ LOCAL = ("huggingface", "mock")
 """Answered by this process."""
 LATER = ("bedrock", "vertex")
 """Known, but not spoken here."""
+
+
+def tells_logprobs(interface: str) -> bool:
+    """Whether log-probabilities of tokens can be asked for: of OpenAI's protocol, and of mocks."""
+    return interface not in ("anthropic", "gemini", "huggingface", *VIRTUAL)

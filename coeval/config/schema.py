@@ -11,6 +11,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
+from coeval.grading.scale import DEFAULT, Scale
+
 __all__ = [
     "BATCH_PHASES",
     "MODES",
@@ -38,7 +40,7 @@ Mode: TypeAlias = Literal["New", "Keep", "Extend", "Model"]
 Attributes: TypeAlias = Mapping[str, Sequence[Any]]
 """Attribute -> its values."""
 Rubric: TypeAlias = Mapping[str, str | Mapping[str, Any]]
-"""Factor -> description, or the definition of a metric."""
+"""Factor -> description, that and its weight, or the definition of a metric."""
 
 ROLES: tuple[Role, ...] = ("teacher", "student", "judge")
 PHASES: tuple[Phase, ...] = (
@@ -135,6 +137,12 @@ class Task:
     prompt_library: Mapping[str, str] = field(default_factory=_nothing)
     label_attributes: tuple[str, ...] = ()
     category: str | None = None
+    scale: Scale = DEFAULT
+    """Of the grades that judges give."""
+    rationale: bool = False
+    """Whether judges say why before they grade."""
+    expected_scores: bool = False
+    """Whether a score is the mean of the grades that a judge could have given, by their probabilities."""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
+from coeval.config.grading import GRADING_KEYS, check_weighted, is_weighted, read_grading
 from coeval.config.models import check_name
 from coeval.config.problems import Problems, Where
 from coeval.config.reading import Fields, kind_of, shown
@@ -32,6 +33,7 @@ TASK_KEYS = (
     "prompt_library",
     "label_attributes",
     "category",
+    *GRADING_KEYS,
 )
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _Range = tuple[int, int]
@@ -82,6 +84,7 @@ def _read_task(fields: Fields, models: Collection[str] | None) -> Task:
         prompt_library=_prompts(fields, models),
         label_attributes=_labels(fields, target, seeds["target"]),
         category=fields.text("category"),
+        **read_grading(fields, mode),
     )
 
 
@@ -192,6 +195,9 @@ def _check_factor(inner: Fields, factor: str, definition: object) -> None:
     if not isinstance(definition, Mapping):
         inner.text(factor, needed="what tells a good answer from a bad one")
         return
+    if is_weighted(definition):
+        check_weighted(inner, factor)
+        return
     metric = definition.get("metric")
     if metric not in METRICS:
         hint = nearest(metric, METRICS) if isinstance(metric, str) else ""
@@ -202,6 +208,8 @@ def _check_factor(inner: Fields, factor: str, definition: object) -> None:
         )
     elif why := wrong_definition(definition):
         inner.wrong(factor, why, "V-18")
+    else:
+        check_weighted(inner, factor)
     if definition.get("description") is not None and not isinstance(definition["description"], str):
         inner.wrong(factor, "its description must be text")
 

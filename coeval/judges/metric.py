@@ -23,7 +23,7 @@ _Metric = Callable[[Sequence[str], Sequence[str], Mapping[str, Any]], list[float
 """References, responses, options -> values."""
 _ORDER = 4
 _SMOOTHED_ZERO = 0.1
-_OF_ALL = ("metric", "description")
+_OF_ALL = ("metric", "description", "weight")
 
 
 def metric_scores(

@@ -12,17 +12,17 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from coeval.mock.grading import alternatives, as_logprobs, grade_at, wanted_in
 from coeval.mock.persona import Persona
 from coeval.mock.recognising import Recognised, recognise
 
-__all__ = ["answer", "quality_of"]
+__all__ = ["answer", "logprobs", "quality_of"]
 
 _QUALITY = re.compile(r"quality (\d(?:\.\d+)?)")
 _HINT = re.compile(r"\[([^\[\]:]+): ([^\[\]]*)\]")
 _UNMARKED = 0.5  # the quality of an answer that does not say it
 _EVEN = 0.05  # two answers as close as this are equally good
 _USELESS = 0.2  # neither of two answers that are worse is of any use
-_HIGH, _LOW = 2 / 3, 1 / 3
 
 _TARGETS: Mapping[str, list[str]] = {
     "length": ["one line", "a paragraph", "a page"],
@@ -134,19 +134,44 @@ def _student(asked: Recognised, persona: Persona, text: str) -> str:  # noqa: AR
 
 
 def _grades(asked: Recognised, persona: Persona, text: str) -> str:
-    return json.dumps({factor: _level(factor, asked, persona, text) for factor in asked.factors})
+    wanted = wanted_in(asked.values.get("reply", ""))
+    grades = {
+        factor: wanted.said(grade_at(wanted.scale, _seen(factor, asked, persona, text))) for factor in asked.factors
+    }
+    return wanted.with_rationale("scores", grades) if wanted.rationale else json.dumps(grades, ensure_ascii=False)
 
 
 def _grade(asked: Recognised, persona: Persona, text: str) -> str:
-    return _level(asked.values.get("rubric_factor_name", "").strip(), asked, persona, text)
+    wanted = wanted_in(asked.values.get("reply", ""))
+    grade = grade_at(wanted.scale, _seen(_factor(asked), asked, persona, text))
+    return wanted.with_rationale("score", wanted.said(grade)) if wanted.rationale else grade
 
 
-def _level(factor: str, asked: Recognised, persona: Persona, text: str) -> str:
-    seen = quality_of(asked.values["response"]) + persona.error(factor, text)
-    return "High" if seen >= _HIGH else "Medium" if seen >= _LOW else "Low"
+def _factor(asked: Recognised) -> str:
+    return asked.values.get("rubric_factor_name", "").strip()
+
+
+def _seen(factor: str, asked: Recognised, persona: Persona, text: str) -> float:
+    return quality_of(asked.values["response"]) + persona.error(factor, text)
+
+
+def logprobs(prompt: str, system: str, parameters: Mapping[str, Any], said: str) -> Mapping[str, Any] | None:
+    """What a grade that a mock judge gave could have been, as a choice of a chat completion has it; else None."""
+    persona, asked = Persona.of(parameters), recognise(prompt)
+    wanted = wanted_in(asked.values.get("reply", ""))
+    if not parameters.get("logprobs") or asked.prompt != "evaluate_per_factor" or said not in wanted.scale.grades:
+        return None
+    seen = _seen(_factor(asked), asked, persona, f"{system}\n{prompt}")
+    return as_logprobs(alternatives(wanted.scale, seen), said)
 
 
 def _verdict(asked: Recognised, persona: Persona, text: str) -> str:
+    verdict = _better(asked, persona, text)
+    wanted = wanted_in(asked.values.get("reply", ""))
+    return wanted.with_rationale("verdict", verdict) if wanted.rationale else verdict
+
+
+def _better(asked: Recognised, persona: Persona, text: str) -> str:
     first = quality_of(asked.values["response_a"]) + persona.error("first", text) + persona.position_bias
     second = quality_of(asked.values["response_b"]) + persona.error("second", text)
     if max(first, second) < _USELESS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 
-from coeval.mock.brain import answer
+from coeval.mock.brain import answer, logprobs
 from coeval.mock.persona import Persona
 from p2l.errors import ConfigError
 from route.providers.base import JSON, Account, Fault, ProviderError, Timeouts
@@ -31,7 +31,9 @@ def completion_for(request: JSON) -> JSON:
     prompt, system = question_of(request)
     text = answer(prompt, system, request)
     counts = usage(max(1, (len(prompt) + len(system)) // 4), max(1, len(text) // 4))
-    return completion(str(request.get("model")), {"role": "assistant", "content": text}, "stop", counts)
+    made = completion(str(request.get("model")), {"role": "assistant", "content": text}, "stop", counts)
+    made["choices"][0]["logprobs"] = logprobs(prompt, system, request, text) if request.get("logprobs") else None
+    return made
 
 
 @protocol("coeval-mock")

@@ -69,6 +69,7 @@ def _pattern(prompt: str) -> tuple[str, re.Pattern[str]]:
         opening = opening if parts else literal
         parts.append(re.escape(literal))
         if name is not None:
-            parts.append("(?:.*?)" if name in seen else f"(?P<{name}>.*?)")
+            anything = "[^\n]+" if name == "reply" else ".*?"
+            parts.append(f"(?:{anything})" if name in seen else f"(?P<{name}>{anything})")
             seen.add(name)
     return opening, re.compile("".join(parts), re.DOTALL)

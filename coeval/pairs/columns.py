@@ -75,7 +75,9 @@ def _derived(loaded: Loaded, task: int, rule: Rule) -> Votes:
     units = loaded.units
     of_kind = np.array([kind == rule.kind for kind in loaded.kinds], dtype=bool)
     groups, students, scores = _groups(loaded, units.where((units.task == task) & of_kind[units.judge]))
-    weights = np.array([rule.weights.get(name, 1.0) for name in loaded.factors])
+    about = loaded.about.tasks.get(loaded.tasks[task])
+    chosen = {**(about.weights if about is not None else {}), **rule.weights}
+    weights = np.array([chosen.get(name, 1.0) for name in loaded.factors])
     none = (np.zeros(0, dtype=np.int64),) * 4
     a, b, rows, won = map(np.concatenate, zip(none, *_compared(students, scores, weights, rule), strict=True))
     item, judge = np.divmod(groups[rows], max(len(loaded.judges), 1))

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from coeval.config.schema import Model, Phase, Task
-from coeval.parsing import read_word
+from coeval.grading.reading import grading_of, split_rationale
+from coeval.parsing import MalformedAnswerError, read_word
 from coeval.phases.driving import ATTEMPTS
 from coeval.phases.question import Kind, Question
 from coeval.phases.scoring import rubric_text
@@ -77,6 +78,7 @@ def compare_question(
         "response_a_id": a["id"],
         "response_b_id": b["id"],
         "judge_model_id": judge.name,
+        **grading_of(task),
         "judged": judged(item, a, b),
         "said": dict(said or {}),
     }
@@ -106,15 +108,33 @@ def _prompt(
     )
 
 
-def _read(_context: Mapping[str, Any], part: str, text: str) -> str:
-    """The winner that one verdict names.
+class _Verdict(str):
+    """A winner, with what the judge said before."""
+
+    rationale: str = ""
+
+
+def _read(context: Mapping[str, Any], part: str, text: str) -> str:
+    """The winner that one verdict names, with the rationale if one was asked for.
 
     Raises:
         MalformedAnswerError: it is none of the four words.
     """
+    rationale, said = split_rationale(text, "verdict") if context.get("grading") else ("", text)
+    try:
+        winner = _winner(str(said))
+    except MalformedAnswerError:
+        if not rationale:
+            raise
+        raise MalformedAnswerError("the verdict is none of the four words") from None
+    verdict = _Verdict(_SWAPPED.get(winner, winner) if part == "ba" else winner)
+    verdict.rationale = rationale
+    return verdict
+
+
+def _winner(text: str) -> str:
     said = _AROUND.sub("", text.rpartition("</think>")[2].strip())
-    winner = _WORDS[read_word(said or text, tuple(_WORDS))]
-    return _SWAPPED.get(winner, winner) if part == "ba" else winner
+    return _WORDS[read_word(said or text, tuple(_WORDS))]
 
 
 def combined(verdicts: Mapping[str, str]) -> tuple[str, bool | None]:
@@ -127,7 +147,7 @@ def combined(verdicts: Mapping[str, str]) -> tuple[str, bool | None]:
 
 def _record(context: Mapping[str, Any], values: Mapping[str, Any], failures: Mapping[str, str]) -> dict[str, Any]:
     """A verdict; failed where an order has none, but with what was said in the other, so that it is not asked again."""
-    stated = {key: value for key, value in context.items() if key != "said"}
+    stated = {key: value for key, value in context.items() if key not in ("said", "grading")}
     record: dict[str, Any] = {**stated, "winner": None, "source": "native", "margin": None, "order_consistent": None}
     found = {**context.get("said", {}), **values}
     if failures:
@@ -136,7 +156,9 @@ def _record(context: Mapping[str, Any], values: Mapping[str, Any], failures: Map
         return {**record, "created_at": now(), "status": "failed", "error": why, **half}
     ordered = {part: found[part] for part in ("ab", "ba") if part in found}
     record["winner"], record["order_consistent"] = combined(ordered)
-    return {**record, "verdicts": list(ordered.values()), "created_at": now()}
+    whys = [f"{part}: {verdict.rationale}" for part, verdict in ordered.items() if getattr(verdict, "rationale", "")]
+    rationale = {"rationale": "\n".join(whys)} if whys else {}
+    return {**record, "verdicts": list(ordered.values()), "created_at": now(), **rationale}
 
 
 def _path(run: Run, context: Mapping[str, Any]) -> Path:

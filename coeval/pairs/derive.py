@@ -33,7 +33,7 @@ class Rule:
     bad: float = BAD
     """Two that tie with no more than this are both bad."""
     weights: Mapping[str, float] = field(default_factory=dict)
-    """Factor -> weight; 1 where nothing is said."""
+    """Factor -> weight; where nothing is said that of the rubric, which is 1 by default."""
     kind: str = "model"
     """Whose scores: those of judges that are models, of `metric` or of `label` judges."""
     seed: int = 0
@@ -59,7 +59,7 @@ def derived(records: Records, rule: Rule) -> list[Preference]:
     groups: dict[tuple[str, str], list[Judgement]] = {}
     for one in judgements:
         groups.setdefault((one.datapoint, one.judge), []).append(one)
-    return [preference for group in groups.values() for preference in _pairs(group, rule)]
+    return [preference for group in groups.values() for preference in _pairs(group, rule, records.about)]
 
 
 def _is_of(judgement: Judgement, about: About, kind: str) -> bool:
@@ -74,12 +74,14 @@ def _check_weights(rule: Rule, judgements: Iterable[Judgement]) -> None:
             raise RunInputError(f"--factor-weight: nobody scored the factor {factor!r}{hint}")
 
 
-def _pairs(group: list[Judgement], rule: Rule) -> Iterator[Preference]:
+def _pairs(group: list[Judgement], rule: Rule, about: About) -> Iterator[Preference]:
     """All pairs of answers that one judge scored of one item."""
+    task = about.tasks.get(group[0].task)
+    weights = {**(task.weights if task is not None else {}), **rule.weights}
     for one, other in itertools.combinations(sorted(group, key=lambda judgement: judgement.student), 2):
         names = sides(one.student, other.student, one.datapoint, rule.seed)
         a, b = (one, other) if names[0] == one.student else (other, one)
-        shared = {factor: rule.weights.get(factor, 1.0) for factor in a.scores if factor in b.scores}
+        shared = {factor: weights.get(factor, 1.0) for factor in a.scores if factor in b.scores}
         if one.student != other.student and sum(shared.values()) > 0:
             yield _preference(a, b, _mean(a, shared), _mean(b, shared), rule)
 

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from coeval.config.schema import Model, Phase, Rubric, Task
 from coeval.errors import RunError
+from coeval.grading.weights import description_of
 from coeval.pairs.compare import compare_question, pair_id, sides
 from coeval.pairs.schedule import Meeting, Schedule, meetings
 from coeval.pairs.seen import Seen, counts_of, files_of, read_seen
@@ -88,7 +89,7 @@ def _work_of(stage: Stage, task: Task) -> _Work:
 async def _judge(stage: Stage, judge: Model, work: _Work) -> Outcome:
     """One judge, one task."""
     factors = required_factors(judge, work.task, work.rubric)
-    rubric = {factor: str(work.rubric[factor]) for factor in factors}
+    rubric = {factor: description_of(work.rubric[factor]) for factor in factors}
     files = files_of(stage.run, work.task.name, judge.name)
     seen = read_seen(files, judge.name, work.counts, stage.warn_bad_line)
     seed = stage.config.experiment.seed

@@ -10,6 +10,7 @@ from typing import Any
 
 from coeval.config.schema import Model, Phase, Task
 from coeval.errors import RunError
+from coeval.grading.weights import description_of
 from coeval.phases.driving import drive, each_model
 from coeval.phases.factors import judges_of, required_factors
 from coeval.phases.items import index_of_items
@@ -132,7 +133,7 @@ def _questions(
     failures = stage.store.failures(PHASE) + scored.marked
     for item, response in found:
         known = scored.partly.get(response["id"], {})
-        asked = {factor: str(work.rubric[factor]) for factor in scored.factors if factor not in known}
+        asked = {factor: description_of(work.rubric[factor]) for factor in scored.factors if factor not in known}
         yield judge_question(work.task, scored.judge, asked, item, response, known, failures)
 
 

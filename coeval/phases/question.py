@@ -63,7 +63,8 @@ class Question:
         """One of the calls, for the first time or again."""
         key = (self.task, self.id, part, str(attempt))
         number = self.first_attempt + attempt
-        return Call(model, self.role, self.phase, self.task, key, self.prompts[part], number)
+        weighs = bool(self.context.get("grading", {}).get("expected"))
+        return Call(model, self.role, self.phase, self.task, key, self.prompts[part], number, logprobs=weighs)
 
     def calls(self, model: Model, attempt: int = 0) -> dict[str, Call]:
         """Part -> call."""
@@ -107,6 +108,8 @@ class Kind:
     """(context, part -> what it says, part -> why not) -> the record; None: nothing is stored."""
     path: Callable[[Run, Mapping[str, Any]], Path]
     """Where it is stored."""
+    weigh: Callable[[Mapping[str, Any], Any, Any], Any] | None = None
+    """(context, what it says, the tokens that it could have begun with) -> the same, weighed by their probabilities."""
 
 
 Apply: TypeAlias = Callable[[Question, Mapping[str, Answer]], Settled]
@@ -148,10 +151,14 @@ def read_answer(question: Question, part: str, answer: Answer) -> tuple[Any, str
     """What an answer says, and why not where it says nothing of use."""
     if isinstance(answer, CallError):
         return None, str(answer)
+    kind = kind_of(question.kind)
     try:
-        return kind_of(question.kind).read(question.context, part, answer.text), None
+        value = kind.read(question.context, part, answer.text)
     except MalformedAnswerError as error:
         return None, str(error)
+    if kind.weigh is not None and answer.tokens:
+        value = kind.weigh(question.context, value, answer.tokens)
+    return value, None
 
 
 def apply(store: Store, question: Question, answers: Mapping[str, Answer]) -> Settled:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from coeval.config.schema import Model, Phase, Task
-from coeval.parsing import LEVELS, read_level, read_scores
+from coeval.grading.reading import Graded, grading_of, read_factor, read_factors, weighed
+from coeval.parsing import LEVELS
 from coeval.phases.driving import ATTEMPTS
 from coeval.phases.question import Kind, Question
 from coeval.prompts import render
@@ -59,7 +60,7 @@ def judge_question(
     failures: Mapping[str, int],
 ) -> Question:
     """The question for the factors in `rubric`; `scores` are those of other factors, given before."""
-    context = context_of(judge.name, item, response, list(rubric), scores)
+    context = {**context_of(judge.name, item, response, list(rubric), scores), **grading_of(task)}
     seen = {
         "input": item["prompt"],
         "target_attributes": json.dumps(item.get("sampled_target_attributes") or {}, ensure_ascii=False),
@@ -85,30 +86,34 @@ def rubric_text(rubric: Mapping[str, Any]) -> str:
     return "\n".join(f"- {name}: {description}" for name, description in rubric.items())
 
 
-def _read_scores(context: Mapping[str, Any], _part: str, text: str) -> tuple[dict[str, str], str]:
-    return read_scores(text, context["factors"]), text
-
-
-def _read_factor(_context: Mapping[str, Any], part: str, text: str) -> tuple[dict[str, str], str]:
-    return {part: read_level(text)}, text
+def _read_scores(context: Mapping[str, Any], _part: str, text: str) -> Graded:
+    return read_factors(context, text)
 
 
 def _record(context: Mapping[str, Any], values: Mapping[str, Any], failures: Mapping[str, str]) -> dict[str, Any]:
     """The scores of all factors given so far; failed, and without any, where this time brought none."""
-    record = {key: value for key, value in context.items() if key not in ("factors", "scores")}
+    record = {key: value for key, value in context.items() if key not in ("factors", "scores", "grading")}
     why = "; ".join(dict.fromkeys(failures.values()))
     if not values:
         return {**record, "scores": {}, "evaluated_at": now(), "status": "failed", "error": why}
     scores = dict(context["scores"])
-    for found, _ in values.values():
-        scores.update(found)
-    raw = "\n".join(text for _, text in values.values())
-    record = {**record, "scores": scores, "evaluated_at": now(), "raw": raw}
+    for found in values.values():
+        scores.update(found.scores)
+    raw = "\n".join(found.text for found in values.values())
+    record = {**record, "scores": scores, "evaluated_at": now(), "raw": raw, **_beside(values)}
     return {**record, "error": why} if why else record
+
+
+def _beside(values: Mapping[str, Graded]) -> dict[str, Any]:
+    """What a judge said besides the scores: grades as it named them, and why it gave them."""
+    grades = {factor: grade for found in values.values() for factor, grade in found.grades.items()}
+    whys = [f"{part}: {found.rationale}" if part else found.rationale for part, found in values.items()]
+    rationale = {"rationale": "\n".join(whys)} if any(found.rationale for found in values.values()) else {}
+    return {**({"grades": grades} if grades else {}), **rationale}
 
 
 def _path(run: Run, context: Mapping[str, Any]) -> Path:
     return run.evaluations(context["task_id"], context["teacher_model_id"], context["judge_model_id"])
 
 
-KINDS = {"scores": Kind(_read_scores, _record, _path), "factors": Kind(_read_factor, _record, _path)}
+KINDS = {"scores": Kind(_read_scores, _record, _path), "factors": Kind(read_factor, _record, _path, weighed)}

@@ -109,10 +109,21 @@ def _words(header: Header) -> list[tuple[str, list[tuple[str, str]]]]:
     ]
     kinds = [
         ("Tasks", list(header.task_descriptions.items())),
-        ("Factors of the rubrics", list(header.factor_descriptions.items())),
+        ("How judges grade", list(header.grading.items())),
+        ("Factors of the rubrics", _factors(header)),
         ("Attributes and their values", attributes),
     ]
     return [(kind, pairs) for kind, pairs in kinds if pairs]
+
+
+def _factors(header: Header) -> list[tuple[str, str]]:
+    """Each factor's description, with its weight where that is not 1."""
+    found = []
+    for key, text in header.factor_descriptions.items():
+        task, _, factor = key.partition("/")
+        weight = header.weights.get(task, {}).get(factor)
+        found.append((key, text if weight is None else f"{text} (weight {weight:g})"))
+    return found
 
 
 def notes_of(header: Header) -> Callable[[str, str], str]:

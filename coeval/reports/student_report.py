@@ -57,6 +57,9 @@ def ranking(students: tuple[StudentRow, ...], notes: Notes) -> Table | None:
         Column("answers"),
         Column("items"),
     ]
+    is_weighted = any(row.unweighted != row.mean for row in students)
+    if is_weighted:
+        columns.append(Column("unweighted", 3, note="the mean if all factors counted alike"))
     rows: list[list[Value]] = [
         [
             row.rank,
@@ -68,6 +71,7 @@ def ranking(students: tuple[StudentRow, ...], notes: Notes) -> Table | None:
             row.valid_evals,
             row.responses,
             row.datapoints,
+            *([row.unweighted] if is_weighted else []),
         ]
         for row in students
     ]

@@ -35,4 +35,5 @@ def choices(result: SummaryReport) -> dict[str, Any]:
         "judges": {row.judge: [getattr(row, name) for name in _JUDGES] for row in result.judges},
         "thresholds": {"teacher": result.teacher_threshold, "judge": result.judge_threshold},
         "ranks": {row.student: row.rank for row in result.students},
+        **({"weights": result.header.weights} if result.header.weights else {}),
     }

@@ -74,6 +74,8 @@ class Evaluation(TypedDict):
     """Which texts it is about; see `coeval.storage.lineage`."""
     student_model_id: NotRequired[str]
     raw: NotRequired[str]
+    grades: NotRequired[dict[str, str]]
+    """Factor -> grade as the judge said it, where the score is another."""
     rationale: NotRequired[str]
     seconds: NotRequired[float]
     status: NotRequired[Literal["failed"]]
@@ -104,6 +106,7 @@ class Pair(TypedDict):
     judged: NotRequired[str]
     """Which texts it is about; see `coeval.storage.lineage`."""
     created_at: str
+    rationale: NotRequired[str]
     status: NotRequired[Literal["failed"]]
     error: NotRequired[str]
     usage: NotRequired[Usage]

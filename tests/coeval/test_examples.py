@@ -26,7 +26,7 @@ def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Keys:
     return load_keys(None, dict.fromkeys(("OPENAI_API_KEY", "GEMINI_API_KEY", "COHERE_API_KEY"), "sk-not-a-real-key"))
 
 
-@pytest.mark.parametrize("name", ["first_run", "local_smoke_test", "pairwise", "to_p2l"])
+@pytest.mark.parametrize("name", ["first_run", "local_smoke_test", "pairwise", "scales", "to_p2l"])
 def test_an_example_is_a_configuration(keys: Keys, name: str) -> None:
     assert load_config(EXAMPLES / f"{name}.yaml", keys=keys).tasks
 
@@ -57,3 +57,14 @@ def test_the_smoke_test_runs_without_keys_or_network() -> None:
     assert {one["task_id"] for one in records(SMOKE, "pairwise")} == {"letters"}
     judges = {one["judge_model_id"] for one in records(SMOKE, "evaluation")}
     assert judges == {"mock-judge", "mock-hasty-judge", "label"}
+
+
+@pytest.mark.usefixtures("keys")
+def test_the_example_of_scales_grades_in_every_way() -> None:
+    assert coeval("run", "--config", EXAMPLES / "scales.yaml") == 0
+    run = Run(Path("benchmark/runs/scales"))
+    assert meta_of(run)["status"] == "completed"
+    found = records(run, "evaluation")
+    assert {one["task_id"] for one in found if "rationale" in one} == {"summaries"}
+    assert all("." in score for one in found for score in one["scores"].values())
+    assert all("rationale" in one for one in records(run, "pairwise"))

@@ -33,13 +33,20 @@ const drawChips = (role) => {
   }));
   byId(`${role}-value`).textContent = number(limits[role], 3);
 };
+// Means weigh factors, counts do not.
+const weigh = (row) => {
+  const weight = (data.weights[named(row, "task")] || {})[named(row, "factor")] || 1;
+  return [...row.slice(0, 5), weight * row[5], weight * row[6], ...row.slice(7)];
+};
 const standings = (rows) => {
-  const students = sums(rows, (row) => row[2]);
-  const tasks = sums(rows, (row) => row[2] * data.names.task.length + row[0]);
+  const counts = sums(rows, (row) => row[2]);
+  const weighed = data.weights ? rows.map(weigh) : rows;
+  const students = sums(weighed, (row) => row[2]);
+  const tasks = sums(weighed, (row) => row[2] * data.names.task.length + row[0]);
   const made = [...students].filter(([, sum]) => sum[0]).map(([student, sum]) => {
     const parts = data.names.task.map((_, task) => tasks.get(student * data.names.task.length + task)).filter((one) => one && one[0]);
     const macro = parts.reduce((total, one) => total + mean(one), 0) / parts.length;
-    return { name: data.names.student[student], mean: mean(sum), macro, scores: sum[0] };
+    return { name: data.names.student[student], mean: mean(sum), macro, scores: counts.get(student)[0] };
   });
   const by = byId("student-mean").value === "tasks" ? "macro" : "mean";
   return made.sort((a, b) => b[by] - a[by]);
