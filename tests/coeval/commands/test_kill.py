@@ -133,7 +133,12 @@ def run_until(server: MockServer, config: Path, requests: int, *, go_on: bool) -
         while process.poll() is None and server.requests < target:
             time.sleep(0.001)
         process.send_signal(signal.SIGKILL)
-        return process.wait() == -signal.SIGKILL
+        was_killed = process.wait() == -signal.SIGKILL
+    before = -1
+    while before != server.requests:  # what it sent before its end may still be on its way
+        before = server.requests
+        time.sleep(0.05)
+    return was_killed
 
 
 @pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
