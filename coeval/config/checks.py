@@ -45,6 +45,19 @@ def _check_labels(models: tuple[Model, ...], tasks: tuple[Task, ...], problems: 
     if number is not None and is_clear and not any(task.label_attributes for task in tasks):
         message = "a label judge needs a task with `label_attributes`; add them, or remove this model"
         problems.add(("models", number, "interface"), message)
+    if number is None and any(task.label_attributes for task in tasks):
+        _check_label_name(models, problems)
+
+
+def _check_label_name(models: tuple[Model, ...], problems: Problems) -> None:
+    """The judge of labels that joins by itself must be the only one of its name."""
+    for number, model in enumerate(models):
+        if model.name == "label" and "judge" in model.roles:
+            message = (
+                "a judge `label` joins by itself where a task has `label_attributes`; rename this model, or write "
+                "`interface: label` if it is meant"
+            )
+            problems.add(("models", number, "name"), message)
 
 
 def _check_roles(models: tuple[Model, ...], tasks: tuple[Task, ...], run: Experiment, problems: Problems) -> None:

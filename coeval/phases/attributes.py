@@ -9,6 +9,7 @@ from typing import Any
 from coeval.config.schema import Attributes, Phase, Task
 from coeval.parsing import read_attributes
 from coeval.phases.driving import together
+from coeval.phases.kept import attributes_apart, warn_of_kept
 from coeval.phases.proposals import ask_teachers
 from coeval.phases.stage import Outcome, Stage
 from coeval.storage.claims import claimed_work
@@ -48,6 +49,8 @@ async def _map(stage: Stage, task: Task, kind: AttributeKind, outcome: Outcome) 
             found = union([seed, *proposed])
         else:  # what the configuration says now, and what it said before
             found = union([stored or {}, wanted] if keep else [wanted])
+            if keep:
+                warn_of_kept(stage, PHASE, task.name, attributes_apart(stored or {}, wanted), "data_generation")
         if found != stored:
             write_json(stage.run.attributes(task.name, kind), found)
 

@@ -168,7 +168,7 @@ class _Pump:
         tried: list[Reply] = []
         for attempt in range(self.attempts):
             try:
-                reply = await self.stage.asking.ask(question.call(self.model, part, attempt))
+                reply = await self.stage.ask(question.call(self.model, part, attempt))
             except CallError as error:
                 return error
             tried.append(reply)

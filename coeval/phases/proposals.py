@@ -96,7 +96,7 @@ async def _ask(
     for attempt in range(first, first + ATTEMPTS):
         key = (task.name, prompt, teacher.name, str(attempt))
         try:
-            reply = await stage.asking.ask(Call(teacher, "teacher", phase, task.name, key, text, attempt))
+            reply = await stage.ask(Call(teacher, "teacher", phase, task.name, key, text, attempt))
             found = read(reply.text)
         except CallError as error:
             return error

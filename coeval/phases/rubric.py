@@ -8,6 +8,7 @@ from typing import Any
 from coeval.config.schema import Phase, Rubric, Task
 from coeval.parsing import read_rubric
 from coeval.phases.driving import together
+from coeval.phases.kept import rubrics_apart, warn_of_kept
 from coeval.phases.proposals import ask_teachers
 from coeval.phases.stage import Outcome, Stage
 from coeval.storage.claims import claimed_work
@@ -43,6 +44,8 @@ async def _map(stage: Stage, task: Task, outcome: Outcome) -> None:
             found = _merged([base or {}, *proposed])
         else:  # a factor that the configuration has gained joins those stored
             found = _merged([stored or {}, task.rubric] if keep else [task.rubric])
+            if keep:
+                warn_of_kept(stage, PHASE, task.name, rubrics_apart(stored or {}, task.rubric), "evaluation")
         if found != stored:
             write_json(stage.run.rubric(task.name), found)
 

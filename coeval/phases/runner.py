@@ -95,7 +95,7 @@ async def _all(stage: Stage, meta: Meta) -> tuple[bool, bool]:
 
 
 async def _phase(stage: Stage, phase: Phase, meta: Meta) -> Outcome:
-    started = time.monotonic()
+    started, cached = time.monotonic(), stage.cached
     stage.log.info(f"{phase} ({stage.modes[phase]})")
     stage.progress = Progress(phase, lambda: meta.spent_usd)
     try:
@@ -107,12 +107,12 @@ async def _phase(stage: Stage, phase: Phase, meta: Meta) -> Outcome:
         stage.progress.close()
         stage.store.flush()
         meta.flush()
-    _tell(stage, phase, outcome, time.monotonic() - started)
+    _tell(stage, phase, outcome, stage.cached - cached, time.monotonic() - started)
     return outcome
 
 
-def _tell(stage: Stage, phase: Phase, outcome: Outcome, seconds: float) -> None:
-    numbers: dict[str, Any] = {"made": outcome.stored, "failed": outcome.failed}
+def _tell(stage: Stage, phase: Phase, outcome: Outcome, cached: int, seconds: float) -> None:
+    numbers: dict[str, Any] = {"made": outcome.stored, "answers from the cache": cached, "failed": outcome.failed}
     numbers["missing"] = max(outcome.expected - outcome.stored - outcome.failed, 0)
     said = ", ".join(f"{count} {word}" for word, count in numbers.items() if count) or "nothing was missing"
     stage.log.info(f"{phase}: {said}, {seconds:.1f} s")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from coeval.calling.call import Asking
+from coeval.calling.call import Asking, Call, Reply
 from coeval.config.schema import Config, Mode, Model, Phase, Role
 from coeval.phases.progress import Progress
 from coeval.phases.question import Batching
@@ -35,6 +35,18 @@ class Stage:
     """Why nothing may be asked any more: the dollars are used up."""
     limited: bool = False
     """Whether a quota or the dollars left something unasked in an earlier phase."""
+    cached: int = 0
+    """Answers so far that were kept of earlier calls."""
+
+    async def ask(self, call: Call) -> Reply:
+        """The answer to a question.
+
+        Raises:
+            CallError: there is none.
+        """
+        reply = await self.asking.ask(call)
+        self.cached += reply.cached
+        return reply
 
     def models(self, role: Role) -> tuple[Model, ...]:
         """The models at work in a role, in the order of the configuration."""

@@ -164,6 +164,15 @@ def test_pairs_need_two_students(tmp_path: Path) -> None:
     assert "`pairwise` compares students, and there is one" in line
 
 
+def test_the_judge_of_labels_that_joins_by_itself_has_its_name_alone(tmp_path: Path) -> None:
+    def change(raw: Any) -> None:
+        raw["models"][1]["name"] = "label"
+        raw["tasks"][0].update(target_attributes={"mood": ["warm", "cold"]}, label_attributes=["mood"])
+
+    [line] = mistakes(tmp_path, change)
+    assert "models.label.name: a judge `label` joins by itself" in line
+
+
 def meta(folder: Path, **keys: Any) -> None:
     run = folder / "runs" / "first"
     run.mkdir(parents=True)
