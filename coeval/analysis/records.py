@@ -306,9 +306,12 @@ def _check(judgement: Judgement, items: Mapping[str, Item], answers: Mapping[str
     if kind == "label":  # an item has only the labels that it was made with
         made_with = {f"{LABEL_PREFIX}{name}" for name in items[judgement.datapoint].attributes}
         needed = needed & made_with or needed
+    computed = set(about.required(kind, judgement.task) or ()) if kind == "metric" else set()
+    computed &= set(judgement.scores)  # in earlier runs a metric judge computed all metrics, not only its own
+    needed = needed or computed
     if any(factor in judgement.invalid and factor not in judgement.scores for factor in needed):
         return "INVALID_SCORE_VALUE"
     if not needed or not needed <= set(judgement.scores):
         return "INCOMPLETE_SCORES"
-    judgement.scores = {factor: judgement.scores[factor] for factor in sorted(needed)}
+    judgement.scores = {factor: judgement.scores[factor] for factor in sorted(needed | computed)}
     return ""

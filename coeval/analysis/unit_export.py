@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from coeval.analysis.records import norm_of
-from coeval.analysis.units import Codes, Loaded
+from coeval.analysis.units import Codes, Floats, Loaded
 from coeval.storage.jsonl import read_records
 from coeval.storage.records import is_failed
 from p2l.command import atomic_path
@@ -92,29 +92,32 @@ def _attributes(loaded: Loaded, form: str) -> dict[str, _Column]:
 def _raw_scores(loaded: Loaded) -> tuple[list[str | None], Codes]:
     """Texts, and which of them each unit has: what the judge said, read once more since only norms are in memory."""
     units, shape = loaded.units, (len(loaded.judges), max(len(loaded.factors), 1))
-    mine = (units.response * shape[0] + units.judge) * shape[1] + units.factor
-    keys, said, texts = _all_said(loaded, shape)
-    kept, last = np.unique(keys[::-1], return_index=True)  # of several, the last counts
-    kept, said = np.append(kept, -1), np.append(said[::-1][last], len(texts))
-    place = np.searchsorted(kept[:-1], mine)
-    found = kept[place] == mine  # all, but in a run that changes meanwhile
-    return [*texts, None], np.where(found, said[place], len(texts))
+    keys, norms, said, texts = _all_said(loaded, shape)
+    codes = np.full(len(units), len(texts))
+    if len(units):
+        mine = (units.response * shape[0] + units.judge) * shape[1] + units.factor
+        order = np.argsort(mine, kind="stable")
+        place = order[np.minimum(np.searchsorted(mine[order], keys), len(order) - 1)]
+        counts = (mine[place] == keys) & (units.norm[place] == norms)  # not what was said of texts that are gone
+        codes[place[counts]] = said[counts]  # of several, the last
+    return [*texts, None], codes
 
 
-def _all_said(loaded: Loaded, shape: tuple[int, int]) -> tuple[Codes, Codes, list[str]]:
-    """(response, judge, factor) keys and places in the texts, by file and line."""
+def _all_said(loaded: Loaded, shape: tuple[int, int]) -> tuple[Codes, Floats, Codes, list[str]]:
+    """(response, judge, factor) keys, scores in [0, 1] and places in the texts, by file and line."""
     responses, judges, factors = (_places(names) for names in (loaded.responses, loaded.judges, loaded.factors))
-    keys, said, texts = array("q"), array("q"), dict[str, int]()
+    keys, norms, said, texts = array("q"), array("d"), array("q"), dict[str, int]()
     for record in _evaluations(loaded):
         response, judge = _who(record)
         if response not in responses or judge not in judges:
             continue
         place = (responses[response] * shape[0] + judges[judge]) * shape[1]
-        for factor, text in _said(record):
+        for factor, norm, text in _said(record):
             if factor in factors:
                 keys.append(place + factors[factor])
+                norms.append(norm)
                 said.append(texts.setdefault(text, len(texts)))
-    return np.array(keys, dtype=np.int64), np.array(said, dtype=np.int64), list(texts)
+    return np.array(keys, dtype=np.int64), np.array(norms), np.array(said, dtype=np.int64), list(texts)
 
 
 def _evaluations(loaded: Loaded) -> Iterator[dict[str, Any]]:
@@ -128,13 +131,14 @@ def _evaluations(loaded: Loaded) -> Iterator[dict[str, Any]]:
                 yield record
 
 
-def _said(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Factors with a score, and the score as the judge gave it: on its scale where that is known."""
+def _said(record: Mapping[str, Any]) -> Iterator[tuple[str, float, str]]:
+    """Factors with a score, in [0, 1] and as the judge gave it: on its scale where that is known."""
     grades = record.get("grades")
     named = grades if isinstance(grades, Mapping) else {}
     for factor, value in record["scores"].items():
-        if norm_of(value) is not None:
-            yield factor, str(named.get(factor, value))
+        norm = norm_of(value)
+        if norm is not None:
+            yield factor, norm[0], str(named.get(factor, value))
 
 
 def _who(record: Mapping[str, Any]) -> tuple[str, str]:

@@ -43,6 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from coeval.analysis.units import load_run
     from coeval.people.annotations import WHY, read_annotations
     from coeval.people.calibration import calibration
+    from coeval.reports.people import write_people
 
     loaded = load_run(args.run)
     given = read_annotations(args.annotations, loaded)
@@ -51,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     found = calibration(loaded, given)
     tables = write_tables(cast("Any", found), args.out)
     print(text_of(found))
-    print(f"wrote {args.out / 'report.json'} and {len(tables) - 1} tables")
+    print(f"wrote {write_people(found, args.out)} and {len(tables)} tables")
     return 0
 
 

@@ -86,3 +86,11 @@ def test_several_labels_have_a_mean_accuracy(tmp_path: Path) -> None:
     ]
     write_tables(student_report(load_run(folder)), tmp_path / "out")
     assert (tmp_path / "out" / "hamming.csv").read_text().startswith("student,task,attributes,hamming_accuracy,")
+
+
+def test_a_metric_judge_owes_its_own_metric_and_keeps_the_others(tmp_path: Path) -> None:
+    rubric = {name: {"metric": name, "description": ""} for name in ("bleu", "exact_match")}
+    models = [{"name": "m", "interface": "metric", "roles": ["judge"], "parameters": {"metric": "bleu"}}]
+    scores = {("mail/ada/0", "s1", "m"): {"bleu": "0.5"}, ("mail/ada/1", "s1", "m"): {"bleu": "1", "exact_match": "0"}}
+    loaded = run_of(tmp_path, scores, rubric=rubric, models=models)
+    assert loaded.units.norm.tolist() == [0.5, 1.0, 0.0]

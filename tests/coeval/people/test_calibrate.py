@@ -105,6 +105,9 @@ def test_rows_that_cannot_be_used_are_told_by_kind(tmp_path: Path, capsys: pytes
     assert "such as a.csv:5 (mail__ada__2__s9)" in told.err
     assert told.out.startswith("2 scores of 1 annotator\nfair: equal 1.000")
     assert json.loads((tmp_path / "out/report.json").read_text())["annotations"] == 2
+    page = (tmp_path / "out/index.html").read_text()
+    assert "1 left out: is a second one of the same annotator" in page
+    assert "From fewer than ten items, so a guess: fair, kind." in page
     with (tmp_path / "out/students.csv").open(newline="") as file:
         assert [row["student"] for row in csv.DictReader(file)] == ["s1", "s2"]
 
