@@ -37,6 +37,8 @@ TOKENS: Mapping[str, Tokens] = {
     "pairwise": Tokens(780, 10),
 }
 """What a call of each phase takes, before anything was measured."""
+RATIONALE = 60
+"""Tokens of a rationale, in the answer that has one."""
 UNKNOWN_FACTORS = 4
 """Of a rubric that teachers have yet to write."""
 
@@ -102,7 +104,9 @@ class _Count:
                 continue
             pairwise = task.evaluation_mode == "pairwise"
             calls = self._pairs(task, judge, answers) if pairwise else self._scores(task, judge, answers)
-            yield Work(PHASES[4], task.name, judge, calls, TOKENS["pairwise" if pairwise else PHASES[4]])
+            input_, output = TOKENS["pairwise" if pairwise else PHASES[4]]
+            tokens = Tokens(input_, output + RATIONALE * task.rationale)
+            yield Work(PHASES[4], task.name, judge, calls, tokens)
 
     def _asks(self, model: Model) -> bool:
         """Whether phases 3 to 5 ask this model."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from coeval.analysis.columns import Columns
-from coeval.analysis.results import CompleteReport, Report, SliceRow, SummaryReport
+from coeval.analysis.results import CompleteReport, Report, SliceRow, StudentReport, SummaryReport
 from coeval.reports.cube import cube, joined
 from coeval.reports.frame import Place, frame
 from coeval.reports.workbook import write_workbook
@@ -80,6 +80,8 @@ def _write(name: str, result: Report, folder: str | Path, data: str, siblings: S
     module, page = import_module(f"coeval.reports.{name}"), PAGES[name]
     if data and isinstance(result, SummaryReport):
         data = joined(data, module.choices(result))
+    if data and isinstance(result, StudentReport) and result.header.weights:
+        data = joined(data, {"weights": result.header.weights})
     shown = {**frame(result.header, page.title, page.about, _place(name, siblings)), **module.parts(result)}
     text = render(f"coeval.reports/{name}.html", cube=data, dimensions=module.DIMENSIONS, **shown)
     return write_page(text, Path(folder) / PORTAL)

@@ -55,6 +55,12 @@ const sums = (rows, key) => {
   return made;
 };
 const mean = (sum) => sum[1] / sum[0];
+// Means of students weigh factors where the rubric does, counts do not.
+const weigh = (row) => {
+  const weight = (data.weights[named(row, "task")] || {})[named(row, "factor")] || 1;
+  return [...row.slice(0, 5), weight * row[5], weight * row[6], ...row.slice(7)];
+};
+const weighedRows = (rows) => (data.weights ? rows.map(weigh) : rows);
 
 const levelsTable = (rows, by) => {
   const found = [...sums(rows, (row) => row[DIMENSIONS.indexOf(by)])].filter(([, sum]) => sum[0]);
@@ -81,7 +87,8 @@ const levelsTable = (rows, by) => {
 const gridTable = (rows, down, across, deviation) => {
   const columns = data.names[across].length;
   const [first, second] = [DIMENSIONS.indexOf(down), DIMENSIONS.indexOf(across)];
-  const cells = sums(rows, (row) => row[first] * columns + row[second]);
+  const counts = sums(rows, (row) => row[first] * columns + row[second]);
+  const cells = sums(weighedRows(rows), (row) => row[first] * columns + row[second]);
   const overall = sums(rows, (row) => row[DIMENSIONS.indexOf("student")]);
   const used = (dimension, which) => [...new Set([...cells].filter(([, sum]) => sum[0]).map(([key]) => (which ? key % columns : Math.floor(key / columns))))].sort((a, b) => a - b);
   const value = (index, other) => {
@@ -108,7 +115,7 @@ const gridTable = (rows, down, across, deviation) => {
       const own = name === data.names[across][other] && down !== "factor" && down !== "task" && across !== "factor" && across !== "task";
       const kind = `${found >= 0 ? "rise" : "fall"}${own ? " self" : ""}`;
       const text = deviation ? signed(found, 2) : number(found, 2);
-      const note = `${name}, ${data.names[across][other]}: ${deviation ? signed(found, 4) : number(found, 4)} from ${count(cells.get(index * columns + other)[0])}`;
+      const note = `${name}, ${data.names[across][other]}: ${deviation ? signed(found, 4) : number(found, 4)} from ${count(counts.get(index * columns + other)[0])}`;
       row.append(element("td", { class: kind, style: `--a:${Math.min(1, Math.abs(found) / most) * 0.62}`, title: note }, text));
     }
     body.append(row);

@@ -33,14 +33,9 @@ const drawChips = (role) => {
   }));
   byId(`${role}-value`).textContent = number(limits[role], 3);
 };
-// Means weigh factors, counts do not.
-const weigh = (row) => {
-  const weight = (data.weights[named(row, "task")] || {})[named(row, "factor")] || 1;
-  return [...row.slice(0, 5), weight * row[5], weight * row[6], ...row.slice(7)];
-};
 const standings = (rows) => {
   const counts = sums(rows, (row) => row[2]);
-  const weighed = data.weights ? rows.map(weigh) : rows;
+  const weighed = weighedRows(rows);
   const students = sums(weighed, (row) => row[2]);
   const tasks = sums(weighed, (row) => row[2] * data.names.task.length + row[0]);
   const made = [...students].filter(([, sum]) => sum[0]).map(([student, sum]) => {

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from coeval.analysis.coverage import slices, summary_report
 from coeval.analysis.distribution import interaction_matrix, score_distribution
@@ -22,7 +23,7 @@ from coeval.analysis.students import student_cells, student_rows
 from coeval.analysis.teachers import teacher_cells
 from coeval.analysis.units import Loaded, load_run
 from coeval.reports import write
-from tests.coeval.reports.helpers import write_run
+from tests.coeval.reports.helpers import FACTORS, write_run
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), "")
 pytestmark = pytest.mark.skipif(not BROWSER, reason="no chromium or chrome on PATH")
@@ -68,7 +69,12 @@ addEventListener("message", (event) => {
 
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
-    return load_run(write_run(tmp_path_factory.mktemp("run") / "filters", items=2, failures=0.1))
+    """A run of which one factor of a task counts three times."""
+    folder = write_run(tmp_path_factory.mktemp("run") / "filters", items=2, failures=0.1)
+    settings = yaml.safe_load((folder / "config.yaml").read_text())
+    settings["tasks"][0]["rubric"] = {**FACTORS, "clarity": {"description": "Is it clear?", "weight": 3}}
+    (folder / "config.yaml").write_text(yaml.safe_dump(settings))
+    return load_run(folder)
 
 
 def without_peers(report: SummaryReport) -> SummaryReport:
