@@ -12,6 +12,7 @@ from coeval.config.schema import Config
 from coeval.phases.modes import extended_tasks
 from coeval.storage.jsonl import read_json, read_records
 from coeval.storage.layout import Run
+from coeval.storage.lineage import AnswerMark, ItemMark, answer_mark, is_answer_to, is_judgement_of, item_mark
 from coeval.storage.records import is_failed
 
 __all__ = ["Stored", "read_stored", "stored_before"]
@@ -48,21 +49,41 @@ def read_stored(run: Run) -> Stored:
     for folder in ("phase1_attributes", "phase2_rubric"):
         for path in sorted((run.folder / folder).glob("[!.]*.json")):
             _read_map(path, stored)
-    for record in _records(run.datapoint_files()):
-        stored.items[record["task_id"], record["teacher_model_id"]] += 1
-    for record in _records(run.response_files()):
-        stored.responses[record["task_id"], record["teacher_model_id"], record["student_model_id"]] += 1
-    for record in _records(run.evaluation_files()):
-        student = str(record["response_id"]).removeprefix(f"{record['datapoint_id']}__")
-        whose = (record["task_id"], record["teacher_model_id"], student, record["judge_model_id"])
-        stored.scores[whose].update(record["scores"].keys())
-    for record in _records(run.pair_files()):
-        first, second = sorted(str(record.get(side)) for side in ("model_a", "model_b"))
-        stored.pairs[record["task_id"], record["teacher_model_id"], record["judge_model_id"], first, second] += 1
+    _count_records(run, stored)
     meta = read_json(run.meta)
     stored.completed = _phases(meta, "phases_completed")
     stored.settled = stored.completed + _phases(meta, "phases_kept")
     return stored
+
+
+def _count_records(run: Run, stored: Stored) -> None:
+    """Count the records that are about texts that are there: the others are asked for again."""
+    items, answers = dict[str, ItemMark](), dict[str, AnswerMark]()
+    for record in _records(run.datapoint_files()):
+        stored.items[record["task_id"], record["teacher_model_id"]] += 1
+        items[str(record.get("id"))] = item_mark(record)
+    for record in _records(run.response_files()):
+        item = items.get(record["datapoint_id"])
+        if item is None or is_answer_to(record, item):
+            stored.responses[record["task_id"], record["teacher_model_id"], record["student_model_id"]] += 1
+            answers[str(record.get("id"))] = answer_mark(record)
+
+    def is_of_present(record: Mapping[str, Any], *keys: str) -> bool:
+        item, found = items.get(str(record.get("datapoint_id"))), [answers.get(str(record.get(key))) for key in keys]
+        there = [one for one in found if one is not None]
+        return item is None or (len(there) == len(found) and is_judgement_of(record, item, there))
+
+    for record in _records(run.evaluation_files()):
+        if not is_of_present(record, "response_id"):
+            continue
+        student = str(record["response_id"]).removeprefix(f"{record['datapoint_id']}__")
+        whose = (record["task_id"], record["teacher_model_id"], student, record["judge_model_id"])
+        stored.scores[whose].update(record["scores"].keys())
+    for record in _records(run.pair_files()):
+        if not is_of_present(record, "response_a_id", "response_b_id"):
+            continue
+        first, second = sorted(str(record.get(side)) for side in ("model_a", "model_b"))
+        stored.pairs[record["task_id"], record["teacher_model_id"], record["judge_model_id"], first, second] += 1
 
 
 def stored_before(config: Config, run: Run | None) -> Stored:

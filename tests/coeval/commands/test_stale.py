@@ -11,11 +11,17 @@ import pytest
 
 from coeval.analysis.about import read_about
 from coeval.analysis.records import read_run
+from coeval.config.keys import load_keys
+from coeval.config.loading import load_config
+from coeval.config.schema import PHASES, Mode
 from coeval.gaps import find_gaps
+from coeval.pricing.counting import work_of
+from coeval.pricing.stored import read_stored
 from coeval.storage.layout import Run
 from tests.coeval.helpers import STATIC_TASK, coeval, meta_of, model, records, run_of, write_config
 
 DUEL = {**STATIC_TASK, "name": "duel", "description": "Write a poem.", "evaluation_mode": "pairwise"}
+EXTEND: dict[str, Mode] = dict.fromkeys(PHASES, "Extend")
 LOST = "mail__owl__00002"
 
 
@@ -102,6 +108,13 @@ def test_scores_of_another_answer_are_told_and_mended(tmp_path: Path, capsys: py
     codes = read_run(run, read_about(run)).skips.counts
     assert codes == {"STALE_P4": 2, "STALE_P5": 1, "STALE_PAIR": 1, "MISSING_RESPONSE": 1, "MISSING_RESPONSE_PAIR": 1}
     assert {gap.kind for gap in find_gaps(run)} == {"response_collection", "evaluation", "pairwise"}
+    left = work_of(load_config(config(tmp_path), keys=load_keys(None, {}), fresh=False), read_stored(run), EXTEND)
+    assert {(one.phase, one.task, one.calls) for one in left} == {
+        ("response_collection", "mail", 1),
+        ("response_collection", "duel", 1),
+        ("evaluation", "mail", 2),
+        ("evaluation", "duel", 4),
+    }
     capsys.readouterr()
     assert coeval("repair", "--run", run.folder) == 0
     said = capsys.readouterr().out
