@@ -94,19 +94,20 @@ def _student_scores(loaded: Loaded, found: RobustSet) -> dict[int, dict[str, dic
     kept: dict[int, dict[str, dict[str, str]]] = {point: {} for point in found.kept}
     pairs = found.pairs
     for row in np.flatnonzero(np.isin(pairs.datapoint, found.kept)).tolist():
-        given = pairs.scores[row][~np.isnan(pairs.scores[row])]
+        known = ~np.isnan(pairs.scores[row])
+        given = pairs.scores[row][known]
         if len(given):
             student, factor = loaded.students[pairs.student[row]], loaded.factors[pairs.factor[row]]
-            is_level = bool(pairs.is_level[row].any())
+            is_level = bool(pairs.is_level[row][known].all())
             kept[int(pairs.datapoint[row])].setdefault(student, {})[factor] = plurality(given, is_level=is_level)
     return kept
 
 
 def plurality(scores: Floats, *, is_level: bool = True) -> str:
-    """The score given most often, the lower of two given equally often; a number as text where it is no level."""
+    """The level given most often, the lower of two given equally often; of numbers the mean, as text."""
     values, counts = np.unique(scores, return_counts=True)
     chosen = float(values[np.argmax(counts)])
-    return _LEVELS[chosen] if is_level and chosen in _LEVELS else f"{chosen:.4f}"
+    return _LEVELS[chosen] if is_level and chosen in _LEVELS else f"{scores.mean():.4f}"
 
 
 def _write_jsonl(records: list[dict[str, Any]], path: Path) -> None:

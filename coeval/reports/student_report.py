@@ -49,7 +49,7 @@ def ranking(students: tuple[StudentRow, ...], notes: Notes) -> Table | None:
     columns = [
         Column("rank"),
         Column("student", number=False),
-        Column("mean", note="of all scores; the bar is a 95 % interval over items"),
+        Column("mean", note=f"of all scores{_weighted(students)}; the bar is a 95 % interval over items"),
         Column("mean over tasks", note="mean of the tasks' means: no task counts more for having more factors"),
         Column("without self", note="without the scores that it gave itself"),
         Column("1 to 5", 2, note="1 + 4 mean"),
@@ -57,7 +57,7 @@ def ranking(students: tuple[StudentRow, ...], notes: Notes) -> Table | None:
         Column("answers"),
         Column("items"),
     ]
-    is_weighted = any(row.unweighted != row.mean for row in students)
+    is_weighted = bool(_weighted(students))
     if is_weighted:
         columns.append(Column("unweighted", 3, note="the mean if all factors counted alike"))
     rows: list[list[Value]] = [
@@ -76,6 +76,10 @@ def ranking(students: tuple[StudentRow, ...], notes: Notes) -> Table | None:
         for row in students
     ]
     return named_table(columns, rows, barred=(2, 3))
+
+
+def _weighted(students: tuple[StudentRow, ...]) -> str:
+    return ", weighted by factor" if any(row.unweighted != row.mean for row in students) else ""
 
 
 def _task(result: StudentReport, task: str) -> Table | None:

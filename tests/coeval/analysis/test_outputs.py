@@ -76,6 +76,7 @@ def test_plurality_prefers_the_lower_of_a_tie() -> None:
     assert plurality(np.array([1.0, 0.5, 1.0])) == "High"
     assert plurality(np.array([1.0, 0.5])) == "Medium"
     assert plurality(np.array([0.25]), is_level=False) == "0.2500"
+    assert plurality(np.array([0.75, 0.5, 1.0]), is_level=False) == "0.7500"
 
 
 def test_benchmark_of_the_robust_set(tmp_path: Path) -> None:
