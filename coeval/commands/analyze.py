@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,6 +52,7 @@ _WHOLE = {
 _PARTIAL_HELP = (
     "the run need not be finished: analyse what there is without the warning; reports still say that it is partial"
 )
+_LARGE = 10_000  # slices in a workbook
 _BENCHMARK_FORMATS = ("jsonl", "parquet")
 _ROBUST = ("robust-summary", "export-benchmark", "all")
 
@@ -230,9 +231,10 @@ def _write_all(loaded: Loaded, settings: RobustSettings, out: Path) -> int:
     from coeval.analysis.coverage import complete_report
     from coeval.analysis.reporting import FOLDERS, build
     from coeval.analysis.tables import write_tables
-    from coeval.reports import write_all
+    from coeval.reports import WORKBOOK, write_all
 
     complete = complete_report(loaded)
+    wait_for_workbook = _begin_workbook(complete, out / WORKBOOK)
     results = {FOLDERS[name]: build(name, loaded, settings) for name in REPORTS if name != "complete-report"}
     if not loaded.header.units:
         print(f"note: {_no_scores(loaded.header)}", file=sys.stderr)
@@ -241,8 +243,29 @@ def _write_all(loaded: Loaded, settings: RobustSettings, out: Path) -> int:
     for folder, report in {**results, "complete_report": complete}.items():
         write_tables(report, out / folder)
     write_all(results, complete, out)
+    wait_for_workbook()
     print(f"wrote {out / 'index.html'}")
     return 0
+
+
+def _begin_workbook(report: CompleteReport, path: Path) -> Callable[[], object]:
+    """Write the workbook; a large one in a process beside this one, since it takes as long as all pages.
+
+    Returns:
+        What waits for it, and raises what it raised.
+    """
+    from coeval.reports import write_workbook
+
+    if len(report.raw) < _LARGE:
+        write_workbook(report, path)
+        return lambda: None
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    beside = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
+    written = beside.submit(write_workbook, report, path)
+    beside.shutdown(wait=False)
+    return written.result
 
 
 def _export_benchmark(loaded: Loaded, settings: RobustSettings, args: Namespace) -> int:

@@ -2,6 +2,7 @@
 
 write("student_report", result, "analysis/student_report", slices=complete.raw)
 write_all(results, complete, "analysis")
+write_workbook(complete, "analysis/complete_report.xlsx")
 """
 
 from __future__ import annotations

@@ -16,7 +16,6 @@ from coeval.analysis.columns import Columns
 from coeval.analysis.results import CompleteReport, Report, SliceRow, StudentReport, SummaryReport
 from coeval.reports.cube import cube, joined
 from coeval.reports.frame import Place, frame
-from coeval.reports.workbook import write_workbook
 from p2l.report import render, write_page
 
 __all__ = ["PAGES", "PORTAL", "WORKBOOK", "Page", "write", "write_all"]
@@ -95,7 +94,7 @@ def _place(name: str, siblings: Sequence[str]) -> Place:
 
 
 def write_all(results: Mapping[str, Report], complete: CompleteReport, folder: str | Path) -> Path:
-    """Write every report into its folder, the workbook, and a portal that leads to them.
+    """Write every report into its folder, and a portal that leads to them and to the workbook beside it.
 
     Args:
         results: folder name -> report.
@@ -113,7 +112,6 @@ def write_all(results: Mapping[str, Report], complete: CompleteReport, folder: s
     }
     for name, result in results.items():
         _write(name, result, home / name, data[PAGES[name].live], tuple(results))
-    write_workbook(complete, home / WORKBOOK)
     return write_page(_portal(results, complete), home / PORTAL)
 
 
