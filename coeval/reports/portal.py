@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from coeval.analysis.results import CompleteReport, JudgeReport, ModelRow, Report, StudentReport, TeacherReport
+from coeval.analysis.results import (
+    CompleteReport,
+    JudgeReport,
+    ModelRow,
+    PairsReport,
+    Report,
+    StudentReport,
+    TeacherReport,
+)
 from coeval.reports.frame import notes_of
 from coeval.reports.student_report import ranking
 from coeval.reports.tables import Notes, estimate, name_cell, named_table
@@ -49,11 +57,13 @@ def _models(models: tuple[ModelRow, ...], notes: Notes) -> Table | None:
 
 def _findings(results: Mapping[str, Report]) -> list[str]:
     """One sentence for each role."""
+    pairs = results.get("pairs")
     students, teachers, judges = (results.get(f"{role}_report") for role in ("student", "teacher", "judge"))
     made = [
         _students(students) if isinstance(students, StudentReport) else None,
         _teachers(teachers) if isinstance(teachers, TeacherReport) else None,
         _judges(judges) if isinstance(judges, JudgeReport) else None,
+        _pairs(pairs) if isinstance(pairs, PairsReport) else None,
     ]
     return [sentence for sentence in made if sentence]
 
@@ -66,6 +76,15 @@ def _students(report: StudentReport) -> str | None:
     beaten = sum(pair.significant and pair.better == best.student for pair in report.pairs)
     others = len(report.students) - 1
     return f"{text}; it is ahead of {beaten} of {others} others beyond chance." if others else f"{text}."
+
+
+def _pairs(report: PairsReport) -> str | None:
+    """Of a run without scores alone: there the other pages have nothing to show."""
+    if report.header.units or not report.native:
+        return None
+    text = f"The run has no scores but {report.header.verdicts:,} verdicts on pairs, by which the page of pairs ranks"
+    best = next((row for row in report.rows if row.rank == 1), None)
+    return f"{text}: {best.student} is preferred most." if best is not None else f"{text}."
 
 
 def _teachers(report: TeacherReport) -> str | None:

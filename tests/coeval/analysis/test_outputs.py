@@ -135,6 +135,7 @@ def test_a_run_of_pairs_alone_says_so(tmp_path: Path, capsys: pytest.CaptureFixt
     assert told.err.startswith("note: run has no scores, but 1 verdicts on pairs")
     assert told.err.count("\n") == 1
     assert told.out.startswith("run: no scores, 1 verdicts on pairs, 1 items")
+    assert "by which the page of pairs ranks: s1 is preferred most." in (tmp_path / "out/index.html").read_text()
 
 
 def test_an_empty_robust_set_ends_with_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
