@@ -15,6 +15,9 @@ from coeval.mock.server import MockServer
 from coeval.pairs.derive import Rule
 from coeval.pairs.gathering import Wanted, gather
 from coeval.storage.layout import Run
+from tests.coeval.batch.batch_helpers import batched
+from tests.coeval.batch.batch_helpers import config as batch_config
+from tests.coeval.batch.servers import BatchServer
 from tests.coeval.helpers import STATIC_TASK, coeval, meta_of, model, records, run_of, write_config
 
 PER_FACTOR = {"evaluation_mode": "per_factor", "expected_scores": True}
@@ -71,6 +74,18 @@ def test_numbers_are_analysed_as_numbers(tmp_path: Path) -> None:
     assert pair.spearman > 0.5
     assert all(row.alpha_ordinal is not None for row in reliability(loaded))
     assert [row.student for row in student_rows(loaded)] == ["ant", "bee"]
+
+
+def test_answers_of_batch_jobs_are_read_on_their_scale(tmp_path: Path) -> None:
+    task = {**STATIC_TASK, "scale": ["useless", "poor", "fair", "good"], "rationale": True}
+    with BatchServer() as server:
+        judge = batched(server, parameters={"text": '{"rationale": "So so.", "score": "Fair"}'}, roles=["judge"])
+        models = [model("owl", roles=["teacher"]), model("ant"), {**judge, "name": "jay"}]
+        path = batch_config(tmp_path, models, [{**task, "evaluation_mode": "per_factor"}])
+        assert coeval("run", "--config", path) == 0
+    found = records(run_of(tmp_path), "evaluation")
+    assert [one["scores"] for one in found] == [{"clarity": "0.6667", "tone": "0.6667"}] * 4
+    assert {one["rationale"] for one in found} == {"clarity: So so.\ntone: So so."}
 
 
 def test_a_grade_outside_the_scale_is_never_a_score(tmp_path: Path) -> None:
