@@ -124,8 +124,8 @@ class _Reader:
         self._responses = {name: code for code, name in enumerate(loaded.responses)}
         self._factors = {name: code for code, name in enumerate(loaded.factors)}
         self._scales = _scales(loaded)
-        units = loaded.units
-        self._scored = set(zip(units.task.tolist(), units.factor.tolist(), strict=True))
+        scored = np.unique(np.stack([loaded.units.task, loaded.units.factor]), axis=1)
+        self._scored = set(zip(*scored.tolist(), strict=True))
 
     def take(self, place: str, row: Mapping[str, Any] | None) -> None:
         """Keep a row's score, or note what is wrong with it."""

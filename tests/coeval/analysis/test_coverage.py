@@ -94,3 +94,8 @@ def test_a_metric_judge_owes_its_own_metric_and_keeps_the_others(tmp_path: Path)
     scores = {("mail/ada/0", "s1", "m"): {"bleu": "0.5"}, ("mail/ada/1", "s1", "m"): {"bleu": "1", "exact_match": "0"}}
     loaded = run_of(tmp_path, scores, rubric=rubric, models=models)
     assert loaded.units.norm.tolist() == [0.5, 1.0, 0.0]
+
+
+def test_a_folder_of_verdicts_alone_is_a_run(tmp_path: Path) -> None:
+    write_lines(tmp_path / "phase5_pairwise/mail.ada.j.pairwise.jsonl", ["{}\n"])
+    assert load_run(tmp_path).header.skipped[0].code == "PARSE_ERROR_PAIR"
