@@ -31,7 +31,12 @@ def test_what_is_not_said_is_as_ever_and_what_is_said_is_read(tmp_path: Path) ->
     (plain,) = load(tmp_path).tasks
     assert (plain.scale, plain.rationale, plain.expected_scores) == (DEFAULT, False, False)
     rubric = {"right": {"description": "The sum is right.", "weight": 2}, "same": {"metric": "bleu", "weight": 0.5}}
-    (told,) = load(tmp_path, task(scale="0-9", rubric=rubric, **EXPECTED)).tasks
+
+    def change(raw: Raw) -> None:
+        task(scale="0-9", rubric=rubric, **EXPECTED)(raw)
+        raw["models"].append({"name": "m", "interface": "metric", "roles": ["judge"]})
+
+    (told,) = load(tmp_path, change).tasks
     assert (told.scale.short, told.expected_scores, told.rubric) == ("0-9", True, rubric)
 
 
