@@ -9,13 +9,25 @@ from typing import Any
 
 from coeval.config.grading import check_expected
 from coeval.config.interfaces import VIRTUAL
+from coeval.config.judging import check_judges
+from coeval.config.keys import Keys
 from coeval.config.paths import expanded, is_folder, is_there
-from coeval.config.problems import Problems
+from coeval.config.problems import NoKeyError, Problems
 from coeval.config.schema import PHASES, Experiment, Model, Task
 from coeval.judges.metric import missing_package
+from coeval.storage.layout import Run
 from p2l.command import nearest
 
-__all__ = ["check_folder", "check_packages", "check_reachable", "check_together", "find_source", "stored_meta"]
+__all__ = [
+    "check_folder",
+    "check_items",
+    "check_keys",
+    "check_packages",
+    "check_reachable",
+    "check_together",
+    "find_source",
+    "stored_meta",
+]
 
 
 def check_together(models: tuple[Model, ...], tasks: tuple[Task, ...], run: Experiment, problems: Problems) -> None:
@@ -23,6 +35,8 @@ def check_together(models: tuple[Model, ...], tasks: tuple[Task, ...], run: Expe
     if models and not _any_is_unclear("models", len(models), "roles", problems):
         _check_roles(models, tasks, run, problems)
         _check_pairs(models, tasks, problems)
+        if not any(_any_is_unclear("models", len(models), key, problems) for key in ("interface", "parameters")):
+            check_judges(models, tasks, problems)
     check_expected(models, tasks, run, problems)
     _check_quota(models, run, problems)
     for number, task in enumerate(tasks):
@@ -61,9 +75,13 @@ def _check_label_name(models: tuple[Model, ...], problems: Problems) -> None:
 
 
 def _check_roles(models: tuple[Model, ...], tasks: tuple[Task, ...], run: Experiment, problems: Problems) -> None:
+    labels = any(task.label_attributes for task in tasks)
     for role in ("student", "judge"):
         if not any(role in model.roles for model in models):
-            problems.add(("models",), f"no model is a {role}; give at least one that role", "V-07")
+            other = (
+                ", or add one with `interface: label`, which compares the labels" if role == "judge" and labels else ""
+            )
+            problems.add(("models",), f"no model is a {role}; give at least one that role{other}", "V-07")
     teachers = [model for model in models if "teacher" in model.roles]
     reason = _needs_teacher(tasks, run, virtual=any(model.is_virtual for model in teachers))
     if reason and all(model.is_virtual for model in teachers):
@@ -151,6 +169,28 @@ def check_folder(run: Experiment, problems: Problems, *, continue_in_place: bool
     elif meta.get("experiment_id") != run.id:
         message = f"--continue: {run.folder} holds run {meta.get('experiment_id')!r}; use its id, or another folder"
         problems.add(where, message, "V-14")
+
+
+def check_items(tasks: tuple[Task, ...], run: Experiment, problems: Problems) -> None:
+    """Whether a task that nobody writes items for has some already: of this run, or of the one it starts from."""
+    if problems.within("experiment") or (is_there(run.folder) and not is_folder(run.folder)):
+        return
+    folders = [Run(folder) for folder in (run.folder, run.resume_folder) if folder is not None]
+    for number, task in enumerate(tasks):
+        clear = task.name and not problems.at("tasks", number) and not problems.within("tasks", number, "sampling")
+        if clear and not task.sampling.total and not any(run.datapoint_files(task.name) for run in folders):
+            message = "is 0, and there are no items yet; raise it, or ingest a benchmark first (`coeval ingest --help`)"
+            problems.add(("tasks", number, "sampling", "total"), message)
+
+
+def check_keys(models: tuple[Model, ...], keys: Keys, problems: Problems) -> None:
+    """Whether keys that a run's own configuration leaves out are somewhere else; others are looked for by probes."""
+    for number, model in enumerate(models):
+        if model.key_left_out and not problems.within("models", number):
+            try:
+                keys.account(model)
+            except NoKeyError as error:
+                problems.add(("models", number, "access_key"), str(error))
 
 
 def check_packages(models: tuple[Model, ...], tasks: tuple[Task, ...], problems: Problems) -> None:

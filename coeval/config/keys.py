@@ -76,7 +76,14 @@ class Keys:
         given = dict(model.parameters)
         if model.access_key:
             given["api_key"] = model.access_key
-        return self.account_of(model.interface, given)
+        left_out = model.key_left_out and not model.access_key and model.interface not in (*VIRTUAL, "mock")
+        try:
+            account = self.account_of(model.interface, given)
+        except NoKeyError as error:
+            raise NoKeyError(f"{self._left_out(model)}; {error}" if left_out else str(error)) from None
+        if left_out and not account.api_key:
+            raise NoKeyError(f"{self._left_out(model)}; write {self._elsewhere(model)}")
+        return account
 
     def account_of(self, interface: str, given: Mapping[str, Any] | None = None) -> Account:
         """The account of an interface; `given` are parameters of a model, which go first.
@@ -116,8 +123,9 @@ class Keys:
         stored = self.providers.get(interface, {})
         named = parameters.get("base_url") or parameters.get("azure_endpoint")
         address = named or stored.get("base_url") or stored.get("endpoint")
-        key = parameters.get("api_key")
-        if not key and not (named and service.base_url and not _same_host(str(named), service.base_url)):
+        key, homes = parameters.get("api_key"), (service.base_url, stored.get("base_url"), stored.get("endpoint"))
+        elsewhere = named and service.base_url and not any(_same_host(str(named), home) for home in homes if home)
+        if not key and not elsewhere:
             key = stored.get("api_key") or stored.get("token")
         if not key and service.needs_key and not named and not _first(self.env, service.key_variables):
             raise NoKeyError(self._missing(interface, service))
@@ -132,12 +140,26 @@ class Keys:
             raise NoKeyError(self._missing(interface, service))
         return replace(account, headers=_headers(interface, account.headers, parameters))
 
+    def _left_out(self, model: Model) -> str:
+        return f"the access_key of model {model.name} is not stored with the run"
+
+    def _elsewhere(self, model: Model) -> str:
+        """Where a key goes that is not for the interface's usual address, if the model has one of its own."""
+        looked = f"looked in {self.path}" if self.path else self._looked(model.interface)
+        if model.interface == "huggingface":
+            return f"`huggingface: TOKEN` in a key file ({looked}), or set {_HUB_VARIABLES[0]}"
+        entry = f"`{model.interface}: {{api_key: KEY, base_url: ITS ADDRESS}}` in a key file"
+        return f"{entry} ({looked}), or `access_key: ${{VARIABLE}}` in the configuration"
+
+    def _looked(self, interface: str) -> str:
+        """Where the interface was looked for in vain."""
+        if self.path:
+            return f"looked in {self.path}, which has no {interface}"
+        return f"looked for {' and '.join(str(path) for path in self.looked) or 'none'}"
+
     def _missing(self, interface: str, service: Service) -> str:
         variables = " or ".join(service.key_variables)
-        if self.path:
-            where = f"looked in {self.path}, which has no {interface}"
-        else:
-            where = f"looked for {' and '.join(str(path) for path in self.looked) or 'none'}"
+        where = self._looked(interface)
         return f"no key for {interface}: set {variables}, or write `{interface}: KEY` in a key file ({where})"
 
 

@@ -13,7 +13,16 @@ from typing import Any
 import yaml
 
 from coeval.config.auto import resolve_auto
-from coeval.config.checks import check_folder, check_packages, check_reachable, check_together, find_source, stored_meta
+from coeval.config.checks import (
+    check_folder,
+    check_items,
+    check_keys,
+    check_packages,
+    check_reachable,
+    check_together,
+    find_source,
+    stored_meta,
+)
 from coeval.config.experiment import read_experiment
 from coeval.config.keys import Keys
 from coeval.config.models import read_models
@@ -41,7 +50,7 @@ def load_config(
 
     Args:
         path: of the file. Its `storage_folder` starts at the working folder.
-        keys: decide what `interface: auto` becomes; nothing else of them is checked.
+        keys: decide what `interface: auto` becomes, and have to have what the configuration of a run leaves out.
         resume: takes the place of `experiment.resume_from`.
         continue_in_place: the run is to go on: its folder has to hold it.
         fresh: the run is new: its folder must not hold one. False where nothing is going to be run.
@@ -67,6 +76,8 @@ def load_config(
     check_reachable(run, problems)
     if fresh or continue_in_place:
         check_packages(models, tasks, problems)
+        check_items(tasks, run, problems)
+        check_keys(models, keys, problems)
         check_folder(run, problems, continue_in_place=continue_in_place)
     problems.raise_any()
     if run.resume_from:

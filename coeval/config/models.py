@@ -80,6 +80,7 @@ def _read_model(fields: Fields, where: Where, problems: Problems) -> Model:
     name = check_name(fields, NAME_OF_MODEL, "letters, digits, '.', '_' and '-'")
     interface = _interface(fields)
     parameters = fields.fields("parameters")
+    given = parameters.values
     _check_parameters(parameters)
     roles, by_role = _roles(fields, interface), _role_parameters(fields, where, problems)
     is_asked = INTERFACES.get(interface, _NO_MODEL).provider not in (None, "mock") or interface == "huggingface"
@@ -92,6 +93,7 @@ def _read_model(fields: Fields, where: Where, problems: Problems) -> Model:
         parameters={key: value for key, value in parameters.values.items() if key != "api_key"},
         role_parameters=by_role,
         access_key=_access_key(fields) or parameters.secret("api_key"),
+        key_left_out=REDACTED in (fields.values.get("access_key"), given.get("api_key")),
         batch_enabled=fields.truth("batch_enabled", False) if fields.has("batch_enabled") else None,
     )
     if model.batch_enabled and interface in INTERFACES and not INTERFACES[interface].batches:
@@ -152,6 +154,7 @@ def _check_parameters(parameters: Fields) -> None:
     parameters.text("model")
     for key in _TEXTS:
         parameters.text(key)
+    _check_addresses(parameters)
     for key in ("max_tokens", "max_new_tokens", "max_output_tokens"):
         parameters.whole(key, 1, least=1)
     for key in _TRUTHS:
@@ -171,6 +174,14 @@ def _check_parameters(parameters: Fields) -> None:
     for key, value in values.items():
         if not _is_json(value) and not parameters.problems.at(*parameters.where, key):
             parameters.wrong(key, "must be what JSON can say; put dates in quotes")
+
+
+def _check_addresses(parameters: Fields) -> None:
+    """Whether an address holds a name or a password; the message does not repeat it."""
+    for key in ("base_url", "azure_endpoint"):
+        address = parameters.values.get(key)
+        if isinstance(address, str) and "@" in address.partition("://")[2].partition("/")[0]:
+            parameters.wrong(key, "holds a name or password; take it out, and write the key as access_key")
 
 
 def _is_json(value: object) -> bool:

@@ -70,6 +70,8 @@ class Model:
     parameters: Mapping[str, Any] = field(default_factory=_nothing, repr=False)
     role_parameters: Mapping[str, Mapping[str, Any]] = field(default_factory=_nothing, repr=False)
     access_key: str | None = field(default=None, repr=False)
+    key_left_out: bool = False
+    """Whether the file had a key of its own once, and was stored without it."""
     batch_enabled: bool | None = None
 
     @property

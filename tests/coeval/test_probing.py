@@ -73,6 +73,7 @@ def test_a_missing_key_and_a_dead_provider_are_told_each_for_itself(tmp_path: Pa
 
 def test_what_nobody_asks_is_there(tmp_path: Path) -> None:
     def change(raw: Raw) -> None:
+        raw["tasks"][0]["rubric"]["same"] = {"metric": "bleu"}
         raw["models"] += [
             {"name": "m", "interface": "metric", "roles": ["judge"]},
             {"name": "q", "interface": "benchmark", "roles": ["teacher"]},

@@ -8,7 +8,8 @@ import yaml
 
 from coeval.config.interfaces import INTERFACES, LOCAL, VIRTUAL
 from coeval.config.keys import Keys, load_keys
-from coeval.config.problems import ConfigErrors, NoKeyError
+from coeval.config.models import read_models
+from coeval.config.problems import ConfigErrors, NoKeyError, Problems
 from coeval.config.schema import Model
 
 REMOTE = [name for name in INTERFACES if name not in (*VIRTUAL, *LOCAL)]
@@ -117,6 +118,26 @@ def test_a_key_goes_to_its_provider_alone(tmp_path: Path) -> None:
     assert stored.account(a_model("openai", base_url="http://127.0.0.1:9/v1")).api_key is None
     assert stored.account(a_model("openai", "own", base_url="http://127.0.0.1:9/v1")).api_key == "own"
     assert stored.account(a_model("openai", base_url="https://api.openai.com/v1")).api_key == "of-file"
+
+
+def test_a_key_that_was_not_stored_with_the_run_is_named(tmp_path: Path) -> None:
+    def left_out(**keys: Any) -> Model:
+        made = {"base_url": "http://127.0.0.1:9/v1", **keys}
+        entry = {"name": "ant", "interface": "openai", "roles": ["judge"], "access_key": "<redacted>"}
+        problems = Problems()
+        [found] = read_models([{**entry, "parameters": {"model": "m", **made}}], problems)
+        assert not problems
+        return found
+
+    stored = keys(tmp_path, {"groq": "x"})
+    with pytest.raises(NoKeyError) as caught:
+        stored.account(left_out())
+    assert "the access_key of model ant is not stored with the run; write `openai: {api_key: KEY," in str(caught.value)
+    assert f"(looked in {tmp_path / 'keys.yaml'})" in str(caught.value)
+    with pytest.raises(NoKeyError, match=r"of model ant is not stored .*; no key for openai: set OPENAI_API_KEY"):
+        stored.account(left_out(base_url=None))
+    named = {"openai": {"api_key": "k", "base_url": "http://127.0.0.1:9/v1"}}
+    assert keys(tmp_path, named).account(left_out()).api_key == "k"
 
 
 def test_no_key_is_shown(tmp_path: Path) -> None:

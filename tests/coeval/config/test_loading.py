@@ -142,9 +142,9 @@ def test_the_snapshot_holds_no_key_and_can_be_loaded_again(tmp_path: Path) -> No
             "api_key": "key-two",
             "session_token": "key-three",
             "max_tokens": 5,
-            "base_url": "https://me:key-four@host/v1?key=key-five",
+            "base_url": "https://host/v1?key=key-five",
             "headers": [{"X-Api-Key": "key-six"}],
-            "note": "sk-abcdefghijklmnop and topsecret",
+            "note": "sk-abcdefghijklmnop and topsecret of https://me:key-four@host",
         }
 
     config = load(tmp_path, change)

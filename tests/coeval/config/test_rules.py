@@ -24,6 +24,27 @@ def no_teacher(raw: Any) -> None:
     raw["models"][0]["roles"] = ["student"]
 
 
+def no_judge(raw: Any) -> None:
+    raw["models"][1]["roles"] = ["student"]
+
+
+def both(*changes: Change) -> Change:
+    def change(raw: Any) -> None:
+        for one in changes:
+            one(raw)
+
+    return change
+
+
+def metric_judge(*, alone: bool = False, **keys: Any) -> Change:
+    def change(raw: Any) -> None:
+        raw["models"].append({"name": "m", "interface": "metric", "roles": ["judge"], **keys})
+        if alone:
+            no_judge(raw)
+
+    return change
+
+
 RULES: list[tuple[str, Change, str]] = [
     ("V-01 models", put("models", []), "models: there are none; add a list of at least one (V-01)"),
     ("V-01 tasks", lambda raw: raw.pop("tasks"), "tasks: there are none; add a list of at least one (V-01)"),
@@ -145,6 +166,33 @@ RULES: list[tuple[str, Change, str]] = [
     ("not a mapping", put("experiment", ["x"]), "experiment: must be a mapping, 'key: value', and is a list"),
     ("not a list", put("models", {"a": 1}), "models: must be a list, '- ...', and is a mapping"),
     ("entry", put("models", 0, "ant"), "models[0]: must be a mapping, 'key: value', and is text"),
+    (
+        "no metric judge",
+        task(rubric={"right": "It is.", "b": {"metric": "bleu"}}),
+        "tasks.sums.rubric.b: nobody computes bleu; add a judge with `interface: metric`",
+    ),
+    (
+        "other metric",
+        both(task(rubric={"b": {"metric": "bleu"}}), metric_judge(parameters={"metric": "exact_match"})),
+        "tasks.sums.rubric.b: nobody computes bleu",
+    ),
+    (
+        "idle metric",
+        metric_judge(),
+        "models.m.interface: no rubric has a metric for it to compute; add a factor such as `NAME: {metric: bleu}`",
+    ),
+    ("nobody reads", metric_judge(alone=True), "tasks.sums.rubric: no judge reads answers, and nothing of them is"),
+    ("password", model(parameters={"base_url": "http://me:word@host/v1"}), "base_url: holds a name or password; take"),
+    (
+        "no items",
+        sampling(total=0),
+        "sampling.total: is 0, and there are no items yet; raise it, or ingest a benchmark",
+    ),
+    (
+        "V-07 labels",
+        both(task(label_attributes=["size"]), no_judge),
+        "no model is a judge; give at least one that role, or add one with `interface: label`",
+    ),
     ("label judge", model(interface="label", roles=["judge"]), "a label judge needs a task with `label_attributes`"),
 ]
 
@@ -171,6 +219,22 @@ def test_the_judge_of_labels_that_joins_by_itself_has_its_name_alone(tmp_path: P
 
     [line] = mistakes(tmp_path, change)
     assert "models.label.name: a judge `label` joins by itself" in line
+
+
+def test_labels_need_no_judge_that_reads_and_metrics_one_that_computes_them(tmp_path: Path) -> None:
+    label = {"name": "m", "interface": "label", "roles": ["judge"]}
+    compared = both(task(label_attributes=["size"]), no_judge, lambda raw: raw["models"].append(label))
+    assert mistakes(tmp_path, compared) == []
+    metrics = task(rubric={"b": {"metric": "bleu"}})
+    assert mistakes(tmp_path, both(metrics, metric_judge(alone=True, parameters={"metric": "bleu"}))) == []
+
+
+def test_items_of_a_benchmark_are_enough(tmp_path: Path) -> None:
+    meta(tmp_path)
+    items = tmp_path / "runs" / "first" / "phase3_datapoints" / "sums.mmlu.datapoints.jsonl"
+    items.parent.mkdir()
+    items.write_text("{}\n", encoding="utf-8")
+    assert mistakes(tmp_path, sampling(total=0), continue_in_place=True) == []
 
 
 def meta(folder: Path, **keys: Any) -> None:

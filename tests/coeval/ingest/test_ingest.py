@@ -64,7 +64,7 @@ def test_how_a_row_becomes_an_item(name: str) -> None:
     assert (entry.prompt, entry.reference, entry.attributes) == EXPECTED[name]
 
 
-def test_a_finished_run_takes_benchmarks_in_and_goes_on(tmp_path: Path) -> None:
+def test_a_finished_run_takes_benchmarks_in_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with MockServer() as server:
         models = [model("owl", server, roles=["teacher"]), model("ant", server), model("jay", server, roles=["judge"])]
         path = write_config(tmp_path, models, [{**STATIC_TASK, "sampling": {"target": [1], "nuance": [0], "total": 1}}])
@@ -82,7 +82,16 @@ def test_a_finished_run_takes_benchmarks_in_and_goes_on(tmp_path: Path) -> None:
         assert ingest(*flags) == 0
         assert len(records(run, "data_generation")) == 7
         assert run.config.read_text() == before
-        assert coeval("run", "--config", run.config, "--continue") == 0
+        capsys.readouterr()
+        assert coeval("run", "--config", run.config, "--continue") == 1  # its keys are not stored
+        said = capsys.readouterr().err.splitlines()
+        assert [line.partition("; write ")[0].partition(": models.")[2] for line in said] == [
+            f"{name}.access_key: the access_key of model {name} is not stored with the run"
+            for name in ("owl", "ant", "jay")
+        ]
+        keys = tmp_path / "keys.yaml"
+        keys.write_text(json.dumps({"openai": {"api_key": "sk-not-a-real-key", "base_url": server.url}}))
+        assert coeval("run", "--config", run.config, "--continue", "--keys", keys) == 0
         assert calls(server) == {"ant test": 6, "jay evaluate_single": 6}
     labels = [one for one in records(run, "evaluation") if one["judge_model_id"] == "label"]
     assert sorted(one["task_id"] for one in labels) == sorted(

@@ -58,6 +58,8 @@ def tasks(total: int = 3, **keys: Any) -> list[Any]:
 )
 def test_a_new_run(tmp_path: Path, server: MockServer, keys: dict[str, Any]) -> None:
     models = [model("ant", server, roles=ALL), model("bee", server, roles=("student", "judge")), model("cat", server)]
+    if "same" in keys.get("rubric", {}):
+        models.append({"name": "same", "interface": "metric", "roles": ["judge"]})
     path = write_config(tmp_path, models, tasks(**keys))
     wanted = expected(path)
     assert coeval("run", "--config", path) == 0
