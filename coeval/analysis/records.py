@@ -17,16 +17,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from coeval.analysis.about import About
+from coeval.analysis.entities import Answer, Item
 from coeval.analysis.results import Skipped
 from coeval.pairs.preference import Preference
 from coeval.pairs.verdicts import read_verdicts
 from coeval.phases.factors import LABEL_PREFIX
 from coeval.storage.jsonl import read_records
 from coeval.storage.layout import Run
-from coeval.storage.lineage import AnswerMark, ItemMark, answer_mark, is_answer_to, is_judgement_of, item_mark
+from coeval.storage.lineage import answer_mark, is_answer_to, is_judgement_of, item_mark
 from coeval.storage.records import is_failed
 
-__all__ = ["Answer", "Item", "Judgement", "Records", "Skips", "norm_of", "read_run"]
+__all__ = ["Judgement", "Records", "Skips", "norm_of", "read_run"]
 
 LEVELS = {"high": 1.0, "medium": 0.5, "low": 0.0}
 _PHASES = {"data_generation": "P3", "response_collection": "P4", "evaluation": "P5"}
@@ -49,29 +50,6 @@ class Skips:
     def rows(self) -> tuple[Skipped, ...]:
         """What was left out, by code."""
         return tuple(Skipped(code, count, self.examples[code]) for code, count in sorted(self.counts.items()))
-
-
-@dataclass(frozen=True)
-class Item:
-    """A datapoint without its texts."""
-
-    task: str
-    teacher: str
-    attributes: Mapping[str, str]
-    prompt_key: bytes
-    """Digest of the prompt, by which two runs know a datapoint they share."""
-    mark: ItemMark
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A response; its text only in tasks with labels."""
-
-    datapoint: str
-    student: str
-    tokens: float
-    text: str | None
-    mark: AnswerMark
 
 
 @dataclass

@@ -11,16 +11,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from coeval.analysis.entities import Answer, Item
 from coeval.pairs.preference import WINNERS, Preference, seconds
 from coeval.storage.jsonl import read_records
 from coeval.storage.layout import Run
 from coeval.storage.lineage import is_judgement_of
 from coeval.storage.records import is_failed
-
-if TYPE_CHECKING:
-    from coeval.analysis.records import Answer, Item
 
 __all__ = ["read_verdicts"]
 
