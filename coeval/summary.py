@@ -81,17 +81,28 @@ def _about(meta: Meta) -> str:
 def _phases(run: Run, meta: Meta) -> str:
     lines = []
     for phase in PHASES:
-        at_work = phase in (meta.data.get("phases_in_progress") or [])
-        state = "completed" if phase in meta.completed else "in progress" if at_work else "not begun"
-        lines.append(f"  {phase:<20} {state}{_maps(run, phase)}")
         kinds = [(kind, word) for kind, word in _KINDS if kind == phase or (kind, phase) == ("pairwise", "evaluation")]
-        lines += [_counted(run, kind, word) for kind, word in kinds]
-    return "\n".join(["phases", *(line for line in lines if line)])
+        counted = [line for line in (_counted(run, kind, word) for kind, word in kinds) if line]
+        maps = _maps(run, phase)
+        state = _state(meta, phase, has_files=bool(counted or maps))
+        lines += [f"  {phase:<20} {state}" + ("" if maps is None else f", {maps} files"), *counted]
+    return "\n".join(["phases", *lines])
 
 
-def _maps(run: Run, phase: str) -> str:
+def _state(meta: Meta, phase: str, *, has_files: bool) -> str:
+    if phase in meta.completed:
+        return "completed"
+    if phase in meta.settled:
+        return "kept as it is"
+    if phase in (meta.data.get("phases_in_progress") or []):
+        return "in progress"
+    return "not completed" if has_files else "not begun"
+
+
+def _maps(run: Run, phase: str) -> int | None:
+    """How many maps of attributes, or rubrics, there are."""
     folder = {"attribute_mapping": "phase1_attributes", "rubric_mapping": "phase2_rubric"}.get(phase)
-    return "" if folder is None else f", {len(list((run.folder / folder).glob('[!.]*.json')))} files"
+    return None if folder is None else len(list((run.folder / folder).glob("[!.]*.json")))
 
 
 def _counted(run: Run, kind: str, word: str) -> str:

@@ -9,6 +9,7 @@ import pytest
 
 from coeval.storage.claims import main_process
 from coeval.storage.layout import Run
+from coeval.storage.meta import Meta
 from tests.coeval.helpers import STATIC_TASK, coeval, ids, meta_of, model, records, run_of, write_config
 
 ALL = ("teacher", "student", "judge")
@@ -46,6 +47,11 @@ def test_status_says_how_far_a_run_is(run: Run, capsys: pytest.CaptureFixture[st
     ):
         assert words in said
     assert said.count("no level") == 10
+    Meta(run).update(phases_completed=["attribute_mapping"], phases_in_progress=["data_generation"])
+    assert coeval("status", "--run", run.folder) == 0  # as after a repair, or ingest
+    said = capsys.readouterr().out
+    for words in ("rubric_mapping       not completed, 1 files", "response_collection  not completed\n    8 responses"):
+        assert words in said
 
 
 def test_status_and_repair_of_no_run_exit_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
