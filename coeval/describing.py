@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from coeval.config.redact import redacted
-from coeval.config.schema import BATCH_PHASES, PHASES, Config, Model, Role, Task
+from coeval.config.schema import PHASES, Config, Model, Role, Task
 from coeval.grading.reply import grading_text
 from coeval.grading.weights import description_of, weight_of
-from coeval.planning import calls_per_task, sampling_text
+from coeval.planning import batched_in, calls_per_task, sampling_text
 from coeval.pricing.estimate import static_estimate
 from coeval.pricing.stored import stored_before
 from coeval.pricing.table import price_of
@@ -31,6 +31,7 @@ def description_page(config: Config, probed: Mapping[str, str] | None = None) ->
         title=experiment.id,
         facts=_facts(config, found),
         models=_models(config, found, probed),
+        systems=_systems(config),
         tasks=_tasks(config),
         phases=_phases(config),
         budget=_budget(config),
@@ -96,8 +97,22 @@ def _parameters(model: Model) -> str:
     """As they are written, without keys."""
     said = [f"{key}: {value}" for key, value in redacted(model.parameters).items() if key not in _HIDDEN]
     for role, inner in redacted(model.role_parameters).items():
-        said += [f"{key}: {value} as {role}" for key, value in inner.items() if key != "model"]
+        said += [f"{key}: {value} as {role}" for key, value in inner.items() if key not in _HIDDEN]
     return ", ".join(said)
+
+
+def _systems(config: Config) -> list[tuple[str, str]]:
+    """(model, and its roles where they differ; the system prompt that goes with each of its prompts)."""
+    found = []
+    for model in config.models:
+        by_text: dict[str, list[str]] = {}
+        for role in () if model.is_virtual else model.roles:
+            text = str(redacted(model.parameters_for(role)).get("system_prompt") or "").strip()
+            by_text.setdefault(text, []).append(role)
+        for text, roles in by_text.items():
+            who = model.name if len(by_text) == 1 else f"{model.name} as {' and '.join(roles)}"
+            found += [(who, text)] if text else []
+    return found
 
 
 def _tasks(config: Config) -> list[dict[str, Any]]:
@@ -181,8 +196,7 @@ def _phases(config: Config) -> Table:
     ]
     rows = []
     for phase in PHASES:
-        batched = [model.name for model in config.models if config.is_batched(model, phase)]
-        rows.append([phase, config.experiment.phases[phase], ", ".join(batched) if phase in BATCH_PHASES else ""])
+        rows.append([phase, config.experiment.phases[phase], ", ".join(batched_in(config, phase))])
     return Table(columns, rows)
 
 

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from coeval.config.schema import PHASES, Config, Mode, Model, Phase, Sampling, Task
+from coeval.config.schema import PHASES, ROLE_OF, Config, Mode, Model, Phase, Sampling, Task
 from coeval.grading.reply import grading_text
 from coeval.phases.modes import continued_modes
 from coeval.pricing.counting import work_of
@@ -14,7 +14,7 @@ from coeval.pricing.stored import Stored, stored_before
 from coeval.pricing.text import grid
 from coeval.storage.layout import Run
 
-__all__ = ["calls_per_task", "phases_left", "plan_text", "sampling_text"]
+__all__ = ["batched_in", "calls_per_task", "phases_left", "plan_text", "sampling_text"]
 
 _SHORT = {
     "attribute_mapping": "attributes",
@@ -55,7 +55,7 @@ def plan_text(
             head,
             _left(("model", "interface", "asked for", "roles"), models),
             _left(("task", "target", "nuance", "items", "evaluation", "rubric"), tasks),
-            _left(("phase", "mode"), [(phase, chosen[phase]) for phase in PHASES]),
+            _phases(config, chosen),
             _calls(counts),
         ]
     )
@@ -81,6 +81,11 @@ def calls_per_task(
     return counts
 
 
+def batched_in(config: Config, phase: Phase) -> list[str]:
+    """The models whose calls of a phase go in batches."""
+    return [model.name for model in config.with_role(ROLE_OF[phase]) if config.is_batched(model, phase)]
+
+
 def sampling_text(sampling: Sampling) -> tuple[str, str, str]:
     """How many target attributes, nuanced attributes and items."""
     target = sampling.target if isinstance(sampling.target, str) else _range(sampling.target)
@@ -100,7 +105,17 @@ def _asked_for(model: Model) -> str:
 
 
 def _rubric(task: Task) -> str:
-    return task.rubric if isinstance(task.rubric, str) else f"{len(task.rubric)} factors"
+    if isinstance(task.rubric, str):
+        return task.rubric
+    return f"{len(task.rubric)} factor" + ("s" if len(task.rubric) != 1 else "")
+
+
+def _phases(config: Config, modes: Mapping[Any, Mode]) -> str:
+    """Modes, and where there are any the models that are asked in batches."""
+    rows = [(phase, str(modes[phase]), ", ".join(batched_in(config, phase))) for phase in PHASES]
+    if not any(batched for *_, batched in rows):
+        return _left(("phase", "mode"), [(phase, mode) for phase, mode, _ in rows])
+    return _left(("phase", "mode", "in batches"), rows)
 
 
 def _calls(counts: Mapping[str, Counter[str]]) -> str:

@@ -58,9 +58,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(plan_text(config, there, modes), end="\n\n")
     found = run_estimate(config, keys, samples=arguments.estimate_samples, run=there, modes=modes)
     print(estimate_text(found))
-    for name, model in found["per_model"].items():
-        if model["sample_error"]:
-            log.warning(f"{name}: its speed is a guess: {model['sample_error']}")
     if folder.folder.is_dir():
         write_json(folder.estimate, found)
     return 0

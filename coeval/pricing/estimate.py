@@ -13,12 +13,12 @@ from dataclasses import replace
 from typing import Any
 
 from coeval.calling.call import Asking
-from coeval.config.schema import PHASES, ROLE_OF, Config, Mode, Model, Phase
+from coeval.config.schema import PHASES, ROLE_OF, Config, Mode, Model, Phase, Role
 from coeval.phases.modes import continued_modes
 from coeval.pricing.counting import TOKENS, Work, work_of
 from coeval.pricing.speeds import Speed, guessed, measure
-from coeval.pricing.stored import stored_before
-from coeval.pricing.table import PRICES, batch_discount, price_of
+from coeval.pricing.stored import Stored, stored_before
+from coeval.pricing.table import PRICES, batch_discount, is_listed, price_of
 from coeval.pricing.text import estimate_text
 from coeval.storage.layout import Run
 
@@ -43,16 +43,18 @@ async def estimate(
 
     Args:
         config: the run's.
-        asking: asks each model `samples` times, to see how fast it is; guesses by default.
+        asking: asks each model with calls left `samples` times, to see how fast it is; guesses by default.
         samples: `experiment.estimate_samples` by default.
         run: with it, what is left of this run; without, the whole of a new one, less what `resume_from` brings.
         modes: of the phases; those of a run that goes on where there is `run`, else the configuration's.
         only: the models that phases 3 to 5 are confined to; no other is asked for its speed.
     """
     count = config.experiment.estimate_samples if samples is None else samples
-    models = tuple(model for model in config.models if only is None or model.name in only)
+    stored, work = _left(config, run, modes, only)
+    busy = {one.model.name for one in work}
+    models = tuple(model for model in config.models if model.name in busy and (only is None or model.name in only))
     speeds = await measure(replace(config, models=models), asking, count) if asking is not None and count else {}
-    return static_estimate(config, run=run, modes=modes, only=only, speeds=speeds, samples=count if speeds else 0)
+    return _estimate(config, stored, work, run=run, speeds=speeds, samples=count if speeds else 0)
 
 
 def static_estimate(
@@ -61,13 +63,24 @@ def static_estimate(
     run: Run | None = None,
     modes: Mapping[Any, Mode] | None = None,
     only: Collection[str] | None = None,
-    speeds: Mapping[str, Speed] | None = None,
-    samples: int = 0,
 ) -> dict[str, Any]:
-    """The same, with nobody asked; `speeds` by model where they are known."""
+    """The same, with nobody asked."""
+    stored, work = _left(config, run, modes, only)
+    return _estimate(config, stored, work, run=run, speeds={}, samples=0)
+
+
+def _left(
+    config: Config, run: Run | None, modes: Mapping[Any, Mode] | None, only: Collection[str] | None
+) -> tuple[Stored, list[Work]]:
+    """What is there, and what is left to be asked."""
     stored = stored_before(config, run)
-    work = work_of(config, stored, modes or (continued_modes(config, stored.settled) if run else None), only)
-    known = {model.name: (speeds or {}).get(model.name) or guessed(model) for model in config.models}
+    return stored, work_of(config, stored, modes or (continued_modes(config, stored.settled) if run else None), only)
+
+
+def _estimate(
+    config: Config, stored: Stored, work: list[Work], *, run: Run | None, speeds: Mapping[str, Speed], samples: int
+) -> dict[str, Any]:
+    known = {model.name: speeds.get(model.name) or guessed(model) for model in config.models}
     phases = {phase: _phase(config, phase, [one for one in work if one.phase == phase], known) for phase in PHASES}
     seconds = sum(part["time_s"] for part in phases.values())
     cost = sum(_cost(config, one) for one in work)
@@ -153,14 +166,12 @@ def _providers(config: Config, work: list[Work], speeds: Mapping[str, Speed]) ->
 def _model(config: Config, model: Model, work: list[Work], speed: Speed) -> dict[str, Any]:
     own = [one for one in work if one.model.name == model.name]
     models = {name: _asked_for(config, model, name, own) for name in ({} if model.is_virtual else model.asked_for)}
-    price = price_of(model, model.roles[0])
     return {
         "interface": model.interface,
         "roles": list(model.roles),
         "latency_s": round(speed.latency_s, 3),
         "tokens_per_second": round(speed.tokens_per_second, 1),
-        "price_input_per_m": price.input,
-        "price_output_per_m": price.output,
+        **_price(model, model.roles[0]),
         "estimated_calls": sum(one.calls for one in own),
         "cost_usd": round(sum(_cost(config, one) for one in own), 4),
         "sample_error": speed.error,
@@ -171,13 +182,21 @@ def _model(config: Config, model: Model, work: list[Work], speed: Speed) -> dict
 def _asked_for(config: Config, model: Model, name: str, work: Iterable[Work]) -> dict[str, Any]:
     """What its provider is asked for by one name; a model has several where a role has one of its own."""
     roles = model.asked_for[name]
-    own, price = [one for one in work if ROLE_OF[one.phase] in roles], price_of(model, roles[0])
+    own = [one for one in work if ROLE_OF[one.phase] in roles]
     return {
         "roles": list(roles),
-        "price_input_per_m": price.input,
-        "price_output_per_m": price.output,
+        **_price(model, roles[0]),
         "estimated_calls": sum(one.calls for one in own),
         "cost_usd": round(sum(_cost(config, one) for one in own), 4),
+    }
+
+
+def _price(model: Model, role: Role) -> dict[str, Any]:
+    price = price_of(model, role)
+    return {
+        "price_input_per_m": price.input,
+        "price_output_per_m": price.output,
+        "price_is_default": not is_listed(model.interface, model.model_id(role)),
     }
 
 

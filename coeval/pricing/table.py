@@ -13,7 +13,7 @@ import yaml
 from coeval.config.interfaces import VIRTUAL
 from coeval.config.schema import Model, Role
 
-__all__ = ["PRICES", "Price", "batch_discount", "price_at", "price_of", "table"]
+__all__ = ["PRICES", "Price", "batch_discount", "is_listed", "price_at", "price_of", "table"]
 
 PRICES = Path(__file__).parent / "prices.yaml"
 _SHORT = 3  # letters; names as short as `o1` and `8b` are parts of too many words
@@ -49,16 +49,29 @@ def price_of(model: Model, role: Role | None = None, *, batched: bool = False) -
 
 def price_at(interface: str, model_id: str) -> Price:
     """What a model id costs at an interface: as its own provider says, else as any does, else the default."""
-    if interface in VIRTUAL or _provider(interface).get("free"):
+    if _is_free(interface):
         return Price(0.0, 0.0)
-    own = _longest(_provider(interface).get("models", {}), model_id)
-    found = own or _longest(_everywhere(), model_id) or table()["default"]
+    found = _found(interface, model_id) or table()["default"]
     return Price(float(found["input"]), float(found["output"]))
+
+
+def is_listed(interface: str, model_id: str) -> bool:
+    """Whether the table knows what a model id costs, or it costs nothing; where not, the default is a guess."""
+    return _is_free(interface) or _found(interface, model_id) is not None
 
 
 def batch_discount(interface: str) -> float:
     """What a batch costs there, as a share of the price of single calls."""
     return float(_provider(interface).get("batch_discount", 1.0))
+
+
+def _is_free(interface: str) -> bool:
+    return interface in VIRTUAL or bool(_provider(interface).get("free"))
+
+
+def _found(interface: str, model_id: str) -> Mapping[str, float] | None:
+    own = _longest(_provider(interface).get("models", {}), model_id)
+    return own or _longest(_everywhere(), model_id)
 
 
 def _provider(interface: str) -> Mapping[str, Any]:

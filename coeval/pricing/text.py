@@ -33,6 +33,7 @@ def estimate_text(found: Mapping[str, Any]) -> str:
             ("model", "calls", "cost", "$/M in", "$/M out", "tokens/s", ""),
             [row for named in found["per_model"].items() for row in _model(*named)],
         ),
+        "\n".join(_notes(found["per_model"])),
     ]
     return "\n\n".join(part for part in parts if part)
 
@@ -48,8 +49,26 @@ def _model(name: str, part: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
             f"{share['price_input_per_m']:g}",
             f"{share['price_output_per_m']:g}",
             f"{part['tokens_per_second']:,.0f}",
-            f"not measured: {part['sample_error']}" if part["sample_error"] else "",
+            ", ".join(_marks(part, share)),
         )
+
+
+def _marks(part: Mapping[str, Any], share: Mapping[str, Any]) -> Iterator[str]:
+    if share["price_is_default"]:
+        yield "price guessed"
+    if part["sample_error"]:
+        yield "speed guessed"
+
+
+def _notes(models: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """What the marks mean: each reason once, with the models that it holds for."""
+    if any(share["price_is_default"] for part in models.values() for share in (part, *part["models"].values())):
+        yield "price guessed: no price list here has the model; write its usual name, or read the cost as a rough one"
+    reasons: dict[str, list[str]] = {}
+    for name, part in models.items():
+        if part["sample_error"]:
+            reasons.setdefault(part["sample_error"], []).append(name)
+    yield from (f"speed guessed of {', '.join(names)}: {why}" for why, names in reasons.items())
 
 
 def dollars(amount: float) -> str:

@@ -48,6 +48,32 @@ def test_a_plan_is_kept_where_the_run_has_a_folder(tmp_path: Path) -> None:
     assert json.loads((folder / "cost_estimate.json").read_text(encoding="utf-8"))["total_calls"] == 15
 
 
+def test_a_plan_says_once_what_it_guesses_and_what_goes_in_batches(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("OPENAI_API_KEY", "COEVAL_KEYS_FILE"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+    def change(raw: Raw) -> None:
+        for one, name in zip(raw["models"], ("gpt-4o", "never-heard"), strict=True):
+            one |= {"interface": "openai", "parameters": {"model": name}}
+        experiment(batch={"openai": {"evaluation": True}})(raw)
+
+    assert plan.main(["--config", str(write(tmp_path, change))]) == 0
+    said = capsys.readouterr()
+    assert (said.out + said.err).count("no key for openai") == 1
+    assert "speed guessed of ant, bee: no key for openai: set OPENAI_API_KEY" in said.out
+    lines = said.out.splitlines()
+    assert [" ".join(line.split()[4:]) for line in lines if line.endswith("guessed")] == [
+        "10 80 speed guessed",
+        "3 80 price guessed, speed guessed",
+    ]
+    assert "evaluation           New   bee" in lines
+    assert any(line.endswith("1 factor") for line in lines)
+
+
 def test_what_is_left_needs_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path)
     with pytest.raises(Exception, match=r"meta\.json is not there"):
@@ -118,11 +144,14 @@ def test_a_description_shows_the_prompts_of_each_model_and_no_key(tmp_path: Path
         task(prompt_library={"test.bee": "For bees: {input} <b>"})(raw)
         model(access_key="a-key-of-mine", parameters={"session_token": "another-key"})(raw)
         experiment(quota={"bee": {"max_calls": 7}})(raw)
+        raw["models"][1] |= {"role_parameters": {"judge": {"system_prompt": "Be <strict>."}}}
 
     text = page(tmp_path, change, "--probe")
     assert "test, for bee" in text
     assert "For bees: {input} &lt;b&gt;" in text
     assert "bee: 7 calls" in text
+    assert "<h4>bee as judge</h4>" in text
+    assert text.count("Be &lt;strict&gt;.") == 1
     assert "a-key-of-mine" not in text
     assert "another-key" not in text
     assert ">ok<" in text

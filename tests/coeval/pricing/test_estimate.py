@@ -210,6 +210,9 @@ def test_a_student_added_to_a_finished_run_is_all_there_is_to_ask(tmp_path: Path
     found = static_estimate(load(tmp_path, change))
     assert [part["calls"] for part in found["per_phase"].values()] == [0, 0, 0, 3, 3]
     assert found["per_phase"]["response_collection"]["calls_per_model"] == {"cat": 3}
+    asked = Asked()  # who has no calls left is not asked for its speed either
+    asyncio.run(estimate(load(tmp_path, change), asked, samples=2))
+    assert sorted(call.model.name for call in asked.calls) == ["bee", "cat", "cat"]
 
 
 class Asked:
