@@ -30,6 +30,9 @@ from p2l.errors import InputError
 __all__ = ["Exported", "Format", "export", "vote_rows"]
 
 Format = Literal["jsonl", "parquet", "hf"]
+_NOTES = ("model_list.json", "export.json")
+_FILES = tuple(f"{name}.{kind}" for name in ("train", "val") for kind in ("jsonl", "parquet"))
+_PARTS = ("dataset_dict.json", "train", "val")
 _TIES = {"model_a": 0, "model_b": 0, "tie": 1, "tie (bothbad)": 2}
 _CODE = re.compile(r"```|\bdef \w+\(|#include\s*<|\bpublic static void\b|\bSELECT\b.+\bFROM\b", re.DOTALL)
 
@@ -56,7 +59,7 @@ def export(run: Run, gathered: Gathered, folder: Path, kind: Format, val_share: 
     Args:
         run: where the prompts are.
         gathered: the votes.
-        folder: where to write; files of an earlier export are replaced.
+        folder: where to write; an earlier export is replaced, whatever its format.
         kind: `jsonl`, `parquet` or `hf` (a `save_to_disk` folder).
         val_share: share of the prompts in the validation part; 0: there is none.
 
@@ -224,11 +227,31 @@ def _write_files(parts: Mapping[str, list[dict[str, Any]]], done: Exported, fold
             table = pa.Table.from_pylist(rows, schema=schema)
             write_votes(table.to_batches(), schema, temporary / f"{name}.{kind}")
         _write_notes(done, temporary)
-        for name in ("export.json", f"val.{kind}"):
-            (folder / name).unlink(missing_ok=True)
+        earlier = _earlier(folder) if _is_export(folder) else []
+        for path in (folder / "export.json", folder / f"val.{kind}", *earlier):
+            if path.name != f"train.{kind}":
+                _remove(path)
         for name in ("model_list.json", f"train.{kind}", f"val.{kind}", "export.json"):
             if (temporary / name).exists():
                 os.replace(temporary / name, folder / name)
+
+
+def _is_export(folder: Path) -> bool:
+    """Whether a folder has an export, or what a kill left of one."""
+    return any((folder / name).exists() for name in _NOTES)
+
+
+def _earlier(folder: Path) -> list[Path]:
+    """What an export in any format consists of, without its notes; parts of a data set only where there is one."""
+    names = (*_FILES, *(_PARTS if _is_data_set(folder) else ()))
+    return [folder / name for name in reversed(names) if (folder / name).exists()]
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -250,7 +273,7 @@ def _write_data_set(parts: Mapping[str, list[dict[str, Any]]], done: Exported, f
         from datasets import Dataset, DatasetDict, Features
     except ImportError:
         raise RunInputError("--format hf needs the package datasets; `pip install datasets`, or use parquet") from None
-    if folder.is_file() or (folder.exists() and any(folder.iterdir()) and not _is_data_set(folder)):
+    if folder.is_file() or (folder.exists() and not _may_be_replaced(folder)):
         raise RunInputError(f"{folder}: holds other files; choose an empty or a new folder for --format hf")
     earlier = folder.with_name(f".{folder.name}.{os.getpid()}.old")
     features = Features.from_arrow_schema(_schema(parts))
@@ -263,6 +286,12 @@ def _write_data_set(parts: Mapping[str, list[dict[str, Any]]], done: Exported, f
         if folder.exists():
             os.replace(folder, earlier)
     shutil.rmtree(earlier, ignore_errors=True)
+
+
+def _may_be_replaced(folder: Path) -> bool:
+    """Whether a folder is empty, a data set, or has files of an export and no others."""
+    names = {path.name for path in folder.iterdir() if not path.name.startswith(".export.")}
+    return not names or _is_data_set(folder) or (_is_export(folder) and names <= {*_NOTES, *_FILES})
 
 
 def _is_data_set(folder: Path) -> bool:

@@ -92,8 +92,7 @@ async def _judge(stage: Stage, judge: Model, work: _Work) -> Outcome:
     rubric = {factor: description_of(work.rubric[factor]) for factor in factors}
     files = files_of(stage.run, work.task.name, judge.name)
     seen = read_seen(files, judge.name, work.counts, stage.warn_bad_line)
-    seed = stage.config.experiment.seed
-    schedules = {teacher: _schedule(stage, work, items, seen, seed) for teacher, items in work.answered.items()}
+    schedules = {teacher: _schedule(stage, judge, work, items, seen) for teacher, items in work.answered.items()}
     expected = sum(schedule.left for schedule in schedules.values())
     stage.progress.expect(expected)
     if work.task.pairwise.schedule == "active":
@@ -107,11 +106,11 @@ async def _judge(stage: Stage, judge: Model, work: _Work) -> Outcome:
     return outcome
 
 
-def _schedule(stage: Stage, work: _Work, answered: Mapping[str, Iterable[str]], seen: Seen, seed: int) -> Schedule:
+def _schedule(stage: Stage, judge: Model, work: _Work, answered: Mapping[str, Iterable[str]], seen: Seen) -> Schedule:
     possible = meetings(answered)
     if stage.modes[PHASE] == "Model":
         possible = [one for one in possible if (one.first, one.second) not in seen.couples or one in seen.verdicts]
-    return Schedule(possible, seen.verdicts, work.task.pairwise.pairs, seed)
+    return Schedule(possible, seen.verdicts, work.task.pairwise.pairs, stage.config.experiment.seed, judge.name)
 
 
 async def _in_rounds(

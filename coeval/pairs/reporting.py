@@ -1,7 +1,7 @@
 """Report pairs: the leaderboards of a run from its preferences, for the pages.
 
-Intervals come from the sandwich formula, clustered by item: as those of the bootstrap of `pairs-leaderboard`, without
-its time.
+Intervals come from the sandwich formula, clustered by item: close to those of the bootstrap of `pairs-leaderboard`,
+without its time.
 """
 
 from __future__ import annotations

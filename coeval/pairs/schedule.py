@@ -5,7 +5,8 @@ pairs of models are taken one by one for which another verdict tells most: p (1 
 the other and R the resistance between them in the network of comparisons made and planned, so that 1/R counts
 comparisons of the two and those by way of others. So close models meet most, and none is forgotten. A round depends on
 the seed and on the rounds before it alone, not on the budget: a run that was stopped goes on as if it had not been, and
-one with a larger budget as if it had been as large from the start.
+one with a larger budget as if it had been as large from the start. A judge that answers too sees its own answers last:
+what it says of them is of least use.
 
 Shapes: M models, P pairs of models.
 """
@@ -57,7 +58,9 @@ def meetings(answered: Mapping[str, Iterable[str]]) -> list[Meeting]:
 class Schedule:
     """What one judge is still to see of the items of one teacher for one task."""
 
-    def __init__(self, possible: Sequence[Meeting], known: Mapping[Meeting, str], limit: int | None, seed: int) -> None:
+    def __init__(
+        self, possible: Sequence[Meeting], known: Mapping[Meeting, str], limit: int | None, seed: int, judge: str = ""
+    ) -> None:
         """Begin, or go on.
 
         Args:
@@ -65,8 +68,10 @@ class Schedule:
             known: winner by meeting, `model_a` standing for the first name; of earlier starts of the run.
             limit: meetings that the judge may see in all.
             seed: of the order.
+            judge: whose own answers come last.
         """
-        self._order = sorted(possible, key=lambda one: draw(seed, "order", one))
+        self._judge = judge
+        self._order = sorted(possible, key=lambda one: (judge in (one.first, one.second), draw(seed, "order", one)))
         there = set(possible)
         self.known = {one: winner for one, winner in known.items() if one in there}
         self._limit = len(possible) if limit is None else min(limit, len(possible))
@@ -79,14 +84,15 @@ class Schedule:
 
     def rounds(self) -> _Rounds:
         """The meetings still to come, round after round."""
-        return _Rounds(self._order, self.known, self._limit)
+        return _Rounds(self._order, self.known, self._limit, self._judge)
 
 
 class _Rounds:
     """The rounds of an active schedule: `next()`, then `tell()` what came of them."""
 
-    def __init__(self, order: Sequence[Meeting], known: Mapping[Meeting, str], limit: int) -> None:
+    def __init__(self, order: Sequence[Meeting], known: Mapping[Meeting, str], limit: int, judge: str) -> None:
         self._limit = limit
+        self._judge = judge
         self._known = dict(known)
         self._waiting: dict[Couple, list[Meeting]] = {}
         for one in reversed(order):
@@ -124,17 +130,19 @@ class _Rounds:
         place = {name: number for number, name in enumerate(self._models)}
         first, second = (np.array([place[couple[side]] for couple in couples], dtype=np.int64) for side in (0, 1))
         close = _closeness(_ratings(self._told, self._models), first, second)
-        close[[not self._waiting[couple] for couple in couples]] = 0.0
+        is_open = np.array([bool(self._waiting[couple]) for couple in couples], dtype=np.bool_)
+        is_own = np.array([self._judge in couple for couple in couples], dtype=np.bool_)
         inverse = _inverse(Counter((place[one.first], place[one.second]) for one in self._told), len(place))
         planned: list[Meeting] = []
-        while len(planned) < size and close.any():
+        while len(planned) < size and is_open.any():
             spread = np.diag(inverse)
             worth = close * (spread[first] + spread[second] - 2 * inverse[first, second])
-            best = int(np.argmax(worth.round(9)))  # of equal ones the first, in an order that is drawn
+            others = is_open & ~is_own
+            worth = np.where(others if others.any() else is_open, worth.round(9), -1)
+            best = int(np.argmax(worth))  # of equal ones the first, in an order that is drawn
             waiting = self._waiting[couples[best]]
             planned.append(waiting.pop())
-            if not waiting:
-                close[best] = 0.0
+            is_open[best] = bool(waiting)
             _count(inverse, first[best], second[best])
         return planned
 

@@ -268,6 +268,19 @@ def test_a_small_budget_is_spread_over_all_models(models: int, limit: int) -> No
     assert max(met.values()) - min(met[name] for name in names) <= 2
 
 
+def test_a_judge_compares_its_own_answers_last() -> None:
+    possible = meetings({f"item{number}": ["a", "b", "c"] for number in range(5)})
+    for limit, own in ((4, 0), (7, 2), (15, 10)):  # five of the fifteen meetings are between the others
+        rounds = Schedule(possible, {}, limit, seed=1, judge="b").rounds()
+        seen: list[Meeting] = []
+        while wanted := rounds.next():
+            rounds.tell(dict.fromkeys(wanted, "tie"))
+            seen += wanted
+        every = Schedule(possible, {}, limit, seed=1, judge="b").everything()
+        for found in (seen, every):
+            assert (len(found), sum("b" in (one.first, one.second) for one in found)) == (limit, own)
+
+
 def test_ties_say_that_models_are_close() -> None:
     names = ["a", "b", "c"]
     rounds = Schedule(meetings({f"item{number}": names for number in range(100)}), {}, 90, seed=1).rounds()

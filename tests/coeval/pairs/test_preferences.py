@@ -17,7 +17,7 @@ from coeval.commands import export_preferences, pairs_leaderboard
 from coeval.errors import RunInputError
 from coeval.pairs.board import BoardOptions, Slice, board, boards, compared, rows_of
 from coeval.pairs.derive import Rule, derived, outcome
-from coeval.pairs.export import export
+from coeval.pairs.export import Format, export
 from coeval.pairs.gathering import Wanted, gather
 from coeval.pairs.preference import Preference, majority, seconds
 from coeval.storage.layout import Run
@@ -166,10 +166,16 @@ def test_the_columns_of_a_vote(finished: Run, tmp_path: Path) -> None:
 
 def test_a_data_set_folder_is_read_too(finished: Run, tmp_path: Path) -> None:
     out = tmp_path / "set"
-    for _ in range(2):
-        export(finished, gather(finished, Wanted()), out, "hf", 0.3)
+    formats: tuple[Format, ...] = ("jsonl", "parquet", "hf", "hf")  # each takes the place of the one before
+    for kind in formats:
+        export(finished, gather(finished, Wanted()), out, kind, 0.3)
+        assert kind != "parquet" or not list(out.glob("*.jsonl"))
     with open_votes(out) as votes:
         assert len(votes) > 0
+    assert not list(out.glob("*.parquet"))
+    (out / "mine.txt").write_text("mine")
+    export(finished, gather(finished, Wanted()), out, "jsonl", 0.0)
+    assert {path.name for path in out.iterdir()} == {"train.jsonl", "model_list.json", "export.json", "mine.txt"}
     other = tmp_path / "other"
     other.mkdir()
     (other / "mine.txt").write_text("mine")
