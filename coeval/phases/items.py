@@ -88,8 +88,9 @@ async def _of_teacher(stage: Stage, teacher: Model, tasks: list[Task]) -> Outcom
     def questions() -> Iterator[Question]:
         for task in tasks:
             left = missing[task.name]
+            before = failures + left.marked
             for number, draw in _drawn(stage, task, teacher, left):
-                yield _question(task, teacher, number, draw, failures + left.marked)
+                yield _question(task, teacher, number, draw, before)
 
     outcome = await drive(stage, PHASE, teacher, questions(), attempts=1 + stage.config.experiment.generation_retries)
     outcome.expected = expected

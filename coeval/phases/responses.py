@@ -61,9 +61,10 @@ async def _of_student(stage: Stage, student: Model, tasks: list[Task], items: Ma
     def questions() -> Iterator[Question]:
         for task in tasks:
             left = missing[task.name]
+            before = failures + left.marked
             for item in map(items[task.name].get, left.items):
                 if item is not None:
-                    yield _question(task, student, item, failures + left.marked)
+                    yield _question(task, student, item, before)
 
     outcome = await drive(stage, PHASE, student, questions())
     outcome.expected = expected
