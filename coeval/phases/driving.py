@@ -150,7 +150,7 @@ class _Pump:
     async def _settle(self, question: Question) -> None:
         """Ask until all parts have an answer of use, or the attempts are used up; then make the record."""
         kept = self._parts.take(question.waiting_id)
-        found = await asyncio.gather(*(self._answer(question, part, kept.get(part)) for part in question.prompts))
+        found = await together(self._answer(question, part, kept.get(part)) for part in question.prompts)
         answers = dict(zip(question.prompts, found, strict=True))
         for answer in found:
             if isinstance(answer, CallError) and answer.reason is not Reason.FAILED:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coeval.calling.call import Call, CallError, Reason
+from coeval.calling.call import Call, CallError, Reason, Reply
 from coeval.config.schema import Config, Model
 from coeval.phases.driving import drive
 from coeval.phases.question import Question, apply
@@ -125,6 +125,29 @@ def test_a_disk_that_cannot_be_written_ends_the_phase(tmp_path: Path) -> None:
     (tmp_path / "phase5_evaluations").touch()
     with pytest.raises(OSError, match="phase5_evaluations"):
         judge(tmp_path, Scripted(lambda _: GOOD), 100)
+
+
+def test_where_one_part_breaks_nobody_waits_for_the_others(tmp_path: Path) -> None:
+    ended = []
+
+    class Breaks(Scripted):
+        async def ask(self, call: Call) -> Reply:
+            if call.prompt == "clarity":
+                raise OSError("broken")
+            try:
+                return await asyncio.Event().wait()  # type: ignore[return-value]
+            finally:
+                ended.append(call.prompt)
+
+    async def ask(stage: Stage, model: Model) -> list[str]:
+        with pytest.raises(OSError, match="broken"):
+            await drive(stage, PHASE, model, questions(1, "factors"))
+        return list(ended)
+
+    config = scripted_config(tmp_path, "cow")
+    with Store(Run(tmp_path)) as store:
+        stage = Stage(config, Run(tmp_path), store, Breaks(lambda _: GOOD), Log(None, "ERROR"), {})
+        assert asyncio.run(ask(stage, config.models[0])) == ["tone"]
 
 
 def test_an_answer_that_comes_in_another_process_makes_the_same_record(tmp_path: Path) -> None:
