@@ -11,7 +11,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from coeval.config.schema import Model, Phase, Task
 from coeval.grading.reading import grading_of, split_rationale
@@ -108,13 +108,14 @@ def _prompt(
     )
 
 
-class _Verdict(str):
-    """A winner, with what the judge said before."""
+class _Verdict(NamedTuple):
+    """What a judge says of the answers in one order."""
 
-    rationale: str = ""
+    winner: str
+    rationale: str
 
 
-def _read(context: Mapping[str, Any], part: str, text: str) -> str:
+def _read(context: Mapping[str, Any], part: str, text: str) -> _Verdict:
     """The winner that one verdict names, with the rationale if one was asked for.
 
     Raises:
@@ -127,9 +128,7 @@ def _read(context: Mapping[str, Any], part: str, text: str) -> str:
         if not rationale:
             raise
         raise MalformedAnswerError("the verdict is none of the four words") from None
-    verdict = _Verdict(_SWAPPED.get(winner, winner) if part == "ba" else winner)
-    verdict.rationale = rationale
-    return verdict
+    return _Verdict(_SWAPPED.get(winner, winner) if part == "ba" else winner, rationale)
 
 
 def _winner(text: str) -> str:
@@ -145,18 +144,18 @@ def combined(verdicts: Mapping[str, str]) -> tuple[str, bool | None]:
     return (said[0], True) if said[0] == said[1] else ("tie", False)
 
 
-def _record(context: Mapping[str, Any], values: Mapping[str, Any], failures: Mapping[str, str]) -> dict[str, Any]:
+def _record(context: Mapping[str, Any], values: Mapping[str, _Verdict], failures: Mapping[str, str]) -> dict[str, Any]:
     """A verdict; failed where an order has none, but with what was said in the other, so that it is not asked again."""
     stated = {key: value for key, value in context.items() if key not in ("said", "grading")}
     record: dict[str, Any] = {**stated, "winner": None, "source": "native", "margin": None, "order_consistent": None}
-    found = {**context.get("said", {}), **values}
+    found = {**context.get("said", {}), **{part: verdict.winner for part, verdict in values.items()}}
     if failures:
         why = "; ".join(dict.fromkeys(failures.values()))
         half = {"said": found} if found else {}
         return {**record, "created_at": now(), "status": "failed", "error": why, **half}
     ordered = {part: found[part] for part in ("ab", "ba") if part in found}
     record["winner"], record["order_consistent"] = combined(ordered)
-    whys = [f"{part}: {verdict.rationale}" for part, verdict in ordered.items() if getattr(verdict, "rationale", "")]
+    whys = [f"{part}: {values[part].rationale}" for part in ordered if part in values and values[part].rationale]
     rationale = {"rationale": "\n".join(whys)} if whys else {}
     return {**record, "verdicts": list(ordered.values()), "created_at": now(), **rationale}
 

@@ -164,7 +164,7 @@ def apply(asked: Question, text: str) -> dict[str, Any]:
     ],
 )
 def test_how_a_verdict_is_read(text: str, part: str, winner: str) -> None:
-    assert KINDS["pair"].read({}, part, text) == winner
+    assert KINDS["pair"].read({}, part, text).winner == winner
 
 
 @pytest.mark.parametrize("text", ["", "A or B", "C", "A better answer would be short"])
