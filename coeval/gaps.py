@@ -200,6 +200,7 @@ def _unscored(run: Run, task: str, judge: str, factors: set[str], present: _Pres
     for path in run.evaluation_files(task):
         for record in read_records(path) if path.name.endswith(f".{judge}.evaluations.jsonl") else ():
             if record.get("judge_model_id") == judge and not is_failed(record) and present.has(record):
-                scores = record.get("scores") or {}
-                left[record["response_id"]] -= {factor for factor, score in scores.items() if is_score(score)}
+                scores = record.get("scores")
+                found = scores.items() if isinstance(scores, dict) else ()
+                left[record["response_id"]] -= {factor for factor, score in found if is_score(score)}
     return sum(map(bool, left.values()))

@@ -27,9 +27,10 @@ from coeval.storage.layout import Run
 from coeval.storage.lineage import answer_mark, is_answer_to, is_judgement_of, item_mark
 from coeval.storage.records import is_failed
 
-__all__ = ["Judgement", "Records", "Skips", "norm_of", "read_run"]
+__all__ = ["LEVELS", "Judgement", "Records", "Skips", "norm_of", "read_run"]
 
 LEVELS = {"high": 1.0, "medium": 0.5, "low": 0.0}
+"""What a level is worth."""
 _PHASES = {"data_generation": "P3", "response_collection": "P4", "evaluation": "P5"}
 _MOST_TOKENS = 10**9  # no answer is longer, and `1e400` is infinite
 Made = TypeVar("Made")

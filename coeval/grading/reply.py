@@ -32,7 +32,8 @@ def _per_factor(task: Task) -> str:
         return f'Reply with a JSON object alone, with two keys: {_WHY}; then "score", which is {scale.text}.'
     if scale.is_default:
         return "Reply with one word: High, Medium or Low."
-    return f"Reply with {scale.text.replace('a whole', 'one whole', 1)}. Say nothing else."
+    value = scale.text.replace("a whole", "one whole", 1) if scale.is_range else scale.text
+    return f"Reply with {value}. Say nothing else."
 
 
 def _compare(task: Task) -> str:

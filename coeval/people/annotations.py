@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from coeval.analysis.records import Skips
+from coeval.analysis.records import LEVELS, Skips
 from coeval.analysis.results import Skipped
 from coeval.analysis.units import Codes, Floats, Loaded
 from coeval.errors import RunInputError
@@ -70,10 +70,11 @@ def read_annotations(path: Path, loaded: Loaded) -> Annotations:
         raise RunInputError(f"{path}: none of {rows} rows can be used{first}")
     keys = sorted(reader.found)
     annotators = tuple(sorted({annotator for _, _, annotator in keys}))
+    codes = {annotator: code for code, annotator in enumerate(annotators)}
     return Annotations(
         np.array([response for response, _, _ in keys], dtype=np.int64),
         np.array([factor for _, factor, _ in keys], dtype=np.int64),
-        np.array([annotators.index(annotator) for _, _, annotator in keys], dtype=np.int64),
+        np.array([codes[annotator] for _, _, annotator in keys], dtype=np.int64),
         np.array([reader.found[key] for key in keys]),
         annotators,
         rows,
@@ -159,11 +160,8 @@ class _Reader:
                 return float(scale.value(scale.read(said)))
             except MalformedAnswerError:
                 return None
-        level = _LEVELS.get(str(said).strip().lower())
+        level = LEVELS.get(str(said).strip().lower())
         return _number(said) if level is None else level
-
-
-_LEVELS = {"high": 1.0, "medium": 0.5, "low": 0.0}
 
 
 def _number(said: Any) -> float | None:

@@ -47,6 +47,9 @@ def test_each_metric_judge_scores_its_own_metric(tmp_path: Path) -> None:
     assert coeval("run", "--config", config) == 0
     counts = Counter((one["judge_model_id"], *one["scores"]) for one in records(run_of(tmp_path), "evaluation"))
     assert counts == {("ant", "clarity"): 4, ("bleu", "b"): 4, ("exact_match", "e"): 4}
+    (path,) = run_of(tmp_path).record_files("evaluation")[:1]
+    odd = {**json.loads(path.read_text().splitlines()[0]), "scores": "High"}
+    path.write_text(path.read_text() + json.dumps(odd) + "\n")
     assert list(find_gaps(run_of(tmp_path))) == []
 
 

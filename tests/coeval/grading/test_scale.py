@@ -104,6 +104,7 @@ def test_prompts_say_the_scale_and_those_of_levels_are_as_they_were() -> None:
     )
     assert "a whole number from 1 (worst) to 10 (best)" in last("evaluate_single", scale=scale_of("1-10"))
     assert '"useless", "poor", "fair" or "very good"' in last("evaluate_per_factor", scale=scale_of(NAMED))
+    assert '"no" or "a whole lot"' in last("evaluate_per_factor", scale=scale_of(["no", "a whole lot"]))
     for prompt in ("evaluate_single", "evaluate_per_factor", "compare"):
         assert '"rationale"' in last(prompt, rationale=True)
     own = replace(TASK, scale=scale_of("1-5"), prompt_library={"evaluate_single": "{response}: {scale}?"})
