@@ -18,9 +18,8 @@ import numpy.typing as npt
 from coeval.analysis.results import TeacherCell, TeacherRow
 from coeval.analysis.units import Floats, Loaded, Pairs
 
-__all__ = ["FORMULAS", "teacher_cells", "teacher_rows"]
+__all__ = ["teacher_cells", "teacher_rows"]
 
-FORMULAS = ("v1", "s2", "r3")
 Numbers = npt.NDArray[Any]
 
 

@@ -19,9 +19,8 @@ from coeval.storage.jsonl import read_records
 from coeval.storage.records import is_failed
 from p2l.command import atomic_path
 
-__all__ = ["ATTRIBUTES", "export_units"]
+__all__ = ["export_units"]
 
-ATTRIBUTES = ("columns", "json", "none")
 _AT_ONCE = 65_536
 _NAMED = ("task", "teacher", "student", "judge", "factor")
 _Column = Callable[[slice], Any]

@@ -16,7 +16,7 @@ from coeval.config.problems import Problems
 from coeval.config.schema import BATCH_PHASES, ROLES, Experiment, Model
 from coeval.pricing.table import Price, batch_discount, price_at, table
 
-__all__ = ["Offer", "offers_for", "resolve_auto"]
+__all__ = ["Offer", "resolve_auto"]
 
 _MIX = (4, 1)  # tokens in and out, as in the manual's example
 
@@ -33,11 +33,6 @@ class Offer:
 
 _Deal: TypeAlias = dict[str, Offer]
 """What one provider offers for everything that a model is asked for, by the names in the configuration."""
-
-
-def offers_for(model_id: str) -> list[Offer]:
-    """Who has a model, cheapest first, whether or not there are credentials; single calls."""
-    return sorted(_offers(model_id).values(), key=lambda offer: offer.price.cost(*_MIX))
 
 
 def resolve_auto(

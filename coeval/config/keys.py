@@ -26,7 +26,7 @@ from route.providers.base import Account
 from route.providers.make import account_for, expand, service_of
 from route.providers.table import Service
 
-__all__ = ["Keys", "load_keys", "no_keys"]
+__all__ = ["Keys", "load_keys"]
 
 _FIELDS: Mapping[str, tuple[str, ...]] = {
     "azure_openai": ("api_key", "endpoint", "api_version"),
@@ -161,11 +161,6 @@ class Keys:
         variables = " or ".join(service.key_variables)
         where = self._looked(interface)
         return f"no key for {interface}: set {variables}, or write `{interface}: KEY` in a key file ({where})"
-
-
-def no_keys() -> Keys:
-    """No credentials: enough where nothing is asked."""
-    return Keys()
 
 
 def load_keys(path: str | Path | None, env: Mapping[str, str], *, folder: Path | None = None) -> Keys:

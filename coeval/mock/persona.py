@@ -10,7 +10,7 @@ from typing import Any
 
 from p2l.errors import ConfigError
 
-__all__ = ["PARAMETERS", "Persona"]
+__all__ = ["Persona"]
 
 _NORMAL = NormalDist()
 _SHARES = ("failure_rate", "malformed_rate")
@@ -67,10 +67,6 @@ class Persona:
     def error(self, *about: object) -> float:
         """A normal deviate times the noise."""
         return self.noise * _NORMAL.inv_cdf(min(max(self.uniform(*about), 1e-9), 1 - 1e-9)) if self.noise else 0.0
-
-
-PARAMETERS: frozenset[str] = frozenset(Persona.__dataclass_fields__) - {"attempt"}
-"""What a model of the interface `mock` may have beside what every model has."""
 
 
 def _check(key: str, value: Any) -> None:

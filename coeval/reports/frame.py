@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any
 
 from coeval.analysis.results import Header
-from p2l.report import Column, Table, Value, number_text
+from p2l.report import Column, Table, Value
 
-__all__ = ["Place", "frame", "note_of", "notes_of", "plural"]
+__all__ = ["Place", "frame", "note_of", "notes_of"]
 
 _CODES = {
     "PARSE_ERROR_P3": "an item that is no JSON record",
@@ -155,8 +155,3 @@ def _is(key: str, factor: str) -> bool:
 def _roles(header: Header, name: str) -> str:
     roles = [role for role in ("teacher", "student", "judge") if name in getattr(header, f"{role}s")]
     return ", ".join(roles)
-
-
-def plural(count: int, word: str) -> str:
-    """A count with its word."""
-    return f"{number_text(count)} {word}{'' if count == 1 else 's'}"

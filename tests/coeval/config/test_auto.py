@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import yaml
 
-from coeval.config.auto import offers_for
 from coeval.config.interfaces import INTERFACES, LATER
 from coeval.config.redact import snapshot_text
 from coeval.pricing.table import table
@@ -62,12 +61,6 @@ def test_the_cheapest_provider_gets_the_model_by_its_own_name(
 def test_only_providers_with_credentials_count(tmp_path: Path) -> None:
     only = {"OPENROUTER_API_KEY": "k"}
     assert chosen(tmp_path, "deepseek-chat", only) == ("openrouter", "deepseek/deepseek-chat")
-
-
-def test_offers_come_by_price() -> None:
-    prices = [offer.price.cost(4, 1) for offer in offers_for("llama-3.3-70b")]
-    assert len(prices) >= 3
-    assert prices == sorted(prices)
 
 
 def test_the_choice_is_told_and_kept(tmp_path: Path) -> None:
