@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
+import errno
+import io
 import os
 import shutil
 import sys
@@ -42,6 +44,7 @@ _EXTRAS = {
     "cvxpy": "p2l[route,lp]",
     "matplotlib": "p2l[plot]",
 }
+_OUTSIDE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)  # no mistake of the program
 _PATIENCE = 10.0  # seconds, more than the processes of a launch are apart
 
 
@@ -62,7 +65,12 @@ def parser(prog: str, description: str) -> argparse.ArgumentParser:
 
 
 def run(main: Callable[[Sequence[str] | None], int | None], argv: Sequence[str] | None = None) -> NoReturn:
-    """Run a command's `main` and exit: 0 on success, 2 with one line on stderr for input that cannot be used."""
+    """Run a command's `main` and exit: 0 on success, 2 with one line on stderr for input that cannot be used.
+
+    Letters that the encoding of stdout lacks are written as escapes.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = main(argv) or 0
         sys.stdout.flush()
@@ -81,11 +89,25 @@ def run(main: Callable[[Sequence[str] | None], int | None], argv: Sequence[str] 
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         code = 130
-    except BrokenPipeError:
-        # The reader (`| head`) left; what it wanted has been written.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
+    except OSError as error:
+        code = _lost(error)
     sys.exit(code)
+
+
+def _lost(error: OSError) -> int:
+    """The exit code where output was lost; an error that comes from inside the program is raised again."""
+    if isinstance(error, BrokenPipeError):  # the reader (`| head`) left; what it wanted has been written
+        code = 0
+    elif error.errno in _OUTSIDE:
+        print(f"error: {error.filename or 'the output'}: {error.strerror}", file=sys.stderr)
+        code = 1
+    else:
+        raise error
+    try:
+        sys.stdout.flush()
+    except OSError:  # the end of the process would try it once more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code
 
 
 def progress(

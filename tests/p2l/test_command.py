@@ -1,3 +1,6 @@
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,6 +39,15 @@ def test_other_outcomes_have_codes_of_their_own(capsys: pytest.CaptureFixture[st
 def test_a_programming_error_keeps_its_traceback() -> None:
     with pytest.raises(ZeroDivisionError):
         run(raising(ZeroDivisionError()))  # type: ignore[arg-type]
+
+
+def test_output_that_the_disk_or_the_terminal_cannot_take_is_no_traceback() -> None:
+    command = [sys.executable, "-c", "from p2l.command import run; run(lambda _: print('r\\u00f4le'))"]
+    plain = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert (plain.returncode, plain.stdout, plain.stderr) == (0, "r\\xf4le\n", "")
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (ended.returncode, ended.stderr) == (1, "error: the output: No space left on device\n")
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
