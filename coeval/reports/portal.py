@@ -101,4 +101,7 @@ def _judges(report: JudgeReport) -> str | None:
         return None
     whole = next((row for row in report.reliability if row.scope == "all"), None)
     alpha = "" if whole is None or whole.alpha_interval is None else f"; α of all judges is {whole.alpha_interval:.2f}"
+    if len(ranked) == 2:  # each is the only peer of the other
+        names = f"{ranked[0].judge} and {ranked[1].judge}"
+        return f"{names} gave equal scores to {ranked[0].spa:.0%} of what both scored{alpha}."
     return f"Peers agree most with {ranked[0].judge}{alpha}."

@@ -37,6 +37,8 @@ def parts(result: RobustSummary) -> dict[str, Any]:
     return {
         "settings": _settings(result),
         "kept": result.kept,
+        "alone": result.chosen_judges[0] if len(result.chosen_judges) == 1 else None,
+        "others": sum(row.rank is not None for row in result.judges) > 1,
         "diagnostics": result.diagnostics,
         "ranking": _ranking(result.students, notes),
         "flagged": [row.student for row in result.students if row.flagged],

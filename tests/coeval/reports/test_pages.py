@@ -289,3 +289,14 @@ def test_the_page_of_pairs_ranks_as_the_leaderboards_do(tmp_path: Path) -> None:
     assert none.rows == ()
     assert none.why_none.startswith("no preferences")
     assert none.why_none in Page(write("pairs", none, tmp_path / "none").read_text("utf-8")).text()
+
+
+def test_two_judges_are_not_ranked_in_words_and_one_that_was_chosen_is_named(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "two", items=1, students=["ant", "bee"], teachers=["fox"], judges=["owl", "jay"])
+    loaded, names = load_run(run), ("judge-report", "robust-summary")
+    results = {FOLDERS[name]: build(name, loaded, replace(SETTINGS, agreement_threshold=0.0)) for name in names}
+    write_all(results, complete_report(loaded), tmp_path / "out")
+    portal, robust = ((tmp_path / "out" / f"{name}index.html").read_text("utf-8") for name in ("", "robust_summary/"))
+    assert re.search(r"Only (owl|jay) was chosen\..*--judge-selection all", robust)
+    assert re.search(r"owl gave equal scores to \d+% of|jay gave equal scores to \d+% of", portal)
+    assert "Peers agree most" not in portal
