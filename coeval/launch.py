@@ -14,7 +14,7 @@ from coeval.config.loading import load_config
 from coeval.config.schema import BATCH_PHASES, PHASES, Config, Mode, Phase
 from coeval.errors import RunError, RunInputError
 from coeval.phases.question import Batching
-from coeval.storage.claims import alone, main_process
+from coeval.storage.claims import adding, alone, main_process
 from coeval.storage.jsonl import write_json
 from coeval.storage.layout import Run
 from coeval.storage.log import Log
@@ -201,7 +201,8 @@ def _run(start: _Start, before: _Before, *, was_there: bool) -> int:
     for path, value in ((run.estimate, before.estimate), (run.probe, before.probe)):
         if value is not None:
             write_json(path, value)
-    return asyncio.run(_phases(start, meta, modes))
+    with adding(run):
+        return asyncio.run(_phases(start, meta, modes))
 
 
 def _write_snapshot(config: Config, keys: Keys, run: Run) -> None:

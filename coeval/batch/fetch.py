@@ -20,7 +20,7 @@ from coeval.calling.retry import Retries
 from coeval.config.interfaces import BATCHING
 from coeval.config.schema import Model
 from coeval.phases.question import Answer, Question, Settled, apply
-from coeval.storage.claims import free_work
+from coeval.storage.claims import adding, free_work
 from coeval.storage.layout import Run
 from coeval.storage.log import Log
 from coeval.storage.meta import Meta
@@ -53,7 +53,7 @@ async def fetch_batches(run: Run, keys: Accounts, tell: Callable[[str], None], *
     if not jobs:
         tell("no batch jobs are pending")
         return 0
-    with Store(run) as store:
+    with adding(run), Store(run) as store:
         for job in jobs:
             with free_work(run, job.phase, job.model) as is_free:
                 if not is_free:

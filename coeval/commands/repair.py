@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; it ends with 1 where the folder holds no run, or another process is at work on it."""
     given = build_parser().parse_args(argv)
     from coeval.repairing import KINDS, examine, mend
-    from coeval.storage.claims import main_process
+    from coeval.storage.claims import main_process, replacing
     from coeval.storage.layout import Run
     from coeval.storage.meta import Meta
 
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if given.dry_run or given.stats:
         _print(folder, [found for kind, found in examine(folder).items() if kind in kinds], given)
         return 0
-    with main_process(folder):
+    with main_process(folder), replacing(folder):
         found = examine(folder)
         _print(folder, [found[kind] for kind in kinds], given)
         changed = mend(folder, found, kinds)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Mapping
 
 from coeval.config.schema import PHASES, Config, Mode, Phase
 from coeval.errors import RunInputError
+from coeval.storage.claims import replacing
 from coeval.storage.copying import archive, copy_run, renewed_phases
 from coeval.storage.layout import Run
 from coeval.storage.log import Log
@@ -80,7 +82,7 @@ def prepare(
         whole: all models are at work; otherwise the state of a run that is there is left alone.
 
     Raises:
-        RunInputError: another process has just made it.
+        RunInputError: another process has just made it, or adds to what would be put aside.
     """
     before, modes = start_of(config, continue_in_place=continue_in_place)
     if run.meta.exists() and not continue_in_place and not was_there:
@@ -107,7 +109,8 @@ def _renew(run: Run, log: Log, modes: Mapping[Phase, Mode]) -> Meta:
     """Put aside what a run that is there makes anew."""
     meta = Meta(run)
     renewed = [phase for phase in PHASES if modes[phase] == "New" or phase in renewed_phases(modes)]
-    folder = archive(run, renewed)
+    with replacing(run) if renewed else contextlib.nullcontext():
+        folder = archive(run, renewed)
     if folder is not None:
         log.info(f"the files of {', '.join(renewed)} are now in {folder}")
     meta.update(

@@ -12,7 +12,7 @@ from coeval.errors import RunInputError
 from coeval.storage.layout import Run
 from p2l.claim import try_lock
 
-__all__ = ["alone", "claimed_work", "free_work", "main_process"]
+__all__ = ["adding", "alone", "claimed_work", "free_work", "main_process", "replacing"]
 
 _LOOK = 0.5  # seconds between two looks at work that another process has
 
@@ -37,6 +37,28 @@ def alone(run: Run) -> Iterator[None]:
     """Set a run up while no other process does."""
     with _opened(run, "setup") as descriptor:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def adding(run: Run) -> Iterator[None]:
+    """Add to the records of a run, beside others; waits while a process replaces files of them."""
+    with _opened(run, "records") as descriptor:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+        yield
+
+
+@contextlib.contextmanager
+def replacing(run: Run) -> Iterator[None]:
+    """Replace or move files of a run's records: what a process adds to one that is gone would be lost.
+
+    Raises:
+        RunInputError: a process adds to them, such as one for some models.
+    """
+    with _opened(run, "records") as descriptor:
+        if not try_lock(descriptor):
+            raise RunInputError(f"{run.folder}: another process is at work on this run; wait for it")
         yield
 
 

@@ -3,11 +3,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
+from time import sleep
 from typing import Any
 
 import pytest
 
-from coeval.storage.claims import main_process
+from coeval.config.schema import PHASES
+from coeval.storage.claims import free_work, main_process
 from coeval.storage.layout import Run
 from coeval.storage.meta import Meta
 from tests.coeval.helpers import STATIC_TASK, coeval, ids, meta_of, model, records, run_of, write_config
@@ -136,6 +139,28 @@ def test_a_run_at_work_is_not_repaired(run: Run, capsys: pytest.CaptureFixture[s
     with main_process(run):
         assert coeval("repair", "--run", run.folder) == 1
     assert "another process is at work" in capsys.readouterr().err
+
+
+def test_nothing_is_replaced_while_a_process_for_some_models_is_at_work(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    models = [model("gpt-3.5", roles=ALL), model("gpt-3", roles=("student", "judge"))]
+    config, ends = write_config(tmp_path, models), []
+    with free_work(run, "response_collection", "gpt-3"):  # which the other process waits for
+        beside = ("run", "--config", config, "--continue", "--only-models", "gpt-3")
+        other = Thread(target=lambda: ends.append(coeval(*beside)))
+        other.start()
+        while not (run.log(["gpt-3"]).exists() and "waits for" in run.log(["gpt-3"]).read_text()):
+            sleep(0.01)
+        capsys.readouterr()
+        assert coeval("repair", "--run", run.folder) == 1
+        assert "another process is at work" in capsys.readouterr().err
+        new = write_config(tmp_path, models, phases=dict.fromkeys(PHASES, "New"))
+        assert coeval("run", "--config", new) == 1
+        assert "another process is at work" in capsys.readouterr().err
+    other.join()
+    assert ends == [0]
+    assert coeval("repair", "--run", run.folder) == 0
 
 
 @pytest.fixture

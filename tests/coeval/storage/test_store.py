@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from coeval.errors import RunInputError
-from coeval.storage.claims import claimed_work, main_process
+from coeval.storage.claims import adding, claimed_work, main_process, replacing
 from coeval.storage.index import RecordIndex
 from coeval.storage.jsonl import read_records
 from coeval.storage.layout import Run
@@ -75,6 +75,14 @@ def test_work_is_had_by_one_at_a_time(tmp_path: Path) -> None:
 
     asyncio.run(both())
     assert order == ["first", "second waits", "first", "second", "second"]
+
+
+def test_no_file_is_replaced_while_a_process_adds_to_it(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    with adding(run), adding(run), pytest.raises(RunInputError, match="another process"), replacing(run):
+        pass
+    with replacing(run):
+        pass
 
 
 def test_there_is_one_main_process(tmp_path: Path) -> None:
