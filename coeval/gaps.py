@@ -14,6 +14,7 @@ from coeval.storage.jsonl import read_json, read_records
 from coeval.storage.layout import RECORD_FOLDERS, Run
 from coeval.storage.lineage import AnswerMark, ItemMark, answer_mark, is_answer_to, is_judgement_of, item_mark
 from coeval.storage.records import is_failed
+from coeval.storage.snapshot import entries_of, stored_config
 
 __all__ = ["Gap", "find_gaps"]
 
@@ -99,15 +100,8 @@ def find_gaps(run: Run, kinds: Collection[str] = tuple(RECORD_FOLDERS)) -> Itera
 
 
 def _read(run: Run) -> _Said:
-    import yaml
-
-    try:
-        raw = yaml.safe_load(run.config.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
-        raw = None
-    raw = raw if isinstance(raw, dict) else {}
-    tasks, models = ([one for one in raw.get(key) or () if isinstance(one, dict)] for key in ("tasks", "models"))
-    return _Said(tasks, models)
+    config = stored_config(run)
+    return _Said(entries_of(config, "tasks"), entries_of(config, "models"))
 
 
 def _items_of(run: Run, task: str) -> tuple[dict[str, set[str]], dict[str, ItemMark]]:

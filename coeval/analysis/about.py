@@ -12,6 +12,7 @@ from coeval.grading.weights import weights_in
 from coeval.phases.factors import LABEL_PREFIX, is_metric
 from coeval.storage.jsonl import read_json
 from coeval.storage.layout import Run
+from coeval.storage.snapshot import entries_of, stored_config
 
 __all__ = ["About", "TaskAbout", "read_about"]
 
@@ -104,9 +105,9 @@ def read_about(run: Run) -> About:
         raise RunInputError(
             f"{run.folder} holds no run: neither meta.json nor phase5_evaluations is there; check --run"
         )
-    meta, config = _map(read_json(run.meta)), _configuration(run)
-    models = [model for model in _list(config.get("models")) if isinstance(model.get("name"), str)]
-    configured = {task["name"]: task for task in _list(config.get("tasks")) if isinstance(task.get("name"), str)}
+    meta, config = _map(read_json(run.meta)), stored_config(run)
+    models = [model for model in entries_of(config, "models") if isinstance(model.get("name"), str)]
+    configured = {task["name"]: task for task in entries_of(config, "tasks") if isinstance(task.get("name"), str)}
     stored = {path.name.split(".")[0] for path in (run.folder / "phase2_rubric").glob("[!.]*.rubric.json")}
     return About(
         str(meta.get("experiment_id") or _map(config.get("experiment")).get("id") or run.folder.name),
@@ -135,15 +136,6 @@ def _role_models(models: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], s
         for role, parameters in _map(model.get("role_parameters")).items()
         if _map(parameters).get("model")
     }
-
-
-def _configuration(run: Run) -> Mapping[str, Any]:
-    import yaml
-
-    try:
-        return _map(yaml.safe_load(run.config.read_text(encoding="utf-8")))
-    except (OSError, ValueError, yaml.YAMLError):
-        return {}
 
 
 def _interface(model: Mapping[str, Any]) -> str:
@@ -210,7 +202,3 @@ def _description(value: object) -> str:
 
 def _map(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
-
-
-def _list(value: object) -> list[Mapping[str, Any]]:
-    return [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, list) else []

@@ -83,12 +83,13 @@ def run_probe(config: Config, keys: Keys, mode: str, phases: Sequence[Phase] | N
 
 def _left(config: Config) -> Sequence[Phase]:
     """The phases of which a run that goes on has something to do; all, where there is none."""
-    from coeval.config.checks import stored_meta
     from coeval.config.schema import PHASES
     from coeval.phases.modes import start_of
     from coeval.planning import phases_left
+    from coeval.storage.layout import Run
+    from coeval.storage.snapshot import stored_meta
 
-    if stored_meta(config.experiment.folder) is None:
+    if stored_meta(Run(config.experiment.folder)) is None:
         return PHASES
     return phases_left(config, *start_of(config, continue_in_place=True))
 

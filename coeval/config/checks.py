@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from coeval.config.grading import check_expected
 from coeval.config.interfaces import VIRTUAL
@@ -16,6 +14,7 @@ from coeval.config.problems import NoKeyError, Problems
 from coeval.config.schema import PHASES, Experiment, Model, Task
 from coeval.judges.metric import missing_package
 from coeval.storage.layout import Run
+from coeval.storage.snapshot import stored_meta
 from p2l.command import nearest
 
 __all__ = [
@@ -26,7 +25,6 @@ __all__ = [
     "check_reachable",
     "check_together",
     "find_source",
-    "stored_meta",
 ]
 
 
@@ -155,7 +153,7 @@ def check_folder(run: Experiment, problems: Problems, *, continue_in_place: bool
     """Whether the run's folder is as a new run, or one that goes on, needs it."""
     if any(problems.at("experiment", *key) for key in ((), ("id",), ("storage_folder",))):
         return
-    where, meta = ("experiment", "id"), stored_meta(run.folder)
+    where, meta = ("experiment", "id"), stored_meta(Run(run.folder))
     exists = is_there(run.folder / "meta.json")
     if exists and meta is None:
         problems.add(where, f"{run.folder / 'meta.json'} cannot be read; mend it, or choose another id", "V-14")
@@ -204,12 +202,3 @@ def check_packages(models: tuple[Model, ...], tasks: tuple[Task, ...], problems:
             missing = missing_package(definition) if "metric" in definition else None
             if missing is not None:
                 problems.add(("tasks", number, "rubric", factor), missing, "V-18")
-
-
-def stored_meta(folder: Path) -> dict[str, Any] | None:
-    """What a run knows of itself, or None where there is nothing to read."""
-    try:
-        found = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return dict(found) if isinstance(found, dict) else None

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from typing import Any
 
-from coeval.config.loading import stored_config
 from coeval.config.schema import Config
 from coeval.storage.layout import Run
 from coeval.storage.log import Log
 from coeval.storage.records import now
+from coeval.storage.snapshot import entries_of, stored_config
 from p2l.command import atomic_path
 
 __all__ = ["put_aside"]
@@ -21,11 +20,10 @@ def put_aside(config: Config, run: Run, log: Log) -> None:
     Raises:
         InputError: it cannot be copied.
     """
-    stored = stored_config(run.folder)
+    stored = stored_config(run)
     names = {"task": {task.name for task in config.tasks}, "model": {model.name for model in config.models}}
-    gone = [
-        f"{word} {name}" for word, there in names.items() for name in _names(stored, f"{word}s") if name not in there
-    ]
+    before = {word: [str(entry.get("name")) for entry in entries_of(stored, f"{word}s")] for word in names}
+    gone = [f"{word} {name}" for word, there in names.items() for name in before[word] if name not in there]
     if not gone:
         return
     copy = run.folder / "archive" / now().replace(":", "") / run.config.name
@@ -35,8 +33,3 @@ def put_aside(config: Config, run: Run, log: Log) -> None:
         f"{', '.join(gone)}: in the configuration of the start before, not in {config.path}, so left out from now on; "
         f"what is stored stays, and --config {copy} has them"
     )
-
-
-def _names(stored: dict[str, Any], part: str) -> list[str]:
-    entries = stored.get(part)
-    return [str(one.get("name")) for one in entries if isinstance(one, dict)] if isinstance(entries, list) else []

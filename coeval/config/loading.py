@@ -10,8 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from coeval.config.auto import resolve_auto
 from coeval.config.checks import (
     check_folder,
@@ -21,7 +19,6 @@ from coeval.config.checks import (
     check_reachable,
     check_together,
     find_source,
-    stored_meta,
 )
 from coeval.config.experiment import read_experiment
 from coeval.config.keys import Keys
@@ -32,8 +29,10 @@ from coeval.config.reading import Fields
 from coeval.config.schema import Config, Experiment, Model
 from coeval.config.tasks import read_tasks
 from coeval.config.text import read_yaml
+from coeval.storage.layout import Run
+from coeval.storage.snapshot import entries_of, stored_config, stored_meta
 
-__all__ = ["ConfigErrors", "load_config", "stored_config"]
+__all__ = ["ConfigErrors", "load_config"]
 
 _TOP = ("models", "tasks", "experiment")
 
@@ -70,7 +69,7 @@ def load_config(
     _check_not_empty(models, entries, problems)
     names = {model.name for model in models} if models and all(model.name for model in models) else None
     tasks = read_tasks(entries, problems, names if are_own else None)
-    chosen = {**_chosen(stored_config(run.folder) if continue_in_place else {}), **_chosen(top.values)}
+    chosen = {**_chosen(stored_config(Run(run.folder)) if continue_in_place else {}), **_chosen(top.values)}
     models, notes = resolve_auto(models, chosen, run, keys, problems)
     check_together(models, tasks, run, problems)
     check_reachable(run, problems)
@@ -93,7 +92,7 @@ def _resumed(top: Fields, continue_in_place: bool) -> str | None:
     folder, name = experiment.get("storage_folder"), experiment.get("id")
     if not isinstance(folder, str) or not isinstance(name, str):
         return None
-    before = (stored_meta(expanded(folder) / name) or {}).get("resume_from")
+    before = (stored_meta(Run(expanded(folder) / name)) or {}).get("resume_from")
     return before if isinstance(before, str) else None
 
 
@@ -102,26 +101,15 @@ def _task_entries(top: Fields, run: Experiment, continue_in_place: bool) -> tupl
     if top.has("tasks"):
         return top.entries("tasks"), True
     for folder in filter(None, (run.folder if continue_in_place else None, run.resume_folder)):
-        tasks = stored_config(folder).get("tasks")
+        tasks = stored_config(Run(folder)).get("tasks")
         if isinstance(tasks, list) and tasks:
             return tasks, False
     return [], True
 
 
-def stored_config(folder: Path) -> dict[str, Any]:
-    """The configuration that a run keeps, or nothing."""
-    try:
-        found = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError):
-        return {}
-    return dict(found) if isinstance(found, dict) else {}
-
-
 def _chosen(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Model -> what its `interface: auto` became before."""
-    models = raw.get("models")
-    entries = [entry for entry in models if isinstance(entry, Mapping)] if isinstance(models, list) else []
-    return {str(entry.get("name")): entry["resolved"] for entry in entries if entry.get("resolved")}
+    return {str(entry.get("name")): entry["resolved"] for entry in entries_of(raw, "models") if entry.get("resolved")}
 
 
 def _check_not_empty(models: tuple[Model, ...], tasks: list[Any], problems: Problems) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from coeval.grading.scale import DEFAULT, Scale, scale_of
+from coeval.grading.scale import Scale, scale_in
 
 if TYPE_CHECKING:
     from coeval.config.schema import Task
@@ -59,11 +59,9 @@ def grading_text(task: Task) -> str:
 
 def grading_said(configured: Mapping[str, Any]) -> str:
     """The same of a task as it is stored, without the mode; empty for levels alone."""
-    try:
-        scale = scale_of(configured.get("scale") or "levels")
-    except (ValueError, TypeError):
-        scale = DEFAULT
-    return ", ".join(_unusual(scale, configured.get("rationale") is True, configured.get("expected_scores") is True))
+    return ", ".join(
+        _unusual(scale_in(configured), configured.get("rationale") is True, configured.get("expected_scores") is True)
+    )
 
 
 def _unusual(scale: Scale, rationale: bool, expected: bool) -> list[str]:

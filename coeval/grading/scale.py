@@ -13,7 +13,7 @@ from typing import Any
 
 from coeval.parsing import LEVELS, MalformedAnswerError, read_word
 
-__all__ = ["DEFAULT", "WANTED", "Scale", "scale_of"]
+__all__ = ["DEFAULT", "WANTED", "Scale", "scale_in", "scale_of"]
 
 WANTED = "`levels`, a range of whole numbers such as `1-5`, or a list of levels from worst to best"
 _RANGE = re.compile(r"\s*([0-9]{1,9})\s*-\s*([0-9]{1,9})\s*")
@@ -99,6 +99,14 @@ def scale_of(given: Any) -> Scale:
     if not isinstance(given, Sequence) or isinstance(given, str):
         raise ValueError(f"must be {WANTED}")
     return _named(tuple(given))
+
+
+def scale_in(task: Mapping[str, Any]) -> Scale:
+    """The scale of a task as it is stored; High, Medium and Low where it says none, or none that there is."""
+    try:
+        return scale_of(task.get("scale") or "levels")
+    except (ValueError, TypeError):
+        return DEFAULT
 
 
 @cache

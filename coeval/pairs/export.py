@@ -24,6 +24,7 @@ from coeval.pairs.preference import Preference
 from coeval.storage.jsonl import read_json, read_records, write_json
 from coeval.storage.layout import Run
 from coeval.storage.records import is_failed
+from coeval.storage.snapshot import entries_of, stored_config
 from p2l.command import atomic_path, sync_tree
 from p2l.errors import InputError
 
@@ -135,14 +136,8 @@ def _prompt(stored: object) -> str | list[str]:
 
 def _categories(run: Run) -> dict[str, str]:
     """Task -> `category` of the configuration that the run holds."""
-    import yaml
-
-    try:
-        raw = yaml.safe_load(run.config.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
-        return {}
-    tasks = raw.get("tasks") if isinstance(raw, dict) else None
-    return {str(task.get("name")): str(task.get("category") or "") for task in tasks or () if isinstance(task, dict)}
+    tasks = entries_of(stored_config(run), "tasks")
+    return {str(task.get("name")): str(task.get("category") or "") for task in tasks}
 
 
 def _row(
