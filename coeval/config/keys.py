@@ -183,9 +183,17 @@ def load_keys(path: str | Path | None, env: Mapping[str, str], *, folder: Path |
     else:
         home = Path(env.get("HOME") or Path.home())
         candidates = [(folder or Path.cwd()) / "keys.yaml", home / ".coeval" / "keys.yaml"]
-    found = next((candidate for candidate in candidates if candidate.is_file()), None)
+    found = next((candidate for candidate in candidates if _is_there(candidate)), None)
     providers = _read(found) if found else {}
     return Keys(providers, dict(env), found, tuple(candidates))
+
+
+def _is_there(path: Path) -> bool:
+    """A home that belongs to somebody else has no key file for us."""
+    try:
+        return path.is_file()
+    except PermissionError:
+        return False
 
 
 def _read(path: Path) -> dict[str, dict[str, str]]:

@@ -83,10 +83,11 @@ class Meta:
     def spent_usd(self) -> float:
         """Dollars, over all starts of the run and by all of its processes."""
         with self._lock:
-            if self._spent is None and (self.run.locks / _SPENT).exists():
-                self._spent = SharedNumber(self.run.locks / _SPENT)
-            stored = _units(self.data)
-            return (stored if self._spent is None else self._spent.value(lambda: stored)) / _UNIT
+            path, stored = self.run.locks / _SPENT, _units(self.data)
+            if self._spent is None:  # who only looks may be without the right to write
+                found = stored_number(path) if path.exists() else None
+                return (stored if found is None else found) / _UNIT
+            return self._spent.value(lambda: stored) / _UNIT
 
     @property
     def completed(self) -> list[str]:

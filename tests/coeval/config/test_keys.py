@@ -46,6 +46,14 @@ def test_the_first_file_that_is_there_is_read(tmp_path: Path) -> None:
     assert found.account(a_model("openai")).api_key == "of-flag"
 
 
+def test_a_home_that_belongs_to_somebody_else_has_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_file", refuse)
+    assert load_keys(None, {"HOME": "/root"}).path is None
+
+
 @pytest.mark.parametrize("source", ["--keys", "COEVAL_KEYS_FILE"])
 def test_a_file_that_is_named_has_to_be_there(tmp_path: Path, source: str) -> None:
     path = tmp_path / "none.yaml"

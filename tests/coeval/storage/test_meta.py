@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -72,6 +73,19 @@ def test_calls_without_a_limit_and_dollars_are_counted_too(tmp_path: Path) -> No
     again.add_spent(-0.75)
     again.flush()
     assert Meta(Run(tmp_path)).data["spent_usd"] == 1.0
+
+
+def test_who_only_looks_needs_no_right_to_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    meta = create_meta(Run(tmp_path), "one")
+    meta.add_spent(0.25)
+
+    def refuse(path: Path, flags: int, *_: int) -> int:
+        assert flags & (os.O_RDWR | os.O_WRONLY) == 0
+        return opened(path, flags)
+
+    opened = os.open
+    monkeypatch.setattr(os, "open", refuse)
+    assert Meta(Run(tmp_path)).spent_usd == 0.25
 
 
 def test_a_count_that_a_power_cut_wiped_is_that_of_the_file(tmp_path: Path) -> None:
