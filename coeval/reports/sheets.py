@@ -5,6 +5,7 @@ Shapes: N rows, V different values of a column.
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -69,7 +70,8 @@ def write_sheets(path: Path, sheets: Sequence[Sheet], *, title: str, about: str)
     from xlsxwriter import Workbook
     from xlsxwriter.exceptions import FileCreateError
 
-    book = Workbook(str(path), _OPTIONS)
+    made = io.BytesIO()  # a file that the disk had no room for would be tried once more as the process ends
+    book = Workbook(made, _OPTIONS)
     book.set_properties({"title": title, "comments": about})
     head, count, number = (
         book.add_format(form) for form in ({"bold": True}, {"num_format": "#,##0"}, {"num_format": "0.0000"})
@@ -79,14 +81,15 @@ def write_sheets(path: Path, sheets: Sequence[Sheet], *, title: str, about: str)
         page.freeze_panes(1, 0)
         page.autofilter(0, 0, sheet.rows, len(sheet.columns) - 1)
         for place, column in enumerate(sheet.columns):
-            whole = not any(isinstance(value, float) for value in column.values)
-            page.set_column(place, place, _width(column), count if whole else number)
+            counts = not any(isinstance(value, float) for value in column.values)
+            page.set_column(place, place, _width(column), count if counts else number)
         page.write_row(0, 0, [column.title for column in sheet.columns], head)
         _write_rows(page, sheet)
     try:
         book.close()
     except FileCreateError as error:
         raise error.args[0] from None
+    path.write_bytes(made.getbuffer())
 
 
 def _write_rows(page: Worksheet, sheet: Sheet) -> None:
