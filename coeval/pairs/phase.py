@@ -8,7 +8,6 @@ from itertools import chain
 from typing import Any, TypeAlias
 
 from coeval.config.schema import Model, Phase, Rubric, Task
-from coeval.errors import RunError
 from coeval.grading.weights import description_of
 from coeval.pairs.compare import compare_question, pair_id, sides
 from coeval.pairs.schedule import Meeting, Schedule, meetings
@@ -16,13 +15,12 @@ from coeval.pairs.seen import Seen, counts_of, files_of, read_seen
 from coeval.phases.driving import drive, each_model
 from coeval.phases.factors import required_factors
 from coeval.phases.items import index_of_items
+from coeval.phases.kept import is_kept
 from coeval.phases.question import Question
 from coeval.phases.responses import index_of_responses
-from coeval.phases.rubric import rubric_of
+from coeval.phases.rubric import needed_rubric
 from coeval.phases.stage import Outcome, Stage
 from coeval.storage.index import RecordIndex
-from coeval.storage.jsonl import read_records
-from coeval.storage.records import is_failed
 
 __all__ = ["compare_all"]
 
@@ -53,28 +51,20 @@ async def compare_all(stage: Stage, tasks: Sequence[Task]) -> Outcome:
     Raises:
         RunError: a task has no rubric.
     """
-    works = [_work_of(stage, task) for task in tasks if not _is_kept(stage, task)]
+    works = [_work_of(stage, task) for task in tasks if not is_kept(stage, stage.run.pair_files(task.name))]
 
     async def work(judge: Model) -> Outcome:
         outcome = Outcome()
         for part in works:
-            if stage.halted is None:
+            if stage.halted is None and not outcome.stopped and not outcome.refused:
                 outcome.add(await _judge(stage, judge, part))
         return outcome
 
     return await each_model(stage, PHASE, [judge for judge in stage.models("judge") if not judge.is_virtual], work)
 
 
-def _is_kept(stage: Stage, task: Task) -> bool:
-    return stage.modes[PHASE] == "Keep" and any(
-        not is_failed(record) for path in stage.run.pair_files(task.name) for record in read_records(path)
-    )
-
-
 def _work_of(stage: Stage, task: Task) -> _Work:
-    rubric = rubric_of(stage.run, task.name)
-    if rubric is None:
-        raise RunError(f"{stage.run.folder}: no rubric of task {task.name!r}; run phase rubric_mapping first")
+    rubric = needed_rubric(stage.run, task.name)
     items = index_of_items(stage, task.name)
     responses = index_of_responses(stage, task.name, items)
     answered: dict[str, dict[str, list[str]]] = {}
@@ -98,7 +88,8 @@ async def _judge(stage: Stage, judge: Model, work: _Work) -> Outcome:
     if work.task.pairwise.schedule == "active":
         outcome = Outcome()
         for teacher, schedule in schedules.items():
-            outcome.add(await _in_rounds(stage, judge, work, rubric, teacher, schedule, seen))
+            if not outcome.stopped and not outcome.refused:
+                outcome.add(await _in_rounds(stage, judge, work, rubric, teacher, schedule, seen))
     else:
         wanted = chain.from_iterable(schedule.everything() for schedule in schedules.values())
         outcome = await drive(stage, PHASE, judge, _questions(stage, judge, work, rubric, wanted, seen.halves))

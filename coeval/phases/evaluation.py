@@ -14,14 +14,14 @@ from coeval.grading.weights import description_of
 from coeval.phases.driving import drive, each_model
 from coeval.phases.factors import judges_of, required_factors
 from coeval.phases.items import index_of_items
+from coeval.phases.kept import any_valid, is_kept
 from coeval.phases.responses import index_of_responses
-from coeval.phases.rubric import rubric_of
+from coeval.phases.rubric import needed_rubric
 from coeval.phases.scored import Scored, read_scored
 from coeval.phases.scoring import context_of, judge_question
 from coeval.phases.stage import Outcome, Stage
 from coeval.storage.index import RecordIndex
-from coeval.storage.jsonl import read_records
-from coeval.storage.records import is_failed, now
+from coeval.storage.records import now
 from p2l.errors import InputError
 
 __all__ = ["evaluate"]
@@ -46,7 +46,7 @@ async def evaluate(stage: Stage) -> Outcome:
     Raises:
         RunError: there is none at the end, and no limit is the reason.
     """
-    works = [_work_of(stage, task) for task in stage.config.tasks if not _is_kept(stage, task)]
+    works = [_work_of(stage, task) for task in stage.config.tasks if _is_scored(stage, task)]
 
     async def work(judge: Model) -> Outcome:
         outcome = Outcome()
@@ -73,22 +73,20 @@ def _judges(stage: Stage) -> list[Model]:
 
 
 def _work_of(stage: Stage, task: Task) -> _Work:
-    rubric = rubric_of(stage.run, task.name)
-    if rubric is None:
-        raise RunError(f"{stage.run.folder}: no rubric of task {task.name!r}; run phase rubric_mapping first")
+    rubric = needed_rubric(stage.run, task.name)
     items = index_of_items(stage, task.name)
     return _Work(task, rubric, items, index_of_responses(stage, task.name, items))
 
 
-def _is_kept(stage: Stage, task: Task) -> bool:
-    return stage.modes[PHASE] == "Keep" and any(
-        not is_failed(record) for path in stage.run.evaluation_files(task.name) for record in read_records(path)
-    )
+def _is_scored(stage: Stage, task: Task) -> bool:
+    """Whether anybody may score answers to a task: where they are compared in pairs, only who computes scores does."""
+    if task.evaluation_mode == "pairwise" and not any(judge.is_virtual for judge in judges_of(stage.config, task)):
+        return False
+    return not is_kept(stage, stage.run.evaluation_files(task.name))
 
 
 def _check_any(stage: Stage) -> None:
-    files = [*stage.run.evaluation_files(), *stage.run.pair_files()]
-    if not any(not is_failed(record) for path in files for record in read_records(path)):
+    if not any_valid([*stage.run.evaluation_files(), *stage.run.pair_files()]):
         raise RunError(f"{PHASE}: no judge gave any score; see {stage.run.errors}")
 
 

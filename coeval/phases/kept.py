@@ -1,14 +1,27 @@
-"""Where what is stored of a task holds, and the configuration says something else by now."""
+"""Where what is stored of a task holds: mode `Keep`, and a configuration that says something else by now."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from coeval.config.schema import Attributes, Phase, Rubric
 from coeval.phases.stage import Stage
+from coeval.storage.jsonl import read_records
+from coeval.storage.records import is_failed
 
-__all__ = ["attributes_apart", "rubrics_apart", "warn_of_kept"]
+__all__ = ["any_valid", "attributes_apart", "is_kept", "rubrics_apart", "warn_of_kept"]
+
+
+def is_kept(stage: Stage, files: Iterable[Path]) -> bool:
+    """Whether judgements of a task stay as they are: the mode keeps them, and there are some."""
+    return stage.modes["evaluation"] == "Keep" and any_valid(files)
+
+
+def any_valid(files: Iterable[Path]) -> bool:
+    """Whether a file has a record that has not failed."""
+    return any(not is_failed(record) for path in files for record in read_records(path))
 
 
 def warn_of_kept(stage: Stage, phase: Phase, task: str, apart: Iterator[str], then: Phase) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from coeval.config.schema import Phase, Rubric, Task
+from coeval.errors import RunError
 from coeval.parsing import read_rubric
 from coeval.phases.driving import together
 from coeval.phases.kept import rubrics_apart, warn_of_kept
@@ -57,6 +58,18 @@ def _merged(rubrics: Iterable[Rubric]) -> dict[str, Any]:
         for factor, description in rubric.items():
             found.setdefault(factor, description if isinstance(description, str) else dict(description))
     return found
+
+
+def needed_rubric(run: Run, task: str) -> dict[str, Any]:
+    """The stored rubric of a task, for phases that cannot do without.
+
+    Raises:
+        RunError: there is none.
+    """
+    rubric = rubric_of(run, task)
+    if rubric is None:
+        raise RunError(f"{run.folder}: no rubric of task {task!r}; run phase rubric_mapping first")
+    return rubric
 
 
 def rubric_of(run: Run, task: str) -> dict[str, Any] | None:

@@ -106,6 +106,17 @@ def test_an_active_schedule_keeps_to_its_budget_over_starts(tmp_path: Path) -> N
     assert {one["id"] for one in read_records(file)} == whole
 
 
+@pytest.mark.parametrize("schedule", ["all", "active"])
+def test_a_judge_that_may_ask_no_more_is_told_once(tmp_path: Path, schedule: str) -> None:
+    task = {**STATIC_TASK, "evaluation_mode": "pairwise", "pairwise": {"schedule": schedule, "pairs": 8}}
+    models = [model(name, roles=["teacher", "student"]) for name in ("ant", "bee")]
+    judge = model("jay", roles=["judge"])
+    path = write_config(tmp_path, [*models, judge], [task, {**task, "name": "post"}], quota={"jay": {"max_calls": 2}})
+    assert coeval("run", "--config", path) == 0
+    assert len(records(run_of(tmp_path), "pairwise")) == 1
+    assert run_of(tmp_path).log().read_text().count("raise experiment.quota") == 1
+
+
 def test_a_malformed_verdict_is_never_a_winner(tmp_path: Path) -> None:
     judge = model("jay", roles=["judge"], text="Both have their merits.")
     assert coeval("run", "--config", config(tmp_path, judge=judge)) == 1
