@@ -153,8 +153,8 @@ async def _probed(start: _Start) -> dict[str, Any] | None:
     Raises:
         RunError: a model is not available, and that is to end the run.
     """
-    from coeval.commands.probe import probe_models, probe_results, tell_probe
     from coeval.planning import phases_left
+    from coeval.probing import probe_models, probe_results, tell_probe
 
     config, only = start.config, start.options.only
     mode, on_fail = config.experiment.probe_mode, config.experiment.probe_on_fail

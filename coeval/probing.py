@@ -6,15 +6,16 @@ Models of one account share one list; all accounts are asked at the same time.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from coeval.config.interfaces import INTERFACES
 from coeval.config.keys import Keys
 from coeval.config.schema import PHASES, ROLE_OF, Config, Model, Phase, Role
+from coeval.storage.log import Log
 from p2l.command import nearest
 from p2l.errors import ConfigError
 from route.providers.base import Account, Fault, ProviderError, Timeouts
@@ -22,7 +23,7 @@ from route.providers.base import Account, Fault, ProviderError, Timeouts
 if TYPE_CHECKING:
     from route.providers.listing import Catalogue
 
-__all__ = ["OK", "PATIENCE", "models_needed", "probe_models"]
+__all__ = ["OK", "PATIENCE", "models_needed", "probe_models", "probe_results", "tell_probe"]
 
 OK = "ok"
 PATIENCE = Timeouts(connect=10.0, first_token=20.0, stall=20.0, total=20.0)
@@ -57,6 +58,18 @@ async def probe_models(config: Config, keys: Keys, phases_left: Iterable[Phase] 
     for found in await asyncio.gather(*(_probe(*group) for group in groups)):
         results.update(found)
     return {model.name: results[model.name] for model in config.models if model.name in results}
+
+
+def tell_probe(found: Mapping[str, str], log: Log) -> list[str]:
+    """Log what was found; the models that are not available."""
+    for name, said in sorted(found.items()):
+        (log.info if said == OK else log.warning)(f"probe: {name}: {said}")
+    return sorted(name for name, said in found.items() if said != OK)
+
+
+def probe_results(mode: str, on_fail: str, found: Mapping[str, str]) -> dict[str, Any]:
+    """What `probe_results.json` holds."""
+    return {"mode": mode, "on_fail": on_fail, "results": dict(found), "probed_models": sorted(found)}
 
 
 async def _probe(interface: str, account: Account, models: Sequence[Model]) -> dict[str, str]:

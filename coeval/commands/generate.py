@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from coeval.command import add_keys, add_log_level, keys_of, run
-from coeval.commands.probe import add_probe, run_probe, tell_probe
+from coeval.commands.probe import add_probe, run_probe
 from p2l.command import atomic_path, check_can_write, parser
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _are_there(config: Config, keys: Keys, mode: str | None, on_fail: str | None, log: Log) -> bool:
     """Whether the teachers can be asked, or that is not to matter."""
     from coeval.config.schema import PHASES
+    from coeval.probing import tell_probe
 
     failed = tell_probe(run_probe(config, keys, mode or config.experiment.probe_mode, PHASES[:2]), log)
     if not failed or (on_fail or config.experiment.probe_on_fail) == "warn":

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from argparse import ArgumentParser
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from coeval.command import add_keys, add_log_level, keys_of, run
 from p2l.command import parser
@@ -16,9 +16,8 @@ from p2l.command import parser
 if TYPE_CHECKING:
     from coeval.config.keys import Keys
     from coeval.config.schema import Config, Phase
-    from coeval.storage.log import Log
 
-__all__ = ["add_probe", "build_parser", "main", "probe_models", "probe_results", "run_probe", "tell_probe"]
+__all__ = ["add_probe", "build_parser", "main", "run_probe"]
 
 
 def build_parser() -> ArgumentParser:
@@ -49,6 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Probe; keep the results where the run has a folder."""
     arguments = build_parser().parse_args(argv)
     from coeval.config.loading import load_config
+    from coeval.probing import probe_results, tell_probe
     from coeval.storage.jsonl import write_json
     from coeval.storage.layout import Run
     from coeval.storage.log import Log
@@ -74,6 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run_probe(config: Config, keys: Keys, mode: str, phases: Sequence[Phase] | None = None) -> dict[str, str]:
     """Model -> `ok` or why not, of the models that these phases need: by default all phases, or those left, or none."""
     from coeval.config.schema import PHASES
+    from coeval.probing import probe_models
 
     if mode == "disable":
         return {}
@@ -92,25 +93,6 @@ def _left(config: Config) -> Sequence[Phase]:
     if stored_meta(Run(config.experiment.folder)) is None:
         return PHASES
     return phases_left(config, *start_of(config, continue_in_place=True))
-
-
-async def probe_models(config: Config, keys: Keys, phases_left: Iterable[Phase]) -> dict[str, str]:
-    """Model -> `ok` or why not, for the models that these phases need; see `coeval.probing`."""
-    from coeval import probing
-
-    return await probing.probe_models(config, keys, phases_left)
-
-
-def tell_probe(found: Mapping[str, str], log: Log) -> list[str]:
-    """Log what was found; the models that are not available."""
-    for name, said in sorted(found.items()):
-        (log.info if said == "ok" else log.warning)(f"probe: {name}: {said}")
-    return sorted(name for name, said in found.items() if said != "ok")
-
-
-def probe_results(mode: str, on_fail: str, found: Mapping[str, str]) -> dict[str, Any]:
-    """What `probe_results.json` holds."""
-    return {"mode": mode, "on_fail": on_fail, "results": dict(found), "probed_models": sorted(found)}
 
 
 if __name__ == "__main__":
