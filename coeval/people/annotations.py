@@ -19,7 +19,9 @@ from coeval.analysis.records import LEVELS, Skips
 from coeval.analysis.results import Skipped
 from coeval.analysis.units import Codes, Floats, Loaded
 from coeval.errors import RunInputError
+from coeval.grading.scale import Scale, scale_in
 from coeval.parsing import MalformedAnswerError
+from coeval.storage.snapshot import entries_of, stored_config
 
 __all__ = ["WHY", "Annotations", "read_annotations"]
 
@@ -157,7 +159,7 @@ class _Reader:
         scale = self._scales.get(task)
         if scale is not None:
             try:
-                return float(scale.value(scale.read(said)))
+                return scale.value(scale.read(said))
             except MalformedAnswerError:
                 return None
         level = LEVELS.get(str(said).strip().lower())
@@ -172,19 +174,10 @@ def _number(said: Any) -> float | None:
     return value if 0.0 <= value <= 1.0 else None
 
 
-def _scales(loaded: Loaded) -> dict[str, Any]:
+def _scales(loaded: Loaded) -> dict[str, Scale]:
     """Task -> its scale, of those that have one of their own."""
-    import yaml
-
-    from coeval.grading.scale import scale_of
-
-    found: dict[str, Any] = {}
-    try:
-        config = yaml.safe_load(loaded.run.config.read_text(encoding="utf-8"))
-        tasks = [task for task in config["tasks"] if "scale" in task]
-        found = {task["name"]: scale_of(task["scale"]) for task in tasks}
-    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
-        pass  # a run of others, which has no scales
+    tasks = entries_of(stored_config(loaded.run), "tasks")
+    found = {str(task.get("name")): scale_in(task) for task in tasks}
     return {name: scale for name, scale in found.items() if not scale.is_default}
 
 
