@@ -52,7 +52,7 @@ def judge_report(loaded: Loaded, metric: str = "spa") -> JudgeReport:
 def teacher_report(loaded: Loaded, formula: str = "v1") -> TeacherReport:
     """Report teacher-report."""
     students = len({*loaded.units.student.tolist()})
-    return TeacherReport(loaded.header, formula, students <= 1, teacher_rows(loaded, formula), teacher_cells(loaded))
+    return TeacherReport(loaded.header, formula, students == 1, teacher_rows(loaded, formula), teacher_cells(loaded))
 
 
 def student_report(loaded: Loaded) -> StudentReport:

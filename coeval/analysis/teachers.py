@@ -39,7 +39,7 @@ def teacher_rows(loaded: Loaded, formula: str = "v1") -> tuple[TeacherRow, ...]:
     items = np.bincount(loaded.datapoint_teacher, minlength=size)
     units = np.bincount(loaded.units.teacher, minlength=size)
     order = sorted(
-        (teacher for teacher in range(size) if items[teacher] or units[teacher]),
+        (teacher for teacher in range(size) if units[teacher]),
         key=lambda teacher: (-getattr(found, formula)[teacher], loaded.teachers[teacher]),
     )
     return tuple(

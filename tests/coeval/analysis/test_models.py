@@ -10,9 +10,11 @@ import pytest
 
 from coeval.analysis.agreement import breakdown, is_degenerate, judge_pairs, judge_rows, reliability
 from coeval.analysis.bias import bias_report, family_of, family_rows, self_preference_rows, verbosity_rows
+from coeval.analysis.coverage import complete_report
 from coeval.analysis.distribution import interaction_matrix, judge_consistency, score_distribution
 from coeval.analysis.labels import label_rows
 from coeval.analysis.power import needed_items, pair_power, test_power, variance_components
+from coeval.analysis.reporting import teacher_report
 from coeval.analysis.results import RobustSettings
 from coeval.analysis.robust import robust_summary
 from coeval.analysis.students import student_cells, student_pairs, student_rows
@@ -113,6 +115,15 @@ def test_teachers_by_hand(tmp_path: Path) -> None:
 def test_one_student_tells_no_teacher_apart(tmp_path: Path) -> None:
     (row,) = teacher_rows(run_of(tmp_path, {("mail/ada/1", "s1", "a"): both("High")}))
     assert (row.v1, row.s2, row.r3) == (0.0, 0.0, 0.0)
+
+
+def test_teachers_without_scores_have_no_rank_and_no_zero(tmp_path: Path) -> None:
+    scores: dict[str, str] = {}
+    loaded = run_of(tmp_path, {("mail/owl/1", student, "a"): scores for student in ("s1", "s2")})
+    assert (loaded.teachers, len(loaded.units)) == (("owl",), 0)
+    report = teacher_report(loaded)
+    assert (report.teachers, report.one_student) == ((), False)
+    assert {row.model: row.v1 for row in complete_report(loaded).models}["owl"] is None
 
 
 def test_students_by_hand(tmp_path: Path) -> None:
