@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from coeval.config.interfaces import VIRTUAL
 from coeval.pairs.schedule import Schedule, meetings
 from coeval.pairs.seen import counts_of, files_of, read_seen
 from coeval.phases.factors import LABEL_PREFIX, metric_of
@@ -17,8 +18,6 @@ from coeval.storage.records import is_failed
 from coeval.storage.snapshot import entries_of, stored_config
 
 __all__ = ["Gap", "find_gaps"]
-
-_VIRTUAL = ("metric", "label")
 
 
 @dataclass(frozen=True)
@@ -151,7 +150,7 @@ def _scores(run: Run, said: _Said, task: Mapping[str, Any], present: _Present) -
     name = str(task.get("name"))
     rubric = read_json(run.rubric(name))
     for judge, interface in said.judges(task):
-        if task.get("evaluation_mode") == "pairwise" and interface not in _VIRTUAL:
+        if task.get("evaluation_mode") == "pairwise" and interface not in VIRTUAL:
             continue
         factors = _factors(interface, said.metrics.get(judge), task, rubric if isinstance(rubric, dict) else {})
         missing = _unscored(run, name, judge, factors, present) if factors else 0
@@ -180,7 +179,7 @@ def _pairs(
         answered.setdefault(datapoint, []).append(student)
     possible = [meetings({one: answered.get(one, []) for one in found}) for found in items.values()]
     for judge, interface in said.judges(task):
-        if interface not in _VIRTUAL:
+        if interface not in VIRTUAL:
             known = read_seen(files_of(run, name, judge), judge, counts_of(present.items, present.answers)).verdicts
             most = limit if isinstance(limit, int) else None
             missing = sum(Schedule(part, known, most, seed=0).left for part in possible)

@@ -7,9 +7,10 @@ from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 
+from coeval.config.interfaces import in_flight
+
 __all__ = ["Limits", "OneModelAtATime", "Turns"]
 
-_CONCURRENCY = 10
 _ONE_AT_A_TIME = ("huggingface",)
 
 
@@ -107,6 +108,4 @@ class Limits:
     def _new(self, interface: str) -> Turns:
         if interface in _ONE_AT_A_TIME:
             return OneModelAtATime()
-        given = self._concurrency
-        in_flight = given.get(interface, _CONCURRENCY) if isinstance(given, Mapping) else given
-        return Turns(in_flight, self._per_minute.get(interface))
+        return Turns(in_flight(self._concurrency, interface), self._per_minute.get(interface))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["BATCHING", "INTERFACES", "LATER", "LOCAL", "VIRTUAL", "Interface", "tells_logprobs"]
+__all__ = ["BATCHING", "INTERFACES", "LATER", "LOCAL", "VIRTUAL", "Interface", "in_flight", "tells_logprobs"]
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,16 @@ VIRTUAL = ("benchmark", "metric", "label")
 """Nothing is ever asked."""
 LOCAL = ("huggingface", "mock")
 """Answered by this process."""
+_IN_FLIGHT = 10
 LATER = ("bedrock", "vertex")
 """Known, but not spoken here."""
+
+
+def in_flight(concurrency: int | Mapping[str, int], interface: str) -> int:
+    """Calls that may be in flight at an interface; 10 where a map does not name it, 1 for models that run here."""
+    if interface == "huggingface":
+        return 1
+    return concurrency if isinstance(concurrency, int) else concurrency.get(interface, _IN_FLIGHT)
 
 
 def tells_logprobs(interface: str) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from coeval.calling.call import CallError, Reason, Reply
+from coeval.config.interfaces import in_flight
 from coeval.config.schema import ROLE_OF, Model, Phase
 from coeval.phases.parts import Parts
 from coeval.phases.question import Answer, Question, Settled, apply, read_answer
@@ -106,7 +107,8 @@ class _Pump:
         self.stage, self.phase, self.model = stage, phase, model
         self.outcome, self.attempts = outcome, attempts
         self._parts = Parts(stage.store, phase, model.name)
-        self._slots = asyncio.Semaphore(2 * stage.concurrency(model.interface) + _SPARE)
+        flights = in_flight(stage.config.experiment.concurrency, model.interface)
+        self._slots = asyncio.Semaphore(2 * flights + _SPARE)
         self._tasks: set[asyncio.Task[None]] = set()
         self._broken: BaseException | None = None
 

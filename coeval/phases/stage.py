@@ -53,11 +53,6 @@ class Stage:
         found = self.config.with_role(role)
         return found if self.only is None else tuple(model for model in found if model.name in self.only)
 
-    def concurrency(self, interface: str) -> int:
-        """Calls that may be in flight at an interface."""
-        limit = self.config.experiment.concurrency
-        return limit if isinstance(limit, int) else limit.get(interface, 10)
-
     def warn_bad_line(self, path: object, line: int, why: str) -> None:
         """Say that a line was skipped."""
         self.log.warning(f"{path}, line {line}: skipped: {why}")

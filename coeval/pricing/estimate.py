@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from coeval.calling.call import Asking
+from coeval.config.interfaces import in_flight
 from coeval.config.schema import PHASES, ROLE_OF, Config, Mode, Model, Phase, Role
 from coeval.phases.modes import continued_modes
 from coeval.pricing.counting import TOKENS, Work, work_of
@@ -26,8 +27,6 @@ __all__ = ["BATCH_SECONDS", "estimate", "estimate_text", "static_estimate"]
 
 BATCH_SECONDS = 3600.0
 """What a batch job is taken to need; providers promise a day, and mostly need less than an hour."""
-_ONE_AT_A_TIME = "huggingface"
-_IN_FLIGHT = 10
 
 
 async def estimate(
@@ -134,18 +133,11 @@ def _seconds(config: Config, phase: Phase, work: list[Work], speeds: Mapping[str
     serial = sum(one.calls * speeds[one.model.name].seconds(one.tokens.output) for one in single)
     calls = sum(one.calls for one in single)
     interface = work[0].model.interface
-    seconds = serial / min(_in_flight(config, interface), max(calls, 1))
+    seconds = serial / min(in_flight(config.experiment.concurrency, interface), max(calls, 1))
     rate = config.experiment.rate_limit.get(interface)
     if rate:
         seconds = max(seconds, 60.0 * calls / rate)
     return max(seconds, BATCH_SECONDS) if len(single) < len(work) else seconds
-
-
-def _in_flight(config: Config, interface: str) -> int:
-    if interface == _ONE_AT_A_TIME:
-        return 1
-    given = config.experiment.concurrency
-    return given if isinstance(given, int) else given.get(interface, _IN_FLIGHT)
 
 
 def _providers(config: Config, work: list[Work], speeds: Mapping[str, Speed]) -> dict[str, Any]:
@@ -212,7 +204,7 @@ def _assumptions(config: Config, samples: int) -> dict[str, Any]:
         },
         "batch_discount": {name: batch_discount(name) for name in interfaces},
         "batch_turnaround_s": BATCH_SECONDS,
-        "concurrency": {name: _in_flight(config, name) for name in interfaces},
+        "concurrency": {name: in_flight(config.experiment.concurrency, name) for name in interfaces},
         "pricing_yaml": PRICES.name,
         "n_samples_per_model": samples,
     }
