@@ -74,6 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     write_json(given.out / "pairs_leaderboard.json", result)
     _write_csv(given.out / "pairs_leaderboard.csv", every)
     _print(rows, gathered)
+    print(f"wrote {given.out / 'pairs_leaderboard.json'} and .csv")
     return 0
 
 

@@ -98,7 +98,8 @@ def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any] | None]]:
                 return
             yield from ((number, _object(line)) for number, line in enumerate(file, 1) if line.strip())
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise RunInputError(f"--annotations {path}: cannot be read: {error}") from error
+        why = getattr(error, "strerror", None) or error
+        raise RunInputError(f"--annotations {path}: cannot be read: {why}") from error
 
 
 def _check_columns(path: Path, names: Any) -> None:

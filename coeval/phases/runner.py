@@ -54,7 +54,7 @@ async def run_phases(
         try:
             failed, complete = await _all(stage, meta)
         except (P2LError, OSError) as error:
-            log.error(str(error))
+            log.error(_told(error, run))
             failed, complete = True, False
     meta.flush()
     status = "failed" if failed else "completed" if complete else "partial"
@@ -92,6 +92,13 @@ async def _all(stage: Stage, meta: Meta) -> tuple[bool, bool]:
         if stage.halted is not None:
             return failed, False
     return failed, complete
+
+
+def _told(error: P2LError | OSError, run: Run) -> str:
+    """One line, without the number of a system's error."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename or run.folder}: {error.strerror}"
+    return str(error)
 
 
 async def _phase(stage: Stage, phase: Phase, meta: Meta) -> Outcome:

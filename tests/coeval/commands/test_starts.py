@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -220,3 +221,16 @@ def test_a_run_that_cannot_be_read_is_said_alike_with_and_without_continue(
         said = capsys.readouterr().err
         assert "meta.json cannot be read; mend it, or choose another id" in said
         assert "--continue to" not in said
+
+
+def test_a_folder_that_cannot_be_written_is_told_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = write_config(tmp_path, [model("ant", roles=ALL)])
+    assert coeval("run", "--config", config) == 0
+    folder = run_of(tmp_path).folder / "phase5_evaluations"
+    shutil.rmtree(folder)
+    folder.touch()
+    capsys.readouterr()
+    assert coeval("run", "--config", config, "--continue") == 1
+    told = capsys.readouterr().err
+    assert str(folder) in told
+    assert "[Errno" not in told

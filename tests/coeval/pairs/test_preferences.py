@@ -200,7 +200,9 @@ def test_leaderboards_overall_and_by_task(finished: Run, tmp_path: Path, capsys:
     assert said["against"]["Spearman-lbs"] == pytest.approx(1.0)
     assert said["flips"][-1]["judge"] == "jay"
     assert said["flips"][-1]["flip_rate"] == 0.0
-    assert "ant" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "ant" in told
+    assert told.endswith("pairs_leaderboard.json and .csv\n")
     assert (tmp_path / "pairs_leaderboard.csv").read_text().count("\n") == 1 + 3 * (1 + 2 + 2 * 4)
 
 

@@ -129,6 +129,7 @@ def test_a_file_of_no_use_ends_with_one(
     assert with_exit_code(analyze.main, [*flags, "--annotations", str(tmp_path / name)]) == 1
     assert told in capsys.readouterr().err
     assert with_exit_code(analyze.main, [*flags, "--annotations", str(tmp_path / "nowhere.csv")]) == 1
+    assert capsys.readouterr().err.endswith("nowhere.csv: cannot be read: No such file or directory\n")
 
 
 def test_scores_of_a_scale_are_read_by_it(tmp_path: Path) -> None:
