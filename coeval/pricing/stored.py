@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from coeval.config.schema import Config
 from coeval.phases.modes import extended_tasks
@@ -16,6 +16,10 @@ from coeval.storage.lineage import AnswerMark, ItemMark, answer_mark, is_answer_
 from coeval.storage.records import is_failed
 
 __all__ = ["Stored", "read_stored", "stored_before"]
+
+Made = TypeVar("Made")
+_NAMES = ("task_id", "teacher_model_id", "student_model_id", "judge_model_id", "model_a", "model_b")
+_SLIM = frozenset((*_NAMES, "id", "datapoint_id", "response_id", "scores"))
 
 
 @dataclass
@@ -59,28 +63,33 @@ def read_stored(run: Run) -> Stored:
 def _count_records(run: Run, stored: Stored) -> None:
     """Count the records that are about texts that are there: the others are asked for again."""
     items, answers = dict[str, ItemMark](), dict[str, AnswerMark]()
-    for record in _records(run.datapoint_files()):
+    for record, mark in _records(run.datapoint_files(), item_mark):
         stored.items[record["task_id"], record["teacher_model_id"]] += 1
-        items[str(record.get("id"))] = item_mark(record)
-    for record in _records(run.response_files()):
-        item = items.get(record["datapoint_id"])
-        if item is None or is_answer_to(record, item):
+        items[str(record.get("id"))] = mark
+
+    def present_answer(record: Mapping[str, Any]) -> AnswerMark | None:
+        item = items.get(str(record.get("datapoint_id")))
+        return answer_mark(record) if item is None or is_answer_to(record, item) else None
+
+    for record, answer in _records(run.response_files(), present_answer):
+        if answer is not None:
             stored.responses[record["task_id"], record["teacher_model_id"], record["student_model_id"]] += 1
-            answers[str(record.get("id"))] = answer_mark(record)
+            answers[str(record.get("id"))] = answer
 
     def is_of_present(record: Mapping[str, Any], *keys: str) -> bool:
         item, found = items.get(str(record.get("datapoint_id"))), [answers.get(str(record.get(key))) for key in keys]
         there = [one for one in found if one is not None]
         return item is None or (len(there) == len(found) and is_judgement_of(record, item, there))
 
-    for record in _records(run.evaluation_files()):
-        if not is_of_present(record, "response_id"):
+    for record, is_present in _records(run.evaluation_files(), lambda record: is_of_present(record, "response_id")):
+        if not is_present:
             continue
         student = str(record["response_id"]).removeprefix(f"{record['datapoint_id']}__")
         whose = (record["task_id"], record["teacher_model_id"], student, record["judge_model_id"])
         stored.scores[whose].update(record["scores"].keys())
-    for record in _records(run.pair_files()):
-        if not is_of_present(record, "response_a_id", "response_b_id"):
+    both = ("response_a_id", "response_b_id")
+    for record, is_present in _records(run.pair_files(), lambda record: is_of_present(record, *both)):
+        if not is_present:
             continue
         first, second = sorted(str(record.get(side)) for side in ("model_a", "model_b"))
         stored.pairs[record["task_id"], record["teacher_model_id"], record["judge_model_id"], first, second] += 1
@@ -116,11 +125,18 @@ def _read_map(path: Path, stored: Stored) -> None:
                 stored.attributes.add((path.name.removesuffix(ending), kind))
 
 
-def _records(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
-    """Valid records, each id once: the last, as whoever reads a run takes it."""
+def _records(paths: Iterable[Path], look: Callable[[dict[str, Any]], Made]) -> Iterator[tuple[dict[str, Any], Made]]:
+    """Valid records without their texts, each id once: the last, as whoever reads a run takes it; and what `look` says.
+
+    So that no file's texts are in memory at once, `look` sees each record with its texts as it is read.
+    """
     for path in paths:
-        last = {str(record.get("id")): record for record in read_records(path)}
-        yield from (record for record in last.values() if not is_failed(record) and _has_names(record))
+        last: dict[str, tuple[dict[str, Any], Made] | None] = {}
+        for record in read_records(path):
+            is_valid = not is_failed(record) and _has_names(record)
+            slim = {key: value for key, value in record.items() if key in _SLIM}
+            last[str(record.get("id"))] = (slim, look(record)) if is_valid else None
+        yield from (found for found in last.values() if found is not None)
 
 
 def _has_names(record: dict[str, Any]) -> bool:
