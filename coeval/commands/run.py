@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -58,7 +59,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         estimate_samples=given.estimate_samples,
         log_level=given.log_level,
     )
-    return launch(options)
+    try:
+        return launch(options)
+    except BrokenPipeError:
+        if given.dry_run or given.estimate_only:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print("error: stopped, since nobody reads the output any more; start again, or use --continue", file=sys.stderr)
+        return 1
 
 
 def _names(text: str) -> frozenset[str]:

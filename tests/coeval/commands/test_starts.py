@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -234,3 +236,22 @@ def test_a_folder_that_cannot_be_written_is_told_in_words(tmp_path: Path, capsys
     told = capsys.readouterr().err
     assert str(folder) in told
     assert "[Errno" not in told
+
+
+def test_a_run_whose_reader_left_does_not_end_as_if_it_had_run(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "coeval",
+        "run",
+        "--config",
+        str(write_config(tmp_path, [model("ant", roles=ALL)])),
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert process.stderr
+        process.stdout.close()
+        told = process.stderr.read()
+    assert process.returncode == 1
+    assert told.startswith("error: stopped, since nobody reads the output")
+    assert told.count("\n") == 1
