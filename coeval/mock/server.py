@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import random
 import threading
 from collections import Counter, deque
@@ -25,7 +26,7 @@ from aiohttp import web
 from coeval.mock.provider import completion_for, question_of
 from coeval.mock.recognising import PHASE_OF, recognise
 from p2l.command import parser, run
-from p2l.errors import ConfigError
+from p2l.errors import ConfigError, InputError
 from route.providers.base import JSON
 
 __all__ = ["MockServer", "build_parser", "main"]
@@ -193,13 +194,21 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Serve until interrupted."""
+    """Serve until interrupted.
+
+    Raises:
+        InputError: the address cannot be listened on.
+    """
     flags = build_parser().parse_args(argv)
     asyncio.run(_serve(MockServer(**vars(flags))))
 
 
 async def _serve(server: MockServer) -> None:
-    await server.start()
+    try:
+        await server.start()
+    except (OSError, OverflowError) as error:  # taken, another machine's, no port at all
+        why = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else error
+        raise InputError(f"--host, --port: cannot listen there: {why}") from error
     print(f"mock models at {server.url}", flush=True)
     try:
         await asyncio.Event().wait()

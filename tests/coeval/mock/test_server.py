@@ -72,6 +72,9 @@ def test_a_port_that_is_taken_is_an_error() -> None:
         port = int(server.url.split(":")[2].split("/")[0])
         with pytest.raises(OSError, match="in use"):
             MockServer(port=port).__enter__()
+        words = [sys.executable, "-m", "coeval.mock.server", "--port", str(port)]
+        told = subprocess.run(words, capture_output=True, text=True, cwd=ROOT).stderr
+        assert told == "error: --host, --port: cannot listen there: Address already in use\n"
 
 
 def test_it_is_a_command_as_well() -> None:
