@@ -17,7 +17,7 @@ from coeval.command import LOG_LEVELS, add_log_level, run
 from p2l.command import parser
 
 if TYPE_CHECKING:
-    from coeval.analysis.results import CompleteReport, Header, Report, RobustSettings
+    from coeval.analysis.results import CompleteReport, Header, Report, RobustSettings, RobustSummary
     from coeval.analysis.units import Loaded
 
 __all__ = ["FORWARDED", "REPORTS", "build_parser", "main"]
@@ -126,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int | None:
         return _write_all(loaded, settings, args.out)
     if args.sub == "export-benchmark":
         return _export_benchmark(loaded, settings, args)
-    return _write_one(loaded, settings, args.sub, args.out)
+    return _write_one(loaded, settings, args)
 
 
 def _load(args: Namespace) -> Loaded:
@@ -174,16 +174,19 @@ def _settings(args: Namespace) -> RobustSettings:
     )
 
 
-def _write_one(loaded: Loaded, settings: RobustSettings, name: str, out: Path) -> int:
+def _write_one(loaded: Loaded, settings: RobustSettings, args: Namespace) -> int:
     from coeval.analysis.coverage import slices
     from coeval.analysis.reporting import FOLDERS, build
-    from coeval.analysis.results import CompleteReport
+    from coeval.analysis.results import CompleteReport, RobustSummary
     from coeval.analysis.tables import write_tables
     from coeval.reports import write
 
+    name, out = args.sub, args.out
     report = build(name, loaded, settings)
-    if name == "robust-summary" and _is_empty(report):
-        return 1
+    if isinstance(report, RobustSummary):
+        if _is_empty(report):
+            return 1
+        _tell_lone_judge(args, report)
     if isinstance(report, CompleteReport):
         return _write_workbook(report, out)
     tables = write_tables(report, out)
@@ -217,6 +220,13 @@ def _is_empty(report: Report) -> bool:
     for line in report.diagnostics:
         print(f"  {line}", file=sys.stderr)
     return True
+
+
+def _tell_lone_judge(args: Namespace, report: RobustSummary) -> None:
+    """A judge alone is always of one mind with itself."""
+    if len(report.chosen_judges) == 1:
+        text = f"one judge alone decides which items are robust: {report.chosen_judges[0]}; --judge-selection all"
+        _tell(args, "WARNING", f"{text} takes every judge" if len(report.judges) > 1 else text.partition(";")[0])
 
 
 def _no_scores(header: Header) -> str:
@@ -276,9 +286,11 @@ def _export_benchmark(loaded: Loaded, settings: RobustSettings, args: Namespace)
     flag = "--benchmark-format"
     path, form = file_of(args.out, flag, args.benchmark_format, _BENCHMARK_FORMATS, "benchmark")
     written = export_benchmark(loaded, path, form=form, settings=settings)
+    summary = robust_summary(loaded, settings)
     if not written:
-        _is_empty(robust_summary(loaded, settings))
+        _is_empty(summary)
         return 1
+    _tell_lone_judge(args, summary)
     print(f"wrote {written} items to {path}")
     return 0
 

@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = build_parser().parse_args(argv)
     keys = keys_of(arguments.keys)
     chosen = _chosen(arguments.providers, keys)
-    if not chosen:
+    if not chosen and arguments.providers is None:
         print("no provider has credentials; set OPENAI_API_KEY or another key, or write a key file", file=sys.stderr)
     for interface, found in asyncio.run(_all(chosen, keys)):
         print(f"{interface}: {found}" if isinstance(found, str) else f"{interface}: {len(found)} models")

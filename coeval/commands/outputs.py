@@ -9,6 +9,8 @@ from coeval.errors import RunInputError
 
 __all__ = ["file_of"]
 
+_OTHER_FILES = ("txt", "json", "jsonl", "csv", "tsv", "parquet", "xlsx", "gz")
+
 
 def file_of(out: Path, flag: str, given: str | None, formats: Sequence[str], name: str) -> tuple[Path, str]:
     """The file to write and its format.
@@ -21,9 +23,13 @@ def file_of(out: Path, flag: str, given: str | None, formats: Sequence[str], nam
         name: of the file in a folder, without the ending.
 
     Raises:
-        RunInputError: ending and flag contradict each other.
+        RunInputError: ending and flag contradict each other, or the ending is that of another kind of file.
     """
     ending = out.suffix.removeprefix(".").lower()
+    if ending in _OTHER_FILES and ending not in formats and not out.is_dir():
+        raise RunInputError(
+            f"--out {out}: ends in .{ending}; give a folder, or a file that ends in .{' or .'.join(formats)}"
+        )
     if ending not in formats:
         form = given or formats[0]
         return out / f"{name}.{form}", form

@@ -74,6 +74,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     write_json(given.out / "pairs_leaderboard.json", result)
     _write_csv(given.out / "pairs_leaderboard.csv", every)
     _print(rows, gathered)
+    if given.against is not None:
+        numbers = {name: value for name, value in result["against"].items() if isinstance(value, float)}
+        print(f"against {given.against}: " + ", ".join(f"{name} {value:.3f}" for name, value in numbers.items()))
     print(f"wrote {given.out / 'pairs_leaderboard.json'} and .csv")
     return 0
 

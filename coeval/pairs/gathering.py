@@ -91,4 +91,5 @@ def why_none(wanted: Wanted, self_judged: int, skipped: Iterable[Skipped]) -> st
     lost = f" (skipped: {lost})" if lost else ""
     if wanted.source == "native":
         return f"no verdicts on pairs{lost}; use --source derived, or a task with `evaluation_mode: pairwise`"
-    return f"no preferences: phase 5 has scored no two answers to the same item yet{lost}"
+    instead = "; use --source native for verdicts on pairs" if wanted.source == "derived" else ""
+    return f"no preferences: phase 5 has scored no two answers to the same item yet{lost}{instead}"

@@ -79,10 +79,11 @@ def test_plurality_prefers_the_lower_of_a_tie() -> None:
     assert plurality(np.array([0.75, 0.5, 1.0]), is_level=False) == "0.7500"
 
 
-def test_benchmark_of_the_robust_set(tmp_path: Path) -> None:
+def test_benchmark_of_the_robust_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_run(tmp_path / "run", scores_of(items=2))
     flags = ["export-benchmark", "--run", str(folder), "--out", str(tmp_path / "b.jsonl")]
     assert analyze.main(flags) == 0
+    assert "one judge alone decides which items are robust: j1" in capsys.readouterr().err
     first = next(read_records(tmp_path / "b.jsonl"))
     assert first.pop("exported_at")
     assert first == {

@@ -69,6 +69,8 @@ def test_units_as_parquet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert [json.loads(text) for text in table["attributes"].to_pylist()][2] == {}
     assert with_exit_code(analyze.main, [*flags, "--format", "csv"]) == 1
     assert "ends in .parquet and --format is csv" in capsys.readouterr().err
+    assert with_exit_code(analyze.main, [*flags[:-1], str(tmp_path / "u.txt")]) == 1
+    assert "ends in .txt; give a folder, or a file that ends in .csv or .parquet" in capsys.readouterr().err
 
 
 def test_a_run_without_scores_has_a_table_without_rows(tmp_path: Path) -> None:

@@ -202,6 +202,8 @@ def test_leaderboards_overall_and_by_task(finished: Run, tmp_path: Path, capsys:
     assert said["flips"][-1]["flip_rate"] == 0.0
     told = capsys.readouterr().out
     assert "ant" in told
+    assert f"against {aggregate}: " in told
+    assert "Spearman-lbs 1.000" in told
     assert told.endswith("pairs_leaderboard.json and .csv\n")
     assert (tmp_path / "pairs_leaderboard.csv").read_text().count("\n") == 1 + 3 * (1 + 2 + 2 * 4)
 
