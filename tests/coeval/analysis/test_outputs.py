@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -124,6 +125,20 @@ def test_a_workbook_brings_no_tables_along(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", scores_of(items=1))
     assert analyze.main(["complete-report", "--run", str(folder), "--out", str(tmp_path / "out/x.xlsx")]) == 0
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["x.xlsx"]
+
+
+def test_a_large_workbook_is_written_beside_the_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(analyze, "_LARGE", 0)
+    folder = write_run(tmp_path / "run", scores_of(items=1))
+    flags = ["all", "--run", str(folder), "--out", str(tmp_path / "out")]
+    assert analyze.main(flags) == 0
+    assert zipfile.is_zipfile(tmp_path / "out/complete_report.xlsx")
+    (tmp_path / "out/complete_report.xlsx").unlink()
+    (tmp_path / "out/complete_report.xlsx").mkdir()
+    assert with_exit_code(analyze.main, flags) == 1
+    assert capsys.readouterr().err.endswith("complete_report.xlsx: cannot be written: Is a directory\n")
 
 
 def test_a_run_of_pairs_alone_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
