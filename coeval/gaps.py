@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from coeval.config.interfaces import VIRTUAL
+from coeval.grading.reading import is_score
 from coeval.pairs.schedule import Schedule, meetings
 from coeval.pairs.seen import counts_of, files_of, read_seen
 from coeval.phases.factors import LABEL_PREFIX, metric_of
-from coeval.phases.scoring import is_score
 from coeval.storage.jsonl import read_json, read_records
 from coeval.storage.layout import RECORD_FOLDERS, Run
 from coeval.storage.lineage import AnswerMark, ItemMark, answer_mark, is_answer_to, is_judgement_of, item_mark

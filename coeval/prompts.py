@@ -13,7 +13,7 @@ from typing import Any
 from coeval.config.schema import Task
 from coeval.grading.reply import reply_line
 
-__all__ = ["PROMPTS", "VARIABLES", "render", "shown_template", "template_for", "unknown_variables"]
+__all__ = ["PROMPTS", "VARIABLES", "render", "rubric_text", "shown_template", "template_for", "unknown_variables"]
 
 
 PROMPTS: Mapping[str, str] = {
@@ -188,3 +188,8 @@ def unknown_variables(prompt: str, template: str) -> list[str]:
     """
     named = [name for _, name, _, _ in string.Formatter().parse(template) if name is not None]
     return sorted({name for name in named if name not in VARIABLES[prompt]})
+
+
+def rubric_text(rubric: Mapping[str, Any]) -> str:
+    """One line for each factor."""
+    return "\n".join(f"- {name}: {description}" for name, description in rubric.items())

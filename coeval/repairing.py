@@ -17,8 +17,8 @@ from typing import Any
 
 from coeval.config.schema import PHASES, Phase
 from coeval.gaps import Gap, find_gaps
+from coeval.grading.reading import is_score
 from coeval.pairs.preference import WINNERS
-from coeval.phases.scoring import is_score
 from coeval.storage.jsonl import as_line
 from coeval.storage.layout import Run
 from coeval.storage.lineage import answer_mark, is_answer_to, is_judgement_of, item_mark

@@ -22,7 +22,7 @@ from p2l.leaderboard import Leaderboard
 from p2l.likelihood import get
 from p2l.metrics import Interval, ScoredVotes, bootstrap_mean, vote_values
 from p2l.votes import open_votes
-from p2l.votes.splitting import hash_turns
+from p2l.votes.schema import hash_turns
 
 __all__ = ["COMPARISON_FILE", "Comparison", "compare", "write_comparison"]
 

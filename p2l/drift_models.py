@@ -22,8 +22,8 @@ from p2l.leaderboard.field import win_rates
 from p2l.leaderboard.sources import Groups
 from p2l.likelihood import Likelihood
 from p2l.votes.reader import VoteBatch, read_votes
+from p2l.votes.schema import hash_turns
 from p2l.votes.sources import open_source
-from p2l.votes.splitting import hash_turns
 
 __all__ = ["ModelDrift", "drift_of_models"]
 

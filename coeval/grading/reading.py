@@ -12,9 +12,9 @@ from typing import Any
 from coeval.config.schema import Task
 from coeval.grading.expected import expected_value
 from coeval.grading.scale import scale_of
-from coeval.parsing import MalformedAnswerError, graded_in, read_level, read_object, read_scores
+from coeval.parsing import LEVELS, MalformedAnswerError, graded_in, read_level, read_object, read_scores
 
-__all__ = ["Graded", "grading_of", "read_factor", "read_factors", "split_rationale", "weighed"]
+__all__ = ["Graded", "grading_of", "is_score", "read_factor", "read_factors", "split_rationale", "weighed"]
 
 
 @dataclass(frozen=True)
@@ -109,3 +109,13 @@ def weighed(context: Mapping[str, Any], graded: Graded, tokens: Any) -> Graded:
     if value is None:
         return graded
     return Graded(dict.fromkeys(graded.scores, f"{value:.4f}"), graded.text, graded.grades, graded.rationale)
+
+
+def is_score(value: object) -> bool:
+    """Whether a stored value is a level, or a number in [0, 1] as text."""
+    if not isinstance(value, str):
+        return False
+    try:
+        return value in LEVELS or 0.0 <= float(value) <= 1.0
+    except ValueError:
+        return False

@@ -18,8 +18,7 @@ from coeval.grading.reading import grading_of, split_rationale
 from coeval.parsing import MalformedAnswerError, read_word
 from coeval.phases.driving import ATTEMPTS
 from coeval.phases.question import Kind, Question
-from coeval.phases.scoring import rubric_text
-from coeval.prompts import render
+from coeval.prompts import render, rubric_text
 from coeval.storage.layout import Run
 from coeval.storage.lineage import judged
 from coeval.storage.records import now

@@ -181,7 +181,7 @@ def _turns(prompt: str | list[str]) -> list[str]:
 
 
 def _hash(prompt: str | list[str]) -> int:
-    from p2l.votes.splitting import hash_turns
+    from p2l.votes.schema import hash_turns
 
     return hash_turns(_turns(prompt))
 

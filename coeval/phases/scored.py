@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coeval.config.schema import Model
+from coeval.grading.reading import is_score
 from coeval.phases.factors import LABEL_PREFIX
-from coeval.phases.scoring import is_score
 from coeval.phases.stage import Stage
 from coeval.storage.index import RecordIndex
 from coeval.storage.jsonl import read_records

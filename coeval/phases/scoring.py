@@ -9,27 +9,20 @@ from typing import Any
 
 from coeval.config.schema import Model, Phase, Task
 from coeval.grading.reading import Graded, grading_of, read_factor, read_factors, weighed
-from coeval.parsing import LEVELS
 from coeval.phases.driving import ATTEMPTS
 from coeval.phases.question import Kind, Question
-from coeval.prompts import render
+from coeval.prompts import render, rubric_text
 from coeval.storage.layout import Run
 from coeval.storage.lineage import judged
 from coeval.storage.records import now
 
-__all__ = ["KINDS", "context_of", "is_score", "judge_question", "rubric_text"]
+__all__ = [
+    "KINDS",
+    "context_of",
+    "judge_question",
+]
 
 PHASE: Phase = "evaluation"
-
-
-def is_score(value: object) -> bool:
-    """Whether a stored value is a level, or a number in [0, 1] as text."""
-    if not isinstance(value, str):
-        return False
-    try:
-        return value in LEVELS or 0.0 <= float(value) <= 1.0
-    except ValueError:
-        return False
 
 
 def context_of(
@@ -79,11 +72,6 @@ def judge_question(
 def _factor_prompt(task: Task, judge: Model, factor: str, text: str, seen: Mapping[str, str]) -> str:
     named = {"rubric_factor_name": factor, "factor": factor, "rubric_factor_description": text, "criterion": text}
     return render(task, judge.name, "evaluate_per_factor", **named, **seen)
-
-
-def rubric_text(rubric: Mapping[str, Any]) -> str:
-    """One line for each factor."""
-    return "\n".join(f"- {name}: {description}" for name, description in rubric.items())
 
 
 def _read_scores(context: Mapping[str, Any], _part: str, text: str) -> Graded:

@@ -24,7 +24,7 @@ from p2l.explaining import clusters as kinds
 from p2l.explaining.measuring import Rules, Said, centred, measure
 from p2l.explaining.result import Cluster, Explanation
 from p2l.explaining.terms import Places, Terms, count_terms, learn_places, typical_terms
-from p2l.votes.splitting import hash_turns
+from p2l.votes.schema import hash_turns
 
 __all__ = ["explain"]
 

@@ -21,7 +21,7 @@ from p2l.explaining.result import Agreement, Explanation, Observed, Strength
 from p2l.leaderboard.board import POINTS_PER_LOGIT, Leaderboard
 from p2l.leaderboard.fitting import fit_labels
 from p2l.leaderboard.objective import Prior
-from p2l.votes.splitting import hash_turns
+from p2l.votes.schema import hash_turns
 from p2l.votes.store import VoteStore, open_votes
 
 __all__ = ["with_votes"]

@@ -17,7 +17,7 @@ import pyarrow as pa
 from p2l.errors import VoteError
 from p2l.leaderboard.intervals import Units, units_of
 from p2l.leaderboard.pair_table import Ints, PairTable
-from p2l.votes.splitting import hash_turns
+from p2l.votes.schema import hash_turns
 
 __all__ = ["ClusteredVotes"]
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from p2l.likelihood import counted, vote_losses
 from p2l.online_training.publishing import Verdict
 from p2l.votes import translate_labels
-from p2l.votes.splitting import hash_turns
+from p2l.votes.schema import hash_turns
 
 if TYPE_CHECKING:
     from p2l.inference import P2L

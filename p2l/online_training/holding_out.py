@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from p2l.online_training.live_votes import is_held_out
-from p2l.online_training.stream import StaticStream
+from p2l.online_training.stream import StaticStream, is_held_out
 
 __all__ = ["HeldOut", "hold_out"]
 

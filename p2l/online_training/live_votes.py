@@ -24,13 +24,14 @@ from p2l.errors import VoteError
 from p2l.online_training.growing_file import GrowingFile, Line
 from p2l.online_training.line_votes import LineVotes
 from p2l.online_training.live_lines import parse_line
-from p2l.online_training.stream import StopRequestedError
-from p2l.votes.splitting import hash_turns
+from p2l.online_training.stream import StopRequestedError, is_held_out
 
-__all__ = ["LiveVotes", "Waiting", "is_held_out"]
+__all__ = [
+    "LiveVotes",
+    "Waiting",
+]
 
 Ids = Sequence[int] | NDArray[np.int64] | None
-_HELD_SEED = 0x9A7E  # which prompts are held out has nothing to do with any other use of their hashes
 _AHEAD = 50_000  # votes read beyond those asked for
 _TOLD_EVERY = 60.0  # seconds
 _PATIENCE = 30.0  # seconds until another process sees on its disk what the first one has read
@@ -226,11 +227,6 @@ class LiveVotes:
     def tstamps(self, ids: Ids = None) -> NDArray[np.float64]:
         """(n,) seconds, NaN where a line has none."""
         return self._votes.tstamps(ids)
-
-
-def is_held_out(prompt: list[str], share: float) -> bool:
-    """Whether votes on this prompt are kept for judging, at this share of all prompts; the same in every run."""
-    return share > 0 and hash_turns(prompt, _HELD_SEED) < share * 2.0**64
 
 
 def _rank() -> int:

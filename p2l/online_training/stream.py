@@ -16,14 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2l.errors import VoteError
+from p2l.votes.schema import hash_turns
 
 if TYPE_CHECKING:
     from p2l.trainer import StepResult, Trainer
     from p2l.votes import VoteStore
 
-__all__ = ["Publisher", "StaticStream", "StepFacts", "StopRequestedError", "VoteStream", "in_time_order"]
+__all__ = ["Publisher", "StaticStream", "StepFacts", "StopRequestedError", "VoteStream", "in_time_order", "is_held_out"]
 
 Ids = Sequence[int] | NDArray[np.int64] | None
+_HELD_SEED = 0x9A7E  # which prompts are held out has nothing to do with any other use of their hashes
 _CHUNK = 1 << 18  # votes looked at together in a pass over the stream
 
 
@@ -231,3 +233,8 @@ def _newcomers(stream: VoteStream, known_models: Sequence[str]) -> list[str]:
         codes, first = np.unique(pairs, return_index=True)
         found |= dict.fromkeys(names[code] for code in codes[np.argsort(first)] if names[code] not in known)
     return list(found)
+
+
+def is_held_out(prompt: list[str], share: float) -> bool:
+    """Whether votes on this prompt are kept for judging, at this share of all prompts; the same in every run."""
+    return share > 0 and hash_turns(prompt, _HELD_SEED) < share * 2.0**64

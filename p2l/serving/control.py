@@ -16,7 +16,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Control", "Status", "Wanted", "is_alive"]
+from p2l.serving.metrics import is_alive
+
+__all__ = [
+    "Control",
+    "Status",
+    "Wanted",
+]
 
 
 @dataclass(frozen=True)
@@ -117,14 +123,3 @@ def _write(file: Path, content: Any) -> None:
     temporary = file.with_suffix(f".{os.getpid()}.tmp")
     temporary.write_text(json.dumps(content), "utf-8")
     temporary.replace(file)
-
-
-def is_alive(pid: int) -> bool:
-    """Whether there is a process of this number."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

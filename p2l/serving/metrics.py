@@ -9,9 +9,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
-from p2l.serving.control import is_alive
-
-__all__ = ["Metrics", "exposition"]
+__all__ = ["Metrics", "exposition", "is_alive"]
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 _PROMPTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -98,3 +96,14 @@ def _forget_the_dead(folder: Path) -> None:
         if not is_alive(pid):
             with contextlib.suppress(FileNotFoundError):  # another worker was faster
                 mark_process_dead(pid, str(folder))  # type: ignore[no-untyped-call]
+
+
+def is_alive(pid: int) -> bool:
+    """Whether there is a process of this number."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

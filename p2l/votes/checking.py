@@ -15,9 +15,8 @@ from p2l.command import progress
 from p2l.votes.codes import WINNERS, IntArray
 from p2l.votes.problems import Finding
 from p2l.votes.reader import VoteBatch, check_columns, model_codes, scan, without_bad
-from p2l.votes.schema import numbers
+from p2l.votes.schema import hash_turns, numbers
 from p2l.votes.sources import open_source
-from p2l.votes.splitting import hash_turns
 from p2l.votes.spool import RecordFile
 from p2l.votes.stream import Source
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ast
 import json
+from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +32,7 @@ __all__ = [
     "TEXT_COLUMNS",
     "Labels",
     "check_utf8",
+    "hash_turns",
     "is_one_text",
     "normalise",
     "numbers",
@@ -202,3 +204,9 @@ def _number(text: str | None) -> float:
         return float(text) if text is not None else float("nan")
     except ValueError:
         return float("nan")
+
+
+def hash_turns(turns: list[str], seed: int = 0) -> int:
+    """A 64-bit hash of a prompt that is the same in every process and differs with the seed."""
+    text = turns[0] if len(turns) == 1 else json.dumps(turns)
+    return int.from_bytes(blake2b(text.encode(), digest_size=8, key=f"{len(turns)},{seed}".encode()).digest(), "little")

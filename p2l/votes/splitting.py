@@ -7,10 +7,8 @@ are the validation part. Memory holds O(N) numbers of the validation part and a 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import ExitStack
-from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,12 +18,13 @@ import pyarrow as pa
 from p2l.command import check_can_write, progress
 from p2l.errors import VoteError
 from p2l.votes.codes import IntArray
+from p2l.votes.schema import hash_turns
 from p2l.votes.sources import file_kind
 from p2l.votes.spool import RecordFile
 from p2l.votes.store import VoteStore
 from p2l.votes.writer import open_writer
 
-__all__ = ["Split", "hash_prompts", "hash_turns", "newest", "split_by_prompt", "split_votes"]
+__all__ = ["Split", "hash_prompts", "newest", "split_by_prompt", "split_votes"]
 
 _CHUNK = 1 << 20
 _BINS = 1 << 16
@@ -78,12 +77,6 @@ def split_votes(
     train, validation = _write(store, chosen, alive, train_output, val_output, quiet=quiet)
     removed = [name for name, stays in zip(store.model_list, alive, strict=True) if not stays]
     return Split(train, validation, removed, len(store) - train - validation)
-
-
-def hash_turns(turns: list[str], seed: int = 0) -> int:
-    """A 64-bit hash of a prompt that is the same in every process and differs with the seed."""
-    text = turns[0] if len(turns) == 1 else json.dumps(turns)
-    return int.from_bytes(blake2b(text.encode(), digest_size=8, key=f"{len(turns)},{seed}".encode()).digest(), "little")
 
 
 def hash_prompts(store: VoteStore, seed: int = 0, *, quiet: bool = True) -> IntArray:
