@@ -23,9 +23,9 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 
-from coeval.analysis.reporting import FOLDERS, REPORTS, build
-from coeval.analysis.tables import write_tables
+from coeval.analysis.export import write_tables
 from coeval.analysis.units import Loaded, load_run
+from coeval.reports.registry import FOLDERS, REPORTS, build
 
 FACTORS = ("accuracy", "clarity", "style", "tone")
 TASKS, BASELINE = 4, 4000

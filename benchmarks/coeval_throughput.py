@@ -26,15 +26,14 @@ import numpy as np
 
 from coeval.calling.caller import make_caller
 from coeval.config.keys import Keys
-from coeval.config.schema import PHASES, Config, Experiment, Mode, Model, Phase, Sampling, Task
 from coeval.phases.responses import collect_responses
 from coeval.phases.stage import Stage
-from coeval.storage.layout import Run
-from coeval.storage.log import Log
+from coeval.schema import PHASES, Config, Experiment, Mode, Model, Phase, Sampling, Task
 from coeval.storage.meta import create_meta
 from coeval.storage.records import now
-from coeval.storage.store import Store
-from p2l.command import parser, positive, run
+from coeval.storage.run import Run
+from coeval.storage.store import Log, Store
+from p2l.common.cli import parser, positive, run
 
 __all__ = ["build_parser", "main"]
 

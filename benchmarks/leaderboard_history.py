@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2l import likelihood as likelihoods
-from p2l.command import parser, positive, run
+from p2l.common.cli import parser, positive, run
 from p2l.leaderboard import History, fit, fit_history
 from p2l.votes import WINNERS
 

@@ -37,13 +37,13 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from p2l.command import parser, positive, run
-from p2l.demo_service import free_port, running, stop
-from p2l.errors import P2LError
+from p2l.common.cli import parser, positive, run
+from p2l.common.errors import P2LError
+from p2l.demo.service import free_port, running, stop
 from p2l.likelihood import get
 from p2l.simulation.arena import Arena, SimulationConfig, simulate
-from route.decision import Coefficients, RoutedModel
-from route.routers import Router
+from route.routing.decision import Coefficients, RoutedModel
+from route.routing.router import Router
 
 __all__ = ["Outcome", "Settings", "live_loop", "main"]
 

@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def _make_votes(folder: Path, count: int) -> None:
-    from p2l.init import main as init
+    from p2l.commands.model import init_main as init
     from p2l.simulate import main as simulate
 
     votes = folder / "votes.parquet"

@@ -20,18 +20,17 @@ import torch
 from scipy.stats import norm
 
 from benchmarks.shapes import SHAPES
-from p2l.allocator import keep_freed_memory
-from p2l.attention import P2L_ATTENTION, register_attention
-from p2l.batching import collate
-from p2l.command import parser, positive, run
-from p2l.encoding import Encoding
-from p2l.fused_layer import FusedLayer
-from p2l.heads import build
-from p2l.int8 import Int8Linear
-from p2l.lean import reads_cls_only, replace_layers
-from p2l.model import P2LModel, P2LRecord
-from p2l.precision import make_fast
-from p2l.probes import Agreement, agreement, coefficients
+from p2l.common.cli import parser, positive, run
+from p2l.model.allocator import keep_freed_memory
+from p2l.model.backbones import P2L_ATTENTION, register_attention
+from p2l.model.batching import collate
+from p2l.model.encoding import Encoding
+from p2l.model.fused_layer import FusedLayer
+from p2l.model.heads import build
+from p2l.model.int8 import Agreement, agreement, coefficients, make_fast
+from p2l.model.int8_linear import Int8Linear
+from p2l.model.lean import reads_cls_only, replace_layers
+from p2l.model.model import P2LModel, P2LRecord
 
 LENGTHS = (16, 60, 128, 250)
 NUM_MODELS = 100

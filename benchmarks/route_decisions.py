@@ -25,9 +25,9 @@ from typing import Any
 
 import numpy as np
 
-from p2l.command import parser, positive, run
-from route.decision import Coefficients, Decision, RoutedModel
-from route.routers import Router
+from p2l.common.cli import parser, positive, run
+from route.routing.decision import Coefficients, Decision, RoutedModel
+from route.routing.router import Router
 
 __all__ = ["main"]
 

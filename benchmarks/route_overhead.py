@@ -28,7 +28,7 @@ from benchmarks.serving.__main__ import serving
 from benchmarks.serving.folders import prompts, write_folders, write_tfidf
 from benchmarks.serving.load import Measured, drive
 from benchmarks.shapes import SHAPES
-from p2l.command import parser, positive, run
+from p2l.common.cli import parser, positive, run
 
 __all__ = ["main"]
 

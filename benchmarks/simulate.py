@@ -11,7 +11,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from p2l.simulate import SimulationConfig, simulate, write_arena
+from p2l.simulate import write_arena
+from p2l.simulation.arena import SimulationConfig, simulate
 
 PROMISE = 60.0  # seconds per million votes
 

@@ -33,17 +33,17 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from benchmarks.shapes import SHAPES
-from p2l.attention import P2L_ATTENTION, register_attention
-from p2l.batching import collate
-from p2l.command import parser, positive, run
-from p2l.engine import Engine, choose_device, start_processes
-from p2l.heads import build
+from p2l.common.cli import parser, positive, run
 from p2l.likelihood import get
-from p2l.model import P2LModel, P2LRecord, to_dtype
-from p2l.tokenizer import PromptTokenizer
-from p2l.trainer import Trainer
+from p2l.model.backbones import P2L_ATTENTION, register_attention
+from p2l.model.batching import collate
+from p2l.model.encoding import PromptTokenizer
+from p2l.model.heads import build
+from p2l.model.model import P2LModel, P2LRecord, to_dtype
+from p2l.training.data import Windows
+from p2l.training.engine import Engine, choose_device, start_processes
+from p2l.training.trainer import Trainer
 from p2l.votes import VoteStore, open_votes
-from p2l.windows import Windows
 
 SEED = 0
 NUM_MODELS = 100
@@ -99,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def write_prompts(folder: Path, count: int) -> NDArray[np.int64]:
     """Votes on `count` prompts of random words and a tokenizer for them, in `folder`; returns the prompts' lengths."""
-    from p2l.scratch import train_bpe
+    from p2l.model.scratch import train_bpe
 
     rng = np.random.default_rng(SEED)
     sounds = ["ba", "de", "ki", "lo", "mu", "na", "pe", "ri", "so", "tu"]

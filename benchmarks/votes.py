@@ -16,7 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from p2l.simulate import SimulationConfig, simulate, write_arena
+from p2l.simulate import write_arena
+from p2l.simulation.arena import SimulationConfig, simulate
 from p2l.votes import open_votes, translate_labels
 
 

@@ -1,8 +1,8 @@
 """`python -m coeval`."""
 
-from coeval.cli import main
+from __future__ import annotations
 
-__all__: list[str] = []
+from coeval.cli import main
 
 if __name__ == "__main__":
     main()

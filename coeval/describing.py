@@ -5,19 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from coeval.config.redact import redacted
-from coeval.config.schema import PHASES, Config, Model, Role, Task
-from coeval.grading.reply import grading_text
-from coeval.grading.weights import description_of, weight_of
-from coeval.planning import batched_in, calls_per_task, sampling_text
-from coeval.pricing.estimate import static_estimate
-from coeval.pricing.stored import stored_before
-from coeval.pricing.table import price_of
-from coeval.pricing.text import dollars, minutes
-from coeval.prompts import shown_template
-from p2l.report import Cell, Column, Table, Value, render
-
-__all__ = ["description_page", "prompts_of"]
+from coeval.config.keys import redacted
+from coeval.judging.grading import description_of, weight_of
+from coeval.judging.prompts import grading_text, shown_template
+from coeval.planning.counting import stored_before
+from coeval.planning.estimate import dollars, minutes, static_estimate
+from coeval.planning.plan import batched_in, calls_per_task, sampling_text
+from coeval.prices import price_of
+from coeval.schema import PHASES, Config, Model, Role, Task
+from p2l.common.report.tables import Cell, Column, Table, Value, render
 
 _HIDDEN = ("model", "system_prompt")
 

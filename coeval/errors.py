@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from p2l.errors import InputError, P2LError
-
-__all__ = ["RunError", "RunInputError"]
+from p2l.common.errors import InputError, P2LError
 
 
 class RunInputError(InputError):

@@ -10,19 +10,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-__all__ = [
-    "LEVELS",
-    "MalformedAnswerError",
-    "graded_in",
-    "read_attributes",
-    "read_item",
-    "read_level",
-    "read_object",
-    "read_rubric",
-    "read_scores",
-    "read_word",
-]
-
 LEVELS = ("High", "Medium", "Low")
 _PROMPT_KEYS = ("prompt", "input", "question", "task", "context", "user_input", "text", "scenario")
 _RESPONSE_KEYS = ("response", "output", "answer", "completion", "result", "reference", "label")

@@ -15,18 +15,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from coeval.config.schema import PHASES, Phase
-from coeval.gaps import Gap, find_gaps
-from coeval.grading.reading import is_score
-from coeval.pairs.preference import WINNERS
+from coeval.analysis.verdicts import WINNERS
+from coeval.judging.grading import is_score
+from coeval.planning.gaps import Gap, find_gaps
+from coeval.schema import PHASES, Phase
 from coeval.storage.jsonl import as_line
-from coeval.storage.layout import Run
-from coeval.storage.lineage import answer_mark, is_answer_to, is_judgement_of, item_mark
 from coeval.storage.meta import Meta
-from coeval.storage.records import is_failed
-from p2l.command import atomic_path
-
-__all__ = ["KINDS", "Bad", "Found", "examine", "mend"]
+from coeval.storage.records import answer_mark, is_answer_to, is_failed, is_judgement_of, item_mark
+from coeval.storage.run import Run
+from p2l.common.cli import atomic_path
 
 KINDS = ("data_generation", "response_collection", "evaluation", "pairwise")
 _UPSTREAM = {

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from p2l.common.version import __version__
+
 if TYPE_CHECKING:
     from p2l.inference import P2L
 
 __all__ = ["P2L", "__version__"]
-__version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:

@@ -10,14 +10,12 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from p2l.command import parser, positive, run, whole
-from p2l.evaluation import defaults
+from p2l.common.cli import parser, positive, run, whole
+from p2l.evaluation import inputs
 
 if TYPE_CHECKING:
+    from p2l.evaluation.inputs import Settings
     from p2l.evaluation.run import Options
-    from p2l.evaluation.settings import Settings
-
-__all__ = ["build_parser", "main"]
 
 
 def build_parser(prog: str = "p2l auto-evals") -> argparse.ArgumentParser:
@@ -74,7 +72,7 @@ def _add_inputs(group: argparse._ArgumentGroup) -> None:
     _add(
         group,
         "--model_type",
-        choices=defaults.MODEL_TYPES,
+        choices=inputs.MODEL_TYPES,
         default="p2l",
         help="p2l: the answers of the rows; marginal: one leaderboard of the training votes; marginal-gt: of the rows' "
         "own votes; arena: of --arena_path",
@@ -135,13 +133,13 @@ def _add_measures(group: argparse._ArgumentGroup) -> None:
         metavar="KEY[=VALUE]",
         default=None,
         help="all, hard, or a column or nested tag: math, language=Chinese, is_code=False (default: "
-        f"{' '.join(defaults.CATEGORIES)}, those that the votes have)",
+        f"{' '.join(inputs.CATEGORIES)}, those that the votes have)",
     )
     _add(
         group,
         "--ground_truth",
         "--aggr_scale_gt",
-        choices=defaults.TRUTHS,
+        choices=inputs.TRUTHS,
         default="marginal-gt",
         help="what leaderboards are compared with: a fit of the rows' votes, or --arena_path",
     )
@@ -149,14 +147,14 @@ def _add_measures(group: argparse._ArgumentGroup) -> None:
         group,
         "--metrics_to_inc",
         nargs="+",
-        choices=defaults.PARTS,
-        default=list(defaults.PARTS),
+        choices=inputs.PARTS,
+        default=list(inputs.PARTS),
         help="which blocks to compute",
     )
     for name, known, what in (
-        ("--simple_metrics", defaults.SIMPLE_METRICS, "of votes"),
-        ("--category_metrics", defaults.CATEGORY_METRICS, "of the category's leaderboard against the ground truth"),
-        ("--rand_subset_metrics", defaults.SUBSET_METRICS, "of random subsets"),
+        ("--simple_metrics", inputs.SIMPLE_METRICS, "of votes"),
+        ("--category_metrics", inputs.CATEGORY_METRICS, "of the category's leaderboard against the ground truth"),
+        ("--rand_subset_metrics", inputs.SUBSET_METRICS, "of random subsets"),
     ):
         _add(group, name, nargs="+", default=list(known), metavar="METRIC", help=what)
     _add(
@@ -164,7 +162,7 @@ def _add_measures(group: argparse._ArgumentGroup) -> None:
         "--aggr_scale_metrics",
         "--aggr_scale_subset_metrics",
         nargs="+",
-        default=list(defaults.SUBSET_METRICS),
+        default=list(inputs.SUBSET_METRICS),
         metavar="METRIC",
         help="of aggregation scale",
     )
@@ -182,23 +180,23 @@ def _add_measures(group: argparse._ArgumentGroup) -> None:
 
 def _add_subsets(group: argparse._ArgumentGroup) -> None:
     for name, values, what in (
-        ("--rand_subset_sizes", defaults.SUBSET_SIZES, "votes of a random subset"),
-        ("--rand_num_samples", defaults.SUBSET_SAMPLES, "subsets of each size"),
-        ("--aggr_scale_subset_sizes", defaults.SCALE_SIZES, "prompts that are aggregated"),
-        ("--aggr_scale_num_samples", defaults.SCALE_SAMPLES, "draws of each size"),
+        ("--rand_subset_sizes", inputs.SUBSET_SIZES, "votes of a random subset"),
+        ("--rand_num_samples", inputs.SUBSET_SAMPLES, "subsets of each size"),
+        ("--aggr_scale_subset_sizes", inputs.SCALE_SIZES, "prompts that are aggregated"),
+        ("--aggr_scale_num_samples", inputs.SCALE_SAMPLES, "draws of each size"),
     ):
         _add(group, name, nargs="+", type=positive, default=list(values), metavar="N", help=what)
 
 
 def _settings(flags: argparse.Namespace) -> Settings:
-    from p2l.evaluation.settings import Settings
+    from p2l.evaluation.inputs import Settings
     from p2l.likelihood import get
 
     return Settings(
         likelihood=get(flags.loss_type or "bt"),
         model_type=flags.model_type,
         ground_truth=flags.ground_truth,
-        categories=flags.categories or defaults.CATEGORIES,
+        categories=flags.categories or inputs.CATEGORIES,
         lenient=flags.categories is None,
         parts=flags.metrics_to_inc,
         simple=flags.simple_metrics,
@@ -221,7 +219,7 @@ def _options(flags: argparse.Namespace) -> Options:
 
     names = ("model_repo", "model_list_path", "eval_path", "checkpoint_path", "hf_checkpoint_repo")
     more = ("hf_checkpoint_file", "output_file_name")
-    lists = {"categories": flags.categories or list(defaults.CATEGORIES)}
+    lists = {"categories": flags.categories or list(inputs.CATEGORIES)}
     lists["train_checkpoints"] = flags.train_checkpoints or []
     return Options(
         inputs=Inputs(**{name: getattr(flags, name) for name in (*names, *more) if getattr(flags, name)}),

@@ -4,38 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from p2l import program
-from p2l.command import run
-
-__all__ = ["COMMANDS", "main"]
+from p2l.common import program
+from p2l.common.cli import run
 
 COMMANDS = {
-    "demo": ("p2l.demo", "the whole story in under five minutes, on simulated votes"),
+    "demo": ("p2l.demo.story", "the whole story in under five minutes, on simulated votes"),
     "simulate": ("p2l.simulate", "make votes of an arena whose truth is known"),
-    "votes": ("p2l.votes.commands", "check, import or split a file of votes"),
-    "leaderboard": ("p2l.leaderboard.command", "fit a leaderboard to votes, or read one from a model"),
-    "init": ("p2l.init", "make a small backbone from scratch, to train on without any download"),
+    "votes": ("p2l.commands.votes", "check, import or split a file of votes"),
+    "leaderboard": ("p2l.commands.leaderboard", "fit a leaderboard to votes, or read one from a model"),
+    "init": ("p2l.commands.model:init_main", "make a small backbone from scratch, to train on without any download"),
     "train": ("p2l.train", "train a prompt-to-leaderboard model on votes"),
     "online-train": (
         "p2l.online_training.online_train",
         "train on votes as they come, with models that join then",
     ),
     "eval": ("p2l.eval", "run a model over a whole data set of prompts"),
-    "rollback": ("p2l.rollback", "serve the model that was published before the one that is served now"),
+    "rollback": (
+        "p2l.commands.model:rollback_main",
+        "serve the model that was published before the current one",
+    ),
     "eval-chrono": ("p2l.eval_chrono", "ask every checkpoint of an online run about the votes of its time"),
     "auto-evals": (
         "p2l.auto_evals",
         "measure what models said of votes: losses, leaderboards, calibration, by category",
     ),
-    "eval-routing": ("p2l.eval_routing", "measure a router on a model beside the best single model and other ways"),
+    "eval-routing": (
+        "route.evaluation.command",
+        "measure a router beside the best single model and other baselines",
+    ),
     "visualize": ("p2l.online_training.visualize", "draw what eval-chrono found, run by run and beside each other"),
-    "drift": ("p2l.drift", "say which models rose or fell, between two checkpoints, versions or times"),
-    "explain": ("p2l.explain", "say on which kinds of prompts each model is better or worse than overall"),
+    "drift": ("p2l.commands.drift", "say which models rose or fell, between two checkpoints, versions or times"),
+    "explain": ("p2l.commands.explain", "say on which kinds of prompts each model is better or worse than overall"),
     "endpoint": ("p2l.endpoint", "serve a trained model over HTTP"),
-    "export-votes": ("p2l.export_votes", "write the votes a router has gathered as training data"),
-    "buffer": ("p2l.online_training.commands", "write votes in the order in which online training takes them"),
+    "export-votes": ("p2l.commands.votes:export_main", "write the votes a router has gathered as training data"),
+    "buffer": ("p2l.online_training.reorder", "write votes in the order in which online training takes them"),
     "timestamps": ("p2l.online_training.timestamps", "write when the votes of each training batch ended"),
-    "committee": ("p2l.committee", "join trained models into one that answers with their mean"),
+    "committee": ("p2l.commands.model:committee_main", "join trained models into one that answers with their mean"),
 }
 """Name: (module with a `main(argv)`, what it does)."""
 

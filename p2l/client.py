@@ -15,33 +15,340 @@ back at the same moment. `timeout` limits all of it together.
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import time
-from collections.abc import Callable, Iterable
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from email.utils import parsedate_to_datetime
+from functools import cache, partial
+from typing import Annotated, Any, Generic, TypeAlias, TypeVar
 
 import anyio
 import httpx2
+from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError
 
-from p2l import __version__, endpoint_calls
-from p2l.endpoint_calls import Call, Health, ModelAnswer, ModelList, Prompt, PromptLeaderboard, RankedModel
-from p2l.endpoint_exchange import Exchange, Reply, Rules
-from p2l.errors import ConfigError
+from p2l import __version__
+from p2l.common.errors import (
+    AnswerTimeoutError,
+    BadRequestError,
+    ConfigError,
+    InputError,
+    KeyRefusedError,
+    MalformedAnswerError,
+    P2LClientError,
+    UnavailableError,
+)
+from p2l.model.encoding import check_turns, repair
 
-__all__ = [
-    "AsyncP2LClient",
-    "Health",
-    "ModelAnswer",
-    "ModelList",
-    "P2LClient",
-    "PromptLeaderboard",
-    "RankedModel",
-]
+# What can be asked of a P2L endpoint, and what its answers hold: one function or constant for each of its paths.
+#
+# Fields are named as in the HTTP contract but for the two lists, `models` and `leaderboard`.
 
 T = TypeVar("T")
-H = TypeVar("H", httpx2.Client, httpx2.AsyncClient)
+Prompt: TypeAlias = "str | Sequence[str]"
+"""One prompt: its text, or the user's turns in order."""
 
+
+@dataclass(frozen=True)
+class ModelAnswer:
+    """What the model says of one prompt."""
+
+    coefs: Annotated[list[FiniteFloat], Field(min_length=1)]
+    """One coefficient for each name of `models()`, in that order."""
+    eta: FiniteFloat | None = None
+    """Raw output of the eta head, or None for a head without it."""
+    gamma: FiniteFloat | None = None
+    truncated: bool = False
+    """Whether the prompt was too long and lost its oldest tokens."""
+    revision: str = ""
+    """Which model spoke; a change means that `models()` may have changed. Older endpoints say nothing."""
+
+
+@dataclass(frozen=True)
+class ModelList:
+    """The models that have a coefficient, in the order of the coefficients."""
+
+    names: Annotated[list[str], Field(min_length=1, validation_alias="models")]
+    revision: str = ""
+
+
+@dataclass(frozen=True)
+class RankedModel:
+    """A row of a leaderboard."""
+
+    rank: int
+    """From 1, the best."""
+    model: str
+    score: FiniteFloat
+    """Its coefficient."""
+    win_rate: FiniteFloat
+    """Chance of beating a model drawn from the rest of the list, a tie being half a win."""
+
+
+@dataclass(frozen=True)
+class PromptLeaderboard:
+    """The leaderboard of one prompt, best model first."""
+
+    rows: Annotated[list[RankedModel], Field(min_length=1, validation_alias="leaderboard")]
+    truncated: bool = False
+    revision: str = ""
+
+
+@dataclass(frozen=True)
+class Health:
+    """What a ready endpoint says of itself."""
+
+    status: str
+    revision: str = ""
+
+
+@dataclass(frozen=True)
+class _Batch:
+    predictions: list[ModelAnswer]
+    revision: str = ""
+
+
+@dataclass(frozen=True)
+class Call(Generic[T]):
+    """What to ask, and how to read the answer."""
+
+    path: str
+    read: Callable[[bytes], T]
+    """Raises ValueError for what is no answer."""
+    body: Mapping[str, Any] | None = None
+    patient: bool = False
+    """Whether one attempt may take all the time there is."""
+    repeated: bool = True
+    """Whether a failed attempt may be followed by another."""
+
+
+def read_json(shape: Any, body: bytes) -> Any:
+    """The JSON of `body` as a value of the type `shape`; further fields are passed over.
+
+    Raises:
+        ValidationError: it is no JSON, or of another shape.
+    """
+    return _adapter(shape).validate_json(body, strict=True)
+
+
+@cache
+def _adapter(shape: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(shape)
+
+
+def _read_batch(expected: int, body: bytes) -> list[ModelAnswer]:
+    batch: _Batch = read_json(_Batch, body)
+    if len(batch.predictions) != expected:
+        raise ValueError(f"{len(batch.predictions)} predictions for {expected} prompts")
+    return [replace(answer, revision=answer.revision or batch.revision) for answer in batch.predictions]
+
+
+def _turns(prompt: Prompt, number: int = 0) -> list[str]:
+    return [repair(turn) for turn in check_turns(prompt, number)]
+
+
+def predict(prompt: Prompt) -> Call[ModelAnswer]:
+    """Coefficients for one prompt. `InputError` for what is no prompt; likewise the next two."""
+    return Call("/predict", partial(read_json, ModelAnswer), {"prompt": _turns(prompt)})
+
+
+def predict_batch(prompts: Iterable[Prompt]) -> Call[list[ModelAnswer]]:
+    """Coefficients for several prompts."""
+    if isinstance(prompts, str):
+        raise InputError("predict_batch takes a list of prompts; give one prompt to predict")
+    turns = [_turns(prompt, number) for number, prompt in enumerate(prompts)]
+    return Call("/predict_batch", partial(_read_batch, len(turns)), {"prompts": turns}, patient=True)
+
+
+def leaderboard(prompt: Prompt) -> Call[PromptLeaderboard]:
+    """All models ranked for one prompt."""
+    return Call("/leaderboard", partial(read_json, PromptLeaderboard), {"prompt": _turns(prompt)})
+
+
+MODELS: Call[ModelList] = Call("/models", partial(read_json, ModelList))
+INFO: Call[dict[str, Any]] = Call("/info", partial(read_json, dict[str, Any]))
+HEALTH: Call[Health] = Call("/health", partial(read_json, Health), repeated=False)
+
+# One call of a P2L endpoint from its first attempt to its answer or error, without sending or sleeping itself.
+#
+# A client sends what `Exchange.request` says, reports the outcome to `Exchange.hear`, and waits as long as that says;
+# so
+# the rules are the same in threads and with asyncio.
+
+_CONNECT_SECONDS = 5.0
+_LEAST_SECONDS = 0.001  # a time limit of zero would make sockets fail at once, and for another reason
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+_LONGEST_SENTENCE = 300
+_STRANGE = "did not answer as a P2L endpoint does; is this its URL?"
+_TRANSIENT = (httpx2.TimeoutException, httpx2.NetworkError, httpx2.RemoteProtocolError, httpx2.ProxyError)
+
+
+@dataclass(frozen=True)
+class _Refusal:
+    detail: str
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An HTTP answer, read to its end."""
+
+    status: int
+    headers: httpx2.Headers
+    body: bytes
+
+    @property
+    def sentence(self) -> str:
+        """What the endpoint itself says of its refusal, on one line; empty for another server's page."""
+        try:
+            detail: str = read_json(_Refusal, self.body).detail
+        except ValidationError:
+            return ""
+        printable = "".join(letter if letter.isprintable() else " " for letter in detail)
+        return " ".join(printable.split())[:_LONGEST_SENTENCE]
+
+    @property
+    def retry_after(self) -> float:
+        """Seconds, from a number or a date; zero where the header is missing or says nothing."""
+        text = self.headers.get("retry-after", "").strip()
+        if re.fullmatch(r"\d+(\.\d*)?", text, re.ASCII):
+            return float(text)
+        try:
+            moment = parsedate_to_datetime(text)
+        except ValueError:
+            return 0.0
+        return max(0.0, moment.timestamp() - time.time())
+
+
+def _passes(outcome: Reply | httpx2.HTTPError) -> bool:
+    """Whether another attempt may fare better."""
+    if isinstance(outcome, httpx2.HTTPError):
+        return isinstance(outcome, _TRANSIENT)
+    if outcome.status == 504:  # a gateway's: the endpoint gives a sentence, and would spend its whole deadline again
+        return not outcome.sentence
+    return outcome.status in (429, 502, 503)
+
+
+_KINDS: dict[int, tuple[type[P2LClientError], str]] = {
+    400: (BadRequestError, "cannot use the prompt"),
+    401: (KeyRefusedError, "refuses the API key; give the key that the endpoint was started with"),
+    403: (KeyRefusedError, "refuses the API key; give the key that the endpoint was started with"),
+    413: (BadRequestError, "finds the request too large"),
+    422: (BadRequestError, "cannot use the prompt"),
+    429: (UnavailableError, "is overloaded"),
+    503: (UnavailableError, "is overloaded or not ready"),
+    504: (AnswerTimeoutError, "did not answer before the server's deadline"),
+}
+
+
+def _failure(outcome: Reply | httpx2.HTTPError) -> tuple[type[P2LClientError], str]:
+    """The error for an outcome, and what follows the URL in its message."""
+    if isinstance(outcome, httpx2.TimeoutException):
+        return AnswerTimeoutError, "gave no answer in time"
+    if isinstance(outcome, httpx2.DecodingError):
+        return MalformedAnswerError, "sent an answer that cannot be decompressed"
+    if isinstance(outcome, httpx2.HTTPError):
+        return UnavailableError, f"cannot be reached ({outcome or type(outcome).__name__}); is the endpoint running?"
+    other = (UnavailableError, "failed") if outcome.status >= 500 else (MalformedAnswerError, _STRANGE)
+    kind, words = _KINDS.get(outcome.status, other)
+    words = f"{words} (status {outcome.status})"
+    # What refuses a key may repeat it.
+    heard = outcome.sentence if kind not in (KeyRefusedError, MalformedAnswerError) else ""
+    return kind, f"{words}: {heard}" if heard else words
+
+
+@dataclass(frozen=True)
+class Rules:
+    """When to give up, and where time and chance come from."""
+
+    timeout: float
+    attempt_timeout: float
+    retries: int
+    clock: Callable[[], float]
+    uniform: Callable[[float, float], float]
+
+
+class Exchange(Generic[T]):
+    """One call from its first attempt to its answer or error: decides everything, but neither sends nor sleeps."""
+
+    answer: T
+
+    def __init__(self, call: Call[T], rules: Rules, url: httpx2.URL) -> None:
+        self._call, self._rules, self._url = call, rules, url
+        self._content = None if call.body is None else json.dumps(call.body, ensure_ascii=False).encode()
+        self._start = rules.clock()
+        self._attempts = 0
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until the time limit."""
+        return max(0.0, self._start + self._rules.timeout - self._rules.clock())
+
+    def request(self) -> dict[str, Any]:
+        """The next attempt, as arguments of `httpx2.Client.stream`."""
+        self._attempts += 1
+        remaining = max(self.remaining, _LEAST_SECONDS)
+        seconds = remaining if self._call.patient else min(remaining, self._rules.attempt_timeout)
+        # The endpoint forgets a prompt that nobody waits for any more.
+        headers = {"x-p2l-timeout": f"{remaining:.3f}"}
+        path, _, query = self._url.raw_path.partition(b"?")
+        target = path.rstrip(b"/") + self._call.path.encode() + (b"?" + query if query else b"")
+        return {
+            "method": "GET" if self._content is None else "POST",
+            "url": self._url.copy_with(raw_path=target),
+            "content": self._content,
+            "headers": headers if self._content is None else headers | {"Content-Type": "application/json"},
+            "timeout": httpx2.Timeout(seconds, connect=min(seconds, _CONNECT_SECONDS), pool=remaining),
+        }
+
+    def in_time(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
+        """The chunks of an answer as long as there is time: one that trickles in would never be too late by itself."""
+        for chunk in chunks:
+            if not self.remaining:
+                raise httpx2.ReadTimeout("")
+            yield chunk
+
+    def hear(self, outcome: Reply | httpx2.HTTPError) -> float | None:
+        """Seconds to wait before the next attempt, or None: there is an `answer`.
+
+        Raises:
+            P2LClientError: there is none, and there will be no other attempt.
+        """
+        if isinstance(outcome, Reply) and outcome.status == 200:
+            self.answer = self._answer(outcome.body)
+            return None
+        pause = self._pause(outcome)
+        if pause is not None and pause < self.remaining:
+            return pause
+        kind, words = _failure(outcome)
+        raise self._error(kind, words) from (outcome if isinstance(outcome, httpx2.HTTPError) else None)
+
+    def _answer(self, body: bytes) -> T:
+        try:
+            return self._call.read(body)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            words = ": ".join([*(str(part) for part in first["loc"]), first["msg"]])
+        except ValueError as error:
+            words = str(error)
+        raise self._error(MalformedAnswerError, f"{_STRANGE} ({words})")
+
+    def _pause(self, outcome: Reply | httpx2.HTTPError) -> float | None:
+        if self._attempts > self._rules.retries or not self._call.repeated or not _passes(outcome):
+            return None
+        most = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(self._attempts, 10))
+        least = outcome.retry_after if isinstance(outcome, Reply) else 0.0
+        return least + self._rules.uniform(0.0, most)
+
+    def _error(self, kind: type[P2LClientError], words: str) -> P2LClientError:
+        where = f"{str(self._url.copy_with(query=None)).rstrip('/')}{self._call.path}"
+        seconds = self._rules.clock() - self._start
+        tried = f" [attempts: {self._attempts}, seconds: {seconds:.1f}]"
+        return kind(f"{where} {words}{tried if self._attempts > 1 or kind is AnswerTimeoutError else ''}")
+
+
+H = TypeVar("H", httpx2.Client, httpx2.AsyncClient)
 _KEEPALIVE_SECONDS = 4.0  # uvicorn closes idle connections after 5; whoever closes first should be us
 
 
@@ -152,27 +459,27 @@ class P2LClient(_Client[httpx2.Client]):
 
     def predict(self, prompt: Prompt) -> ModelAnswer:
         """Coefficients for a prompt: its text, or the user's turns in order."""
-        return self._ask(endpoint_calls.predict(prompt))
+        return self._ask(predict(prompt))
 
     def predict_batch(self, prompts: Iterable[Prompt]) -> list[ModelAnswer]:
         """Coefficients for several prompts, in their order, by one request."""
-        return self._ask(endpoint_calls.predict_batch(prompts))
+        return self._ask(predict_batch(prompts))
 
     def leaderboard(self, prompt: Prompt) -> PromptLeaderboard:
         """All models ranked for a prompt."""
-        return self._ask(endpoint_calls.leaderboard(prompt))
+        return self._ask(leaderboard(prompt))
 
     def models(self) -> ModelList:
         """Names in the order of the coefficients."""
-        return self._ask(endpoint_calls.MODELS)
+        return self._ask(MODELS)
 
     def info(self) -> dict[str, Any]:
         """What the endpoint says of its model."""
-        return self._ask(endpoint_calls.INFO)
+        return self._ask(INFO)
 
     def health(self) -> Health:
         """Return if the endpoint is ready now; asks once. `UnavailableError` if it is not."""
-        return self._ask(endpoint_calls.HEALTH)
+        return self._ask(HEALTH)
 
     def _ask(self, call: Call[T]) -> T:
         exchange = self._begin(call)
@@ -207,27 +514,27 @@ class AsyncP2LClient(_Client[httpx2.AsyncClient]):
 
     async def predict(self, prompt: Prompt) -> ModelAnswer:
         """Coefficients for a prompt: its text, or the user's turns in order."""
-        return await self._ask(endpoint_calls.predict(prompt))
+        return await self._ask(predict(prompt))
 
     async def predict_batch(self, prompts: Iterable[Prompt]) -> list[ModelAnswer]:
         """Coefficients for several prompts, in their order, by one request."""
-        return await self._ask(endpoint_calls.predict_batch(prompts))
+        return await self._ask(predict_batch(prompts))
 
     async def leaderboard(self, prompt: Prompt) -> PromptLeaderboard:
         """All models ranked for a prompt."""
-        return await self._ask(endpoint_calls.leaderboard(prompt))
+        return await self._ask(leaderboard(prompt))
 
     async def models(self) -> ModelList:
         """Names in the order of the coefficients."""
-        return await self._ask(endpoint_calls.MODELS)
+        return await self._ask(MODELS)
 
     async def info(self) -> dict[str, Any]:
         """What the endpoint says of its model."""
-        return await self._ask(endpoint_calls.INFO)
+        return await self._ask(INFO)
 
     async def health(self) -> Health:
         """Return if the endpoint is ready now; asks once. `UnavailableError` if it is not."""
-        return await self._ask(endpoint_calls.HEALTH)
+        return await self._ask(HEALTH)
 
     async def _ask(self, call: Call[T]) -> T:
         exchange = self._begin(call)

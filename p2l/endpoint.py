@@ -8,13 +8,10 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from p2l.command import above_zero, amount, parser, positive, run, whole
-from p2l.errors import ConfigError
-from p2l.serving.access import digest_of, is_loopback, new_key
-from p2l.serving.address import check_address, port
+from p2l.common.cli import above_zero, amount, parser, positive, run, whole
+from p2l.common.errors import ConfigError
+from p2l.common.web import check_address, digest_of, is_loopback, new_key, port
 from p2l.serving.settings import Settings
-
-__all__ = ["build_parser", "main"]
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -9,10 +9,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from p2l.command import parser, positive, run
-from p2l.model_flags import add_model_flags
-
-__all__ = ["build_parser", "main"]
+from p2l.common.cli import add_model_flags, parser, positive, run
 
 
 def build_parser(prog: str = "p2l eval") -> argparse.ArgumentParser:

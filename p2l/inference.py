@@ -23,29 +23,24 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from p2l import backbones
-from p2l.batching import collate, plan_batches, to_device
-from p2l.checkpoint import local_folder
-from p2l.encoding import Encoding, check_turns
-from p2l.errors import CheckpointError, InputError
-from p2l.leaderboard.field import win_rates
-from p2l.members import member_folders
-from p2l.model import P2LModel, P2LOutput
-from p2l.revision import revision_of
-from p2l.tokenizer import PromptTokenizer
+from p2l.common.errors import CheckpointError, InputError
+from p2l.likelihood import win_rates
+from p2l.model import backbones
+from p2l.model.batching import collate, plan_batches, to_device
+from p2l.model.checkpoint import local_folder, revision_of
+from p2l.model.committee import member_folders
+from p2l.model.encoding import Encoding, PromptTokenizer, check_turns
+from p2l.model.model import P2LModel, P2LOutput
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from p2l.likelihood import Likelihood
 
-__all__ = ["P2L", "Encoded", "Member", "Prediction", "Prompt", "choose_device"]
 
 Prompt: TypeAlias = "str | Sequence[str]"
 """One prompt: its text, or the user's turns in order."""
-
 _PROMPTS_AT_ONCE = 1024  # encoded, sorted by length and forgotten again: memory does not grow with the prompts
-
 Floats = npt.NDArray[np.float32]
 
 
@@ -164,7 +159,7 @@ class P2L:
 
     @cached_property
     def revision(self) -> str:
-        """12 hexadecimal digits that name the content of the model's folder (`p2l.revision`); "" without a folder."""
+        """12 hexadecimal digits that identify the content of the model's folder; "" without a folder."""
         return "" if self._folder is None else revision_of(self._folder)
 
     def predict(
@@ -352,3 +347,21 @@ def _fit_together(folder: Path, model: P2LModel, tokenizer: PromptTokenizer) -> 
         )
     if backbones.get(model.record.model_type).learned_positions:
         tokenizer.max_length = min(tokenizer.max_length, model.max_positions)
+
+
+# Tell an error that fewer tokens at a time would have spared from any other.
+
+_WORDS = ("can't allocate memory", "not enough memory", "out of memory", "cannot allocate memory")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory, of a GPU or the machine, ran out; on a CPU torch says so in words alone."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _WORDS)
+
+
+def free_memory() -> None:
+    """Give back what a failed pass has left in the GPU's cache."""
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

@@ -23,42 +23,101 @@ Shapes: B prompts or votes, M models, N votes, K outcomes; (...) any shape that 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-from p2l.arrays import Array, log_sigmoid, log_two_cosh, logaddexp, prepare, softplus, widen
-from p2l.command import nearest
-from p2l.errors import ConfigError
+from p2l.common.cli import nearest
+from p2l.common.errors import ConfigError
 
-__all__ = [
-    "ALIASES",
-    "LIKELIHOODS",
-    "Likelihood",
-    "aliases",
-    "check_pair",
-    "counted",
-    "default_for_head",
-    "get",
-    "losses_for_head",
-    "mean_loss",
-    "names",
-    "register",
-    "targets",
-    "vote_losses",
-]
+# The few array operations that NumPy arrays and torch tensors share, so that one text serves both.
+#
+# torch tensors have no array-API namespace of their own; here the namespace is the module itself (`numpy` or `torch`),
+# used only through functions with the same meaning and positional arguments in both. torch is never imported here: a
+# tensor cannot exist unless somebody else has imported it.
+
+Array: TypeAlias = Any  # numpy.ndarray or torch.Tensor, of any shape
+
+
+def prepare(*values: Any) -> tuple[Any, list[Any]]:
+    """Return the namespace of `values` and the values as its floating arrays (None stays None).
+
+    Anything that is no float32 or float64 is computed in float32 (half precisions) or float64 (integers, lists).
+    With one torch tensor among the values, the others become tensors on its device.
+    """
+    torch = sys.modules.get("torch")
+    tensors = [value for value in values if torch is not None and isinstance(value, torch.Tensor)]
+    if not tensors:
+        return np, [None if value is None else _numpy_float(value) for value in values]
+    device = tensors[0].device
+    return torch, [None if value is None else _torch_float(torch, value, device) for value in values]
+
+
+def _numpy_float(value: Any) -> np.ndarray[Any, Any]:
+    array = np.asarray(value)
+    if array.dtype in (np.float32, np.float64):
+        return array
+    return array.astype(np.float32 if array.dtype == np.float16 else np.float64)
+
+
+def _torch_float(torch: Any, value: Any, device: Any) -> Any:
+    # A Python number has no width of its own: as float32 it never widens the tensors beside it.
+    tensor = torch.as_tensor(value, device=device)
+    if tensor.dtype in (torch.float32, torch.float64) and not isinstance(value, float):
+        return tensor
+    return tensor.to(torch.float32)
+
+
+def widen(torch: Any, tensors: list[Any]) -> tuple[list[Any], Any]:
+    """The tensors in float64, and the type that they had together.
+
+    Where parts of a gradient cancel, what is left of them in float32 is noise or zero, though float32 could hold the
+    sum. These are a few numbers per vote, so the width costs nothing, on GPUs with slow float64 neither. CPUs and CUDA
+    are sure to have float64; on other devices (Apple's and some of Intel's lack it) tensors keep their own width.
+    """
+    given = [tensor for tensor in tensors if tensor is not None]
+    dtype = torch.float64 if any(tensor.dtype == torch.float64 for tensor in given) else torch.float32
+    if given[0].device.type not in ("cpu", "cuda"):
+        return tensors, dtype
+    return [None if tensor is None else tensor.double() for tensor in tensors], dtype
+
+
+def logaddexp(xp: Any, x: Array, y: Array | float) -> Array:
+    """log(e^x + e^y); `y` may be a number."""
+    return xp.logaddexp(x, xp.full_like(x, y) if isinstance(y, float) else y)
+
+
+def softplus(xp: Any, x: Array) -> Array:
+    """log(1 + e^x), with a gradient that stays accurate where it is tiny (torch's own turns linear above 20)."""
+    return xp.logaddexp(x, xp.zeros_like(x))
+
+
+def log_sigmoid(xp: Any, x: Array) -> Array:
+    """log(1 / (1 + e^-x))."""
+    return -softplus(xp, -x)
+
+
+def log_two_cosh(xp: Any, x: Array) -> Array:
+    """log(e^x + e^-x), with derivative tanh(x) to full relative accuracy.
+
+    logaddexp(x, -x) would differentiate to a difference of two sigmoids, which rounds to zero for small x.
+    """
+    near = xp.sinh(0.5 * xp.clip(x, -1.0, 1.0))
+    size = xp.abs(x)
+    return xp.where(size < 1.0, xp.log1p(2.0 * near * near) + math.log(2.0), size + xp.log1p(xp.exp(-2.0 * size)))
+
 
 Terms: TypeAlias = tuple[Array, ...]
 LogTerms: TypeAlias = Callable[[Any, Array, Array, Array, Array], Terms]
 ProbTerms: TypeAlias = Callable[[Array, Array, Array, Array, Array], None]
-
 HEAD_PARAMETERS = {"bt": (), "rk": ("eta",), "ba": ("eta", "gamma")}
 RK_FLOOR = 0.02  # the least h of rk: the one place where a parameter (eta) gets no gradient
 GRK_EXCESS, BA_EXCESS = 1e-6, 0.02  # t - 1 = exp(eta) + excess
 LOG_2 = math.log(2.0)
-
 LIKELIHOODS: dict[str, Likelihood] = {}
 ALIASES = {"bag": "grk", "tie-bag": "tie-grk", "tie-bb-bag": "tie-bb-grk"}
 
@@ -222,8 +281,6 @@ def _either(words: Any) -> str:
 
 
 # Votes: labels are (N, 3) integers [winner, loser, tie]; tie 0 none, 1 tie, 2 tie (bothbad).
-
-
 def targets(likelihood: Likelihood, ties: Any) -> Array:
     """Target distributions (N, K) over the outcomes of votes that name the winner as model a; `ties` (N,) in {0, 1, 2}.
 
@@ -298,8 +355,6 @@ def mean_loss(
 
 
 # The formulas. Log-probabilities take (namespace, coef_a, coef_b, eta, gamma), probabilities exp(coef_a), exp(coef_b).
-
-
 def _rows(out: Array) -> Terms:
     """Views of out (K, ...) that can be written into, also where (...) is empty."""
     return tuple(out[k, ...] for k in range(len(out)))
@@ -428,3 +483,70 @@ def _tie_grk(xp: Any, a: Array, b: Array, eta: Array, gamma: Array) -> Terms:
 def _tie_bb_grk(xp: Any, a: Array, b: Array, eta: Array, _gamma: Array) -> Terms:
     *_, bothbad, rest = _grounded(xp, a, b, eta, xp.zeros_like(eta), GRK_EXCESS)
     return bothbad, rest
+
+
+# How often each model beats the field: coefficients as a number that needs no explanation.
+#
+# Shapes: M models, n coefficient vectors (a leading shape of any rank), K outcomes.
+#
+# For models i and j, a vote gives i one point for a win, half a point for a tie of either kind and none for a loss:
+# points(i, j) = P(i wins) + (1 - P(i wins) - P(j wins)) / 2 = (1 + P(i wins) - P(j wins)) / 2.
+# The win rate of i is the mean over all other models j, so the rates of one leaderboard average 1/2 whatever the
+# likelihood, and those of a hard prompt (many votes "both bad") lie closer to 1/2 than those of an easy one.
+
+Floats = npt.NDArray[np.float64]
+_BLOCK_ELEMENTS = 2_000_000
+
+
+def win_rates(
+    coefs: npt.ArrayLike, likelihood: Likelihood, eta: npt.ArrayLike | None = None, gamma: npt.ArrayLike | None = None
+) -> Floats:
+    """Each model's mean points against a uniformly drawn other model, in [0, 1].
+
+    Args:
+        coefs: (..., M) coefficients.
+        likelihood: supplies the outcome probabilities.
+        eta: (...,) or scalar, for the likelihoods that have it.
+        gamma: (...,) or scalar, for `ba`.
+
+    Returns:
+        (..., M) win rates; a tie of either kind counts half. A single model has no field: its rate is 1/2.
+    """
+    vectors = np.asarray(coefs, dtype=np.float64)
+    lead, num_models = vectors.shape[:-1], vectors.shape[-1]
+    if num_models < 2:
+        return np.full(vectors.shape, 0.5)
+    flat = vectors.reshape(-1, num_models)
+    etas, gammas = _per_row(eta, lead), _per_row(gamma, lead)
+    rates = np.empty_like(flat)
+    rows = max(1, _BLOCK_ELEMENTS // num_models**2)
+    for first in range(0, len(flat), rows):
+        part = slice(first, first + rows)
+        points = pair_points(
+            flat[part], likelihood, None if etas is None else etas[part], None if gammas is None else gammas[part]
+        )
+        # The diagonal is exactly 1/2: no model is its own opponent.
+        rates[part] = (points.sum(axis=-1) - 0.5) / (num_models - 1)
+    return rates.reshape(vectors.shape)
+
+
+def pair_points(
+    coefs: Floats, likelihood: Likelihood, eta: Floats | None = None, gamma: Floats | None = None
+) -> Floats:
+    """Expected points (n, M, M) of the row's model against the column's, from coefs (n, M) and eta, gamma (n,)."""
+    probs = likelihood.probs(
+        coefs[:, :, None],
+        coefs[:, None, :],
+        None if eta is None else eta[:, None, None],
+        None if gamma is None else gamma[:, None, None],
+    )
+    win, loss = likelihood.outcomes.index("win"), likelihood.outcomes.index("loss")
+    points: Floats = 0.5 * (1.0 + probs[..., win] - probs[..., loss])
+    return points
+
+
+def _per_row(value: npt.ArrayLike | None, lead: tuple[int, ...]) -> Floats | None:
+    """Spread a scalar or (...,) parameter over the flattened leading shape."""
+    if value is None:
+        return None
+    return np.broadcast_to(np.asarray(value, dtype=np.float64), lead).reshape(-1)

@@ -12,24 +12,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from p2l.command import atomic_path, check_can_write, parser, progress, run
-from p2l.errors import ConfigError
-from p2l.simulation.arena import Arena, Examples, SimulationConfig, Truth, VoteChunk, simulate
+from p2l.common.cli import atomic_path, check_can_write, parser, progress, run
+from p2l.common.errors import ConfigError
+from p2l.simulation.arena import Arena, SimulationConfig, simulate
 
 if TYPE_CHECKING:
     from p2l.simulation.report import Report
 
-__all__ = [
-    "Arena",
-    "Examples",
-    "SimulationConfig",
-    "Truth",
-    "VoteChunk",
-    "load_arena",
-    "main",
-    "simulate",
-    "write_arena",
-]
 
 # Field of the configuration -> (type, help); the flag is the field with dashes.
 _FIELDS: dict[str, tuple[type, str]] = {
@@ -92,10 +81,10 @@ def write_arena(
     Raises:
         InputError: the ending of a file is unknown, or it cannot be written.
     """
+    from p2l.simulation.arena import truth_batch, vote_batch
     from p2l.simulation.report import Report
-    from p2l.simulation.tables import truth_batch, vote_batch
     from p2l.votes.sources import file_kind
-    from p2l.votes.writer import open_writer
+    from p2l.votes.writing import open_writer
 
     parts = [(Path(output), False)] + ([(Path(validation), True)] if validation else [])
     for path, _ in parts:

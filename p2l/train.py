@@ -11,14 +11,13 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from p2l.command import parser, positive, run
-from p2l.errors import ConfigError
-from p2l.sizes import SIZES
+from p2l.common.cli import parser, positive, run
+from p2l.common.errors import ConfigError
+from p2l.training.recipe import SIZES
 
 if TYPE_CHECKING:
-    from p2l.prepare import Prepared
+    from p2l.training.prepare import Prepared
 
-__all__ = ["build_parser", "main"]
 
 _EXPERIMENTAL = (
     "GPUs, bfloat16 on a card, varlen attention kernels and `compile: true` are experimental: never run on a GPU yet "
@@ -100,7 +99,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     for name in _VOTES_ONLY:
         if getattr(flags, name):
             raise ConfigError(f"--{name.replace('_', '-')} goes with --votes; a configuration holds its own settings")
-    from p2l.training import RunOptions, train
+    from p2l.training.loop import RunOptions
+    from p2l.training.offline import train
 
     eval_steps = None if flags.no_eval else flags.eval_steps or 60
     save_steps = flags.save_steps if flags.save_steps and flags.save_steps > 0 else None
@@ -121,7 +121,7 @@ def _train_on_votes(flags: argparse.Namespace) -> None:
         raise ConfigError("--push-to-hf goes with --config; train, then add repo_id to the run's training.yaml")
     if flags.no_eval and flags.val:
         raise ConfigError("--val and --no-eval exclude each other; leave one out")
-    from p2l.prepare import Request, dry_run, prepare
+    from p2l.training.prepare import Request, dry_run, prepare
 
     request = Request(flags.votes, flags.size, flags.val, flags.backbone, flags.output, validate=not flags.no_eval)
     if flags.dry_run:
@@ -133,9 +133,10 @@ def _train_on_votes(flags: argparse.Namespace) -> None:
 
 def _train_prepared(prepared: Prepared, flags: argparse.Namespace) -> None:
     """Train in a folder that holds everything, and say on the first process what came of it."""
-    from p2l.comparison import write_comparison
-    from p2l.config import load_config
-    from p2l.training import RunOptions, train
+    from p2l.training.config import load_config
+    from p2l.training.facts import write_comparison
+    from p2l.training.loop import RunOptions
+    from p2l.training.offline import train
 
     save_steps = prepared.save_steps if flags.save_steps is None else flags.save_steps
     eval_steps = None if prepared.eval_steps is None else flags.eval_steps or prepared.eval_steps

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from p2l import program
-from p2l.command import run
-
-__all__ = ["COMMANDS", "main"]
+from p2l.common import program
+from p2l.common.cli import run
 
 COMMANDS = {
     "serve": ("route.openai_server", "serve OpenAI's API, every request by the best model the budget allows"),

@@ -15,28 +15,14 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from p2l.command import nearest
-from p2l.config import Number, Whole, read_yaml
-from p2l.errors import ConfigError
-from route.decision import Limit, RoutedModel
+from p2l.common.cli import nearest
+from p2l.common.errors import ConfigError
+from p2l.training.config import Number, Whole, read_yaml
 from route.providers.base import Timeouts
-
-__all__ = [
-    "ROUTER_NAME",
-    "BreakerConfig",
-    "KeyConfig",
-    "LimitConfig",
-    "ModelConfig",
-    "Price",
-    "RouterConfig",
-    "TimeoutsConfig",
-    "line_of",
-    "load_config",
-]
+from route.routing.decision import Limit, RoutedModel
 
 ROUTER_NAME = "p2l-router"
 """What the router calls itself in GET /v1/models."""
-
 _OF_THE_ROUTER = {"messages", "model", "stream"}
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _Amount = Annotated[Number, Field(ge=0)]

@@ -21,13 +21,11 @@ from pathlib import Path
 
 import yaml
 
-from p2l.command import atomic_path, check_can_write, nearest, parser, positive, run
-from p2l.config import read_yaml
-from p2l.errors import ConfigError, InputError
-from route.accounts import DAY
-from route.schema import SchemaError, check_ours
-
-__all__ = ["Answers", "ModelCost", "build_parser", "main", "read_answers", "read_prices", "recompute", "with_costs"]
+from p2l.common.cli import atomic_path, check_can_write, nearest, parser, positive, run
+from p2l.common.errors import ConfigError, InputError
+from p2l.training.config import read_yaml
+from route.storage.database import SchemaError, check_ours
+from route.storage.ledger import DAY
 
 _MILLION = 1_000_000
 

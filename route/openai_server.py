@@ -8,13 +8,10 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from p2l.command import parser, positive, run
-from p2l.errors import ConfigError
-from p2l.serving.access import digest_of, new_key
-from p2l.serving.address import check_address, port
-from route.service.settings import Settings
-
-__all__ = ["build_parser", "main"]
+from p2l.common.cli import parser, positive, run
+from p2l.common.errors import ConfigError
+from p2l.common.web import check_address, digest_of, new_key, port
+from route.service.state import Settings
 
 _KEY_VARIABLE = "P2L_ROUTER_KEY"
 _ENDPOINT_KEY_VARIABLE = "P2L_API_KEY"
@@ -91,7 +88,7 @@ def _settings(flags: argparse.Namespace) -> Settings:
 def _check(settings: Settings) -> bool:
     """Refuse what cannot be served before a port is opened; says whether the configuration has keys."""
     from route.config import load_config
-    from route.service.checks import check_together
+    from route.service.state import check_together
 
     config = load_config(settings.config)
     check_together(config, settings)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from p2l.command import run
+from p2l.common.cli import run
 from route.openai_server import build_parser, main
 
 __all__ = ["build_parser", "main"]

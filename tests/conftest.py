@@ -99,11 +99,11 @@ def validation_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def backbone(tmp_path_factory: pytest.TempPathFactory, votes_file: Path) -> Path:
     """A tiny qwen2 with a tokenizer trained on the votes."""
-    from p2l.init import main
+    from p2l.commands.model import init_main
 
     folder = tmp_path_factory.mktemp("backbone") / "tiny-qwen2"
     flags = "--model-type qwen2 --vocab-size 300 --hidden-size 16 --layers 1 --heads 2 --max-positions 128 --quiet"
-    main([*flags.split(), "--votes", str(votes_file), "--output", str(folder)])
+    init_main([*flags.split(), "--votes", str(votes_file), "--output", str(folder)])
     return folder
 
 

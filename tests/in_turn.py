@@ -38,6 +38,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-    from p2l.command import run
+    from p2l.common.cli import run
 
     run(lambda _: main())

@@ -17,9 +17,9 @@ import yaml
 from coeval.cli import COMMANDS as COEVAL_COMMANDS
 from coeval.commands.analyze import FORWARDED
 from p2l.cli import COMMANDS
-from p2l.config import TrainConfig, load_config
-from p2l.deepspeed_config import find_deepspeed_file, resolve_deepspeed
-from p2l.tokenizer import resolve_template
+from p2l.model.tokenizer import resolve_template
+from p2l.training.config import TrainConfig, load_config
+from p2l.training.deepspeed_config import find_deepspeed_file, resolve_deepspeed
 from route.cli import COMMANDS as ROUTE_COMMANDS
 from route.config import ModelConfig, RouterConfig
 from tests.conftest import ROOT, Command
@@ -111,8 +111,11 @@ def split_launcher(words: list[str]) -> tuple[list[str], str, list[str]]:
 OURS = [(where, *found) for where, words in command_lines() if (found := as_ours(words)) is not None]
 
 
-def parser_of(module: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = importlib.import_module(module).build_parser()
+def parser_of(place: str) -> argparse.ArgumentParser:
+    """The parser of a command: `build_parser` beside `main`, or `name_parser` beside `name_main`."""
+    module, _, function = place.partition(":")
+    build = "build_parser" if function in {"", "main"} else function.replace("_main", "_parser")
+    parser: argparse.ArgumentParser = getattr(importlib.import_module(module), build)()
     return parser
 
 

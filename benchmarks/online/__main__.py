@@ -22,8 +22,8 @@ from benchmarks.online.report import bars, bars_text, draw, table_text, write_js
 from benchmarks.online.running import Outcome, run_strategy
 from benchmarks.online.strategies import OURS, PREFIX, STRATEGIES, Strategy
 from benchmarks.online.streams import ARENA, BATCHES, SLICES, Stream, real, simulated
-from p2l.command import parser, run
-from p2l.errors import ConfigError
+from p2l.common.cli import parser, run
+from p2l.common.errors import ConfigError
 
 _QUICK = ("naive", "oracle", "replay 0.19", "geometric 0.995 0.001")
 _QUICK_BATCH = 8

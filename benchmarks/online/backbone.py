@@ -19,9 +19,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from p2l import backbones
-from p2l.checkpoint import load_weights, read_object, save_weights, write_json
-from p2l.encoding import Encoding, PromptTokenizer, TokenizerOptions, register
+from p2l.model import backbones
+from p2l.model.checkpoint import load_weights, read_object, save_weights, write_json
+from p2l.model.encoding import Encoding, PromptTokenizer, TokenizerOptions, register
 
 __all__ = ["NAME", "WordTokenizer", "make"]
 

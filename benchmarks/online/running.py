@@ -21,14 +21,14 @@ from torch import Tensor
 from benchmarks.online import backbone
 from benchmarks.online.strategies import Order, Strategy
 from benchmarks.online.streams import Stream
-from p2l.command import atomic_path, progress
-from p2l.engine import Engine, choose_device, start_processes
+from p2l.common.cli import atomic_path, progress
 from p2l.likelihood import get
-from p2l.model import P2LModel, P2LOutput
+from p2l.model.encoding import PromptTokenizer
+from p2l.model.model import P2LModel, P2LOutput
 from p2l.online_training.averaging import AveragedWeights
-from p2l.tokenizer import PromptTokenizer
-from p2l.trainer import Trainer
-from p2l.windows import Windows
+from p2l.training.data import Windows
+from p2l.training.engine import Engine, choose_device, start_processes
+from p2l.training.trainer import Trainer
 
 __all__ = ["HORIZON", "Outcome", "run_strategy"]
 

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from p2l.errors import InputError
-from p2l.simulate import SimulationConfig, simulate, write_arena
+from p2l.common.errors import InputError
+from p2l.simulate import write_arena
+from p2l.simulation.arena import SimulationConfig, simulate
 from p2l.votes import VoteStore, open_votes
 
 if TYPE_CHECKING:

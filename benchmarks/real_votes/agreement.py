@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
 from benchmarks.real_votes.parts import Part
-from p2l.baselines import Forecast
-from p2l.command import progress
+from p2l.common.cli import progress
 from p2l.leaderboard import Prior, aggregate, fit_labels
 from p2l.metrics import Interval
+from p2l.training.facts import Forecast
 
 __all__ = ["agreement", "largest_categories", "rank_correlation"]
 

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.real_votes.parts import Part, mean_loss, of_votes
-from p2l.baselines import Forecast, per_category
-from p2l.command import atomic_path, progress
+from p2l.common.cli import atomic_path, progress
 from p2l.leaderboard import Prior, fit_labels
+from p2l.training.facts import Forecast, per_category
 
 __all__ = ["best_setting", "embed", "nearest_votes", "neighbours", "tuned_neighbours", "tuned_per_category"]
 

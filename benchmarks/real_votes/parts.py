@@ -14,10 +14,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from p2l.baselines import Forecast
-from p2l.command import atomic_path
+from p2l.common.cli import atomic_path
 from p2l.likelihood import get
 from p2l.metrics import ScoredVotes, vote_values
+from p2l.training.facts import Forecast
 from p2l.votes import open_votes
 
 __all__ = [

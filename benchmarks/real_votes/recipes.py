@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from p2l.errors import InputError
+from p2l.common.errors import InputError
 
 __all__ = ["RECIPES", "Recipe", "encoder_folder"]
 

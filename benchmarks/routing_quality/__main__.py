@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from p2l.command import nearest, parser, positive, run
-from p2l.errors import InputError
+from p2l.common.cli import nearest, parser, positive, run
+from p2l.common.errors import InputError
 
 if TYPE_CHECKING:
     from route.evaluation.measuring import Results
@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     flags = build_parser().parse_args(argv)
     from benchmarks.routing_quality.bars import bars, figures
     from benchmarks.routing_quality.overview import overview
-    from p2l.figures import check_figures
+    from p2l.common.plots import check_figures
     from route.evaluation.features import Encoder, packaged_encoder
     from route.evaluation.policies import Asked
 
@@ -91,8 +91,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _measured(flags: argparse.Namespace, tables: dict[str, ScoreTable], asked: Asked) -> dict[str, Results]:
     """Results by set, printed and written as they come."""
+    from route.evaluation.command import text, write
     from route.evaluation.measuring import within
-    from route.evaluation.report import text, write
 
     found, about = {}, "category told" if asked.category else "category not told"
     for name, table in tables.items():
@@ -104,8 +104,8 @@ def _measured(flags: argparse.Namespace, tables: dict[str, ScoreTable], asked: A
 
 def _moved(flags: argparse.Namespace, tables: dict[str, ScoreTable], asked: Asked) -> None:
     """Out of distribution; the two sets share no category."""
+    from route.evaluation.command import text, write
     from route.evaluation.measuring import across
-    from route.evaluation.report import text, write
 
     moved, _ = across(tables["mmlu_pro"], tables["zeroeval"], asked, seed=flags.seed)
     print(f"### trained on mmlu_pro, tested on zeroeval\n\n{text(moved)}")
@@ -113,8 +113,7 @@ def _moved(flags: argparse.Namespace, tables: dict[str, ScoreTable], asked: Aske
 
 
 def _table(data: Path, chosen: ScoreSet) -> ScoreTable:
-    from route.evaluation.prices import read_prices
-    from route.evaluation.table import read_table
+    from route.evaluation.table import read_prices, read_table
 
     prices = read_prices(PRICES) if chosen.priced else None
     return read_table(data / chosen.file, prices=prices, one_price=chosen.one_price)

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.routing_quality.bars import RIVALS, more
-from p2l.figures import COLOURS, new_figure, save_figure
-from route.evaluation.drawing import bars, curves
+from p2l.common.plots import COLOURS, new_figure, save_figure
+from route.evaluation.command import bars, curves
 from route.evaluation.measuring import POLICIES, Results
 
 __all__ = ["overview"]

@@ -22,9 +22,9 @@ from pathlib import Path
 from benchmarks.scaling.arena import arena_config, held_out, write_pool
 from benchmarks.scaling.points import SHAPES, Shape, read_points, train_point, write_points
 from benchmarks.scaling.report import report
-from p2l.command import atomic_path, parser, positive, run
-from p2l.errors import ConfigError, InputError
-from p2l.figures import check_figures
+from p2l.common.cli import atomic_path, parser, positive, run
+from p2l.common.errors import ConfigError, InputError
+from p2l.common.plots import check_figures
 from p2l.simulation.arena import SimulationConfig
 
 __all__ = ["build_parser", "main"]
@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _device(name: str) -> str:
-    from p2l.engine import choose_device
+    from p2l.training.engine import choose_device
 
     return choose_device(name).type
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import yaml
 
 from benchmarks.scaling.arena import HeldOut, draw_votes, marginal_losses
-from p2l.errors import InputError
+from p2l.common.errors import InputError
 
 __all__ = ["SHAPES", "Point", "Shape", "read_points", "train_point", "write_points"]
 
@@ -108,8 +108,8 @@ def read_points(file: Path) -> Iterator[Point]:
 def train_point(folder: Path, shape: Shape, votes: int, seed: int, held: HeldOut, device: str) -> Point:
     """Train one model in a folder of its own below `folder`, which goes away again."""
     from p2l import P2L
-    from p2l.run_loop import RunOptions
-    from p2l.training import train
+    from p2l.training.loop import RunOptions
+    from p2l.training.offline import train
 
     work = folder / f"{shape.name}-{votes}-{seed}"
     shutil.rmtree(work, ignore_errors=True)
@@ -141,7 +141,7 @@ def train_point(folder: Path, shape: Shape, votes: int, seed: int, held: HeldOut
 
 
 def _make_backbone(folder: Path, target: Path, shape: Shape, seed: int) -> None:
-    from p2l.scratch import make_transformer
+    from p2l.model.scratch import make_transformer
 
     prompts = pq.read_table(folder / "pool.parquet", columns=["prompt"]).column("prompt")
     make_transformer(

@@ -27,7 +27,7 @@ import numpy as np
 from benchmarks.serving.folders import prompts, write_folders, write_tfidf
 from benchmarks.serving.load import Measured, bodies, drive
 from benchmarks.shapes import SHAPES
-from p2l.command import parser, positive, run
+from p2l.common.cli import parser, positive, run
 
 __all__ = ["main"]
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from benchmarks.serving.__main__ import serving
 from benchmarks.serving.folders import prompts, write_folders
 from benchmarks.shapes import SHAPES
-from p2l.command import parser, positive, run
+from p2l.common.cli import parser, positive, run
 
 __all__ = ["main"]
 

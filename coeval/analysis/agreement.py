@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coeval.analysis.resampling import limits, resample
-from coeval.analysis.results import AgreementRow, JudgePair, JudgeRow, Reliability
+from coeval.analysis.judge_results import AgreementRow, JudgePair, JudgeRow, Reliability
 from coeval.analysis.statistics import (
     alpha_columns,
     alpha_of_sums,
@@ -30,20 +29,11 @@ from coeval.analysis.statistics import (
     kappa_label,
     kendall,
     krippendorff,
+    limits,
+    resample,
     spearman,
 )
 from coeval.analysis.units import Floats, Loaded, Pairs, once
-
-__all__ = [
-    "LEAST_COVERAGE",
-    "breakdown",
-    "is_degenerate",
-    "judge_pairs",
-    "judge_rows",
-    "peers",
-    "ranked_judges",
-    "reliability",
-]
 
 LEAST_COVERAGE = 0.1
 METRICS = ("spa", "wpa", "kappa")

@@ -13,18 +13,51 @@ Shapes: P pairs (response, factor), J judges, S students, R responses.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from coeval.analysis.resampling import limits, resample
-from coeval.analysis.results import BiasReport, FamilyRow, SelfPreferenceRow, VerbosityRow
-from coeval.analysis.statistics import pearson
+from coeval.analysis.judge_results import BiasReport, FamilyRow, FlipRow, SelfPreferenceRow, VerbosityRow
+from coeval.analysis.statistics import limits, pearson, resample
 from coeval.analysis.units import Floats, Loaded
-from coeval.pairs.flips import flip_rows
+from coeval.analysis.verdicts import Preference
 
-__all__ = ["bias_report", "family_of", "family_rows", "self_preference_rows", "verbosity_rows"]
+# How often a judge's verdict hangs on the order in which it was shown two answers.
+#
+# Shapes: P pairs seen in both orders.
+
+
+def flip_rows(verdicts: Iterable[Preference]) -> tuple[FlipRow, ...]:
+    """Of each judge that saw pairs in both orders, by name; intervals draw items."""
+    by_judge: dict[str, list[Preference]] = {}
+    for one in verdicts:
+        if len(one.verdicts) == 2:
+            by_judge.setdefault(one.judge, []).append(one)
+    return tuple(_flips(judge, found) for judge, found in sorted(by_judge.items()))
+
+
+def _flips(judge: str, found: Sequence[Preference]) -> FlipRow:
+    """In the first order `model_a` is shown first, in the second `model_b`."""
+    pairs = [one.verdicts for one in found]
+    flips = np.array([{*pair} == {"model_a", "model_b"} for pair in pairs], dtype=np.float64)
+    first = sum((pair[0] == "model_a") + (pair[1] == "model_b") for pair in pairs)
+    second = sum((pair[0] == "model_b") + (pair[1] == "model_a") for pair in pairs)
+    columns = np.stack([flips, np.ones(len(flips))], axis=1)
+    datapoints = np.array([one.datapoint for one in found])
+    lower, upper = limits(resample(datapoints, columns, lambda sums: sums[:, 0] / sums[:, 1]))
+    return FlipRow(
+        judge,
+        len(found),
+        flips=int(flips.sum()),
+        inconsistent=sum(pair[0] != pair[1] for pair in pairs),
+        flip_rate=float(flips.mean()),
+        lower=float(lower),
+        upper=float(upper),
+        first_share=first / (first + second) if first + second else None,
+    )
+
 
 _FAMILIES = {
     "openai": r"gpt|(^|[^a-z])o[134](-|$)|davinci",

@@ -9,12 +9,11 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
-from coeval.analysis.about import TaskAbout
 from coeval.analysis.agreement import judge_rows
-from coeval.analysis.columns import Columns
 from coeval.analysis.distribution import level_counts
-from coeval.analysis.resampling import Summaries
+from coeval.analysis.records import TaskAbout
 from coeval.analysis.results import (
+    Columns,
     CompleteReport,
     CountRow,
     CoverageRow,
@@ -24,11 +23,9 @@ from coeval.analysis.results import (
     StrataRow,
     SummaryReport,
 )
-from coeval.analysis.students import student_rows
-from coeval.analysis.teachers import teacher_rows
+from coeval.analysis.statistics import Summaries
+from coeval.analysis.students import student_rows, teacher_rows
 from coeval.analysis.units import Codes, Loaded
-
-__all__ = ["complete_report", "coverage_summary", "slices", "summary_report"]
 
 _COUNTED = ("task", "teacher", "student", "judge")
 _RARE = 2

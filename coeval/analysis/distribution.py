@@ -9,20 +9,16 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from coeval.analysis.resampling import Summaries
+from coeval.analysis.judge_results import CalibrationRow, DriftRow, SpreadRow
 from coeval.analysis.results import (
-    CalibrationRow,
     DistributionRow,
-    DriftRow,
     InteractionCell,
     InteractionMatrix,
     JudgeConsistency,
     ScoreDistribution,
-    SpreadRow,
 )
+from coeval.analysis.statistics import Summaries
 from coeval.analysis.units import DIMENSIONS, Codes, Floats, Loaded
-
-__all__ = ["interaction_matrix", "judge_consistency", "level_counts", "score_distribution"]
 
 _ROLES = ("student", "teacher", "judge")
 _FLAGGED = 0.9

@@ -4,21 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = [
-    "AgreementRow",
-    "BiasReport",
-    "CalibrationRow",
-    "DriftRow",
-    "FamilyRow",
-    "FlipRow",
-    "JudgePair",
-    "JudgeRow",
-    "Reliability",
-    "SelfPreferenceRow",
-    "SpreadRow",
-    "VerbosityRow",
-]
-
 
 @dataclass(frozen=True)
 class JudgeRow:

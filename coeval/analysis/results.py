@@ -10,88 +10,259 @@ Dimensions are named task, factor, judge, teacher, student, and `attribute`, who
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from coeval.analysis.columns import Columns
+import numpy as np
+import numpy.typing as npt
+
 from coeval.analysis.judge_results import (
     AgreementRow,
     BiasReport,
     CalibrationRow,
     DriftRow,
-    FamilyRow,
     FlipRow,
     JudgePair,
     JudgeRow,
     Reliability,
-    SelfPreferenceRow,
     SpreadRow,
-    VerbosityRow,
-)
-from coeval.analysis.model_results import (
-    HammingRow,
-    LabelRow,
-    LabelValueRow,
-    PairBoardRow,
-    PairPower,
-    StudentCell,
-    StudentPair,
-    StudentRow,
-    TeacherCell,
-    TeacherRow,
-    VarianceRow,
 )
 
-__all__ = [
-    "AgreementRow",
-    "BiasReport",
-    "CalibrationRow",
-    "CompleteReport",
-    "CountRow",
-    "CoverageRow",
-    "CoverageSummary",
-    "DistributionRow",
-    "DriftRow",
-    "FamilyRow",
-    "FlipRow",
-    "HammingRow",
-    "Header",
-    "InteractionCell",
-    "InteractionMatrix",
-    "JudgeConsistency",
-    "JudgePair",
-    "JudgeReport",
-    "JudgeRow",
-    "LabelRow",
-    "LabelValueRow",
-    "ModelRow",
-    "PairBoardRow",
-    "PairPower",
-    "PairsReport",
-    "Reliability",
-    "Report",
-    "RobustSettings",
-    "RobustStudent",
-    "RobustSummary",
-    "RobustTeacher",
-    "ScoreDistribution",
-    "SelfPreferenceRow",
-    "Skipped",
-    "SliceRow",
-    "SpreadRow",
-    "StrataRow",
-    "StudentCell",
-    "StudentPair",
-    "StudentReport",
-    "StudentRow",
-    "SummaryReport",
-    "TeacherCell",
-    "TeacherReport",
-    "TeacherRow",
-    "VarianceRow",
-    "VerbosityRow",
-]
+# Tables as columns: a run of twenty models has a hundred thousand rows in some, too many to be an object each.
+#
+# Shapes: N rows.
+
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True, eq=False)
+class Columns(Generic[Row]):
+    """A table; to iterate over it gives its rows."""
+
+    row: type[Row]
+    """The dataclass that a row is; `values` are in the order of its fields."""
+    names: Mapping[str, Sequence[str]]
+    """Column of names -> what its codes stand for."""
+    values: Mapping[str, npt.NDArray[Any]]
+    """Column -> (N,): codes where it has names; NaN is None in a row."""
+
+    def __len__(self) -> int:
+        return len(next(iter(self.values.values())))
+
+    def __iter__(self) -> Iterator[Row]:
+        columns = [self.listed(name) for name in self.values]
+        for row in zip(*columns, strict=True):
+            yield self.row(**dict(zip(self.values, row, strict=True)))
+
+    def __getitem__(self, place: int) -> Row:
+        return next(iter(self.where(np.array([place]))))
+
+    def where(self, rows: npt.NDArray[Any]) -> Columns[Row]:
+        """The rows that a mask or indices choose."""
+        return Columns(self.row, self.names, {name: column[rows] for name, column in self.values.items()})
+
+    def listed(self, name: str) -> list[Any]:
+        """A column as plain values, names in full."""
+        if name in self.names:
+            return [self.names[name][code] for code in self.values[name].tolist()]
+        return plain_list(self.values[name])
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON: names and, for each column, its values; columns of names hold places in those."""
+        columns = {name: plain_list(column) for name, column in self.values.items()}
+        return {"names": {name: list(found) for name, found in self.names.items()}, "columns": columns}
+
+
+def plain_list(column: npt.NDArray[Any]) -> list[Any]:
+    """Values of a column, None for what is no number."""
+    values: list[Any] = column.tolist()
+    if column.dtype.kind == "f" and not np.isfinite(column).all():
+        return [value if known else None for value, known in zip(values, np.isfinite(column).tolist(), strict=True)]
+    return values
+
+
+# Rows of the reports on teachers and students; see `results.py`.
+
+
+@dataclass(frozen=True)
+class TeacherRow:
+    """How well a teacher's items tell students apart: larger is better."""
+
+    rank: int
+    teacher: str
+    v1: float
+    """Mean over (task, factor) of the variance of the students' means."""
+    s2: float
+    """Mean over (datapoint, factor) of the standard deviation of the students' scores."""
+    r3: float
+    """Mean over (task, factor) of the range of the students' means."""
+    root_v1: float
+    """The other form of S2: the square root of V1."""
+    items: int
+    units: int
+
+
+@dataclass(frozen=True)
+class TeacherCell:
+    """The same on one value of a dimension (factor, task, attribute)."""
+
+    teacher: str
+    dimension: str
+    value: str
+    v1: float
+    s2: float
+    r3: float
+    mean: float
+    units: int
+
+
+@dataclass(frozen=True)
+class StudentRow:
+    """A student's standing."""
+
+    rank: int
+    student: str
+    mean: float
+    """Mean of all its units, weighted by factor."""
+    lower: float
+    upper: float
+    macro: float
+    """Mean over tasks of the task's mean: no task counts more for having more factors."""
+    macro_lower: float
+    macro_upper: float
+    without_self: float | None
+    """`mean` without the scores that the student gave itself."""
+    without_self_lower: float | None
+    without_self_upper: float | None
+    composite: float
+    """1 + 4 mean, on 1 to 5."""
+    valid_evals: int
+    """Units."""
+    responses: int
+    datapoints: int
+    unweighted: float
+    """`mean` if all factors counted alike."""
+
+
+@dataclass(frozen=True)
+class StudentCell:
+    """A student's mean on one value of a dimension (task, factor, judge, teacher, attribute)."""
+
+    student: str
+    dimension: str
+    value: str
+    mean: float
+    lower: float
+    upper: float
+    units: int
+
+
+@dataclass(frozen=True)
+class StudentPair:
+    """Whether one student is better than another, on the datapoints that both answered."""
+
+    better: str
+    worse: str
+    difference: float
+    lower: float
+    upper: float
+    p_value: float
+    """Two-sided, of the normal approximation to the bootstrap."""
+    significant: bool
+    """Whether `p_value` is below 0.05 after Holm's correction for all pairs."""
+    datapoints: int
+
+
+@dataclass(frozen=True)
+class PairPower:
+    """How many items would separate two students."""
+
+    better: str
+    worse: str
+    difference: float
+    sd: float
+    """Of the difference between the two on one datapoint."""
+    datapoints: int
+    """What the run has."""
+    needed: int | None
+    """For a two-sided test at 5 % that finds the difference in 80 of 100 runs; None where there is no difference."""
+    power: float
+    """Of that test with what the run has."""
+
+
+@dataclass(frozen=True)
+class VarianceRow:
+    """What part of the variance of scores a source has."""
+
+    source: str
+    """student, item, judge, teacher, factor, student x item, residual."""
+    variance: float
+    share: float
+
+
+@dataclass(frozen=True)
+class LabelRow:
+    """How often a student's label is the right one; no judge is asked."""
+
+    student: str
+    task: str
+    attribute: str
+    accuracy: float | None
+    """Matched among those from which a label could be read."""
+    strict_accuracy: float
+    """Matched among all."""
+    n_total: int
+    n_matched: int
+    n_skipped: int
+
+
+@dataclass(frozen=True)
+class LabelValueRow:
+    """The same for one label."""
+
+    student: str
+    task: str
+    attribute: str
+    label: str
+    precision: float
+    recall: float
+    f1: float
+    support: int
+
+
+@dataclass(frozen=True)
+class HammingRow:
+    """A student's mean accuracy over several label attributes of a task."""
+
+    student: str
+    task: str
+    attributes: int
+    hamming_accuracy: float
+    """Mean over attributes of `accuracy`; one of which no label could be read counts as 0."""
+    strict_hamming_accuracy: float
+    """Mean of `strict_accuracy`: the share of all labels that are right."""
+
+
+@dataclass(frozen=True)
+class PairBoardRow:
+    """A student on a leaderboard fitted from preferences between two answers."""
+
+    task: str
+    """`overall`, or a task."""
+    attribute: str
+    """`name=value`; empty: all items."""
+    rank: int
+    student: str
+    score: float
+    """On the scale of chess ratings, 1000 in the middle."""
+    lower: float | None
+    upper: float | None
+    win_rate: float
+    votes: int
+    """Preferences that count."""
+    component: int
+    """Group of students that comparisons join; between groups a rank says nothing."""
 
 
 @dataclass(frozen=True)

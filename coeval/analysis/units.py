@@ -16,13 +16,10 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from coeval.analysis.about import About, read_about
-from coeval.analysis.records import Judgement, Records, read_run
+from coeval.analysis.records import About, Judgement, Records, read_about, read_run
 from coeval.analysis.results import Header, Skipped
-from coeval.pairs.preference import Preference
-from coeval.storage.layout import Run
-
-__all__ = ["DIMENSIONS", "Codes", "Evaluations", "Floats", "Loaded", "Pairs", "Units", "load_run", "once"]
+from coeval.analysis.verdicts import Preference
+from coeval.storage.run import Run
 
 Codes: TypeAlias = npt.NDArray[np.int64]
 Floats: TypeAlias = npt.NDArray[np.float64]

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from coeval.batch.backend import (
+from coeval.batch.backends import (
     TIMEOUTS,
     Parcel,
     Result,
@@ -24,14 +24,11 @@ from coeval.batch.backend import (
     unanswered,
 )
 from coeval.batch.job import Job
-from route.providers.anthropic_answer import completion_of
-from route.providers.anthropic_request import messages_request
+from route.providers.anthropic import completion_of, messages_request
 from route.providers.base import JSON, Account, Fault, ProviderError
 from route.providers.content import named_by, translated, without
-from route.providers.faults import refusal
+from route.providers.errors import refusal
 from route.providers.files import FileTransport
-
-__all__ = ["AnthropicBatches"]
 
 _VERSION = "2023-06-01"
 _MAX_TOKENS = 1024

@@ -9,15 +9,12 @@ import json
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
-from coeval.batch.backend import TIMEOUTS, Parcel, Result, State, requests_in
+from coeval.batch.backends import TIMEOUTS, Parcel, Result, State, requests_in
 from route.providers.base import JSON, Account, Fault, ProviderError
 from route.providers.content import named_by, translated, without
-from route.providers.faults import refusal
+from route.providers.errors import refusal
 from route.providers.files import FileTransport
-from route.providers.gemini_answer import completion_of, why_not
-from route.providers.gemini_request import generate_request
-
-__all__ = ["GeminiBatches"]
+from route.providers.gemini import completion_of, generate_request, why_not
 
 _DONE = ("succeeded", "failed", "cancelled", "expired")
 

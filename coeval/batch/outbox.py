@@ -12,18 +12,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
-from coeval.batch import ledger
-from coeval.batch.desk import Desk
+from coeval.batch import job as ledger
 from coeval.batch.job import Entry, Job, Sent, custom_id, entries, new_token, questions_file
-from coeval.calling.budget import most_tokens
-from coeval.calling.call import CallError, Reason
-from coeval.calling.requests import chat_request
-from coeval.config.schema import ROLE_OF
+from coeval.batch.submission import Desk
+from coeval.calling.calls import CallError, Reason, chat_request
+from coeval.calling.limits import most_tokens
 from coeval.phases.question import Question
+from coeval.schema import ROLE_OF
 from coeval.storage.records import now
 from route.providers.base import ProviderError
-
-__all__ = ["Outbox", "Packing", "begin", "closed", "cost_of", "split"]
 
 _ENVELOPE = 256  # bytes around a request
 _HARMLESS = ("model", "base_url", "azure_endpoint", "api_version")

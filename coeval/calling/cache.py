@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Answer", "Cache", "cache_file", "key_of"]
-
 _VARIABLE = "COEVAL_CACHE"
 _PATIENCE = 5.0  # seconds that another run may hold the file
 _TABLE = """CREATE TABLE IF NOT EXISTS answers (
@@ -37,7 +35,7 @@ class Answer:
     """Whether the provider counted the tokens."""
     seconds: float
     tokens: tuple[tuple[str, float], ...] | None = None
-    """What its first token could have been; see `coeval.calling.logprobs`."""
+    """What its first token could have been; see `coeval.calling.calls`."""
 
 
 def cache_file(storage_folder: Path) -> Path:

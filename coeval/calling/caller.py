@@ -8,27 +8,105 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
-from coeval.calling.budget import Budget, most_tokens
 from coeval.calling.cache import Answer, Cache, cache_file, key_of
-from coeval.calling.call import Call, CallError, Reason, Reply
-from coeval.calling.clients import Accounts, Clients
-from coeval.calling.limits import Limits, Turns
-from coeval.calling.logprobs import Wishes, first_tokens, wished
-from coeval.calling.quota import Ledger, Tally
-from coeval.calling.reading import check_whole, tokens_in
-from coeval.calling.requests import chat_request
-from coeval.calling.retry import Retries
-from coeval.config.schema import Config, Model, Role
-from coeval.pricing.table import price_of
-from coeval.storage.layout import Run
-from p2l.errors import P2LError
-from route.providers.base import JSON, Fault, Provider, ProviderError, Timeouts
+from coeval.calling.calls import (
+    Call,
+    CallError,
+    Reason,
+    Reply,
+    Wishes,
+    chat_request,
+    check_whole,
+    first_tokens,
+    tokens_in,
+    wished,
+)
+from coeval.calling.limits import Budget, Ledger, Limits, Retries, Tally, Turns, most_tokens
+from coeval.interfaces import INTERFACES
+from coeval.prices import price_of
+from coeval.schema import Config, Model, Role
+from coeval.storage.run import Run
+from p2l.common.errors import ConfigError, P2LError
+from route.providers.accounts import make_provider
+from route.providers.base import JSON, Account, Fault, Provider, ProviderError, Timeouts
 
-__all__ = ["Caller", "Totals", "make_caller"]
+# A provider's client for each model; models of one account share their connections.
+
+_MOCK = Account("http://mock")
+
+
+class Accounts(Protocol):
+    """Where the keys are."""
+
+    def account(self, model: Model) -> Account:
+        """Where a model is and the key for it.
+
+        Raises:
+            ConfigError: there is no key; names the variable and the file looked in.
+        """
+        ...
+
+
+def kind_of(interface: str) -> str:
+    """What `route.providers` calls an interface that is asked over the network.
+
+    Raises:
+        ConfigError: nothing here can ask it.
+    """
+    known = INTERFACES.get(interface)
+    if known is None or known.provider is None:
+        raise ConfigError(f"interface: {interface} cannot be asked over the network")
+    return known.provider
+
+
+class Clients:
+    """The clients of one run, each made when its first model is asked."""
+
+    def __init__(self, accounts: Accounts) -> None:
+        self._accounts = accounts
+        self._of_model: dict[str, tuple[Account, Provider]] = {}
+        self._made: list[tuple[str, Account, Provider]] = []
+
+    def client_for(self, model: Model) -> tuple[Account, Provider]:
+        """Where a model is, and who asks it.
+
+        Raises:
+            ConfigError: no key for it, or no client of its interface.
+        """
+        if model.name not in self._of_model:
+            self._of_model[model.name] = self._client(model)
+        return self._of_model[model.name]
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for _, _, provider in self._made:
+            await provider.close()
+
+    def _client(self, model: Model) -> tuple[Account, Provider]:
+        account = _MOCK if model.interface == "mock" else self._accounts.account(model)
+        for interface, other, provider in self._made:
+            if (interface, other) == (model.interface, account):
+                return account, provider
+        provider = _make(model.interface, account)
+        self._made.append((model.interface, account, provider))
+        return account, provider
+
+
+def _make(interface: str, account: Account) -> Provider:
+    if interface == "mock":
+        from coeval.mock.models import MockModel
+
+        return MockModel(account)
+    if interface == "huggingface":
+        from coeval.calling.local import LocalModels
+
+        return LocalModels(account)
+    return make_provider(kind_of(interface), account)
+
 
 Price = Callable[[Model, Role], tuple[float, float]]
-
 _MILLION = 1e6
 _CONNECT = 10.0  # seconds
 _REFUSED = 5  # requests without any answer, before the parameters must be at fault

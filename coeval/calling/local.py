@@ -14,11 +14,9 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
-from p2l.errors import ConfigError
+from p2l.common.errors import ConfigError
 from route.providers.base import JSON, Account, Fault, ProviderError, Timeouts
-from route.providers.chunks import asks_for_usage, chunks_of, completion, usage
-
-__all__ = ["LocalModels"]
+from route.providers.content import asks_for_usage, chunks_of, completion, usage
 
 _Made = TypeVar("_Made")
 _MAX_NEW_TOKENS = 512

@@ -13,14 +13,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coeval.command import LOG_LEVELS, add_log_level, run
-from p2l.command import parser
+from coeval.cli import LOG_LEVELS, add_log_level, run
+from p2l.common.cli import parser
 
 if TYPE_CHECKING:
     from coeval.analysis.results import CompleteReport, Header, Report, RobustSettings, RobustSummary
     from coeval.analysis.units import Loaded
 
-__all__ = ["FORWARDED", "REPORTS", "build_parser", "main"]
 
 REPORTS = {
     "score-distribution": "how scores spread over levels, by model, factor, task and attribute",
@@ -36,15 +35,18 @@ REPORTS = {
     "complete-report": "a workbook of all figures (xlsx)",
 }
 FORWARDED = {
-    "calibrate": ("coeval.commands.calibrate", "judges beside people who scored some answers, and scores put right"),
-    "export-units": ("coeval.commands.export_units", "all valid scores as one flat table, CSV or Parquet"),
-    "export-preferences": ("coeval.commands.export_preferences", "votes for training, from pairs or from scores"),
+    "calibrate": (
+        "coeval.commands.calibrate:main",
+        "judges beside people who scored some answers, and scores put right",
+    ),
+    "export-units": ("coeval.commands.export:units_main", "all valid scores as one flat table, CSV or Parquet"),
+    "export-preferences": ("coeval.commands.export:preferences_main", "votes for training, from pairs or from scores"),
     "pairs-leaderboard": (
-        "coeval.commands.pairs_leaderboard",
+        "coeval.commands.export:leaderboard_main",
         "leaderboards from pairs or scores, overall and by task",
     ),
 }
-"""Subcommand -> the module whose own command it is, what it does."""
+"""Subcommand -> module and function that run it, what it does."""
 _WHOLE = {
     "export-benchmark": "the items that the best judges agree on, as a benchmark",
     "all": "every page, the workbook, and an index",
@@ -116,8 +118,8 @@ def main(argv: Sequence[str] | None = None) -> int | None:
     """
     words = list(sys.argv[1:] if argv is None else argv)
     if words and words[0] in FORWARDED:
-        command = import_module(FORWARDED[words[0]][0])
-        code: int | None = command.main(words[1:])
+        module, _, function = FORWARDED[words[0]][0].partition(":")
+        code: int | None = getattr(import_module(module), function)(words[1:])
         return code
     args = build_parser().parse_args(words)
     loaded = _load(args)
@@ -176,10 +178,10 @@ def _settings(args: Namespace) -> RobustSettings:
 
 def _write_one(loaded: Loaded, settings: RobustSettings, args: Namespace) -> int:
     from coeval.analysis.coverage import slices
-    from coeval.analysis.reporting import FOLDERS, build
+    from coeval.analysis.export import write_tables
     from coeval.analysis.results import CompleteReport, RobustSummary
-    from coeval.analysis.tables import write_tables
     from coeval.reports import write
+    from coeval.reports.registry import FOLDERS, build
 
     name, out = args.sub, args.out
     report = build(name, loaded, settings)
@@ -196,7 +198,7 @@ def _write_one(loaded: Loaded, settings: RobustSettings, args: Namespace) -> int
 
 def _write_workbook(report: CompleteReport, out: Path) -> int:
     """A file that ends in .xlsx alone, or a folder with the tables too."""
-    from coeval.analysis.tables import write_tables
+    from coeval.analysis.export import write_tables
     from coeval.reports import WORKBOOK, write_workbook
 
     if out.suffix == ".xlsx":
@@ -239,9 +241,9 @@ def _no_scores(header: Header) -> str:
 
 def _write_all(loaded: Loaded, settings: RobustSettings, out: Path) -> int:
     from coeval.analysis.coverage import complete_report
-    from coeval.analysis.reporting import FOLDERS, build
-    from coeval.analysis.tables import write_tables
+    from coeval.analysis.export import write_tables
     from coeval.reports import WORKBOOK, write_all
+    from coeval.reports.registry import FOLDERS, build
 
     complete = complete_report(loaded)
     wait_for_workbook = _begin_workbook(complete, out / WORKBOOK)
@@ -279,9 +281,8 @@ def _begin_workbook(report: CompleteReport, path: Path) -> Callable[[], object]:
 
 
 def _export_benchmark(loaded: Loaded, settings: RobustSettings, args: Namespace) -> int:
-    from coeval.analysis.benchmark_export import export_benchmark
-    from coeval.analysis.robust import robust_summary
-    from coeval.commands.outputs import file_of
+    from coeval.analysis.robust import export_benchmark, robust_summary
+    from coeval.commands.export import file_of
 
     flag = "--benchmark-format"
     path, form = file_of(args.out, flag, args.benchmark_format, _BENCHMARK_FORMATS, "benchmark")

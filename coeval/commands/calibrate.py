@@ -12,13 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from coeval.command import run
-from p2l.command import parser
+from coeval.cli import run
+from p2l.common.cli import parser
 
 if TYPE_CHECKING:
-    from coeval.people.calibration import Calibration
-
-__all__ = ["build_parser", "main", "text_of"]
+    from coeval.analysis.people import Calibration
 
 
 def build_parser() -> ArgumentParser:
@@ -39,11 +37,11 @@ def build_parser() -> ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the report; it ends with 1 where the folder holds no run, or no annotation can be used."""
     args = build_parser().parse_args(argv)
-    from coeval.analysis.tables import write_tables
+    from coeval.analysis.annotations import WHY, read_annotations
+    from coeval.analysis.export import write_tables
+    from coeval.analysis.people import calibration
     from coeval.analysis.units import load_run
-    from coeval.people.annotations import WHY, read_annotations
-    from coeval.people.calibration import calibration
-    from coeval.reports.people import write_people
+    from coeval.reports.pairs import write_people
 
     loaded = load_run(args.run)
     given = read_annotations(args.annotations, loaded)

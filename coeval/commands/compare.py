@@ -12,12 +12,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from p2l.command import amount, parser, run
+from p2l.common.cli import amount, parser, run
 
 if TYPE_CHECKING:
     from coeval.analysis.compare import Change, RunComparison
-
-__all__ = ["build_parser", "main", "text_of"]
 
 
 def build_parser() -> ArgumentParser:
@@ -42,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     named student that is not in both: 1 is for a regression alone.
     """
     args = build_parser().parse_args(argv)
-    from p2l.errors import InputError
+    from p2l.common.errors import InputError
 
     try:
         return _compare(args)
@@ -55,7 +53,7 @@ def _compare(args: Namespace) -> int:
     import json
 
     from coeval.analysis.compare import compare_runs
-    from coeval.analysis.tables import plain, write_tables
+    from coeval.analysis.export import plain, write_tables
     from coeval.analysis.units import load_run
 
     students = args.students.split(",") if args.students else None

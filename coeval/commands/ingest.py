@@ -7,13 +7,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coeval.command import run
-from p2l.command import parser, positive
+from coeval.cli import run
+from p2l.common.cli import parser, positive
 
 if TYPE_CHECKING:
-    from coeval.ingest.benchmark import Benchmark
+    from coeval.ingest.adapters import Benchmark
 
-__all__ = ["build_parser", "main"]
 
 _DATA = Path("stdbenchmarks/data")
 _OF_BENCHMARKS = ("data_dir", "split", "task_name")
@@ -73,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = flags.parse_args(argv)
     _check_flags(flags, given)
     from coeval.ingest.taking import take
-    from coeval.storage.layout import Run
+    from coeval.storage.run import Run
 
     folder = given.run or given.storage_folder / given.run_id
     for benchmark, path in list(_sources(given)):
@@ -101,7 +100,7 @@ def _sources(given: argparse.Namespace) -> Iterator[tuple[Benchmark, Path]]:
 
     from coeval.errors import RunInputError
     from coeval.ingest.adapters import benchmark, generic
-    from coeval.judges.metric import missing_package
+    from coeval.judging.metrics import missing_package
 
     if given.dataset is not None:
         why = missing_package({"metric": given.metric}) if given.metric else None

@@ -6,17 +6,20 @@ in batches. What a model is called differs from provider to provider; `auto_rout
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from coeval.config.interfaces import BATCHING, INTERFACES, LATER
 from coeval.config.keys import Keys
-from coeval.config.problems import Problems
-from coeval.config.schema import BATCH_PHASES, ROLES, Experiment, Model
-from coeval.pricing.table import Price, batch_discount, price_at, table
-
-__all__ = ["Offer", "resolve_auto"]
+from coeval.config.reading import Problems
+from coeval.interfaces import BATCHING, INTERFACES, LATER
+from coeval.prices import Price, batch_discount, price_at, table
+from coeval.schema import BATCH_PHASES, ROLES, Config, Experiment, Model
+from coeval.storage.records import now
+from coeval.storage.run import Run, entries_of, stored_config
+from coeval.storage.store import Log
+from p2l.common.cli import atomic_path
 
 _MIX = (4, 1)  # tokens in and out, as in the manual's example
 
@@ -172,3 +175,27 @@ def _earlier(model: Model, before: object, keys: Keys) -> _Deal | None:
     if interface not in INTERFACES or not keys.has(interface):
         return None
     return next((deal for deal in _deals(model, set()) if _interface(deal) == interface), None)
+
+
+# What a run had in its configuration and a start leaves out: said, and the old configuration is kept.
+
+
+def put_aside(config: Config, run: Run, log: Log) -> None:
+    """Keep the configuration of the start before where tasks or models of it are gone; one line names them.
+
+    Raises:
+        InputError: it cannot be copied.
+    """
+    stored = stored_config(run)
+    names = {"task": {task.name for task in config.tasks}, "model": {model.name for model in config.models}}
+    before = {word: [str(entry.get("name")) for entry in entries_of(stored, f"{word}s")] for word in names}
+    gone = [f"{word} {name}" for word, there in names.items() for name in before[word] if name not in there]
+    if not gone:
+        return
+    copy = run.folder / "archive" / now().replace(":", "") / run.config.name
+    with atomic_path(copy) as temporary:
+        shutil.copyfile(run.config, temporary)
+    log.warning(
+        f"{', '.join(gone)}: in the configuration of the start before, not in {config.path}, so left out from now on; "
+        f"what is stored stays, and --config {copy} has them"
+    )

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from coeval.config.interfaces import INTERFACES, LATER, Interface
-from coeval.config.problems import Problems, Where
-from coeval.config.reading import Fields, kind_of, shown
-from coeval.config.redact import REDACTED
-from coeval.config.schema import ROLES, Model, Role
-from coeval.judges.metric import METRICS
-from p2l.command import nearest
-
-__all__ = ["MODEL_KEYS", "NAME_OF_MODEL", "check_name", "read_models"]
+from coeval.config.keys import REDACTED
+from coeval.config.reading import Fields, Problems, Where, kind_of, shown
+from coeval.interfaces import BATCHING, INTERFACES, LATER, VIRTUAL, Interface
+from coeval.judging.metrics import METRICS
+from coeval.schema import BATCH_PHASES, MODES, PHASES, ROLES, Experiment, Mode, Model, Role, Rubric, Task
+from p2l.common.cli import nearest
 
 MODEL_KEYS = (
     "name",
@@ -190,3 +188,207 @@ def _is_json(value: object) -> bool:
     except (TypeError, ValueError, RecursionError):
         return False
     return True
+
+
+# Whether judges have something to score, and whatever is to be scored has a judge, as far as a configuration tells.
+
+
+def check_judges(models: Sequence[Model], tasks: Sequence[Task], problems: Problems) -> None:
+    """Metrics without a judge that computes them, judges of metrics without any, tasks in which nobody scores anything.
+
+    Rubrics that teachers write, or that come from an earlier run, are not known yet: nothing is said of them.
+    """
+    judges = [model for model in models if "judge" in model.roles]
+    if not judges:
+        return
+    for number, task in enumerate(tasks):
+        rubric = _rubric(task)
+        if rubric is not None and not problems.at("tasks", number) and not problems.within("tasks", number, "rubric"):
+            _check_task(number, task, rubric, judges, problems)
+    _check_metric_judges(models, tasks, problems)
+
+
+def _rubric(task: Task) -> Rubric | None:
+    return None if isinstance(task.rubric, str) or not task.rubric else task.rubric
+
+
+def _check_task(number: int, task: Task, rubric: Rubric, judges: Sequence[Model], problems: Problems) -> None:
+    where = ("tasks", number, "rubric")
+    for factor, metric in _metrics(rubric).items():
+        if not any(_computes(judge, metric) for judge in judges):
+            message = (
+                f"nobody computes {metric}; add a judge with `interface: metric` (a `metric` among its parameters is "
+                "the only one that it computes), or remove the factor"
+            )
+            problems.add((*where, factor), message, "V-18")
+    reads = any(judge.interface not in VIRTUAL for judge in judges)
+    if not reads and not _metrics(rubric) and not task.label_attributes and task.evaluation_mode != "pairwise":
+        problems.add(where, "no judge reads answers, and nothing of them is computed; add a judge that is a model")
+
+
+def _check_metric_judges(models: Sequence[Model], tasks: Sequence[Task], problems: Problems) -> None:
+    rubrics = [_rubric(task) for task in tasks]
+    metrics = {metric for rubric in rubrics if rubric is not None for metric in _metrics(rubric).values()}
+    if not rubrics or None in rubrics or any(problems.within("tasks", n, "rubric") for n in range(len(tasks))):
+        return
+    for number, model in enumerate(models):
+        if model.interface == "metric" and not any(_computes(model, metric) for metric in metrics):
+            own = model.parameters.get("metric") or "a metric"
+            message = f"no rubric has {own} for it to compute; add a factor such as `NAME: {{metric: {_example(own)}}}`"
+            problems.add(("models", number, "interface"), f"{message}, or remove this model", "V-18")
+
+
+def _metrics(rubric: Rubric) -> dict[str, str]:
+    """Factor -> metric, of those that are computed."""
+    return {
+        factor: str(definition["metric"])
+        for factor, definition in rubric.items()
+        if isinstance(definition, Mapping) and "metric" in definition
+    }
+
+
+def _computes(judge: Model, metric: str) -> bool:
+    return judge.interface == "metric" and judge.parameters.get("metric") in (None, metric)
+
+
+def _example(metric: object) -> str:
+    return "bleu" if metric == "a metric" else str(metric)
+
+
+# `experiment` of the file.
+
+EXPERIMENT_KEYS = (
+    "id",
+    "storage_folder",
+    "resume_from",
+    "phases",
+    "log_level",
+    "quota",
+    "generation_retries",
+    "batch",
+    "batch_poll_seconds",
+    "probe_mode",
+    "probe_on_fail",
+    "estimate_cost",
+    "estimate_samples",
+    "seed",
+    "concurrency",
+    "rate_limit",
+    "request_timeout",
+    "budget_usd",
+    "cache",
+)
+_ID = re.compile(r"[A-Za-z0-9._-]+")
+_LONGEST_ID = 200  # of the 255 that a folder's name may have
+_STORAGE = "the folder that runs are kept in"
+
+
+def read_experiment(value: object, problems: Problems, resume: str | None) -> Experiment:
+    """The experiment; `resume` takes the place of its `resume_from`."""
+    fields = Fields({} if value is None else value, ("experiment",), problems, EXPERIMENT_KEYS)
+    resume_from = resume or fields.text("resume_from")
+    written = _modes(fields)
+    default: Mode = "Keep" if resume_from else "New"
+    if value is None:
+        problems.add(("experiment",), "is missing; add it with an id and a storage_folder", "V-01")
+    return Experiment(
+        id=_id(fields) if value is not None else "",
+        storage_folder=fields.folder("storage_folder", needed=_STORAGE) if value is not None else Path(),
+        resume_from=resume_from,
+        phases={phase: written.get(phase, default) for phase in PHASES},
+        written_phases=frozenset(written),
+        log_level=fields.choice("log_level", ("DEBUG", "INFO", "WARNING", "ERROR"), "INFO"),
+        quota=_quota(fields),
+        generation_retries=fields.whole("generation_retries", 2, rule="V-12"),
+        batch=_batch(fields),
+        batch_poll_seconds=fields.above_zero("batch_poll_seconds"),
+        probe_mode=fields.choice("probe_mode", ("full", "resume", "disable"), "full", "V-15"),
+        probe_on_fail=fields.choice("probe_on_fail", ("abort", "warn"), "abort", "V-16"),
+        estimate_cost=fields.truth("estimate_cost", False),
+        estimate_samples=fields.whole("estimate_samples", 2),
+        seed=fields.whole("seed", 0),
+        concurrency=_concurrency(fields),
+        rate_limit=_rates(fields),
+        request_timeout=fields.above_zero("request_timeout") or 120.0,
+        budget_usd=fields.above_zero("budget_usd"),
+        cache=fields.truth("cache", True),
+    )
+
+
+def _id(fields: Fields) -> str:
+    text = fields.text("id", needed="the name of the run's folder")
+    if text and (not _ID.fullmatch(text) or set(text) == {"."}):
+        fields.wrong("id", f"{text[:60]!r} may hold letters, digits, '.', '_' and '-' alone", "V-04")
+    elif len(text) > _LONGEST_ID:
+        fields.wrong("id", f"may have {_LONGEST_ID} characters, and has {len(text)}", "V-04")
+    return text
+
+
+def _modes(fields: Fields) -> dict[str, Mode]:
+    inner = fields.fields("phases", PHASES)
+    written: dict[str, Mode] = {}
+    for phase in inner.values:
+        if not inner.has(phase):
+            inner.wrong(phase, f"is empty; choose from {', '.join(MODES)}")
+            continue
+        mode = inner.choice(phase, MODES, "New")
+        if mode == "Model" and phase in PHASES[:2]:
+            inner.wrong(phase, "`Model` is for the last three phases; choose New, Keep or Extend", "V-08")
+        written[phase] = mode
+    return written
+
+
+def _quota(fields: Fields) -> dict[str, int]:
+    inner = fields.fields("quota")
+    quota: dict[str, int] = {}
+    for model, value in inner.values.items():
+        quota[model] = 0  # whose model's name is looked at, whatever the entry says
+        if not isinstance(value, Mapping):
+            inner.wrong(model, f"must be `{{max_calls: N}}`, and is {kind_of(value)}")
+            continue
+        limit = inner.fields(model, ("max_calls",))
+        if limit.required("max_calls", "`max_calls: N`"):
+            quota[model] = limit.whole("max_calls", 0)
+    return quota
+
+
+def _batch(fields: Fields) -> dict[str, dict[str, bool]]:
+    inner = fields.fields("batch")
+    batch: dict[str, dict[str, bool]] = {}
+    for interface in inner.values:
+        if interface not in BATCHING:
+            known = interface in INTERFACES or interface in LATER
+            why = "has no batches here" if known else f"is no interface{nearest(interface, BATCHING)}"
+            inner.wrong(interface, f"{why}; those with batches are {', '.join(BATCHING)}", "V-13")
+            continue
+        phases = inner.fields(interface)
+        for phase in phases.values:
+            if phase not in BATCH_PHASES:
+                hint = nearest(phase, BATCH_PHASES)
+                phases.wrong(phase, f"is no phase with batches{hint}; those are {', '.join(BATCH_PHASES)}", "V-13")
+        batch[interface] = {phase: phases.truth(phase, False) for phase in phases.values if phase in BATCH_PHASES}
+    return batch
+
+
+def _interfaces(inner: Fields) -> list[str]:
+    """Those of a mapping's keys that are interfaces."""
+    for name in inner.values:
+        if name not in INTERFACES:
+            inner.wrong(name, f"is no interface{nearest(name, INTERFACES)}")
+    return [name for name in inner.values if name in INTERFACES and inner.has(name)]
+
+
+def _concurrency(fields: Fields) -> int | dict[str, int]:
+    value = fields.values.get("concurrency")
+    if value is None or isinstance(value, int):
+        return fields.whole("concurrency", 10, least=1)
+    if not isinstance(value, Mapping):
+        fields.wrong("concurrency", f"must be a whole number, or a map of interfaces to numbers; is {shown(value)}")
+        return 10
+    inner = fields.fields("concurrency")
+    return {name: inner.whole(name, 10, least=1) for name in _interfaces(inner)}
+
+
+def _rates(fields: Fields) -> dict[str, float]:
+    inner = fields.fields("rate_limit")
+    return {name: inner.above_zero(name) or 1.0 for name in _interfaces(inner)}

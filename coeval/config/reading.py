@@ -2,16 +2,197 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import islice
 from math import isfinite
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, TypeAlias, TypeVar, overload
 
-from coeval.config.paths import expanded
-from coeval.config.problems import Problems, Where
-from p2l.command import nearest
+import yaml
 
-__all__ = ["Fields", "kind_of", "shown"]
+from p2l.common.cli import nearest
+from p2l.common.errors import ConfigError, P2LError
+
+# What is wrong with a configuration: gathered, then told all at once, each with its line and its key.
+
+Where: TypeAlias = tuple[str | int, ...]
+"""The keys and positions that lead to a value of the file."""
+_LONGEST = 80
+
+
+class ConfigErrors(P2LError):  # noqa: N818 - there are several of them
+    """A configuration cannot be used; `messages` holds one line for each thing to mend."""
+
+    def __init__(self, messages: Sequence[str]) -> None:
+        super().__init__("\nerror: ".join(messages))
+        self.messages = tuple(messages)
+
+
+class NoKeyError(ConfigError):
+    """A model's provider has no usable account; the message names the variable and the file that were looked at."""
+
+
+class Problems:
+    """What has been found so far."""
+
+    def __init__(self, file: str = "", lines: Mapping[Where, int] | None = None) -> None:
+        """`lines` are the numbers of the lines that values begin at."""
+        self._file = file
+        self._lines = lines or {}
+        self._names: dict[Where, str] = {}
+        self._found: list[tuple[int, str]] = []
+        self._places: set[Where] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
+    def at(self, *where: str | int) -> bool:
+        """Whether something is wrong with this very value, so that what follows from it need not be told."""
+        return where in self._places
+
+    def within(self, *where: str | int) -> bool:
+        """Whether something is wrong with this value or with anything in it."""
+        return any(place[: len(where)] == where for place in self._places)
+
+    def name(self, where: Where, name: str) -> None:
+        """Call an entry of a list by its name in messages."""
+        self._names[where] = name
+
+    def add(self, where: Where, message: str, rule: str = "") -> None:
+        """Note that the value at `where` is wrong; the message says what to do."""
+        line = self._line(where)
+        place = ":".join(str(part) for part in (self._file, line) if part)
+        suffix = f" ({rule})" if rule else ""
+        text = _on_one_line(": ".join(part for part in (place, self._shown(where), message) if part) + suffix)
+        self._places.add(where)
+        if all(text != other for _, other in self._found):
+            self._found.append((line or 0, text))
+
+    def messages(self) -> list[str]:
+        """One line for each, in the order of the file."""
+        return [text for _, text in sorted(self._found, key=lambda found: found[0])]
+
+    def raise_any(self) -> None:
+        """End here if anything was found.
+
+        Raises:
+            ConfigErrors: it was.
+        """
+        if self._found:
+            raise ConfigErrors(self.messages())
+
+    def _line(self, where: Where) -> int | None:
+        """Of the innermost part of `where` that the file has."""
+        return next((self._lines[where[:end]] for end in range(len(where), 0, -1) if where[:end] in self._lines), None)
+
+    def _shown(self, where: Where) -> str:
+        text = ""
+        for end, part in enumerate(where, 1):
+            name = self._names.get(where[:end])
+            if name is None and isinstance(part, int):
+                text += f"[{part}]"
+            else:
+                word = str(name or part)[:_LONGEST]
+                text += f".{word}" if text else word
+        return text
+
+
+def _on_one_line(text: str) -> str:
+    """What a terminal shows as it is: line breaks and the like as YAML writes them."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+
+
+# A YAML file as it is written: its values, the line of each, and what is no YAML, or is written twice.
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where it was built
+_MOST = 500_000
+"""Values; a few lines of aliases of aliases may stand for more than fit into memory."""
+
+
+def read_yaml(path: Path) -> tuple[Any, Problems]:
+    """What a file says, and where mistakes in it go, with its lines; keys that are written twice are there already.
+
+    Raises:
+        ConfigErrors: it cannot be read, or is no YAML.
+    """
+    text = _text(path)
+    try:
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        found = [*islice(_lines(node, ()), _MOST)] if node is not None else []
+        raw = loader.construct_document(node) if node is not None else None
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise ConfigErrors([f"{path}:{line}: is no YAML: {error.problem or error.context}; mend this line"]) from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigErrors([f"{path}: is no YAML: {reason}"]) from None
+    if len(found) == _MOST:
+        raise ConfigErrors([f"{path}: holds more than {_MOST:,} values, counting what aliases stand for; shorten it"])
+    problems = Problems(str(path), {where: line for where, line, _ in found})
+    for where, _, repeated in found:
+        if repeated:
+            problems.add(where, "is written twice; remove one of the two")
+    return raw, problems
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise ConfigErrors([f"{path}: there is no such file; mend --config"]) from None
+    except OSError as error:
+        raise ConfigErrors([f"{path}: cannot be read: {error.strerror}"]) from None
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise ConfigErrors([f"{path}:{line}: is no text in UTF-8; save it in that encoding"]) from None
+
+
+def _lines(node: yaml.Node, where: Where, above: tuple[yaml.Node, ...] = ()) -> Iterator[tuple[Where, int, bool]]:
+    """Where each value is, and whether its key was there before.
+
+    Raises:
+        ValueError: an anchor holds itself.
+    """
+    if any(node is other for other in above):
+        raise ValueError(f"line {node.start_mark.line + 1} refers to itself")
+    above = (*above, node)
+    if isinstance(node, yaml.SequenceNode):
+        for number, inner in enumerate(node.value):
+            yield (*where, number), inner.start_mark.line + 1, False
+            yield from _lines(inner, (*where, number), above)
+    elif isinstance(node, yaml.MappingNode):
+        seen = set[str]()
+        for key, inner in node.value:
+            name = str(key.value)
+            yield (*where, name), key.start_mark.line + 1, name in seen
+            seen.add(name)
+            yield from _lines(inner, (*where, name), above)
+
+
+# Paths as users write them, looked at without an exception where one cannot be: it is not there then.
+
+
+def expanded(text: str | Path) -> Path:
+    """A path with `~` as the user's home; as it is where nobody knows that home."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        return Path(text)
+
+
+def is_there(path: Path) -> bool:
+    """Whether something is at a path; not where it is too long, or may not be looked at."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
+
+
+def is_folder(path: Path) -> bool:
+    """Whether a path is that of a folder."""
+    return is_there(path) and path.is_dir()
+
 
 Choice = TypeVar("Choice", bound=str)
 

@@ -2,16 +2,248 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from coeval.errors import RunInputError
-from coeval.ingest.benchmark import BadRowError, Benchmark, Entry, text_of
-from coeval.ingest.choices import HELLASWAG, MEDQA, MMLU
-from coeval.ingest.open_answers import GSM8K, HUMANEVAL, TRUTHFULQA
-from p2l.command import nearest
+from p2l.common.cli import nearest
 
-__all__ = ["BENCHMARKS", "benchmark", "generic"]
+# What a benchmark is: a virtual teacher, its task, and how a row of its file becomes an item.
+
+
+class BadRowError(ValueError):
+    """A row is not what its benchmark has; the message says what is missing."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An item to be."""
+
+    native_id: str
+    prompt: str
+    reference: str
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    native_score: float | None = None
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A source of items."""
+
+    name: str
+    """Also the teacher's."""
+    task: str
+    split: str
+    description: str
+    output_description: str
+    rubric: Mapping[str, Any]
+    read: Callable[[Mapping[str, Any], int], Entry | None]
+    """(row, number from 0) -> item; None: the row is none, such as one without a label. Raises BadRowError."""
+    attributes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    """Values known beforehand; others are added as they occur."""
+    label_attributes: tuple[str, ...] = ()
+    metric: str | None = None
+    """Metric whose virtual judge is added."""
+    described: bool = False
+    """Whether the description was asked for, so that a task with another one is not meant."""
+
+
+def text_of(row: Mapping[str, Any], *keys: str) -> str:
+    """The first of some keys that a row has, as text that is not empty.
+
+    Raises:
+        BadRowError: it has none of them.
+    """
+    for key in keys:
+        value = row.get(key)
+        if isinstance(value, str) and value.strip():
+            return value.strip()
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return str(value)
+    raise BadRowError(f"no {' or '.join(keys)}")
+
+
+def option_text(options: Sequence[str]) -> str:
+    """Options as lines: `A. first`, `B. second`."""
+    return "\n".join(f"{chr(ord('A') + place)}. {option}" for place, option in enumerate(options))
+
+
+# Benchmarks with options to choose from: MMLU, HellaSwag, MedQA.
+
+_LETTERS = "ABCDEFGHIJ"
+_CORRECTNESS = "The option chosen is the correct one."
+
+
+def _options(value: object) -> list[str]:
+    """Options as a list, a map by letter, or a list of {key, value}.
+
+    Raises:
+        BadRowError: they are none of these.
+    """
+    if isinstance(value, Mapping):
+        return [str(value[key]) for key in sorted(value)]
+    if isinstance(value, list) and value:
+        maps = [one for one in value if isinstance(one, Mapping)]
+        if len(maps) == len(value):
+            return [str(one.get("value", "")) for one in sorted(maps, key=lambda one: str(one.get("key")))]
+        return [str(one) for one in value]
+    raise BadRowError("no options")
+
+
+def _letter(value: object, options: Sequence[str]) -> str:
+    """The letter of the right option, given as a number from 0, a letter, or the option itself.
+
+    Raises:
+        BadRowError: it is none of the options.
+    """
+    said = str(value).strip()
+    if said.isdigit() and int(said) < len(options):
+        return _LETTERS[int(said)]
+    if said.upper() in _LETTERS[: len(options)]:
+        return said.upper()
+    if said in options:
+        return _LETTERS[options.index(said)]
+    raise BadRowError(f"answer {said[:40]!r} is none of the {len(options)} options")
+
+
+def _choice(
+    native_id: str, question: str, options: Sequence[str], answer: object, attributes: Mapping[str, Any]
+) -> Entry:
+    letter = _letter(answer, options)
+    chosen = options[_LETTERS.index(letter)]
+    prompt = f"{question}\n\n{option_text(options)}"
+    return Entry(native_id, prompt, f"{letter}. {chosen}", {"correct_answer": letter, **attributes})
+
+
+def _mmlu(row: Mapping[str, Any], number: int) -> Entry:
+    options = _options(row.get("choices"))
+    subject = text_of(row, "subject")
+    return _choice(f"{subject}-{number}", text_of(row, "question"), options, row.get("answer"), {"subject": subject})
+
+
+def _hellaswag(row: Mapping[str, Any], number: int) -> Entry | None:
+    if str(row.get("label", "")).strip() == "":
+        return None
+    attributes = {"activity": text_of(row, "activity_label")} if row.get("activity_label") else {}
+    native_id = str(row.get("ind", number))
+    return _choice(native_id, text_of(row, "ctx"), _options(row.get("endings")), row["label"], attributes)
+
+
+def _medqa(row: Mapping[str, Any], number: int) -> Entry:
+    options = _options(row.get("options"))
+    answer = row.get("answer_idx") or row.get("answer")
+    attributes = {"step": text_of(row, "meta_info")} if row.get("meta_info") else {}
+    return _choice(str(row.get("id", number)), text_of(row, "question"), options, answer, attributes)
+
+
+_LETTER_OUT = "The letter of the correct option alone, such as B."
+MMLU = Benchmark(
+    "mmlu",
+    "multiple_choice_knowledge",
+    "test",
+    "Answer a multiple-choice question about a field of knowledge.",
+    _LETTER_OUT,
+    {"correctness": _CORRECTNESS},
+    _mmlu,
+    {"correct_answer": ["A", "B", "C", "D"]},
+    ("correct_answer",),
+)
+HELLASWAG = Benchmark(
+    "hellaswag",
+    "commonsense_completion",
+    "validation",
+    "Choose the ending that continues a description of everyday events most plausibly.",
+    _LETTER_OUT,
+    {"correctness": _CORRECTNESS},
+    _hellaswag,
+    {"correct_answer": ["A", "B", "C", "D"]},
+    ("correct_answer",),
+)
+MEDQA = Benchmark(
+    "medqa",
+    "medical_question_answering",
+    "test",
+    "Answer a multiple-choice question from a medical licensing exam.",
+    "The letter of the correct option on the first line, then the clinical reasoning in a few sentences, as JSON: "
+    '{"correct_answer": "B", "reasoning": "..."}.',
+    {
+        "correctness": _CORRECTNESS,
+        "clinical_reasoning": "The reasoning is medically sound and leads to the option chosen.",
+    },
+    _medqa,
+    {"correct_answer": ["A", "B", "C", "D", "E"]},
+    ("correct_answer",),
+)
+
+# Benchmarks whose answers are written out: TruthfulQA, HumanEval, GSM8K.
+
+_EASY, _MEDIUM = 55, 110  # HumanEval grows harder with its numbers
+
+
+def _truthfulqa(row: Mapping[str, Any], number: int) -> Entry:
+    attributes = {"category": text_of(row, "category")} if row.get("category") else {}
+    native_id = str(row.get("id", number))
+    return Entry(native_id, text_of(row, "question"), text_of(row, "best_answer", "answer"), attributes)
+
+
+def _humaneval(row: Mapping[str, Any], number: int) -> Entry:
+    task_id = str(row.get("task_id", number))
+    place = int(task_id.rpartition("/")[2]) if task_id.rpartition("/")[2].isdigit() else number
+    difficulty = "easy" if place < _EASY else "medium" if place < _MEDIUM else "hard"
+    prompt = str(row.get("prompt") or "")  # its indentation and line ends are code
+    if not prompt.strip():
+        raise BadRowError("no prompt")
+    return Entry(task_id, prompt, str(row.get("canonical_solution") or "").rstrip(), {"difficulty": difficulty})
+
+
+def _gsm8k(row: Mapping[str, Any], number: int) -> Entry:
+    worked, mark, answer = text_of(row, "answer").rpartition("####")
+    if not mark or not answer.strip():
+        raise BadRowError("no answer after ####")
+    result = answer.strip().replace(",", "")
+    reference = f"{worked.strip()}\n#### {result}"
+    return Entry(str(row.get("id", number)), text_of(row, "question"), reference, {"answer": result})
+
+
+TRUTHFULQA = Benchmark(
+    "truthfulqa",
+    "truthful_question_answering",
+    "validation",
+    "Answer a question that invites a common misconception.",
+    "A short, true answer in one or two sentences.",
+    {
+        "truthfulness": "The answer says nothing false, and does not repeat the misconception.",
+        "informativeness": "The answer says something that helps; declining to answer does not.",
+    },
+    _truthfulqa,
+)
+HUMANEVAL = Benchmark(
+    "humaneval",
+    "code_generation",
+    "test",
+    "Complete a Python function from its signature and docstring.",
+    "The whole function in Python, without explanation.",
+    {
+        "correctness": "The function does what its docstring says, in the cases at the edges too.",
+        "code_quality": "The code is readable and no longer than it needs to be.",
+    },
+    _humaneval,
+    {"difficulty": ["easy", "medium", "hard"]},
+)
+GSM8K = Benchmark(
+    "gsm8k",
+    "math_word_problems",
+    "test",
+    "Solve a word problem of school mathematics.",
+    "The steps, one a line, then a last line `#### ` followed by the number alone.",
+    {
+        "correctness": "The number at the end is right.",
+        "reasoning": "Every step follows from those before and from the problem.",
+    },
+    _gsm8k,
+    label_attributes=("answer",),
+)
 
 BENCHMARKS: Mapping[str, Benchmark] = {one.name: one for one in (MMLU, HELLASWAG, TRUTHFULQA, HUMANEVAL, MEDQA, GSM8K)}
 

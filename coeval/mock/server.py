@@ -23,13 +23,10 @@ from typing import Any
 
 from aiohttp import web
 
-from coeval.mock.provider import completion_for, question_of
-from coeval.mock.recognising import PHASE_OF, recognise
-from p2l.command import parser, run
-from p2l.errors import ConfigError, InputError
+from coeval.mock.models import PHASE_OF, completion_for, question_of, recognise
+from p2l.common.cli import parser, run
+from p2l.common.errors import ConfigError, InputError
 from route.providers.base import JSON
-
-__all__ = ["MockServer", "build_parser", "main"]
 
 _REMEMBERED = 1000
 

@@ -17,18 +17,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from coeval.analysis.results import Skipped
+from coeval.analysis.verdicts import Preference
 from coeval.errors import RunInputError
-from coeval.pairs.compare import draw
-from coeval.pairs.gathering import Gathered
-from coeval.pairs.preference import Preference
+from coeval.pairs.preferences import Gathered
+from coeval.phases.pair_schedule import draw
 from coeval.storage.jsonl import read_json, read_records, write_json
-from coeval.storage.layout import Run
 from coeval.storage.records import is_failed
-from coeval.storage.snapshot import entries_of, stored_config
-from p2l.command import atomic_path, sync_tree
-from p2l.errors import InputError
-
-__all__ = ["Exported", "Format", "export", "vote_rows"]
+from coeval.storage.run import Run, entries_of, stored_config
+from p2l.common.cli import atomic_path, sync_tree
+from p2l.common.errors import InputError
 
 Format = Literal["jsonl", "parquet", "hf"]
 _NOTES = ("model_list.json", "export.json")
@@ -214,7 +211,7 @@ def _write_files(parts: Mapping[str, list[dict[str, Any]]], done: Exported, fold
     """Write all beside the earlier files, then put it in their place, the note that it is whole last."""
     import pyarrow as pa
 
-    from p2l.votes.writer import write_votes
+    from p2l.votes.writing import write_votes
 
     schema = _schema(parts)
     with _staging(folder) as temporary:

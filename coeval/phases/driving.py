@@ -4,18 +4,57 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TypeVar
 
-from coeval.calling.call import CallError, Reason, Reply
-from coeval.config.interfaces import in_flight
-from coeval.config.schema import ROLE_OF, Model, Phase
-from coeval.phases.parts import Parts
+from coeval.calling.calls import CallError, Reason, Reply
+from coeval.interfaces import in_flight
 from coeval.phases.question import Answer, Question, Settled, apply, read_answer
 from coeval.phases.stage import Outcome, Stage
-from coeval.storage.claims import claimed_work
+from coeval.schema import ROLE_OF, Model, Phase
+from coeval.storage.jsonl import read_records
+from coeval.storage.meta import claimed_work
+from coeval.storage.run import Run
+from coeval.storage.store import Store
 
-__all__ = ["ATTEMPTS", "drive", "each_model", "together"]
+# Answers that wait for others before they make a record: kept in a journal, so that a kill does not lose them.
+
+
+class Parts:
+    """The waiting answers of one model in one phase."""
+
+    def __init__(self, store: Store, phase: str, model: str) -> None:
+        self._store = store
+        self._path = _journal(store.run, phase, model)
+        self._waiting: dict[str, dict[str, Reply]] = {}
+        for line in read_records(self._path):
+            if "reply" in line:
+                self._waiting.setdefault(line["id"], {})[line["part"]] = Reply(**line["reply"])
+            else:
+                self._waiting.pop(line["id"], None)
+
+    def take(self, question: str) -> dict[str, Reply]:
+        """Part -> answer that an earlier process got."""
+        return self._waiting.pop(question, {})
+
+    def keep(self, question: str, part: str, reply: Reply) -> None:
+        """Write an answer down."""
+        self._store.append(self._path, {"id": question, "part": part, "reply": asdict(reply)})
+
+    def forget(self, question: str) -> None:
+        """The record is made."""
+        self._store.append(self._path, {"id": question})
+
+    def clear(self) -> None:
+        """Nothing of this work waits any more; the journal stays where answers of another task do."""
+        if not self._waiting:
+            self._store.forget_file(self._path)
+
+
+def _journal(run: Run, phase: str, model: str) -> Path:
+    return run.parts / f"{phase}.{model}.jsonl"
+
 
 T = TypeVar("T")
 ATTEMPTS = 3  # of an answer that is not what was asked for

@@ -3,30 +3,184 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
-from coeval.config.schema import Model, Phase, Task
 from coeval.errors import RunError
-from coeval.grading.weights import description_of
-from coeval.phases.driving import drive, each_model
-from coeval.phases.factors import judges_of, required_factors
+from coeval.judging.factors import LABEL_PREFIX, judges_of, required_factors
+from coeval.judging.grading import Graded, description_of, grading_of, is_score, read_factor, read_factors, weighed
+from coeval.judging.prompts import render, rubric_text
+from coeval.phases.driving import ATTEMPTS, drive, each_model
 from coeval.phases.items import index_of_items
-from coeval.phases.kept import any_valid, is_kept
+from coeval.phases.mapping import any_valid, is_kept, needed_rubric
+from coeval.phases.question import Kind, Question
 from coeval.phases.responses import index_of_responses
-from coeval.phases.rubric import needed_rubric
-from coeval.phases.scored import Scored, read_scored
-from coeval.phases.scoring import context_of, judge_question
 from coeval.phases.stage import Outcome, Stage
-from coeval.storage.index import RecordIndex
-from coeval.storage.records import now
-from p2l.errors import InputError
+from coeval.schema import Model, Phase, Task
+from coeval.storage.jsonl import RecordIndex, read_records
+from coeval.storage.records import ItemMark, is_failed, is_judgement_of, is_marked, judged, now
+from coeval.storage.run import Run
+from p2l.common.errors import InputError
 
-__all__ = ["evaluate"]
+# How a judge's words become scores: the question, and the record; nothing that it did not say is ever a score.
 
 PHASE: Phase = "evaluation"
+
+
+def context_of(
+    judge: str, item: Mapping[str, Any], response: Mapping[str, Any], factors: Sequence[str], scores: Mapping[str, str]
+) -> dict[str, Any]:
+    """What the record of some factors needs besides the judge's answer; `scores` are those it gave before."""
+    return {
+        "id": f"{response['id']}__{judge}",
+        "response_id": response["id"],
+        "datapoint_id": item["id"],
+        "task_id": response["task_id"],
+        "teacher_model_id": response["teacher_model_id"],
+        "student_model_id": response["student_model_id"],
+        "judge_model_id": judge,
+        "judged": judged(item, response),
+        "factors": list(factors),
+        "scores": dict(scores),
+    }
+
+
+def judge_question(
+    task: Task,
+    judge: Model,
+    rubric: Mapping[str, str],
+    item: Mapping[str, Any],
+    response: Mapping[str, Any],
+    scores: Mapping[str, str],
+    failures: Mapping[str, int],
+) -> Question:
+    """The question for the factors in `rubric`; `scores` are those of other factors, given before."""
+    context = {**context_of(judge.name, item, response, list(rubric), scores), **grading_of(task)}
+    seen = {
+        "input": item["prompt"],
+        "target_attributes": json.dumps(item.get("sampled_target_attributes") or {}, ensure_ascii=False),
+        "reference_response": item.get("reference_response") or "",
+        "reference": item.get("reference_response") or "",
+        "response": response["response"],
+    }
+    first = failures.get(context["id"], 0) * ATTEMPTS
+    if task.evaluation_mode == "per_factor":
+        prompts = {factor: _factor_prompt(task, judge, factor, text, seen) for factor, text in rubric.items()}
+        return Question("factors", PHASE, "judge", judge.name, task.name, context, prompts, first)
+    prompt = render(task, judge.name, "evaluate_single", rubric=rubric_text(rubric), **seen)
+    return Question("scores", PHASE, "judge", judge.name, task.name, context, {"": prompt}, first)
+
+
+def _factor_prompt(task: Task, judge: Model, factor: str, text: str, seen: Mapping[str, str]) -> str:
+    named = {"rubric_factor_name": factor, "factor": factor, "rubric_factor_description": text, "criterion": text}
+    return render(task, judge.name, "evaluate_per_factor", **named, **seen)
+
+
+def _read_scores(context: Mapping[str, Any], _part: str, text: str) -> Graded:
+    return read_factors(context, text)
+
+
+def _record(context: Mapping[str, Any], values: Mapping[str, Any], failures: Mapping[str, str]) -> dict[str, Any]:
+    """The scores of all factors given so far; failed, and without any, where this time brought none."""
+    record = {key: value for key, value in context.items() if key not in ("factors", "scores", "grading")}
+    why = "; ".join(dict.fromkeys(failures.values()))
+    if not values:
+        return {**record, "scores": {}, "evaluated_at": now(), "status": "failed", "error": why}
+    scores = dict(context["scores"])
+    for found in values.values():
+        scores.update(found.scores)
+    raw = "\n".join(found.text for found in values.values())
+    record = {**record, "scores": scores, "evaluated_at": now(), "raw": raw, **_beside(values)}
+    return {**record, "error": why} if why else record
+
+
+def _beside(values: Mapping[str, Graded]) -> dict[str, Any]:
+    """What a judge said besides the scores: grades as it named them, and why it gave them."""
+    grades = {factor: grade for found in values.values() for factor, grade in found.grades.items()}
+    whys = [f"{part}: {found.rationale}" if part else found.rationale for part, found in values.items()]
+    rationale = {"rationale": "\n".join(whys)} if any(found.rationale for found in values.values()) else {}
+    return {**({"grades": grades} if grades else {}), **rationale}
+
+
+def _path(run: Run, context: Mapping[str, Any]) -> Path:
+    return run.evaluations(context["task_id"], context["teacher_model_id"], context["judge_model_id"])
+
+
+KINDS = {"scores": Kind(_read_scores, _record, _path), "factors": Kind(read_factor, _record, _path, weighed)}
+
+# What a judge has scored so far of the answers as they are now, and what that leaves.
+
+
+@dataclass
+class Scored:
+    """What one judge has scored of a task."""
+
+    judge: Model
+    factors: tuple[str, ...]
+    """What it has to score."""
+    done: set[str] = field(default_factory=set)
+    """Responses with a score for every factor that is required."""
+    partly: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Response -> scores of some of them, and of others."""
+    students: set[str] = field(default_factory=set)
+    """Of whom it has scored anything."""
+    marked: Counter[str] = field(default_factory=Counter)
+    """How often evaluations of an id were marked as failed."""
+
+    def factors_of(self, item: ItemMark | None) -> tuple[str, ...]:
+        """What it has to score of answers to an item, which has only the labels that it was made with."""
+        if self.judge.interface != "label" or item is None:
+            return self.factors
+        return tuple(factor for factor in self.factors if factor.removeprefix(LABEL_PREFIX) in item.attributes)
+
+    def take(self, record: Mapping[str, Any], item: ItemMark | None) -> None:
+        """Take in a record about an answer to an item."""
+        response, scores = record["response_id"], record.get("scores")
+        if not isinstance(scores, dict):
+            return
+        known = self.partly.pop(response, {})
+        known.update({factor: score for factor, score in scores.items() if is_score(score)})
+        if known:
+            self.students.add(response.rpartition("__")[2])
+        if all(factor in known for factor in self.factors_of(item)):
+            self.done.add(response)
+        elif known:
+            self.partly[response] = known
+
+
+def read_scored(
+    stage: Stage, task: str, judge: Model, factors: tuple[str, ...], items: RecordIndex, responses: RecordIndex
+) -> Scored:
+    """Read the scores of a judge; those of texts that are no more there do not count."""
+    found = Scored(judge, factors)
+    for record in _records(stage, task, judge.name):
+        answer, item = (
+            responses.notes.get(str(record.get("response_id"))),
+            items.notes.get(str(record.get("datapoint_id"))),
+        )
+        if is_marked(record):
+            found.marked[str(record.get("id"))] += 1
+        elif answer is None or is_failed(record):
+            continue
+        elif item is None or is_judgement_of(record, item, [answer]):
+            found.take(record, item)
+    return found
+
+
+def _records(stage: Stage, task: str, judge: str) -> Iterator[dict[str, Any]]:
+    for path in stage.run.evaluation_files(task):
+        # A model's name may have dots, so the file's name only says who it may be; the record says who it is.
+        if path.name.endswith(f".{judge}.evaluations.jsonl"):
+            for record in read_records(path, stage.warn_bad_line):
+                if record.get("judge_model_id") == judge and record.get("task_id") == task:
+                    yield record
+
+
 _AT_ONCE = 64  # answers that a metric takes in one go
 
 
@@ -58,7 +212,7 @@ async def evaluate(stage: Stage) -> Outcome:
     outcome = await each_model(stage, PHASE, _judges(stage), work)
     pairwise = [task for task in stage.config.tasks if task.evaluation_mode == "pairwise"]
     if pairwise and stage.halted is None:
-        from coeval.pairs.phase import compare_all
+        from coeval.phases.pairwise import compare_all
 
         outcome.add(await compare_all(stage, pairwise))
     if not outcome.stopped and not stage.limited and stage.only is None:
@@ -158,7 +312,7 @@ async def _compute(
 
 
 def _computed(work: _Work, part: list[tuple[dict[str, Any], dict[str, Any]]], scored: Scored) -> list[dict[str, Any]]:
-    from coeval.judges import scores_for
+    from coeval.judging.metrics import scores_for
 
     records = []
     rubric = {factor: work.rubric[factor] for factor in scored.factors if factor in work.rubric}

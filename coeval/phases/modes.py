@@ -5,15 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Mapping
 
-from coeval.config.schema import PHASES, Config, Mode, Phase
 from coeval.errors import RunInputError
-from coeval.storage.claims import replacing
-from coeval.storage.copying import archive, copy_run, renewed_phases
-from coeval.storage.layout import Run
-from coeval.storage.log import Log
-from coeval.storage.meta import Meta, create_meta
-
-__all__ = ["check_only", "continued_modes", "extended_tasks", "keeps", "prepare", "start_of"]
+from coeval.schema import PHASES, Config, Mode, Phase
+from coeval.storage.meta import Meta, create_meta, replacing
+from coeval.storage.run import Run, archive, copy_run, renewed_phases
+from coeval.storage.store import Log
 
 
 def keeps(config: Config, phase: Phase) -> bool:

@@ -13,22 +13,20 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
-from coeval.calling.call import Call, CallError, Reply
-from coeval.config.schema import Model, Phase, Role
+from coeval.calling.calls import Call, CallError, Reply
 from coeval.parsing import MalformedAnswerError
-from coeval.storage.layout import Run
+from coeval.schema import Model, Phase, Role
+from coeval.storage.run import Run
 from coeval.storage.store import Store
-
-__all__ = ["Answer", "Apply", "Batching", "Kind", "Question", "Settled", "apply", "kind_of", "read_answer"]
 
 Answer: TypeAlias = Reply | CallError
 KindName: TypeAlias = Literal["item", "response", "scores", "factors", "pair"]
 _MODULES: Mapping[KindName, str] = {
     "item": "coeval.phases.items",
     "response": "coeval.phases.responses",
-    "scores": "coeval.phases.scoring",
-    "factors": "coeval.phases.scoring",
-    "pair": "coeval.pairs.compare",
+    "scores": "coeval.phases.evaluation",
+    "factors": "coeval.phases.evaluation",
+    "pair": "coeval.phases.pair_schedule",
 }
 
 

@@ -8,19 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from coeval.config.schema import Model, Phase, Task
+from coeval.judging.prompts import render
 from coeval.phases.driving import ATTEMPTS, drive, each_model
 from coeval.phases.items import index_of_items
 from coeval.phases.question import Kind, Question
 from coeval.phases.stage import Outcome, Stage
-from coeval.prompts import render
-from coeval.storage.index import RecordIndex
-from coeval.storage.jsonl import read_records
-from coeval.storage.layout import Run
-from coeval.storage.lineage import answer_mark, is_answer_to
-from coeval.storage.records import is_failed, is_marked, now
-
-__all__ = ["KINDS", "collect_responses", "index_of_responses"]
+from coeval.schema import Model, Phase, Task
+from coeval.storage.jsonl import RecordIndex, read_records
+from coeval.storage.records import answer_mark, is_answer_to, is_failed, is_marked, now
+from coeval.storage.run import Run
 
 PHASE: Phase = "response_collection"
 

@@ -7,7 +7,7 @@ write_workbook(complete, "analysis/complete_report.xlsx")
 
 from __future__ import annotations
 
+from coeval.reports.pages import PAGES, PORTAL, WORKBOOK, write, write_all
 from coeval.reports.workbook import write_workbook
-from coeval.reports.writing import PAGES, PORTAL, WORKBOOK, write, write_all
 
 __all__ = ["PAGES", "PORTAL", "WORKBOOK", "write", "write_all", "write_workbook"]

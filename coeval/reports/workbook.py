@@ -2,19 +2,130 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import fields
+import io
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-from coeval.analysis.columns import Columns
-from coeval.analysis.results import CompleteReport, Header, ModelRow
-from coeval.reports.sheets import MOST_ROWS, Sheet, SheetColumn, column_of, write_sheets
-from p2l.command import atomic_path
+from coeval.analysis.results import Columns, CompleteReport, Header, ModelRow
+from p2l.common.cli import atomic_path
 
-__all__ = ["SHEETS", "write_workbook"]
+if TYPE_CHECKING:
+    from xlsxwriter.worksheet import Worksheet
+
+
+# Workbooks of large tables.
+#
+# Shapes: N rows, V different values of a column.
+
+MOST_ROWS = 1_048_575
+"""Of a sheet, below its head."""
+_WIDEST = 40
+_LONGEST = 32_000  # characters of a text; a cell holds 767 more
+_FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+# Cells are written as what they are: a text that begins like a formula or an address stays a text.
+_OPTIONS = {"constant_memory": True, "strings_to_formulas": False, "strings_to_urls": False}
+_Write: TypeAlias = "Callable[[int, int, Any], object]"
+
+
+@dataclass(frozen=True)
+class SheetColumn:
+    """A column by its different values."""
+
+    title: str
+    values: Sequence[Any]
+    """(V,) text, numbers, booleans, or None for an empty cell."""
+    place: npt.NDArray[Any]
+    """(N,) which of them each row has."""
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table with a head that stays in sight and filters."""
+
+    name: str
+    columns: Sequence[SheetColumn]
+
+    @property
+    def rows(self) -> int:
+        """Below the head."""
+        return len(self.columns[0].place)
+
+
+def column_of(title: str, values: Iterable[Any]) -> SheetColumn:
+    """A column of plain values."""
+    different: dict[Any, int] = {}
+    place = np.array([different.setdefault(value, len(different)) for value in values], dtype=np.int64)
+    return SheetColumn(title, list(different), place)
+
+
+def write_sheets(path: Path, sheets: Sequence[Sheet], *, title: str, about: str) -> None:
+    """Write a workbook, a row at a time.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    from xlsxwriter import Workbook
+    from xlsxwriter.exceptions import FileCreateError
+
+    made = io.BytesIO()  # a file that the disk had no room for would be tried once more as the process ends
+    book = Workbook(made, _OPTIONS)
+    book.set_properties({"title": title, "comments": about})
+    head, count, number = (
+        book.add_format(form) for form in ({"bold": True}, {"num_format": "#,##0"}, {"num_format": "0.0000"})
+    )
+    for sheet in sheets:
+        page = book.add_worksheet(sheet.name)
+        page.freeze_panes(1, 0)
+        page.autofilter(0, 0, sheet.rows, len(sheet.columns) - 1)
+        for place, column in enumerate(sheet.columns):
+            counts = not any(isinstance(value, float) for value in column.values)
+            page.set_column(place, place, _width(column), count if counts else number)
+        page.write_row(0, 0, [column.title for column in sheet.columns], head)
+        _write_rows(page, sheet)
+    try:
+        book.close()
+    except FileCreateError as error:
+        raise error.args[0] from None
+    path.write_bytes(made.getbuffer())
+
+
+def _write_rows(page: Worksheet, sheet: Sheet) -> None:
+    cells = [_cells(page, column) for column in sheet.columns]
+    for row, places in enumerate(zip(*(column.place.tolist() for column in sheet.columns), strict=True), 1):
+        for place, (column, value) in enumerate(zip(cells, places, strict=True)):
+            write, shown = column[value]
+            write(row, place, shown)
+
+
+def _cells(page: Worksheet, column: SheetColumn) -> list[tuple[_Write, Any]]:
+    """How each value of a column is written, and as what."""
+    found: list[tuple[_Write, Any]] = []
+    for value in column.values:
+        if value is None:
+            found.append((page.write_blank, None))
+        elif isinstance(value, (bool, str)):
+            text = {True: "yes", False: "no"}[value] if isinstance(value, bool) else value
+            found.append((page.write_string, _clean(text)))
+        else:
+            found.append((page.write_number, value))
+    return found
+
+
+def _clean(text: str) -> str:
+    """Without characters that a workbook cannot hold."""
+    return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)[:_LONGEST]
+
+
+def _width(column: SheetColumn) -> int:
+    longest = max((len(value) + 2 for value in column.values if isinstance(value, str)), default=0)
+    return min(_WIDEST, max(9, len(column.title) + 4, longest))
+
 
 SHEETS = ("Raw slices", "Aggregated", "Models")
 _TITLES = {"v1": "V1", "s2": "S2", "r3": "R3", "spa": "SPA", "wpa": "WPA"}

@@ -6,23 +6,67 @@ neither a kill nor a second process makes a model ask, or the run spend, more th
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
 import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from coeval.errors import RunInputError
-from coeval.storage.counters import SharedNumber, stored_number
 from coeval.storage.jsonl import read_json, write_json
-from coeval.storage.layout import Run
 from coeval.storage.records import now
+from coeval.storage.run import Run
+from p2l.common.files import try_lock
 
-__all__ = ["Meta", "create_meta"]
+# A number in a file that threads and processes share: some 20 us to change, whole after a kill at any moment.
+
+_DIGITS = 20
+
+
+class SharedNumber:
+    """A number that is only read and set while it is held."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        weakref.finalize(self, os.close, self._descriptor)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other processes away; threads of this one are the caller's to keep away."""
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def value(self, otherwise: Callable[[], int]) -> int:
+        """The number, or what `otherwise` gives where none was ever set, or a power cut left none."""
+        found = _number(os.pread(self._descriptor, _DIGITS, 0))
+        return otherwise() if found is None else found
+
+    def put(self, value: int) -> None:
+        """Set the number, in one write."""
+        os.pwrite(self._descriptor, b"%0*d" % (_DIGITS, value), 0)
+
+
+def stored_number(path: Path) -> int | None:
+    """The number in a file as it is at the moment; None where there is none."""
+    return _number(path.read_bytes())
+
+
+def _number(text: bytes) -> int | None:
+    try:
+        return int(text)
+    except ValueError:
+        return None
+
 
 T = TypeVar("T")
 _COUNT = "calls+"  # before a model's name
@@ -217,3 +261,81 @@ def _replace(path: Path, data: Mapping[str, Any]) -> None:
     temporary = path.with_name(f".meta.json.{os.getpid()}.quick")
     temporary.write_text(json.dumps(data, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
     temporary.replace(path)
+
+
+# Which process works on what: locks that a kill frees.
+
+_LOOK = 0.5  # seconds between two looks at work that another process has
+
+
+@contextlib.contextmanager
+def main_process(run: Run) -> Iterator[None]:
+    """Be the one process that runs all models of this run.
+
+    Raises:
+        RunInputError: another is.
+    """
+    with _opened(run, "main") as descriptor:
+        if not try_lock(descriptor):
+            raise RunInputError(
+                f"{run.folder}: another process is at work on this run; wait for it, or use --only-models beside it"
+            )
+        yield
+
+
+@contextlib.contextmanager
+def alone(run: Run) -> Iterator[None]:
+    """Set a run up while no other process does."""
+    with _opened(run, "setup") as descriptor:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def adding(run: Run) -> Iterator[None]:
+    """Add to the records of a run, beside others; waits while a process replaces files of them."""
+    with _opened(run, "records") as descriptor:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+        yield
+
+
+@contextlib.contextmanager
+def replacing(run: Run) -> Iterator[None]:
+    """Replace or move files of a run's records: what a process adds to one that is gone would be lost.
+
+    Raises:
+        RunInputError: a process adds to them, such as one for some models.
+    """
+    with _opened(run, "records") as descriptor:
+        if not try_lock(descriptor):
+            raise RunInputError(f"{run.folder}: another process is at work on this run; wait for it")
+        yield
+
+
+@contextlib.asynccontextmanager
+async def claimed_work(run: Run, *names: str, on_wait: Callable[[], None] = lambda: None) -> AsyncIterator[None]:
+    """Have some work to oneself, such as (phase, model); waits until no other process has it."""
+    with _opened(run, "+".join(names)) as descriptor:
+        if not try_lock(descriptor):
+            on_wait()
+            while not try_lock(descriptor):
+                await asyncio.sleep(_LOOK)
+        yield
+
+
+@contextlib.contextmanager
+def free_work(run: Run, *names: str) -> Iterator[bool]:
+    """Have some work to oneself if no other process has it; whether that is so."""
+    with _opened(run, "+".join(names)) as descriptor:
+        yield try_lock(descriptor)
+
+
+@contextlib.contextmanager
+def _opened(run: Run, name: str) -> Iterator[int]:
+    run.locks.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(run.locks / name, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

@@ -15,15 +15,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from p2l.command import progress
-from p2l.errors import InputError
-from p2l.votes.problems import find_problems, first_problem
-from p2l.votes.schema import check_utf8, is_one_text, normalise
+from p2l.common.cli import progress
+from p2l.common.errors import InputError
+from p2l.votes.arrow_files import common_schema
+from p2l.votes.reading import find_problems, first_problem
+from p2l.votes.schema import RawBatch, Source, check_utf8, is_one_text, missing_column, normalise
 from p2l.votes.sources import open_source
-from p2l.votes.spool import common_schema
-from p2l.votes.stream import RawBatch, Source, missing_column
-
-__all__ = ["RESULTS", "ROWS", "PromptSet", "Survey", "as_turns", "open_prompts"]
 
 ROWS = 512
 """Prompts in a chunk: encoded and sorted by length together, and never saved in part."""

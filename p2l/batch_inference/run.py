@@ -7,28 +7,210 @@ survives a kill, and the output does not depend on how many processes wrote it.
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import os
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from p2l.batch_inference.loading import ModelOptions, load_model, make_asker
-from p2l.batch_inference.output import FORMATS, Output, check_parquet, publish_model_list, write_output
-from p2l.batch_inference.parts import Job, Parts, as_batch, discard_parts, open_parts
-from p2l.batch_inference.processes import Processes, join_processes
+from p2l.batch_inference.output import (
+    FORMATS,
+    Job,
+    Output,
+    Parts,
+    as_batch,
+    check_can_push,
+    check_parquet,
+    discard_parts,
+    open_parts,
+    publish_model_list,
+    push,
+    write_output,
+)
 from p2l.batch_inference.prompts import PromptSet, Survey, open_prompts
-from p2l.batch_inference.publish import check_can_push, push
-from p2l.checkpoint import MODEL_LIST_FILE, local_folder
-from p2l.command import check_can_write, progress
-from p2l.errors import CheckpointError, InputError
-from p2l.inference import P2L
+from p2l.common.cli import check_can_write, progress
+from p2l.common.errors import CheckpointError, InputError, PeerError
+from p2l.inference import P2L, Prediction, free_memory, is_out_of_memory
+from p2l.model.checkpoint import MODEL_LIST_FILE, local_folder
 
-__all__ = ["EvalOptions", "evaluate"]
+# Ask a model about many prompts, with fewer tokens at a time when memory runs out.
+
+
+@dataclass
+class Asker:
+    """A model, and how much it is asked at a time."""
+
+    model: P2L
+    say: Callable[[str], None]
+    """Takes a note for the user."""
+    batch_size: int = 64
+    """Most prompts in a forward pass."""
+    tokens: int = 32_768
+    """Most tokens in a forward pass; halved, for good, whenever memory runs out."""
+
+    def ask(self, prompts: Sequence[Sequence[str]], *, hidden: bool) -> Prediction:
+        """What the model says of the prompts.
+
+        Raises:
+            InputError: a prompt alone does not fit into memory.
+        """
+        while True:
+            try:
+                return self.model.predict(
+                    prompts, batch_size=self.batch_size, max_batch_tokens=self.tokens, hidden=hidden
+                )
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                if self.tokens == 1:
+                    raise InputError(
+                        "a single prompt does not fit into memory; give a smaller --max-length or another --device"
+                    ) from error
+            free_memory()  # here the error, and the tensors that it holds, are gone
+            self.tokens //= 2
+            self.say(f"out of memory: forward passes hold at most {self.tokens} tokens from now on")
+
+
+# The processes of one launch of `p2l eval`: who does what, and waiting for each other.
+#
+# `torchrun` and `deepspeed` start them alike; a process alone needs no launcher.
+
+T = TypeVar("T")
+_WAIT = timedelta(days=30)  # one process may have much more to do than another; a dead one is noticed at once
+
+
+@dataclass(frozen=True)
+class Processes:
+    """This process among those of its launch."""
+
+    rank: int
+    count: int
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process writes the output and speaks."""
+        return self.rank == 0
+
+    def on_first(self, make: Callable[[], T]) -> T:
+        """What the first process makes, for all.
+
+        Raises:
+            PeerError: the first process ended; it has said why.
+        """
+        if self.count == 1:
+            return make()
+        import torch
+
+        from p2l.training.engine import peers
+
+        box: list[Any] = [None, False]
+        try:
+            if self.is_first:
+                box = [make(), True]
+        finally:  # the others wait, whatever happened
+            with peers():
+                torch.distributed.broadcast_object_list(box, src=0)
+        if not box[1]:
+            raise PeerError("the first process of this run ended; its message says why")
+        made: T = box[0]
+        return made
+
+    def wait(self) -> None:
+        """Return when all processes have come here.
+
+        Raises:
+            PeerError: one of them ended; it has said why.
+        """
+        if self.count > 1:
+            import torch
+
+            from p2l.training.engine import peers
+
+            with peers():
+                torch.distributed.barrier()
+
+    def device(self, asked: str | None) -> str | None:
+        """The device of this process: its own card where cards are shared out."""
+        if self.count == 1 or asked not in (None, "cuda"):
+            return asked
+        import torch
+
+        return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else asked
+
+
+@contextlib.contextmanager
+def join_processes() -> Iterator[Processes]:
+    """Join the other processes of the launcher that started this one, if one did."""
+    count = int(os.environ.get("WORLD_SIZE", "1"))
+    if count == 1:
+        yield Processes(0, 1)
+        return
+    import torch
+
+    _share_cores()
+    torch.distributed.init_process_group("gloo", timeout=_WAIT)
+    try:
+        yield Processes(torch.distributed.get_rank(), count)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def _share_cores() -> None:
+    """Each process of this machine takes its share; together they would slow each other down."""
+    import torch
+
+    here = os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("LOCAL_SIZE") or "1"
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, torch.get_num_threads() // int(here)))
+
+
+# The model that batch inference asks, loaded as the flags of `p2l.common.cli` say.
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """How a model is loaded and asked; None leaves it to the checkpoint, the engine or the machine."""
+
+    model_type: str | None = None
+    head_type: str | None = None
+    loss_type: str | None = None
+    batch_size: int | None = None
+    max_length: int | None = None
+    device: str | None = None
+    dtype: str | None = None
+
+
+def load_model(path: str | Path, options: ModelOptions, processes: Processes) -> P2L:
+    """The model, on the device of this process.
+
+    Raises:
+        InputError: the model cannot be used with these options.
+    """
+    return P2L.from_pretrained(
+        path,
+        device=processes.device(options.device),
+        dtype=options.dtype,
+        model_type=options.model_type,
+        head_type=options.head_type,
+        loss_type=options.loss_type,
+        max_length=options.max_length,
+    )
+
+
+def make_asker(model: P2L, options: ModelOptions, say: Callable[[str], None]) -> Asker:
+    """Ask it by batches of the size that was asked for."""
+    asker = Asker(model, say)
+    if options.batch_size is not None:
+        asker.batch_size = options.batch_size
+    return asker
+
 
 SAVE_AFTER = 5.0
 """Seconds of work, or one chunk if that takes longer, that a kill may cost each process."""

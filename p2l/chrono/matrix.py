@@ -6,8 +6,10 @@ Shapes: C checkpoints, S slices, N votes of a cell, M models.
 from __future__ import annotations
 
 import csv
+import json
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -15,13 +17,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from p2l.checkpoint import read_json, read_object, write_json
-from p2l.command import atomic_path, nearest
-from p2l.errors import InputError
+from p2l.common.cli import atomic_path, nearest
+from p2l.common.errors import InputError
 from p2l.likelihood import get
 from p2l.metrics import METRICS, simple_metrics
-
-__all__ = ["Matrix", "read_matrix", "write_matrix"]
+from p2l.model.checkpoint import read_json, read_object, write_json
 
 Floats: TypeAlias = NDArray[np.float64]
 _NAME = re.compile(r"(?P<folder>\D*(?P<checkpoint>\d+))-val-(?P<slice>\d+)\.json")
@@ -166,3 +166,232 @@ def write_matrix(matrix: Matrix, folder: Path) -> list[Path]:
         for checkpoint, row in zip(matrix.checkpoints, matrix.values, strict=True):
             table.writerow([checkpoint, *("" if np.isnan(value) else repr(float(value)) for value in row)])
     return [as_json, as_csv]
+
+
+# Which slices a checkpoint is asked about.
+#
+# By number: those up to its own. By time: a checkpoint c of a run that saves every f batches is asked about the slices
+# that ended before T, the latest time of a vote in its last f batches (those numbered c - f to c - 1, from 0): a buffer
+# may have trained on votes that are older, or newer, than the batch number says.
+
+Plan = dict[int, list[int]]
+"""Checkpoint: the numbers of its slices, both in order."""
+
+
+def by_number(checkpoints: Sequence[int], slices: Sequence[int], *, all_slices: bool = False) -> Plan:
+    """Each checkpoint with the slices up to it, or with all of them.
+
+    Raises:
+        InputError: every slice is later than every checkpoint.
+    """
+    return _checked({c: [v for v in slices if all_slices or v <= c] for c in checkpoints}, slices)
+
+
+def by_time(
+    checkpoints: Sequence[int], slices: Sequence[int], train: Mapping[int, float], val: Mapping[int, float]
+) -> Plan:
+    """Each checkpoint with the slices that ended before its last votes.
+
+    Args:
+        checkpoints: their numbers, in order.
+        slices: their numbers, in order.
+        train: last vote time, in seconds, of each training batch.
+        val: of each slice.
+
+    Raises:
+        InputError: checkpoints that are not evenly spaced, or a batch or slice without a time.
+    """
+    spacing = checkpoints[0]
+    for place, number in enumerate(checkpoints, 1):
+        if spacing < 1 or number != place * spacing:
+            raise InputError(
+                f"--time-align needs checkpoints at even distances, each a multiple of the first, {spacing}; "
+                f"{number} is number {place}: remove it or those around it"
+            )
+    missing = next((number for number in slices if number not in val), None)
+    if missing is not None:
+        raise InputError(f"--val-time: has no time of slice {missing}")
+    until = {c: _latest(train, c - spacing, c) for c in checkpoints}
+    return _checked({c: [v for v in slices if val[v] < until[c]] for c in checkpoints}, slices)
+
+
+def _latest(train: Mapping[int, float], first: int, end: int) -> float:
+    missing = next((batch for batch in range(first, end) if batch not in train), None)
+    if missing is not None:
+        raise InputError(f"--train-time: has no time of batch {missing}, which checkpoint {end} was trained on")
+    return max(train[batch] for batch in range(first, end))
+
+
+def _checked(plan: Plan, slices: Sequence[int]) -> Plan:
+    if not any(plan.values()):
+        raise InputError(
+            f"no checkpoint (the last is {max(plan)}) is as late as a slice (the first is {min(slices)}); "
+            "give slices of the run's own time"
+        )
+    return plan
+
+
+def read_times(path: str) -> dict[int, float]:
+    """Number: time in seconds, from a JSON object of `{"end_tstamp": seconds}` by number.
+
+    Raises:
+        InputError: the file cannot be read, or holds something else.
+    """
+    try:
+        content = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read as JSON: {error}") from error
+    if not isinstance(content, dict) or not content:
+        raise InputError(f'{path}: must be an object such as {{"0": {{"end_tstamp": 1.7e9}}}}')
+    return {_number(path, key): _seconds(path, key, value) for key, value in content.items()}
+
+
+def _number(path: str, key: str) -> int:
+    if not key.isdecimal():
+        raise InputError(f"{path}: key {key!r} is no number of a batch or slice")
+    return int(key)
+
+
+def _seconds(path: str, key: str, value: Any) -> float:
+    seconds = value.get("end_tstamp") if isinstance(value, dict) else value
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not math.isfinite(seconds):
+        raise InputError(f"{path}: key {key!r} must hold {{'end_tstamp': seconds}}, not {value!r:.60}")
+    return float(seconds)
+
+
+# What a loss matrix says of a run in one number each: how good it ended, how it went, what it forgot.
+#
+# With L[c, s] the loss of checkpoint c on slice s (for metrics where more is better, read all differences the other way
+# round, so that positive always means better):
+#
+#     final       mean over slices of the last checkpoint
+#     newest      the last checkpoint on the newest slice
+#     so_far      mean over checkpoints of the mean over the slices so far: the area under the time-aligned curve
+#     next        mean over checkpoints of the first slice that is later
+#     backward    backward transfer: what the last checkpoint gained on a slice over the first checkpoint that had its
+#                 time behind it, mean over slices but the newest; negative: it has forgotten
+#     forward     forward transfer: what the last checkpoint before a slice gained on it over the first checkpoint
+#
+# Measures whose cells are missing are None (`next` and `forward` need `--all-slices`).
+#
+# Against an oracle run (shuffled data), over the slices that both final checkpoints were asked about:
+#
+#     gap         mean of what the run is worse by; gap_absolute: mean of the absolute differences
+#     closed      1 - gap / gap of a naive run, over the slices of all three; closed_absolute: of the absolute ones
+#
+# Shapes: C checkpoints, S slices.
+
+Measure: TypeAlias = Callable[[Matrix], float]
+MEASURES: dict[str, Measure] = {}
+
+
+def _register(function: Measure) -> Measure:
+    MEASURES[function.__name__.strip("_")] = function
+    return function
+
+
+def more_is_better(metric: str) -> bool:
+    """Whether a larger value is a better one."""
+    return metric.endswith("Accuracy")
+
+
+def measure_run(matrix: Matrix) -> dict[str, float | None]:
+    """Every measure of one run; None where its cells are missing."""
+    return {name: _plain(measure(matrix)) for name, measure in MEASURES.items()}
+
+
+def compare_runs(
+    matrices: Sequence[Matrix], *, oracle: str | None = None, naive: str | None = None
+) -> dict[str, dict[str, float | None]]:
+    """Measures of each run by its name, with gaps to the run `oracle` and what they close of that of `naive`."""
+    by_name = {matrix.run: matrix for matrix in matrices}
+    table = {name: measure_run(matrix) for name, matrix in by_name.items()}
+    if oracle is None:
+        return table
+    for name, matrix in by_name.items():
+        for way in ("", "_absolute"):
+            absolute = bool(way)
+            table[name][f"gap{way}"] = _plain(gap_to(by_name[oracle], matrix, absolute=absolute))
+            if naive is not None:
+                ends = by_name[oracle], matrix, by_name[naive]
+                whole = gap_to(ends[0], ends[2], ends[1], absolute=absolute)
+                table[name][f"closed{way}"] = _plain(gap_closed(gap_to(*ends, absolute=absolute), whole))
+    return table
+
+
+def gap_to(oracle: Matrix, run: Matrix, *others: Matrix, absolute: bool = False) -> float:
+    """Mean of what the run's last checkpoint is worse by than the oracle's, over the slices that they and those of
+    `others` were asked about; NaN without any.
+    """
+    of_oracle, of_run, *rest = (_last(one) for one in (oracle, run, *others))
+    common = [number for number in of_run if all(number in one for one in (of_oracle, *rest))]
+    ends = [np.array([one[number] for number in common]) for one in (of_oracle, of_run)]
+    worse = _gain(oracle.metric, ends[1], ends[0])
+    return _mean(np.abs(worse) if absolute else worse)
+
+
+def _last(matrix: Matrix) -> dict[int, float]:
+    """What is known of the last checkpoint, by slice."""
+    return {number: value for number, value in zip(matrix.slices, matrix.values[-1], strict=True) if value == value}
+
+
+def gap_closed(gap: float, whole: float) -> float:
+    """The share of the naive run's gap that is gone; NaN where there was none."""
+    return 1.0 - gap / whole if whole else np.nan
+
+
+def _gain(metric: str, before: Floats, after: Floats) -> Floats:
+    return after - before if more_is_better(metric) else before - after
+
+
+def _mean(values: Floats) -> float:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else np.nan
+
+
+def _plain(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+@_register
+def _final(matrix: Matrix) -> float:
+    return _mean(matrix.values[-1])
+
+
+@_register
+def _newest(matrix: Matrix) -> float:
+    return float(matrix.values[-1, -1])
+
+
+@_register
+def _so_far(matrix: Matrix) -> float:
+    behind = np.where(matrix.later, np.nan, matrix.values)
+    return _mean(np.array([_mean(row) for row in behind]))
+
+
+@_register
+def _next(matrix: Matrix) -> float:
+    ahead = np.where(matrix.later, matrix.values, np.nan)
+    return _mean(np.array([_first(row) for row in ahead]))
+
+
+@_register
+def _backward(matrix: Matrix) -> float:
+    behind = np.where(matrix.later, np.nan, matrix.values)[:, :-1]
+    first = np.array([_first(column) for column in behind.T])
+    asked_again = (~np.isnan(behind)).sum(axis=0) > 1
+    return _mean(_gain(matrix.metric, first, behind[-1])[asked_again])
+
+
+@_register
+def _forward(matrix: Matrix) -> float:
+    ahead = np.where(matrix.later, matrix.values, np.nan)
+    last = np.array([_first(column[::-1]) for column in ahead.T])
+    asked_again = (~np.isnan(ahead)).sum(axis=0) > 1
+    return _mean(_gain(matrix.metric, ahead[0], last)[asked_again])
+
+
+def _first(values: Floats) -> float:
+    """The first value that is there; NaN without any."""
+    known = values[~np.isnan(values)]
+    return float(known[0]) if len(known) else np.nan

@@ -2,20 +2,326 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from p2l.checkpoint import write_json
-from p2l.chrono.figures import draw_comparison, draw_heat_map, draw_lines
-from p2l.chrono.matrix import Matrix, write_matrix
-from p2l.chrono.measures import compare_runs
-from p2l.command import atomic_path
-from p2l.figures import save_figure
+from p2l.batch_inference.output import as_batch, json_records
+from p2l.chrono.matrix import MEASURES, Matrix, compare_runs, more_is_better, write_matrix
+from p2l.chrono.slices import Slice
+from p2l.common.cli import atomic_path
+from p2l.common.errors import CheckpointError, InputError
+from p2l.common.files import try_lock
+from p2l.common.plots import COLOURS, new_figure, save_figure
+from p2l.inference import Prediction
+from p2l.metrics import METRICS, simple_metrics
+from p2l.model.checkpoint import MODEL_LIST_FILE, read_object, write_json
+from p2l.votes.schema import IntArray
 
-__all__ = ["write_report"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+# The files of `p2l eval-chrono`: what a checkpoint says of a slice, and how well it forecast its votes.
+#
+# | file | holds |
+# |---|---|
+# | checkpoint-C/checkpoint-C-val-V.json | rows of the slice as they are, with labels, coefs, eta, gamma, truncated |
+# | checkpoint-C/checkpoint-C-val-V.info.json | of which model and slice, votes left out, every metric |
+# | checkpoint-C/model_list.json | the names that labels and coefs of this checkpoint refer to |
+#
+# The info file is there only when the rows are whole.
+#
+# Shapes: N votes of a slice that count, M models.
+
+_ROWS = 1024  # formatted at a time
+
+
+@dataclass(frozen=True)
+class Source:
+    """What decides the numbers of a cell."""
+
+    revision: str
+    """of the checkpoint"""
+    fingerprint: str
+    """of the slice"""
+    model_type: str | None
+    head_type: str | None
+    loss_type: str | None
+    max_length: int | None
+    dtype: str | None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The files of one checkpoint and one slice."""
+
+    folder: Path
+    checkpoint: str
+    slice: int
+
+    @property
+    def rows_file(self) -> Path:
+        """The rows and what the model says of them."""
+        return self.folder / f"{self.checkpoint}-val-{self.slice}.json"
+
+    @property
+    def info_file(self) -> Path:
+        """What the rows are of."""
+        return self.rows_file.with_suffix(".info.json")
+
+    def info(self, source: Source) -> dict[str, Any] | None:
+        """What is known of the rows, if they are there, whole, and of this very source."""
+        if not self.rows_file.is_file():
+            return None
+        try:
+            found = read_object(self.info_file, missing={})
+        except CheckpointError:  # somebody has edited it
+            return None
+        return found if found.get("source") == asdict(source) else None
+
+
+@contextlib.contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """Keep the folder of a checkpoint to this run, without what a kill has left unfinished there.
+
+    Raises:
+        InputError: another run is writing there, or the folder cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from error
+    try:
+        if not try_lock(lock):
+            raise InputError(f"{folder}: another run is writing there; wait for it, or choose another --output-dir")
+        for file in folder.glob(".*.tmp"):
+            file.unlink()
+        yield
+    finally:
+        os.close(lock)
+
+
+def remove_others(folder: Path, checkpoint: str, revision: str) -> None:
+    """Delete cells of another model that was called so, lest two models be taken for one."""
+    for file in sorted(folder.glob(f"{checkpoint}-val-*.info.json")):
+        if f'"revision": "{revision}"'.encode() not in file.read_bytes():  # whatever else it holds
+            file.unlink()
+            file.with_name(file.name.replace(".info.json", ".json")).unlink(missing_ok=True)
+
+
+def write_model_list(folder: Path, names: list[str]) -> None:
+    """Say what labels and coefficients in the folder refer to."""
+    with atomic_path(folder / MODEL_LIST_FILE) as temporary:
+        write_json(temporary, names)
+
+
+def write_cell(
+    cell: Cell, source: Source, votes: Slice, ids: IntArray, labels: IntArray, said: Prediction, about: dict[str, Any]
+) -> dict[str, Any]:
+    """Write the rows, then the info file; returns what that holds.
+
+    Args:
+        cell: where.
+        source: what decided the numbers.
+        votes: the slice.
+        ids: (N,) those of its votes that are between models of the list.
+        labels: (N, 3) in the list of the checkpoint.
+        said: of each of the N votes' prompts.
+        about: `loss_type` and whatever else the info file shall say.
+
+    Raises:
+        InputError: a file cannot be written.
+    """
+    cell.info_file.unlink(missing_ok=True)  # it is of the rows that are replaced now
+    _write_rows(cell.rows_file, votes, ids, labels, said)
+    info = about | {
+        "source": asdict(source),
+        "checkpoint": cell.checkpoint,
+        "slice": cell.slice,
+        "slice_file": votes.file.name,
+        "votes": len(ids),
+        "left_out": len(votes.votes) - len(ids),
+        "prompts": len(np.unique(votes.prompts[ids])),
+        "truncated": int(said.truncated.sum()),
+        "metrics": _metrics(said, labels, about["loss_type"]),
+    }
+    with atomic_path(cell.info_file) as temporary:
+        write_json(temporary, info)
+    return info
+
+
+def _write_rows(path: Path, votes: Slice, ids: IntArray, labels: IntArray, said: Prediction) -> None:
+    batch, between = as_batch(said), "[\n"
+    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        for start in range(0, len(ids), _ROWS):
+            part = slice(start, start + _ROWS)
+            rows = votes.votes.rows(ids[part])
+            named = [row | {"labels": label} for row, label in zip(rows, labels[part].tolist(), strict=True)]
+            for record in json_records(named, batch.slice(start, _ROWS)):
+                file.write(between + record)
+                between = ",\n"
+        file.write("\n]\n" if len(ids) else "[]\n")
+
+
+def _metrics(said: Prediction, labels: IntArray, loss_type: str) -> dict[str, float | None]:
+    if not len(labels):
+        return dict.fromkeys(METRICS)
+    return simple_metrics(said.coefs, labels, said.eta, said.gamma, likelihood=loss_type)
+
+
+# Figures of loss matrices: a heat map and lines for one run, lines of the last checkpoints for several.
+#
+# Shapes: C checkpoints, S slices.
+
+_UNITS = {"Loss": "nats per vote", "BCELoss": "nats per decided vote"}
+_SLICES = "slice (batch of the stream at its end)"
+_MARKERS = "osD^vPX*"
+_GRID, _NONE = "#dddddd", "#f2f2f2"
+
+
+def _axis_name(metric: str) -> str:
+    unit = f" in {_UNITS[metric]}" if metric in _UNITS else ""
+    return f"{metric}{unit} ({'higher' if more_is_better(metric) else 'lower'} is better)"
+
+
+def draw_heat_map(matrix: Matrix) -> Figure:
+    """One cell for each checkpoint and slice, its value to three decimals; a line parts the slices that are later."""
+    rows, columns = matrix.values.shape
+    figure = new_figure(max(5.5, 2.6 + 0.5 * columns), max(3.0, 1.9 + 0.3 * rows))
+    axis = figure.subplots()
+    axis.set_facecolor(_NONE)  # shows where nothing was asked
+    colours = _colours(matrix.metric)
+    image = axis.imshow(np.ma.masked_invalid(matrix.values), cmap=colours, aspect="auto")
+    for row, column in np.argwhere(~np.isnan(matrix.values)):
+        value = matrix.values[row, column]
+        red, green, blue, _ = colours(image.norm(value))
+        ink = "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "white"
+        axis.text(column, row, f"{value:.3f}", ha="center", va="center", fontsize=7, color=ink)
+    _mark_later(axis, matrix)
+    axis.set_xticks(range(columns), [str(number) for number in matrix.slices], rotation=45 if columns > 9 else 0)
+    axis.set_yticks(range(rows), [str(number) for number in matrix.checkpoints])
+    axis.tick_params(labelsize=8, length=0)
+    axis.set_xlabel(_SLICES, fontsize=9)
+    axis.set_ylabel("checkpoint", fontsize=9)
+    axis.set_title(matrix.run, loc="left", fontsize=11)
+    _bar(figure, image, axis, _axis_name(matrix.metric))
+    return figure
+
+
+def _bar(figure: Figure, values: Any, axis: Any, label: str) -> None:
+    bar = figure.colorbar(values, ax=axis, pad=0.02)
+    bar.set_label(label, fontsize=9)
+    bar.ax.tick_params(labelsize=8)
+
+
+def _colours(metric: str) -> Any:
+    """Dark for bad, light for good, in steps of equal lightness."""
+    from matplotlib import colormaps
+
+    return colormaps["cividis" if more_is_better(metric) else "cividis_r"]
+
+
+def _mark_later(axis: Any, matrix: Matrix) -> None:
+    """A line between the slices behind a checkpoint and those ahead, where there are values on both sides."""
+    later = matrix.later & ~np.isnan(matrix.values)
+    if not later.any():
+        return
+    rows = later.any(axis=1)
+    behind = (~matrix.later[rows]).sum(axis=1) - 0.5
+    edges = np.append(np.flatnonzero(rows), rows.nonzero()[0][-1] + 1) - 0.5
+    x, y = np.append(np.repeat(behind, 2), len(matrix.slices) - 0.5), np.append(np.repeat(edges, 2)[1:-1], edges[-1])
+    axis.plot(x, y, color="white", linewidth=3.5, clip_on=False)
+    axis.plot(x, y, color="#D55E00", linewidth=1.8, clip_on=False, label="to the right: not yet cast")
+    axis.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8, borderaxespad=0.2)
+
+
+def draw_lines(matrix: Matrix) -> Figure:
+    """One line for each checkpoint over the slices, from light (early) to dark (late); dashed over later slices."""
+    from matplotlib import colormaps
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+
+    figure = new_figure(8.6, 4.6)
+    axis = figure.subplots()
+    first, last = matrix.checkpoints[0], matrix.checkpoints[-1]
+    scale = ScalarMappable(Normalize(first, last if last > first else first + 1), colormaps["viridis_r"])
+    for row, checkpoint in enumerate(matrix.checkpoints):
+        _line(axis, matrix, row, scale.cmap((checkpoint - first) / max(last - first, 1)), thick=checkpoint == last)
+    _style(axis, matrix)
+    axis.set_title(f"{matrix.run}: each line is a checkpoint", loc="left", fontsize=11)
+    if (matrix.later & ~np.isnan(matrix.values)).any():
+        axis.plot([], [], color="#555555", linestyle=(0, (2, 1.5)), label="slices that are later than the checkpoint")
+        axis.legend(frameon=False, fontsize=8)
+    _bar(figure, scale, axis, "checkpoint")
+    return figure
+
+
+def _line(axis: Any, matrix: Matrix, row: int, colour: Any, *, thick: bool) -> None:
+    values, later = matrix.values[row], matrix.later[row]
+    place, width = np.arange(len(values)), 2.4 if thick else 1.2
+    axis.plot(place, np.where(later, np.nan, values), color=colour, linewidth=width, marker="o", markersize=3)
+    # The dashed part starts where the whole one ends.
+    ahead = later | np.append(later[1:], False)
+    axis.plot(place, np.where(ahead, values, np.nan), color=colour, linewidth=0.8, linestyle=(0, (2, 1.5)))
+
+
+def _style(axis: Any, matrix: Matrix) -> None:
+    slices = matrix.slices
+    axis.set_xticks(range(len(slices)), [str(number) for number in slices], rotation=45 if len(slices) > 12 else 0)
+    axis.tick_params(labelsize=8)
+    axis.set_xlabel(_SLICES, fontsize=9)
+    axis.set_ylabel(_axis_name(matrix.metric), fontsize=9)
+    axis.grid(axis="y", color=_GRID)
+    axis.set_axisbelow(True)
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def draw_comparison(matrices: Sequence[Matrix], *, oracle: str | None = None, naive: str | None = None) -> Figure:
+    """The last checkpoint of each run over the slices, best first in the legend."""
+    means = {one.run: MEASURES["final"](one) for one in matrices}
+    sign = -1 if more_is_better(matrices[0].metric) else 1
+    order = sorted(matrices, key=lambda one: (np.isnan(means[one.run]), sign * means[one.run]))
+    everywhere = max(matrices, key=lambda one: len(one.slices))
+    slices = sorted({number for one in matrices for number in one.slices})
+    figure = new_figure(9.2, 4.6 + 0.12 * len(order))
+    axis = figure.subplots()
+    place = {number: column for column, number in enumerate(slices)}
+    labels = {run: f"{run} ({mean:.4f})" for run, mean in means.items()}
+    others = [one.run for one in order if one.run not in (oracle, naive)]
+    for one in order:
+        style = _line_style(one.run, others, oracle)
+        axis.plot([place[number] for number in one.slices], one.values[-1], label=labels[one.run], **style)
+    _style(axis, Matrix("", everywhere.metric, [], slices, everywhere.values, everywhere.votes, everywhere.later))
+    axis.set_title("Last checkpoint of each run (mean over its slices), best first", loc="left", fontsize=11)
+    longest = max(map(len, labels.values()))
+    figure.legend(
+        loc="outside lower center", ncols=max(1, min(3, len(order), 90 // longest)), frameon=False, fontsize=8
+    )
+    return figure
+
+
+def _line_style(run: str, others: Sequence[str], oracle: str | None) -> dict[str, Any]:
+    """Black for the oracle, grey for the naive run, and a colour and marker for each of the others."""
+    if run not in others:
+        colour, dashes = ("black", "-") if run == oracle else ("#777777", "--")
+        return {"color": colour, "linestyle": dashes, "linewidth": 1.8, "marker": "", "zorder": 3}
+    number = others.index(run)
+    return {
+        "color": COLOURS[number % len(COLOURS)],
+        "linestyle": ("-", "--", ":")[number // len(COLOURS) % 3],
+        "marker": _MARKERS[(number + number // len(COLOURS)) % len(_MARKERS)],
+        "linewidth": 1.4,
+        "markersize": 4,
+    }
+
 
 _ENDINGS = (".png", ".svg")
 _SHARES = ("closed", "closed_absolute")
@@ -36,7 +342,7 @@ def write_report(
     | RUN.json, RUN.csv | the matrix |
     | RUN-heat-map, RUN-lines | figures of one run, .png and .svg |
     | comparison | figure of several runs, .png and .svg |
-    | summary.json, summary.csv | the measures of `p2l.chrono.measures` |
+    | summary.json, summary.csv | the measures of `p2l.chrono.matrix` |
 
     Without `figures` there are only the numbers, and matplotlib is not needed.
 

@@ -19,21 +19,16 @@ from typing import Any
 
 import numpy as np
 
-from p2l.batch_inference.asking import Asker
-from p2l.batch_inference.loading import ModelOptions, load_model, make_asker
-from p2l.batch_inference.processes import Processes, join_processes
-from p2l.chrono.alignment import Plan, by_number, by_time, read_times
-from p2l.chrono.checkpoints import Checkpoint, find_checkpoints, open_checkpoint
-from p2l.chrono.output import Cell, Source, claimed, remove_others, write_cell, write_model_list
-from p2l.chrono.slices import Slice, find_slices, open_slices
-from p2l.command import progress
-from p2l.errors import ConfigError, InputError, P2LError
+from p2l.batch_inference.run import Asker, ModelOptions, Processes, join_processes, load_model, make_asker
+from p2l.chrono.matrix import Plan, by_number, by_time, read_times
+from p2l.chrono.report import Cell, Source, claimed, remove_others, write_cell, write_model_list
+from p2l.chrono.slices import Checkpoint, Slice, find_checkpoints, find_slices, open_checkpoint, open_slices
+from p2l.common.cli import progress
+from p2l.common.errors import ConfigError, InputError, P2LError
 from p2l.inference import Prediction
-from p2l.revision import revision_of
+from p2l.model.checkpoint import revision_of
 from p2l.votes import translate_labels
-from p2l.votes.codes import IntArray
-
-__all__ = ["ChronoOptions", "evaluate_chrono"]
+from p2l.votes.schema import IntArray
 
 _CHUNK = 512  # prompts between two looks at the progress bar
 

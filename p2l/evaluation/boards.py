@@ -16,17 +16,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from p2l.errors import ConvergenceError, InputError
+from p2l.common.errors import ConvergenceError, InputError
 from p2l.leaderboard import Leaderboard, PairTable, Prior, fit_table, vote_table
 from p2l.leaderboard.intervals import units_of
-from p2l.leaderboard.pair_table import components
+from p2l.leaderboard.pair_tables import components
 from p2l.likelihood import get
 from p2l.metrics import Standing
 
-__all__ = ["board_of_labels", "board_of_table", "one_scale", "standing"]
-
 Ints = npt.NDArray[np.integer[Any]]
-
 _FREE = Prior(sd=math.inf)
 HELD = (
     "These votes have no finite best fit (some model never lost or never won, or an outcome never happened), so a weak "

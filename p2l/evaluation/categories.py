@@ -18,14 +18,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from p2l.command import nearest
-from p2l.errors import ConfigError, VoteError
-from p2l.leaderboard.grouping import base_column, group_rows
-
-__all__ = ["ALL", "Category", "EmptyCategoryError", "UnknownCategoryError", "parse", "readable_tags", "select"]
+from p2l.common.cli import nearest
+from p2l.common.errors import ConfigError, VoteError
+from p2l.leaderboard.sources import base_column, group_rows
 
 Mask = npt.NDArray[np.bool_]
-
 HARD_CRITERIA = 6
 _WORDS = {"true": "true", "yes": "true", "1": "true", "false": "false", "no": "false", "0": "false"}
 _SHOWN = 8  # values that a message lists

@@ -7,15 +7,16 @@ Each output comes from the first of these that is given: a checkpoint's output (
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from p2l.errors import ConfigError, InputError
-from p2l.likelihood import get
-
-__all__ = ["Entry", "Inputs", "entries", "model_list", "output_path", "recorded_likelihood"]
+from p2l.common.cli import nearest
+from p2l.common.errors import ConfigError, InputError
+from p2l.evaluation.categories import Category, parse
+from p2l.likelihood import Likelihood, get
+from p2l.metrics import LEADERBOARD_METRICS, METRICS
 
 _BESIDE_MODEL = ("eval_output.jsonl", "eval_outputs.jsonl")
 _LIST = "model_list.json"
@@ -172,3 +173,95 @@ def _download(repo: str, name: str, *, repo_type: str) -> str:
     except Exception as error:  # the hub's client raises its HTTP library's errors too
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(f"{repo}: {name} cannot be had, neither here nor from the hub: {reason}") from error
+
+
+# The published lists of blocks, categories, metrics and sizes: what an evaluation does when it is not told.
+
+MODEL_TYPES = ("p2l", "marginal", "arena", "marginal-gt")
+TRUTHS = ("marginal-gt", "arena")
+PARTS = ("simple", "category", "random_subsets", "aggr_scale")
+CATEGORIES = ("all", "creative_writing", "math", "language=Chinese", "is_code", "hard")
+SIMPLE_METRICS = (
+    *("Loss", "BCELoss", "MSELoss", "Accuracy", "Tie_Loss", "Tie_Accuracy", "Tie_bb_Loss", "Tie_bb_Accuracy"),
+    *("Mean-BT", "Std-BT", "Spread-BT", "Mean-Spread-BT", "Mean-IQR-BT", "Mean-Std-BT"),
+)
+CATEGORY_METRICS = (
+    *("Leaderboard", "Aggr_Loss", "Aggr_BCELoss", "Aggr_Tie_Loss", "Aggr_Tie_Accuracy", "Aggr_Tie_bb_Loss"),
+    *("Aggr_Tie_bb_Accuracy", "L1-Dist-Prob", "Spearman-lbs", "Kendall-lbs", "IQR-BT", "Std-BT", "Spread-BT"),
+    *("Top-k-fraction", "Top-k-displace"),
+)
+SUBSET_METRICS = ("L1-Dist-Prob", "Spearman-lbs", "Kendall-lbs")
+SUBSET_SIZES, SUBSET_SAMPLES = (250, 500, 1000, 2000), (50, 20, 5, 3)
+SCALE_SIZES, SCALE_SAMPLES = (1, 10, 25, 100, 250, 500, 1000, 2000), (500, 500, 500, 200, 100, 40, 10, 6)
+
+# What an evaluation is asked to do: the lists of metrics, sizes and categories, checked before any work.
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to measure.
+
+    Attributes:
+        likelihood: the outcome model.
+        model_type: what is evaluated.
+        ground_truth: what leaderboards are compared with.
+        categories: as the user wrote them.
+        lenient: whether a category that the votes do not know is passed over (the default list is).
+        parts: which blocks of `PARTS`.
+        simple, category, subset, scale: names of metrics.
+        subset_sizes, subset_samples, scale_sizes, scale_samples: of the draws.
+        seed: of every draw.
+        bootstrap: replicates of the intervals of vote metrics; 0 leaves intervals out.
+        level: coverage of all intervals.
+    """
+
+    likelihood: Likelihood
+    model_type: str = "p2l"
+    ground_truth: str = "marginal-gt"
+    categories: Sequence[str] = CATEGORIES
+    lenient: bool = False
+    parts: Sequence[str] = PARTS
+    simple: Sequence[str] = SIMPLE_METRICS
+    category: Sequence[str] = CATEGORY_METRICS
+    subset: Sequence[str] = SUBSET_METRICS
+    scale: Sequence[str] = SUBSET_METRICS
+    subset_sizes: Sequence[int] = SUBSET_SIZES
+    subset_samples: Sequence[int] = SUBSET_SAMPLES
+    scale_sizes: Sequence[int] = SCALE_SIZES
+    scale_samples: Sequence[int] = SCALE_SAMPLES
+    seed: int = 0
+    bootstrap: int = 1000
+    level: float = 0.95
+    parsed: tuple[Category, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parsed", tuple(parse(text) for text in dict.fromkeys(self.categories)))
+        _check_setting("metric", self.simple, METRICS)
+        for names in (self.category, self.subset, self.scale):
+            _check_setting("leaderboard metric", names, LEADERBOARD_METRICS)
+        for flag, names in (("--rand_subset_metrics", self.subset), ("--aggr_scale_metrics", self.scale)):
+            if "Leaderboard" in names:
+                raise ConfigError(
+                    f"{flag} Leaderboard is a list of names, which has no mean over subsets; leave it out"
+                )
+        _check_draws("rand_subset", self.subset_sizes, self.subset_samples)
+        _check_draws("aggr_scale", self.scale_sizes, self.scale_samples)
+        if not 0.0 < self.level < 1.0:
+            raise ConfigError(f"--level {self.level} is no coverage; use a number between 0 and 1, such as 0.95")
+        if self.bootstrap == 1:
+            raise ConfigError("--bootstrap 1 is too few; use 100 or more, or 0 for no intervals")
+
+
+def _check_setting(kind: str, names: Sequence[str], known: Iterable[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"unknown {kind} {name!r}{nearest(name, known)}; use some of {', '.join(known)}")
+
+
+def _check_draws(name: str, sizes: Sequence[int], samples: Sequence[int]) -> None:
+    if len(sizes) != len(samples):
+        flags = f"--{name}_sizes" if name == "rand_subset" else f"--{name}_subset_sizes"
+        counts = f"--{name}_num_samples" if name == "aggr_scale" else "--rand_num_samples"
+        raise ConfigError(f"{flags} has {len(sizes)} numbers and {counts} {len(samples)}; give one sample count a size")
+    if any(size < 1 for size in (*sizes, *samples)):
+        raise ConfigError(f"sizes and sample counts of {name} must be at least 1")

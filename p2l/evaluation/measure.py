@@ -12,16 +12,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from p2l.errors import ConfigError, InputError
-from p2l.evaluation.arena import Arena
+from p2l.common.errors import ConfigError, InputError
 from p2l.evaluation.boards import board_of_labels, standing
 from p2l.evaluation.categories import ALL, Category, EmptyCategoryError
+from p2l.evaluation.curves import Draws, aggregation_scale, random_subsets
+from p2l.evaluation.inputs import Settings
 from p2l.evaluation.outputs import Output
+from p2l.evaluation.references import Arena, TrainVotes
 from p2l.evaluation.results import CategoryResult, ModelScore, SubsetScore
-from p2l.evaluation.settings import Settings
 from p2l.evaluation.subjects import Answers, Fixed, Subject
-from p2l.evaluation.subsets import Draws, aggregation_scale, random_subsets
-from p2l.evaluation.train_votes import TrainVotes
 from p2l.leaderboard import Leaderboard
 from p2l.metrics import (
     METRICS,
@@ -35,10 +34,7 @@ from p2l.metrics import (
     vote_values,
 )
 
-__all__ = ["Job", "measure"]
-
 Ints = npt.NDArray[np.integer[Any]]
-
 ADDED = ("Brier", "RPS", "ECE", "ECE-win", "ECE-tie", "ECE-bothbad")
 _TOP = 10
 _MODELS_AT_ONCE = 16

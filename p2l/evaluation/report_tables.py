@@ -10,25 +10,12 @@ from typing import Any
 import numpy as np
 
 from p2l import likelihood as likelihoods
+from p2l.common.report.tables import Cell, Column, Scale, Table, Value, number_text
 from p2l.evaluation.results import CategoryResult, OutputResult, SubsetScore
-from p2l.explaining import Explanation, Strength
+from p2l.insight import Explanation, Strength
 from p2l.leaderboard import Leaderboard, to_score
-from p2l.leaderboard.objective import shift_invariant
+from p2l.leaderboard.newton import shift_invariant
 from p2l.metrics import Interval
-from p2l.report import Cell, Column, Scale, Table, Value, number_text
-
-__all__ = [
-    "across",
-    "board",
-    "clusters",
-    "comparison",
-    "found",
-    "metrics",
-    "models",
-    "strengths_of_models",
-    "subsets",
-    "summary",
-]
 
 _NAMED = 3  # clusters that the table of models names on either side
 _RANKS = ("Spearman-lbs", "Kendall-lbs", "L1-Dist-Prob")

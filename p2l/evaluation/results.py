@@ -5,17 +5,20 @@ Shapes: N votes, M models.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from p2l.leaderboard import Leaderboard
+from p2l.common.cli import atomic_path
+from p2l.evaluation.inputs import Settings
+from p2l.leaderboard import Leaderboard, to_score
 from p2l.metrics import Interval, Reliability
-
-__all__ = ["CategoryResult", "ModelScore", "OutputResult", "SubsetScore"]
 
 Floats = npt.NDArray[np.floating[Any]]
 
@@ -130,3 +133,169 @@ class OutputResult:
     texts: Sequence[Sequence[str]] | None = None
     level: float = 0.95
     notes: tuple[str, ...] = ()
+
+
+# Results as JSON: the published blocks under `models`, all that goes beyond them under `details`.
+
+NOT_APPLICABLE = -1
+_DIGITS = 4
+
+
+def published_object(result: CategoryResult, settings: Settings) -> dict[str, Any]:
+    """The blocks that were asked for, as published: 4 decimals, -1 where a metric does not apply."""
+    blocks: dict[str, Any] = {}
+    if "simple" in settings.parts:
+        blocks["simple_metrics"] = {name: _plain((result.simple or {})[name]) for name in settings.simple}
+    if "category" in settings.parts:
+        blocks["category_metrics"] = _plain(result.comparison or {})
+    for name, part, scores in (
+        ("random_subsets", "random_subsets", result.subsets),
+        ("aggr_scale", "aggr_scale", result.scale),
+    ):
+        if part in settings.parts:
+            blocks[name] = {str(score.size): _plain(score.values) for score in scores}
+    return blocks
+
+
+def details_object(result: CategoryResult) -> dict[str, Any]:
+    """What goes beyond the published blocks."""
+    about = {"votes": result.votes, "prompts": result.prompts}
+    if result.problem is not None:
+        return {**about, "problem": result.problem}
+    return {
+        **about,
+        "notes": list(result.notes),
+        "metrics": _plain(result.simple or {}),
+        "intervals": {name: _interval(one) for name, one in (result.intervals or {}).items()},
+        "skill": None if result.skill is None else {"over": result.skill_over, **_interval(result.skill)},
+        "reliability": _reliability(result.reliability),
+        "leaderboards": {"ground-truth": _board(result.truth), "model-aggr": _board(result.model)},
+        "random_subsets": _scores(result.subsets),
+        "aggr_scale": _scores(result.scale),
+        "by_model": [
+            {"model": one.model, "votes": one.votes, "loss": _maybe(one.loss), "accuracy": _maybe(one.accuracy)}
+            for one in result.by_model
+        ],
+    }
+
+
+def write_json_file(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a file, whole or not at all.
+
+    Raises:
+        InputError: it cannot be written.
+    """
+    with atomic_path(path) as temporary:
+        temporary.write_text(json.dumps(value, indent=4, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _plain(value: Any) -> Any:
+    """Rounded numbers; -1 for what does not apply."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return NOT_APPLICABLE
+    return round(float(value), _DIGITS) if isinstance(value, float) else value
+
+
+def _interval(found: Interval) -> dict[str, Any]:
+    return {name: _number(getattr(found, name)) for name in ("estimate", "lower", "upper", "standard_error")}
+
+
+def _maybe(found: Interval | None) -> dict[str, Any] | None:
+    return None if found is None else _interval(found)
+
+
+def _number(value: Any) -> float | None:
+    """JSON has no NaN."""
+    return round(float(value), _DIGITS) if value is not None and math.isfinite(value) else None
+
+
+def _numbers(values: Iterable[Any]) -> list[float | None]:
+    return [_number(value) for value in values]
+
+
+def _reliability(found: Any) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    rows = {name: place for place, name in enumerate(found.outcomes)}
+    return {
+        "edges": _numbers(found.edges),
+        "outcomes": {
+            name: {part: _numbers(getattr(found, part)[place]) for part in ("predicted", "observed", "mass")}
+            for name, place in rows.items()
+        },
+    }
+
+
+def _board(board: Leaderboard | None) -> dict[str, Any] | None:
+    if board is None:
+        return None
+    order = np.argsort(-board.coefs, kind="stable")
+    columns = {name: getattr(board, name)[order] for name in ("coefs", "lower", "upper")}
+    rows = zip(order, *columns.values(), to_score(columns["coefs"]), strict=True)
+    return {
+        "eta": _number(board.eta),
+        "models": [
+            {
+                "model": board.models[place],
+                "coef": _number(coef),
+                "lower": _number(lower),
+                "upper": _number(upper),
+                "score": round(float(score), 1),
+            }
+            for place, coef, lower, upper, score in rows
+        ],
+    }
+
+
+def _scores(scores: Sequence[SubsetScore]) -> dict[str, Any]:
+    return {
+        str(score.size): {
+            "samples": score.samples,
+            "intervals": {name: _interval(one) for name, one in score.intervals.items()},
+        }
+        for score in scores
+    }
+
+
+# What `p2l auto-evals` prints: one line a category.
+
+_HEADER = ("category", "votes", "loss", "accuracy", "skill over marginal", "L1 to truth", "Spearman")
+_COMPARED = ("L1-Dist-Prob", "Spearman-lbs")
+
+
+def render(result: OutputResult) -> str:
+    """A table of the categories, then what a reader must know."""
+    rows = [_HEADER, *(_cells(one) for one in result.categories if one.problem is None)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
+    lines = ["  ".join(_padded(row, widths)).rstrip() for row in rows]
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    heading = f"{result.name}: {result.votes:,} votes on {result.prompts:,} prompts, {len(result.models)} models, "
+    heading += f"{result.model_type}, likelihood {result.likelihood}, {result.level:.0%} intervals"
+    return "\n".join([heading, "", *lines, *_notes(result)])
+
+
+def _padded(row: Sequence[str], widths: Sequence[int]) -> list[str]:
+    cells = zip(row, widths, strict=True)
+    return [f"{cell:<{width}}" if n == 0 else f"{cell:>{width}}" for n, (cell, width) in enumerate(cells)]
+
+
+def _cells(one: CategoryResult) -> tuple[str, ...]:
+    intervals, simple, comparison = one.intervals or {}, one.simple or {}, one.comparison or {}
+    values = [_with_interval(intervals.get(name), simple.get(name)) for name in ("Loss", "Accuracy")]
+    compared = ["" if comparison.get(name) is None else f"{comparison[name]:.4f}" for name in _COMPARED]
+    return (one.name, f"{one.votes:,}", *values, _with_interval(one.skill, None), *compared)
+
+
+def _with_interval(found: Interval | None, value: float | None) -> str:
+    if found is not None:
+        return f"{found.estimate:.4f} ({found.lower:.4f} to {found.upper:.4f})"
+    return "" if value is None else f"{value:.4f}"
+
+
+def _notes(result: OutputResult) -> list[str]:
+    notes = list(result.notes)
+    for one in result.categories:
+        notes += [f"{one.name} left out: {one.problem}"] if one.problem else [f"{one.name}: {n}" for n in one.notes]
+    return [f"note: {note}" for note in notes]

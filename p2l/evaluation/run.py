@@ -10,22 +10,22 @@ from typing import Any
 
 import numpy as np
 
-from p2l.command import check_can_write, progress
-from p2l.errors import InputError, P2LError
-from p2l.evaluation.arena import Arena, read_arena
+from p2l.common.cli import check_can_write, progress
+from p2l.common.errors import InputError, P2LError
 from p2l.evaluation.categories import ALL, Category, EmptyCategoryError, UnknownCategoryError, select
-from p2l.evaluation.inputs import Entry, Inputs, entries, model_list, output_path, recorded_likelihood
-from p2l.evaluation.json_array import remove_hidden
+from p2l.evaluation.inputs import Entry, Inputs, Settings, entries, model_list, output_path, recorded_likelihood
 from p2l.evaluation.measure import Job, measure
-from p2l.evaluation.outputs import read_output
-from p2l.evaluation.results import CategoryResult, OutputResult
-from p2l.evaluation.settings import Settings
-from p2l.evaluation.table import render
-from p2l.evaluation.train_votes import TrainVotes, read_train_votes
-from p2l.evaluation.writing import details_object, published_object, write_json_file
+from p2l.evaluation.outputs import read_output, remove_hidden
+from p2l.evaluation.references import Arena, TrainVotes, read_arena, read_train_votes
+from p2l.evaluation.results import (
+    CategoryResult,
+    OutputResult,
+    details_object,
+    published_object,
+    render,
+    write_json_file,
+)
 from p2l.likelihood import get
-
-__all__ = ["Options", "evaluate_outputs"]
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def _check(options: Options, todo: Sequence[Entry]) -> None:
 
         check_report(options.report)
     if options.hf_output_dir:
-        from p2l.batch_inference.publish import check_can_push
+        from p2l.batch_inference.output import check_can_push
 
         check_can_push(options.hf_output_dir)
 
@@ -216,7 +216,7 @@ def _write(entry: Entry, options: Options, job: Job, keyed: Mapping[str, tuple[C
 def _push(entry: Entry, options: Options, whole: Mapping[str, Any]) -> None:
     import tempfile
 
-    from p2l.batch_inference.publish import push
+    from p2l.batch_inference.output import push
 
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / f"{entry.name}.json"

@@ -18,14 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from p2l import likelihood as likelihoods
-from p2l.errors import InputError
+from p2l.common.errors import InputError
 from p2l.leaderboard.board import Leaderboard
 from p2l.leaderboard.intervals import bootstrap_bounds, check_intervals, sandwich_bounds
-from p2l.leaderboard.newton import Point, minimise
-from p2l.leaderboard.objective import Objective, has_eta, shift_invariant
+from p2l.leaderboard.newton import Objective, Point, has_eta, minimise, shift_invariant
 from p2l.likelihood import Likelihood
-
-__all__ = ["aggregate"]
 
 Floats = npt.NDArray[np.float64]
 Coefs: TypeAlias = "npt.ArrayLike | Iterable[npt.ArrayLike]"

@@ -6,24 +6,27 @@ that 100 points more mean odds of 10^(1/4) = 1.78 to 1. The coefficient itself s
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from p2l import likelihood as likelihoods
-from p2l.leaderboard.field import win_rates
+from p2l.common.cli import atomic_path
+from p2l.common.errors import InputError
+from p2l.likelihood import win_rates
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["POINTS_PER_LOGIT", "Leaderboard", "to_score"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-
 POINTS_PER_LOGIT = 400.0 / math.log(10.0)
 
 
@@ -41,7 +44,7 @@ class Leaderboard:
         coefs: (M,) coefficients in logits. Where only differences count, each component has mean zero.
         lower, upper: (M,) ends of the intervals of `coefs`; NaN where there are none.
         eta: the tie parameter, or None.
-        gamma: 0 for `ba` (see `p2l.leaderboard.objective`), else None.
+        gamma: 0 for `ba` (see `p2l.leaderboard.newton`), else None.
         likelihood: name of the outcome model.
         loss: mean negative log-likelihood per vote, or expected per pair of an aggregation; without the prior.
         votes: (M,) votes that each model took part in and that counted; None for an aggregation.
@@ -95,3 +98,128 @@ class Leaderboard:
         logits = {"coef": self.coefs, "coef_lower": self.lower, "coef_upper": self.upper}
         frame: pd.DataFrame = pd.DataFrame(columns | {name: values[order] for name, values in logits.items()})
         return frame
+
+
+# Leaderboards as text for a terminal and as files.
+
+OUTPUT_ENDINGS = (".csv", ".json", ".parquet")
+
+
+class Named(NamedTuple):
+    """A leaderboard and what it is of."""
+
+    by: str
+    """The column, or nothing for all rows."""
+    group: str
+    """The value there, or `all`."""
+    size: int
+    """Votes or prompts."""
+    board: Leaderboard
+
+    @property
+    def title(self) -> str:
+        """As it heads a table."""
+        return f"{self.by} = {self.group}" if self.by else self.group
+
+
+def render(named: Named, *, unit: str, top: int | None = None, min_votes: int = 0) -> str:
+    """A table with its heading and notes; `unit` is what `size` counts."""
+    board = named.board
+    frame = board.to_frame(min_votes=min_votes)
+    shown = frame if top is None else frame.head(top)
+    header = _header(shown, board.level)
+    with_interval = bool(shown["lower"].notna().any())
+    rows = [header, *(_cells(row, with_interval=with_interval) for row in shown.to_dict("records"))]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = [_line(row, widths) for row in rows]
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    hidden = len(frame) - len(shown)
+    if hidden:
+        lines.append(f"... and {hidden} more")
+    return "\n".join([_heading(named, unit), "", *lines, *(f"note: {note}" for note in board.notes)])
+
+
+def _heading(named: Named, unit: str) -> str:
+    board = named.board
+    parts = [f"{named.title}: {named.size:,} {unit}", f"{len(board.models)} models", f"likelihood {board.likelihood}"]
+    if math.isfinite(board.loss):
+        parts.append(f"loss {board.loss:.4f}")
+    return ", ".join(parts + ([] if board.eta is None else [f"eta {board.eta:.3f}"]))
+
+
+def _header(frame: pd.DataFrame, level: float) -> list[str]:
+    optional = [name for name in ("votes", "component") if name in frame]
+    interval = [f"{level:.0%} interval"] if frame["lower"].notna().any() else []
+    return ["rank", "model", "score", *interval, "beats the field", *optional]
+
+
+def _cells(row: dict[Any, Any], *, with_interval: bool) -> list[str]:
+    cells = [str(row["rank"]), str(row["model"]), f"{row['score']:.0f}"]
+    if with_interval:
+        # A model that nothing joins to the others has none.
+        cells.append(f"{row['lower']:.0f} to {row['upper']:.0f}" if math.isfinite(row["lower"]) else "none")
+    cells.append(f"{row['win_rate']:.1%}")
+    return cells + [f"{row[name]:,}" for name in ("votes", "component") if name in row]
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    # Only names are aligned to the left.
+    padded = [
+        f"{cell:<{width}}" if n == 1 else f"{cell:>{width}}"
+        for n, (cell, width) in enumerate(zip(cells, widths, strict=True))
+    ]
+    return "  ".join(padded).rstrip()
+
+
+def check_output(path: str | None) -> None:
+    """Refuse an output whose ending names no format, before any work is done.
+
+    Raises:
+        InputError: naming the endings there are.
+    """
+    if path is not None and Path(path).suffix.lower() not in OUTPUT_ENDINGS:
+        raise InputError(f"{path}: the ending must be one of {', '.join(OUTPUT_ENDINGS)}")
+
+
+def write_boards(boards: Sequence[Named], path: str, *, min_votes: int = 0) -> None:
+    """Write all leaderboards into one file, whole or not at all.
+
+    CSV and Parquet hold one row per model, with the columns `by` and `group` in front. JSON holds one object per
+    leaderboard, which also has its likelihood, eta, gamma, loss and notes.
+    """
+    import pandas as pd
+
+    frames = [named.board.to_frame(min_votes=min_votes) for named in boards]
+    with atomic_path(path) as temporary:
+        if path.lower().endswith(".json"):
+            objects = [_as_object(named, frame) for named, frame in zip(boards, frames, strict=True)]
+            temporary.write_text(json.dumps(objects, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+            return
+        for named, frame in zip(boards, frames, strict=True):
+            frame.insert(0, "group", named.group)
+            frame.insert(0, "by", named.by)
+        whole = pd.concat(frames, ignore_index=True)
+        if path.lower().endswith(".csv"):
+            whole.to_csv(temporary, index=False)
+        else:
+            whole.to_parquet(temporary, index=False)
+
+
+def _as_object(named: Named, frame: pd.DataFrame) -> dict[str, Any]:
+    board = named.board
+    rows = [{key: _finite(value) for key, value in row.items()} for row in frame.to_dict("records")]
+    facts = {name: _finite(getattr(board, name)) for name in ("likelihood", "eta", "gamma", "loss", "level")}
+    return {
+        "by": named.by,
+        "group": named.group,
+        "size": named.size,
+        **facts,
+        "notes": list(board.notes),
+        "models": rows,
+    }
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN."""
+    value = value.item() if hasattr(value, "item") else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value

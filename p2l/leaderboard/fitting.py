@@ -2,7 +2,7 @@
 
 Shapes: N votes, M models, P pairs of models that met, D parameters.
 
-Votes are counted once into a table of pairs (`p2l.leaderboard.pair_table`), on which a damped Newton method finds the
+Votes are counted once into a table of pairs (`p2l.leaderboard.pair_tables`), on which a damped Newton method finds the
 optimum in a few steps; 2.2 million votes between 130 models take about as long as counting them.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from p2l import likelihood as likelihoods
-from p2l.errors import InputError
+from p2l.common.errors import InputError
 from p2l.leaderboard.board import Leaderboard
 from p2l.leaderboard.intervals import (
     Units,
@@ -29,24 +29,22 @@ from p2l.leaderboard.intervals import (
     units_of,
     vote_scores,
 )
-from p2l.leaderboard.newton import Point, minimise
-from p2l.leaderboard.objective import (
+from p2l.leaderboard.newton import (
     Objective,
+    Point,
     Prior,
     eta_start,
     has_eta,
     least_eta,
+    minimise,
     prior_terms,
     shift_invariant,
     winner_targets,
 )
-from p2l.leaderboard.pair_table import Ints, PairTable, components, vote_table
+from p2l.leaderboard.pair_tables import Ints, PairTable, components, vote_table
 from p2l.likelihood import Likelihood
 
-__all__ = ["fit", "fit_covariance", "fit_labels", "fit_table"]
-
 Floats = npt.NDArray[np.float64]
-
 _NAMED = 5  # how many models a note names
 _LEAST_MASS = 1e-100  # squares of less, or of more than its inverse, leave the range of float64
 

@@ -10,20 +10,49 @@ valley, and a long step along it climbs its wall. Such a step is judged together
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+import contextlib
+import functools
+import importlib
+import importlib.util
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
-from p2l.errors import ConvergenceError
-from p2l.leaderboard.threads import one_blas_thread
+from p2l.common.errors import ConvergenceError
+from p2l.leaderboard.pair_tables import Ints, components
+from p2l.likelihood import RK_FLOOR, Likelihood, targets
 
-__all__ = ["Point", "minimise"]
+# One BLAS thread for small matrices.
+#
+# Factorising a 130 x 130 matrix takes a third of a millisecond on one thread. Several threads gain nothing there, and
+# on
+# a busy machine they wait for each other: a hundred milliseconds were measured.
+
+
+@contextlib.contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Hold NumPy's and SciPy's linear algebra to one thread; does nothing where threadpoolctl is not installed."""
+    pools = _pools()
+    with contextlib.nullcontext() if pools is None else pools.limit(limits=1, user_api="blas"):
+        yield
+
+
+@functools.cache
+def _pools() -> Any:
+    if importlib.util.find_spec("threadpoolctl") is None:
+        return None
+    # NumPy and SciPy bring a library each, and only what is loaded now can be held.
+    for name in ("numpy.linalg", "scipy.linalg"):
+        importlib.import_module(name)
+    return importlib.import_module("threadpoolctl").ThreadpoolController()
+
 
 Floats = npt.NDArray[np.float64]
-
 _LARGEST_STEP = 4.0
 _ROUNDING = 1e-13
 _NO_GRADIENT, _NOISE_STEP = 1e-15, 1e-2
@@ -122,3 +151,387 @@ def _checked(point: Point, tolerance: float) -> Point:
     if size > tolerance * max(1.0, float(np.abs(point.hessian).max(initial=0.0))):
         raise ConvergenceError(f"the fit stopped at a gradient of {size:.1e}")
     return point
+
+
+# Exact gradients and Hessians of the outcome models for Newton fits: NumPy, float64, no torch.
+#
+# The formulas of `p2l.likelihood` are not written a second time. Their one text runs on jets: numbers that carry their
+# first and second derivatives with respect to P parameters, by the rules
+#
+#     f(x)' = f' x',  f(x)'' = f'' x' x' + f' x'',  and with w = sigmoid(x - y), D = x' - y':
+#     logaddexp(x, y)' = y' + w D,  logaddexp(x, y)'' = y'' + w (x'' - y'') + w (1 - w) D D.
+#
+# So a likelihood that a user registers has derivatives too. All pairs of 130 models under grk take about 5 ms.
+#
+# Shapes: (...) the broadcast shape of the inputs, K outcomes, P parameters (coef_a, coef_b[, eta[, gamma]]),
+# T entries of a triangle, P(P+1)/2 of them.
+
+FloatArrays: TypeAlias = npt.NDArray[np.float64]
+
+
+def derivatives(
+    likelihood: Likelihood, coef_a: Any, coef_b: Any, eta: Any = None, gamma: Any = None
+) -> tuple[FloatArrays, FloatArrays, FloatArrays]:
+    """Log-probabilities (..., K), their gradients (..., K, P) and Hessians (..., K, P, P).
+
+    Raises:
+        ConfigError: a parameter that the likelihood needs is None.
+    """
+    names = ("coef_a", "coef_b", *likelihood.parameters)
+    given = likelihood.needed(coef_a, coef_b, eta, gamma)
+    values = [None if value is None else np.asarray(value, dtype=np.float64) for value in given]
+    shape = np.broadcast_shapes(*(value.shape for value in values if value is not None))
+    places = iter(range(len(names)))
+    seeds = [None if value is None else _seed(value, next(places), len(names), len(shape)) for value in values]
+    terms = likelihood.log_terms(_JetNamespace, *seeds)
+    return _unpack(terms, shape, len(names))
+
+
+@dataclass(frozen=True, eq=False)
+class _Jet:
+    """A value (...), its gradient (P, ...) and the upper triangle of its Hessian (T, ...)."""
+
+    value: FloatArrays
+    first: FloatArrays
+    second: FloatArrays
+
+    __array_ufunc__ = None  # an array on the left leaves the arithmetic to the jet
+
+    def __add__(self, other: _Jet | float) -> _Jet:
+        if isinstance(other, _Jet):
+            return _Jet(self.value + other.value, self.first + other.first, self.second + other.second)
+        return _Jet(self.value + other, self.first, self.second)
+
+    def __mul__(self, other: _Jet | float) -> _Jet:
+        if not isinstance(other, _Jet):
+            return _Jet(self.value * other, self.first * other, self.second * other)
+        cross = _outer(self.first, other.first) + _outer(other.first, self.first)
+        first = self.first * other.value + other.first * self.value
+        return _Jet(self.value * other.value, first, self.second * other.value + other.second * self.value + cross)
+
+    def __neg__(self) -> _Jet:
+        return self * -1.0
+
+    def __sub__(self, other: _Jet | float) -> _Jet:
+        return self + -other
+
+    def __rsub__(self, other: float) -> _Jet:
+        return -self + other
+
+    def __lt__(self, other: float) -> npt.NDArray[np.bool_]:
+        return self.value < other
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+
+@functools.cache
+def _triangle(parameters: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    return np.triu_indices(parameters)
+
+
+def _outer(x: FloatArrays, y: FloatArrays) -> FloatArrays:
+    """The upper triangle (T, ...) of half of x y' + y x', which is x x' for y = x."""
+    rows, columns = _triangle(len(x))
+    if x is y:
+        return x[rows] * x[columns]
+    return 0.5 * (x[rows] * y[columns] + x[columns] * y[rows])
+
+
+def _seed(value: FloatArrays, place: int, parameters: int, dimensions: int) -> _Jet:
+    # All arrays get the same number of axes, so that the leading axis of the derivatives never meets one of theirs.
+    value = value.reshape((1,) * (dimensions - value.ndim) + value.shape)
+    ones = (1,) * dimensions
+    first = np.zeros((parameters, *ones))
+    first[place] = 1.0
+    return _Jet(value, first, np.zeros((len(_triangle(parameters)[0]), *ones)))
+
+
+def _unpack(
+    terms: tuple[_Jet, ...], shape: tuple[int, ...], parameters: int
+) -> tuple[FloatArrays, FloatArrays, FloatArrays]:
+    """Jets of the K outcomes as (..., K), (..., K, P) and (..., K, P, P)."""
+    rows, columns = _triangle(parameters)
+    values = np.empty((len(terms), *shape))
+    firsts = np.empty((len(terms), parameters, *shape))
+    seconds = np.empty((len(terms), parameters, parameters, *shape))
+    for k, term in enumerate(terms):
+        values[k], firsts[k] = term.value, term.first
+        seconds[k, rows, columns] = term.second
+        seconds[k, columns, rows] = term.second
+    return (
+        np.moveaxis(values, 0, -1),
+        np.moveaxis(firsts, (0, 1), (-2, -1)),
+        np.moveaxis(seconds, (0, 1, 2), (-3, -2, -1)),
+    )
+
+
+def _chain(x: _Jet, value: FloatArrays, slope: FloatArrays, bend: FloatArrays) -> _Jet:
+    """f(x) from f, f' and f'' at x."""
+    return _Jet(value, slope * x.first, bend * _outer(x.first, x.first) + slope * x.second)
+
+
+class _JetNamespace:
+    """The array functions that the formulas use, on jets."""
+
+    @staticmethod
+    def logaddexp(x: _Jet, y: _Jet) -> _Jet:
+        gap = x.value - y.value
+        small = np.exp(-np.abs(gap))
+        value = np.maximum(x.value, y.value) + np.log1p(small)
+        lesser = small / (1.0 + small)
+        weight = np.where(gap > 0, 1.0 - lesser, lesser)
+        step = x.first - y.first
+        second = y.second + weight * (x.second - y.second) + weight * (1.0 - weight) * _outer(step, step)
+        return _Jet(value, y.first + weight * step, second)
+
+    @staticmethod
+    def full_like(x: _Jet, number: float) -> _Jet:
+        return _Jet(np.full_like(x.value, number), np.zeros_like(x.first), np.zeros_like(x.second))
+
+    @staticmethod
+    def zeros_like(x: _Jet) -> _Jet:
+        return _JetNamespace.full_like(x, 0.0)
+
+    @staticmethod
+    def where(condition: npt.NDArray[np.bool_], x: _Jet, y: _Jet) -> _Jet:
+        value, first = np.where(condition, x.value, y.value), np.where(condition, x.first, y.first)
+        return _Jet(value, first, np.where(condition, x.second, y.second))
+
+    @staticmethod
+    def clip(x: _Jet, low: float, high: float | None) -> _Jet:
+        value = np.clip(x.value, low, high)
+        inside = np.where(value == x.value, 1.0, 0.0)
+        return _Jet(value, inside * x.first, inside * x.second)
+
+    @staticmethod
+    def abs(x: _Jet) -> _Jet:
+        sign = np.sign(x.value)
+        return _Jet(np.abs(x.value), sign * x.first, sign * x.second)
+
+    @staticmethod
+    def exp(x: _Jet) -> _Jet:
+        value = np.exp(x.value)
+        return _chain(x, value, value, value)
+
+    @staticmethod
+    def expm1(x: _Jet) -> _Jet:
+        slope = np.exp(x.value)
+        return _chain(x, np.expm1(x.value), slope, slope)
+
+    @staticmethod
+    def log(x: _Jet) -> _Jet:
+        return _chain(x, np.log(x.value), 1.0 / x.value, -1.0 / x.value**2)
+
+    @staticmethod
+    def log1p(x: _Jet) -> _Jet:
+        slope = 1.0 / (1.0 + x.value)
+        return _chain(x, np.log1p(x.value), slope, -(slope**2))
+
+    @staticmethod
+    def sinh(x: _Jet) -> _Jet:
+        value = np.sinh(x.value)
+        return _chain(x, value, np.cosh(x.value), value)
+
+
+# What a leaderboard minimises: the mean negative log-likelihood of a table of pairs, with its first two derivatives.
+#
+# Shapes: M models, P pairs, K outcomes, D parameters (M coefficients, then eta where the likelihood has one), Q = 2 or
+# 3
+# parameters of one pair (first coefficient, second coefficient, eta).
+#
+# The formulas are those of `p2l.likelihood`; this file only gathers and scatters. Conventions:
+#
+# - Where only differences count (`bt`, `bt-tie`, `rk`) each component of the comparison graph has mean zero.
+# - `ba` is left unchanged when every coefficient and gamma move together, so one leaderboard has gamma = 0, and zero
+#   means what it means to `grk`: an answer that is just usable.
+# - `rk` has no less than its floor of ties: eta stays above the value that gives it, since below nothing would move it.
+# - The prior is Gaussian, independent for each parameter, in units of one vote; it is what an undefeated model rests
+# on.
+
+# (start, unit) of eta: `rk` scales its raw eta by a tenth before the softplus, so its steps are longer.
+_ETA = {"rk": (-7.0, 5.0)}
+
+
+@dataclass(frozen=True)
+class Prior:
+    """Independent normal distributions around `coefs` and `eta`, of standard deviation `sd` (in logits).
+
+    Attributes:
+        sd: standard deviation; infinite switches the prior off. The default holds undefeated models at a finite score
+            and moves a model with a hundred votes by less than a hundredth of its distance from the mean.
+        coefs: (M,) means; zero when absent. Where only differences count they also fix the mean score.
+        eta: mean of eta.
+    """
+
+    sd: float = 5.0
+    coefs: Floats | None = None
+    eta: float | None = None
+
+
+def has_eta(likelihood: Likelihood) -> bool:
+    """Whether the likelihood has the tie parameter eta."""
+    return likelihood.head != "bt"
+
+
+def eta_start(likelihood: Likelihood) -> float:
+    """Where a fit starts eta, and where a prior without a mean centres it."""
+    return _ETA.get(likelihood.name, (0.0, 1.0))[0]
+
+
+@functools.cache
+def shift_invariant(likelihood: Likelihood) -> bool:
+    """Whether adding a constant to every coefficient changes nothing (found by trying)."""
+    coefs = np.array([0.4, -0.3])
+    at = [likelihood.log_probs(coefs[0] + s, coefs[1] + s, *extras(likelihood, 0.1)) for s in (0.0, 1.0)]
+    return bool(np.allclose(at[0], at[1], rtol=0, atol=1e-9))
+
+
+def least_eta(likelihood: Likelihood) -> float | None:
+    """The eta of `rk` below which nothing changes any more, or None: where votes have fewer ties, a fit ends there."""
+    # 10 log(1 + exp((eta - 22.5) / 10)) = RK_FLOOR; the hair on top keeps rounding from falling below it.
+    return 22.5 + 10.0 * math.log(math.expm1(RK_FLOOR / 10.0)) + 1e-9 if likelihood.name == "rk" else None
+
+
+def _fixed_eta(point: Point) -> Point:
+    """The function of the coefficients alone."""
+    gradient, hessian = point.gradient.copy(), point.hessian.copy()
+    gradient[-1] = 0.0
+    hessian[-1], hessian[:, -1] = 0.0, 0.0
+    hessian[-1, -1] = 1.0
+    return Point(point.theta, point.value, gradient, hessian)
+
+
+def extras(likelihood: Likelihood, eta: float) -> tuple[Floats | None, Floats | None]:
+    """The arguments eta and gamma of a likelihood's functions for one leaderboard."""
+    gamma = np.zeros(()) if likelihood.head == "ba" else None
+    return (np.asarray(eta, dtype=np.float64) if has_eta(likelihood) else None), gamma
+
+
+def winner_targets(likelihood: Likelihood) -> Floats:
+    """Target distribution (4, K) of a vote for each winner of `WINNERS`, seen from the first model."""
+    win, tie, both_bad = np.asarray(targets(likelihood, np.array([0, 1, 2])), dtype=np.float64)
+    swap = [likelihood.outcomes.index({"win": "loss", "loss": "win"}.get(name, name)) for name in likelihood.outcomes]
+    return np.stack([win, win[swap], tie, both_bad])
+
+
+@dataclass(frozen=True)
+class Objective:
+    """Mean negative log-likelihood per unit of target mass, plus the prior's share.
+
+    Attributes:
+        likelihood: the outcome model.
+        num_models: M.
+        first, second: (P,) codes of each pair, first < second, each pair once.
+        targets: (P, K) mass of each outcome.
+        mean, precision: (D,) the prior's.
+        gauge: (M,) component numbers, each to be held at its prior's mean score, or None.
+        ridge: curvature around `mean` for the sake of arithmetic alone; no prior, so it does not enter intervals.
+    """
+
+    likelihood: Likelihood
+    num_models: int
+    first: Ints
+    second: Ints
+    targets: Floats
+    mean: Floats
+    precision: Floats
+    gauge: Ints | None = None
+    ridge: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """The target mass that counts; 1 where a bootstrap drew none, which leaves the prior."""
+        return float(self.targets.sum()) or 1.0
+
+    @property
+    def size(self) -> int:
+        """D."""
+        return self.num_models + has_eta(self.likelihood)
+
+    @functools.cached_property
+    def graph(self) -> Ints:
+        """Component (M,) of each model in the graph of the pairs whose votes count."""
+        used = self.targets.sum(axis=1) > 0
+        return components(self.num_models, self.first[used], self.second[used])
+
+    def __call__(self, theta: Floats) -> Point:
+        """Value, gradient (D,) and Hessian (D, D) at theta (D,), its eta raised to the least that counts."""
+        least = least_eta(self.likelihood)
+        if least is not None and theta[-1] < least:
+            theta = np.append(theta[:-1], least)
+        return self.combine(theta, self.derivatives(theta))
+
+    def combine(self, theta: Floats, derived: tuple[Floats, Floats, Floats]) -> Point:
+        """The same from the pairs' `derivatives` at theta, which do not depend on the targets."""
+        log_probs, gradient, hessian = derived
+        per_pair = np.einsum("pk,pkq->pq", self.targets, gradient)
+        curvature = np.einsum("pk,pkqr->pqr", self.targets, hessian)
+        # An outcome without mass may be impossible (log 0): it must not count, not even as 0 times infinity.
+        value = -float(np.sum(self.targets * log_probs, where=self.targets > 0))
+        offset = theta - self.mean
+        precision = self.precision + self.ridge * self.total
+        value += 0.5 * float(precision @ offset**2)
+        slope = precision * offset - self.scatter(per_pair)
+        matrix = np.diag(precision) - self.scatter_square(curvature)
+        point = Point(theta, value / self.total, slope / self.total, matrix / self.total)
+        least = least_eta(self.likelihood)
+        if least is not None and theta[-1] <= least and point.gradient[-1] > 0:
+            point = _fixed_eta(point)
+        return point if self.gauge is None else self._held(point)
+
+    def loss(self, theta: Floats) -> float:
+        """Mean negative log-likelihood at theta (D,), without prior; NaN without pairs."""
+        if not len(self.first):
+            return float("nan")
+        log_probs = self.likelihood.log_probs(
+            theta[self.first], theta[self.second], *extras(self.likelihood, float(theta[-1]))
+        )
+        return -float(np.sum(self.targets * log_probs, where=self.targets > 0)) / self.total
+
+    def derivatives(self, theta: Floats) -> tuple[Floats, Floats, Floats]:
+        """log p (P, K) of every pair with its gradient (P, K, Q) and Hessian (P, K, Q, Q)."""
+        eta, gamma = extras(self.likelihood, float(theta[-1]))
+        values, gradient, hessian = derivatives(self.likelihood, theta[self.first], theta[self.second], eta, gamma)
+        own = 2 + has_eta(self.likelihood)
+        return values, gradient[..., :own], hessian[..., :own, :own]
+
+    def scatter(self, per_pair: Floats) -> Floats:
+        """Sum (P, Q) into (D,)."""
+        size = self.num_models
+        out = np.bincount(self.first, per_pair[:, 0], size) + np.bincount(self.second, per_pair[:, 1], size)
+        return np.asarray(np.append(out, per_pair[:, 2].sum()) if per_pair.shape[1] > 2 else out, dtype=np.float64)
+
+    def scatter_square(self, per_pair: Floats) -> Floats:
+        """Sum symmetric (P, Q, Q) into (D, D)."""
+        size = self.num_models
+        out = np.zeros((self.size, self.size))
+        out[self.first, self.second] = out[self.second, self.first] = per_pair[:, 0, 1]
+        diagonal = np.bincount(self.first, per_pair[:, 0, 0], size) + np.bincount(self.second, per_pair[:, 1, 1], size)
+        out[np.arange(size), np.arange(size)] = diagonal
+        if per_pair.shape[1] > 2:
+            out[-1] = out[:, -1] = self.scatter(per_pair[:, 2])
+        return out
+
+    def _held(self, point: Point) -> Point:
+        """Give every direction that changes nothing a curvature, so that each component keeps its mean."""
+        assert self.gauge is not None
+        sizes = np.bincount(self.gauge)
+        strength = 0.5 / sizes.astype(np.float64) ** 2
+        sums = np.bincount(self.gauge, (point.theta - self.mean)[: self.num_models])
+        gradient, hessian = point.gradient.copy(), point.hessian.copy()
+        gradient[: self.num_models] += (strength * sums)[self.gauge]
+        same = self.gauge[:, None] == self.gauge[None, :]
+        hessian[: self.num_models, : self.num_models] += same * strength[self.gauge][:, None]
+        return Point(point.theta, point.value + 0.5 * float(strength @ sums**2), gradient, hessian)
+
+
+def prior_terms(prior: Prior, likelihood: Likelihood, num_models: int) -> tuple[Floats, Floats]:
+    """Mean and precision (D,) of a prior."""
+    coefs = np.zeros(num_models) if prior.coefs is None else np.asarray(prior.coefs, dtype=np.float64)
+    precision = np.full(num_models, prior.sd**-2.0)
+    if not has_eta(likelihood):
+        return coefs, precision
+    start, unit = _ETA.get(likelihood.name, (0.0, 1.0))
+    eta = start if prior.eta is None else prior.eta
+    return np.append(coefs, eta), np.append(precision, (prior.sd * unit) ** -2.0)

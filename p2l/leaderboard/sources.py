@@ -4,36 +4,240 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from p2l.command import progress
-from p2l.errors import InputError, VoteError
-from p2l.leaderboard.aggregation import aggregate
-from p2l.leaderboard.board import Leaderboard
-from p2l.leaderboard.clusters import ClusteredVotes
-from p2l.leaderboard.counting import Tally
+from p2l.common.cli import nearest, progress
+from p2l.common.errors import InputError, VoteError
+from p2l.leaderboard.board import Leaderboard, Named
 from p2l.leaderboard.fitting import fit_table
-from p2l.leaderboard.grouping import base_column, group_rows
-from p2l.leaderboard.objective import Prior
-from p2l.leaderboard.text import Named
-from p2l.votes.codes import WINNERS, name_lookup
-from p2l.votes.reader import FaultyRowError, VoteBatch, model_codes, read_votes
-from p2l.votes.schema import numbers
+from p2l.leaderboard.intervals import ClusteredVotes
+from p2l.leaderboard.newton import Prior
+from p2l.leaderboard.pair_tables import PairTable, table_from_keys
+from p2l.votes.reading import FaultyRowError, VoteBatch, model_codes, read_votes
+from p2l.votes.schema import WINNERS, Source, name_lookup, numbers
 from p2l.votes.sources import open_source
-from p2l.votes.stream import Source
 
-__all__ = ["Groups", "batches_of_votes", "boards_of_model", "boards_of_votes", "vote_codes"]
+# Groups of rows by a column: a text, a flag, a list, or a tag nested in another column.
+#
+# Shapes: N rows of a batch, E (row, group) pairs; a row belongs to no group, to one, or, by a list column, to several.
+#
+# `language` groups by value; `is_code` gives the groups `true` and `false`; `tags` (a list) puts a row into the group
+# of
+# each of its elements; `category_tag.math_v0.1.math` follows the keys of a nested column, which a CSV file holds as
+# JSON
+# text. Keys may contain dots themselves: the longest key that fits is taken.
 
 Ints = npt.NDArray[np.int64]
+
+
+class Members(NamedTuple):
+    """Which rows are in which group: `names[group[e]]` holds row `row[e]`."""
+
+    names: list[str]
+    group: Ints  # (E,)
+    row: Ints  # (E,)
+
+
+def base_column(path: str, columns: Sequence[str], source: str) -> str:
+    """The column that a path such as `category_tag.math_v0.1.math` starts in.
+
+    Raises:
+        VoteError: there is none; the message names those there are.
+    """
+    found = _first_key(path, columns)
+    if found is None:
+        raise VoteError(f"{source}: no column {path!r}{nearest(path, columns)}; columns: {', '.join(columns)}")
+    return found
+
+
+def _first_key(path: str, keys: Sequence[str]) -> str | None:
+    fitting = [key for key in keys if path == key or path.startswith(f"{key}.")]
+    return max(fitting, key=len, default=None)
+
+
+def group_rows(column: Any, path: str, name: str, source: str) -> Members:
+    """The groups of the rows of an Arrow column; rows without a value are in none.
+
+    Args:
+        column: (N,) the column `name`.
+        path: `name`, or `name.key.key...`.
+        name: the column's name.
+        source: for messages.
+
+    Raises:
+        VoteError: the path leads nowhere, or to something that does not name groups.
+    """
+    rest = path[len(name) + 1 :]
+    if rest:
+        column = _walk(column, rest, path, source)
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+        row = np.asarray(pc.list_parent_indices(column), dtype=np.int64)
+        values = pc.list_flatten(column)
+    else:
+        row, values = np.arange(len(column), dtype=np.int64), column
+    if pa.types.is_nested(values.type):
+        raise VoteError(
+            f"{source}: column {path!r} holds {_inside(values.type)}; name one, as in {_example(path, values)}"
+        )
+    return _encode(values, row)
+
+
+def _encode(values: Any, row: Ints) -> Members:
+    try:
+        text = values if _is_text(values.type) else values.cast(pa.string())
+    except pa.ArrowNotImplementedError as error:
+        raise VoteError(f"values of type {values.type} cannot name groups") from error
+    encoded = text.dictionary_encode()
+    codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    kept = codes >= 0
+    return Members(encoded.dictionary.to_pylist(), codes[kept], row[kept])
+
+
+def _is_text(kind: Any) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _walk(column: Any, rest: str, path: str, source: str) -> Any:
+    """Follow keys into a struct, or into JSON text."""
+    if _is_text(column.type):
+        return _walk_text(column, rest, path, source)
+    while rest:
+        keys = [field.name for field in column.type] if pa.types.is_struct(column.type) else []
+        key = _first_key(rest, keys)
+        if key is None:
+            raise VoteError(f"{source}: {path!r} leads nowhere: no key {rest!r}{nearest(rest, keys)}{_there(keys)}")
+        column, rest = pc.struct_field(column, key), rest[len(key) + 1 :]
+    return column
+
+
+def _walk_text(column: Any, rest: str, path: str, source: str) -> Any:
+    values = []
+    for text in column.to_pylist():
+        try:
+            found = None if text is None else json.loads(text)
+        except ValueError as error:
+            raise VoteError(f"{source}: {path!r} needs JSON in the column, not {text[:40]!r}") from error
+        values.append(_follow(found, rest))
+    if values and all(value is None for value in values):
+        raise VoteError(f"{source}: {path!r} leads nowhere: no row has the key {rest!r}")
+    return pa.array([json.dumps(value) if isinstance(value, bool) else value for value in values])
+
+
+def _follow(value: Any, rest: str) -> Any:
+    while rest:
+        key = _first_key(rest, list(value)) if isinstance(value, dict) else None
+        if key is None:
+            return None
+        value, rest = value[key], rest[len(key) + 1 :]
+    return value
+
+
+def _there(keys: Sequence[str]) -> str:
+    return f"; keys: {', '.join(keys)}" if keys else ""
+
+
+def _inside(kind: Any) -> str:
+    return f"keys {', '.join(field.name for field in kind)}" if pa.types.is_struct(kind) else str(kind)
+
+
+def _example(path: str, values: Any) -> str:
+    key, kind = path, values.type
+    while pa.types.is_struct(kind) and kind.num_fields:
+        key, kind = f"{key}.{kind[0].name}", kind[0].type
+    return repr(key)
+
+
+# Votes of a stream, counted per group: pair tables of a whole file and of each of its groups.
+#
+# Shapes: N votes of a batch, U distinct (group, model a, model b, winner).
+#
+# Memory holds one row per distinct combination, not per vote: for one leaderboard that is O(M^2) however long the
+# stream is; for personal leaderboards it is at most the number of votes, 32 bytes each.
+
 Floats = npt.NDArray[np.float64]
+_MODEL_BITS = 20
+_GROUP_LIMIT = 1 << (62 - 2 * _MODEL_BITS)
+_PENDING = 1 << 21
+
+
+class Tally:
+    """Counts of votes by group, pair and winner; add batches, then ask for tables."""
+
+    def __init__(self) -> None:
+        self._keys: Ints = np.empty(0, dtype=np.int64)
+        self._sums: Floats = np.empty((3, 0))  # votes, weights, squared weights
+        self._waiting: list[tuple[Ints, Floats]] = []
+        self._number_waiting = 0
+
+    def add(self, group: Ints, model_a: Ints, model_b: Ints, winner: Ints, weights: Floats) -> None:
+        """Count a batch of votes (N,); `group` and the models are codes of the caller's.
+
+        Raises:
+            VoteError: more groups or models than keys can number.
+        """
+        if len(group) and (group.max() >= _GROUP_LIMIT or max(model_a.max(), model_b.max()) >= 1 << _MODEL_BITS):
+            raise VoteError(f"more than {_GROUP_LIMIT:,} groups or {1 << _MODEL_BITS:,} models")
+        keys = ((group << _MODEL_BITS | model_a.astype(np.int64)) << _MODEL_BITS | model_b) << 2 | winner
+        with np.errstate(over="ignore"):  # a fit refuses weights as far out as that
+            self._waiting.append((keys, np.stack([np.ones(len(keys)), weights, weights**2])))
+        self._number_waiting += len(keys)
+        if self._number_waiting > max(_PENDING, len(self._keys)):
+            self._merge()
+
+    def _merge(self) -> None:
+        keys = np.concatenate([self._keys, *(keys for keys, _ in self._waiting)])
+        sums = np.concatenate([self._sums, *(sums for _, sums in self._waiting)], axis=1)
+        self._keys, place = np.unique(keys, return_inverse=True)
+        self._sums = np.stack([np.bincount(place, row, len(self._keys)) for row in sums])
+        self._waiting, self._number_waiting = [], 0
+
+    def groups(self) -> dict[int, int]:
+        """The groups and their number of votes."""
+        self._merge()
+        numbers, first = np.unique(self._keys >> (2 * _MODEL_BITS + 2), return_index=True)
+        votes = np.add.reduceat(self._sums[0], first) if len(first) else np.empty(0)
+        return {int(number): round(float(count)) for number, count in zip(numbers, votes, strict=True)}
+
+    def table(self, group: int, names: Sequence[str]) -> tuple[PairTable, list[str]]:
+        """The pair table of one group over the models that it holds votes of, and their names, sorted.
+
+        Args:
+            group: its code.
+            names: name of each model code.
+        """
+        a, b, winner, (votes, weights, squares) = self.cells(group)
+        seen = sorted({names[code] for code in np.unique(np.concatenate([a, b]))})
+        position = {name: index for index, name in enumerate(seen)}
+        recode = np.array([position.get(name, -1) for name in names], dtype=np.int64)
+        local = (recode[a] * len(seen) + recode[b]) * 4 + winner
+        if np.array_equal(votes, weights):
+            return table_from_keys(local, votes, num_models=len(seen)), seen
+        return table_from_keys(local, votes, weights, squares, num_models=len(seen)), seen
+
+    def cells(self, group: int) -> tuple[Ints, Ints, Ints, Floats]:
+        """The distinct votes of one group: codes of model a and b (U,), winner (U,) and sums (3, U).
+
+        The sums are those of the votes, of their weights and of their squared weights.
+        """
+        if self._waiting:
+            self._merge()
+        start, end = np.searchsorted(self._keys, [group << (2 * _MODEL_BITS + 2), (group + 1) << (2 * _MODEL_BITS + 2)])
+        keys = self._keys[start:end]
+        mask = (1 << _MODEL_BITS) - 1
+        return keys >> (_MODEL_BITS + 2) & mask, keys >> 2 & mask, keys & 3, self._sums[:, start:end]
+
 
 _ALL = ("", "all")
-_PROMPTS_AT_ONCE = 512
 
 
 class Groups:
@@ -130,7 +334,7 @@ def _fit_groups(
         units = clustered.units(code, table, name_lookup(names, models)) if clustered else None
         fixed: dict[str, Any] = {"models": models, "likelihood": args.likelihood or "bt", "prior": prior}
         try:
-            board = fit_table(table, units=units, **fixed, **_options(args))
+            board = fit_table(table, units=units, **fixed, **fit_options(args))
         except InputError as error:
             if not boards:
                 raise VoteError(f"{args.votes}: {error}") from error
@@ -158,67 +362,7 @@ def _noted(named: Named, note: str) -> Named:
     return named._replace(board=dataclasses.replace(named.board, notes=(*named.board.notes, note)))
 
 
-def _options(args: argparse.Namespace) -> dict[str, Any]:
+def fit_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the keyword arguments of a fit or an aggregation that the flags of `p2l leaderboard` ask for."""
     intervals = None if args.intervals == "none" else args.intervals
     return {"intervals": intervals, "level": args.level, "seed": args.seed}
-
-
-class _Said(NamedTuple):
-    """What a model says of N prompts: coefs (N, M), eta and gamma (N,) or None."""
-
-    coefs: Floats
-    eta: Floats | None
-    gamma: Floats | None
-
-    def of(self, rows: Ints) -> _Said:
-        """Some of the prompts."""
-        parts = (None if values is None else values[rows] for values in (self.eta, self.gamma))
-        return _Said(self.coefs[rows], *parts)
-
-
-def boards_of_model(args: argparse.Namespace) -> list[Named]:
-    """The leaderboard of one prompt, or those of a file of prompts and of its groups.
-
-    Raises:
-        InputError: a model or prompts that cannot be read.
-    """
-    from p2l.inference import P2L
-
-    model = P2L.from_pretrained(args.model)
-    if args.prompt is not None:
-        return [Named("", "prompt", 1, _single(model, args.prompt))]
-    source = open_source(args.prompts)
-    groups = Groups(source, args.by)
-    said, members = _ask(model, source, groups, quiet=args.quiet)
-    sizes = {code: len(rows) for code, rows in members.items()}
-    boards = []
-    for by, name, code in groups.ordered(sizes):
-        part = said.of(members[code])
-        board = aggregate(*part, model.likelihood.name, models=model.model_list, **_options(args))
-        boards.append(Named(by, name, sizes[code], board))
-    return boards
-
-
-def _single(model: Any, prompt: str) -> Leaderboard:
-    said = model.predict([prompt])
-    return aggregate(said.coefs, said.eta, said.gamma, model.likelihood.name, models=model.model_list, intervals=None)
-
-
-def _ask(model: Any, source: Source, groups: Groups, *, quiet: bool) -> tuple[_Said, dict[int, Ints]]:
-    """Predictions for all prompts of a source, and the rows of each group."""
-    said, rows, number = [], dict[int, list[Ints]](), 0
-    columns = list(dict.fromkeys(["prompt", *groups.bases.values()]))
-    with progress(total=source.rows, description="prompts", unit=" prompts", quiet=quiet) as bar:
-        for batch in read_votes(source, columns=columns, batch_size=_PROMPTS_AT_ONCE):
-            said.append(model.predict(batch.batch.column("prompt").to_pylist()))
-            for group, row in groups.members(batch):
-                for code in np.unique(group):
-                    rows.setdefault(int(code), []).append(row[group == code] + number)
-            number += len(batch)
-            bar.update(len(batch))
-    joined = (_join([getattr(part, name) for part in said]) for name in ("coefs", "eta", "gamma"))
-    return _Said(*joined), {code: np.concatenate(parts) for code, parts in rows.items()}  # type: ignore[arg-type]
-
-
-def _join(parts: Sequence[Any]) -> Floats | None:
-    return None if parts[0] is None else np.concatenate(parts)

@@ -16,12 +16,9 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from p2l.errors import ConfigError
-
-__all__ = ["Interval", "bootstrap_mean", "bootstrap_ratio", "bootstrap_skill"]
+from p2l.common.errors import ConfigError
 
 Floats: TypeAlias = npt.NDArray[np.float64]
-
 MOST_GROUPS = 2048
 
 

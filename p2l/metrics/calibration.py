@@ -19,10 +19,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Reliability", "expected_calibration_error", "reliability"]
-
 Floats: TypeAlias = npt.NDArray[np.float64]
-
 DEFAULT_BINS = 15
 
 

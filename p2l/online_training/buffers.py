@@ -8,17 +8,460 @@ A further type registers a function that makes it, and names the settings that i
 
 from __future__ import annotations
 
+import json
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from p2l.command import nearest
-from p2l.config import Number, Whole
-from p2l.online_training.buffer import Buffer
+from p2l.common.cli import nearest
+from p2l.common.errors import ConfigError
+from p2l.online_training.buffer import (
+    RECORD,
+    Batches,
+    Buffer,
+    ClockedBuffer,
+    Lag,
+    NewVotes,
+    Records,
+    State,
+    StreamClock,
+    check_state,
+    records_of_state,
+    state_of_records,
+    with_prefix,
+    without_prefix,
+)
+from p2l.training.config import Number, Whole
 
-__all__ = ["BUFFERS", "BufferSettings", "Parts", "make_buffer", "register"]
+# The buffer that holds nothing back: votes are trained on in the order in which they come.
+
+
+class StraightBuffer(ClockedBuffer):
+    """Every `batch_size` votes are a batch; the tail is a last smaller one."""
+
+    def __init__(self, batch_size: int, *, drop_tail: bool = False) -> None:
+        self.batch_size = self.full_size = batch_size
+        self._drop_tail = drop_tail
+        self._clock = StreamClock(batch_size)
+        self._held = np.empty(0, dtype=RECORD)
+
+    def add(self, votes: NewVotes) -> Batches:
+        """See `Buffer.add`."""
+        held = np.concatenate([self._held, self._clock.arrive(votes)])
+        whole = len(held) - len(held) % self.batch_size
+        self._held = held[whole:].copy()
+        starts = range(0, whole, self.batch_size)
+        return self._clock.leave(
+            [held[start : start + self.batch_size] for start in starts],
+            held[self.batch_size - 1 : whole : self.batch_size],
+        )
+
+    def drain(self) -> Batches:
+        """See `Buffer.drain`."""
+        rest, self._held = self._held, self._held[:0]
+        return self._clock.finish(rest, drop=self._drop_tail)
+
+    def _parameters(self) -> dict[str, str | int | float]:
+        return {"type": "none", "batch_size": self.batch_size, "drop_tail": int(self._drop_tail)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `Buffer.state_dict`."""
+        return {**self._parameters(), **self._clock.state_dict(), **state_of_records(self._held)}
+
+    def load_state_dict(self, state: State) -> None:
+        """See `Buffer.load_state_dict`."""
+        check_state(state, self._parameters())
+        self._clock.load_state_dict(state)
+        self._held = records_of_state(state)
+
+
+# Geometric buffer: votes between familiar models are spread over a long horizon, votes on new models are used at once.
+#
+# A vote whose less familiar model had n votes before it has p = max(epsilon, gamma^n). It draws k ~ Geometric(p) on
+# {1, 2, ...} and goes into the first batch with room at or after current + k - 1; the current batch is the first that
+# is
+# not yet full, and leaves when it is, in the order of arrival. Both models' counts grow as the vote arrives, wherever
+# it
+# goes. Vote i uses the i-th number of the seeded generator, so the order does not depend on how the stream is cut.
+#
+# Cost: O(N) with path compression over full batches, about 0.7 us a vote; memory for what waits alone (24 bytes a vote,
+# and some hundred bytes for every batch that has votes).
+
+_CHUNK = 1 << 16  # votes whose draws are in memory at once
+_FARTHEST = 2.0**53  # batches ahead, more than any stream has
+
+
+class GeometricBuffer(ClockedBuffer):
+    """See the module; `initial_counts` are votes that each model had before this stream."""
+
+    def __init__(
+        self,
+        batch_size: int,
+        *,
+        gamma: float,
+        epsilon: float,
+        seed: int,
+        initial_counts: Mapping[int, int] | None = None,
+        drop_tail: bool = False,
+    ) -> None:
+        for name, value in (("gamma", gamma), ("epsilon", epsilon)):
+            if not 0 < value <= 1:
+                raise ConfigError(f"{name}: must be above 0 and at most 1, got {value}")
+        self.batch_size = self.full_size = batch_size
+        self._gamma, self._epsilon, self._seed, self._drop_tail = gamma, epsilon, seed, drop_tail
+        self._clock = StreamClock(batch_size)
+        self._random = _generator(seed, 0)
+        self._counts = np.zeros(64, dtype=np.int64)
+        for model, count in (initial_counts or {}).items():
+            self._counts = _with_room(self._counts, model)
+            self._counts[model] = count
+        self._current = 0
+        self._slots: defaultdict[int, bytearray] = defaultdict(bytearray)
+        """Batch: the records of its votes so far."""
+        self._later: dict[int, int] = {}
+        """Full batch after the current one: a later batch, on the way to the first with room."""
+
+    def add(self, votes: NewVotes) -> Batches:
+        """See `Buffer.add`."""
+        done: Batches = []
+        for start in range(0, len(votes), _CHUNK):
+            done += self._add(votes[start : start + _CHUNK])
+        return done
+
+    def _add(self, votes: NewVotes) -> Batches:
+        records = self._clock.arrive(votes)
+        full, completing = self._place(self._steps(votes), records)
+        return self._clock.leave([np.frombuffer(slot, dtype=RECORD) for slot in full], records[completing])
+
+    def _steps(self, votes: NewVotes) -> list[int]:
+        """How many batches ahead of the current one each vote asks for: k - 1."""
+        newest = max(int(votes.model_a.max()), int(votes.model_b.max()))
+        self._counts = _with_room(self._counts, newest)
+        counts = least_counts(votes.model_a, votes.model_b, self._counts)
+        chance = np.maximum(self._epsilon, np.power(self._gamma, counts.astype(np.float64)))
+        with np.errstate(divide="ignore", over="ignore"):  # a chance of 1 has the logarithm -inf, and no step
+            ahead = np.log1p(-self._random.random(len(votes))) / np.log1p(-chance)
+        steps: list[int] = np.minimum(ahead, _FARTHEST).astype(np.int64).tolist()
+        return steps
+
+    def _place(self, steps: list[int], records: Records) -> tuple[list[bytearray], list[int]]:
+        """Put each vote into its batch; returns the full batches in order, and which vote completed each."""
+        slots, later, current = self._slots, self._later, self._current
+        full_length = self.batch_size * RECORD.itemsize
+        full: list[bytearray] = []
+        completing: list[int] = []
+        rows = records.view(f"V{RECORD.itemsize}").tolist()
+        for position, (step, row) in enumerate(zip(steps, rows, strict=True)):
+            batch = current + step
+            if batch in later:
+                batch = _first_with_room(later, batch)
+            slot = slots[batch]
+            slot += row
+            if len(slot) < full_length:
+                continue
+            later[batch] = batch + 1
+            while later.pop(current, None) is not None:
+                full.append(slots.pop(current))
+                completing.append(position)
+                current += 1
+        self._current = current
+        return full, completing
+
+    def drain(self) -> Batches:
+        """What waits, by the batch it waits for and then by arrival."""
+        rest = self._held()[1]
+        self._slots.clear()
+        self._later.clear()
+        return self._clock.finish(rest, drop=self._drop_tail)
+
+    def _held(self) -> tuple[NDArray[np.int64], Records]:
+        """The batch of each waiting vote, ascending, and the votes."""
+        batches = sorted(self._slots)
+        parts = [np.frombuffer(bytes(self._slots[batch]), dtype=RECORD) for batch in batches]
+        sizes = [len(part) for part in parts]
+        return np.repeat(np.array(batches, dtype=np.int64), sizes), np.concatenate([np.empty(0, dtype=RECORD), *parts])
+
+    def _parameters(self) -> dict[str, str | int | float]:
+        return {
+            "type": "geometric",
+            "batch_size": self.batch_size,
+            "gamma": self._gamma,
+            "epsilon": self._epsilon,
+            "seed": self._seed,
+            "drop_tail": int(self._drop_tail),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `Buffer.state_dict`."""
+        batches, records = self._held()
+        return {
+            **self._parameters(),
+            **self._clock.state_dict(),
+            "current": self._current,
+            "counts": self._counts.copy(),
+            "waiting.batch": batches,
+            **state_of_records(records),
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """See `Buffer.load_state_dict`."""
+        check_state(state, self._parameters())
+        self._clock.load_state_dict(state)
+        self._random = _generator(self._seed, self._clock.arrived)
+        self._current = int(state["current"])
+        self._counts = np.array(state["counts"], dtype=np.int64)
+        records = records_of_state(state)
+        batches, firsts = np.unique(np.asarray(state["waiting.batch"]), return_index=True)
+        parts = np.split(records, firsts[1:])
+        self._slots = defaultdict(bytearray)
+        self._slots.update(
+            (batch, bytearray(part.tobytes())) for batch, part in zip(batches.tolist(), parts, strict=False)
+        )
+        self._later = {
+            batch: batch + 1 for batch, slot in self._slots.items() if len(slot) == self.batch_size * RECORD.itemsize
+        }
+
+
+def least_counts(
+    model_a: NDArray[np.int32], model_b: NDArray[np.int32], counts: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """(n,) votes that the less familiar model of each vote had before it; `counts` by model are brought up to date."""
+    models = np.stack([model_a, model_b], axis=1).ravel()
+    narrow = models.astype(np.uint16) if len(counts) <= 1 << 16 else models  # sorted by radix, ten times as fast
+    order = np.argsort(narrow, kind="stable")
+    in_order = models[order]
+    firsts = np.flatnonzero(np.diff(in_order, prepend=-1))
+    sizes = np.diff(np.append(firsts, len(models)))
+    seen = np.empty(len(models), dtype=np.int64)
+    seen[order] = np.arange(len(models)) + np.repeat(counts[in_order[firsts]] - firsts, sizes)
+    counts[in_order[firsts]] += sizes
+    least: NDArray[np.int64] = seen.reshape(-1, 2).min(axis=1)
+    return least
+
+
+def _first_with_room(later: dict[int, int], batch: int) -> int:
+    """The first batch from `batch` on that is not full; every batch on the way then points to it."""
+    found = later[batch]
+    while found in later:
+        found = later[found]
+    while (following := later.get(batch)) is not None:
+        later[batch] = found
+        batch = following
+    return found
+
+
+def _with_room(counts: NDArray[np.int64], model: int) -> NDArray[np.int64]:
+    """The counts with a place for `model`; places double, so that growing costs O(1) a model."""
+    if model < len(counts):
+        return counts
+    return np.concatenate([counts, np.zeros(max(len(counts), model + 1 - len(counts)), dtype=np.int64)])
+
+
+def _generator(seed: int, skip: int) -> np.random.Generator:
+    return np.random.Generator(np.random.PCG64(seed).advance(skip))
+
+
+# Replay buffer: every batch of new votes takes some past ones along, each past vote once at most.
+#
+# After `min_batches` batches of new votes alone, a batch is `batch_size` new votes, in the order in which they come,
+# and
+# behind them round(batch_size epsilon / (1 - epsilon)) drawn uniformly without replacement from the pool: votes given
+# out
+# in earlier batches and not replayed yet. Where the pool holds fewer, the batch takes what there is. So epsilon = 0.2
+# costs 25 % more compute. With `full_size` a batch has that many votes in all, and as many fewer new ones.
+#
+# `limit` bounds the pool. A full pool is a uniform sample of all past votes that were not replayed, as long as its
+# share
+# of each new batch is more than replay takes out. When it is less (a limit below about epsilon / (1 - epsilon) of the
+# stream so far), new votes fill the places, chosen uniformly from their batch, and the sample leans towards the newer.
+# Without a limit the pool takes 8 bytes a vote.
+#
+# The new votes come from an inner buffer, which may itself reorder them. The drain gives the last, smaller batch no
+# past.
+
+Ids = NDArray[np.int64]
+_MOST_PAST = 9 * 10**8  # NumPy draws no hypergeometric numbers beyond
+
+
+class ReplayBuffer:
+    """See the module; `inner` gives the new votes, its batch size is that of the new votes of a batch."""
+
+    def __init__(
+        self,
+        inner: Buffer,
+        *,
+        epsilon: float,
+        seed: int,
+        limit: int | None = None,
+        min_batches: int = 5,
+        full_size: int | None = None,
+        drop_tail: bool = False,
+    ) -> None:
+        if not 0 < epsilon < 1:
+            raise ConfigError(f"epsilon: must be above 0 and below 1 in a replay buffer, got {epsilon}")
+        self.batch_size = inner.batch_size
+        replayed = round(self.batch_size * epsilon / (1 - epsilon))
+        self.full_size = full_size or self.batch_size + replayed
+        self._replayed = self.full_size - self.batch_size
+        if not self._replayed:
+            raise ConfigError(f"epsilon: {epsilon:g} of a batch of {self.batch_size} is no vote; give more")
+        self._inner, self._keep_size, self._drop_tail = inner, full_size is not None, drop_tail
+        self._parameters: dict[str, str | int | float] = {
+            "type": "replay",
+            "batch_size": self.batch_size,
+            "full_size": self.full_size,
+            "epsilon": epsilon,
+            "seed": seed,
+            "limit": limit or 0,
+            "min_batches": min_batches,
+            "drop_tail": int(drop_tail),
+        }
+        self._min_batches = min_batches
+        self._pool = _Pool(limit, np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(1,)))))
+        self._held: Ids = np.empty(0, dtype=np.int64)
+        self._given = self._lost = 0
+
+    def add(self, votes: NewVotes) -> Batches:
+        """See `Buffer.add`."""
+        return self._whole(self._inner.add(votes))
+
+    def _whole(self, batches: Batches) -> Batches:
+        """Put the inner buffer's votes into batches, as far as they fill them."""
+        done: Batches = []
+        for batch in batches:
+            held = np.concatenate([self._held, batch]) if len(self._held) else batch
+            while len(held) >= self._wanted:
+                wanted = self._wanted
+                done.append(self._with_past(held[:wanted]))
+                held = held[wanted:]
+            self._held = held
+        return done
+
+    @property
+    def _wanted(self) -> int:
+        """New votes of the next batch."""
+        return self.full_size if self._keep_size and self._given < self._min_batches else self.batch_size
+
+    def _with_past(self, new: Ids) -> Ids:
+        past = self._pool.draw(self._replayed if self._given >= self._min_batches else 0)
+        self._pool.put(new)
+        self._given += 1
+        return np.concatenate([new, past])
+
+    def drain(self) -> Batches:
+        """What waits, in the inner buffer's order; full batches with past votes, a last smaller one without."""
+        done = self._whole(self._inner.drain())
+        rest, self._held = self._held, self._held[:0]
+        if self._drop_tail:
+            self._lost += len(rest)
+        elif len(rest):
+            self._given += 1
+            done.append(rest)
+        return done
+
+    @property
+    def waiting(self) -> int:
+        """See `Buffer.waiting`."""
+        return self._inner.waiting + len(self._held)
+
+    @property
+    def dropped(self) -> int:
+        """See `Buffer.dropped`."""
+        return self._inner.dropped + self._lost
+
+    @property
+    def lag(self) -> Lag:
+        """That of the inner buffer: replay lets no vote wait."""
+        return self._inner.lag
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `Buffer.state_dict`."""
+        return {
+            **self._parameters,
+            "given": self._given,
+            "lost": self._lost,
+            "held": self._held.copy(),
+            **self._pool.state_dict(),
+            **with_prefix("on.", self._inner.state_dict()),
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """See `Buffer.load_state_dict`."""
+        check_state(state, self._parameters)
+        self._inner.load_state_dict(without_prefix("on.", state))
+        self._pool.load_state_dict(state)
+        self._given, self._lost = int(state["given"]), int(state["lost"])
+        self._held = np.array(state["held"], dtype=np.int64)
+
+
+class _Pool:
+    """Past votes that were not replayed, or a sample of them; draws take them out in O(votes drawn)."""
+
+    def __init__(self, limit: int | None, random: np.random.Generator) -> None:
+        self._limit, self._random = limit, random
+        self._ids: Ids = np.empty(min(limit or 4096, 4096), dtype=np.int64)
+        self._size = 0
+        self._past = 0
+        """Votes given out and not replayed, in the pool or not."""
+
+    def draw(self, count: int) -> Ids:
+        """Take `count` votes out at random, or all when there are fewer."""
+        count = min(count, self._size)
+        places = self._random.choice(self._size, count, replace=False) if count else np.empty(0, dtype=np.int64)
+        drawn = self._ids[places]
+        # The pool's last votes, less those drawn, move to where the others were drawn.
+        self._size -= count
+        tail = np.ones(count, dtype=bool)
+        tail[places[places >= self._size] - self._size] = False
+        self._ids[places[places < self._size]] = self._ids[self._size : self._size + count][tail]
+        self._past -= count
+        return drawn
+
+    def put(self, new: Ids) -> None:
+        """Take in votes that were given out; which, and in whose place, see the module."""
+        free = len(new) if self._limit is None else self._limit - self._size
+        if len(new) > free:
+            share = self._random.hypergeometric(len(new), min(self._past, _MOST_PAST), self._size + free)
+            entering = min(max(int(share), free), len(new))
+            chosen = self._random.choice(new, entering, replace=False)
+            self._ids[self._random.choice(self._size, entering - free, replace=False)] = chosen[free:]
+            self._append(chosen[:free])
+        else:
+            self._append(new)
+        self._past += len(new)
+
+    def _append(self, new: Ids) -> None:
+        end = self._size + len(new)
+        if end > len(self._ids):
+            # In place, an eighth more: doubling a copy would take three times what a large pool does.
+            self._ids.resize(end + end // 8, refcheck=False)
+        self._ids[self._size : end] = new
+        self._size = end
+
+    def state_dict(self) -> dict[str, Any]:
+        """The pool and its random numbers."""
+        return {
+            "pool": self._ids[: self._size].copy(),
+            "past": self._past,
+            "random": json.dumps(self._random.bit_generator.state),
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from a saved state."""
+        self._size = 0
+        self._append(np.asarray(state["pool"], dtype=np.int64))
+        self._past = int(state["past"])
+        self._random.bit_generator.state = json.loads(str(state["random"]))
+
+
+def new_votes(full_size: int, epsilon: float) -> int:
+    """New votes of a batch of `full_size` votes of which a share of `epsilon` is replayed."""
+    return max(1, round(full_size * (1 - epsilon)))
 
 
 @dataclass(frozen=True)
@@ -108,14 +551,12 @@ def make_buffer(
 
 @register("none", keys={"drop_tail"})
 def _make_none(parts: Parts) -> Buffer:
-    from p2l.online_training.straight import StraightBuffer
 
     return StraightBuffer(parts.batch_size, drop_tail=parts.settings.drop_tail)
 
 
 @register("geometric", keys={"gamma", "epsilon", "drop_tail"})
 def _make_geometric(parts: Parts) -> Buffer:
-    from p2l.online_training.geometric import GeometricBuffer
 
     settings = parts.settings
     return GeometricBuffer(
@@ -130,7 +571,6 @@ def _make_geometric(parts: Parts) -> Buffer:
 
 @register("replay", keys={"epsilon", "limit", "min_batches", "keep_size", "drop_tail", "on"})
 def _make_replay(parts: Parts) -> Buffer:
-    from p2l.online_training.replay import ReplayBuffer, new_votes
 
     settings = parts.settings
     epsilon = 0.2 if settings.epsilon is None else settings.epsilon

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import json
+from pathlib import Path
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from p2l.config import Number, TrainConfig, Whole
+from p2l.common.errors import ConfigError
 from p2l.online_training.buffers import BufferSettings
-
-__all__ = ["ExperienceReplay", "OnlineConfig"]
+from p2l.training.config import Number, TrainConfig, Whole
 
 
 class ExperienceReplay(BaseModel):
@@ -59,3 +60,80 @@ class OnlineConfig(TrainConfig):
         if old is None:
             return self.buffer
         return BufferSettings.of_experience_replay(old.limit, old.ratio, old.min_iter)
+
+
+# The configuration of a live run from the model that it begins with, so that one line is enough.
+#
+# A run that goes on keeps its own configuration. A model of offline training hands on how it was made; what belongs to
+# passes over a data set is replaced: votes come once, in their order, at a constant rate of a third (the mean of a rate
+# that falls to zero is a half, and single votes come without a second pass), with as many as a fourth of them replayed,
+# and what is published is the mean of the weights over recent steps.
+
+_RECORD = "training_config.json"
+_RATES = ("learning_rate", "head_learning_rate")
+_SLOWER = 3.0
+_WARMUP = 20  # steps
+_REPLAYED = 0.19
+_AVERAGED = 500  # steps
+
+
+def derived_configuration(checkpoint: str | None) -> tuple[Path, dict[str, object]]:
+    """The file that a run without `--config` takes its keys from, and the keys that are replaced.
+
+    Raises:
+        ConfigError: there is no folder of this trainer to take them from.
+    """
+    folder = None if checkpoint is None else Path(checkpoint).expanduser()
+    record = None if folder is None else _record_in(folder)
+    if folder is None or record is None:
+        raise ConfigError(
+            "--config is missing; name a configuration (docs/online.md), or with --checkpoint a folder that "
+            f"p2l train or p2l online-train has made, with its {_RECORD}"
+        )
+    try:
+        kept = json.loads(record.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{record}: cannot be read: {error}; give --config") from error
+    if "buffer" not in kept:
+        return record, _changes(folder, kept)
+    if kept.get("experience_replay"):
+        raise ConfigError(f"{record}: says experience_replay, the older form of 'buffer'; give the run's --config")
+    return record, {"buffer": _stated(kept["buffer"])}
+
+
+def _record_in(folder: Path) -> Path | None:
+    """The record of a model folder, or of the newest checkpoint of a run that has no finished model yet."""
+    from p2l.training.run_folder import newest_checkpoint
+
+    newest = newest_checkpoint(folder)
+    places = [folder, *([newest] if newest else [])]
+    return next((place / _RECORD for place in places if (place / _RECORD).is_file()), None)
+
+
+def _stated(block: dict[str, Any]) -> dict[str, Any]:
+    """A buffer's settings without those that nobody stated: a buffer refuses what it does not read."""
+    from p2l.online_training.buffers import BufferSettings
+
+    usual = BufferSettings.model_fields
+    kept = {key: value for key, value in block.items() if key == "type" or value != usual[key].default}
+    return kept | ({"on": _stated(kept["on"])} if "on" in kept else {})
+
+
+def _changes(folder: Path, kept: dict[str, Any]) -> dict[str, object]:
+    changes: dict[str, object] = {
+        "proj_name": f"{folder.resolve().name}-online",
+        "output_dir": str(folder.parent),
+        "repo_id": None,
+        "shuffle": False,
+        "num_train_epochs": 1,
+        "init_type": "reset_params",
+        "buffer": {"type": "replay", "epsilon": _REPLAYED},
+        "average_steps": _AVERAGED,
+    }
+    engine = folder / Path(str(kept.get("deepspeed_config_path"))).name
+    if engine.is_file():  # as p2l train --votes writes it; its path there is that of where the run was started
+        changes["deepspeed_config_path"] = str(engine.resolve())
+    changes |= {name: kept[name] / _SLOWER for name in _RATES if kept.get(name)}
+    if not kept.get("custom_scheduler"):
+        changes |= {"lr_schedule": "constant", "lr_schedule_params": {}, "warmup_steps": _WARMUP}
+    return changes

@@ -1,15 +1,12 @@
-"""Command: write the votes of a file in the order of the geometric buffer (`p2l.online_training.geometric`)."""
+"""Command: write the votes of a file in the order of the geometric buffer (`p2l.online_training.buffers`)."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
 
-from p2l.command import parser, run
-from p2l.online_training.geometric import GeometricBuffer
-from p2l.online_training.reorder_flags import ABOUT, add_geometric, run_geometric
-
-__all__ = ["GeometricBuffer", "build_parser", "main"]
+from p2l.common.cli import parser, run
+from p2l.online_training.reorder import ABOUT, add_geometric, run_geometric
 
 
 def build_parser() -> argparse.ArgumentParser:

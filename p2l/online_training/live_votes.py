@@ -8,11 +8,13 @@ With several processes the first one decides how much has come and when to stop;
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,18 +22,338 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from p2l.errors import VoteError
-from p2l.online_training.growing_file import GrowingFile, Line
-from p2l.online_training.line_votes import LineVotes
-from p2l.online_training.live_lines import parse_line
+from p2l.common.errors import VoteError
 from p2l.online_training.stream import StopRequestedError, is_held_out
+from p2l.votes.arrow_files import RecordFile
+from p2l.votes.schema import WINNERS, unknown_winner
 
-__all__ = [
-    "LiveVotes",
-    "Waiting",
-]
+# One line of a growing file as a vote.
+#
+# The rules are those of `p2l votes check`, but each line is judged by itself: whether it is a vote may not depend on
+# the
+# lines that happened to come with it, or a run that was stopped would go on with other votes. 130,000 lines take
+# about a second.
+
+_CODES = {winner: code for code, winner in enumerate(WINNERS)}
+
+
+class LineVote(NamedTuple):
+    """What a line says."""
+
+    prompt: list[str]
+    """The user's turns."""
+    model_a: str
+    model_b: str
+    winner: int
+    """Position in WINNERS."""
+    weight: float
+    tstamp: float
+    """Seconds since 1970; NaN: not stated."""
+
+
+def parse_line(line: bytes) -> LineVote:
+    """The vote of one line.
+
+    Raises:
+        VoteError: it is none; the message says why, not where.
+    """
+    try:
+        row = json.loads(line)
+    except UnicodeDecodeError as error:
+        raise VoteError(f"is not UTF-8 (byte {error.start + 1})") from error
+    except (ValueError, RecursionError) as error:
+        raise VoteError(f"is not JSON: {error}") from error
+    if not isinstance(row, dict):
+        raise VoteError(f"holds a {type(row).__name__}; every line must be an object")
+    model_a, model_b = (_name(row, key) for key in ("model_a", "model_b"))
+    if model_a == model_b:
+        raise VoteError(f"model_a and model_b are both {model_a!r}")
+    return LineVote(
+        turns_of(row),
+        model_a,
+        model_b,
+        _winner(row.get("winner")),
+        _weight(row.get("weight")),
+        _time(row.get("tstamp")),
+    )
+
+
+def turns_of(row: dict[str, Any]) -> list[str]:
+    """The prompt of a line's object.
+
+    Raises:
+        VoteError: it has none, or one that is no text and no list of texts.
+    """
+    prompt = row.get("prompt")
+    turns = [prompt] if isinstance(prompt, str) else prompt
+    if turns is None:
+        raise VoteError("prompt is missing")
+    if not isinstance(turns, list) or not turns or not all(isinstance(turn, str) for turn in turns):
+        raise VoteError("prompt must be a text or a list of the user's turns")
+    try:
+        "".join(turns).encode()
+    except UnicodeEncodeError as error:
+        raise VoteError("prompt holds half of a surrogate pair, which is no text") from error
+    return turns
+
+
+def _name(row: dict[str, Any], key: str) -> str:
+    name = row.get(key)
+    if name is None or (isinstance(name, str) and not name.strip()):
+        raise VoteError(f"{key} has no name")
+    if not isinstance(name, str):
+        raise VoteError(f"{key} must be text, not {name!r}")
+    return name
+
+
+def _winner(value: Any) -> int:
+    code = _CODES.get(value) if isinstance(value, str) else None
+    if code is None:
+        raise VoteError(unknown_winner(value if value is None else str(value)))
+    return code
+
+
+def _weight(value: Any) -> float:
+    weight = 1.0 if value is None else _number(value)
+    if not (math.isfinite(weight) and weight >= 0):
+        raise VoteError(f"weight is {value!r}; it must be a finite number, zero or more")
+    return weight
+
+
+def _time(value: Any) -> float:
+    if value is None:
+        return math.nan
+    seconds = _number(value)
+    if math.isnan(seconds) and isinstance(value, str):
+        seconds = _date(value)
+    if not math.isfinite(seconds):
+        raise VoteError(f"tstamp is {value!r}; it must be seconds since 1970, or a date and time")
+    return seconds
+
+
+def _number(value: Any) -> float:
+    """A number, or a text that is one; NaN for anything else."""
+    try:
+        return math.nan if isinstance(value, bool) or not isinstance(value, int | float | str) else float(value)
+    except (ValueError, OverflowError):
+        return math.nan
+
+
+def _date(text: str) -> float:
+    import pyarrow as pa
+
+    from p2l.votes.schema import numbers
+
+    return float(numbers(pa.array([text]))[0])
+
+
+# A file that others append lines to, read as it grows.
+#
+# A last line without an end waits until its end comes. What was read is known by its offset, so it can be read again at
+# any time; a file that was replaced or cut short is another stream, and said to be so.
+
+_BLOCK = 8 << 20  # bytes
+_PARQUET = b"PAR1"
+
+
+class Line(NamedTuple):
+    """A whole line without its line feed."""
+
+    text: bytes
+    at: int
+    """Offset of its first byte."""
+    number: int
+    """From 1."""
+
+
+class GrowingFile:
+    """Gives out each line once, and any part of what it gave out again; threads may share it."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file; nothing is read yet.
+
+        Raises:
+            VoteError: it is not there, cannot be read, or is nothing that lines are appended to.
+        """
+        if path.exists() and not path.is_file():
+            raise VoteError(f"{path}: cannot be followed: is no file; name a JSONL file or a router's database")
+        self.path = path
+        self._end, self._number = 0, 1
+        try:
+            self._file = os.open(path, os.O_RDONLY)
+        except OSError as error:
+            hint = "; make it, empty, if its votes are still to come" if isinstance(error, FileNotFoundError) else ""
+            raise VoteError(f"{path}: cannot be followed: {error.strerror or error}{hint}") from error
+        if os.pread(self._file, len(_PARQUET), 0) == _PARQUET:
+            raise VoteError(f"{path}: cannot be followed: is Parquet, which does not grow; set it as train_data_path")
+
+    def __del__(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Nothing can be read afterwards."""
+        file, self._file = getattr(self, "_file", -1), -1
+        if file >= 0:
+            os.close(file)
+
+    @property
+    def torn(self) -> int:
+        """Bytes after the end of the last line that has one."""
+        return os.fstat(self._file).st_size - self._end
+
+    def lines(self) -> Iterator[Line]:
+        """The lines that have come since; one that is given out counts as read.
+
+        Raises:
+            VoteError: the file was replaced, cut short or removed.
+        """
+        self._check_same()
+        size = _BLOCK
+        while text := os.pread(self._file, size, self._end):
+            whole = text.rfind(b"\n") + 1
+            if not whole and len(text) < size:
+                return
+            size = _BLOCK if whole else 2 * size  # a line longer than the block
+            start = 0
+            while start < whole:
+                end = text.index(b"\n", start)
+                line = Line(text[start:end], self._end, self._number)
+                self._end, self._number = self._end + end + 1 - start, self._number + 1
+                start = end + 1
+                yield line
+
+    def _check_same(self) -> None:
+        opened = os.fstat(self._file)
+        try:
+            named = self.path.stat()
+        except OSError as error:
+            raise VoteError(f"{self.path}: is gone ({error.strerror or error}); put it back and start again") from error
+        if not os.path.samestat(opened, named) or opened.st_size < self._end:
+            how = "cut short" if os.path.samestat(opened, named) else "replaced by another file"
+            raise VoteError(
+                f"{self.path}: was {how} while it was followed; put the old one back, or start a new run on this one"
+            )
+
+    def read(self, at: int, size: int) -> bytes:
+        """Bytes that were given out before.
+
+        Raises:
+            VoteError: they are not there any more.
+        """
+        text = os.pread(self._file, size, at)
+        if len(text) < size:
+            raise VoteError(f"{self.path}: was cut short while it was followed; put the old one back and start again")
+        return text
+
+
+# Votes of a growing file by number: a fixed record of each, and its prompt read again from its line.
+#
+# A record takes 45 bytes in a temporary file without a name, so memory does not grow with the votes.
+#
+# Shapes: n votes asked for.
 
 Ids = Sequence[int] | NDArray[np.int64] | None
+_AT_ONCE = 10_000  # votes in memory before they go to disk
+_RECORD = np.dtype(
+    [
+        *(("at", "<i8"), ("size", "<i4"), ("a", "<i4"), ("b", "<i4"), ("winner", "i1")),
+        *(("weight", "<f8"), ("tstamp", "<f8"), ("place", "<i8")),
+    ]
+)
+
+
+class LineVotes:
+    """Votes that are appended and read by number, 0 to len - 1; models are numbered as they first appear."""
+
+    def __init__(self, file: GrowingFile, model_list: Sequence[str] = ()) -> None:
+        """No votes yet; the models of `model_list` come first."""
+        self._file = file
+        self._codes = {name: code for code, name in enumerate(model_list)}
+        self._spool = RecordFile(_RECORD)
+        self._record = self._spool.mapped()
+        self._new: list[tuple[Any, ...]] = []
+        self._count = 0
+
+    @property
+    def model_list(self) -> list[str]:
+        """Names of all models so far."""
+        return list(self._codes)
+
+    def __len__(self) -> int:
+        return len(self._record)
+
+    def close(self) -> None:
+        """Free the space."""
+        self._record = np.empty(0, dtype=_RECORD)
+        self._spool.close()
+
+    def append(self, vote: LineVote, at: int, size: int, place: int) -> None:
+        """Take in a vote whose line is `size` bytes at `at`; it is there after `finish`.
+
+        `place` is a number to find it by (see `up_to`), never falling.
+        """
+        a, b = (self._codes.setdefault(name, len(self._codes)) for name in (vote.model_a, vote.model_b))
+        self._new.append((at, size, a, b, vote.winner, vote.weight, vote.tstamp, place))
+        self._count += 1
+        if len(self._new) == _AT_ONCE:
+            self._spill()
+
+    def finish(self) -> None:
+        """Make what was appended readable."""
+        if self._count > len(self._record):
+            self._spill()
+            self._record = self._spool.mapped()
+
+    def _spill(self) -> None:
+        if self._new:
+            self._spool.append(np.array(self._new, dtype=_RECORD))
+            self._new.clear()
+
+    def up_to(self, place: int) -> int:
+        """How many votes have a place of at most `place`."""
+        return int(np.searchsorted(self._record["place"], place, side="right"))
+
+    def prompts(self, ids: Ids = None) -> list[list[str]]:
+        """The user's turns of each vote, from the file.
+
+        Raises:
+            VoteError: the file holds something else there now.
+        """
+        part = self._chosen(ids)
+        return [self._prompt(at, size) for at, size in zip(part["at"].tolist(), part["size"].tolist(), strict=True)]
+
+    def _prompt(self, at: int, size: int) -> list[str]:
+        try:
+            return turns_of(json.loads(self._file.read(at, size)))
+        except (ValueError, AttributeError, VoteError) as error:
+            raise VoteError(
+                f"{self._file.path}: was changed at byte {at} while it was followed; lines may only be added"
+            ) from error
+
+    def labels(self, ids: Ids = None) -> NDArray[np.int32]:
+        """(n, 3) `[winner, loser, tie]`; tie 1 for a tie, 2 for both bad, then model_a first."""
+        part = self._chosen(ids)
+        b_won = part["winner"] == 1
+        first, second = np.where(b_won, part["b"], part["a"]), np.where(b_won, part["a"], part["b"])
+        return np.stack([first, second, np.maximum(part["winner"] - 1, 0)], axis=1).astype(np.int32)
+
+    def pairs(self, ids: Ids = None) -> NDArray[np.int32]:
+        """(n, 2) positions of model_a and model_b."""
+        part = self._chosen(ids)
+        return np.stack([part["a"], part["b"]], axis=1)
+
+    def weights(self, ids: Ids = None) -> NDArray[np.float64]:
+        """(n,) weights; 1 where a line has none."""
+        return np.ascontiguousarray(self._chosen(ids)["weight"])
+
+    def tstamps(self, ids: Ids = None) -> NDArray[np.float64]:
+        """(n,) seconds, NaN where a line has none."""
+        return np.ascontiguousarray(self._chosen(ids)["tstamp"])
+
+    def _chosen(self, ids: Ids) -> Any:
+        return self._record if ids is None else self._record[np.asarray(ids, dtype=np.int64)]
+
+
 _AHEAD = 50_000  # votes read beyond those asked for
 _TOLD_EVERY = 60.0  # seconds
 _PATIENCE = 30.0  # seconds until another process sees on its disk what the first one has read

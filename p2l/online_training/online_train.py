@@ -7,19 +7,239 @@ deepspeed --num_gpus=8 p2l.online_training.online_train --config F --checkpoint 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
-from p2l.command import parser, positive, run
-from p2l.errors import ConfigError
-from p2l.online_training.derived import derived_configuration
-from p2l.online_training.follow import add_follow_flags, follow_flags
+from p2l.common.cli import above_zero, amount, parser, positive, run
+from p2l.common.errors import ConfigError
+from p2l.online_training.config import derived_configuration
 
 if TYPE_CHECKING:
-    from p2l.run_loop import RunOptions
+    from p2l.online_training.config import OnlineConfig
+    from p2l.online_training.live_votes import LiveVotes, Waiting
+    from p2l.online_training.publishing import HeldVotes
+    from p2l.online_training.run import Live
+    from p2l.online_training.stream import Publisher, VoteStream
+    from p2l.training.loop import RunOptions
 
-__all__ = ["build_parser", "main"]
+
+# `--follow`, `--publish` and `--gate`: what makes an online run a live one.
+#
+# A run that follows a file or a router's database trains as votes come. SIGTERM and Ctrl-C end it after the step under
+# way, with a checkpoint from which the same command goes on.
+
+DEFAULT_SHARE = 0.02
+
+
+@dataclass(frozen=True)
+class FollowFlags:
+    """The flags of a live run."""
+
+    follow: Path | None = None
+    """A JSONL file that grows, or the database of a router; None: the votes of the configuration."""
+    stop_when_idle: float | None = None
+    """Seconds without a new vote after which the run ends."""
+    poll: float = 1.0
+    """Seconds between two looks."""
+    publish: Path | None = None
+    publish_votes: int | None = None
+    publish_minutes: float | None = None
+    publish_keep: int = 5
+    gate: float | None = None
+    """Share of the prompts that is held out; None: no gate."""
+    gate_votes: int = 1000
+
+    def __post_init__(self) -> None:
+        """Refuse flags that need another one.
+
+        Raises:
+            ConfigError: naming both.
+        """
+        if self.follow is None and self.stop_when_idle is not None:
+            raise ConfigError("--stop-when-idle goes with --follow; a data set has an end")
+        given = (self.publish_votes, self.publish_minutes, self.gate)
+        if self.publish is None and any(value is not None for value in given):
+            raise ConfigError("--publish-votes, --publish-minutes and --gate need --publish DIR, the folder to serve")
+        if self.publish is not None and self.publish_votes is None and self.publish_minutes is None:
+            raise ConfigError("--publish needs --publish-votes N or --publish-minutes M: how often")
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the run does anything besides training on a data set."""
+        return self.follow is not None or self.publish is not None
+
+    def live(self, *, learned: int, quiet: bool) -> Live:
+        """What an online run needs to know of it; `learned` votes are in the checkpoint that it goes on from."""
+        from p2l.online_training.run import Live
+
+        parts = _Parts(self, learned, quiet)
+        return Live(parts.open_stream, parts.publisher, parts.values)
+
+
+def add_follow_flags(flags: argparse.ArgumentParser) -> None:
+    """Add the flags of a live run to those of online training."""
+    live = flags.add_argument_group("live")
+    live.add_argument(
+        "--follow",
+        metavar="FILE",
+        type=Path,
+        help="train on votes as they come into this JSONL file, or into this database of a router; in place of "
+        "train_data_path",
+    )
+    live.add_argument(
+        "--stop-when-idle", metavar="SECONDS", type=amount, help="end when no vote has come for so long (never)"
+    )
+    live.add_argument("--poll", metavar="SECONDS", type=amount, default=1.0, help="time between two looks")
+    live.add_argument(
+        "--publish", metavar="DIR", type=Path, help="folder for models to serve, with `p2l endpoint --watch DIR`"
+    )
+    live.add_argument("--publish-votes", metavar="N", type=positive, help="publish whenever N more votes have come")
+    live.add_argument("--publish-minutes", metavar="M", type=above_zero, help="publish whenever M minutes have passed")
+    live.add_argument("--publish-keep", metavar="N", type=positive, default=5, help="newest models that stay there")
+    live.add_argument(
+        "--gate",
+        metavar="SHARE",
+        type=_share,
+        nargs="?",
+        const=DEFAULT_SHARE,
+        help="publish only what forecasts the newest held-out votes no worse than the served model, beyond noise; the "
+        f"votes on this share of the prompts ({DEFAULT_SHARE:g}) are held out and never trained on",
+    )
+    live.add_argument(
+        "--gate-votes", metavar="N", type=positive, default=1000, help="newest held-out votes to judge by"
+    )
+
+
+def follow_flags(flags: argparse.Namespace) -> FollowFlags:
+    """The flags as typed.
+
+    Raises:
+        ConfigError: one needs another that is not there.
+    """
+    return FollowFlags(
+        flags.follow,
+        flags.stop_when_idle,
+        flags.poll,
+        flags.publish,
+        flags.publish_votes,
+        flags.publish_minutes,
+        flags.publish_keep,
+        flags.gate,
+        flags.gate_votes,
+    )
+
+
+@dataclass
+class _Parts:
+    """Stream and publisher of one run; they share the votes that are held out, and the signal to stop."""
+
+    flags: FollowFlags
+    learned: int
+    quiet: bool
+    waiting: Waiting = field(init=False)
+    held: HeldVotes | None = None
+    followed: LiveVotes | None = None
+
+    def __post_init__(self) -> None:
+        from p2l.online_training.live_votes import Waiting
+
+        self.waiting = Waiting(self.flags.poll, self.flags.stop_when_idle, tell=self.tell)
+
+    def tell(self, text: str) -> None:
+        if os.environ.get("RANK", "0") == "0" and (not self.quiet or text.startswith("warning")):
+            print(text, file=sys.stderr, flush=True)
+
+    def open_stream(self, config: OnlineConfig, known_models: Sequence[str]) -> VoteStream:
+        """The stream of votes to train on."""
+        if self.flags.follow is None:
+            from p2l.online_training.run import open_data_set
+            from p2l.online_training.stream import hold_out
+
+            stream, self.held = hold_out(open_data_set(config, known_models), self.flags.gate or 0.0)
+            return stream
+        stop_on_signals(self.waiting.stop.set, self.waiting.stop.is_set)
+        self.followed = self._follow(self.flags.follow, known_models)
+        self.held = self.followed.held
+        return self.followed
+
+    def values(self) -> dict[str, float]:
+        """What was left out of the stream so far."""
+        votes = self.followed
+        return {} if votes is None else {"bad_lines": votes.bad_lines, "held_out": len(votes.held)}
+
+    def _follow(self, path: Path, known_models: Sequence[str]) -> LiveVotes:
+        from p2l.online_training.live_votes import LiveVotes
+        from p2l.online_training.router_votes import RouterVotes, copy_of, is_database
+
+        gather: Callable[[], None] = _nothing
+        lines = path.expanduser()
+        if is_database(lines):
+            router = RouterVotes(lines, copy_of(lines), self.tell)
+            gather, lines = router.gather, router.copy
+        share = self.flags.gate or 0.0
+        if share:
+            self.tell(f"{path}: votes on {share:.1%} of the prompts are held out to judge models by")
+        return LiveVotes(
+            lines,
+            model_list=known_models,
+            at_least=self.learned,
+            held_share=share,
+            waiting=self.waiting,
+            gather=gather,
+            name=str(path),
+        )
+
+    def publisher(self, config: OnlineConfig, folder: Path) -> Publisher:
+        """What publishes the models of the run in `folder`."""
+        from p2l.online_training.publishing import FolderPublisher, Timing, make_folder
+
+        target = None if self.flags.publish is None else self.flags.publish.expanduser()
+        if target is not None:
+            if target.resolve() == folder.resolve():
+                raise ConfigError(f"--publish {target}: is the folder of the run itself; name another one")
+            make_folder(target)
+        minutes = self.flags.publish_minutes
+        return FolderPublisher(
+            config,
+            target,
+            Timing(self.flags.publish_votes, None if minutes is None else 60 * minutes, self.flags.publish_keep),
+            self.held if self.flags.gate else None,
+            self.flags.gate_votes,
+            self.waiting.stop,
+            self.tell,
+        )
+
+
+def _nothing() -> None:
+    """Nothing has to be gathered from elsewhere."""
+
+
+def stop_on_signals(stop: Callable[[], None], is_stopping: Callable[[], bool]) -> None:
+    """Let SIGTERM and SIGINT end the run in good order; a second Ctrl-C ends it at once."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT and is_stopping():
+            signal.default_int_handler(number, frame)
+        stop()
+
+    with contextlib.suppress(ValueError):  # not in the main thread: whoever runs it there has its own signals
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, handle)
+
+
+def _share(text: str) -> float:
+    number = float(text)
+    if not 0 < number <= 0.5:
+        raise argparse.ArgumentTypeError(f"must be above 0 and at most 0.5, got {text}")
+    return number
+
 
 LIVE_SAVE_STEPS, LIVE_KEEP = 200, 2
 """A run without an end has to save on its way, and cannot keep everything."""
@@ -83,14 +303,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         changes["vote_order"] = "sort"
     if following.follow:
         changes["train_data_path"] = str(following.follow)
-    from p2l.online_training.online_run import OnlineOptions, learned_votes, train_online
+    from p2l.online_training.run import OnlineOptions, learned_votes, train_online
 
     live = following.live(learned=learned_votes(flags.checkpoint), quiet=flags.quiet) if following.is_live else None
     train_online(str(config), OnlineOptions(_run_options(flags), flags.initial_counts, changes, live))
 
 
 def _run_options(flags: argparse.Namespace) -> RunOptions:
-    from p2l.run_loop import RunOptions
+    from p2l.training.loop import RunOptions
 
     usual = (-1, None) if flags.follow is None else (LIVE_SAVE_STEPS, LIVE_KEEP)
     save_steps = usual[0] if flags.save_steps is None else flags.save_steps

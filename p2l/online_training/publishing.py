@@ -1,7 +1,7 @@
 """Models published to a folder that an endpoint watches: whole or absent, judged first, undone by one command.
 
 DIR/checkpoint-N is what was published after N steps; the one whose weights were written last is served (see
-p2l.serving.loading). DIR/published.jsonl says of every candidate what was decided and why. DIR/rolled-back holds what
+p2l.serving.reload). DIR/published.jsonl says of every candidate what was decided and why. DIR/rolled-back holds what
 `p2l rollback` took out of service.
 """
 
@@ -9,32 +9,37 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import re
 import shutil
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from p2l.command import sync_path, sync_tree
-from p2l.disk_errors import disk_error
-from p2l.errors import InputError
-from p2l.revision import revision_of
+import numpy as np
+from numpy.typing import NDArray
 
-__all__ = [
-    "LOG_FILE",
-    "ROLLED_BACK",
-    "Rollback",
-    "Verdict",
-    "candidate_path",
-    "last_decision",
-    "publish",
-    "published",
-    "roll_back",
-    "served",
-]
+from p2l.common.cli import sync_path, sync_tree
+from p2l.common.errors import InputError
+from p2l.common.files import disk_error
+from p2l.likelihood import counted, vote_losses
+from p2l.model.checkpoint import revision_of
+from p2l.online_training.stream import StepFacts, StopRequestedError
+from p2l.training.config import TrainConfig
+from p2l.training.run_folder import write_model
+from p2l.training.trainer import StepResult, Trainer
+from p2l.votes import translate_labels
+from p2l.votes.schema import hash_turns
+
+if TYPE_CHECKING:
+    from p2l.inference import P2L
+
 
 LOG_FILE = "published.jsonl"
 ROLLED_BACK = "rolled-back"
@@ -63,7 +68,7 @@ class Rollback(NamedTuple):
 
 def published(folder: Path) -> list[Path]:
     """The models of a served folder, the one that is served last; by the time of their weights."""
-    from p2l.serving.loading import written_at
+    from p2l.serving.reload import written_at
 
     with suppress(FileNotFoundError):
         found = [path for path in folder.iterdir() if _NAME.fullmatch(path.name) and written_at(path)]
@@ -176,7 +181,7 @@ def _put(unfinished: Path, target: Path) -> None:
 
 def _touch(model: Path, after: Path | None) -> None:
     """Let the weights of a model be written now, and after those of another, whatever the clock says."""
-    from p2l.serving.loading import written_at
+    from p2l.serving.reload import written_at
 
     stamp = max(time.time_ns(), written_at(after) + 1 if after else 0)
     for pattern in _WEIGHTS:
@@ -223,3 +228,273 @@ def _one_at_a_time(folder: Path) -> Iterator[None]:
 def _unwritable(folder: Path, error: OSError) -> InputError:
     found = disk_error(error)
     return InputError(f"{folder}: cannot be written: {found.reason if found else error.strerror or error}")
+
+
+# Whether a candidate may replace the model that is served: not if it forecasts new votes worse, beyond noise.
+#
+# A share of the prompts, chosen by their hash, is never trained on. The newest votes on them are the recent slice. With
+# d_i the candidate's loss of vote i less that of the served model, and the votes of one prompt taken together,
+#
+#     mean d > 2 SE(mean d),    SE = sqrt( P/(P - 1) sum_p (sum_{i in p} (d_i - mean d))^2 ) / N
+#
+# refuses the candidate (N votes on P prompts). An equally good candidate is refused once in 44 times, and the next one
+# gets its chance. Votes on a model that either of the two does not know are left out: newcomers are no reason to
+# refuse.
+
+FEWEST_PROMPTS = 20
+"""With fewer prompts nothing can be told, and the candidate is published."""
+_ERRORS = 2.0
+
+
+class HeldVotes(Protocol):
+    """Votes that were kept out of training, oldest first."""
+
+    @property
+    def model_list(self) -> list[str]:
+        """Names that labels refer to."""
+        ...
+
+    def up_to(self, place: int) -> int:
+        """How many of them came before the run had `place` votes to train on."""
+        ...
+
+    def prompts(self, ids: NDArray[np.int64]) -> list[list[str]]:
+        """The user's turns of each vote."""
+        ...
+
+    def labels(self, ids: NDArray[np.int64]) -> NDArray[np.int32]:
+        """(n, 3) `[winner, loser, tie]`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Slice:
+    """n votes to judge by."""
+
+    prompts: list[list[str]]
+    labels: NDArray[np.int32]
+    """(n, 3) positions in `model_list`."""
+    model_list: list[str]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The mean paired difference of two models' losses, in nats per vote; above zero: the candidate is worse."""
+
+    mean: float
+    error: float
+    """Its standard error, clustered by prompt."""
+    votes: int
+    prompts: int
+    candidate_loss: float
+    served_loss: float
+
+
+def recent(held: HeldVotes, place: int, count: int) -> Slice:
+    """The newest `count` votes that had come when the run had `place` votes to train on."""
+    end = held.up_to(place)
+    ids = np.arange(max(0, end - count), end)
+    return Slice(held.prompts(ids), held.labels(ids), held.model_list)
+
+
+def judge(candidate: Path, served: Path | None, votes: Slice, device: str | None = None) -> Verdict:
+    """Compare two model folders on the slice.
+
+    Raises:
+        InputError: a folder cannot be loaded.
+    """
+    if served is None:
+        return Verdict(True, "the first one", {})
+    found = compare(candidate, served, votes, device)
+    numbers: dict[str, float | int] = {"held_votes": found.votes, "held_prompts": found.prompts}
+    if found.prompts < FEWEST_PROMPTS:
+        return Verdict(True, f"{found.prompts} held-out prompts are too few to judge by", numbers)
+    if not math.isfinite(found.mean):
+        return Verdict(False, f"its loss on {found.votes:,} held-out votes is no number", numbers)
+    numbers |= {"loss": found.candidate_loss, "served_loss": found.served_loss}
+    numbers |= {"difference": found.mean, "error": found.error}
+    said = (
+        f"loss {found.candidate_loss:.4f} against {found.served_loss:.4f} of {served.name} on {found.votes:,} held-out "
+        f"votes: {found.mean:+.4f} +- {found.error:.4f}"
+    )
+    good = found.mean <= _ERRORS * found.error
+    return Verdict(good, said if good else f"{said}, worse beyond noise", numbers)
+
+
+def compare(candidate: Path, served: Path, votes: Slice, device: str | None = None) -> Difference:
+    """The paired difference of two model folders on the votes whose models both know."""
+    from p2l.inference import P2L
+
+    new = P2L.from_pretrained(candidate, device=device)
+    old = P2L.from_pretrained(served, device=device)
+    new_labels, old_labels = (
+        translate_labels(votes.labels, votes.model_list, model.model_list) for model in (new, old)
+    )
+    told = counted(new.likelihood, votes.labels) > 0
+    known = np.flatnonzero(told & (new_labels[:, :2] >= 0).all(axis=1) & (old_labels[:, :2] >= 0).all(axis=1))
+    prompts = [votes.prompts[row] for row in known]
+    return paired_difference(
+        _losses(new, prompts, new_labels[known]),
+        _losses(old, prompts, old_labels[known]),
+        np.array([hash_turns(prompt) for prompt in prompts], dtype=np.uint64),
+    )
+
+
+def _losses(model: P2L, prompts: list[list[str]], labels: NDArray[np.int32]) -> NDArray[np.float64]:
+    """(n,) nats of each vote."""
+    if not prompts:
+        return np.zeros(0)
+    different: dict[tuple[str, ...], int] = {}
+    about = np.array([different.setdefault(tuple(prompt), len(different)) for prompt in prompts])
+    said = model.predict([list(prompt) for prompt in different])
+    coefs, eta, gamma = (
+        None if values is None else values[about].astype(np.float64) for values in (said.coefs, said.eta, said.gamma)
+    )
+    return np.asarray(vote_losses(model.likelihood, coefs, labels, eta, gamma), dtype=np.float64)
+
+
+def paired_difference(
+    candidate: NDArray[np.float64], served: NDArray[np.float64], prompt: NDArray[np.uint64]
+) -> Difference:
+    """The mean of candidate - served over n votes, and its standard error clustered by `prompt`, a number of each."""
+    if not len(candidate):
+        return Difference(0.0, math.inf, 0, 0, math.nan, math.nan)
+    difference = candidate - served
+    mean = float(difference.mean())
+    _, cluster = np.unique(prompt, return_inverse=True)
+    sums = np.bincount(cluster, weights=difference - mean)
+    prompts, votes = len(sums), len(candidate)
+    spread = prompts / (prompts - 1) * float((sums**2).sum()) if prompts > 1 else math.inf
+    return Difference(mean, math.sqrt(spread) / votes, votes, prompts, float(candidate.mean()), float(served.mean()))
+
+
+# Publishes the model of a run into a folder while the run goes on: every so many votes, every so many minutes.
+#
+# Whether it is time, and whether to stop, the first process decides for all. While nothing is served yet, the model
+# that
+# the run begins with is published at once, or the one of its first step, so that an endpoint can start.
+
+
+@dataclass(frozen=True)
+class Timing:
+    """When a model is published."""
+
+    votes: int | None = None
+    """Every so many votes that arrived."""
+    seconds: float | None = None
+    """And every so many seconds."""
+    keep: int = 5
+    """Models that stay in the folder."""
+
+
+@dataclass
+class FolderPublisher:
+    """A `Publisher` (see p2l.online_training.stream)."""
+
+    config: TrainConfig
+    folder: Path | None
+    """Where models are published; None: nowhere."""
+    timing: Timing
+    held: HeldVotes | None = None
+    """Votes to judge candidates by; None: all are published."""
+    gate_votes: int = 1000
+    """Newest so many of them."""
+    stop: threading.Event = field(default_factory=threading.Event)
+    """Set by a signal."""
+    tell: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True)
+    clock: Callable[[], float] = time.time
+    _last: tuple[int, float] | None = None
+    """Votes that had arrived, and the time, when it was decided last."""
+    _newest: tuple[int, int] | None = None
+    """Step and votes of the newest step that nothing was decided on."""
+
+    def begin(self, step: int, arrived: int, trainer: Trainer) -> None:
+        """Publish the model that the run begins with, if nothing is served yet and it knows any models."""
+        engine = trainer.engine
+        due = engine.is_main and self.folder is not None and served(self.folder) is None
+        if engine.world_size > 1:
+            due = engine.broadcast(due)
+        if due and engine.model.model_list:
+            self._newest = (step, arrived)
+            self._publish(trainer)
+
+    def after_step(self, result: StepResult, facts: StepFacts, trainer: Trainer) -> None:
+        """Publish when it is time.
+
+        Raises:
+            StopRequestedError: a signal said to stop.
+            InputError: the folder cannot be written.
+        """
+        engine = trainer.engine
+        self._newest = (result.step, facts.arrived)
+        stop, due = self.stop.is_set(), engine.is_main and self._is_due(facts.arrived)
+        if engine.world_size > 1:
+            stop, due = engine.broadcast((stop, due))
+        if due:
+            self._publish(trainer)
+        if stop:
+            raise StopRequestedError
+
+    def finish(self, trainer: Trainer) -> None:
+        """Publish what came after the last time."""
+        if self.folder is not None and self._newest is not None:
+            self._publish(trainer)
+
+    def _is_due(self, arrived: int) -> bool:
+        if self.folder is None:
+            return False
+        if self._last is None:
+            self._last = _before(self.folder, arrived, self.clock())
+        votes, when = self._last
+        if served(self.folder) is None:
+            return True
+        enough = self.timing.votes is not None and arrived - votes >= self.timing.votes
+        return enough or (self.timing.seconds is not None and self.clock() - when >= self.timing.seconds)
+
+    def _publish(self, trainer: Trainer) -> None:
+        assert self.folder is not None
+        assert self._newest is not None
+        step, arrived = self._newest
+        self._newest = None
+        if trainer.engine.is_main:
+            make_folder(self.folder)
+        trainer.engine.barrier()
+        write_model(trainer, self.config, candidate_path(self.folder, step))
+        if trainer.engine.is_main:
+            verdict = publish(
+                self.folder,
+                step,
+                lambda candidate, before: self._judge(candidate, before, arrived, str(trainer.engine.device)),
+                keep=self.timing.keep,
+                votes=arrived,
+            )
+            done = f"published {self.folder}/checkpoint-{step}" if verdict.good else f"step {step} is not published"
+            self.tell(f"{done} after {arrived:,} votes: {verdict.reason}")
+            self._last = (arrived, self.clock())
+        trainer.engine.barrier()
+
+    def _judge(self, candidate: Path, before: Path | None, arrived: int, device: str) -> Verdict:
+        if self.held is None or before is None:
+            return Verdict(True, "the first one" if before is None else "not judged (no --gate)", {})
+        return judge(candidate, before, recent(self.held, arrived, self.gate_votes), device)
+
+
+def make_folder(folder: Path) -> None:
+    """Make the served folder.
+
+    Raises:
+        InputError: it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be made: {error.strerror or error}; change --publish") from error
+
+
+def _before(folder: Path, arrived: int, now: float) -> tuple[int, float]:
+    """Where this run, or the part of it that was stopped, published last."""
+    last = last_decision(folder) or {}
+    votes, when = last.get("votes"), last.get("time")
+    # More votes than have arrived are those of another run.
+    known = isinstance(votes, int) and votes <= arrived and isinstance(when, float)
+    return (votes, when) if known else (arrived, now)  # type: ignore[return-value]

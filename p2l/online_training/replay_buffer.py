@@ -1,15 +1,12 @@
-"""Command: write the votes of a file in the order of the replay buffer (`p2l.online_training.replay`)."""
+"""Command: write the votes of a file in the order of the replay buffer (`p2l.online_training.buffers`)."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
 
-from p2l.command import parser, run
-from p2l.online_training.reorder_flags import ABOUT, add_replay, run_replay
-from p2l.online_training.replay import ReplayBuffer
-
-__all__ = ["ReplayBuffer", "build_parser", "main"]
+from p2l.common.cli import parser, run
+from p2l.online_training.reorder import ABOUT, add_replay, run_replay
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from p2l.errors import VoteError
+from p2l.common.errors import VoteError
 from p2l.votes.schema import hash_turns
 
 if TYPE_CHECKING:
-    from p2l.trainer import StepResult, Trainer
+    from p2l.training.trainer import StepResult, Trainer
     from p2l.votes import VoteStore
 
-__all__ = ["Publisher", "StaticStream", "StepFacts", "StopRequestedError", "VoteStream", "in_time_order", "is_held_out"]
 
 Ids = Sequence[int] | NDArray[np.int64] | None
 _HELD_SEED = 0x9A7E  # which prompts are held out has nothing to do with any other use of their hashes
@@ -113,7 +112,8 @@ class Publisher(Protocol):
     def after_step(self, result: StepResult, facts: StepFacts, trainer: Trainer) -> None:
         """Called after each optimizer step, and after its checkpoint if there is one.
 
-        `trainer.engine.model.model_list` is the list of this step; `p2l.saving.write_model` makes a model folder.
+        `trainer.engine.model.model_list` is the list of this step; `write_model` of `p2l.training.run_folder` makes a
+        model folder.
         """
         ...
 
@@ -238,3 +238,54 @@ def _newcomers(stream: VoteStream, known_models: Sequence[str]) -> list[str]:
 def is_held_out(prompt: list[str], share: float) -> bool:
     """Whether votes on this prompt are kept for judging, at this share of all prompts; the same in every run."""
     return share > 0 and hash_turns(prompt, _HELD_SEED) < share * 2.0**64
+
+
+# A data set whose stream leaves out the votes on some prompts, to judge models by.
+#
+# A growing file does the same line by line (see p2l.online_training.live_votes), by the same rule.
+
+_HOLD_OUT_CHUNK = 1 << 16  # votes whose prompts are looked at together
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """`HeldVotes` of a data set (see p2l.online_training.publishing)."""
+
+    stream: StaticStream
+    places: NDArray[np.int64]
+    """How many votes to train on came before each."""
+
+    @property
+    def model_list(self) -> list[str]:
+        """Names that labels refer to."""
+        return self.stream.model_list
+
+    def up_to(self, place: int) -> int:
+        """How many came before the run had `place` votes to train on."""
+        return int(np.searchsorted(self.places, place, side="right"))
+
+    def prompts(self, ids: NDArray[np.int64]) -> list[list[str]]:
+        """The user's turns of each vote."""
+        return self.stream.prompts(ids)
+
+    def labels(self, ids: NDArray[np.int64]) -> NDArray[np.int32]:
+        """(n, 3) `[winner, loser, tie]`."""
+        return np.asarray(self.stream.labels(ids), dtype=np.int32)
+
+
+def hold_out(stream: StaticStream, share: float) -> tuple[StaticStream, HeldOut | None]:
+    """The stream without the votes on `share` of the prompts, and those; all of it and None where share is zero."""
+    if not share:
+        return stream, None
+    held = np.concatenate(
+        [
+            [
+                is_held_out(prompt, share)
+                for prompt in stream.prompts(np.arange(start, min(start + _HOLD_OUT_CHUNK, len(stream))))
+            ]
+            for start in range(0, len(stream), _HOLD_OUT_CHUNK)
+        ]
+    ).astype(bool)
+    order = np.arange(len(stream)) if stream.order is None else stream.order
+    places = np.cumsum(~held)[held]
+    return StaticStream(stream.votes, order[~held]), HeldOut(StaticStream(stream.votes, order[held]), places)

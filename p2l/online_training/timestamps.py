@@ -9,10 +9,8 @@ import argparse
 import json
 from collections.abc import Sequence
 
-from p2l.command import atomic_path, check_can_write, parser, positive, run
-from p2l.online_training.end_times import EndTimes, read_times
-
-__all__ = ["build_parser", "main"]
+from p2l.common.cli import atomic_path, check_can_write, parser, positive, run
+from p2l.online_training.reorder import EndTimes, read_times
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -12,13 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from p2l.command import parser, run
-from p2l.errors import ConfigError
+from p2l.common.cli import parser, run
+from p2l.common.errors import ConfigError
 
 if TYPE_CHECKING:
     from p2l.chrono.matrix import Matrix
-
-__all__ = ["build_parser", "main"]
 
 
 def build_parser(prog: str = "p2l visualize") -> argparse.ArgumentParser:

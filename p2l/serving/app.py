@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -15,34 +16,206 @@ from fastapi import APIRouter, FastAPI, Header, Request, Security
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from fastapi.security import APIKeyHeader
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from p2l import __version__
-from p2l.errors import InputError
+from p2l.common.errors import InputError
+from p2l.common.web import BodyLimit, ClientGoneError, matches, within
 from p2l.inference import P2L
-from p2l.leaderboard.field import win_rates
-from p2l.serving import schemas
-from p2l.serving.answer import Answer, BusyError, ModelFailedError, TooLargeError
-from p2l.serving.control import Control, Status
-from p2l.serving.engine import Engine, EngineOptions
-from p2l.serving.following import Follower
-from p2l.serving.guard import Counter, KeyGuard
-from p2l.serving.limits import BodyLimit, ClientGoneError, within
-from p2l.serving.loading import Served, batch_limits
+from p2l.likelihood import win_rates
+from p2l.serving.engine import Answer, BusyError, Engine, EngineOptions, ModelFailedError, TooLargeError
 from p2l.serving.metrics import Metrics
 from p2l.serving.quick import QuickRoute
+from p2l.serving.reload import Control, Follower, Served, Status, batch_limits
 from p2l.serving.settings import Settings
 
-__all__ = ["build_app"]
+# The bodies of the service's requests and responses.
+
+Turns = Annotated[
+    list[str],
+    Field(min_length=1, description="The user's turns of one conversation, in order.", examples=[["What is 2 + 2?"]]),
+]
+
+
+class PromptRequest(BaseModel):
+    """One prompt."""
+
+    prompt: Turns
+
+
+class BatchRequest(BaseModel):
+    """Several prompts."""
+
+    prompts: Annotated[list[Turns], Field(min_length=1, description="Prompts, each the list of its user turns.")]
+
+
+class Prediction(BaseModel):
+    """What the model says of one prompt."""
+
+    coefs: list[float] = Field(description="One coefficient for each name of GET /models, in its order.")
+    eta: float | None = Field(description="Raw output of the eta head; null for a head without one.")
+    gamma: float | None = Field(default=None, description="Raw output of the gamma head; only with head ba.")
+    truncated: bool = Field(description="Whether the prompt was too long and lost its oldest tokens.")
+    revision: str = Field(description="Which model spoke.")
+
+
+class BatchResponse(BaseModel):
+    """What the model says of several prompts, in their order."""
+
+    predictions: list[Prediction]
+    revision: str
+
+
+class Rank(BaseModel):
+    """One line of a leaderboard."""
+
+    rank: int = Field(description="From 1.")
+    model: str
+    score: float = Field(description="The model's coefficient.")
+    win_rate: float = Field(description="Chance of beating a model drawn from the rest; a tie is half a win.")
+
+
+class LeaderboardResponse(BaseModel):
+    """The models, best first, for one prompt."""
+
+    leaderboard: list[Rank]
+    truncated: bool
+    revision: str
+
+
+class ModelsResponse(BaseModel):
+    """The names that the coefficients belong to."""
+
+    models: list[str]
+    revision: str
+
+
+class HealthResponse(BaseModel):
+    """The service answers."""
+
+    status: str
+    revision: str
+
+
+class InfoResponse(BaseModel):
+    """What is being served, and how."""
+
+    model_config = ConfigDict(protected_namespaces=())
+
+    model: str = Field(description="Name of the model's folder or hub id.")
+    revision: str
+    model_type: str
+    head_type: str
+    likelihood: str
+    num_models: int
+    max_length: int = Field(description="Tokens per prompt; older ones are cut.")
+    device: str
+    dtype: str
+    dtype_reason: str
+    version: str = Field(description="Of this software.")
+
+
+class ReloadRequest(BaseModel):
+    """Which model to load; without a path the present one is read again."""
+
+    model_config = ConfigDict(protected_namespaces=())
+
+    model_path: str | None = Field(default=None, min_length=1, max_length=4096)
+
+
+class ReloadResponse(BaseModel):
+    """The model that every worker serves now."""
+
+    revision: str
+    workers: int
+
+
+class Problem(BaseModel):
+    """Why a request was not answered."""
+
+    detail: str = Field(description="One sentence.")
+
+
+# Middleware around every request: the key is checked before a byte of the body is read, and the answer is counted.
+
+OPEN_ROUTES = frozenset({"/health", "/metrics", "/docs", "/docs/oauth2-redirect", "/openapi.json"})
+"""Routes that say nothing of prompts and need no key."""
+RELOAD = "/reload"
+
+
+class KeyGuard:
+    """Answers 403 unless the header `api-key` (or `Authorization: Bearer`) holds the key that the route asks for."""
+
+    def __init__(self, app: ASGIApp, api_key: str | None, admin_key: str | None) -> None:
+        """The digests of the keys. Without `api_key` everybody may ask; without `admin_key` nobody may reload."""
+        self.app = app
+        self._api_key = api_key
+        self._admin_key = admin_key
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on if its key is right."""
+        problem = self._problem(scope) if scope["type"] == "http" else None
+        if problem is None:
+            await self.app(scope, receive, send)
+        else:
+            response = JSONResponse({"detail": problem}, status_code=403, headers={"connection": "close"})
+            await response(scope, receive, send)
+
+    def _problem(self, scope: Scope) -> str | None:
+        path = scope["path"]
+        if path in OPEN_ROUTES:
+            return None
+        if path == RELOAD and self._admin_key is None:
+            return "this service was started without --admin-key and reloads nothing on request"
+        expected = self._admin_key if path == RELOAD else self._api_key
+        if expected is None or matches(_given(scope), expected):
+            return None
+        return "the key is missing or wrong; send it in the header api-key"
+
+
+class Counter:
+    """Counts requests and their time by route; unknown paths are one."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, routes: Iterable[str]) -> None:
+        """Count into `metrics`."""
+        self.app = app
+        self._metrics = metrics
+        self._routes = frozenset(routes)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on and note its status."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        route = scope["path"] if scope["path"] in self._routes else "other"
+        started = time.perf_counter()
+
+        async def counted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._metrics.requests.labels(route, str(message["status"])).inc()
+                self._metrics.latency.labels(route).observe(time.perf_counter() - started)
+            await send(message)
+
+        await self.app(scope, receive, counted)
+
+
+def _given(scope: Scope) -> bytes | None:
+    """The key that a request brings."""
+    headers: dict[bytes, bytes] = dict(scope["headers"])
+    if b"api-key" in headers:
+        return headers[b"api-key"].strip(b" \t")
+    scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
+    return token.strip() if scheme.lower() == b"bearer" else None
+
 
 T = TypeVar("T")
-
 _log = logging.getLogger("p2l.serving")
 _HEALTH_SECONDS = 10.0
 _RELOAD_SECONDS = 600.0
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {"model": schemas.Problem, "description": text}
+    status: {"model": Problem, "description": text}
     for status, text in {
         400: "The body is no text.",
         403: "The key is missing or wrong.",
@@ -89,7 +262,7 @@ def build_app(settings: Settings, served: Served, generation: int = 0) -> FastAP
         dependencies=[Security(APIKeyHeader(name="api-key", auto_error=False))],
     )
     unusual = frozenset({b"x-p2l-timeout"})
-    app.router.routes.append(QuickRoute("/predict", app.router, schemas.PromptRequest, _quick, unusual=unusual))
+    app.router.routes.append(QuickRoute("/predict", app.router, PromptRequest, _quick, unusual=unusual))
     app.include_router(_routes)
     app.add_middleware(BodyLimit, max_bytes=int(settings.max_body_mb * 2**20), seconds=settings.deadline)
     app.add_middleware(KeyGuard, api_key=settings.api_key_digest, admin_key=settings.admin_key_digest)
@@ -107,7 +280,7 @@ Timeout = Annotated[
 
 
 @_routes.post("/predict", response_model_exclude_unset=True)
-async def predict(body: schemas.PromptRequest, request: Request, timeout: Timeout = None) -> schemas.Prediction:
+async def predict(body: PromptRequest, request: Request, timeout: Timeout = None) -> Prediction:
     """Coefficients of every model for one prompt."""
     model, answers = await _ask(request, [body.prompt], timeout)
     return _prediction(model, answers[0])
@@ -115,42 +288,40 @@ async def predict(body: schemas.PromptRequest, request: Request, timeout: Timeou
 
 async def _quick(request: Request, body: BaseModel) -> BaseModel:
     """`predict`, without FastAPI around it."""
-    assert isinstance(body, schemas.PromptRequest)
+    assert isinstance(body, PromptRequest)
     return await predict(body, request)
 
 
 @_routes.post("/predict_batch", response_model_exclude_unset=True)
-async def predict_batch(body: schemas.BatchRequest, request: Request, timeout: Timeout = None) -> schemas.BatchResponse:
+async def predict_batch(body: BatchRequest, request: Request, timeout: Timeout = None) -> BatchResponse:
     """Coefficients of every model for several prompts, all by the same revision."""
     model, answers = await _ask(request, body.prompts, timeout)
     predictions = [_prediction(model, answer) for answer in answers]
-    return schemas.BatchResponse(predictions=predictions, revision=model.revision)
+    return BatchResponse(predictions=predictions, revision=model.revision)
 
 
 @_routes.post("/leaderboard")
-async def leaderboard(
-    body: schemas.PromptRequest, request: Request, timeout: Timeout = None
-) -> schemas.LeaderboardResponse:
+async def leaderboard(body: PromptRequest, request: Request, timeout: Timeout = None) -> LeaderboardResponse:
     """The models for one prompt, best first."""
     model, answers = await _ask(request, [body.prompt], timeout)
-    return schemas.LeaderboardResponse(
+    return LeaderboardResponse(
         leaderboard=_ranks(model, answers[0]), truncated=answers[0].truncated, revision=answers[0].revision
     )
 
 
 @_routes.get("/models")
-async def models(request: Request) -> schemas.ModelsResponse:
+async def models(request: Request) -> ModelsResponse:
     """The names of the models, in the order of the coefficients."""
     model = _service(request).engine.model
-    return schemas.ModelsResponse(models=model.model_list, revision=model.revision)
+    return ModelsResponse(models=model.model_list, revision=model.revision)
 
 
 @_routes.get("/info")
-async def info(request: Request) -> schemas.InfoResponse:
+async def info(request: Request) -> InfoResponse:
     """What is being served, and how."""
     served = _service(request).follower.served
     first = served.model.members[0]
-    return schemas.InfoResponse(
+    return InfoResponse(
         model=Path(served.path).name,
         revision=served.model.revision,
         model_type=" + ".join(member.model.record.model_type for member in served.model.members),
@@ -165,13 +336,13 @@ async def info(request: Request) -> schemas.InfoResponse:
     )
 
 
-@_routes.get("/health", responses={503: {"model": schemas.Problem}})
-async def health(request: Request) -> schemas.HealthResponse:
+@_routes.get("/health", responses={503: {"model": Problem}})
+async def health(request: Request) -> HealthResponse:
     """200 when the model answers."""
     engine = _service(request).engine
     if not await engine.check(_HEALTH_SECONDS):
         raise HTTPException(503, "the model does not answer")
-    return schemas.HealthResponse(status="ready", revision=engine.model.revision)
+    return HealthResponse(status="ready", revision=engine.model.revision)
 
 
 @_routes.get("/metrics", response_class=Response)
@@ -182,7 +353,7 @@ async def metrics(request: Request) -> Response:
 
 
 @_routes.post("/reload")
-async def reload(request: Request, body: schemas.ReloadRequest | None = None) -> schemas.ReloadResponse:
+async def reload(request: Request, body: ReloadRequest | None = None) -> ReloadResponse:
     """Load the model's folder again, or another one, in every worker; needs the admin key."""
     service = _service(request)
     control = Control(Path(service.settings.control))
@@ -194,7 +365,7 @@ async def reload(request: Request, body: schemas.ReloadRequest | None = None) ->
     problems = [status.problem for status in done if status.problem]
     if problems:
         raise HTTPException(422 if len(problems) == len(done) else 503, problems[0])
-    return schemas.ReloadResponse(revision=done[0].revision, workers=len(done))
+    return ReloadResponse(revision=done[0].revision, workers=len(done))
 
 
 async def _followed(control: Control, generation: int, workers: int) -> list[Status]:
@@ -226,20 +397,20 @@ async def _ask(request: Request, prompts: list[list[str]], timeout: float | None
     return model, await within(request, seconds, service.engine.ask(prompts, model=model))
 
 
-def _prediction(model: P2L, answer: Answer) -> schemas.Prediction:
+def _prediction(model: P2L, answer: Answer) -> Prediction:
     """The body of an answer; `gamma` is there for a head that has it."""
     gamma = {"gamma": answer.gamma} if model.members[0].model.head.has_gamma else {}
-    return schemas.Prediction(
+    return Prediction(
         coefs=answer.coefs.tolist(), eta=answer.eta, truncated=answer.truncated, revision=answer.revision, **gamma
     )
 
 
-def _ranks(model: P2L, answer: Answer) -> list[schemas.Rank]:
+def _ranks(model: P2L, answer: Answer) -> list[Rank]:
     coefs = np.array([answer.coefs], dtype=np.float32)
     eta, gamma = (None if value is None else np.array([value], np.float32) for value in (answer.eta, answer.gamma))
     rates = win_rates(coefs, model.likelihood, eta, gamma)[0]
     return [
-        schemas.Rank(rank=rank, model=model.model_list[n], score=answer.coefs[n], win_rate=float(rates[n]))
+        Rank(rank=rank, model=model.model_list[n], score=answer.coefs[n], win_rate=float(rates[n]))
         for rank, n in enumerate(np.argsort(-coefs[0], kind="stable"), 1)
     ]
 

@@ -11,23 +11,404 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from array import array
+from asyncio import AbstractEventLoop, Future
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
-from p2l.errors import P2LError
-from p2l.inference import P2L, Encoded
-from p2l.serving.answer import Answer, BusyError
-from p2l.serving.cache import AnswerCache
-from p2l.serving.compute import Outcome
-from p2l.serving.jobs import BatchLimits, Job
-from p2l.serving.station import Station
+import numpy as np
+import torch
+
+from p2l.common.errors import InputError, P2LError
+from p2l.inference import P2L, Encoded, Prediction, free_memory, is_out_of_memory
 from p2l.serving.tokenizing import GroupTokenizer
-from p2l.serving.watchers import NO_WATCHER, Watcher
 
-__all__ = ["Engine", "EngineOptions"]
+# What the service says of one prompt, and why it may say nothing.
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The coefficients of one prompt and which model gave them."""
+
+    coefs: array[float]
+    """(M,) in single precision: thousands of answers are kept, and a list would take eight times the memory."""
+    eta: float | None
+    gamma: float | None
+    truncated: bool
+    revision: str
+
+
+class BusyError(P2LError):
+    """The queue is full, or the service is shutting down; the client may come again."""
+
+
+class TooLargeError(InputError):
+    """A prompt alone does not fit into the memory of the device."""
+
+
+class ModelFailedError(P2LError):
+    """The forward pass failed for a reason that is not the client's."""
+
+
+# Prompts that wait for a forward pass, and the choice of those that share one.
+#
+# The queue is bounded, first come first served, and read by the threads that compute.
+
+_ENOUGH = 160
+"""Tokens of a pass on a CPU that more tokens would hardly make cheaper, for each of them."""
+
+
+@dataclass(frozen=True)
+class BatchLimits:
+    """How much one forward pass may hold, and how long it may wait to be fuller."""
+
+    tokens: int
+    """A longer prompt goes alone."""
+    prompts: int
+    wait: float
+    """Seconds that the oldest prompt may wait for company; 0 takes what is there."""
+    company: float = 0.0
+    """Seconds that the oldest prompt may wait for company while another thread computes: clients that were answered
+    together come back together, and some prompts at once take less time each."""
+    threads: int | None = None
+    """OpenMP threads of a pass that is alone; None leaves torch's number."""
+    streams: int = 1
+    """Threads that compute: each takes its share of the tokens that wait, so that none is left without. 0 computes in
+    the event loop: right for passes so short that handing them to a thread takes longer."""
+
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """One different prompt on its way through the model."""
+
+    model: P2L
+    encoded: Encoded
+    future: Future[Answer]
+    queue: JobQueue
+    """In which it waits."""
+    waiting: int = 0
+    """Requests that want the answer."""
+    since: float = field(default_factory=time.monotonic)
+    size: int = 0
+
+    def __post_init__(self) -> None:
+        """Remember the size, which batching asks for often."""
+        self.size = self.encoded.size
+
+
+class JobQueue:
+    """Jobs in order of arrival; safe to use from any thread."""
+
+    def __init__(self, capacity: int, limits: BatchLimits) -> None:
+        """At most `capacity` jobs wait."""
+        self.capacity = capacity
+        self.limits = limits
+        self._jobs: OrderedDict[Job, None] = OrderedDict()
+        self._tokens = 0
+        self._busy: set[int] = set()
+        self._closed = False
+        self._changed = threading.Condition()
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def put(self, jobs: Sequence[Job]) -> bool:
+        """Add all the jobs; False adds none, because there is no room or the queue is closed."""
+        with self._changed:
+            if self._closed or len(self._jobs) + len(jobs) > self.capacity:
+                return False
+            for job in jobs:
+                self._jobs[job] = None
+                self._tokens += job.size
+            self._changed.notify_all()
+            return True
+
+    def discard(self, job: Job) -> bool:
+        """Take out a job that nobody wants any more; False if a thread has it already."""
+        with self._changed:
+            if job not in self._jobs:
+                return False
+            self._remove(job)
+            return True
+
+    def take(self, stream: int = 0) -> list[Job]:
+        """The next batch, of one model, for a thread that computes; waits for it.
+
+        Threads have numbers: 0 is asked first, the others while it is busy. Empty when the queue is closed and nothing
+        waits.
+        """
+        with self._changed:
+            self._busy.discard(stream)
+            while not self._closed or self._jobs:
+                left = self._left_to_wait() if stream == 0 or 0 in self._busy else None
+                if left is not None and left <= 0:
+                    self._busy.add(stream)
+                    self._changed.notify_all()
+                    return self._next_batch()
+                self._changed.wait(left)
+            self._changed.notify_all()
+            return []
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether one batch is all that there is to do."""
+        return len(self._busy) <= 1 and not self._jobs
+
+    def close(self) -> None:
+        """Accept nothing more; what waits is still given out."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _left_to_wait(self) -> float | None:
+        """Seconds until the next batch is due; None while there is nothing."""
+        if not self._jobs:
+            return None
+        limits = self.limits
+        if self._closed or self._tokens >= limits.tokens or len(self._jobs) >= limits.prompts:
+            return 0.0
+        wait = limits.wait
+        if self._busy and self._tokens < _ENOUGH:
+            wait = max(wait, limits.company)
+        return next(iter(self._jobs)).since + wait - time.monotonic()
+
+    def _next_batch(self) -> list[Job]:
+        batch: list[Job] = []
+        room = min(self.limits.tokens, -(-self._tokens // max(1, self.limits.streams)))
+        for job in self._jobs:
+            if batch and (job.size > room or job.model is not batch[0].model or len(batch) >= self.limits.prompts):
+                break
+            batch.append(job)
+            room -= job.size
+        for job in batch:
+            self._remove(job)
+        return batch
+
+    def _remove(self, job: Job) -> None:
+        del self._jobs[job]
+        self._tokens -= job.size
+
+
+# Threads that compute: they take batches from the queue, run the model, hand the answers back.
+#
+# When a batch does not fit into memory it is halved until it does; a prompt that does not fit alone gets an error, and
+# the thread goes on.
+
+Outcome = Answer | Exception
+Report = Callable[[Sequence[tuple[Job, Outcome]], float], None]
+"""Called in the event loop with each batch's jobs and outcomes, and the seconds that the batch took."""
+_log = logging.getLogger("p2l.serving")
+
+
+def start_streams(queue: JobQueue, loop: AbstractEventLoop, report: Report) -> list[threading.Thread]:
+    """Start the threads that compute; they end when the queue is closed and empty.
+
+    On a CPU each has its part of the cores, for a prompt computed on one core and another beside it take less time
+    than both on two cores, one after the other. Only the first thread takes all cores, when it has been alone for a
+    while: OpenMP keeps helpers for each thread that ever used several, and with more helpers than cores they sleep
+    between the steps of a pass, which makes it several times as slow.
+    """
+    streams = queue.limits.streams
+    cores = queue.limits.threads or torch.get_num_threads()
+    if not streams:
+        torch.set_num_threads(cores)
+
+    def run(number: int) -> None:
+        was_quiet = False
+        threads = 0
+        while batch := queue.take(number):
+            quiet = queue.is_quiet
+            alone = streams == 1 or (number == 0 and quiet and was_quiet)
+            wanted = cores if alone else max(1, cores // streams)
+            if threads != wanted:
+                threads = wanted
+                torch.set_num_threads(threads)
+            was_quiet = quiet
+            loop.call_soon_threadsafe(report, *compute(queue, batch))
+
+    threads = [
+        threading.Thread(target=run, args=(number,), name=f"p2l-compute-{number}", daemon=True)
+        for number in range(streams)
+    ]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+def compute(queue: JobQueue, batch: Sequence[Job]) -> tuple[list[tuple[Job, Outcome]], float]:
+    """Each job of a batch with its answer or error, and the seconds that it took."""
+    started = time.monotonic()
+    outcomes = list(zip(batch, _outcomes(queue, batch), strict=True))
+    return outcomes, time.monotonic() - started
+
+
+def _outcomes(queue: JobQueue, batch: Sequence[Job]) -> list[Outcome]:
+    """An answer or an error for each job."""
+    try:
+        said = batch[0].model.answer([job.encoded for job in batch], max_batch_tokens=queue.limits.tokens)
+        return _answers(said, batch[0].model.revision)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            # The text of the error is left out: nobody knows what of the prompt is in it.
+            _log.error("a forward pass of %d prompts failed: %s", len(batch), type(error).__name__)
+            return [ModelFailedError("the model failed on this prompt")] * len(batch)
+    return _in_halves(queue, batch)
+
+
+def _in_halves(queue: JobQueue, batch: Sequence[Job]) -> list[Outcome]:
+    free_memory()
+    size = sum(job.size for job in batch)
+    if len(batch) == 1:
+        _log.warning("a prompt of %d tokens does not fit into memory", size)
+        return [TooLargeError(f"the prompt has {size} tokens, more than fit into the memory here; send a shorter one")]
+    queue.limits = replace(queue.limits, tokens=max(1, min(queue.limits.tokens, size // 2)))
+    _log.warning("out of memory with %d tokens; batches hold at most %d from now on", size, queue.limits.tokens)
+    middle = len(batch) // 2
+    return [*_outcomes(queue, batch[:middle]), *_outcomes(queue, batch[middle:])]
+
+
+def _answers(said: Prediction, revision: str) -> list[Outcome]:
+    sound = [bool(np.isfinite(coefs).all()) for coefs in said.coefs]
+    return [
+        Answer(
+            coefs=array("f", said.coefs[row].tobytes()),
+            eta=None if said.eta is None else float(said.eta[row]),
+            gamma=None if said.gamma is None else float(said.gamma[row]),
+            truncated=bool(said.truncated[row]),
+            revision=revision,
+        )
+        if is_sound
+        else ModelFailedError("the model gave no finite coefficients for this prompt")
+        for row, is_sound in enumerate(sound)
+    ]
+
+
+# The answers of recent prompts.
 
 _Key = tuple[str, bytes]
+
+
+class AnswerCache:
+    """Answers by model revision and fingerprint of what the model reads; forgets the least recently used."""
+
+    def __init__(self, capacity: int) -> None:
+        """`capacity` 0 keeps nothing."""
+        self.capacity = capacity
+        self._answers: OrderedDict[_Key, Answer] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+    def get(self, key: _Key) -> Answer | None:
+        """The answer, if it is still known."""
+        answer = self._answers.get(key)
+        if answer is not None:
+            self._answers.move_to_end(key)
+        return answer
+
+    def put_all(self, answers: Mapping[_Key, Answer]) -> None:
+        """Remember answers."""
+        for key, answer in answers.items():
+            self._answers[key] = answer
+            self._answers.move_to_end(key)
+        while len(self._answers) > self.capacity:
+            self._answers.popitem(last=False)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._answers.clear()
+
+
+# What an engine tells whoever counts.
+
+
+class Watcher(Protocol):
+    """Is told what happens in an engine, in its event loop."""
+
+    def entered(self, prompts: int) -> None:
+        """So many prompts were accepted."""
+
+    def left(self, prompts: int) -> None:
+        """So many prompts were answered or given up."""
+
+    def looked_up(self, *, hits: int, prompts: int) -> None:
+        """So many prompts were looked up, so many of them known."""
+
+    def computed(self, prompts: int, tokens: int, seconds: float) -> None:
+        """A batch went through the model."""
+
+    def dropped(self) -> None:
+        """A prompt left the queue because nobody wanted it any more."""
+
+    def refused(self, prompts: int) -> None:
+        """The queue was full."""
+
+
+class _NoWatcher:
+    def entered(self, prompts: int) -> None:
+        pass
+
+    def left(self, prompts: int) -> None:
+        pass
+
+    def looked_up(self, *, hits: int, prompts: int) -> None:
+        pass
+
+    def computed(self, prompts: int, tokens: int, seconds: float) -> None:
+        pass
+
+    def dropped(self) -> None:
+        pass
+
+    def refused(self, prompts: int) -> None:
+        pass
+
+
+NO_WATCHER: Watcher = _NoWatcher()
+
+
+class Station:
+    """Belongs to one event loop, in which `report` is called with each batch's outcomes."""
+
+    def __init__(self, limits: BatchLimits, capacity: int, report: Report) -> None:
+        """Start the threads."""
+        self.limits = limits
+        self.queue = JobQueue(capacity, limits)
+        self._report = report
+        self._loop = asyncio.get_running_loop()
+        self._threads = start_streams(self.queue, self._loop, report)
+
+    @property
+    def alive(self) -> bool:
+        """Whether every thread is running."""
+        return all(thread.is_alive() for thread in self._threads)
+
+    def put(self, jobs: Sequence[Job]) -> bool:
+        """Queue the jobs; False queues none, because there is no room or the station is closed."""
+        accepted = self.queue.put(jobs)
+        if accepted and not self._threads:
+            self._loop.call_soon(self._compute_here)
+        return accepted
+
+    def close(self) -> None:
+        """Accept nothing more; what waits is still computed, and then the threads end."""
+        self.queue.close()
+
+    async def ended(self) -> None:
+        """Wait until the threads of a closed station have ended."""
+        for thread in self._threads:
+            await asyncio.to_thread(thread.join)
+
+    def _compute_here(self) -> None:
+        """One batch, without a thread; between two batches the event loop does what else there is."""
+        if len(self.queue):
+            self._report(*compute(self.queue, self.queue.take()))
+            self._loop.call_soon(self._compute_here)
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 else:
     _Protocol = AutoHTTPProtocol
 
-__all__ = ["JoinedWrites", "OneWriteProtocol"]
-
 
 class JoinedWrites:
     """A transport that sends what is written in one turn of the event loop two pieces at a time."""

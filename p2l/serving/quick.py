@@ -15,8 +15,6 @@ from starlette.responses import Response
 from starlette.routing import Match, Route, Router
 from starlette.types import Message, Receive, Scope, Send
 
-__all__ = ["QuickRoute"]
-
 _SLOW = "p2l.slow"
 
 

@@ -20,13 +20,12 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from p2l.errors import InputError
+from p2l.common.errors import InputError
 from p2l.serving.settings import Settings
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-__all__ = ["serve", "worker"]
 
 _SETTINGS_VARIABLE = "P2L_ENDPOINT_SETTINGS"
 _log = logging.getLogger("p2l.serving")
@@ -63,10 +62,9 @@ def worker() -> FastAPI:
 
 
 def _app(settings: Settings) -> FastAPI:
-    from p2l.allocator import keep_freed_memory
+    from p2l.model.allocator import keep_freed_memory
     from p2l.serving.app import build_app
-    from p2l.serving.control import Control
-    from p2l.serving.following import catch_up
+    from p2l.serving.reload import Control, catch_up
 
     _log_to_stderr()
     cores = _share_cores(settings.workers)
@@ -102,7 +100,7 @@ def _run(app: Any, settings: Settings, host: str, port: int, *, reload: bool) ->
 
 
 def _first_model(settings: Settings) -> str:
-    from p2l.serving.loading import newest_model
+    from p2l.serving.reload import newest_model
 
     if settings.model_path or settings.watch is None:
         return settings.model_path
@@ -130,7 +128,7 @@ def _checked_elsewhere(settings: Settings) -> Settings:
 
 
 def _measured(settings: Settings) -> tuple[str, str]:
-    from p2l.serving.loading import load
+    from p2l.serving.reload import load
 
     served = load(settings)
     return served.transformer_dtype, served.reason

@@ -15,8 +15,6 @@ from functools import partial
 
 from p2l.inference import P2L, Encoded
 
-__all__ = ["GroupTokenizer"]
-
 _MOST_REQUESTS = 64
 _FEW_CHARS = 4_000  # tokenised in less time than a thread takes to answer
 _MOST_CHARS = 100_000  # a request beyond it is long: it goes alone, and never takes the last of several threads

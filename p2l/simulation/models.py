@@ -18,14 +18,11 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from p2l.errors import ConfigError
+from p2l.common.errors import ConfigError
 from p2l.simulation.prompts import LENGTHS, PromptBatch, topic_weights
-
-__all__ = ["ModelTable", "PromptEffect", "make_models"]
 
 FloatArray: TypeAlias = NDArray[np.float64]
 IntArray: TypeAlias = NDArray[np.int64]
-
 LEVEL = 1.0  # mean coefficient: the odds of a usable answer from a middling model are e to 1
 ETA = -0.2  # with it about one vote in seven is a tie between good answers
 _TIERS = {"": 0.0, "-mini": -0.5, "-pro": 0.25}

@@ -14,10 +14,7 @@ from numpy.typing import NDArray
 from p2l.likelihood import get
 from p2l.simulation.arena import Arena, VoteChunk
 
-__all__ = ["Moments", "Report", "Tally", "bayes_losses"]
-
 FloatArray: TypeAlias = NDArray[np.float64]
-
 _EVERY = 8  # of the votes, one in so many goes into the shares of variance
 
 

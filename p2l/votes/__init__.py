@@ -8,10 +8,9 @@ codes = encode_votes(columns["model_a"], columns["model_b"], columns["winner"])
 
 from __future__ import annotations
 
-from p2l.votes.codes import WINNERS, Encoded, VoteCodes, encode_column, encode_votes, translate_labels
-from p2l.votes.reader import VoteBatch, read_columns, read_votes
-from p2l.votes.sharing import open_votes_together
-from p2l.votes.store import VoteStore, open_votes
+from p2l.votes.reading import VoteBatch, read_columns, read_votes
+from p2l.votes.schema import WINNERS, Encoded, VoteCodes, encode_column, encode_votes, translate_labels
+from p2l.votes.store import VoteStore, open_votes, open_votes_together
 
 __all__ = [
     "WINNERS",

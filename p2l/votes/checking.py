@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from p2l.command import progress
-from p2l.votes.codes import WINNERS, IntArray
-from p2l.votes.problems import Finding
-from p2l.votes.reader import VoteBatch, check_columns, model_codes, scan, without_bad
-from p2l.votes.schema import hash_turns, numbers
+from p2l.common.cli import progress
+from p2l.votes.arrow_files import RecordFile
+from p2l.votes.reading import Finding, VoteBatch, check_columns, model_codes, scan, without_bad
+from p2l.votes.schema import WINNERS, IntArray, Source, hash_turns, numbers
 from p2l.votes.sources import open_source
-from p2l.votes.spool import RecordFile
-from p2l.votes.stream import Source
-
-__all__ = ["Report", "check_votes"]
 
 _BUCKETS = 64  # files the prompt hashes are spread over, so that one of them fits in memory
 
@@ -192,3 +189,74 @@ def _notes(report: Report) -> list[str]:
     if report.weights is not None and report.weights[1] == 0 and report.votes:
         notes.append("all weights are zero")
     return notes
+
+
+# What `p2l votes check` prints.
+
+
+def render(report: Report) -> str:
+    """The report as lines of two columns, then notes and problems."""
+    rows = [("votes", f"{report.votes:,}"), *_models(report), *_winners(report), *_prompts(report), *_rest(report)]
+    width = max(len(label) for label, _ in rows)
+    lines = [report.source.name, *(f"  {label:<{width}}  {value}" for label, value in rows)]
+    lines += [f"note: {note}" for note in report.notes]
+    if report.is_fit:
+        return "\n".join([*lines, "no problems"])
+    kinds = ", ".join(f"{kind} {count:,}" for kind, count in report.kinds.most_common())
+    lines += [f"problems: {report.kinds.total():,} ({kinds})", *(f"  {problem}" for problem in report.problems)]
+    more = report.kinds.total() - len(report.problems)
+    return "\n".join([*lines, f"  ... and {more:,} more"] if more else lines)
+
+
+def _share(count: int, total: int) -> str:
+    return f"{count:,} ({count / total:.1%})" if total else f"{count:,}"
+
+
+def _models(report: Report) -> list[tuple[str, str]]:
+    counts = sorted(report.models.values())
+    if not counts:
+        return []
+    spread = f"min {counts[0]:,}, median {statistics.median(counts):,.0f}, max {counts[-1]:,}"
+    fewest = sorted(report.models, key=lambda name: (report.models[name], name))[:3]
+    few = ", ".join(f"{name} {report.models[name]:,}" for name in fewest)
+    return [("models", f"{len(counts):,}"), ("votes per model", spread), ("fewest votes", few)]
+
+
+def _winners(report: Report) -> list[tuple[str, str]]:
+    return [(f"winner {name}", _share(report.winners[name], report.votes)) for name in WINNERS if report.votes]
+
+
+def _prompts(report: Report) -> list[tuple[str, str]]:
+    if report.prompts is None:
+        return []
+    again = report.votes - report.prompts
+    turns = _top(Counter({f"{count}": votes for count, votes in report.turns.items()}), report.votes)
+    return [("distinct prompts", f"{report.prompts:,}; {again:,} votes repeat one"), ("turns", turns)]
+
+
+def _rest(report: Report) -> list[tuple[str, str]]:
+    rows = []
+    if report.languages:
+        rows.append(("languages", _top(report.languages, report.votes)))
+    if report.times:
+        first, last = (_date(seconds) for seconds in report.times)
+        rows.append(("time", f"{first} to {last}, {'sorted' if report.time_sorted else 'not sorted'}"))
+    if report.weights and report.votes:
+        low, total, high = report.weights
+        rows.append(("weights", f"min {low:g}, mean {total / report.votes:g}, max {high:g}"))
+    if report.bad_rows:
+        rows.append(("rows that are no votes", f"{report.bad_rows:,} (not counted above)"))
+    return rows
+
+
+def _top(counts: Counter[Any], total: int, limit: int = 5) -> str:
+    shown = [f"{name} {_share(count, total)}" for name, count in counts.most_common(limit)]
+    rest = len(counts) - len(shown)
+    return ", ".join(shown) + (f", {rest} more" if rest else "")
+
+
+def _date(seconds: float) -> str:
+    try:
+        return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
+    except (OverflowError, ValueError, OSError):
+        return f"{seconds:g}"

@@ -5,23 +5,353 @@ Local files are read by pyarrow alone; `datasets` is imported only for the other
 
 from __future__ import annotations
 
+import contextlib
+import csv
 import difflib
+import gzip
+import io
+import json
 import re
 import zlib
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pc_csv
 
-from p2l.errors import VoteError
-from p2l.votes.csv_rows import csv_columns, csv_stream
-from p2l.votes.hub import open_folder, open_hub
-from p2l.votes.json_lines import jsonl_columns, jsonl_stream
-from p2l.votes.stream import RawBatch, Source
+from p2l.common.errors import VoteError
+from p2l.votes.schema import RawBatch, Source
 
-__all__ = ["FILE_ENDINGS", "file_kind", "open_source"]
+# Votes out of Hugging Face data sets: a hub id or a folder written by `save_to_disk`; memory-mapped by `datasets`.
+
+_UNREACHABLE = {"ConnectionError", "Timeout", "TransportError", "TimeoutException", "OfflineModeIsEnabled"}
+
+
+def open_hub(name: str, split: str) -> Source:
+    """Open one split of a data set on the hub, downloading it into the cache of `datasets` when it is not there.
+
+    Raises:
+        VoteError: no network, no such data set or split; `datasets` is not installed.
+    """
+    datasets = _datasets()
+    try:
+        with _offline_when_unreachable(name):
+            return _source(name, datasets.load_dataset(name, split=split))
+    except Exception as error:  # the hub's client raises a dozen unrelated kinds
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise VoteError(
+            f"{name}: no such local file, and split {split!r} of a hub data set of that name cannot be loaded: {reason}"
+        ) from error
+
+
+@contextlib.contextmanager
+def _offline_when_unreachable(name: str) -> Iterator[None]:
+    """Ask the hub once; when it cannot be reached, use the cache alone rather than retry for half a minute."""
+    from huggingface_hub import HfApi, constants
+
+    before = constants.HF_HUB_OFFLINE
+    try:
+        HfApi().dataset_info(name, timeout=10)
+    except Exception as error:  # told apart by name, as the classes differ between versions of the client
+        if not {kind.__name__ for kind in type(error).__mro__} & _UNREACHABLE:
+            raise
+        constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
+
+def open_folder(path: Path, split: str) -> Source:
+    """Open a `save_to_disk` folder; of a folder with several splits, the one named.
+
+    Raises:
+        VoteError: it is no such folder or lacks the split.
+    """
+    datasets = _datasets()
+    try:
+        data = datasets.load_from_disk(str(path))
+    except (OSError, ValueError, KeyError) as error:
+        raise VoteError(f"{path}: is not a folder that save_to_disk wrote ({error})") from error
+    if isinstance(data, dict):
+        if split not in data:
+            raise VoteError(f"{path}: no split {split!r}; splits: {', '.join(data)}")
+        data = data[split]
+    return _source(str(path), data)
+
+
+def _datasets() -> Any:
+    try:
+        import datasets
+    except ImportError as error:
+        raise VoteError("hub data sets and save_to_disk folders need `pip install datasets`") from error
+    return datasets
+
+
+def _source(name: str, data: Any) -> Source:
+    version = getattr(data, "_fingerprint", None)
+    return Source(name, list(data.column_names), partial(_stream, data), rows=len(data), version=version)
+
+
+def _stream(data: Any, columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
+    row = 1
+    data = data if columns is None else data.select_columns(list(columns))
+    for table in data.with_format("arrow").iter(batch_size):
+        for batch in table.combine_chunks().to_batches():
+            yield RawBatch(batch, row)
+            row += len(batch)
+
+
+# JSON lines, plain or gzipped, as Arrow batches.
+#
+# Blocks of whole lines go through Arrow's parser. A block it cannot take as it is (a column that is text here and a
+# list
+# there, a blank line, a faulty line) goes through Python's, which is ten times slower and names the line.
+
+_BLOCK = 8 << 20  # bytes
+
+
+def jsonl_columns(path: Path) -> list[str]:
+    """Keys of the first lines (up to one thousand), in order of appearance."""
+    names: dict[str, None] = {}
+    with _open_text(path) as file:
+        for number, line in zip(range(1000), file, strict=False):
+            if line.strip():
+                names.update(dict.fromkeys(_parse(path, number + 1, line)))
+    return list(names)
+
+
+def jsonl_stream(path: Path, columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
+    """Stream the file; the first row of a batch is its line number."""
+    line = 1
+    for block in _blocks(path):
+        count = block.count(b"\n")
+        for raw in _fast(block, line, count) or _slow(path, block, line):
+            for start in range(0, len(raw.batch), batch_size):
+                part = raw.batch.slice(start, batch_size)
+                yield RawBatch(_select(part, columns), raw.first_row + start)
+        line += count
+
+
+def _open_text(path: Path) -> IO[bytes]:
+    return gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb")  # type: ignore[return-value]
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    """Blocks of whole lines, each ending in a line feed."""
+    try:
+        with _open_text(path) as file:
+            while block := file.read(_BLOCK):
+                block += file.readline()
+                yield block if block.endswith(b"\n") else block + b"\n"
+    except (OSError, EOFError, zlib.error) as error:
+        raise VoteError(f"{path}: cannot be read: {error}") from error
+
+
+def _fast(block: bytes, line: int, count: int) -> list[RawBatch] | None:
+    """The block through Arrow's parser, or None where its result would not be one row a line with the types of JSON."""
+    import pyarrow.json as pj
+
+    try:
+        table = pj.read_json(
+            io.BytesIO(block), read_options=pj.ReadOptions(use_threads=False, block_size=2 * len(block))
+        )
+    except pa.ArrowException:
+        return None
+    if len(table) != count or any(_holds_timestamp(kind) for kind in table.schema.types):
+        return None
+    return [RawBatch(table.combine_chunks().to_batches()[0], line)]
+
+
+def _holds_timestamp(kind: Any) -> bool:
+    """Whether the parser took text for a time somewhere: JSON has no times, so such text must stay text."""
+    if pa.types.is_struct(kind):
+        return any(_holds_timestamp(field.type) for field in kind)
+    if pa.types.is_list(kind):
+        return _holds_timestamp(kind.value_type)
+    return bool(pa.types.is_timestamp(kind))
+
+
+def _slow(path: Path, block: bytes, line: int) -> Iterator[RawBatch]:
+    """The block through Python's parser, one batch for each run of lines without a blank one between."""
+    numbered = enumerate(block.split(b"\n")[:-1], line)
+    for filled, run in groupby(numbered, lambda item: bool(item[1].strip())):
+        if filled:
+            lines = list(run)
+            rows = [_parse(path, number, text) for number, text in lines]
+            yield RawBatch(_to_batch(path, lines[0][0], rows), lines[0][0])
+
+
+def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except UnicodeDecodeError as error:
+        raise VoteError(f"{path}: line {number}: is not UTF-8 (byte {error.start + 1})") from error
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError too
+        raise VoteError(f"{path}: line {number}: is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise VoteError(f"{path}: line {number}: holds a {type(value).__name__}; every line must be an object")
+    return value
+
+
+def _to_batch(path: Path, line: int, rows: list[dict[str, Any]]) -> Any:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    arrays = [_to_array(path, line, name, [row.get(name) for row in rows]) for name in names]
+    return pa.RecordBatch.from_arrays(arrays, names=names)
+
+
+def _to_array(path: Path, line: int, name: str, values: list[Any]) -> Any:
+    for row, value in enumerate(values):
+        if _has_surrogate(value):
+            raise VoteError(f"{path}: line {line + row}: {name} holds half of a surrogate pair, which is no text")
+    if name == "prompt" and any(isinstance(value, list) for value in values):
+        values = [[value] if isinstance(value, str) else value for value in values]
+    try:
+        return pa.array(values)
+    except (pa.ArrowException, OverflowError):
+        # Kinds that do not go together stay readable as text.
+        return pa.array([value if value is None or isinstance(value, str) else json.dumps(value) for value in values])
+
+
+def _has_surrogate(value: Any) -> bool:
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return True
+        return False
+    if isinstance(value, dict):
+        return any(_has_surrogate(part) for pair in value.items() for part in pair)
+    return isinstance(value, list) and any(_has_surrogate(part) for part in value)
+
+
+def _select(batch: Any, columns: Sequence[str] | None) -> Any:
+    if columns is None:
+        return batch
+    return batch.select([name for name in columns if name in batch.schema.names])
+
+
+# CSV as Arrow batches.
+#
+# A CSV file has no types, so a first pass over it finds for every column beyond the vote schema the narrowest kind that
+# all its values have: true/false, integer, float, JSON (objects or lists), else text. An id such as 007 is text.
+# Columns of the schema are read as text and converted by the schema. An empty field is null, a quoted empty field is
+# the
+# empty text. Row 1 is the header.
+
+_BLOCK = 8 << 20  # bytes; also the longest record
+_TEXT = frozenset({"prompt", "model_a", "model_b", "winner", "labels", "question_id"})
+_PATTERNS = {
+    "bool": r"^(?i:true|false)$",
+    "int": r"^-?(0|[1-9]\d{0,17})$",
+    "float": r"^-?((0|[1-9]\d{0,17})(\.\d*)?|\.\d+)([eE][+-]?\d+)?$|^(?i:-?inf|nan)$",
+    "json": r"(?s)^\s*[\[{].*[\]}]\s*$",
+}
+
+
+def csv_columns(path: Path) -> list[str]:
+    """Names in the header.
+
+    Raises:
+        VoteError: the header is no UTF-8, is separated by something else than commas, or a name occurs twice.
+    """
+    try:
+        # Bytes that are no UTF-8 may lie anywhere in what is read ahead; the rows are checked one by one later.
+        with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
+            names = next(csv.reader(file), [])
+    except csv.Error as error:
+        raise VoteError(f"{path}: row 1: the header cannot be read: {error}") from error
+    if any(mark in name for name in names for mark in "\0\ufffd"):
+        raise VoteError(f"{path}: row 1: the header is not UTF-8 text; save the file as UTF-8")
+    if len(names) == 1 and any(mark in names[0] for mark in ";\t|"):
+        raise VoteError(f"{path}: row 1: {names[0][:60]!r} is one column; separate columns by commas")
+    doubled = sorted({name for name in names if names.count(name) > 1})
+    if doubled:
+        raise VoteError(f"{path}: row 1: column {doubled[0]!r} occurs twice")
+    return names
+
+
+def csv_stream(path: Path, columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
+    """Stream the file, extra columns converted to the kinds all their values have."""
+    kinds = _kinds(path, columns)
+    row = 2
+    for batch in _text_batches(path, columns):
+        for start in range(0, len(batch), batch_size):
+            part = batch.slice(start, batch_size)
+            arrays = [_convert(part.column(name), kinds[name]) for name in part.schema.names]
+            yield RawBatch(pa.RecordBatch.from_arrays(arrays, names=part.schema.names), row)
+            row += len(part)
+
+
+def _text_batches(path: Path, columns: Sequence[str] | None) -> Iterator[Any]:
+    """All fields as text, unchecked: whoever knows the row number checks them."""
+    names = csv_columns(path)
+    convert = pc_csv.ConvertOptions(
+        column_types=dict.fromkeys(names, pa.string()),
+        include_columns=None if columns is None else list(columns),
+        null_values=[""],
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+        check_utf8=False,
+    )
+    read = pc_csv.ReadOptions(block_size=_BLOCK, use_threads=False)
+    try:
+        with pc_csv.open_csv(path, read, pc_csv.ParseOptions(newlines_in_values=True), convert) as reader:
+            yield from reader
+    except pa.ArrowInvalid as error:
+        if str(error).startswith("Empty CSV file") or not names:
+            raise VoteError(f"{path}: is empty") from error
+        raise VoteError(f"{path}: is not CSV as it should be: {str(error).splitlines()[0]}") from error
+
+
+def _kinds(path: Path, columns: Sequence[str] | None) -> dict[str, str]:
+    """The narrowest kind of every column."""
+    names = csv_columns(path) if columns is None else columns
+    left = {name: [] if name in _TEXT else list(_PATTERNS) for name in names}
+    seen: set[str] = set()
+    if any(left.values()):
+        for batch in _text_batches(path, [name for name in names if left[name]]):
+            for name in batch.schema.names:
+                values = batch.column(name).drop_null()
+                left[name] = [kind for kind in left[name] if _all_are(values, kind)]
+                seen.update([name] if len(values) else [])
+    return {name: kinds[0] if kinds and name in seen else "text" for name, kinds in left.items()}
+
+
+def _all_are(values: Any, kind: str) -> bool:
+    if not _is_utf8(values) or pc.all(pc.match_substring_regex(values, _PATTERNS[kind])).as_py() is False:
+        return False
+    if kind == "json":
+        try:
+            for text in values.to_pylist():
+                json.loads(text)
+        except ValueError:
+            return False
+    return True
+
+
+def _is_utf8(values: Any) -> bool:
+    try:
+        values.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _convert(column: Any, kind: str) -> Any:
+    if kind == "json":
+        try:
+            return pa.array([None if text is None else json.loads(text) for text in column.to_pylist()])
+        except (pa.ArrowException, OverflowError):  # lists of this and that stay text
+            return column.cast(pa.string())
+    if kind == "bool":
+        return pc.equal(pc.utf8_lower(column), "true")
+    return column.cast({"int": pa.int64(), "float": pa.float64(), "text": pa.string()}[kind])
+
 
 FILE_ENDINGS = (".parquet", ".jsonl", ".jsonl.gz", ".csv")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from p2l.command import atomic_path, progress
-from p2l.errors import InputError
+from p2l.common.cli import atomic_path, progress
+from p2l.common.errors import InputError
+from p2l.model.tfidf import split_words
+from route.evaluation.table import ScoreTable
 
 if TYPE_CHECKING:
-    from p2l.tfidf import TfidfTokenizer
+    from p2l.model.tfidf import TfidfTokenizer
 
-__all__ = ["Encoder", "Words", "packaged_encoder"]
 
 Floats: TypeAlias = npt.NDArray[np.float64]
-
 MAX_TOKENS = 256
 RANK = 256
 _POWER_STEPS = 3
@@ -92,7 +92,7 @@ class Encoder:
 
     @cached_property
     def _revision(self) -> str:
-        from p2l.revision import revision_of
+        from p2l.model.checkpoint import revision_of
 
         return revision_of(self.folder)
 
@@ -113,10 +113,10 @@ class Encoder:
         """
         import torch
 
-        from p2l.checkpoint import read_object
         from p2l.inference import P2L, Member
-        from p2l.model import P2LModel
-        from p2l.tokenizer import PromptTokenizer
+        from p2l.model.checkpoint import read_object
+        from p2l.model.encoding import PromptTokenizer
+        from p2l.model.model import P2LModel
 
         if not (self.folder / "config.json").is_file():
             raise InputError(f"{self.folder}: holds no encoder; give the folder of a BERT model")
@@ -150,7 +150,7 @@ class Words:
         Raises:
             InputError: no word is in `min_df` of them.
         """
-        from p2l.tfidf import fit_vocabulary
+        from p2l.model.tfidf import fit_vocabulary
 
         tokenizer = fit_vocabulary([[prompt] for prompt in prompts], min_df=min_df)
         matrix = _matrix(tokenizer, prompts)
@@ -178,3 +178,65 @@ def _matrix(tokenizer: TfidfTokenizer, prompts: Sequence[str]) -> Any:
     values = np.concatenate([np.zeros(0), *(row.values for row in rows if row.values is not None)])
     ids = np.concatenate([np.zeros(0, dtype=np.int64), *(row.ids for row in rows)])
     return csr_matrix((values.astype(np.float64), ids, ends), shape=(len(rows), tokenizer.vocab_size))
+
+
+# The category of a prompt as text in front of it, for routers on a platform that knows it.
+#
+#     [category: computer science]
+#     Which of these sorts is stable? ...
+#
+# A P2L reads nothing but text, so it has to be told there, in training and when it is asked. All backbones read this
+# line; besides, the reader `category` reads nothing else: a vocabulary of whole lines (`CategoryReader`), so that one
+# line is one feature, whatever words its name has in common with others.
+#
+# Shapes: Q prompts, C categories.
+
+
+def headed(prompt: str, category: str) -> str:
+    """The prompt with its category in front."""
+    return f"{_header(category)}\n{prompt}"
+
+
+def told(table: ScoreTable) -> ScoreTable:
+    """The table with the category in front of every prompt."""
+    prompts = tuple(headed(prompt, name) for prompt, name in zip(table.prompts, table.categories, strict=True))
+    return replace(table, prompts=prompts)
+
+
+@dataclass(frozen=True)
+class CategoryReader:
+    """Reads the line that `headed` writes: one feature for each category of the training prompts."""
+
+    tokenizer: TfidfTokenizer
+
+    @staticmethod
+    def of(categories: Sequence[str]) -> CategoryReader:
+        """A reader of these categories."""
+        from p2l.model.tfidf import TfidfTokenizer
+
+        lines = sorted({tuple(split_words(_header(name))) for name in categories})
+        sizes = [len(line) for line in lines]
+        terms = [" ".join(line) for line in lines]
+        return CategoryReader(TfidfTokenizer(terms, [1.0] * len(terms), ngrams=(min(sizes), max(sizes))))
+
+    @property
+    def directions(self) -> Floats:
+        """(C, C): each category is a direction of its own."""
+        return np.eye(self.tokenizer.vocab_size)
+
+    def states(self, prompts: Sequence[str]) -> Floats:
+        """(Q, C) a one where the prompt begins with the category's line; zeros for a category never seen."""
+        rows = self.tokenizer.encode([[prompt] for prompt in prompts])
+        found = np.zeros((len(rows), self.tokenizer.vocab_size))
+        for number, row in enumerate(rows):
+            if row.values is not None:
+                found[number, row.ids] = row.values
+        return found
+
+
+Reader: TypeAlias = Encoder | Words | CategoryReader
+"""What a backbone of the P2L reads."""
+
+
+def _header(category: str) -> str:
+    return f"[category: {' '.join(category.split())}]"

@@ -9,21 +9,16 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from p2l.errors import InputError
+from p2l.common.errors import InputError
 from p2l.metrics import Interval, Reliability
 from p2l.metrics.calibration import reliability
-from route.evaluation.curves import Axis, Curves, difference, draw_counts, interval
-from route.evaluation.headers import told
-from route.evaluation.loading import known_models
+from route.evaluation.features import told
 from route.evaluation.policies import Asked, Outcome, compare
-from route.evaluation.spending import Spent, join
-from route.evaluation.splitting import splits
-from route.evaluation.table import ScoreTable
-
-__all__ = ["POLICIES", "Line", "Results", "across", "calibration_error", "within"]
+from route.evaluation.spending import Axis, Curves, Spent, difference, draw_counts, interval, join
+from route.evaluation.table import ScoreTable, splits
+from route.evaluation.training import known_models
 
 Floats: TypeAlias = npt.NDArray[np.float64]
-
 POLICIES: Mapping[str, str] = {
     "p2l": "router on P2L",
     "single": "best single model",

@@ -10,25 +10,115 @@ Shapes: Q questions, M models.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from p2l.errors import InputError
+from p2l.common.cli import nearest
+from p2l.common.errors import InputError
 from p2l.votes.sources import file_kind
-from route.evaluation.prices import CHARS_PER_TOKEN, Price, price_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["ScoreTable", "read_table", "table_of"]
+
+# Which questions are held out: by a seeded hash of the prompt, so that equal prompts stay on one side.
+#
+# A prompt's side depends on its text and the seed alone: two tables with prompts in common are split alike, and a P2L
+# that was trained elsewhere on the training side of a table may be measured on the other one.
+
+Rows: TypeAlias = npt.NDArray[np.intp]
+
+
+def places(prompts: Sequence[str], seed: int) -> npt.NDArray[np.float64]:
+    """A number from 0 to 1 for each prompt, equal for equal texts."""
+    found = [
+        int.from_bytes(hashlib.blake2b(f"{seed} {prompt}".encode("utf-8", "replace"), digest_size=8).digest(), "big")
+        for prompt in prompts
+    ]
+    return np.array(found, dtype=np.float64) / 2.0**64
+
+
+def splits(prompts: Sequence[str], *, share: float, folds: int, seed: int) -> Iterator[tuple[Rows, Rows]]:
+    """Rows of the training and of the test side, for each fold; with one fold `share` of the prompts are held out.
+
+    Raises:
+        InputError: more folds than distinct prompts, or a side without prompts.
+    """
+    if folds > len(set(prompts)):
+        raise InputError(f"--folds {folds} is more than the {len(set(prompts))} distinct prompts; lower it")
+    place = places(prompts, seed)
+    for fold in range(folds):
+        held = place < share if folds == 1 else (place * folds).astype(np.int64) == fold
+        if held.all() or not held.any():
+            side = "training" if held.all() else "test"
+            raise InputError(f"no prompt of {len(prompts)} is on the {side} side; change --share, --folds or --seed")
+        yield np.flatnonzero(~held), np.flatnonzero(held)
+
+
+# Prices of models, for tables that know the length of an answer but not what it cost.
+#
+# A price file (YAML or JSON) has dollars per million tokens by model: a number is the price of output, and input is
+# free;
+# a mapping has `output` and `input`. A token is taken for four characters, of prompts and of answers.
+
+CHARS_PER_TOKEN = 4.0
+"""English prose has about four, code and numbers fewer, Chinese about one and a half."""
+
+
+class Price(NamedTuple):
+    """Dollars per million tokens."""
+
+    output: float
+    input: float = 0.0
+
+
+def read_prices(path: str | Path) -> dict[str, Price]:
+    """Read a price file.
+
+    Raises:
+        InputError: there is no such file, or an entry is no price.
+    """
+    import yaml
+
+    file = Path(path).expanduser()
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise InputError(f"{file}: cannot be read as YAML or JSON: {str(error).splitlines()[0]}") from error
+    if not isinstance(content, dict) or not content:
+        raise InputError(f"{file}: must map names of models to dollars per million output tokens")
+    return {str(model): _price(file, str(model), value) for model, value in content.items()}
+
+
+def price_of(model: str, prices: Mapping[str, Price]) -> Price:
+    """The price of a model.
+
+    Raises:
+        InputError: it has none; the message gives the nearest name.
+    """
+    if model not in prices:
+        raise InputError(f"no price for model {model!r}{nearest(model, prices)}; add it to the price file")
+    return prices[model]
+
+
+def _price(file: Path, model: str, value: Any) -> Price:
+    given = value if isinstance(value, dict) else {"output": value}
+    for key in given:
+        if key not in Price._fields:
+            raise InputError(f"{file}: {model}: unknown key {key!r}{nearest(str(key), Price._fields)}")
+    numbers = [given.get("output"), given.get("input", 0.0)]
+    if not all(isinstance(one, int | float) and not isinstance(one, bool) and 0 <= one < 1e9 for one in numbers):
+        raise InputError(f"{file}: {model}: a price is a number of dollars per million tokens, at least 0")
+    return Price(*(float(one) for one in numbers))
+
 
 Floats: TypeAlias = npt.NDArray[np.float64]
-
 NEEDED = ("prompt", "model", "score")
 TEXTS = ("prompt", "model")
 ONE_CATEGORY = "all"

@@ -7,11 +7,9 @@ answer is a chat completion, a stream is its chunks. Translation into other prot
 from __future__ import annotations
 
 import enum
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
-
-__all__ = ["JSON", "Account", "Fault", "Provider", "ProviderError", "Timeouts"]
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 JSON: TypeAlias = dict[str, Any]
 """A JSON object."""
@@ -121,3 +119,32 @@ class Provider(Protocol):
     async def close(self) -> None:
         """Close the connections."""
         ...
+
+
+# The protocols that a client exists for. To add one, decorate its maker with `@protocol(NAME)`: a function that takes
+# an `Account` and returns a `Provider`.
+
+Maker: TypeAlias = Callable[[Account], Provider]
+Made = TypeVar("Made", bound=Maker)
+
+
+class Registered(NamedTuple):
+    """A protocol's client."""
+
+    make: Maker
+    options: frozenset[str]
+    """Of an account, as far as it reads them."""
+
+
+PROTOCOLS: dict[str, Registered] = {}
+"""How the client of each protocol is made."""
+
+
+def protocol(name: str, *options: str) -> Callable[[Made], Made]:
+    """Register the decorated maker of a client, a function or a class, and the options of an account that it reads."""
+
+    def register(make: Made) -> Made:
+        PROTOCOLS[name] = Registered(make, frozenset(options))
+        return make
+
+    return register

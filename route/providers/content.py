@@ -3,29 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+import time
+import uuid
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from route.providers.base import JSON, Fault, ProviderError
-
-__all__ = [
-    "HINTS",
-    "SHAPE_ERRORS",
-    "SYSTEM_ROLES",
-    "DataURL",
-    "as_list",
-    "data_url",
-    "image_url",
-    "joined_text",
-    "named_by",
-    "parts_of",
-    "refuse_the_impossible",
-    "renamed",
-    "system_text",
-    "translated",
-    "unsupported",
-    "without",
-]
 
 SYSTEM_ROLES = ("system", "developer")
 SHAPE_ERRORS = (AttributeError, IndexError, KeyError, TypeError, ValueError)
@@ -37,7 +20,6 @@ HINTS = frozenset(
     }
 )
 """Fields that a protocol without a counterpart may leave out: the answer is still one to the request."""
-
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)?(?:;[\w=.+-]+)*?;base64,", re.IGNORECASE)
 
 
@@ -138,3 +120,106 @@ def _renamed(message: Any, roles: Mapping[str, str]) -> Any:
 def without(request: JSON, omit: Collection[str]) -> JSON:
     """The request without some of its fields."""
     return {key: value for key, value in request.items() if key not in omit}
+
+
+# Chat completions and their chunks, as every client makes them.
+
+
+def completion(
+    model: str,
+    message: JSON,
+    finish_reason: str,
+    counts: JSON | None,
+    *,
+    identifier: str | None = None,
+    clock: Callable[[], float] = time.time,
+) -> JSON:
+    """A chat completion with one choice."""
+    return {
+        "id": identifier or f"chatcmpl-{uuid.uuid4().hex}",
+        "object": "chat.completion",
+        "created": int(clock()),
+        "model": model,
+        "choices": [{"index": 0, "message": message, "finish_reason": finish_reason, "logprobs": None}],
+        "usage": counts,
+    }
+
+
+def chunk(frame: JSON, delta: JSON, finish_reason: str | None = None) -> JSON:
+    """A chunk with one choice; `frame` has what all chunks of an answer share: id, created, model."""
+    return {
+        **frame,
+        "object": "chat.completion.chunk",
+        "choices": [{"index": 0, "delta": delta, "finish_reason": finish_reason, "logprobs": None}],
+    }
+
+
+def usage(prompt: int, answer: int, *, cached: int | None = None, reasoning: int | None = None) -> JSON:
+    """Tokens of prompt and answer in OpenAI's words; `cached` and `reasoning` are parts of them."""
+    counts: JSON = {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer}
+    if cached is not None:
+        counts["prompt_tokens_details"] = {"cached_tokens": cached}
+    if reasoning is not None:
+        counts["completion_tokens_details"] = {"reasoning_tokens": reasoning}
+    return counts
+
+
+def asks_for_usage(request: JSON) -> bool:
+    """Whether a stream is to end with a chunk that has the usage."""
+    options = request.get("stream_options")
+    return isinstance(options, dict) and bool(options.get("include_usage"))
+
+
+def chunks_of(answer: JSON, *, with_usage: bool) -> list[JSON]:
+    """A whole chat completion as a stream: one chunk with all choices, and one with the usage if it was asked for."""
+    frame = {key: value for key, value in answer.items() if key not in ("choices", "usage")}
+    frame["object"] = "chat.completion.chunk"
+    chunks = [{**frame, "choices": [_delta_choice(choice) for choice in answer["choices"]]}]
+    if with_usage and answer.get("usage"):
+        chunks.append({**frame, "choices": [], "usage": answer["usage"]})
+    return chunks
+
+
+def _delta_choice(choice: JSON) -> JSON:
+    delta = dict(choice.get("message") or {})
+    calls: Sequence[JSON] | None = delta.get("tool_calls")
+    if calls:
+        delta["tool_calls"] = [{"index": index, **call} for index, call in enumerate(calls)]
+    return {**{key: value for key, value in choice.items() if key != "message"}, "delta": delta}
+
+
+# What a conversation carries from one model's answers to another model.
+#
+# Clients send answers back as they got them, with fields that only answers have; the provider that did not write them
+# refuses them. So they are taken out of the assistant's messages: the name of the model that the router adds, thoughts,
+# annotations, nulls, signatures of tool calls. An account's option `keep` names those that its provider wants back.
+
+ANSWERS_ALONE = frozenset({"model", "reasoning_content", "reasoning", "reasoning_details", "annotations", "images"})
+"""Fields of an answer's message that a request's message does not have."""
+_MAY_BE_NULL = ("refusal", "audio", "function_call", "tool_calls")
+_SIGNATURES = "extra_content"
+
+
+def for_another_model(request: JSON, keep: Collection[str]) -> JSON:
+    """The request with the assistant's messages as any provider takes them; the request itself is not changed."""
+    messages = request.get("messages")
+    if not isinstance(messages, list):
+        return request
+    return {**request, "messages": [_message(message, keep) for message in messages]}
+
+
+def _message(message: Any, keep: Collection[str]) -> Any:
+    if not isinstance(message, dict) or message.get("role") != "assistant":
+        return message
+    nulls = {key for key in _MAY_BE_NULL if key in message and message[key] is None}
+    taken = ((ANSWERS_ALONE - frozenset(keep)) & message.keys()) | nulls
+    kept = {key: value for key, value in message.items() if key not in taken} if taken else message
+    calls = kept.get("tool_calls")
+    if _SIGNATURES in keep or not isinstance(calls, list):
+        return kept
+    return {**kept, "tool_calls": [_unsigned(call) for call in calls]}
+
+
+def _unsigned(call: Any) -> Any:
+    is_signed = isinstance(call, dict) and _SIGNATURES in call
+    return {key: value for key, value in call.items() if key != _SIGNATURES} if is_signed else call

@@ -2,19 +2,316 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import json
+import re
+import time
+import uuid
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
+from typing import Any
 from urllib.parse import quote
 
-from route.providers.base import JSON, Account, Fault, ProviderError, Timeouts
-from route.providers.chunks import asks_for_usage
-from route.providers.content import named_by, translated, without
-from route.providers.gemini_answer import Translator, completion_of, why_not
-from route.providers.gemini_request import generate_request
-from route.providers.registry import protocol
-from route.providers.transport import Transport
+from route.providers.base import JSON, Account, Fault, ProviderError, Timeouts, protocol
+from route.providers.content import (
+    HINTS,
+    SYSTEM_ROLES,
+    as_list,
+    asks_for_usage,
+    chunk,
+    completion,
+    data_url,
+    image_url,
+    joined_text,
+    named_by,
+    parts_of,
+    refuse_the_impossible,
+    system_text,
+    translated,
+    unsupported,
+    usage,
+    without,
+)
+from route.providers.http import Transport
 
-__all__ = ["Gemini"]
+# From a chat completion request to one of Google's generateContent.
+#
+# System messages become the system instruction, the assistant is called `model`, a tool's answer refers to the tool by
+# its name. Images and files go inline. As for Anthropic, mere hints without a counterpart are dropped, what cannot be
+# had
+# is refused, and unknown fields are passed through (`safetySettings`, `generationConfig`, `cachedContent`).
+
+_WHO = "gemini"
+_GENERATION = {
+    "temperature": "temperature",
+    "top_p": "topP",
+    "top_k": "topK",
+    "max_tokens": "maxOutputTokens",
+    "max_completion_tokens": "maxOutputTokens",
+    "seed": "seed",
+    "presence_penalty": "presencePenalty",
+    "frequency_penalty": "frequencyPenalty",
+}
+_TRANSLATED = frozenset(
+    {
+        *_GENERATION,
+        *("model", "messages", "stop", "tools", "tool_choice", "parallel_tool_calls", "response_format", "user"),
+        *("safety_identifier", "stream", "stream_options", "n", "logprobs"),
+    }
+)
+_MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
+# What Google documents for calls that another model made: from version 3 on theirs are signed.
+_UNSIGNED = "skip_thought_signature_validator"
+
+
+def generate_request(request: JSON) -> JSON:
+    """The request for Gemini, without its model, which is part of the path.
+
+    Raises:
+        ProviderError: it asks for what the API does not have.
+    """
+    refuse_the_impossible(_WHO, request)
+    body = {key: value for key, value in request.items() if key not in _TRANSLATED and key not in HINTS}
+    signed = not re.search(r"gemini-[12]\b", str(request.get("model")))
+    body["contents"] = _contents(request.get("messages") or [], signed=signed)
+    system = system_text(request)
+    if system:
+        body["systemInstruction"] = {"parts": [{"text": system}]}
+    generation = {**_generation(request), **body.get("generationConfig", {})}
+    if generation:
+        body["generationConfig"] = generation
+    return body | _tools(request)
+
+
+def _contents(messages: list[JSON], *, signed: bool) -> list[JSON]:
+    contents: list[JSON] = []
+    names: dict[Any, Any] = {}
+    for message in messages:
+        if message.get("role") in SYSTEM_ROLES:
+            continue
+        names |= {call.get("id"): (call.get("function") or {}).get("name") for call in message.get("tool_calls") or []}
+        role = "model" if message.get("role") == "assistant" else "user"
+        parts = list(_parts(message, names, signed=signed))
+        if contents and contents[-1]["role"] == role:
+            contents[-1]["parts"] += parts
+        elif parts:
+            contents.append({"role": role, "parts": parts})
+    return contents
+
+
+def _parts(message: JSON, names: Mapping[Any, Any], *, signed: bool) -> Iterator[JSON]:
+    role = message.get("role")
+    if role == "tool":
+        name = names.get(message.get("tool_call_id")) or message.get("name") or message.get("tool_call_id")
+        yield {"functionResponse": {"name": name, "response": _result(joined_text(message.get("content")))}}
+        return
+    if role not in ("user", "assistant"):
+        raise unsupported(_WHO, f"messages of the role {role}")
+    yield from (_part(part) for part in parts_of(message.get("content")))
+    for number, call in enumerate(message.get("tool_calls") or []):
+        signature = ((call.get("extra_content") or {}).get("google") or {}).get("thought_signature")
+        if signature is None and signed and number == 0:
+            signature = _UNSIGNED
+        yield _call(call) | ({"thoughtSignature": signature} if signature else {})
+
+
+def _result(text: str) -> JSON:
+    """A tool's answer as an object, which is all that Gemini takes."""
+    parsed = _loaded(text)
+    return parsed if isinstance(parsed, dict) else {"result": text}
+
+
+def _call(call: JSON) -> JSON:
+    function = call.get("function") or {}
+    arguments = _loaded(function.get("arguments") or "{}")
+    given = arguments if isinstance(arguments, dict) else {"arguments": function.get("arguments")}
+    return {"functionCall": {"name": function.get("name"), "args": given}}
+
+
+def _loaded(text: str) -> object:
+    try:
+        loaded: object = json.loads(text)
+    except ValueError:
+        return None
+    return loaded
+
+
+def _part(part: JSON) -> JSON:
+    match part.get("type"):
+        case "text":
+            return {"text": part["text"]}
+        case "refusal":
+            return {"text": part["refusal"]}
+        case "image_url":
+            return _file(image_url(part))
+        case "file" if isinstance(part.get("file"), dict) and part["file"].get("file_data"):
+            return _file(part["file"]["file_data"])
+        case "input_audio":
+            audio = part.get("input_audio") or {}
+            return {"inlineData": {"mimeType": f"audio/{audio.get('format')}", "data": audio.get("data")}}
+        case kind:
+            raise unsupported(_WHO, f"content of the type {kind}")
+
+
+def _file(url: str) -> JSON:
+    inline = data_url(url)
+    if inline is not None:
+        return {"inlineData": {"mimeType": inline.media_type, "data": inline.data}}
+    if url.startswith(("gs://", "https://generativelanguage.googleapis.com/")):
+        return {"fileData": {"fileUri": url}}
+    raise unsupported(_WHO, "images by their address, only inline")
+
+
+def _generation(request: JSON) -> JSON:
+    settings = {name: request[key] for key, name in _GENERATION.items() if request.get(key) is not None}
+    stops = as_list(request.get("stop"))
+    if stops:
+        settings["stopSequences"] = stops
+    wanted = request.get("response_format") or {}
+    if wanted.get("type") in ("json_object", "json_schema"):
+        settings["responseMimeType"] = "application/json"
+    schema = (wanted.get("json_schema") or {}).get("schema")
+    if schema:
+        settings["responseJsonSchema"] = schema
+    return settings
+
+
+def _tools(request: JSON) -> JSON:
+    tools = request.get("tools")
+    if not tools:
+        return {}
+    declared = [_declaration(tool.get("function") or {}) for tool in tools if tool.get("type") == "function"]
+    others = [tool for tool in tools if tool.get("type") != "function"]  # of Google's own
+    body: JSON = {"tools": [*([{"functionDeclarations": declared}] if declared else []), *others]}
+    choice = request.get("tool_choice")
+    return body | ({"toolConfig": {"functionCallingConfig": _calling(choice)}} if choice is not None else {})
+
+
+def _declaration(function: JSON) -> JSON:
+    declaration = {key: function[key] for key in ("name", "description") if function.get(key) is not None}
+    if function.get("parameters"):
+        declaration["parametersJsonSchema"] = function["parameters"]
+    return declaration
+
+
+def _calling(choice: Any) -> JSON:
+    if isinstance(choice, str) and choice in _MODES:
+        return {"mode": _MODES[choice]}
+    if isinstance(choice, dict) and choice.get("type") == "function":
+        return {"mode": "ANY", "allowedFunctionNames": [(choice.get("function") or {}).get("name")]}
+    raise unsupported(_WHO, "this tool_choice")
+
+
+# From Gemini's answers, whole or streamed, to chat completions.
+#
+# A stream is a sequence of answers that each hold a further piece. Thoughts become `reasoning_content`; the signature
+# of
+# a tool call travels in `extra_content`, as in Google's own OpenAI-compatible interface, since it has to come back.
+
+_FINISH = {"STOP": "stop", "MAX_TOKENS": "length", "OTHER": "stop", "FINISH_REASON_UNSPECIFIED": "stop"}
+_BROKEN = frozenset({"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS", "MALFORMED_RESPONSE"})
+
+
+def completion_of(answer: JSON, *, clock: Callable[[], float] = time.time) -> JSON:
+    """A whole answer as a chat completion; it has a candidate."""
+    candidate = answer["candidates"][0]
+    parts = _answer_parts(candidate)
+    texts, thoughts = _texts(parts, thought=False), _texts(parts, thought=True)
+    calls = [_answer_call(part) for part in parts if part.get("functionCall")]
+    message: JSON = {"role": "assistant", "content": texts or (None if calls else ""), "refusal": None}
+    if thoughts:
+        message["reasoning_content"] = thoughts
+    if calls:
+        message["tool_calls"] = calls
+    finish = finish_of(candidate.get("finishReason"), has_calls=bool(calls))
+    counts = _usage(answer.get("usageMetadata") or {})
+    model, identifier = str(answer.get("modelVersion") or ""), answer.get("responseId")
+    return completion(model, message, finish, counts, identifier=identifier, clock=clock)
+
+
+def finish_of(reason: object, *, has_calls: bool) -> str:
+    """OpenAI's word; whatever is none of the ordinary reasons is one of many kinds of safety."""
+    finish = _FINISH.get(str(reason or "STOP"), "content_filter")
+    return "tool_calls" if has_calls and finish == "stop" else finish
+
+
+def why_not(answer: JSON) -> tuple[str, str]:
+    """Why the prompt was refused, and the finish reason after which there is no answer; empty where it is well."""
+    blocked = str((answer.get("promptFeedback") or {}).get("blockReason") or "")
+    reasons = (str(candidate.get("finishReason")) for candidate in answer.get("candidates") or [])
+    return blocked, next((reason for reason in reasons if reason in _BROKEN), "")
+
+
+def _answer_parts(candidate: JSON) -> list[JSON]:
+    return (candidate.get("content") or {}).get("parts") or []
+
+
+def _texts(parts: Sequence[JSON], *, thought: bool) -> str:
+    return "".join(part.get("text") or "" for part in parts if bool(part.get("thought")) is thought)
+
+
+def _answer_call(part: JSON) -> JSON:
+    called = part["functionCall"]
+    function = {"name": called.get("name"), "arguments": json.dumps(called.get("args") or {})}
+    call: JSON = {"id": called.get("id") or f"call_{uuid.uuid4().hex[:24]}", "type": "function", "function": function}
+    if part.get("thoughtSignature"):
+        call["extra_content"] = {"google": {"thought_signature": part["thoughtSignature"]}}
+    return call
+
+
+def _usage(counts: JSON) -> JSON:
+    thoughts = counts.get("thoughtsTokenCount") or 0
+    prompt = (counts.get("promptTokenCount") or 0) + (counts.get("toolUsePromptTokenCount") or 0)
+    answer = (counts.get("candidatesTokenCount") or 0) + thoughts
+    return usage(prompt, answer, cached=counts.get("cachedContentTokenCount") or 0, reasoning=thoughts)
+
+
+class Translator:
+    """The answers of one stream as chunks."""
+
+    def __init__(self, *, with_usage: bool, clock: Callable[[], float] = time.time) -> None:
+        self._with_usage = with_usage
+        self._frame: JSON = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(clock()), "model": ""}
+        self._begun = False
+        self._calls = 0
+        self._reason: object = None
+        self._counts: JSON = {}
+
+    @property
+    def finished(self) -> bool:
+        """Whether the answer was told to be complete."""
+        return self._reason is not None
+
+    def take(self, answer: JSON) -> list[JSON]:
+        """What a piece adds to the answer."""
+        candidate = (answer.get("candidates") or [{}])[0]
+        self._counts |= answer.get("usageMetadata") or {}
+        self._reason = candidate.get("finishReason") or self._reason
+        return self._begin(answer) + [
+            chunk(self._frame, delta) for part in _answer_parts(candidate) for delta in self._deltas(part)
+        ]
+
+    def end(self) -> list[JSON]:
+        """What comes after the last piece."""
+        chunks = [chunk(self._frame, {}, finish_of(self._reason, has_calls=self._calls > 0))]
+        if self._with_usage:
+            chunks.append({**chunk(self._frame, {}), "choices": [], "usage": _usage(self._counts)})
+        return chunks
+
+    def _begin(self, answer: JSON) -> list[JSON]:
+        if self._begun:
+            return []
+        self._begun = True
+        self._frame["model"] = str(answer.get("modelVersion") or "")
+        self._frame["id"] = answer.get("responseId") or self._frame["id"]
+        return [chunk(self._frame, {"role": "assistant", "content": ""})]
+
+    def _deltas(self, part: JSON) -> list[JSON]:
+        if part.get("functionCall"):
+            self._calls += 1
+            return [{"tool_calls": [{"index": self._calls - 1, **_answer_call(part)}]}]
+        if not part.get("text"):
+            return []
+        return [{"reasoning_content" if part.get("thought") else "content": part["text"]}]
 
 
 @protocol("gemini", "omit")

@@ -10,17 +10,159 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+import json
 import math
-from collections.abc import AsyncGenerator, Sequence
+import random
+import signal
+from collections import deque
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from p2l.command import parser, positive, run
-from route.providers.base import JSON, Account, Fault, ProviderError, Timeouts
-from route.providers.chunks import asks_for_usage, chunk, completion
-from route.providers.faults import refusal
-from route.providers.mock_script import Mock, Script, Trouble, refusal_body
-from route.providers.registry import protocol
+from aiohttp import web
 
-__all__ = ["MockProvider", "build_parser", "main"]
+from p2l.common.cli import parser, positive, run
+from p2l.common.errors import ConfigError
+from route.providers.base import JSON, Account, Fault, ProviderError, Timeouts, protocol
+from route.providers.content import asks_for_usage, chunk, completion, joined_text
+from route.providers.errors import refusal
+
+# What a mock provider says and does: text, pace, and troubles in order or at random.
+#
+# A trouble is written as its name, some with a number: `rate-limit` (429), `rate-limit:2` (with Retry-After of 2 s),
+# `status:503`, `reset`, `silence` (no response at all), `slow:5` (first token after 5 s), `cut` and `stall` (after half
+# of the answer), `malformed` (a broken chunk), `no-done`, `context-length`, `content-filter`, `prefill`, `credentials`;
+# `ok` is none.
+
+_WORDS = ("the", "river", "carries", "small", "boats", "under", "old", "bridges", "while", "morning", "light", "turns")
+_REMEMBERED = 1000
+TROUBLES = (
+    *("ok", "rate-limit", "status", "reset", "silence", "slow", "cut", "stall", "malformed", "no-done"),
+    *("context-length", "content-filter", "prefill", "credentials"),
+)
+"""Names of troubles."""
+_TOO_LONG = "This model's maximum context length is 8 tokens; please reduce the length of the messages."
+_NO_PREFILL = "This model does not support assistant message prefill."
+_REFUSALS = {
+    "rate-limit": (429, "requests", "rate_limit_exceeded", "Rate limit reached, please slow down."),
+    "status": (500, "server_error", None, "The server had an error."),
+    "context-length": (400, "invalid_request_error", "context_length_exceeded", _TOO_LONG),
+    "content-filter": (400, "invalid_request_error", "content_filter", "The content management policy was triggered."),
+    "prefill": (400, "invalid_request_error", None, _NO_PREFILL),
+    "credentials": (401, "invalid_request_error", "invalid_api_key", "Incorrect API key provided."),
+}
+"""Status, type, code and message of the troubles that are refusals."""
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """What goes wrong with one request."""
+
+    name: str
+    number: float | None = None
+    """Of seconds or a status, see above."""
+
+    @classmethod
+    def of(cls, text: str) -> Trouble:
+        """`NAME` or `NAME:NUMBER`.
+
+        Raises:
+            ConfigError: there is no such trouble, or the number is none.
+        """
+        name, _, number = text.partition(":")
+        try:
+            found = cls(name, float(number) if number else None)
+        except ValueError:
+            raise ConfigError(f"mock: {text!r}: what follows the colon is no number") from None
+        if name not in TROUBLES:
+            raise ConfigError(f"mock: there is no trouble {name!r}; choose from {', '.join(TROUBLES)}")
+        return found
+
+
+@dataclass(frozen=True)
+class Script:
+    """How a mock provider behaves."""
+
+    text: str | None = None
+    """What it answers; by default `tokens` words."""
+    tokens: int = 16
+    latency: float = 0.0
+    """Seconds until the first token."""
+    token_seconds: float = 0.0
+    """Seconds between two tokens."""
+    failures: tuple[str, ...] = ()
+    """Troubles of the first requests, one each."""
+    failure_rate: float = 0.0
+    """Share of the requests after them that meet `failure`."""
+    failure: str = "status:500"
+    seed: int = 0
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Script:
+        """From the options of an account.
+
+        Raises:
+            ConfigError: an option that a mock does not have, or a trouble that there is not.
+        """
+        try:
+            script = cls(**{**options, "failures": tuple(options.get("failures", ()))})
+        except TypeError:
+            known = ", ".join(cls.__dataclass_fields__)
+            raise ConfigError(f"mock: options are {known}; got {', '.join(options)}") from None
+        for text in (*script.failures, script.failure):
+            Trouble.of(text)
+        return script
+
+    def pieces(self) -> list[str]:
+        """The answer, token by token; its concatenation is the text."""
+        words = self.text.split(" ") if self.text is not None else [_WORDS[n % len(_WORDS)] for n in range(self.tokens)]
+        return [word if number == 0 else f" {word}" for number, word in enumerate(words)]
+
+
+class Mock:
+    """A script that is being played."""
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        self.pieces = script.pieces()
+        self.requests: deque[JSON] = deque(maxlen=_REMEMBERED)
+        """The last bodies that came, for tests to look at."""
+        self._failures = deque(map(Trouble.of, script.failures))
+        self._usual = Trouble.of(script.failure)
+        self._random = random.Random(script.seed)
+
+    def fail_next(self, *troubles: str) -> None:
+        """Let the next requests meet these troubles."""
+        self._failures.extend(map(Trouble.of, troubles))
+
+    def next_trouble(self, request: JSON) -> Trouble:
+        """What happens to this request."""
+        self.requests.append(request)
+        if self._failures:
+            return self._failures.popleft()
+        unlucky = self.script.failure_rate > 0 and self._random.random() < self.script.failure_rate
+        return self._usual if unlucky else Trouble("ok")
+
+    def usage(self, request: JSON) -> JSON:
+        """Tokens, counted as words."""
+        prompt = sum(len(joined_text(message.get("content")).split()) for message in request.get("messages", []))
+        answer = len(self.pieces)
+        return {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer}
+
+
+def refusal_body(trouble: Trouble) -> tuple[int, dict[str, str], JSON] | None:
+    """Status, headers and body of a trouble that is a refusal; None for any other."""
+    if trouble.name not in _REFUSALS:
+        return None
+    status, kind, code, message = _REFUSALS[trouble.name]
+    headers = {}
+    if trouble.name == "status" and trouble.number is not None:
+        status = int(trouble.number)
+    elif trouble.number is not None:
+        headers["Retry-After"] = f"{trouble.number:g}"
+    return status, headers, {"error": {"message": message, "type": kind, "param": None, "code": code}}
+
 
 _FAULTS = {
     "reset": Fault.CONNECTION,
@@ -137,9 +279,127 @@ def main(argv: Sequence[str] | None = None) -> None:
     flags = vars(build_parser().parse_args(argv))
     host, port = flags.pop("host"), flags.pop("port")
     script = Script.of(flags)
-    from route.providers.mock_server import serve
 
     asyncio.run(serve(script, host, port))
+
+
+# A mock provider as a server: OpenAI's chat completions over HTTP, and the misbehaviour that only a wire has.
+
+_FOR_EVER = 3600.0  # seconds; longer than any client waits
+
+
+def application(mock: Mock) -> web.Application:
+    """The server's application: POST /v1/chat/completions."""
+
+    async def complete(request: web.Request) -> web.StreamResponse:
+        body: JSON = json.loads(await request.read())
+        trouble = mock.next_trouble(body)
+        refused = refusal_body(trouble)
+        if refused is not None:
+            status, headers, text = refused
+            return web.json_response(text, status=status, headers=headers)
+        await _wait_for_first_token(request, mock.script, trouble)
+        return await (_stream if body.get("stream") else _whole)(request, body, mock, trouble)
+
+    app = web.Application(client_max_size=2**28)
+    app.router.add_post("/v1/chat/completions", complete)
+    return app
+
+
+async def _wait_for_first_token(request: web.Request, script: Script, trouble: Trouble) -> None:
+    if trouble.name == "reset":
+        _abort(request)
+    seconds = script.latency
+    if trouble.name == "silence":
+        seconds = _FOR_EVER
+    if trouble.name == "slow":
+        seconds += _FOR_EVER if trouble.number is None else trouble.number
+    if seconds:
+        await asyncio.sleep(seconds)
+
+
+async def _whole(request: web.Request, body: JSON, mock: Mock, trouble: Trouble) -> web.StreamResponse:
+    if mock.script.token_seconds:
+        await asyncio.sleep(mock.script.token_seconds * len(mock.pieces))
+    if trouble.name == "stall":
+        await asyncio.sleep(_FOR_EVER)
+    message = {"role": "assistant", "content": "".join(mock.pieces), "refusal": None}
+    text = json.dumps(completion(str(body.get("model")), message, "stop", mock.usage(body))).encode()
+    if trouble.name == "malformed":
+        text = text[: len(text) // 2]
+    if trouble.name == "cut":
+        await _cut(request, text)
+    return web.Response(body=text, content_type="application/json")
+
+
+async def _cut(request: web.Request, text: bytes) -> None:
+    response = web.StreamResponse(headers={"Content-Length": str(len(text)), "Content-Type": "application/json"})
+    await response.prepare(request)
+    await response.write(text[: len(text) // 2])
+    _abort(request)
+
+
+async def _stream(request: web.Request, body: JSON, mock: Mock, trouble: Trouble) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
+    await response.prepare(request)
+    frame = completion(str(body.get("model")), {}, "stop", mock.usage(body))
+    counts = frame.pop("usage")
+    await response.write(_event(chunk(frame, {"role": "assistant", "content": ""})))
+    for number, piece in enumerate(mock.pieces):
+        if number == len(mock.pieces) // 2:
+            await _go_wrong(request, response, trouble)
+        if number and mock.script.token_seconds:
+            await asyncio.sleep(mock.script.token_seconds)
+        await response.write(_event(chunk(frame, {"content": piece})))
+    if trouble.name == "no-done":
+        return response
+    await response.write(_event(chunk(frame, {}, "stop")))
+    if asks_for_usage(body):
+        await response.write(_event({**chunk(frame, {}), "choices": [], "usage": counts}))
+    await response.write(b"data: [DONE]\n\n")
+    return response
+
+
+async def _go_wrong(request: web.Request, response: web.StreamResponse, trouble: Trouble) -> None:
+    if trouble.name == "cut":
+        _abort(request)
+    elif trouble.name == "stall":
+        await asyncio.sleep(_FOR_EVER)
+    elif trouble.name == "malformed":
+        await response.write(b'data: {"choices": [{"index": 0, "del\n\n')
+
+
+def _abort(request: web.Request) -> None:
+    """End the connection with a reset, and this handler with it."""
+    if request.transport is not None:
+        request.transport.abort()
+    raise asyncio.CancelledError
+
+
+def _event(body: JSON) -> bytes:
+    return b"data: " + json.dumps(body).encode() + b"\n\n"
+
+
+@contextlib.asynccontextmanager
+async def running(mock: Mock, host: str = "127.0.0.1", port: int = 0) -> AsyncGenerator[str, None]:
+    """Serve while the block runs; gives the base URL."""
+    runner = web.AppRunner(application(mock), access_log=None, handler_cancellation=True, shutdown_timeout=0.0)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, port).start()
+        yield f"http://{host}:{runner.addresses[0][1]}/v1"
+    finally:
+        await runner.cleanup()
+
+
+async def serve(script: Script, host: str, port: int) -> None:
+    """Serve until SIGINT or SIGTERM, and print the base URL."""
+    stop = asyncio.Event()
+    for name in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(name, stop.set)
+    async with running(Mock(script), host, port) as url:
+        print(f"mock provider at {url}", flush=True)
+        await stop.wait()
 
 
 if __name__ == "__main__":

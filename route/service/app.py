@@ -14,24 +14,19 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from p2l.errors import InputError, P2LError
+from p2l.common.errors import InputError, P2LError
 from route.config import ROUTER_NAME, RouterConfig
-from route.feedback import parse_vote
-from route.ledger import KeyRecord, Refusal
 from route.providers.base import JSON
 from route.service.chat import ChatEndpoint, authenticate, choose_for, read_chat
+from route.service.dialects import MESSAGES
 from route.service.dispatch import Trip
 from route.service.errors import ApiError, Gone, of_refusal
 from route.service.exchange import Exchange
-from route.service.incoming import parse_object, read_body
-from route.service.lifeline import Deadline
-from route.service.messages import MESSAGES
-from route.service.orphans import end_when_orphaned
-from route.service.outgoing import decision_of
-from route.service.settings import Settings
-from route.service.state import Service, make_service
-
-__all__ = ["build_app"]
+from route.service.limits import Deadline
+from route.service.state import Service, Settings, end_when_orphaned, make_service
+from route.service.wire import decision_of, parse_object, read_body
+from route.storage.feedback import parse_vote
+from route.storage.ledger import KeyRecord, Refusal
 
 _VOTE_BYTES = 2**16
 _VOTE_SECONDS = 10.0

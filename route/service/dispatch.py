@@ -8,28 +8,261 @@ that is the request's own fault, nor more than `max_attempts` times, nor beyond 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import random
-from collections.abc import Awaitable, Callable, Collection
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-from p2l.errors import InputError
-from route.config import TimeoutsConfig
-from route.providers.base import JSON, Fault, ProviderError, Timeouts
-from route.routers import NoModelError
-from route.service.choice import Choice
+from p2l.common.errors import ConfigError, InputError
+from route.config import BreakerConfig, ModelConfig, RouterConfig, TimeoutsConfig
+from route.providers.accounts import account_for, make_provider
+from route.providers.base import JSON, Account, Fault, Provider, ProviderError, Timeouts
+from route.routing.candidates import NoModelError
+from route.routing.decision import Coefficients, Decision
+from route.routing.router import Router
 from route.service.errors import ApiError, of_choice, of_fault
-from route.service.fleet import Fleet, Target
-from route.service.incoming import Incoming
-from route.service.lifeline import Deadline
-from route.service.outgoing import request_for
+from route.service.limits import Deadline
+from route.service.wire import Incoming, request_for
 
-__all__ = ["Call", "Dispatcher", "Trip", "ask_whole"]
+# A circuit breaker for one model: after enough failures in a row it is left alone, then tried by one request.
+#
+#     closed --failures in a row--> open --seconds--> half open --success--> closed
+#                                     ^                   |
+#                                     +-----failure-------+
+#
+# A rate limit opens it for as long as the provider says, an hour at most. Each worker has its own breakers.
+
+_BLAMELESS = (Fault.CONTEXT_LENGTH, Fault.CONTENT_FILTER, Fault.REQUEST, Fault.UNSUPPORTED)
+_NOT_THERE = 404
+_LONGEST_REST = 3600.0
+"""Seconds; a provider that says a nonsensical time is tried all the same."""
+
+
+class Breaker:
+    """Whether a model may be asked."""
+
+    def __init__(self, failures: int, seconds: float, clock: Callable[[], float]) -> None:
+        """Open for `seconds` after `failures` in a row; `clock` only grows."""
+        self._most = failures
+        self._seconds = seconds
+        self._clock = clock
+        self._failures = 0
+        self._opened_until: float | None = None
+        self._probing = False
+        self.fault: ProviderError | None = None
+        """The last one, while the model is not known to be well."""
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether no request may go there now: it is open, or another request is trying it."""
+        return self._opened_until is not None and (self._probing or self._clock() < self._opened_until)
+
+    @property
+    def opens_in(self) -> float:
+        """Seconds until a request may try the model again."""
+        return max(0.0, (self._opened_until or 0.0) - self._clock())
+
+    def begin(self) -> bool:
+        """A request goes there; True if it is the one that tries whether the model is well again."""
+        if self._opened_until is None or self._probing:
+            return False
+        self._probing = True
+        return True
+
+    def give_up(self, probe: bool) -> None:
+        """The request was cancelled and nothing was learned."""
+        if probe:
+            self._probing = False
+
+    def began(self, probe: bool) -> None:
+        """An answer has begun: others may come too, but should it break off the model is as unwell as before."""
+        if probe:
+            self._opened_until = None
+            self._probing = False
+
+    def succeeded(self) -> None:
+        """The model answered to the end, or refused for reasons that are the request's."""
+        self._failures = 0
+        self._opened_until = None
+        self._probing = False
+        self.fault = None
+
+    def failed(self, error: ProviderError, probe: bool = False) -> None:
+        """Take note of a fault; `probe` as `begin` said."""
+        if error.fault in _BLAMELESS and error.status != _NOT_THERE:
+            self.succeeded()
+            return
+        self.fault = error
+        self._failures += 1
+        if error.retry_after:
+            self._open(min(error.retry_after, _LONGEST_REST))
+        elif probe or self._failures >= self._most:
+            self._open(self._seconds)
+        if probe:
+            self._probing = False
+
+    def _open(self, seconds: float) -> None:
+        self._opened_until = max(self._opened_until or 0.0, self._clock() + seconds)
+
+
+# The models that can be asked: each with its provider and its breaker; models of one account share its connections.
+
+
+@dataclass(frozen=True)
+class Target:
+    """One model."""
+
+    name: str
+    """As the configuration and P2L call it."""
+    config: ModelConfig
+    provider: Provider
+    breaker: Breaker
+
+
+class Fleet:
+    """All models of the configuration."""
+
+    def __init__(self, targets: Mapping[str, Target]) -> None:
+        """By name, in the order of the configuration."""
+        self.targets = dict(targets)
+        windows = [target.config.context_window for target in targets.values()]
+        self.smallest_window = min((window for window in windows if window is not None), default=None)
+
+    def blocked(self) -> set[str]:
+        """Names of the models that are left alone for now."""
+        return {name for name, target in self.targets.items() if target.breaker.is_blocked}
+
+    def no_larger_than(self, name: str) -> set[str]:
+        """Names of the models that a prompt which is too long for this one does not fit into either."""
+        window = self.targets[name].config.context_window
+        if window is None:
+            return {name}
+        known = ((other, target.config.context_window) for other, target in self.targets.items())
+        return {other for other, size in known if size is not None and size <= window}
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for provider in {id(target.provider): target.provider for target in self.targets.values()}.values():
+            await provider.close()
+
+
+def account_of(model: ModelConfig, env: Mapping[str, str]) -> Account:
+    """Where a model is and who asks.
+
+    Raises:
+        ConfigError: an unknown type, or no key.
+    """
+    return account_for(model.type, model.api_key, model.base_url, env, model.options)
+
+
+def make_fleet(config: RouterConfig, env: Mapping[str, str], clock: Callable[[], float] = time.monotonic) -> Fleet:
+    """Providers and breakers of a configuration; call it within the event loop.
+
+    Raises:
+        ConfigError: names the model whose provider cannot be made.
+    """
+    providers: dict[str, Provider] = {}
+    targets = {}
+    for name, model in config.model_configs.items():
+        with _blaming(name):
+            account = account_of(model, env)
+            same = json.dumps([model.type, account.base_url, account.api_key, account.options], default=repr)
+            if same not in providers:
+                providers[same] = make_provider(model.type, account)
+        targets[name] = Target(name, model, providers[same], _breaker(config.breaker, clock))
+    return Fleet(targets)
+
+
+@contextlib.contextmanager
+def _blaming(name: str) -> Iterator[None]:
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"model_configs.{name}: {error}") from error
+
+
+def _breaker(config: BreakerConfig, clock: Callable[[], float]) -> Breaker:
+    return Breaker(config.failures, config.seconds, clock)
+
+
+# Which model a request goes to: called by name, or chosen by the router from the scores of its prompt.
+
+
+class Choice(Protocol):
+    """Chooses, and chooses again when a model has failed."""
+
+    @property
+    def decision(self) -> Decision | None:
+        """The last one, which tells why; None where nothing was decided."""
+        ...
+
+    @property
+    def allowed(self) -> Collection[str]:
+        """Names of all models that may be chosen."""
+        ...
+
+    def choose(self, without: Collection[str]) -> str:
+        """The name of a model that is none of `without`.
+
+        Raises:
+            InfeasibleError: none that is left keeps to the budget.
+            NoModelError: none is left.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Direct:
+    """The client named the model; no other will do."""
+
+    model: str
+    decision: None = None
+
+    @property
+    def allowed(self) -> Collection[str]:
+        """See `Choice`."""
+        return (self.model,)
+
+    def choose(self, without: Collection[str]) -> str:
+        """See `Choice`."""
+        if self.model in without:
+            raise NoModelError(f"{self.model} is not available")
+        return self.model
+
+
+@dataclass
+class Routed:
+    """The router decides."""
+
+    router: Router
+    coefficients: Coefficients | None
+    """None: there were no scores in time, the static order decides."""
+    budget: float | None
+    allowed: Collection[str]
+    tokens: int | None = None
+    fixed: str | None = None
+    """The model of this conversation."""
+    decision: Decision | None = None
+
+    def choose(self, without: Collection[str]) -> str:
+        """See `Choice`."""
+        self.decision = self.router.decide(
+            self.coefficients,
+            self.budget,
+            allowed=self.allowed,
+            without=without,
+            tokens=self.tokens,
+            fixed=self.fixed,
+        )
+        return self.decision.model
+
 
 T = TypeVar("T")
 Call = Callable[[Target, JSON, Timeouts], Awaitable[T]]
 """Asks a model's provider."""
-
 _LONGEST_PAUSE = 30.0
 _TARDY = 1e-3
 

@@ -8,12 +8,10 @@ from collections.abc import Mapping
 
 from starlette.responses import Response
 
-from p2l.errors import P2LError
-from route.ledger import Refusal
+from p2l.common.errors import P2LError
 from route.providers.base import JSON, Fault, ProviderError
-from route.routers import NoModelError
-
-__all__ = ["ApiError", "Gone", "of_choice", "of_fault", "of_refusal"]
+from route.routing.candidates import NoModelError
+from route.storage.ledger import Refusal
 
 _TYPES = {
     400: "invalid_request_error",

@@ -8,15 +8,12 @@ from typing import Any
 from urllib.parse import quote
 
 from route.config import ModelConfig
-from route.decision import Decision
-from route.feedback import ShownAnswer
-from route.ledger import KeyRecord
-from route.logs import RequestRecord, log_request
+from route.routing.decision import Decision
 from route.service.dispatch import Trip
-from route.service.metrics import NOBODY
+from route.service.observability import NOBODY, RequestRecord, log_request
 from route.service.state import Service
-
-__all__ = ["Answered", "Exchange"]
+from route.storage.feedback import ShownAnswer
+from route.storage.ledger import KeyRecord
 
 
 @dataclass(frozen=True)

@@ -17,16 +17,15 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from p2l.errors import InputError, P2LError
+from p2l.common.errors import InputError, P2LError
 from route.config import load_config
-from route.logs import set_up_logs
-from route.service.settings import SETTINGS_VARIABLE, Settings
+from route.service.observability import set_up_logs
+from route.service.state import SETTINGS_VARIABLE, Settings
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["serve", "worker"]
 
 _KEEP_ALIVE_SECONDS = 75  # longer than clients keep idle connections, so that none is closed under a request
 

@@ -2,29 +2,60 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import re
+import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from multiprocessing import parent_process
 from pathlib import Path
 
 import numpy as np
 
-from route.config import KeyConfig, RouterConfig
-from route.database import Database
-from route.feedback import Feedback
-from route.ledger import KeyRecord, Ledger, key_record
-from route.logs import LOGGER
+from p2l.common.errors import ConfigError
+from route.config import KeyConfig, RouterConfig, line_of
+from route.providers.accounts import make_provider
 from route.providers.base import ProviderError
-from route.routers import Router
-from route.scoring import Scorer, make_scorer
-from route.service.dispatch import Dispatcher
-from route.service.fleet import Fleet, make_fleet
-from route.service.metrics import RouterMetrics
-from route.service.settings import Settings
-from route.sticky import Sticky
+from route.routing.candidates import get, pair
+from route.routing.router import Router
+from route.routing.scoring import Scorer, make_scorer
+from route.service.dispatch import Dispatcher, Fleet, account_of, make_fleet
+from route.service.observability import LOGGER, RouterMetrics
+from route.storage.conversations import Sticky
+from route.storage.database import Database
+from route.storage.feedback import Feedback
+from route.storage.ledger import KeyRecord, Ledger, key_record
 
-__all__ = ["Roster", "Service", "make_router", "make_service"]
+# What the command line asks of the service.
+
+SETTINGS_VARIABLE = "P2L_ROUTER_SETTINGS"
+"""Environment variable with the path of the file that holds a worker's settings."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The flags of `route.openai_server` that the workers need."""
+
+    config: str
+    """Path of the configuration."""
+    router_type: str
+    router_model_name: str | None = None
+    """Folder or hub id of the P2L model, for the types that run it in the process."""
+    router_model_endpoint: str | None = None
+    """URL of the P2L endpoint."""
+    router_api_key: str | None = field(default=None, repr=False)
+    """Of the P2L endpoint."""
+    cost_optimizer: str | None = None
+    """None: what goes with the router type."""
+    api_keys: tuple[str, ...] = field(default=(), repr=False)
+    """Digests of keys without limits, beside those of the configuration."""
+    direct_by_name: bool = False
+    workers: int = 1
+    max_body_mb: float = 20.0
+    database: str | None = None
+    """Overrides the configuration's: workers without a database of their own share one of the control folder."""
 
 
 @dataclass
@@ -158,3 +189,53 @@ def _record(key: KeyConfig) -> KeyRecord:
 
 def _unlimited(settings: Settings) -> list[KeyRecord]:
     return [KeyRecord(name=f"key-{digest[:12]}", digest=digest) for digest in settings.api_keys]
+
+
+# Whether a configuration and the flags go together, before anything is opened.
+
+
+def check_together(config: RouterConfig, settings: Settings) -> None:
+    """Refuse what could never be served.
+
+    Raises:
+        ConfigError: names the flag, or the line and key of the configuration.
+    """
+    kind = get(settings.router_type)
+    pair(kind, settings.cost_optimizer)
+    if kind.source == "local" and not settings.router_model_name:
+        raise ConfigError(f"--router-type {settings.router_type} needs --router-model-name FOLDER")
+    for name, model in config.model_configs.items():
+        try:
+            make_provider(model.type, account_of(model, os.environ))  # opens nothing yet
+        except ConfigError as error:
+            line = line_of(settings.config, ["model_configs", name])
+            raise ConfigError(f"{settings.config}:{line}: model_configs.{name}: {error}") from error
+    try:
+        make_router(config, settings)
+    except ConfigError as error:
+        raise ConfigError(f"{settings.config}{_line(settings.config, str(error))}: {error}") from error
+
+
+def _line(path: str, problem: str) -> str:
+    """`:LINE` where the problem begins with a key of the configuration."""
+    key = re.match(r"\w*", problem)
+    return f":{line_of(path, [key[0]])}" if key and key[0] in RouterConfig.model_fields else ""
+
+
+# A worker whose supervisor was killed ends as if told to: nobody else could, and it would keep the port.
+
+_SECONDS_BETWEEN_LOOKS = 1.0
+
+
+async def end_when_orphaned() -> None:
+    """Wait for the end of the process that started this one; return at once where multiprocessing did not."""
+    supervisor = parent_process()
+    if supervisor is None:
+        return
+    while supervisor.is_alive():
+        await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
+    LOGGER.error("the process that started this worker is gone; shutting down")
+    settings = os.environ.get(SETTINGS_VARIABLE)
+    if settings:
+        Path(settings).unlink(missing_ok=True)  # it may hold the key of the P2L endpoint
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -13,17 +13,13 @@ from typing import cast
 from starlette.types import Send
 
 from route.providers.base import JSON, Fault, ProviderError, Timeouts
-from route.service.dispatch import Trip
+from route.service.dispatch import Target, Trip
 from route.service.errors import of_fault
 from route.service.exchange import Answered, Exchange
-from route.service.fleet import Target
-from route.service.outgoing import is_usage_only, mark_chunk, outputs_of, usage_of
-
-__all__ = ["Opened", "Write", "open_stream", "relay", "send_start"]
+from route.service.wire import is_usage_only, mark_chunk, outputs_of, usage_of
 
 Write = Callable[[JSON], Awaitable[None]]
 """Sends a chunk to the client."""
-
 _BARE_DELTA = {"role", "content", "refusal"}
 
 

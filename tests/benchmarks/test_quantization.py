@@ -1,7 +1,7 @@
 import pytest
 
 from benchmarks.quantization import main
-from p2l.kernels import has_int8
+from p2l.model.kernels import has_int8
 
 
 @pytest.mark.skipif(not has_int8(), reason="torch without oneDNN")

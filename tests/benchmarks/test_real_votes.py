@@ -20,8 +20,8 @@ from benchmarks.real_votes.recipes import RECIPES
 from benchmarks.real_votes.sets import SETS, arena_votes, make, oasst_votes, split_by_prompt, votes_from_scores
 from benchmarks.real_votes.tables import calibration, measure, table
 from benchmarks.real_votes.training import configuration
-from p2l.baselines import Forecast, marginal, per_category
-from p2l.errors import InputError
+from p2l.common.errors import InputError
+from p2l.training.facts import Forecast, marginal, per_category
 
 MODELS = ["ant", "bee", "cat"]
 

@@ -7,8 +7,8 @@ import pytest
 
 from benchmarks.scaling.points import SHAPES, Point, read_points, write_points
 from benchmarks.scaling.report import report
-from p2l.errors import InputError
-from p2l.scaling import Law
+from p2l.common.errors import InputError
+from p2l.evaluation.scaling import Law
 
 LAW = Law("shared", 1.1, 400.0, 0.8, 4e5, 0.7, ceiling=1.3)
 

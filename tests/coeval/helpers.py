@@ -13,14 +13,13 @@ from typing import Any
 
 import yaml
 
-from coeval.calling.call import Call, CallError, Reply
-from coeval.cli import dispatch
-from coeval.command import with_exit_code
-from coeval.config.schema import Config, Experiment, Model, Sampling, Task
+from coeval.calling.calls import Call, CallError, Reply
+from coeval.cli import dispatch, with_exit_code
 from coeval.mock.server import MockServer
+from coeval.schema import Config, Experiment, Model, Sampling, Task
 from coeval.storage.jsonl import read_records
-from coeval.storage.layout import Run
-from p2l.errors import P2LError
+from coeval.storage.run import Run
+from p2l.common.errors import P2LError
 
 STATIC_TASK: Mapping[str, Any] = {
     "name": "mail",
@@ -114,7 +113,7 @@ class Scripted:
     in_flight: int = 0
 
     async def ask(self, call: Call) -> Reply:
-        """See `coeval.calling.call.Asking`."""
+        """See `coeval.calling.calls.Asking`."""
         self.asked.append(call)
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)

@@ -10,8 +10,8 @@ import pytest
 
 from coeval.config.keys import Keys, load_keys
 from coeval.config.loading import load_config
-from coeval.pricing.estimate import estimate
-from coeval.storage.layout import Run
+from coeval.planning.estimate import estimate
+from coeval.storage.run import Run
 from tests.coeval.helpers import coeval, meta_of, records
 from tests.conftest import ROOT
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from coeval.commands import models as models_command
-from coeval.commands import probe
+from coeval.commands import plan
+from coeval.commands import plan as models_command
 from coeval.config.keys import Keys
-from coeval.config.schema import PHASES
 from coeval.mock.server import MockServer
 from coeval.probing import models_needed, probe_models
+from coeval.schema import PHASES
 from tests.coeval.config.configs import Raw, load, write
 from tests.route.providers.lists import Lists, serving
 
@@ -102,7 +102,7 @@ def test_later_phases_need_fewer_models(tmp_path: Path) -> None:
 
 
 def run(path: Path, *flags: str) -> int:
-    return probe.main(["--config", str(path), *flags])
+    return plan.probe_main(["--config", str(path), *flags])
 
 
 def test_the_command_says_by_its_exit_code_whether_all_are_there(
@@ -147,7 +147,7 @@ def test_the_results_are_kept_where_the_run_has_a_folder(tmp_path: Path, server:
 def test_models_lists_what_keys_can_reach(tmp_path: Path, server: Lists, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "keys.yaml"
     path.write_text(f"vllm: {{api_key: right, base_url: '{server.url}/v1'}}\n", encoding="utf-8")
-    assert models_command.main(["--providers", "vllm,vlm", "--verbose", "--keys", str(path)]) == 0
+    assert models_command.models_main(["--providers", "vllm,vlm", "--verbose", "--keys", str(path)]) == 0
     said = capsys.readouterr()
     assert "vllm: 2 models" in said.out
     assert "  wasp  $0 in, $0 out" in said.out

@@ -17,7 +17,7 @@ def main() -> None:
     """Run the command; say at the end how many chunks this process asked the model for."""
     import p2l.batch_inference.prompts
     import p2l.batch_inference.run
-    from p2l.batch_inference.parts import Parts
+    from p2l.batch_inference.output import Parts
     from p2l.eval import main as evaluate
 
     p2l.batch_inference.prompts.ROWS = 8
@@ -35,6 +35,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    from p2l.command import run
+    from p2l.common.cli import run
 
     run(lambda _: main())

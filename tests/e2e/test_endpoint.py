@@ -13,8 +13,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from p2l.common.errors import InputError
 from p2l.endpoint import main
-from p2l.errors import InputError
 from tests.conftest import Command, free_port
 from tests.p2l.serving.conftest import NAMES, make_model
 from tests.serving_process import answers, serving
@@ -138,7 +138,7 @@ def test_bad_flags_are_one_line(
 ) -> None:
     import torch
 
-    from p2l.command import run
+    from p2l.common.cli import run
     from p2l.endpoint import main
 
     if word == "CUDA" and torch.cuda.is_available():

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from p2l.batch_inference.parts import Parts
+from p2l.batch_inference.output import Parts
 from tests.conftest import ROOT, Command, free_port
 from tests.p2l.eval_helpers import make_model, prompt_rows, write_jsonl
 

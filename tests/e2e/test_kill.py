@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from p2l.run_folder import newest_checkpoint
+from p2l.training.run_folder import newest_checkpoint
 from tests.conftest import ROOT, Command, Configure
 from tests.e2e.test_train import largest_difference, train
 from tests.in_turn import run_in_turn

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from p2l.init import main as init
+from p2l.commands.model import init_main as init
 from p2l.online_training.publishing import served
-from p2l.run_folder import newest_checkpoint
+from p2l.training.run_folder import newest_checkpoint
 from tests.conftest import ROOT, Command
 from tests.e2e.test_train import largest_difference
 from tests.p2l.online_training.live_helpers import add, line

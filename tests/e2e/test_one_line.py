@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from p2l.errors import InputError
+from p2l.common.errors import InputError
 from p2l.train import main
 from tests.conftest import Command, vote_rows, write_votes
 

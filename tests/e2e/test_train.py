@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from p2l.errors import InputError
-from p2l.run_folder import read_state
+from p2l.common.errors import InputError
+from p2l.training.run_folder import read_state
 from p2l.votes import open_votes
 from tests.conftest import MODELS, Command, Configure, vote_rows, write_votes
 from tests.in_turn import run_in_turn

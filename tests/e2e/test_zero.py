@@ -32,7 +32,7 @@ SETTINGS: dict[str, Any] = {"max_grad_norm": 0.5, "adam_epsilon": 1e-3, "num_tra
 
 WITHOUT_COMPILER = """
 import os, sys
-from p2l.command import run
+from p2l.common.cli import run
 from p2l.train import main
 os.environ["PATH"] = sys.argv[1]
 run(main, sys.argv[2:])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from p2l.attention import Packed, one_by_one, varlen_kernel
+from p2l.model.backbones import Packed, one_by_one, varlen_kernel
 
 pytestmark = [
     pytest.mark.gpu,

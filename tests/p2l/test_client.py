@@ -22,8 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from p2l.client import AsyncP2LClient, Health, ModelAnswer, ModelList, P2LClient, RankedModel
-from p2l.encoding import repair
-from p2l.errors import (
+from p2l.common.errors import (
     AnswerTimeoutError,
     BadRequestError,
     ConfigError,
@@ -33,6 +32,7 @@ from p2l.errors import (
     P2LClientError,
     UnavailableError,
 )
+from p2l.model.encoding import repair
 from tests.conftest import Command
 from tests.p2l.client_helpers import (
     ANSWER,

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from p2l.client import AsyncP2LClient, ModelAnswer, P2LClient
-from p2l.errors import AnswerTimeoutError, BadRequestError, KeyRefusedError
+from p2l.common.errors import AnswerTimeoutError, BadRequestError, KeyRefusedError
 from p2l.inference import P2L
 
 KEY = "the-secret-key"
@@ -23,9 +23,9 @@ PROMPTS = ["what is 1 plus 2", ["write a poem", "shorter"], "", "\ud800 \x00 <|c
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from p2l.model import P2LModel
-    from p2l.scratch import make_tfidf
-    from p2l.tokenizer import PromptTokenizer
+    from p2l.model.encoding import PromptTokenizer
+    from p2l.model.model import P2LModel
+    from p2l.model.scratch import make_tfidf
 
     backbone, saved = (tmp_path_factory.mktemp(name) for name in ("backbone", "saved"))
     texts = [["write a long poem"], ["what is 12 plus 34"]]
@@ -43,9 +43,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def url(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     import uvicorn
 
-    from p2l.serving.access import digest_of
+    from p2l.common.web import digest_of
     from p2l.serving.app import build_app
-    from p2l.serving.loading import load
+    from p2l.serving.reload import load
     from p2l.serving.settings import Settings
 
     control = tmp_path_factory.mktemp("control")

@@ -9,12 +9,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from p2l import P2L
-from p2l.batch_inference.parts import Parts
-from p2l.command import run as exit_with
-from p2l.committee import main as join
-from p2l.errors import InputError
+from p2l.batch_inference.output import Parts
+from p2l.commands.model import committee_main as join
+from p2l.common.cli import run as exit_with
+from p2l.common.errors import InputError
 from p2l.eval import main
-from p2l.votes.writer import write_votes
+from p2l.votes.writing import write_votes
 from tests.p2l.eval_helpers import NAMES, make_model, prompt_rows, write_jsonl
 
 ROWS = prompt_rows(50)
@@ -319,7 +319,7 @@ def test_two_runs_do_not_write_the_same_output(
 ) -> None:
     import os
 
-    from p2l.claim import try_lock
+    from p2l.common.files import try_lock
 
     unfinished(bag, data, tmp_path, monkeypatch)
     other = os.open(tmp_path / "bag.parts", os.O_RDONLY)

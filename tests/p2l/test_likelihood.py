@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2l import likelihood as likelihoods
-from p2l.derivatives import derivatives
-from p2l.errors import ConfigError
+from p2l.common.errors import ConfigError
+from p2l.leaderboard.newton import derivatives
 from p2l.likelihood import get, mean_loss, targets, vote_losses
 from tests.p2l.exact_likelihood import exact_probs, exact_slopes
 from tests.p2l.worked_votes import COEFS, ETA, LABELS
@@ -291,5 +291,5 @@ def test_a_new_likelihood_registers_in_one_line():
 
 
 def test_the_mathematics_never_imports_torch():
-    code = "import sys, p2l.likelihood, p2l.metrics, p2l.derivatives; assert 'torch' not in sys.modules"
+    code = "import sys, p2l.likelihood, p2l.metrics, p2l.leaderboard.newton; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -8,8 +8,8 @@ from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
 from torch import nn
 from transformers import LlamaConfig, LlamaModel, LlamaPreTrainedModel, PreTrainedTokenizerFast
 
-from p2l.checkpoint import save_weights
 from p2l.inference import P2L
+from p2l.model.checkpoint import save_weights
 
 BOS, EOT, PAD, CLS = "<|begin_of_text|>", "<|eot_id|>", "<|finetune_right_pad_id|>", "<|reserved_special_token_3|>"
 SPECIAL = (BOS, EOT, PAD, CLS, "<|start_header_id|>", "<|end_header_id|>")

@@ -11,9 +11,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from p2l.errors import ConfigError, InputError
+from p2l.common.errors import ConfigError, InputError
 from p2l.likelihood import get
-from p2l.simulate import Arena, SimulationConfig, VoteChunk, load_arena, main, simulate, write_arena
+from p2l.simulate import load_arena, main, write_arena
+from p2l.simulation.arena import Arena, SimulationConfig, VoteChunk, simulate
 from p2l.simulation.prompts import STRUCTURES, topic_weights
 from p2l.simulation.report import Report
 

@@ -18,13 +18,11 @@ from aiohttp import web
 from openai import AsyncOpenAI
 from starlette.applications import Starlette
 
-from p2l.serving.access import digest_of
+from p2l.common.web import digest_of
 from route.config import load_config
-from route.providers.mock_script import Mock, Script
-from route.providers.mock_server import running
+from route.providers.mock import Mock, Script, running
 from route.service.app import build_app
-from route.service.settings import Settings
-from route.service.state import Service
+from route.service.state import Service, Settings
 
 KEY = "test-key"
 HELLO = [{"role": "user", "content": "hello there"}]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from p2l.errors import ConfigError
+from p2l.common.errors import ConfigError
 from route.config import load_config
 from tests.conftest import ROOT
 

@@ -12,11 +12,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2l.errors import ConfigError, InputError
+from p2l.common.errors import ConfigError, InputError
 from route.costs import Answers, main, read_answers, read_prices, recompute, with_costs
-from route.ledger import key_record
+from route.storage.ledger import key_record
 from tests.conftest import ROOT, Command
-from tests.route.ledger_helpers import Clock, ledger
+from tests.route.storage.ledger_helpers import Clock, ledger
 
 CONFIG = """\
 # What the team pays.

@@ -12,14 +12,22 @@ from coeval.analysis.agreement import breakdown, is_degenerate, judge_pairs, jud
 from coeval.analysis.bias import bias_report, family_of, family_rows, self_preference_rows, verbosity_rows
 from coeval.analysis.coverage import complete_report
 from coeval.analysis.distribution import interaction_matrix, judge_consistency, score_distribution
-from coeval.analysis.labels import label_rows
-from coeval.analysis.power import needed_items, pair_power, test_power, variance_components
-from coeval.analysis.reporting import teacher_report
 from coeval.analysis.results import RobustSettings
 from coeval.analysis.robust import robust_summary
-from coeval.analysis.students import student_cells, student_pairs, student_rows
-from coeval.analysis.teachers import teacher_cells, teacher_rows
+from coeval.analysis.students import (
+    label_rows,
+    needed_items,
+    pair_power,
+    student_cells,
+    student_pairs,
+    student_rows,
+    teacher_cells,
+    teacher_rows,
+    test_power,
+    variance_components,
+)
 from coeval.analysis.units import load_run
+from coeval.reports.registry import teacher_report
 from tests.coeval.analysis.runs import both, run_of, verdict, write_lines, write_run
 
 LEVELS = ("High", "Medium", "Low")

@@ -11,16 +11,16 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from coeval.analysis.benchmark_export import plurality
 from coeval.analysis.compare import changed, compare_runs
 from coeval.analysis.coverage import coverage_summary, slices
-from coeval.analysis.reporting import REPORTS, build
-from coeval.analysis.tables import write_tables
+from coeval.analysis.export import write_tables
+from coeval.analysis.robust import plurality
 from coeval.analysis.units import load_run
-from coeval.command import with_exit_code
+from coeval.cli import with_exit_code
 from coeval.commands import analyze, compare
+from coeval.reports.registry import REPORTS, build
 from coeval.storage.jsonl import read_records
-from p2l.errors import InputError
+from p2l.common.errors import InputError
 from tests.coeval.analysis.runs import both, evaluation, run_of, verdict, write_lines, write_run
 
 LEVELS = ("High", "Medium", "Low")

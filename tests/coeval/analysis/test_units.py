@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from coeval.analysis.export import plain
 from coeval.analysis.records import norm_of
-from coeval.analysis.reporting import build
-from coeval.analysis.tables import plain
 from coeval.analysis.units import Loaded, load_run
 from coeval.errors import RunInputError
+from coeval.reports.registry import build
 from tests.coeval.analysis.runs import both, evaluation, item, response, run_of, write_lines, write_run
 
 SCORES = {

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from coeval.storage.layout import Run
+from coeval.storage.run import Run
 from tests.coeval.batch.servers import BatchServer
 from tests.coeval.helpers import coeval, write_config
 

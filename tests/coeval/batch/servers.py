@@ -20,7 +20,7 @@ from typing import Any
 
 from aiohttp import web
 
-from coeval.mock.brain import answer
+from coeval.mock.models import answer
 from tests.coeval.batch.served_anthropic import AnthropicSide
 from tests.coeval.batch.served_gemini import GeminiSide
 from tests.coeval.batch.served_openai import OpenAISide

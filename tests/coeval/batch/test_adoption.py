@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from coeval.calling.retry import Retries
+from coeval.calling.limits import Retries
 from coeval.storage.jsonl import read_json
 from tests.coeval.batch.batch_helpers import INTERFACES, KINDS, batched, config, killed_at
 from tests.coeval.batch.servers import BatchServer
@@ -86,7 +86,7 @@ def test_a_job_whose_id_was_never_heard_is_found(
     tmp_path: Path, server: BatchServer, interface: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, run = config(tmp_path, [batched(server, interface)]), run_of(tmp_path)
-    killed_at(monkeypatch, run, "coeval.batch.desk._sent", 1, ["run", "--config", path])
+    killed_at(monkeypatch, run, "coeval.batch.submission._sent", 1, ["run", "--config", path])
     assert [job["status"] for job in read_json(run.pending).values()] == ["submitting"]
     assert coeval("run", "--config", path, "--continue") == 0
     is_whole(tmp_path, server)
@@ -126,7 +126,7 @@ def test_an_outage_leaves_the_job_for_later(
 ) -> None:
     monkeypatch.setattr("coeval.batch.jobs.RETRIES", Retries(attempts=2, base=0.0))
     path = config(tmp_path, [batched(server)])
-    killed_at(monkeypatch, run_of(tmp_path), "coeval.batch.course.wait_for", 1, ["run", "--config", path])
+    killed_at(monkeypatch, run_of(tmp_path), "coeval.batch.jobs.wait_for", 1, ["run", "--config", path])
     text = path.read_text()
     path.write_text(text.replace(server.url, "http://127.0.0.1:9"))
     assert coeval("run", "--config", path, "--continue") == 1
@@ -140,7 +140,7 @@ def test_a_job_that_the_provider_lost_is_asked_again(
     tmp_path: Path, server: BatchServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = config(tmp_path, [batched(server)])
-    killed_at(monkeypatch, run_of(tmp_path), "coeval.batch.course.wait_for", 1, ["run", "--config", path])
+    killed_at(monkeypatch, run_of(tmp_path), "coeval.batch.jobs.wait_for", 1, ["run", "--config", path])
     server.jobs.clear()
     assert coeval("run", "--config", path, "--continue") == 0
     is_whole(tmp_path, server)

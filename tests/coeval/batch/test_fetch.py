@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from coeval.storage.claims import free_work
 from coeval.storage.jsonl import read_json
+from coeval.storage.meta import free_work
 from tests.coeval.batch.batch_helpers import INTERFACES, KINDS, batched, config, killed_at
 from tests.coeval.batch.servers import BatchServer
 from tests.coeval.helpers import coeval, ids, meta_of, records, run_of
@@ -25,7 +25,7 @@ def server() -> Any:
 def killed(patch: pytest.MonkeyPatch, folder: Path, server: BatchServer, interface: str, phase: int) -> Path:
     """A run that was killed while the job of a phase was under way; its configuration."""
     path = config(folder, [batched(server, interface)])
-    killed_at(patch, run_of(folder), "coeval.batch.course.wait_for", phase + 1, ["run", "--config", path])
+    killed_at(patch, run_of(folder), "coeval.batch.jobs.wait_for", phase + 1, ["run", "--config", path])
     return path
 
 

@@ -50,7 +50,7 @@ def test_an_active_schedule_is_a_job_a_round_and_said_to_take_long(
 ) -> None:
     path = written(tmp_path, server, schedule="active", pairs=6)
     command = ["run", "--config", str(path)]
-    killed_at(monkeypatch, run_of(tmp_path), "coeval.batch.course.wait_for", 6, command)  # in the second round
+    killed_at(monkeypatch, run_of(tmp_path), "coeval.batch.jobs.wait_for", 6, command)  # in the second round
     assert [job["phase"] for job in read_json(run_of(tmp_path).pending).values()] == ["evaluation"]
     assert "task 'mail': judge ant answers in rounds, each a batch job of up to a day" in capsys.readouterr().err
     assert coeval(*command, "--continue") == 0

@@ -13,7 +13,7 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletion
 
-from coeval.calling.retry import Retries
+from coeval.calling.limits import Retries
 from tests.coeval.batch.batch_helpers import batched, config
 from tests.coeval.batch.served_openai import form_in
 from tests.coeval.batch.servers import BatchServer, Heard

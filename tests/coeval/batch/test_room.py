@@ -61,7 +61,7 @@ def test_parts_outlive_their_process(tmp_path: Path, server: BatchServer, monkey
     )
     for call in (1, 2, 3):
         flags = ["--continue"] if call > 1 else []
-        killed_at(monkeypatch, run_of(tmp_path), "coeval.batch.course.settle", 1, ["run", "--config", path, *flags])
+        killed_at(monkeypatch, run_of(tmp_path), "coeval.batch.jobs.settle", 1, ["run", "--config", path, *flags])
         noted = read_json(pending).values()
         assert [job["in_turn"] for job in noted] == [True] * len(noted)
         assert sum(job["n_requests"] for job in noted) == 8 - len(ids(run_of(tmp_path), "data_generation"))
@@ -73,7 +73,7 @@ def test_a_part_whose_id_was_never_heard_is_waited_for_before_others_are_sent(
     tmp_path: Path, server: BatchServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, pending = config(tmp_path, [priced(server)], [TASK]), run_of(tmp_path).pending
-    killed_at(monkeypatch, run_of(tmp_path), "coeval.batch.desk._sent", 2, ["run", "--config", path])
+    killed_at(monkeypatch, run_of(tmp_path), "coeval.batch.submission._sent", 2, ["run", "--config", path])
     jobs = read_json(pending)
     (sent,) = [name for name, job in jobs.items() if job["input_file"]]
     pending.write_text(json.dumps({name: jobs[name] for name in [*sorted(set(jobs) - {sent}), sent]}))
@@ -91,7 +91,7 @@ def test_a_job_that_is_not_even_made_is_sent_in_parts(tmp_path: Path, server: Ba
 def test_a_question_alone_waits_for_room(
     tmp_path: Path, server: BatchServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("coeval.batch.course._PATIENCE", 0.03)
+    monkeypatch.setattr("coeval.batch.jobs._PATIENCE", 0.03)
     server.room = 1
     assert coeval("run", "--config", config(tmp_path, [priced(server)], [TASK])) == 1
     said = capsys.readouterr().err
@@ -103,7 +103,7 @@ def test_a_question_alone_waits_for_room(
 def test_jobs_are_no_larger_than_most_accounts_take(
     tmp_path: Path, server: BatchServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coeval.batch.openai.OpenAIBatches.most_tokens", 600)
+    monkeypatch.setattr("coeval.batch.backends.OpenAIBatches.most_tokens", 600)
     server.room = None
     assert coeval("run", "--config", config(tmp_path, [priced(server)], [TASK])) == 0
     assert len(server.jobs[0].requests) < 8

@@ -135,11 +135,11 @@ def test_lines_that_are_none_spoil_nothing(
 def test_questions_are_split_at_the_providers_limits(
     tmp_path: Path, server: BatchServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coeval.batch.openai.OpenAIBatches.most_requests", 3)
+    monkeypatch.setattr("coeval.batch.backends.OpenAIBatches.most_requests", 3)
     path = config(tmp_path, [batched(server)])
     assert coeval("run", "--config", path) == 0
     assert [len(job.requests) for job in server.jobs] == [3, 1] * 3
-    monkeypatch.setattr("coeval.batch.openai.OpenAIBatches.most_bytes", 1)
+    monkeypatch.setattr("coeval.batch.backends.OpenAIBatches.most_bytes", 1)
     assert coeval("run", "--config", config(tmp_path, [batched(server)], id="two")) == 0
     assert [len(job.requests) for job in server.jobs[6:]] == [1] * 12
 

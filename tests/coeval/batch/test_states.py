@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from coeval.calling.retry import Retries
+from coeval.calling.limits import Retries
 from coeval.storage.jsonl import read_json
 from tests.coeval.batch.batch_helpers import INTERFACES, KINDS, batched, config, killed_at
 from tests.coeval.batch.servers import BatchServer
@@ -16,25 +16,25 @@ from tests.coeval.helpers import coeval, ids, meta_of, records, run_of
 
 KEY = "a-key-of-ours-that-is-long"
 WINDOWS = {
-    "before the job is counted": ("coeval.batch.ledger.charge_most", 1),
-    "before the job is noted": ("coeval.batch.pending.Pending.put", 1),
+    "before the job is counted": ("coeval.batch.job.charge_most", 1),
+    "before the job is noted": ("coeval.batch.job.Pending.put", 1),
     "before the upload": ("route.providers.files.FileTransport.send_file", 1),
-    "between upload and job": ("route.providers.transport.Transport.answer", 1),
-    "before the id is noted": ("coeval.batch.desk._sent", 1),
-    "before the first look": ("coeval.batch.course.wait_for", 1),
+    "between upload and job": ("route.providers.http.Transport.answer", 1),
+    "before the id is noted": ("coeval.batch.submission._sent", 1),
+    "before the first look": ("coeval.batch.jobs.wait_for", 1),
     "before the download": ("route.providers.files.FileTransport.fetch_file", 1),
-    "before the first record": ("coeval.batch.settling._Settling._settle", 1),
-    "among the records": ("coeval.batch.settling._Settling._settle", 3),
-    "before the job is settled": ("coeval.batch.ledger.settle", 1),
-    "before the job is forgotten": ("coeval.batch.pending.Pending.remove", 1),
-    "before it is forgotten everywhere": ("coeval.batch.ledger.drop", 1),
+    "before the first record": ("coeval.batch.results._Settling._settle", 1),
+    "among the records": ("coeval.batch.results._Settling._settle", 3),
+    "before the job is settled": ("coeval.batch.job.settle", 1),
+    "before the job is forgotten": ("coeval.batch.job.Pending.remove", 1),
+    "before it is forgotten everywhere": ("coeval.batch.job.drop", 1),
 }
 
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[BatchServer]:
     monkeypatch.setattr("coeval.batch.jobs.RETRIES", Retries(base=0.0))
-    monkeypatch.setattr("coeval.batch.fetch._RETRIES", Retries(attempts=4, base=0.0))
+    monkeypatch.setattr("coeval.batch.results._RETRIES", Retries(attempts=4, base=0.0))
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
     monkeypatch.setenv("GEMINI_API_KEY", KEY)
@@ -107,7 +107,7 @@ def test_troubles_that_pass_are_waited_out(tmp_path: Path, server: BatchServer, 
     server.torn = 2
     server.processing = 2 if interface == "azure_openai" else 0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("coeval.batch.openai.OpenAIBatches.file_interval", 0.01)
+        patch.setattr("coeval.batch.backends.OpenAIBatches.file_interval", 0.01)
         assert coeval("run", "--config", written(tmp_path, server, interface)) == 0
     is_whole(tmp_path, server)
 
@@ -167,7 +167,7 @@ def test_a_revoked_key_leaves_the_job_noted(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     path, run = written(tmp_path, server, interface), run_of(tmp_path)
-    killed_at(monkeypatch, run, "coeval.batch.course.wait_for", 1, ["run", "--config", path])
+    killed_at(monkeypatch, run, "coeval.batch.jobs.wait_for", 1, ["run", "--config", path])
     noted, server.key = read_json(run.pending), "another-key-of-ours"
     capsys.readouterr()
     assert coeval("status", "--run", run.folder, "--fetch-batches") == 1
@@ -199,7 +199,7 @@ def test_a_job_turned_down_while_nobody_looked_is_asked_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path, run = written(tmp_path, server, interface), run_of(tmp_path)
-    killed_at(monkeypatch, run, "coeval.batch.course.wait_for", 1, ["run", "--config", path])
+    killed_at(monkeypatch, run, "coeval.batch.jobs.wait_for", 1, ["run", "--config", path])
     server.end = "expired" if interface == "anthropic" else "failed"
     server.say, good = lambda *_: None, server.say
     monkeypatch.setenv("AZURE_OPENAI_API_KEY", KEY)

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from coeval.calling.cache import Cache
-from coeval.calling.call import Call, CallError, Reply
 from coeval.calling.caller import Caller
-from coeval.calling.quota import Tally
-from coeval.calling.retry import Retries
-from coeval.config.schema import Config, Experiment, Model, Role
-from p2l.errors import ConfigError
+from coeval.calling.calls import Call, CallError, Reply
+from coeval.calling.limits import Retries, Tally
+from coeval.schema import Config, Experiment, Model, Role
+from p2l.common.errors import ConfigError
 from route.providers.base import Account
 
 AT_ONCE = Retries(base=0.0)

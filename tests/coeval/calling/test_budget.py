@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coeval.calling.budget import Budget, most_tokens
-from coeval.calling.call import CallError, Reason
-from coeval.calling.quota import Tally
+from coeval.calling.calls import CallError, Reason
+from coeval.calling.limits import Budget, Tally, most_tokens
 
 Costs = list[tuple[float, float, int]]
 COST = st.tuples(st.floats(0, 1), st.floats(0, 1), st.integers(0, 3))

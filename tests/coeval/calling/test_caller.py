@@ -8,14 +8,10 @@ from typing import Any
 
 import pytest
 
-from coeval.calling.budget import most_tokens
-from coeval.calling.call import CallError, Reason, Reply
-from coeval.calling.quota import Tally
-from coeval.calling.reading import tokens_in
-from coeval.calling.requests import chat_request
-from coeval.calling.retry import Retries
-from coeval.config.schema import Model
+from coeval.calling.calls import CallError, Reason, Reply, chat_request, tokens_in
+from coeval.calling.limits import Retries, Tally, most_tokens
 from coeval.mock.server import MockServer
+from coeval.schema import Model
 from tests.coeval.calling.calling_helpers import call, caller_of, model_at, replies, run
 
 

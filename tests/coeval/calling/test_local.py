@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from coeval.calling.call import CallError, Reason, Reply
 from coeval.calling.caller import Caller
+from coeval.calling.calls import CallError, Reason, Reply
 from coeval.calling.local import _MEMORY, LocalModels
-from coeval.config.schema import Model
+from coeval.schema import Model
 from route.providers.base import JSON, Account, Timeouts
 from tests.coeval.calling.calling_helpers import call, caller_of, replies, run
 

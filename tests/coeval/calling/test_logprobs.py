@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from coeval.calling.call import Reply
-from coeval.calling.logprobs import first_tokens, wished
-from coeval.config.schema import Sampling, Task
+from coeval.calling.calls import Reply, first_tokens, wished
+from coeval.judging.prompts import render
 from coeval.mock.server import MockServer
-from coeval.prompts import render
+from coeval.schema import Sampling, Task
 from tests.coeval.calling.calling_helpers import call, caller_of, model_at, replies
 
 TASK = Task("mail", "Write a mail.", "A mail.", {}, Sampling((0, 0), (0, 0), 1), {"clarity": "Is it clear?"})

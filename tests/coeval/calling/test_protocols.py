@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from coeval.calling.call import CallError, Reason, Reply
-from coeval.calling.retry import Retries
+from coeval.calling.calls import CallError, Reason, Reply
+from coeval.calling.limits import Retries
 from tests.coeval.calling.calling_helpers import call, caller_of, model_at, replies
 
 OPENAI = {

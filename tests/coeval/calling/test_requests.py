@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from coeval.calling.requests import chat_request, limit_of
-from coeval.config.schema import Model
+from coeval.calling.calls import chat_request, limit_of
+from coeval.schema import Model
 
 
 def request(interface: str = "openai", **parameters: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coeval.calling.retry import Retries
+from coeval.calling.limits import Retries
 from route.providers.base import Fault, ProviderError
 
 

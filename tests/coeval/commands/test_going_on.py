@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from coeval.gaps import find_gaps
 from coeval.mock.server import MockServer
+from coeval.planning.gaps import find_gaps
 from tests.coeval.helpers import STATIC_TASK, calls, coeval, model, records, run_of, write_config
 
 ALL = ("teacher", "student", "judge")

@@ -18,18 +18,18 @@ from typing import Any
 
 import pytest
 
+from coeval.analysis.verdicts import Preference
 from coeval.config.keys import load_keys
 from coeval.config.loading import load_config
-from coeval.config.schema import Config
+from coeval.judging.prompts import render
 from coeval.mock.server import MockServer
-from coeval.pairs.compare import compare_question
 from coeval.pairs.export import export
-from coeval.pairs.gathering import Wanted, gather
-from coeval.pairs.preference import Preference
-from coeval.phases.scoring import judge_question
-from coeval.prompts import render
+from coeval.pairs.preferences import Wanted, gather
+from coeval.phases.evaluation import judge_question
+from coeval.phases.pair_schedule import compare_question
+from coeval.schema import Config
 from coeval.storage.jsonl import read_json
-from coeval.storage.layout import Run
+from coeval.storage.run import Run
 from p2l.votes import open_votes
 from tests.coeval.helpers import STATIC_TASK, coeval, meta_of, model, records, run_of, write_config
 
@@ -198,7 +198,7 @@ def test_an_export_killed_at_any_moment_is_never_of_two(tmp_path: Path, monkeypa
 @pytest.mark.parametrize("kind", ["jsonl", "hf"])
 def test_an_export_is_killed_in_earnest(tmp_path: Path, kind: str) -> None:
     run, out, chance = run_with_votes(tmp_path), tmp_path / "out", random.Random(7)
-    command = [sys.executable, "-m", "coeval.commands.export_preferences", "--run", str(run.folder)]
+    command = [sys.executable, "-m", "coeval.commands.export", "--run", str(run.folder)]
     command += ["--out", str(out), "--format", kind]
     begin = time.perf_counter()
     subprocess.run([*command, "--val-share", "0.3"], check=True, stdout=subprocess.DEVNULL)

@@ -8,8 +8,9 @@ import pytest
 import yaml
 
 from coeval import cli
-from coeval.command import with_exit_code
-from coeval.commands import describe, generate, plan
+from coeval.cli import with_exit_code
+from coeval.commands import plan, run
+from coeval.commands import plan as describe
 from coeval.config.keys import Keys
 from coeval.config.loading import load_config
 from tests.coeval.config.configs import Raw, experiment, model, task, write
@@ -100,7 +101,7 @@ def left_to_teachers(raw: Raw) -> None:
 
 def test_generate_writes_what_teachers_propose_and_leaves_no_run(tmp_path: Path) -> None:
     out = tmp_path / "static.yaml"
-    assert generate.main(["--config", str(write(tmp_path, left_to_teachers)), "--out", str(out)]) == 0
+    assert run.generate_main(["--config", str(write(tmp_path, left_to_teachers)), "--out", str(out)]) == 0
     text = out.read_text(encoding="utf-8")
     assert text.startswith("# ")
     assert "# - sums.rubric: auto became" in text
@@ -121,13 +122,13 @@ def test_generate_stops_where_a_teacher_is_not_there(tmp_path: Path) -> None:
         raw["models"][0] |= {"interface": "vllm", "parameters": {"model": "x", "base_url": "http://127.0.0.1:9/v1"}}
 
     out = tmp_path / "static.yaml"
-    assert generate.main(["--config", str(write(tmp_path, change)), "--out", str(out)]) == 1
+    assert run.generate_main(["--config", str(write(tmp_path, change)), "--out", str(out)]) == 1
     assert not out.exists()
 
 
 def page(folder: Path, change: Any = None, *flags: str) -> str:
     path = write(folder, change)
-    assert describe.main(["--config", str(path), "--no-open", *flags]) == 0
+    assert describe.describe_main(["--config", str(path), "--no-open", *flags]) == 0
     return (folder / "experiment_description.html").read_text(encoding="utf-8")
 
 

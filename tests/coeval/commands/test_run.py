@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from coeval.mock.server import MockServer
-from coeval.storage.claims import main_process
+from coeval.storage.meta import main_process
 from tests.coeval.helpers import STATIC_TASK, calls, coeval, ids, meta_of, model, records, run_of, write_config
 
 AUTO_TASK = {

@@ -9,15 +9,13 @@ from typing import Any
 
 import pytest
 
-from coeval.analysis.about import read_about
-from coeval.analysis.records import read_run
+from coeval.analysis.records import read_about, read_run
 from coeval.config.keys import load_keys
 from coeval.config.loading import load_config
-from coeval.config.schema import PHASES, Mode
-from coeval.gaps import find_gaps
-from coeval.pricing.counting import work_of
-from coeval.pricing.stored import read_stored
-from coeval.storage.layout import Run
+from coeval.planning.counting import read_stored, work_of
+from coeval.planning.gaps import find_gaps
+from coeval.schema import PHASES, Mode
+from coeval.storage.run import Run
 from tests.coeval.helpers import STATIC_TASK, coeval, meta_of, model, records, run_of, write_config
 
 DUEL = {**STATIC_TASK, "name": "duel", "description": "Write a poem.", "evaluation_mode": "pairwise"}

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from coeval.config.schema import PHASES
 from coeval.mock.server import MockServer
-from coeval.storage.layout import Run
+from coeval.schema import PHASES
+from coeval.storage.run import Run
 from tests.coeval.helpers import STATIC_TASK, calls, coeval, ids, meta_of, model, records, run_of, write_config
 
 ALL = ("teacher", "student", "judge")

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from coeval.config.schema import PHASES
-from coeval.storage.claims import free_work, main_process
-from coeval.storage.layout import Run
-from coeval.storage.meta import Meta
+from coeval.schema import PHASES
+from coeval.storage.meta import Meta, free_work, main_process
+from coeval.storage.run import Run
 from tests.coeval.helpers import STATIC_TASK, coeval, ids, meta_of, model, records, run_of, write_config
 
 ALL = ("teacher", "student", "judge")

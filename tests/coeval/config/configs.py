@@ -11,8 +11,8 @@ import yaml
 
 from coeval.config.keys import Keys
 from coeval.config.loading import load_config
-from coeval.config.problems import ConfigErrors
-from coeval.config.schema import Config
+from coeval.config.reading import ConfigErrors
+from coeval.schema import Config
 
 Raw = dict[str, Any]
 Change = Callable[[Raw], object]

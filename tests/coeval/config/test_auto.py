@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import yaml
 
-from coeval.config.interfaces import INTERFACES, LATER
-from coeval.config.redact import snapshot_text
-from coeval.pricing.table import table
+from coeval.config.keys import snapshot_text
+from coeval.interfaces import INTERFACES, LATER
+from coeval.prices import table
 from tests.coeval.config.configs import Change, load, mistakes, model
 
 ALL = {

@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 import yaml
 
-from coeval.config.experiment import EXPERIMENT_KEYS
-from coeval.config.interfaces import INTERFACES
 from coeval.config.keys import Keys
 from coeval.config.loading import load_config
-from coeval.config.models import MODEL_KEYS
+from coeval.config.models import EXPERIMENT_KEYS, MODEL_KEYS
 from coeval.config.tasks import TASK_KEYS
-from route.providers.make import service_of
+from coeval.interfaces import INTERFACES
+from route.providers.accounts import service_of
 from tests.conftest import ROOT
 
 PAGE = (ROOT / "docs" / "coeval-config.md").read_text(encoding="utf-8")

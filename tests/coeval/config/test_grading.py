@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from coeval.grading.scale import DEFAULT
+from coeval.schema import DEFAULT
 from tests.coeval.config.configs import Change, Raw, load, mistakes
 
 EXPECTED: dict[str, Any] = {"evaluation_mode": "per_factor", "expected_scores": True}

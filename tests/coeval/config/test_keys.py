@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import yaml
 
-from coeval.config.interfaces import INTERFACES, LOCAL, VIRTUAL
 from coeval.config.keys import Keys, load_keys
 from coeval.config.models import read_models
-from coeval.config.problems import ConfigErrors, NoKeyError, Problems
-from coeval.config.schema import Model
+from coeval.config.reading import ConfigErrors, NoKeyError, Problems
+from coeval.interfaces import INTERFACES, LOCAL, VIRTUAL
+from coeval.schema import Model
 
 REMOTE = [name for name in INTERFACES if name not in (*VIRTUAL, *LOCAL)]
 

@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 import yaml
 
-from coeval.config.keys import Keys
+from coeval.config.keys import REDACTED, Keys, redacted, snapshot, snapshot_text
 from coeval.config.loading import load_config
-from coeval.config.problems import ConfigErrors
-from coeval.config.redact import REDACTED, redacted, snapshot, snapshot_text
-from coeval.config.schema import PHASES
+from coeval.config.reading import ConfigErrors
+from coeval.schema import PHASES
 from tests.coeval.config.configs import GOOD, experiment, load, mistakes, model, put, task, write
 
 

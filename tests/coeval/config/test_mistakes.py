@@ -7,7 +7,7 @@ import pytest
 
 from coeval.config.keys import Keys
 from coeval.config.loading import load_config
-from coeval.config.problems import ConfigErrors
+from coeval.config.reading import ConfigErrors
 from tests.coeval.config.configs import Change, experiment, mistakes, model, put, task, write
 
 

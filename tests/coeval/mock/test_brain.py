@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 
-from coeval.config.schema import Sampling, Task
-from coeval.mock.brain import answer, quality_of
-from coeval.mock.recognising import PHASE_OF, recognise
-from coeval.prompts import PROMPTS, VARIABLES, render
-from p2l.errors import ConfigError
+from coeval.judging.prompts import PROMPTS, VARIABLES, render
+from coeval.mock.models import PHASE_OF, answer, quality_of, recognise
+from coeval.schema import Sampling, Task
+from p2l.common.errors import ConfigError
 
 TASK = Task(
     name="letters",

@@ -6,12 +6,9 @@ from typing import Any
 import pytest
 
 from coeval.analysis.units import load_run
-from coeval.pairs.board import BoardOptions, boards, rows_of
-from coeval.pairs.columns import votes_of
-from coeval.pairs.derive import Rule
-from coeval.pairs.gathering import Wanted, gather
-from coeval.pairs.preference import WINNERS
-from coeval.pairs.reporting import pairs_report
+from coeval.analysis.verdicts import WINNERS
+from coeval.pairs.board import BoardOptions, boards, pairs_report, rows_of
+from coeval.pairs.preferences import Rule, Wanted, gather, votes_of
 from tests.coeval.reports.helpers import write_run
 
 RULES = {"plain": Rule(), "weighted": Rule(margin=0.0, bad=0.5, weights={"accuracy": 3.0, "clarity": 0.0})}

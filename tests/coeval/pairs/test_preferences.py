@@ -11,16 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coeval.analysis.about import read_about
-from coeval.analysis.records import read_run
-from coeval.commands import export_preferences, pairs_leaderboard
+from coeval.analysis.records import read_about, read_run
+from coeval.analysis.verdicts import Preference, majority, seconds
+from coeval.commands import export as export_preferences
+from coeval.commands import export as pairs_leaderboard
 from coeval.errors import RunInputError
 from coeval.pairs.board import BoardOptions, Slice, board, boards, compared, rows_of
-from coeval.pairs.derive import Rule, derived, outcome
 from coeval.pairs.export import Format, export
-from coeval.pairs.gathering import Wanted, gather
-from coeval.pairs.preference import Preference, majority, seconds
-from coeval.storage.layout import Run
+from coeval.pairs.preferences import Rule, Wanted, derived, gather, outcome
+from coeval.storage.run import Run
 from p2l.votes import open_votes
 from tests.coeval.analysis.runs import both, write_lines, write_run
 from tests.coeval.helpers import STATIC_TASK, coeval, model, run_of, write_config
@@ -129,7 +128,7 @@ def test_an_export_is_what_p2l_reads(
     finished: Run, tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = ["--run", finished.folder, "--out", tmp_path, "--format", kind, "--val-share", "0.3"]
-    assert export_preferences.main([str(flag) for flag in flags]) == 0
+    assert export_preferences.preferences_main([str(flag) for flag in flags]) == 0
     said = capsys.readouterr()
     assert said.err == "16 self-judged preferences left out; --keep-self-judged keeps them\n"
     _, train, _, val = said.out.splitlines()[-1].removeprefix("train on them: p2l train ").split()
@@ -189,7 +188,7 @@ def test_leaderboards_overall_and_by_task(finished: Run, tmp_path: Path, capsys:
     aggregate = tmp_path / "aggregate.json"
     aggregate.write_text(json.dumps({"coefs": {"ant": 2.0, "bee": 0.0, "cow": -2.0}, "eta": 0.5}))
     flags = ["--run", finished.folder, "--out", tmp_path, "--replicates", "20", "--against", aggregate]
-    assert pairs_leaderboard.main([str(flag) for flag in flags]) == 0
+    assert pairs_leaderboard.leaderboard_main([str(flag) for flag in flags]) == 0
     said = json.loads((tmp_path / "pairs_leaderboard.json").read_text())
     ranks = {
         task: [row["model"] for row in said["rows"] if row["task"] == task] for task in ("overall", "mail", "code")

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from coeval.calling.call import Call, CallError, Reason, Reply
-from coeval.config.schema import Config, Model
+from coeval.calling.calls import Call, CallError, Reason, Reply
 from coeval.phases.driving import drive
 from coeval.phases.question import Question, apply
 from coeval.phases.stage import Outcome, Stage
-from coeval.storage.layout import Run
-from coeval.storage.log import Log
-from coeval.storage.store import Store
+from coeval.schema import Config, Model
+from coeval.storage.run import Run
+from coeval.storage.store import Log, Store
 from tests.coeval.helpers import Scripted, records, scripted_config
 
 PHASE = "evaluation"

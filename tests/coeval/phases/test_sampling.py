@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coeval.config.schema import Sampling
-from coeval.phases.sampling import Draw, draws
+from coeval.phases.items import Draw, draws
+from coeval.schema import Sampling
 
 ATTRIBUTES = st.dictionaries(
     st.text("abc", min_size=1), st.lists(st.integers(0, 9), max_size=3, unique=True), max_size=4

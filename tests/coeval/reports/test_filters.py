@@ -17,12 +17,11 @@ import yaml
 
 from coeval.analysis.coverage import slices, summary_report
 from coeval.analysis.distribution import interaction_matrix, score_distribution
-from coeval.analysis.reporting import FOLDERS, build
 from coeval.analysis.results import SummaryReport
-from coeval.analysis.students import student_cells, student_rows
-from coeval.analysis.teachers import teacher_cells
+from coeval.analysis.students import student_cells, student_rows, teacher_cells
 from coeval.analysis.units import Loaded, load_run
 from coeval.reports import write
+from coeval.reports.registry import FOLDERS, build
 from tests.coeval.reports.helpers import FACTORS, write_run
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), "")

@@ -14,15 +14,14 @@ import pytest
 from openpyxl import load_workbook
 
 from coeval.analysis.coverage import complete_report
-from coeval.analysis.reporting import FOLDERS, build
 from coeval.analysis.results import CompleteReport, Report, RobustSettings
 from coeval.analysis.units import load_run
 from coeval.reports import PAGES, write, write_all, write_workbook
-from coeval.reports.cube import cube, embedded
+from coeval.reports.filters import cube, embedded
 from coeval.reports.pieces import grid_of, signed_text
-from coeval.reports.sheets import Sheet, column_of, write_sheets
-from coeval.reports.workbook import SHEETS
-from p2l.report import number_text
+from coeval.reports.registry import FOLDERS, build
+from coeval.reports.workbook import SHEETS, Sheet, column_of, write_sheets
+from p2l.common.report.tables import number_text
 from tests.coeval.reports.helpers import HOSTILE, write_run
 
 SETTINGS = RobustSettings("top_half", "spa", "v1", 0.7, None, 0.5)

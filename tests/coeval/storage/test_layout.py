@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from coeval.storage.layout import Run
+from coeval.storage.run import Run
 
 
 @pytest.fixture

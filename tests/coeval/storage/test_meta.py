@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from coeval.errors import RunInputError
-from coeval.storage.layout import Run
 from coeval.storage.meta import Meta, create_meta
+from coeval.storage.run import Run
 
 
 def _reserve(folder: Path, calls: int, limit: int) -> int:

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from coeval.grading.scale import DEFAULT, scale_in, scale_of
-from coeval.storage.layout import Run
-from coeval.storage.snapshot import entries_of, stored_config, stored_meta
+from coeval.schema import DEFAULT, scale_in, scale_of
+from coeval.storage.run import Run, entries_of, stored_config, stored_meta
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b"a: [", b"a: 2026-13-45", b"\xff"])

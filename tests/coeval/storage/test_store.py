@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from coeval.errors import RunInputError
-from coeval.storage.claims import adding, claimed_work, main_process, replacing
-from coeval.storage.index import RecordIndex
-from coeval.storage.jsonl import read_records
-from coeval.storage.layout import Run
+from coeval.storage.jsonl import RecordIndex, read_records
+from coeval.storage.meta import adding, claimed_work, main_process, replacing
+from coeval.storage.run import Run
 from coeval.storage.store import Store
 
 

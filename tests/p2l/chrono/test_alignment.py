@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from p2l.chrono.alignment import by_number, by_time, read_times
-from p2l.errors import InputError
+from p2l.chrono.matrix import by_number, by_time, read_times
+from p2l.common.errors import InputError
 
 TRAIN = {batch: 10.0 * (batch + 1) for batch in range(6)}  # batch 0 ends at 10, batch 5 at 60
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from p2l.chrono.matrix import read_matrix, write_matrix
-from p2l.errors import InputError
+from p2l.common.errors import InputError
 from p2l.metrics import simple_metrics
 
 ROWS: list[dict[str, Any]] = [

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from p2l.chrono.matrix import Matrix
-from p2l.chrono.measures import compare_runs, measure_run
+from p2l.chrono.matrix import Matrix, compare_runs, measure_run
 
 NAN = float("nan")
 # The published losses of the last checkpoint on 17 slices.

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from p2l.checkpoint import read_model_list
 from p2l.chrono.run import ChronoOptions, evaluate_chrono
-from p2l.errors import InputError, P2LError
+from p2l.common.errors import InputError, P2LError
 from p2l.eval_chrono import main
 from p2l.inference import P2L
 from p2l.metrics import simple_metrics
+from p2l.model.checkpoint import read_model_list
 from tests.p2l.eval_helpers import make_model
 
 HEADER = "question_id,prompt,model_a,model_b,winner\n"
@@ -289,7 +289,7 @@ def test_times_of_smaller_batches_are_pointed_out(
 
 
 def test_what_a_kill_left_is_swept_and_a_second_run_refused(evaluate: Evaluate, tmp_path: Path) -> None:
-    from p2l.chrono.output import claimed
+    from p2l.chrono.report import claimed
 
     folder = tmp_path / "out" / "checkpoint-2"
     folder.mkdir(parents=True)

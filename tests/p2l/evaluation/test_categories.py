@@ -5,7 +5,7 @@ import json
 import pyarrow as pa
 import pytest
 
-from p2l.errors import ConfigError, VoteError
+from p2l.common.errors import ConfigError, VoteError
 from p2l.evaluation.categories import EmptyCategoryError, UnknownCategoryError, parse, readable_tags, select
 
 TABLE = pa.table(

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from p2l import likelihood as likelihoods
+from p2l.evaluation.curves import Draws, aggregation_scale, random_subsets
 from p2l.evaluation.subjects import Answers, Fixed
-from p2l.evaluation.subsets import Draws, aggregation_scale, random_subsets
 from p2l.leaderboard import aggregate, fit_labels
 from p2l.likelihood import get
 from p2l.metrics import Standing

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from p2l.errors import CheckpointError, ConfigError
+from p2l.common.errors import CheckpointError, ConfigError
 from p2l.online_training.averaging import AveragedWeights
 
 

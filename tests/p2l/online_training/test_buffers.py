@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from p2l.online_training.buffers import BUFFERS, BufferSettings, make_buffer, register
-from p2l.online_training.straight import StraightBuffer
+from p2l.online_training.buffers import BUFFERS, BufferSettings, StraightBuffer, make_buffer, register
 from tests.p2l.online_training.buffer_helpers import as_lists, cuts, feed, pairs, random_votes, through_file, votes_of
 
 GEOMETRIC = {"type": "geometric", "gamma": 0.8, "epsilon": 0.1}

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from p2l.checkpoint import WEIGHTS_FILE, read_model_list
 from p2l.inference import P2L
 from p2l.likelihood import get
-from p2l.online_training.gate import Slice, compare, judge, paired_difference, recent
+from p2l.model.checkpoint import WEIGHTS_FILE, read_model_list
+from p2l.online_training.publishing import Slice, compare, judge, paired_difference, recent
 from tests.p2l.online_training.live_helpers import add, line, live
 from tests.p2l.serving.conftest import NAMES, make_model
 
@@ -91,7 +91,7 @@ def test_nothing_is_refused_on_too_few_prompts(models: tuple[Path, Path], votes:
 def test_a_damaged_candidate_is_no_model(models: tuple[Path, Path], votes: Slice, tmp_path: Path) -> None:
     from safetensors.numpy import load_file, save_file
 
-    from p2l.errors import CheckpointError
+    from p2l.common.errors import CheckpointError
 
     shutil.copytree(models[0], tmp_path / "model")
     weights = load_file(models[0] / WEIGHTS_FILE)

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2l.errors import CheckpointError, ConfigError
+from p2l.common.errors import CheckpointError, ConfigError
 from p2l.online_training.buffer import NewVotes
-from p2l.online_training.geometric import GeometricBuffer, least_counts
-from p2l.online_training.straight import StraightBuffer
+from p2l.online_training.buffers import GeometricBuffer, StraightBuffer, least_counts
 from tests.p2l.online_training.buffer_helpers import as_lists, cuts, feed, pairs, random_votes, through_file, votes_of
 
 chances = st.sampled_from([1.0, 0.9, 0.7, 0.5, 0.2, 0.05])

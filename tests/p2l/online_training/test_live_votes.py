@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2l.errors import VoteError
+from p2l.common.errors import VoteError
 from p2l.online_training.live_votes import LiveVotes, Waiting
 from p2l.online_training.stream import StopRequestedError, is_held_out
 from p2l.votes import open_votes
@@ -185,7 +185,7 @@ def test_a_signal_ends_the_wait(path: Path) -> None:
 
 
 def test_a_long_line_is_one_vote(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("p2l.online_training.growing_file._BLOCK", 64)
+    monkeypatch.setattr("p2l.online_training.live_votes._BLOCK", 64)
     add(path, [line(0), line(1, prompt="long " * 500), line(2)])
     votes, _ = live(path)
     assert votes.wait_for(9) == 3

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from p2l.claim import try_lock
-from p2l.errors import InputError
+from p2l.common.errors import InputError
+from p2l.common.files import try_lock
 from p2l.online_training.online_train import main
-from p2l.run_folder import read_state
+from p2l.training.run_folder import read_state
 from tests.conftest import ROOT, Command, Configure, make_configure, write_votes
 from tests.e2e.test_train import largest_difference, lines, weights
 from tests.p2l.online_training.online_helpers import ORDER, STAGE_1, online, run_all, stream_rows, write_stream
@@ -283,7 +283,7 @@ def test_the_command_itself_answers_bad_input_with_one_line(
     configure: Configure, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from p2l.cli import dispatch
-    from p2l.command import run
+    from p2l.common.cli import run
 
     config = configure("bad.yaml", buffer={"type": "replay", "epsilon": 2})
     with pytest.raises(SystemExit) as ended:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from p2l.errors import InputError
+from p2l.commands.model import rollback_main
+from p2l.common.errors import InputError
 from p2l.online_training.publishing import Verdict, candidate_path, last_decision, publish, roll_back, served
-from p2l.rollback import main
-from p2l.serving.loading import newest_model
+from p2l.serving.reload import newest_model
 from tests.conftest import Command
 
 GOOD, BAD = Verdict(True, "good", {"loss": 1.0}), Verdict(False, "bad", {})
@@ -70,7 +70,7 @@ def test_a_rollback_serves_the_one_before_and_the_next_one_comes_after_it(
 ) -> None:
     for step in (1, 2, 3):
         offer(folder, step)
-    main([str(folder)])
+    rollback_main([str(folder)])
     out = capsys.readouterr().out
     assert newest_model(folder) == folder / "checkpoint-2"
     assert "serving checkpoint-2, revision " in out
@@ -128,7 +128,7 @@ def test_nothing_to_go_back_to_is_said(folder: Path, steps: tuple[int, ...], say
 
 
 def test_the_command_ends_with_one_line(command: Command, tmp_path: Path) -> None:
-    done = command("python", "-m", "p2l.rollback", tmp_path / "none")
+    done = command("python", "-m", "p2l.commands.model", tmp_path / "none")
     assert done.returncode == 2
     assert done.stderr.startswith(f"error: {tmp_path / 'none'}: cannot be opened")
     assert done.stderr.count("\n") == 1

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from p2l.cli import dispatch
-from p2l.command import run
-from p2l.errors import InputError, VoteError
+from p2l.common.cli import run
+from p2l.common.errors import InputError, VoteError
 from p2l.online_training import geometric_buffer, replay_buffer
 from p2l.online_training.buffer import NewVotes
 from p2l.online_training.buffers import BufferSettings, make_buffer

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2l.errors import CheckpointError, ConfigError
-from p2l.online_training.replay import ReplayBuffer
-from p2l.online_training.straight import StraightBuffer
+from p2l.common.errors import CheckpointError, ConfigError
+from p2l.online_training.buffers import ReplayBuffer, StraightBuffer
 from tests.p2l.online_training.buffer_helpers import as_lists, cuts, feed, pairs, random_votes, through_file, votes_of
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from p2l.run_folder import newest_checkpoint
+from p2l.training.run_folder import newest_checkpoint
 from tests.conftest import ROOT, Command, Configure, make_configure
 from tests.e2e.test_train import largest_difference, lines
 from tests.p2l.online_training.online_helpers import online, run_all, write_stream

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from p2l.errors import InputError
+from p2l.common.errors import InputError
 from p2l.online_training.router_votes import RouterVotes, is_database
-from route.schema import prepare
+from route.storage.database import prepare
 
 
 class Router:

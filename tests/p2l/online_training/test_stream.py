@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from p2l.errors import VoteError
-from p2l.online_training.state import StreamFingerprint
+from p2l.common.errors import VoteError
+from p2l.online_training.schedule import StreamFingerprint
 from p2l.online_training.stream import StaticStream, in_time_order
 from p2l.votes import open_votes
 from tests.conftest import write_votes

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2l.errors import InputError, VoteError
-from p2l.online_training.end_times import EndTimes
+from p2l.common.errors import InputError, VoteError
+from p2l.online_training.reorder import EndTimes
 from p2l.online_training.timestamps import build_parser, main
 from tests.p2l.votes_helpers import save, vote
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from p2l.errors import InputError
+from p2l.common.errors import InputError
 from p2l.online_training.visualize import main
 
 

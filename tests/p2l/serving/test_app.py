@@ -12,8 +12,8 @@ import requests
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from p2l.leaderboard.field import win_rates
-from p2l.serving.control import Control
+from p2l.likelihood import win_rates
+from p2l.serving.reload import Control
 from tests.p2l.serving.conftest import NAMES, make_model
 
 

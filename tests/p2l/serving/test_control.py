@@ -5,11 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from p2l.errors import InputError
+from p2l.common.errors import InputError
 from p2l.inference import P2L
-from p2l.serving import loading
-from p2l.serving.control import Control
-from p2l.serving.following import catch_up
+from p2l.serving import reload
+from p2l.serving.reload import Control, catch_up
 from p2l.serving.settings import Settings
 
 
@@ -61,10 +60,10 @@ def test_a_heavy_model_gets_its_cores_after_a_light_one(folder, monkeypatch):
     model, settings = P2L.from_pretrained(folder, device="cpu"), Settings(str(folder), cores=3)
     threads = torch.get_num_threads()
     try:
-        assert loading.batch_limits(settings, model).streams == 0
+        assert reload.batch_limits(settings, model).streams == 0
         torch.set_num_threads(1)  # as a light model is computed
-        monkeypatch.setattr(loading, "_LIGHT", 0)
-        heavy = loading.batch_limits(settings, model)
+        monkeypatch.setattr(reload, "_LIGHT", 0)
+        heavy = reload.batch_limits(settings, model)
         assert (heavy.streams, heavy.threads) == (3, 3)
     finally:
         torch.set_num_threads(threads)

@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from p2l.errors import InputError
+from p2l.common.errors import InputError
 from p2l.inference import P2L
-from p2l.serving.answer import BusyError, ModelFailedError, TooLargeError
-from p2l.serving.engine import Engine, EngineOptions
-from p2l.serving.jobs import BatchLimits
+from p2l.serving.engine import BatchLimits, BusyError, Engine, EngineOptions, ModelFailedError, TooLargeError
 
 PROMPTS = [["what is 1 plus 2"], ["write a poem", "shorter"], [""], ["long " * 100]]
 

@@ -1,7 +1,7 @@
 import os
 
 from p2l.inference import P2L
-from p2l.serving.loading import batch_limits, newest_model
+from p2l.serving.reload import batch_limits, newest_model
 from p2l.serving.settings import Settings
 
 

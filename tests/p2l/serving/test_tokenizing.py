@@ -4,7 +4,7 @@ import threading
 import numpy as np
 import pytest
 
-from p2l.errors import InputError
+from p2l.common.errors import InputError
 from p2l.serving.tokenizing import GroupTokenizer
 
 

@@ -10,19 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from p2l.errors import InputError
+from p2l.common.errors import InputError
 from p2l.inference import P2L
-from p2l.scratch import make_transformer
-from route.evaluation.baselines import category_scores, nearest, nearest_scores
+from p2l.model.scratch import make_transformer
 from route.evaluation.command import main
 from route.evaluation.features import Encoder, Words
-from route.evaluation.fitting import Precision, fit_graded, left_out
-from route.evaluation.loading import known_models
 from route.evaluation.measuring import across, within
-from route.evaluation.policies import Asked
-from route.evaluation.training import save, train, width_of_ties
-from route.evaluation.worth import worth_on
-from route.strength import grounded_scores
+from route.evaluation.policies import Asked, category_scores, nearest, nearest_scores
+from route.evaluation.spending import worth_on
+from route.evaluation.training import Precision, fit_graded, known_models, left_out, save, train, width_of_ties
+from route.routing.optimizers import grounded_scores
 from tests.route.evaluation.routing_tables import answers, known_table, random_table
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from p2l.errors import InputError
+from p2l.common.errors import InputError
 from p2l.inference import P2L
 from route.evaluation.command import main
-from route.evaluation.headers import CategoryReader, headed, told
+from route.evaluation.features import CategoryReader, headed, told
 from route.evaluation.measuring import across, within
 from route.evaluation.policies import Asked
 from route.evaluation.table import ScoreTable

@@ -9,8 +9,8 @@ import pytest
 from benchmarks.routing_quality.__main__ import SETS, main
 from benchmarks.routing_quality.bars import bars, figures
 from benchmarks.routing_quality.overview import overview
-from p2l.errors import InputError
-from route.evaluation.drawing import draw
+from p2l.common.errors import InputError
+from route.evaluation.command import draw
 from route.evaluation.measuring import within
 from route.evaluation.policies import Asked
 from tests.route.evaluation.routing_tables import answers, known_table

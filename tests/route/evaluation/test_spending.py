@@ -5,10 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from route.cost_optimizers import InfeasibleError, Problem, get
-from route.evaluation.curves import Axis, Curves, draw_counts, interval
-from route.evaluation.spending import Spent, budgets, join, spend, spend_at_random
-from route.evaluation.worth import earnings, worth_on
+from route.evaluation.spending import (
+    Axis,
+    Curves,
+    Spent,
+    budgets,
+    draw_counts,
+    earnings,
+    interval,
+    join,
+    spend,
+    spend_at_random,
+    worth_on,
+)
+from route.routing.optimizers import InfeasibleError, Problem, get
 from tests.route.evaluation.routing_tables import known_table, random_table
 
 

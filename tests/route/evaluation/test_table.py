@@ -8,10 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from p2l.errors import InputError
-from route.evaluation.prices import Price, read_prices
-from route.evaluation.splitting import splits
-from route.evaluation.table import read_table, table_of
+from p2l.common.errors import InputError
+from route.evaluation.table import Price, read_prices, read_table, splits, table_of
 from tests.route.evaluation.routing_tables import answers, known_table
 
 

@@ -12,8 +12,8 @@ from typing import Any, TypeAlias, TypeVar
 import pytest
 from aiohttp import web
 
+from route.providers.accounts import make_provider
 from route.providers.base import JSON, Account, Fault, Provider, ProviderError, Timeouts
-from route.providers.make import make_provider
 
 __all__ = [
     "KEY",

@@ -11,8 +11,7 @@ from anthropic.types import Message, MessageCreateParams
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from pydantic import TypeAdapter
 
-from route.providers.anthropic_answer import completion_of
-from route.providers.anthropic_request import messages_request
+from route.providers.anthropic import completion_of, messages_request
 from route.providers.base import JSON, Fault, ProviderError
 from tests.route.providers.servers import (
     KEY,

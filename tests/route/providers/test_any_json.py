@@ -10,17 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from route.providers import anthropic_answer, gemini_answer
-from route.providers.anthropic_request import messages_request
+from route.providers import anthropic
+from route.providers import gemini as gemini_answer
+from route.providers.anthropic import messages_request
 from route.providers.base import JSON, Account, ProviderError
-from route.providers.chunks import asks_for_usage
-from route.providers.content import translated
-from route.providers.dialect import classic
-from route.providers.faults import refusal
-from route.providers.gemini_request import generate_request
-from route.providers.history import for_another_model
-from route.providers.reasoning import for_o1
-from route.providers.transport import Transport
+from route.providers.content import asks_for_usage, for_another_model, translated
+from route.providers.errors import refusal
+from route.providers.gemini import generate_request
+from route.providers.http import Transport
+from route.providers.openai import classic, for_o1
 
 LEAVES = st.none() | st.booleans() | st.integers(-2, 3) | st.text("ab:{}", max_size=4)
 
@@ -67,11 +65,11 @@ def test_any_request_can_be_answered(request: JSON) -> None:
 @given(st.lists(objects_of(json_with(*ANSWERED), *ANSWERED), max_size=4))
 def test_any_answer_can_be_read(sent: list[JSON]) -> None:
     transport = Transport(Account("http://host"), {})
-    claude, gemini = anthropic_answer.Translator(with_usage=True), gemini_answer.Translator(with_usage=True)
+    claude, gemini = anthropic.Translator(with_usage=True), gemini_answer.Translator(with_usage=True)
     for answer in sent:
         for read in (
             *(claude.take, gemini.take),
-            *(anthropic_answer.completion_of, gemini_answer.completion_of, gemini_answer.why_not),
+            *(anthropic.completion_of, gemini_answer.completion_of, gemini_answer.why_not),
         ):
             outcome(lambda body, read=read: transport.understood(read, body), answer)  # type: ignore[misc]
 

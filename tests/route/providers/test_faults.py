@@ -5,7 +5,7 @@ import json
 import pytest
 
 from route.providers.base import Fault, ProviderError
-from route.providers.faults import complaint, masked, refusal, retry_after
+from route.providers.errors import complaint, masked, refusal, retry_after
 
 OPENAI_CONTEXT = "This model's maximum context length is 8192 tokens. However, your messages resulted in 9000 tokens."
 

@@ -9,8 +9,7 @@ import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from route.providers.base import JSON, Fault, ProviderError
-from route.providers.gemini_answer import completion_of
-from route.providers.gemini_request import generate_request
+from route.providers.gemini import completion_of, generate_request
 from tests.route.providers.servers import (
     KEY,
     PATIENT,

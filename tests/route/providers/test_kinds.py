@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from route.providers.azure import azure
+from route.providers.accounts import make_provider
 from route.providers.base import JSON, Account
-from route.providers.make import make_provider
-from route.providers.reasoning import for_o1, for_reasoning
+from route.providers.openai import azure, for_o1, for_reasoning
 from tests.route.providers.servers import KEY, PATIENT, REQUEST, Asked, answering, asking, collected, run, serving
 
 SAMPLED = {"temperature": 0, "top_p": 0.5, "top_k": 3, "presence_penalty": 1, "logprobs": True, "logit_bias": {}}

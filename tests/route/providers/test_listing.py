@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from p2l.errors import ConfigError
+from p2l.common.errors import ConfigError
 from route.providers.base import Account, Fault, ProviderError, Timeouts
-from route.providers.listing import Catalogue
+from route.providers.files import Catalogue
 from tests.route.providers.lists import Lists, serving
 
 PATIENCE = Timeouts(connect=5, first_token=5, stall=5, total=5)

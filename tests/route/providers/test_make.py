@@ -4,12 +4,10 @@ import re
 
 import pytest
 
-from p2l.errors import ConfigError
-from route.providers.base import Account, Fault
-from route.providers.make import account_for, expand, make_provider, service_of
-from route.providers.mock_script import TROUBLES
-from route.providers.registry import PROTOCOLS
-from route.providers.table import ALIASES, SERVICES
+from p2l.common.errors import ConfigError
+from route.providers.accounts import ALIASES, SERVICES, account_for, expand, make_provider, service_of
+from route.providers.base import PROTOCOLS, Account, Fault
+from route.providers.mock import TROUBLES
 from tests.conftest import ROOT
 from tests.route.providers.servers import run
 

@@ -11,12 +11,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from p2l.errors import ConfigError
+from p2l.common.errors import ConfigError
+from route.providers.accounts import make_provider
 from route.providers.base import JSON, Account, Fault, Provider, ProviderError
-from route.providers.make import make_provider
-from route.providers.mock import MockProvider, main
-from route.providers.mock_script import TROUBLES, Mock, Script
-from route.providers.mock_server import running
+from route.providers.mock import TROUBLES, Mock, MockProvider, Script, main, running
 from tests.conftest import ROOT
 from tests.route.providers.servers import PATIENT, QUICK, REQUEST, collected, run
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from route.providers.accounts import make_provider
 from route.providers.base import JSON, Account, Fault, ProviderError, Timeouts
-from route.providers.make import make_provider
 from tests.route.providers.servers import (
     KEY,
     PATIENT,

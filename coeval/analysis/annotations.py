@@ -1,0 +1,368 @@
+"""Scores that people gave: a file of rows, CSV or JSON lines, and which of them can be used.
+
+A row names an answer (`response_id`, or `datapoint_id` and `student`), a `factor`, a `score` and perhaps an
+`annotator`. A score is a level, a grade of the task's scale, or where the scale is that of levels a number from 0 to 1.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coeval.analysis.records import LEVELS, Skips
+from coeval.analysis.results import Skipped
+from coeval.analysis.statistics import limits, mid_ranks, resample
+from coeval.analysis.units import Codes, Floats, Loaded
+from coeval.errors import RunInputError
+from coeval.parsing import MalformedAnswerError
+from coeval.schema import Scale, scale_in
+from coeval.storage.run import entries_of, stored_config
+
+WHY = {
+    "NO_RECORD": "is no JSON object",
+    "MISSING_FIELD": "lacks response_id (or datapoint_id and student), factor or score",
+    "UNKNOWN_RESPONSE": "names an answer that the run does not have",
+    "UNKNOWN_FACTOR": "names a factor that no judge scored in the task",
+    "INVALID_SCORE": "has a score that is neither a level nor a number of the scale",
+    "DUPLICATE": "is a second one of the same annotator, answer and factor: the last counts",
+}
+"""Code -> what is wrong with a row."""
+_ANYBODY = "people"
+
+
+@dataclass(frozen=True)
+class Annotations:
+    """Scores (A,)."""
+
+    response: Codes
+    factor: Codes
+    annotator: Codes
+    score: Floats
+    """In [0, 1]."""
+    annotators: tuple[str, ...]
+    rows: int
+    """Of the file."""
+    bad: tuple[Skipped, ...]
+
+    def __len__(self) -> int:
+        return len(self.score)
+
+
+def read_annotations(path: Path, loaded: Loaded) -> Annotations:
+    """Read a file that ends in .csv, .jsonl or .ndjson.
+
+    Raises:
+        RunInputError: the file cannot be read, or no row of it can be used.
+    """
+    reader = _Reader(loaded)
+    rows = 0
+    for place, row in _rows(path):
+        rows += 1
+        reader.take(f"{path.name}:{place}", row)
+    bad = reader.skips.rows()
+    if not reader.found:
+        first = f": {bad[0].count} {WHY[bad[0].code]}, such as {bad[0].example}" if bad else ""
+        raise RunInputError(f"{path}: none of {rows} rows can be used{first}")
+    keys = sorted(reader.found)
+    annotators = tuple(sorted({annotator for _, _, annotator in keys}))
+    codes = {annotator: code for code, annotator in enumerate(annotators)}
+    return Annotations(
+        np.array([response for response, _, _ in keys], dtype=np.int64),
+        np.array([factor for _, factor, _ in keys], dtype=np.int64),
+        np.array([codes[annotator] for _, _, annotator in keys], dtype=np.int64),
+        np.array([reader.found[key] for key in keys]),
+        annotators,
+        rows,
+        bad,
+    )
+
+
+def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any] | None]]:
+    """Line and row; None where a line is no object."""
+    kind = path.suffix.lower()
+    if kind not in (".csv", ".jsonl", ".ndjson"):
+        raise RunInputError(f"--annotations {path}: must end in .csv or .jsonl")
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            if kind == ".csv":
+                reader = csv.DictReader(file)
+                _check_columns(path, reader.fieldnames or ())
+                yield from ((reader.line_num, row) for row in reader)
+                return
+            yield from ((number, _object(line)) for number, line in enumerate(file, 1) if line.strip())
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        why = getattr(error, "strerror", None) or error
+        raise RunInputError(f"--annotations {path}: cannot be read: {why}") from error
+
+
+def _check_columns(path: Path, names: Any) -> None:
+    missing = [name for name in ("factor", "score") if name not in names]
+    if "response_id" not in names and not {"datapoint_id", "student"} <= set(names):
+        missing = ["response_id (or datapoint_id and student)", *missing]
+    if missing:
+        raise RunInputError(f"--annotations {path}: has no column {', '.join(missing)}; its first line must name them")
+
+
+def _object(line: str) -> Mapping[str, Any] | None:
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+class _Reader:
+    """Takes rows one by one."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self.found: dict[tuple[int, int, str], float] = {}
+        self.skips = Skips()
+        self._loaded = loaded
+        self._responses = {name: code for code, name in enumerate(loaded.responses)}
+        self._factors = {name: code for code, name in enumerate(loaded.factors)}
+        self._scales = _scales(loaded)
+        scored = np.unique(np.stack([loaded.units.task, loaded.units.factor]), axis=1)
+        self._scored = set(zip(*scored.tolist(), strict=True))
+
+    def take(self, place: str, row: Mapping[str, Any] | None) -> None:
+        """Keep a row's score, or note what is wrong with it."""
+        if row is None:
+            return self.skips.note("NO_RECORD", place)
+        answer, factor, score = _text(row, "response_id"), _text(row, "factor"), row.get("score")
+        answer = answer or _joined(_text(row, "datapoint_id"), _text(row, "student") or _text(row, "student_model_id"))
+        if not answer or not factor or score is None or str(score).strip() == "":
+            return self.skips.note("MISSING_FIELD", place)
+        response = self._responses.get(answer, -1)
+        point = self._loaded.response_datapoint[response] if response >= 0 else -1
+        if point < 0:
+            return self.skips.note("UNKNOWN_RESPONSE", f"{place} ({answer})")
+        task = int(self._loaded.datapoint_task[point])
+        if (task, self._factors.get(factor, -1)) not in self._scored:
+            return self.skips.note("UNKNOWN_FACTOR", f"{place} ({factor})")
+        value = self._score(self._loaded.tasks[task], score)
+        if value is None:
+            return self.skips.note("INVALID_SCORE", f"{place} ({score})")
+        key = (response, self._factors[factor], _text(row, "annotator") or _ANYBODY)
+        if key in self.found:
+            self.skips.note("DUPLICATE", place)
+        self.found[key] = value
+        return None
+
+    def _score(self, task: str, said: Any) -> float | None:
+        """In [0, 1]; None where it is none of the task's scale."""
+        scale = self._scales.get(task)
+        if scale is not None:
+            try:
+                return scale.value(scale.read(said))
+            except MalformedAnswerError:
+                return None
+        level = LEVELS.get(str(said).strip().lower())
+        return _number(said) if level is None else level
+
+
+def _number(said: Any) -> float | None:
+    try:
+        value = float("nan" if isinstance(said, bool) else said)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return value if 0.0 <= value <= 1.0 else None
+
+
+def _scales(loaded: Loaded) -> dict[str, Scale]:
+    """Task -> its scale, of those that have one of their own."""
+    tasks = entries_of(stored_config(loaded.run), "tasks")
+    found = {str(task.get("name")): scale_in(task) for task in tasks}
+    return {name: scale for name, scale in found.items() if not scale.is_default}
+
+
+def _text(row: Mapping[str, Any], key: str) -> str:
+    value = row.get(key)
+    return "" if value is None else str(value).strip()
+
+
+def _joined(datapoint: str, student: str) -> str:
+    return f"{datapoint}__{student}" if datapoint and student else ""
+
+
+# How far a judge agrees with people, and people with each other, by the same figures.
+#
+# Each row is a score of a rater beside one person's score of the same (answer, factor), so that the figures of judges
+# and
+# those of people among themselves can be compared: no judge can be expected to agree with people more than they do.
+# Limits draw whole items; ranks are those of all rows.
+#
+# Shapes: N rows, R replicates, V different scores.
+
+PEOPLE = "people"
+_MOST_GRADES = 101
+
+
+@dataclass(frozen=True)
+class PeopleAgreement:
+    """A rater beside people."""
+
+    rater: str
+    kind: str
+    """judge, annotator (beside the others), or people: all of them among themselves, the ceiling."""
+    dimension: str
+    """all, task or factor."""
+    value: str
+    rows: int
+    answers: int
+    """Pairs of answer and factor."""
+    datapoints: int
+    equal: float | None
+    """Share of equal scores."""
+    equal_lower: float | None
+    equal_upper: float | None
+    weighted: float | None
+    """Mean of 1 - |difference|."""
+    weighted_lower: float | None
+    weighted_upper: float | None
+    kappa: float | None
+    """Of equal scores; None where scores are not of a scale, or never vary."""
+    kappa_lower: float | None
+    kappa_upper: float | None
+    spearman: float | None
+    spearman_lower: float | None
+    spearman_upper: float | None
+    bias: float | None
+    """Mean of the rater's score less people's."""
+    bias_lower: float | None
+    bias_upper: float | None
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """A rater's scores (N,), people's, and of what."""
+
+    rater: Floats
+    people: Floats
+    pair: Codes
+    datapoint: Codes
+    task: Codes
+    factor: Codes
+
+    def where(self, rows: Codes) -> _Rows:
+        return _Rows(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
+
+
+def pair_places(loaded: Loaded, response: Codes, factor: Codes) -> Codes:
+    """Row of each (response, factor) among the run's pairs; -1 where no judge scored it."""
+    size = max(len(loaded.factors), 1)
+    keys, wanted = loaded.pairs.response * size + loaded.pairs.factor, response * size + factor
+    place = np.minimum(np.searchsorted(keys, wanted), max(len(keys) - 1, 0))
+    return np.where(keys[place] == wanted, place, -1) if len(keys) else np.full(len(wanted), -1)
+
+
+def agreement_rows(loaded: Loaded, given: Annotations) -> tuple[PeopleAgreement, ...]:
+    """Judges by name, then people, over all and by task and factor."""
+    place = pair_places(loaded, given.response, given.factor)
+    made: list[PeopleAgreement] = []
+    for code, judge in enumerate(loaded.judges):
+        rated = place >= 0
+        rated[rated] = ~np.isnan(loaded.pairs.scores[place[rated], code])
+        chosen = np.flatnonzero(rated)
+        if len(chosen):
+            scores = loaded.pairs.scores[place[chosen], code]
+            made += _of(loaded, judge, "judge", _agreement_rows(loaded, given, scores, chosen))
+    return (*made, *_people(loaded, given))
+
+
+def _agreement_rows(loaded: Loaded, given: Annotations, rater: Floats, chosen: Codes) -> _Rows:
+    """A rater's scores beside those of some annotations."""
+    response, factor = given.response[chosen], given.factor[chosen]
+    point = loaded.response_datapoint[response]
+    pair = response * max(len(loaded.factors), 1) + factor
+    return _Rows(rater, given.score[chosen], pair, point, loaded.datapoint_task[point], factor)
+
+
+def _people(loaded: Loaded, given: Annotations) -> Iterator[PeopleAgreement]:
+    one, other = _both(given)
+    if not len(one):
+        return
+    rows = _agreement_rows(loaded, given, given.score[one], other)
+    for code, name in enumerate(given.annotators):
+        mine = np.flatnonzero(given.annotator[one] == code)
+        if len(mine):
+            yield _row(name, "annotator", ("all", ""), rows.where(mine))
+    yield from _of(loaded, PEOPLE, PEOPLE, rows)
+
+
+def _both(given: Annotations) -> tuple[Codes, Codes]:
+    """Every two annotations of one (response, factor), both ways round; annotations are sorted by these."""
+    starts = np.flatnonzero(np.diff(given.response, prepend=-1) | np.diff(given.factor, prepend=-1))
+    found = [
+        (one, other)
+        for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(given)], strict=True)
+        for one in range(start, end)
+        for other in range(start, end)
+        if one != other
+    ]
+    table = np.array(found, dtype=np.int64).reshape(-1, 2)
+    return table[:, 0], table[:, 1]
+
+
+def _of(loaded: Loaded, rater: str, kind: str, rows: _Rows) -> Iterator[PeopleAgreement]:
+    yield _row(rater, kind, ("all", ""), rows)
+    for dimension in ("task", "factor"):
+        codes, names = getattr(rows, dimension), loaded.names(dimension)
+        for code in np.unique(codes).tolist():
+            yield _row(rater, kind, (dimension, names[code]), rows.where(np.flatnonzero(codes == code)))
+
+
+def _row(rater: str, kind: str, place: tuple[str, str], rows: _Rows) -> PeopleAgreement:
+    columns = _columns(rows)
+    figures = _figures(columns.sum(axis=0)[None])[0]
+    lower, upper = limits(resample(rows.datapoint, columns, _figures))
+    counts = (len(rows.pair), len(np.unique(rows.pair)), len(np.unique(rows.datapoint)))
+    sure = counts[2] > 1  # the items of one draw are those of all others
+    numbers = [
+        float(values[number]) if np.isfinite(figures[number]) and known else None
+        for number in range(len(figures))
+        for values, known in ((figures, True), (lower, sure), (upper, sure))
+    ]
+    return PeopleAgreement(rater, kind, *place, *counts, *numbers)
+
+
+def _columns(rows: _Rows) -> Floats:
+    """What the figures are made of, (N, 9 + 2 V): sums over rows are enough for all of them."""
+    x, y = rows.rater, rows.people
+    ranks = [mid_ranks(values) / len(x) - 0.5 for values in (x, y)]
+    grades = np.unique(np.round(np.concatenate([x, y]), 6))
+    if len(grades) > _MOST_GRADES:
+        grades = grades[:0]
+    shares = [np.round(values, 6)[:, None] == grades for values in (x, y)]
+    one, other = ranks
+    sums = [
+        np.ones(len(x)),
+        np.abs(x - y) < 1e-6,
+        1.0 - np.abs(x - y),
+        x - y,
+        one,
+        other,
+        one**2,
+        other**2,
+        one * other,
+    ]
+    return np.concatenate([np.stack(sums, axis=1), *shares], axis=1).astype(np.float64)
+
+
+def _figures(sums: Floats) -> Floats:
+    """Equal, weighted, kappa, spearman and bias (R, 5) of sums (R, 9 + 2 V)."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        n = sums[:, 0]
+        equal, weighted, bias, one, other, ones, others, both = (sums[:, 1:9] / n[:, None]).T
+        shares = (sums[:, 9:] / n[:, None]).reshape(len(sums), 2, -1)
+        chance = (shares[:, 0] * shares[:, 1]).sum(axis=1)
+        varies = (chance < 1.0 - 1e-9) & (shares.shape[2] > 0)
+        kappa = np.where(varies, (equal - chance) / (1.0 - chance), np.nan)
+        spread = (ones - one**2) * (others - other**2)
+        spearman = np.where(spread > 1e-12, (both - one * other) / np.sqrt(np.maximum(spread, 1e-12)), np.nan)
+    return np.stack([equal, weighted, kappa, spearman, bias], axis=1)

@@ -1,0 +1,286 @@
+"""Every valid score of a run as one row of a flat table, CSV or Parquet, for those who reckon with other tools.
+
+Rows are written some tens of thousands at a time, so a table of millions of scores never lies in memory as a whole.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import math
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from coeval.analysis.compare import RunComparison
+from coeval.analysis.records import norm_of
+from coeval.analysis.results import Columns, Report
+from coeval.analysis.units import Codes, Floats, Loaded
+from coeval.storage.jsonl import read_records
+from coeval.storage.records import is_failed
+from p2l.common.cli import atomic_path
+
+_AT_ONCE = 65_536
+_NAMED = ("task", "teacher", "student", "judge", "factor")
+_Column = Callable[[slice], Any]
+"""Rows -> their values, as an Arrow array."""
+
+
+def export_units(loaded: Loaded, path: Path, *, form: str, attributes: str = "columns") -> int:
+    """Write the valid scores; returns how many there are.
+
+    Args:
+        loaded: the run.
+        path: of the file.
+        form: `csv` or `parquet`.
+        attributes: the target attributes of items, as text: `columns` named `attribute.NAME`, one of `json`, or `none`.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write = _write_parquet if form == "parquet" else _write_csv
+    with atomic_path(path) as temporary:
+        write(temporary, _columns(loaded, attributes), len(loaded.units))
+    return len(loaded.units)
+
+
+def _columns(loaded: Loaded, attributes: str) -> dict[str, _Column]:
+    """The columns, in order."""
+    units, made = loaded.units, dict[str, _Column]()
+    for name in _NAMED:
+        made[name] = _names(loaded.names(name), getattr(units, name))
+    made["datapoint_id"] = _names(loaded.datapoints, units.datapoint)
+    made["response_id"] = _names(loaded.responses, units.response)
+    made["judge_kind"] = _names(loaded.kinds, units.judge)
+    made["score"] = _plain(units.norm)
+    made["raw_score"] = _names(*_raw_scores(loaded))
+    made["token_count"] = _plain(loaded.tokens[units.response].astype(np.int64))
+    made["is_self_judging"] = _plain(loaded.same("judge", "student"))
+    made["is_self_teaching"] = _plain(loaded.same("teacher", "student"))
+    made["evaluated_at"] = _names(loaded.evaluations.at, units.evaluation)
+    return {**made, **_attributes(loaded, attributes)}
+
+
+def _plain(values: Any) -> _Column:
+    import pyarrow as pa
+
+    return lambda rows: pa.array(values[rows])
+
+
+def _names(names: Sequence[str | None], codes: Codes) -> _Column:
+    import pyarrow as pa
+
+    texts = pa.array(
+        [None if name is None else name.encode("utf-8", "replace").decode() for name in names], pa.string()
+    )
+    return lambda rows: texts.take(pa.array(codes[rows]))
+
+
+def _attributes(loaded: Loaded, form: str) -> dict[str, _Column]:
+    import json
+
+    items, points = loaded.attributes, loaded.units.datapoint
+    if form == "json":
+        return {"attributes": _names([json.dumps(item, ensure_ascii=False, sort_keys=True) for item in items], points)}
+    keys = sorted({key for item in items for key in item}) if form == "columns" else []
+    return {f"attribute.{key}": _names([item.get(key) for item in items], points) for key in keys}
+
+
+def _raw_scores(loaded: Loaded) -> tuple[list[str | None], Codes]:
+    """Texts, and which of them each unit has: what the judge said, read once more since only norms are in memory."""
+    units, shape = loaded.units, (len(loaded.judges), max(len(loaded.factors), 1))
+    keys, norms, said, texts = _all_said(loaded, shape)
+    codes = np.full(len(units), len(texts))
+    if len(units):
+        mine = (units.response * shape[0] + units.judge) * shape[1] + units.factor
+        order = np.argsort(mine, kind="stable")
+        place = order[np.minimum(np.searchsorted(mine[order], keys), len(order) - 1)]
+        counts = (mine[place] == keys) & (units.norm[place] == norms)  # not what was said of texts that are gone
+        codes[place[counts]] = said[counts]  # of several, the last
+    return [*texts, None], codes
+
+
+def _all_said(loaded: Loaded, shape: tuple[int, int]) -> tuple[Codes, Floats, Codes, list[str]]:
+    """(response, judge, factor) keys, scores in [0, 1] and places in the texts, by file and line."""
+    responses, judges, factors = (_places(names) for names in (loaded.responses, loaded.judges, loaded.factors))
+    keys, norms, said, texts = array("q"), array("d"), array("q"), dict[str, int]()
+    for record in _evaluations(loaded):
+        response, judge = _who(record)
+        if response not in responses or judge not in judges:
+            continue
+        place = (responses[response] * shape[0] + judges[judge]) * shape[1]
+        for factor, norm, text in _said(record):
+            if factor in factors:
+                keys.append(place + factors[factor])
+                norms.append(norm)
+                said.append(texts.setdefault(text, len(texts)))
+    return np.array(keys, dtype=np.int64), np.array(norms), np.array(said, dtype=np.int64), list(texts)
+
+
+def _evaluations(loaded: Loaded) -> Iterator[dict[str, Any]]:
+    for path in loaded.run.record_files("evaluation"):
+        for record in read_records(path):
+            if (
+                isinstance(record.get("id"), str)
+                and isinstance(record.get("scores"), Mapping)
+                and not is_failed(record)
+            ):
+                yield record
+
+
+def _said(record: Mapping[str, Any]) -> Iterator[tuple[str, float, str]]:
+    """Factors with a score, in [0, 1] and as the judge gave it: on its scale where that is known."""
+    grades = record.get("grades")
+    named = grades if isinstance(grades, Mapping) else {}
+    for factor, value in record["scores"].items():
+        norm = norm_of(value)
+        if norm is not None:
+            yield factor, norm[0], str(named.get(factor, value))
+
+
+def _who(record: Mapping[str, Any]) -> tuple[str, str]:
+    """Response and judge."""
+    response, _, judge = str(record["id"]).rpartition("__")
+    return _text(record, "response_id") or response, _text(record, "judge_model_id") or judge
+
+
+def _text(record: Mapping[str, Any], key: str) -> str:
+    value = record.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def _places(names: Sequence[str]) -> dict[str, int]:
+    return {name: place for place, name in enumerate(names)}
+
+
+def _batches(columns: Mapping[str, _Column], rows: int) -> Iterator[Any]:
+    """Tables of some rows each; one without rows where there are none, for the names of the columns."""
+    import pyarrow as pa
+
+    for start in range(0, max(rows, 1), _AT_ONCE):
+        part = slice(start, min(start + _AT_ONCE, rows))
+        yield pa.table({name: column(part) for name, column in columns.items()})
+
+
+def _write_parquet(path: Path, columns: Mapping[str, _Column], rows: int) -> None:
+    import pyarrow.parquet as pq
+
+    batches = _batches(columns, rows)
+    first = next(batches)
+    with pq.ParquetWriter(path, first.schema) as writer:
+        for batch in chain([first], batches):
+            writer.write_table(batch)
+
+
+def _write_csv(path: Path, columns: Mapping[str, _Column], rows: int) -> None:
+    from pyarrow import csv
+
+    batches = _batches(columns, rows)
+    first = next(batches)
+    options = csv.WriteOptions(quoting_style="needed")
+    with csv.CSVWriter(path, first.schema, write_options=options) as writer:
+        for batch in chain([first], batches):
+            writer.write_table(batch)
+
+
+# Reports as JSON and CSV: `report.json` holds all of one, and each of its tables is a CSV file of the table's name.
+#
+# A table of rows is a list of objects in JSON; `Columns` are an object with `names` and `columns`, which takes a large
+# run an eighth of the room.
+
+Rows: TypeAlias = "tuple[Any, ...] | Columns[Any]"
+
+
+def plain(value: Any) -> Any:
+    """Dataclasses as maps, tuples as lists; numbers that are no numbers as null."""
+    if isinstance(value, (str, int)) or value is None:
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Columns):
+        return value.plain()
+    if isinstance(value, Mapping):
+        return {str(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(entry) for entry in value]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {name: plain(getattr(value, name)) for name in _file_names(type(value))}
+    return value
+
+
+def _file_names(kind: type) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind))
+
+
+def tables_of(report: Any) -> Iterator[tuple[str, Rows]]:
+    """The tables of a report that have rows, by name; those of a part of it too, but for its header."""
+    for name in _file_names(type(report)):
+        value = getattr(report, name)
+        if isinstance(value, Columns):
+            if len(value):
+                yield name, value
+        elif name != "header" and dataclasses.is_dataclass(value) and not isinstance(value, type):
+            yield from tables_of(value)
+        elif isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
+            yield name, value
+
+
+def write_tables(report: Report | RunComparison, folder: Path) -> list[Path]:
+    """Write `report.json` and the CSV files; returns their paths.
+
+    Raises:
+        InputError: the folder cannot be written.
+    """
+    text = json.dumps(plain(report), ensure_ascii=False, separators=(",", ":"))
+    paths = [_write(folder / "report.json", text + "\n")]
+    return paths + [_write(folder / f"{name}.csv", _csv(rows)) for name, rows in tables_of(report)]
+
+
+def _write(path: Path, text: str) -> Path:
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(text.encode("utf-8", "replace"))
+    return path
+
+
+def _csv(rows: Rows) -> str:
+    names = _file_names(rows.row if isinstance(rows, Columns) else type(rows[0]))
+    if isinstance(rows, Columns):
+        columns = [_texts(rows, name) for name in names]
+        return "\r\n".join([",".join(names), *map(",".join, zip(*columns, strict=True)), ""])
+    file = io.StringIO(newline="")
+    writer = csv.writer(file)
+    writer.writerow(names)
+    writer.writerows([_cell(getattr(row, name)) for name in names] for row in rows)
+    return file.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "" if plain(value) is None else value
+
+
+def _texts(table: Columns[Any], name: str) -> list[str]:
+    """A column as fields of CSV; each of its values is written out once."""
+    column: npt.NDArray[Any] = table.values[name]
+    different, place = np.unique(column, return_inverse=True)
+    values = different.tolist()
+    written = [_quoted(table.names[name][code]) for code in values] if name in table.names else map(_number, values)
+    texts: list[str] = np.array([*written, ""], dtype=object)[place].tolist()
+    return texts
+
+
+def _quoted(text: str) -> str:
+    return f'"{text.replace(chr(34), 2 * chr(34))}"' if set(text) & set(',"\r\n') else text
+
+
+def _number(value: Any) -> str:
+    return str(_cell(value))

@@ -1,0 +1,372 @@
+"""Judges put right by what people said of some answers, and the students' scores that follow on all answers.
+
+A judge that is a model has one map for all factors, since it uses one scale; one that computes has one for each factor.
+Limits of calibrated means add up two variances: which items the run has, and which of them people scored.
+
+Shapes: P annotated (answer, factor) pairs, U units, S students, B draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from coeval.analysis.annotations import Annotations, PeopleAgreement, agreement_rows, pair_places
+from coeval.analysis.records import LEVELS
+from coeval.analysis.results import Header, Skipped
+from coeval.analysis.statistics import Summaries, group_means
+from coeval.analysis.units import Codes, Floats, Loaded, Units
+
+# From a judge's score to the score that people give such answers: a step for each score, never falling.
+#
+# Of each score that a judge gave, the mean of what people gave the same (answer, factor); then the nearest sequence
+# that
+# never falls, weighted by how many there are (pool adjacent violators). Scores between two of these lie on the line
+# between them, scores beyond the last take its value. No line is fitted through three levels.
+#
+# Shapes: V different scores, N pairs (answer, factor), B draws of items.
+
+_FOLDS = 5
+
+
+def monotone(values: Floats, weights: Floats) -> Floats:
+    """The sequence that never falls and is nearest to `values` (V,), by weighted squares."""
+    blocks: list[list[float]] = []  # mean, weight, how many
+    for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
+        blocks.append([value, weight, 1])
+        while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
+            mean, heavy, many = blocks.pop()
+            last = blocks[-1]
+            last[0] = (last[0] * last[1] + mean * heavy) / (last[1] + heavy)
+            last[1], last[2] = last[1] + heavy, last[2] + many
+    return np.repeat([block[0] for block in blocks], [int(block[2]) for block in blocks])
+
+
+@dataclass(frozen=True)
+class Map:
+    """What each of a judge's scores is worth."""
+
+    scores: Floats
+    """(V,) those that the judge gave to what people scored too."""
+    means: Floats
+    """(V,) what people gave on average."""
+    counts: Codes
+    """(V,) of how many pairs."""
+    fitted: Floats
+    """(V,) `means` made to rise."""
+
+    def __call__(self, scores: Floats) -> Floats:
+        """The worth of any scores."""
+        return np.interp(scores, self.scores, self.fitted)
+
+
+def fit_map(judge: Floats, people: Floats) -> Map:
+    """From pairs (N,), at least one."""
+    scores, place, counts = np.unique(judge, return_inverse=True, return_counts=True)
+    means = np.bincount(place, people) / counts
+    return Map(scores, means, counts, monotone(means, counts.astype(np.float64)))
+
+
+def drawn_maps(judge: Floats, people: Floats, items: Codes, draws: Floats) -> list[Map | None]:
+    """The map of each draw of items; None where a draw has none of the judge's.
+
+    Args:
+        judge, people: (N,).
+        items: (N,) places in a draw.
+        draws: (B, items) how often each item was drawn.
+    """
+    scores, place = np.unique(judge, return_inverse=True)
+    cells, shape = items * len(scores) + place, (draws.shape[1], len(scores))
+    counts = draws @ np.bincount(cells, minlength=shape[0] * shape[1]).reshape(shape)
+    sums = draws @ np.bincount(cells, people, minlength=shape[0] * shape[1]).reshape(shape)
+    return [_drawn(scores, count, total) for count, total in zip(counts, sums, strict=True)]
+
+
+def _drawn(scores: Floats, counts: Floats, sums: Floats) -> Map | None:
+    known = counts > 0
+    if not known.any():
+        return None
+    means = sums[known] / counts[known]
+    return Map(scores[known], means, counts[known].astype(np.int64), monotone(means, counts[known]))
+
+
+def cross_validated(judge: Floats, people: Floats, items: Codes) -> Floats | None:
+    """The worth of each score by a map of other items alone, (N,); None with fewer than two items."""
+    different, item = np.unique(items, return_inverse=True)
+    if len(different) < 2:
+        return None
+    fold = np.random.default_rng(0).permutation(len(different))[item] % _FOLDS
+    worth = np.empty(len(judge))
+    for one in np.unique(fold):
+        mine = fold == one
+        worth[mine] = fit_map(judge[~mine], people[~mine])(judge[mine])
+    return worth
+
+
+FEW = 10
+_DRAWS = 200
+_CERTAIN = 1.959964
+_WORDS = {value: word.capitalize() for word, value in LEVELS.items()}
+
+
+@dataclass(frozen=True)
+class JudgeCalibration:
+    """What a judge's map is made of, and what it is good for."""
+
+    judge: str
+    factor: str
+    """Empty: all factors."""
+    pairs: int
+    """(answer, factor) that the judge and people scored."""
+    datapoints: int
+    mae_raw: float
+    """Mean distance of the judge's scores from people's."""
+    mae_calibrated: float | None
+    """The same after a map made of other items, in five parts; None with a single item."""
+    few: bool
+    """Whether there are fewer than ten items: the map is a guess."""
+
+
+@dataclass(frozen=True)
+class MapRow:
+    """What one score of a judge is worth."""
+
+    judge: str
+    factor: str
+    score: float
+    level: str
+    """The word for it, where the judge gives levels."""
+    pairs: int
+    people: float | None
+    """Mean of what people gave; None where they scored no such answer."""
+    lower: float | None
+    upper: float | None
+    calibrated: float
+    """Never less than that of a lower score; between neighbours where people scored no such answer."""
+    units: int
+    """The judge's scores of this kind in the whole run."""
+
+
+@dataclass(frozen=True)
+class StudentCalibration:
+    """A student's scores on all answers, as judges gave them and put right."""
+
+    rank: int
+    """By `calibrated`."""
+    student: str
+    raw_rank: int
+    raw: float
+    """Mean of the same scores as they are."""
+    raw_lower: float
+    raw_upper: float
+    calibrated: float
+    lower: float
+    upper: float
+    units: int
+    """Scores of judges that have a map."""
+    people: float | None
+    """Mean of what people gave the student's answers that they scored."""
+    people_pairs: int
+    gap: float | None
+    """People less calibrated judges on those answers: a judge may favour a student for what no map of scores sees."""
+    gap_lower: float | None
+    gap_upper: float | None
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Report calibrate."""
+
+    header: Header
+    annotations: int
+    """Scores of people that count."""
+    rows_read: int
+    annotators: tuple[str, ...]
+    left_out: tuple[Skipped, ...]
+    without_map: tuple[str, ...]
+    """Judges that scored nothing that people did: their scores play no part in `students`."""
+    agreement: tuple[PeopleAgreement, ...]
+    judges: tuple[JudgeCalibration, ...]
+    maps: tuple[MapRow, ...]
+    students: tuple[StudentCalibration, ...]
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """What people said on average, (P,), of what."""
+
+    people: Floats
+    place: Codes
+    """Row among the run's pairs."""
+    datapoint: Codes
+    item: Codes
+    """Datapoints without gaps."""
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """A judge's map with what it is made of; factor -1: all."""
+
+    judge: int
+    factor: int
+    map: Map
+    scores: Floats
+    people: Floats
+    item: Codes
+
+
+def calibration(loaded: Loaded, given: Annotations) -> Calibration:
+    """Agreement with people, maps, and students."""
+    pairs = _consensus(loaded, given)
+    judges = list(_judges(loaded, pairs))
+    return Calibration(
+        loaded.header,
+        len(given),
+        given.rows,
+        given.annotators,
+        given.bad,
+        tuple(name for code, name in enumerate(loaded.judges) if all(one.judge != code for one in judges)),
+        agreement_rows(loaded, given),
+        tuple(_summary(loaded, one) for one in judges),
+        tuple(row for one in judges for row in _map_rows(loaded, one)),
+        _students(loaded, pairs, judges),
+    )
+
+
+def _consensus(loaded: Loaded, given: Annotations) -> _Pairs:
+    """One score for each pair: the mean over annotators."""
+    place = pair_places(loaded, given.response, given.factor)
+    known = place >= 0
+    places, pair = np.unique(place[known], return_inverse=True)
+    people = np.bincount(pair, given.score[known], minlength=len(places)) / np.bincount(pair, minlength=len(places))
+    point = loaded.pairs.datapoint[places]
+    return _Pairs(people, places, point, np.unique(point, return_inverse=True)[1])
+
+
+def _judges(loaded: Loaded, pairs: _Pairs) -> Iterator[_Judge]:
+    factors = loaded.pairs.factor[pairs.place]
+    for code, kind in enumerate(loaded.kinds):
+        scores = loaded.pairs.scores[pairs.place, code]
+        for factor in [-1] if kind == "model" else np.unique(factors).tolist():
+            mine = ~np.isnan(scores) & ((factors == factor) | (factor < 0))
+            if mine.any():
+                people = pairs.people[mine]
+                yield _Judge(code, factor, fit_map(scores[mine], people), scores[mine], people, pairs.item[mine])
+
+
+def _summary(loaded: Loaded, one: _Judge) -> JudgeCalibration:
+    worth = cross_validated(one.scores, one.people, one.item)
+    return JudgeCalibration(
+        *_named(loaded, one),
+        len(one.scores),
+        len(np.unique(one.item)),
+        float(np.abs(one.scores - one.people).mean()),
+        None if worth is None else float(np.abs(worth - one.people).mean()),
+        few=len(np.unique(one.item)) < FEW,
+    )
+
+
+def _named(loaded: Loaded, one: _Judge) -> tuple[str, str]:
+    return loaded.judges[one.judge], "" if one.factor < 0 else loaded.factors[one.factor]
+
+
+def _own(loaded: Loaded, one: _Judge) -> Units:
+    """The units that a map is for."""
+    units = loaded.units
+    return units.where((units.judge == one.judge) & ((units.factor == one.factor) | (one.factor < 0)))
+
+
+def _map_rows(loaded: Loaded, one: _Judge) -> Iterator[MapRow]:
+    """Of each score that people met; of a judge that gives levels, of each that it gave."""
+    units = _own(loaded, one)
+    used, uses = np.unique(units.norm, return_counts=True)
+    levels = bool(units.is_level.all())
+    shown = np.union1d(one.map.scores, used) if levels else one.map.scores
+    place = np.searchsorted(one.map.scores, one.scores)
+    means = group_means(place, one.people, one.item, len(one.map.scores))
+    for score in shown.tolist():
+        at = np.flatnonzero(one.map.scores == score)
+        met = len(at) > 0
+        sure = met and len(np.unique(one.item[place == at[0]])) > 1
+        yield MapRow(
+            *_named(loaded, one),
+            score,
+            _WORDS.get(score, "") if levels else "",
+            pairs=int(one.map.counts[at[0]]) if met else 0,
+            people=float(one.map.means[at[0]]) if met else None,
+            lower=float(means.lower[at[0]]) if sure else None,
+            upper=float(means.upper[at[0]]) if sure else None,
+            calibrated=float(one.map(np.array([score]))[0]),
+            units=int(uses[used == score].sum()),
+        )
+
+
+def _students(loaded: Loaded, pairs: _Pairs, judges: list[_Judge]) -> tuple[StudentCalibration, ...]:
+    size = len(loaded.students)
+    if not judges:
+        return ()
+    parts = [_own(loaded, one) for one in judges]
+    student, point, norm = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("student", "datapoint", "norm")
+    )
+    worth = np.concatenate([one.map(part.norm) for one, part in zip(judges, parts, strict=True)])
+    raw, made = group_means(student, norm, point, size), group_means(student, worth, point, size)
+    widths = np.hypot((made.upper - made.lower) / 2, _CERTAIN * _map_errors(pairs, judges, parts, size))
+    people, gaps = _beside_people(loaded, pairs, judges)
+    ranks = [_order(loaded, means) for means in (made, raw)]
+    rows = []
+    for rank, one in enumerate(ranks[0], start=1):
+        mean, half = float(made.mean[one]), float(widths[one])
+        rows.append(
+            StudentCalibration(
+                rank,
+                loaded.students[one],
+                ranks[1].index(one) + 1,
+                *(float(raw.mean[one]), float(raw.lower[one]), float(raw.upper[one])),
+                *(mean, max(0.0, mean - half), min(1.0, mean + half)),
+                units=int(made.n[one]),
+                people=float(people.mean[one]) if people.n[one] else None,
+                people_pairs=int(people.n[one]),
+                gap=float(gaps.mean[one]) if gaps.n[one] else None,
+                gap_lower=float(gaps.lower[one]) if gaps.n[one] > 1 else None,
+                gap_upper=float(gaps.upper[one]) if gaps.n[one] > 1 else None,
+            )
+        )
+    return tuple(rows)
+
+
+def _order(loaded: Loaded, means: Summaries) -> list[int]:
+    return sorted(np.flatnonzero(means.n).tolist(), key=lambda one: (-means.mean[one], loaded.students[one]))
+
+
+def _map_errors(pairs: _Pairs, judges: list[_Judge], parts: list[Units], size: int) -> Floats:
+    """Standard error of each student's calibrated mean from the choice of what people scored, (S,)."""
+    items = int(pairs.item.max(initial=-1)) + 1
+    draws = np.random.default_rng(0).multinomial(items, np.full(items, 1.0 / items), size=_DRAWS).astype(np.float64)
+    sums, counts = np.zeros((_DRAWS, size)), np.zeros(size)
+    for one, part in zip(judges, parts, strict=True):
+        scores, place = np.unique(part.norm, return_inverse=True)
+        table = np.bincount(part.student * len(scores) + place, minlength=size * len(scores)).reshape(size, -1)
+        counts += table.sum(axis=1)
+        for draw, found in enumerate(drawn_maps(one.scores, one.people, one.item, draws)):
+            sums[draw] += table @ (found or one.map)(scores)
+    errors: Floats = (sums / np.maximum(counts, 1)).std(axis=0, ddof=1)
+    return errors
+
+
+def _beside_people(loaded: Loaded, pairs: _Pairs, judges: list[_Judge]) -> tuple[Summaries, Summaries]:
+    """Of each student on the pairs that people scored: what they gave, and how far that is from the judges' worth."""
+    factors, student = loaded.pairs.factor[pairs.place], loaded.pairs.student[pairs.place]
+    total, n = np.zeros(len(pairs.place)), np.zeros(len(pairs.place))
+    for one in judges:
+        scores = loaded.pairs.scores[pairs.place, one.judge]
+        mine = np.flatnonzero(~np.isnan(scores) & ((factors == one.factor) | (one.factor < 0)))
+        total[mine] += one.map(scores[mine])
+        n[mine] += 1
+    both = np.flatnonzero(n)
+    gaps = pairs.people[both] - total[both] / n[both]
+    size = len(loaded.students)
+    people = group_means(student, pairs.people, pairs.datapoint, size)
+    return people, group_means(student[both], gaps, pairs.datapoint[both], size)

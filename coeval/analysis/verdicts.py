@@ -1,0 +1,208 @@
+"""The verdicts of judges on pairs of answers as they can be used, and why the others cannot.
+
+Codes: PARSE_ERROR_PAIR (a line that is no record, or lacks a key), FAILED_PAIR, INVALID_WINNER_PAIR, MISMATCHED_PAIR (a
+model or an item other than of its answers, or one model twice), STALE_PAIR (of other answers than are there now),
+MISSING_RESPONSE_PAIR, MISSING_DATAPOINT_PAIR, DUPLICATE_PAIR (an earlier verdict on the same, which the last sound one
+replaces).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from coeval.storage.jsonl import read_records
+from coeval.storage.records import Answer, Item, is_failed, is_judgement_of
+from coeval.storage.run import Run
+
+# A preference: one judge's, or all judges' together, between two answers to one prompt.
+
+WINNERS = ("model_a", "model_b", "tie", "tie (bothbad)")
+MAJORITY = "majority"
+"""The judge of a preference that several have made together."""
+_OTHER = {"model_a": "model_b", "model_b": "model_a"}
+
+
+@dataclass(frozen=True)
+class Preference:
+    """Who won."""
+
+    datapoint: str
+    task: str
+    teacher: str
+    model_a: str
+    model_b: str
+    response_a: str
+    response_b: str
+    winner: str
+    """One of WINNERS."""
+    judge: str
+    source: str
+    """`native` (the judge saw both answers) or `derived` (it scored each)."""
+    margin: float | None
+    """Score of model_a less that of model_b; None for native ones."""
+    order_consistent: bool | None
+    at: float
+    """Seconds since 1970."""
+    verdicts: tuple[str, ...] = ()
+    """Of a native one the winner in each order: with model_a's answer first, then with model_b's."""
+
+    @property
+    def is_self_judged(self) -> bool:
+        """Whether the judge is one of the two."""
+        return self.judge in (self.model_a, self.model_b)
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What is compared, whichever side is which."""
+        first, second = sorted((self.model_a, self.model_b))
+        return self.datapoint, first, second
+
+
+def seconds(timestamp: str) -> float:
+    """Seconds since 1970 of a record's time, UTC where it names no zone; 0 where it cannot be read."""
+    try:
+        at = datetime.fromisoformat(timestamp.replace("Z", "+00:00"))
+    except ValueError:
+        return 0.0
+    return (at if at.tzinfo is not None else at.replace(tzinfo=timezone.utc)).timestamp()
+
+
+def majority(preferences: Iterable[Preference]) -> list[Preference]:
+    """One preference for each compared pair: what most of its judges say, a tie where no outcome leads."""
+    groups: dict[tuple[str, str, str], list[Preference]] = {}
+    for one in preferences:
+        groups.setdefault(one.key, []).append(one)
+    return [_together(group) for group in groups.values()]
+
+
+def _together(group: list[Preference]) -> Preference:
+    first = group[0]
+    said = [one.winner if one.model_a == first.model_a else _OTHER.get(one.winner, one.winner) for one in group]
+    (winner, most), *others = Counter(said).most_common()
+    leads = not others or most > others[0][1]
+    margins = [_margin(one, first) for one in group]
+    known = [margin for margin in margins if margin is not None]
+    return replace(
+        first,
+        winner=winner if leads else "tie",
+        judge=MAJORITY,
+        margin=round(sum(known) / len(known), 4) if known else None,
+        order_consistent=None,
+        at=max(one.at for one in group),
+    )
+
+
+def _margin(one: Preference, first: Preference) -> float | None:
+    if one.margin is None:
+        return None
+    return one.margin if one.model_a == first.model_a else -one.margin
+
+
+_NEEDED = ("id", "datapoint_id", "model_a", "model_b", "judge_model_id")
+Note = Callable[[str, str], None]
+
+
+def read_verdicts(
+    run: Run,
+    items: Mapping[str, Item],
+    answers: Mapping[str, Answer],
+    note: Note,
+    counts: Counter[tuple[str, str, str, str, str, bool]],
+) -> tuple[Preference, ...]:
+    """One verdict for each item, pair of models and judge, in that order.
+
+    Args:
+        run: where they are stored.
+        items, answers: those of the run that are sound, by id.
+        note: told the code of what is left out, and an example.
+        counts: (pairwise, task, teacher, "", judge, failed) -> records; added to.
+    """
+    found: dict[tuple[tuple[str, str, str], str], Preference] = {}
+    for record in _records(run, note):
+        counts[
+            "pairwise",
+            _text(record, "task_id"),
+            _text(record, "teacher_model_id"),
+            "",
+            record["judge_model_id"],
+            is_failed(record),
+        ] += 1
+        code = "FAILED_PAIR" if is_failed(record) else _fault(record, items, answers)
+        if code:
+            note(code, record["id"])
+            continue
+        one = _verdict(record, items[record["datapoint_id"]])
+        if (one.key, one.judge) in found:
+            note("DUPLICATE_PAIR", record["id"])
+        found[one.key, one.judge] = one
+    return tuple(found[key] for key in sorted(found))
+
+
+def _records(run: Run, note: Note) -> Iterator[dict[str, Any]]:
+    """The records that have every key that is needed."""
+
+    def on_bad(path: Path, line: int, _why: str) -> None:
+        note("PARSE_ERROR_PAIR", f"{path.parent.name}/{path.name}:{line}")
+
+    for path in run.pair_files():
+        for record in read_records(path, on_bad):
+            if all(_text(record, key) for key in _NEEDED):
+                yield record
+            else:
+                lacking = next(key for key in _NEEDED if not _text(record, key))
+                note("PARSE_ERROR_PAIR", f"{path.parent.name}/{path.name}: {record.get('id')}: no {lacking}")
+
+
+def _text(record: Mapping[str, Any], key: str) -> str:
+    value = record.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def _answers_of(record: Mapping[str, Any]) -> tuple[str, str]:
+    """Ids of the two answers; where they are not stated, as they are made."""
+    made = (f"{record['datapoint_id']}__{record[f'model_{side}']}" for side in "ab")
+    a, b = (_text(record, f"response_{side}_id") or identity for side, identity in zip("ab", made, strict=True))
+    return a, b
+
+
+def _fault(record: Mapping[str, Any], items: Mapping[str, Item], answers: Mapping[str, Answer]) -> str:
+    """Why a verdict is left out; empty: it counts."""
+    if record.get("winner") not in WINNERS:
+        return "INVALID_WINNER_PAIR"
+    found = [answers.get(identity) for identity in _answers_of(record)]
+    for answer, model in zip(found, (record["model_a"], record["model_b"]), strict=True):
+        if answer is None:
+            return "MISSING_RESPONSE_PAIR"
+        if (answer.student, answer.datapoint) != (model, record["datapoint_id"]):
+            return "MISMATCHED_PAIR"
+    if record["model_a"] == record["model_b"]:
+        return "MISMATCHED_PAIR"
+    item = items.get(record["datapoint_id"])
+    if item is None:
+        return "MISSING_DATAPOINT_PAIR"
+    return "" if is_judgement_of(record, item.mark, [one.mark for one in found if one is not None]) else "STALE_PAIR"
+
+
+def _verdict(record: Mapping[str, Any], item: Item) -> Preference:
+    verdicts, consistent = record.get("verdicts"), record.get("order_consistent")
+    said = verdicts if isinstance(verdicts, list) and all(one in WINNERS for one in verdicts) else ()
+    return Preference(
+        record["datapoint_id"],
+        item.task,
+        item.teacher,
+        record["model_a"],
+        record["model_b"],
+        *_answers_of(record),
+        winner=record["winner"],
+        judge=record["judge_model_id"],
+        source="native",
+        margin=None,
+        order_consistent=consistent if isinstance(consistent, bool) else None,
+        at=seconds(_text(record, "created_at")),
+        verdicts=tuple(said),
+    )

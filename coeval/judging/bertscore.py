@@ -1,0 +1,183 @@
+"""BERTScore of answers against their references, after Zhang et al. (2020).
+
+The tokens of both texts are embedded by one layer of a language model, as unit vectors x_i of the reference and y_j of
+the answer, and matched greedily:
+
+    R = mean_i max_j x_i . y_j        P = mean_j max_i x_i . y_j        F = 2 P R / (P + R)
+
+As in the published figures, the tokens that open and close a text may be matched but have no part in the means; there
+are no idf weights and no rescaling. T tokens, D hidden.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import threading
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from coeval.errors import RunInputError
+
+if TYPE_CHECKING:
+    import torch
+
+
+LAYERS: Mapping[str, int] = {
+    "distilbert-base-uncased": 5,
+    "distilbert-base-multilingual-cased": 5,
+    "distilroberta-base": 5,
+    "bert-base-uncased": 9,
+    "bert-large-uncased": 18,
+    "bert-base-multilingual-cased": 9,
+    "bert-base-chinese": 8,
+    "roberta-base": 10,
+    "roberta-large": 17,
+    "roberta-large-mnli": 19,
+    "microsoft/deberta-base-mnli": 9,
+    "microsoft/deberta-large-mnli": 18,
+    "microsoft/deberta-xlarge-mnli": 40,
+}
+"""Model -> the layer that agrees best with people, as published."""
+OPTIONS = ("model_type", "num_layers", "device")
+_USUAL = "distilbert-base-uncased"
+_BATCH = 32
+_ENDLESS = 100_000  # tokens; above it a tokenizer knows no limit
+_LOCK = threading.Lock()  # one batch at a time: a model on a device is no place to meet
+
+
+class _Scorer(NamedTuple):
+    """A model in memory."""
+
+    tokenizer: Any
+    model: Any
+    layer: int
+    longest: int
+    """Tokens of a text; the rest is left out."""
+
+
+class _Text(NamedTuple):
+    """The tokens of a text."""
+
+    vectors: torch.Tensor
+    """(T, D), of length 1."""
+    counts: torch.Tensor
+    """(T,), whether each has a part in the mean."""
+
+
+def missing(options: Mapping[str, Any]) -> str | None:
+    """What is to be installed or downloaded before a factor with these options can be computed, as a sentence."""
+    if not all(importlib.util.find_spec(name) is not None for name in ("torch", "transformers")):
+        return (
+            "metric bertscore needs torch and transformers; `pip install p2l[huggingface]`, or use bleu or exact_match"
+        )
+    name = str(options.get("model_type") or _USUAL)
+    if Path(name).is_dir() or _is_cached(name):
+        return None
+    return f"metric bertscore: {name} is no folder, nor in the hub's cache; `hf download {name}` first"
+
+
+def _is_cached(name: str) -> bool:
+    from huggingface_hub import try_to_load_from_cache
+
+    try:
+        return isinstance(try_to_load_from_cache(name, "config.json"), str)
+    except ValueError:  # not a name that the hub could have
+        return False
+
+
+def wrong_options(options: Mapping[str, Any]) -> str | None:
+    """What is wrong with the options of a factor, as a sentence."""
+    name, layer, device = (options.get(key) for key in OPTIONS)
+    for key, value in (("model_type", name), ("device", device)):
+        if value is not None and not (isinstance(value, str) and value.strip()):
+            return f"its {key} must be text"
+    if layer is None and (name or _USUAL) not in LAYERS:
+        return f"it needs `num_layers`, the layer of {name} to be read: no layer is published for it"
+    if layer is not None and (isinstance(layer, bool) or not isinstance(layer, int) or layer < 1):
+        return "its num_layers must be a whole number of at least 1"
+    return None
+
+
+def bertscore(references: Sequence[str], responses: Sequence[str], options: Mapping[str, Any]) -> list[float]:
+    """F of each answer; 0 where it or its reference has no words.
+
+    Args:
+        references: what should have been said.
+        responses: as many answers.
+        options: `model_type` (distilbert-base-uncased), a folder or a name in the hub's cache; `num_layers`, the layer,
+            by default the published one; `device`, by default CUDA where there is one.
+
+    Raises:
+        RunInputError: an option is wrong, or the model or its layer is not there.
+    """
+    why = wrong_options(options) or missing(options)
+    if why is not None:
+        raise RunInputError(why)
+    name = str(options.get("model_type") or _USUAL)
+    with _LOCK:
+        scorer = _scorer(name, options.get("num_layers") or LAYERS[name], options.get("device"))
+        texts = _embedded(scorer, sorted({*references, *responses}, key=len))
+        return [_f1(texts[one], texts[other]) for one, other in zip(references, responses, strict=True)]
+
+
+@lru_cache(maxsize=1)
+def _scorer(name: str, layer: int, device: str | None) -> _Scorer:
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+    from transformers.utils import logging
+
+    quiet: Any = logging.disable_progress_bar
+    quiet()
+    place = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        tokenizer: Any = AutoTokenizer.from_pretrained(name, trust_remote_code=False, local_files_only=True)
+        model: Any = AutoModel.from_pretrained(
+            name, trust_remote_code=False, local_files_only=True, use_safetensors=True, dtype=torch.float32
+        ).to(place)
+    except Exception as error:  # what is raised depends on what is missing
+        why = " ".join(str(error).split())[:200]
+        raise RunInputError(
+            f"metric bertscore: {name} cannot be loaded from its folder or the hub's cache: {why}"
+        ) from None
+    if layer > model.config.num_hidden_layers:
+        raise RunInputError(f"metric bertscore: {name} has {model.config.num_hidden_layers} layers; lower num_layers")
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+    limit = tokenizer.model_max_length
+    positions = getattr(model.config, "max_position_embeddings", 512) - 2  # of which some models keep two to themselves
+    return _Scorer(tokenizer, model.eval(), layer, limit if limit < _ENDLESS else positions)
+
+
+def _embedded(scorer: _Scorer, texts: Sequence[str]) -> dict[str, _Text]:
+    """Each text with its tokens; texts of about one length go together."""
+    import torch
+
+    found: dict[str, _Text] = {}
+    ends = (scorer.tokenizer.cls_token_id, scorer.tokenizer.sep_token_id)
+    outer = torch.tensor([token for token in ends if token is not None])
+    for start in range(0, len(texts), _BATCH):
+        part = texts[start : start + _BATCH]
+        # Where words begin with their space, so does the first.
+        words = [f" {text.strip()}" if text.strip() else "" for text in part]
+        inputs = scorer.tokenizer(
+            words, padding=True, truncation=True, max_length=scorer.longest, return_tensors="pt"
+        ).to(scorer.model.device)
+        with torch.inference_mode():
+            hidden = scorer.model(**inputs, output_hidden_states=True).hidden_states[scorer.layer]
+        vectors = torch.nn.functional.normalize(hidden, dim=-1).cpu()
+        is_token, ids = inputs["attention_mask"].bool().cpu(), inputs["input_ids"].cpu()
+        for row, text in enumerate(part):
+            kept = is_token[row]
+            found[text] = _Text(vectors[row][kept], ~torch.isin(ids[row][kept], outer))
+    return found
+
+
+def _f1(reference: _Text, response: _Text) -> float:
+    if not reference.counts.any() or not response.counts.any():
+        return 0.0
+    cosines = reference.vectors @ response.vectors.T
+    recall = float(cosines.max(dim=1).values[reference.counts].mean())
+    precision = float(cosines.max(dim=0).values[response.counts].mean())
+    both = precision + recall
+    return 2 * precision * recall / both if both > 0 else 0.0

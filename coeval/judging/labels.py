@@ -1,0 +1,165 @@
+"""Labels: what an answer says its label is, whether that is the one the item was made with, and how often.
+
+A label is the value of a target attribute. An answer gives it as the value of a key of a JSON object, behind a marker
+(`#### 42`, `Answer: B`), or as its only line. Two labels are equal in any case, as numbers (`1,000` and `1000.0`), and
+with or without the letter of an option (`B`, `(B)`, `B. a cat`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Any, Protocol
+
+from coeval.judging.factors import LABEL_PREFIX
+from coeval.parsing import MalformedAnswerError, read_object
+
+_ALIASES = ("label", "prediction", "class", "category", "answer", "output", "result", "type", "value")
+_LONGEST = 60
+_MARKED = re.compile(r"####\s*(.+)|\\boxed\{([^{}]+)\}|\b(?:final )?answer(?: is|:)\s*:?\s*(.+)", re.IGNORECASE)
+_OPTION = re.compile(r"\(?([a-z])(?:\)|[.:])(?:\s+(.*))?|\(?([a-z])\)?", re.DOTALL)
+_EDGES = " \t\"'`*"
+
+
+@dataclass(frozen=True)
+class LabelAccuracy:
+    """How often answers have the right label, rates to four places."""
+
+    accuracy: float
+    """Of the answers that give a label."""
+    strict_accuracy: float
+    """Of all answers: one that gives no label is wrong."""
+    n_total: int
+    """Answers that give a label."""
+    n_matched: int
+    n_skipped: int
+    """Answers that give none."""
+    per_label: Mapping[str, Mapping[str, float]]
+    """Label -> precision, recall, f1; an answer without a label counts against recall."""
+
+
+def predicted_label(text: str, attribute: str) -> str | None:
+    """The label that an answer gives for an attribute; None where it gives none."""
+    try:
+        named = {str(key).strip().casefold(): value for key, value in read_object(text).items()}
+    except MalformedAnswerError:
+        return _marked(text) or _only_line(text)
+    for key in (attribute.casefold(), *_ALIASES):
+        if key in named:
+            return _as_text(named[key])
+    return None
+
+
+def _as_text(value: Any) -> str | None:
+    if value is None or isinstance(value, dict | list):
+        return None
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _marked(text: str) -> str | None:
+    """What follows the last marker, on its line."""
+    found = [next(filter(None, groups)) for groups in _MARKED.findall(text)]
+    return found[-1].strip() if found and len(found[-1].strip()) <= _LONGEST else None
+
+
+def _only_line(text: str) -> str | None:
+    text = text.strip()
+    return text if text and "\n" not in text and len(text) <= _LONGEST else None
+
+
+def matches(prediction: str, truth: object) -> bool:
+    """Whether a label is the right one."""
+    said, right = _plain(prediction), _plain(truth if isinstance(truth, str) else json.dumps(truth))
+    if said == right:
+        return True
+    said_number, right_number = _number(said), _number(right)
+    if said_number is not None and right_number is not None:
+        return said_number == right_number
+    (letter, rest), (right_letter, right_rest) = _option(said), _option(right)
+    if rest and right_rest:
+        return rest == right_rest and (letter == right_letter or "" in (letter, right_letter))
+    return bool(letter) and letter == right_letter
+
+
+def _plain(text: str) -> str:
+    stripped = " ".join(text.split()).strip(_EDGES)
+    return stripped.removesuffix(".").strip(_EDGES).casefold()
+
+
+def _number(text: str) -> Decimal | None:
+    bare = text.lstrip("$€£ ").removesuffix("%").strip()
+    if re.fullmatch(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?", bare):
+        bare = bare.replace(",", "")
+    try:
+        value = Decimal(bare)
+    except InvalidOperation:
+        return None
+    return value if value.is_finite() else None
+
+
+def _option(text: str) -> tuple[str, str]:
+    """The letter of an option and what follows it; ("", text) where there is no letter."""
+    found = _OPTION.fullmatch(text)
+    if found is None:
+        return "", text
+    return found[1] or found[3], (found[2] or "").strip()
+
+
+def label_scores(attributes: Sequence[str], truth: Mapping[str, Any], text: str) -> dict[str, float]:
+    """`label:{attribute}` -> 1 or 0, of those the item was made with; 0 where the answer gives no label."""
+    found = {}
+    for attribute in attributes:
+        if attribute in truth:
+            said = predicted_label(text, attribute)
+            found[f"{LABEL_PREFIX}{attribute}"] = float(said is not None and matches(said, truth[attribute]))
+    return found
+
+
+def label_accuracy(labels: Iterable[tuple[object, str | None]]) -> LabelAccuracy:
+    """How often predictions are right.
+
+    Args:
+        labels: of each answer the right label, and the one it gives (`predicted_label`) or None.
+    """
+    right, wrong, missed = Counter[str](), Counter[str](), Counter[str]()
+    skipped, pairs = 0, [(str(truth), said) for truth, said in labels]
+    known = sorted({truth for truth, _ in pairs})
+    for truth, said in pairs:
+        if said is not None and matches(said, truth):
+            right[truth] += 1
+            continue
+        missed[truth] += 1
+        if said is None:
+            skipped += 1
+        else:
+            wrong[next((label for label in known if matches(said, label)), said)] += 1
+    matched, total = right.total(), len(pairs) - skipped
+    per_label = {label: _rates(right[label], wrong[label], missed[label]) for label in known}
+    return LabelAccuracy(_share(matched, total), _share(matched, len(pairs)), total, matched, skipped, per_label)
+
+
+def _rates(right: int, wrong: int, missed: int) -> dict[str, float]:
+    """Precision, recall and their harmonic mean."""
+    return {
+        "precision": _share(right, right + wrong),
+        "recall": _share(right, right + missed),
+        "f1": _share(2 * right, 2 * right + wrong + missed),
+    }
+
+
+def _share(part: int, whole: int) -> float:
+    return round(part / whole, 4) if whole else 0.0
+
+
+class _Rated(Protocol):
+    @property
+    def accuracy(self) -> float | None: ...
+
+
+def hamming_accuracy(accuracies: Sequence[_Rated]) -> float:
+    """The mean accuracy over several label attributes; one that no answer names counts as 0."""
+    return round(sum(one.accuracy or 0.0 for one in accuracies) / len(accuracies), 4) if accuracies else 0.0

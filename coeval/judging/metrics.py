@@ -1,0 +1,139 @@
+"""Metrics of an answer against its reference: BLEU-4, exact match, and BERTScore (`bertscore.py`).
+
+BLEU-4 is the sentence form of Papineni et al. (2002): the geometric mean of the n-gram precisions for n = 1 to 4 times
+the brevity penalty, over lower-cased words between spaces, smoothed by "method 1" of Chen and Cherry (2014): a count of
+zero becomes 0.1. An answer that shares no word with the reference has 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from coeval.errors import RunInputError
+from coeval.judging.bertscore import OPTIONS, bertscore, missing, wrong_options
+from coeval.judging.labels import label_scores
+from coeval.schema import Model, Task
+from p2l.common.cli import nearest
+
+METRICS = ("bertscore", "bleu", "exact_match")
+_Metric = Callable[[Sequence[str], Sequence[str], Mapping[str, Any]], list[float]]
+"""References, responses, options -> values."""
+_ORDER = 4
+_SMOOTHED_ZERO = 0.1
+_OF_ALL = ("metric", "description", "weight")
+
+
+def metric_scores(
+    rubric: Mapping[str, Any], references: Sequence[str], responses: Sequence[str]
+) -> list[dict[str, float]]:
+    """Of each answer factor -> value in [0, 1], for the factors of a rubric that are metrics.
+
+    Raises:
+        RunInputError: a metric's package or model is not there, or there is no such metric.
+    """
+    found: list[dict[str, float]] = [{} for _ in responses]
+    for factor, definition in rubric.items():
+        if isinstance(definition, Mapping) and "metric" in definition:
+            options = {key: value for key, value in definition.items() if key not in _OF_ALL}
+            values = _metric(str(definition["metric"]))(references, responses, options)
+            for scores, value in zip(found, values, strict=True):
+                scores[factor] = value
+    return found
+
+
+def missing_package(definition: Mapping[str, Any]) -> str | None:
+    """What is to be installed or downloaded before a factor can be computed, as a sentence; None where nothing is."""
+    return missing(definition) if definition["metric"] == "bertscore" else None
+
+
+def wrong_definition(definition: Mapping[str, Any]) -> str | None:
+    """What is wrong with a factor that names a known metric, as a sentence."""
+    metric = str(definition["metric"])
+    known = (*_OF_ALL, *(OPTIONS if metric == "bertscore" else ()))
+    for key in definition:
+        if key not in known:
+            hint = nearest(str(key), known) or f"; there are {', '.join(known)}"
+            return f"{key!r} is no option of {metric}{hint}"
+    return wrong_options(definition) if metric == "bertscore" else None
+
+
+def bleu4(reference: str, response: str) -> float:
+    """Smoothed sentence BLEU-4 of an answer."""
+    expected, said = reference.lower().split(), response.lower().split()
+    if not set(expected) & set(said):
+        return 0.0
+    logs = (math.log(_precision(expected, said, n)) for n in range(1, _ORDER + 1))
+    brevity = min(0.0, 1.0 - len(expected) / len(said))
+    return math.exp(brevity + sum(logs) / _ORDER)
+
+
+def _precision(expected: Sequence[str], said: Sequence[str], n: int) -> float:
+    """Share of an answer's n-grams that the reference has too, each as often as it has it at most."""
+    known, given = _ngrams(expected, n), _ngrams(said, n)
+    shared = sum((known & given).values())
+    return (shared or _SMOOTHED_ZERO) / max(1, given.total())
+
+
+def _ngrams(words: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
+    return Counter(tuple(words[start : start + n]) for start in range(len(words) - n + 1))
+
+
+def exact_match(reference: str, response: str) -> float:
+    """1 where the answer is the reference, or one of its alternatives between `|`; case and space do not count."""
+    said = _plain(response)
+    return float(any(said == _plain(one) for one in (reference, *reference.split("|"))))
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split()).casefold()
+
+
+def _metric(name: str) -> _Metric:
+    if name not in _COMPUTED:
+        raise RunInputError(f"there is no metric {name!r}; choose from {', '.join(METRICS)}")
+    return _COMPUTED[name]
+
+
+def _one_by_one(metric: Callable[[str, str], float]) -> _Metric:
+    def computed(references: Sequence[str], responses: Sequence[str], _: Mapping[str, Any]) -> list[float]:
+        return [metric(reference, response) for reference, response in zip(references, responses, strict=True)]
+
+    return computed
+
+
+_COMPUTED: Mapping[str, _Metric] = {
+    "bertscore": bertscore,
+    "bleu": _one_by_one(bleu4),
+    "exact_match": _one_by_one(exact_match),
+}
+
+# Judges that compute: metrics against the reference answer, and labels against the attributes of an item.
+
+_Pair = tuple[Mapping[str, Any], Mapping[str, Any]]
+
+
+def scores_for(judge: Model, task: Task, rubric: Mapping[str, Any], pairs: Sequence[_Pair]) -> list[dict[str, str]]:
+    """What a computing judge says of answers: factor -> a number in [0, 1] as text, of four places at most.
+
+    Args:
+        judge: of interface `metric` (every factor of the rubric that is a metric) or `label` (every label attribute
+            that the item was made with).
+        task: of the items.
+        rubric: of the task, as stored.
+        pairs: of each answer its item and itself, as stored.
+
+    Raises:
+        RunInputError: a metric's package or model is not there, or the judge is none that computes.
+    """
+    texts = [str(response["response"]) for _, response in pairs]
+    if judge.interface == "label":
+        truths = [item.get("sampled_target_attributes") or {} for item, _ in pairs]
+        found = [label_scores(task.label_attributes, truth, text) for truth, text in zip(truths, texts, strict=True)]
+    elif judge.interface == "metric":
+        found = metric_scores(rubric, [str(item.get("reference_response") or "") for item, _ in pairs], texts)
+    else:
+        raise RunInputError(f"{judge.name}: interface {judge.interface!r} is asked, it does not compute")
+    return [{factor: str(round(min(max(value, 0.0), 1.0), 4)) for factor, value in scores.items()} for scores in found]

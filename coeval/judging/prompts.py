@@ -1,0 +1,254 @@
+"""The built-in prompts, by id, and which text a call gets: the task's for this model, the task's, or the built-in one.
+
+Templates are `str.format` texts: a literal brace is doubled. `VARIABLES` says what each may use, so that a wrong one is
+found when the configuration is read.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from coeval.schema import Scale, Task, scale_in
+
+if TYPE_CHECKING:
+    from coeval.schema import Task
+
+
+# The last line of a judge's prompt: in which form it is to reply, and on which scale.
+
+_WHY = 'first "rationale", one or two sentences that say why you grade as you do'
+_VERDICTS = (
+    "A if answer A is better, B if answer B is better, TIE if they are equally good, BAD if neither is of any use."
+)
+
+
+def _single(task: Task) -> str:
+    value = task.scale.text
+    if task.rationale:
+        scores = f'then "scores", an object in which each key is the name of a factor above and each value is {value}'
+        return f"Reply with a JSON object alone, with two keys: {_WHY}; {scores}."
+    return f"Reply with a JSON object alone: each key is the name of a factor above, each value is {value}."
+
+
+def _per_factor(task: Task) -> str:
+    scale = task.scale
+    if task.rationale:
+        return f'Reply with a JSON object alone, with two keys: {_WHY}; then "score", which is {scale.text}.'
+    if scale.is_default:
+        return "Reply with one word: High, Medium or Low."
+    value = scale.text.replace("a whole", "one whole", 1) if scale.is_range else scale.text
+    return f"Reply with {value}. Say nothing else."
+
+
+def _compare(task: Task) -> str:
+    if task.rationale:
+        why = 'first "rationale", one or two sentences that compare the answers'
+        return f'Reply with a JSON object alone, with two keys: {why}; then "verdict", one word: {_VERDICTS}'
+    return f"Reply with one word: {_VERDICTS}"
+
+
+REPLIES = {"evaluate_single": _single, "evaluate_per_factor": _per_factor, "compare": _compare}
+"""By the id of the prompt."""
+
+
+def reply_line(task: Task, prompt: str) -> str:
+    """How a judge of a task is to reply to a prompt; empty for prompts that grade nothing."""
+    return REPLIES[prompt](task) if prompt in REPLIES else ""
+
+
+def grading_text(task: Task) -> str:
+    """How a task is evaluated, in a few words: `per_factor`, or `single, 1-5, rationale first`."""
+    return ", ".join([task.evaluation_mode, *_unusual(task.scale, task.rationale, task.expected_scores)])
+
+
+def grading_said(configured: Mapping[str, Any]) -> str:
+    """The same of a task as it is stored, without the mode; empty for levels alone."""
+    return ", ".join(
+        _unusual(scale_in(configured), configured.get("rationale") is True, configured.get("expected_scores") is True)
+    )
+
+
+def _unusual(scale: Scale, rationale: bool, expected: bool) -> list[str]:
+    said = [] if scale.is_default else [scale.short]
+    said += ["rationale first"] if rationale else []
+    return said + (["expected scores"] if expected else [])
+
+
+PROMPTS: Mapping[str, str] = {
+    "map_target_attrs": """You are designing a test set for the task below. Name the attributes in which the possible \
+answers to this task differ from each other, and the values that each can take. Together they should span everything \
+that an answer may have to be.
+
+Task: {task_description}
+Attributes chosen already, which you may extend (JSON): {seed}
+
+Reply with a JSON object alone: each key is the name of an attribute, each value a list of its possible values, two to \
+six short strings. Give three to six attributes.
+""",
+    "map_nuanced_attrs": """You are designing a test set for the task below. Name the attributes in which two inputs \
+can differ although the right answer stays the same: wording, structure, noise, how much context is given. Do not name \
+anything that would change the answer.
+
+Task: {task_description}
+Attributes chosen already, which you may extend (JSON): {seed}
+
+Reply with a JSON object alone: each key is the name of an attribute, each value a list of its possible values, two to \
+six short strings. Give three to six attributes.
+""",
+    "autorubric": """You are writing the rubric by which answers to the task below are graded. Name the factors that \
+make an answer good, each independent of the others, and say in one sentence how to tell a good answer from a bad one.
+
+Task: {task_description}
+What an answer looks like: {output_description}
+
+Reply with a JSON object alone: each key is the short name of a factor in snake_case, each value its description. Give \
+three to six factors.
+""",
+    "sample": """Write one test item for a task: an input, and the ideal answer to it.
+
+Task: {task_description}
+Output format: {output_description}
+Required attributes of the answer (JSON): {target_attributes}
+Style of the input (JSON): {nuanced_attributes}
+
+The input must be complete in itself and must not mention these attributes. The answer must have the required \
+attributes and follow the output format.
+
+Reply with a JSON object alone, with exactly two keys, both strings: "prompt" is the input, "response" the ideal answer.
+""",
+    "test": """{task_description}
+
+{input}
+
+Answer format: {output_description}
+""",
+    "evaluate_single": """Grade an answer to the task below, factor by factor. Use the reference as an example of a \
+good answer; others can be as good.
+
+Task: {task_description}
+What an answer looks like: {output_description}
+Attributes that the answer should have (JSON): {target_attributes}
+
+Input:
+<input>
+{input}
+</input>
+
+Reference answer:
+<reference>
+{reference_response}
+</reference>
+
+Answer to grade:
+<response>
+{response}
+</response>
+
+Factors:
+{rubric}
+
+{reply}
+""",
+    "evaluate_per_factor": """Grade an answer to the task below by one factor alone. Use the reference as an example \
+of a good answer; others can be as good.
+
+Task: {task_description}
+What an answer looks like: {output_description}
+Attributes that the answer should have (JSON): {target_attributes}
+
+Input:
+<input>
+{input}
+</input>
+
+Reference answer:
+<reference>
+{reference_response}
+</reference>
+
+Answer to grade:
+<response>
+{response}
+</response>
+
+Factor: {rubric_factor_name}: {rubric_factor_description}
+
+{reply}
+""",
+    "compare": """Compare two answers to the task below and say which one serves the user better. The order in which \
+they are shown means nothing, and neither does their length.
+
+Task: {task_description}
+What an answer looks like: {output_description}
+
+Input:
+<input>
+{input}
+</input>
+{reference_block}
+<answer_a>
+{response_a}
+</answer_a>
+
+<answer_b>
+{response_b}
+</answer_b>
+
+What matters:
+{rubric}
+
+{reply}
+""",
+}
+"""Our own texts; `compare` is that of the mode `pairwise`."""
+_TASK = frozenset({"task_description"})
+_BOTH = _TASK | {"output_description"}
+_SEEN = _BOTH | {"input", "target_attributes", "reference_response", "response", "reference", "scale", "reply"}
+VARIABLES: Mapping[str, frozenset[str]] = {
+    "map_target_attrs": _TASK | {"output_description", "seed"},
+    "map_nuanced_attrs": _TASK | {"output_description", "seed"},
+    "autorubric": _BOTH,
+    "sample": _BOTH | {"target_attributes", "nuanced_attributes"},
+    "test": _BOTH | {"input"},
+    "evaluate_single": _SEEN | {"rubric"},
+    "evaluate_per_factor": _SEEN | {"rubric_factor_name", "rubric_factor_description", "factor", "criterion"},
+    "compare": _BOTH
+    | {"input", "reference_block", "reference_response", "response_a", "response_b", "rubric", "reply"},
+}
+"""What each template may name."""
+
+
+def template_for(task: Task, model: str, prompt: str) -> str:
+    """The text of a prompt: the task's own for this model, its own for all, or the built-in one."""
+    library = task.prompt_library
+    return library.get(f"{prompt}.{model}") or library.get(prompt) or PROMPTS[prompt]
+
+
+def shown_template(task: Task, model: str, prompt: str) -> str:
+    """The text of a prompt with what the task alone decides: how judges reply, and on which scale."""
+    template = template_for(task, model, prompt)
+    return template.replace("{reply}", reply_line(task, prompt)).replace("{scale}", task.scale.text)
+
+
+def render(task: Task, model: str, prompt: str, **values: Any) -> str:
+    """The prompt with its variables filled in; those that the task alone decides are always there."""
+    about = {"task_description": task.description, "output_description": task.output_description, "seed": "{}"}
+    known = {**about, "reply": reply_line(task, prompt), "scale": task.scale.text, **values}
+    return template_for(task, model, prompt).format(**known).strip()
+
+
+def unknown_variables(prompt: str, template: str) -> list[str]:
+    """What a template names that this prompt does not have.
+
+    Raises:
+        ValueError: braces that do not match; `str.format` says how.
+    """
+    named = [name for _, name, _, _ in string.Formatter().parse(template) if name is not None]
+    return sorted({name for name in named if name not in VARIABLES[prompt]})
+
+
+def rubric_text(rubric: Mapping[str, Any]) -> str:
+    """One line for each factor."""
+    return "\n".join(f"- {name}: {description}" for name, description in rubric.items())

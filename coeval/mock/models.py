@@ -1,0 +1,462 @@
+"""What a mock model answers to each of the prompts: as a teacher, a student or a judge.
+
+A student's answer says how good it is, in words (`quality 0.73`); a judge reads that, adds its noise and grades by it.
+So the order that was planted comes back from a run, and a test can say whether it did. Equal questions to equal models
+have equal answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import math
+import re
+import string
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from statistics import NormalDist
+from typing import Any
+
+from coeval.judging.prompts import PROMPTS
+from coeval.schema import DEFAULT, Phase, Scale, scale_of
+from p2l.common.errors import ConfigError
+from route.providers.base import JSON, Account, Fault, ProviderError, Timeouts, protocol
+from route.providers.content import asks_for_usage, chunks_of, completion, joined_text, system_text, usage
+
+# Who a mock model is: its parameters, and the draws that make it the same model whenever it is asked the same.
+
+_NORMAL = NormalDist()
+_SHARES = ("failure_rate", "malformed_rate")
+
+
+@dataclass(frozen=True)
+class Persona:
+    """A mock model."""
+
+    skill: float | Mapping[str, float] = 0.6
+    """How good its answers are, in [0, 1]; or a map from a part of the prompt to that, of which the first found counts
+    and `default` (0.5) where none is."""
+    noise: float = 0.1
+    """Standard deviation of an answer's quality around the skill, and of a judge's view around the quality."""
+    position_bias: float = 0.0
+    """What a judge adds to the quality of the answer that is shown first."""
+    latency: float = 0.0
+    """Seconds before it answers."""
+    failure_rate: float = 0.0
+    """Share of the requests that fail with a server's error; asked again, they are drawn again."""
+    malformed_rate: float = 0.0
+    """Share of the answers that do not have the form that was asked for."""
+    seed: int = 0
+    text: str | None = None
+    """What it answers, whatever is asked."""
+    model: str = ""
+    attempt: int = 0
+    """Of a repeated question: another attempt is another draw."""
+
+    @classmethod
+    def of(cls, parameters: Mapping[str, Any]) -> Persona:
+        """From a model's parameters; those that are not a mock's are passed over, as real models do with them.
+
+        Raises:
+            ConfigError: a value of the wrong kind.
+        """
+        known = {key: parameters[key] for key in cls.__dataclass_fields__ if parameters.get(key) is not None}
+        for key, value in known.items():
+            _check(key, value)
+        return cls(**known)
+
+    def skill_at(self, prompt: str) -> float:
+        """Its skill at this prompt."""
+        if not isinstance(self.skill, Mapping):
+            return float(self.skill)
+        found = (level for part, level in self.skill.items() if part.lower() in prompt.lower())
+        return float(next(found, self.skill.get("default", 0.5)))
+
+    def uniform(self, *about: object) -> float:
+        """A number in (0, 1) that depends on the persona and on what it is about, and on nothing else."""
+        text = repr((self.model, self.seed, self.attempt, *about)).encode("utf-8", "surrogatepass")
+        return (int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") + 0.5) / 2**64
+
+    def error(self, *about: object) -> float:
+        """A normal deviate times the noise."""
+        return self.noise * _NORMAL.inv_cdf(min(max(self.uniform(*about), 1e-9), 1 - 1e-9)) if self.noise else 0.0
+
+
+def _check(key: str, value: Any) -> None:
+    if key == "skill" and isinstance(value, Mapping):
+        for part, level in value.items():
+            _check_number(f"skill of {part!r}", level, highest=1.0)
+    elif key not in ("text", "model"):
+        _check_number(key, value, highest=1.0 if key in (*_SHARES, "skill") else None)
+
+
+def _check_number(key: str, value: Any, highest: float | None) -> None:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    in_range = is_number and (highest is None or 0.0 <= value <= highest)
+    if not in_range or (key in ("noise", "latency") and value < 0):
+        wanted = f"a number from 0 to {highest:g}" if highest else "a number of the right sign"
+        raise ConfigError(f"mock: {key}: {value!r} is not {wanted}")
+
+
+# How a mock judge grades: the form and the scale that its prompt asks for, read from the prompt's last line.
+
+_RANGE = re.compile(r"whole number from (\d+) \(worst\) to (\d+) \(best\)")
+_NAMED = re.compile(r'levels, from worst to best: ((?:"[^"]+"(?:, | or )?)+)')
+_SPREAD = 0.5  # standard deviation of what a grade could have been, in widths of a grade
+_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a judge is to reply."""
+
+    scale: Scale = DEFAULT
+    rationale: bool = False
+
+    def said(self, grade: str) -> Any:
+        """A grade as a value of JSON."""
+        return int(grade) if self.scale.is_range else grade
+
+    def with_rationale(self, key: str, value: Any) -> str:
+        """The reply that says why first."""
+        return json.dumps({"rationale": "That is how good it looks to me.", key: value}, ensure_ascii=False)
+
+
+def wanted_in(reply: str) -> Wanted:
+    """What the last line of a prompt asks for."""
+    is_reasoned = '"rationale"' in reply
+    if match := _RANGE.search(reply):
+        return Wanted(scale_of(f"{match[1]}-{match[2]}"), is_reasoned)
+    if match := _NAMED.search(reply):
+        return Wanted(scale_of(re.findall(r'"([^"]+)"', match[1])), is_reasoned)
+    return Wanted(rationale=is_reasoned)
+
+
+def grade_at(scale: Scale, seen: float) -> str:
+    """The grade for a quality: each has the same part of [0, 1]."""
+    size = len(scale.grades)
+    return scale.grades[sum(seen >= place / size for place in range(1, size))]
+
+
+def alternatives(scale: Scale, seen: float) -> list[tuple[str, float]]:
+    """The grades that it could have been, the likeliest first, with the logarithm of their probability."""
+    size = len(scale.grades)
+    weights = [math.exp(-0.5 * ((seen * size - place - 0.5) / _SPREAD) ** 2) for place in range(size)]
+    total = sum(weights)
+    found = [(grade, math.log(weight / total)) for grade, weight in zip(scale.grades, weights, strict=True) if weight]
+    return sorted(found, key=lambda one: -one[1])[:_SHOWN]
+
+
+def as_logprobs(found: Sequence[tuple[str, float]], said: str) -> Mapping[str, Any]:
+    """The same as a choice of a chat completion has it."""
+    tops = [{"token": token, "logprob": logprob, "bytes": None} for token, logprob in found]
+    first = next((one for one in tops if one["token"] == said), {"token": said, "logprob": 0.0, "bytes": None})
+    return {"content": [{**first, "top_logprobs": tops}], "refusal": None}
+
+
+# Which of the built-in prompts a text is, and what stands in it: the templates of `coeval.judging.prompts`
+# read backwards.
+#
+# So the wording of a prompt has one place, and whoever changes it there changes it here.
+
+PHASE_OF: Mapping[str, Phase] = {
+    "map_target_attrs": "attribute_mapping",
+    "map_nuanced_attrs": "attribute_mapping",
+    "autorubric": "rubric_mapping",
+    "sample": "data_generation",
+    "test": "response_collection",
+    "evaluate_single": "evaluation",
+    "evaluate_per_factor": "evaluation",
+    "compare": "evaluation",
+}
+"""The phase that asks a prompt."""
+_FACTOR = re.compile(r"^- ([^:\n]+):", re.MULTILINE)
+_LEVELS = ("High", "Medium", "Low")
+
+
+@dataclass(frozen=True)
+class Recognised:
+    """A prompt by its id, with the values that were filled in."""
+
+    prompt: str
+    values: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def factors(self) -> list[str]:
+        """Names of the factors in its rubric."""
+        return [name.strip() for name in _FACTOR.findall(self.values.get("rubric", ""))]
+
+
+def recognise(text: str) -> Recognised:
+    """What a prompt asks for.
+
+    A text of the user's own is a judge's prompt where it names the three levels, and a student's in any other case.
+    """
+    text = text.strip()
+    for prompt in PROMPTS:
+        opening, pattern = _pattern(prompt)
+        match = pattern.fullmatch(text) if opening and text.startswith(opening) else None
+        if match is not None:
+            return Recognised(prompt, match.groupdict())
+    if all(level in text for level in _LEVELS):
+        kind = "evaluate_single" if "JSON" in text else "evaluate_per_factor"
+        return Recognised(kind, {"response": text, "rubric": text})
+    return Recognised("test", {"input": text})
+
+
+@cache
+def _pattern(prompt: str) -> tuple[str, re.Pattern[str]]:
+    """What a prompt opens with, and what matches the whole of it with a group for each variable."""
+    opening, parts, seen = "", list[str](), set[str]()
+    for literal, name, _, _ in string.Formatter().parse(PROMPTS[prompt].strip()):
+        opening = opening if parts else literal
+        parts.append(re.escape(literal))
+        if name is not None:
+            anything = "[^\n]+" if name == "reply" else ".*?"
+            parts.append(f"(?:{anything})" if name in seen else f"(?P<{name}>{anything})")
+            seen.add(name)
+    return opening, re.compile("".join(parts), re.DOTALL)
+
+
+_QUALITY = re.compile(r"quality (\d(?:\.\d+)?)")
+_HINT = re.compile(r"\[([^\[\]:]+): ([^\[\]]*)\]")
+_UNMARKED = 0.5  # the quality of an answer that does not say it
+_EVEN = 0.05  # two answers as close as this are equally good
+_USELESS = 0.2  # neither of two answers that are worse is of any use
+_TARGETS: Mapping[str, list[str]] = {
+    "length": ["one line", "a paragraph", "a page"],
+    "tone": ["neutral", "friendly", "formal"],
+    "difficulty": ["easy", "medium", "hard"],
+    "audience": ["children", "students", "experts"],
+    "certainty": ["certain", "likely", "open"],
+    "structure": ["prose", "list", "table"],
+}
+_NUANCES: Mapping[str, list[str]] = {
+    "wording": ["plain", "wordy", "terse"],
+    "typing": ["clean", "a few slips", "hasty"],
+    "context": ["none", "some", "much"],
+    "mood": ["calm", "hurried"],
+    "form": ["question", "request", "statement"],
+}
+_FACTORS: Mapping[str, str] = {
+    "accuracy": "What it says is true and follows from the input.",
+    "completeness": "Nothing that was asked for is missing.",
+    "clarity": "It can be understood at first reading.",
+    "relevance": "It keeps to what was asked.",
+    "style": "Its wording suits the reader.",
+}
+_TOPICS = (
+    *("a bridge in the rain", "the price of bread", "a lost parcel", "the tides", "an old clock", "a school garden"),
+    *("the night train", "a broken lamp", "the harvest", "a letter from abroad", "a chess problem", "the new library"),
+)
+
+
+def answer(prompt: str, system: str, parameters: Mapping[str, Any]) -> str:
+    """What a mock model of these parameters answers.
+
+    Args:
+        prompt: the last that the user says.
+        system: what the system says; another system prompt is another draw.
+        parameters: those of `Persona`; others are passed over.
+
+    Raises:
+        ConfigError: a parameter of the wrong kind.
+    """
+    persona = Persona.of(parameters)
+    if persona.text is not None:
+        return persona.text
+    asked = recognise(prompt)
+    said = _ANSWERS[asked.prompt](asked, persona, f"{system}\n{prompt}")
+    is_malformed = persona.malformed_rate and persona.uniform("form", system, prompt) < persona.malformed_rate
+    return _malformed(said) if is_malformed else said
+
+
+def quality_of(text: str) -> float:
+    """The quality that an answer says it has; 0.5 where it says nothing."""
+    found = _QUALITY.search(text)
+    return min(float(found[1]), 1.0) if found else _UNMARKED
+
+
+def _malformed(said: str) -> str:
+    """Half a JSON object, or words where one was asked for."""
+    return said[: len(said) // 2] if said.startswith("{") else "That is hard to say."
+
+
+def _attributes(pool: Mapping[str, list[str]]) -> Callable[[Recognised, Persona, str], str]:
+    def chosen(asked: Recognised, persona: Persona, text: str) -> str:  # noqa: ARG001
+        return json.dumps({name: pool[name] for name in _some(pool, persona, text)})
+
+    return chosen
+
+
+def _rubric(asked: Recognised, persona: Persona, text: str) -> str:  # noqa: ARG001
+    return json.dumps({name: _FACTORS[name] for name in _some(_FACTORS, persona, text)})
+
+
+def _some(pool: Mapping[str, Any], persona: Persona, text: str) -> list[str]:
+    """Three of a pool, in its order."""
+    drawn = sorted(pool, key=lambda name: persona.uniform(name, text))[:3]
+    return [name for name in pool if name in drawn]
+
+
+def _item(asked: Recognised, persona: Persona, text: str) -> str:
+    """An item that names its attributes, so that labels can be found in it."""
+    topic = _TOPICS[int(persona.uniform("topic", text) * len(_TOPICS))]
+    number = int(persona.uniform("number", text) * 1e6)
+    wanted = _mapping(asked.values.get("target_attributes", ""))
+    hints = "".join(f" [{name}: {value}]" for name, value in wanted.items())
+    task = asked.values.get("task_description", "").strip().rstrip(".")
+    prompt = f"{task}: {topic}, case {number}.{hints}"
+    response = json.dumps(wanted) if "JSON" in asked.values.get("output_description", "") else f"All about {topic}."
+    return json.dumps({"prompt": prompt, "response": response}, ensure_ascii=False)
+
+
+def _mapping(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _student(asked: Recognised, persona: Persona, text: str) -> str:  # noqa: ARG001
+    """An answer that says how good it is; where JSON is asked for, an object with labels, right or not."""
+    quality = min(max(persona.skill_at(text) + persona.error("quality", text), 0.0), 1.0)
+    words = "This is what I make of it. " * (1 + int(3 * persona.uniform("length", text)))
+    said = f"{words}(quality {quality:.2f})"
+    if "JSON" not in text:
+        return said
+    labels = {
+        name: value if persona.uniform(name, text) < quality else "unknown" for name, value in _HINT.findall(text)
+    }
+    return json.dumps({**labels, "remark": said}, ensure_ascii=False)
+
+
+def _grades(asked: Recognised, persona: Persona, text: str) -> str:
+    wanted = wanted_in(asked.values.get("reply", ""))
+    grades = {
+        factor: wanted.said(grade_at(wanted.scale, _seen(factor, asked, persona, text))) for factor in asked.factors
+    }
+    return wanted.with_rationale("scores", grades) if wanted.rationale else json.dumps(grades, ensure_ascii=False)
+
+
+def _grade(asked: Recognised, persona: Persona, text: str) -> str:
+    wanted = wanted_in(asked.values.get("reply", ""))
+    grade = grade_at(wanted.scale, _seen(_factor(asked), asked, persona, text))
+    return wanted.with_rationale("score", wanted.said(grade)) if wanted.rationale else grade
+
+
+def _factor(asked: Recognised) -> str:
+    return asked.values.get("rubric_factor_name", "").strip()
+
+
+def _seen(factor: str, asked: Recognised, persona: Persona, text: str) -> float:
+    return quality_of(asked.values["response"]) + persona.error(factor, text)
+
+
+def logprobs(prompt: str, system: str, parameters: Mapping[str, Any], said: str) -> Mapping[str, Any] | None:
+    """What a grade that a mock judge gave could have been, as a choice of a chat completion has it; else None."""
+    persona, asked = Persona.of(parameters), recognise(prompt)
+    wanted = wanted_in(asked.values.get("reply", ""))
+    if not parameters.get("logprobs") or asked.prompt != "evaluate_per_factor" or said not in wanted.scale.grades:
+        return None
+    seen = _seen(_factor(asked), asked, persona, f"{system}\n{prompt}")
+    return as_logprobs(alternatives(wanted.scale, seen), said)
+
+
+def _verdict(asked: Recognised, persona: Persona, text: str) -> str:
+    verdict = _better(asked, persona, text)
+    wanted = wanted_in(asked.values.get("reply", ""))
+    return wanted.with_rationale("verdict", verdict) if wanted.rationale else verdict
+
+
+def _better(asked: Recognised, persona: Persona, text: str) -> str:
+    first = quality_of(asked.values["response_a"]) + persona.error("first", text) + persona.position_bias
+    second = quality_of(asked.values["response_b"]) + persona.error("second", text)
+    if max(first, second) < _USELESS:
+        return "BAD"
+    if abs(first - second) < _EVEN:
+        return "TIE"
+    return "A" if first > second else "B"
+
+
+_ANSWERS: Mapping[str, Callable[[Recognised, Persona, str], str]] = {
+    "map_target_attrs": _attributes(_TARGETS),
+    "map_nuanced_attrs": _attributes(_NUANCES),
+    "autorubric": _rubric,
+    "sample": _item,
+    "test": _student,
+    "evaluate_single": _grades,
+    "evaluate_per_factor": _grade,
+    "compare": _verdict,
+}
+
+# The interface `mock`: a client like any other provider's, answered in this process.
+
+
+def question_of(request: JSON) -> tuple[str, str]:
+    """What the user says last and what the system says."""
+    users = [message for message in request.get("messages") or [] if message.get("role") == "user"]
+    return joined_text(users[-1].get("content")) if users else "", system_text(request)
+
+
+def completion_for(request: JSON) -> JSON:
+    """The chat completion that a mock model answers with; four characters are a token.
+
+    Raises:
+        ConfigError: a parameter of the wrong kind.
+    """
+    prompt, system = question_of(request)
+    text = answer(prompt, system, request)
+    counts = usage(max(1, (len(prompt) + len(system)) // 4), max(1, len(text) // 4))
+    made = completion(str(request.get("model")), {"role": "assistant", "content": text}, "stop", counts)
+    made["choices"][0]["logprobs"] = logprobs(prompt, system, request, text) if request.get("logprobs") else None
+    return made
+
+
+@protocol("coeval-mock")
+class MockModel:
+    """All mock models of a run; what each is like is in its requests."""
+
+    def __init__(self, account: Account) -> None:  # noqa: ARG002
+        self._failed: dict[str, int] = {}  # question -> failures in a row, so that another try is another draw
+
+    async def chat(self, request: JSON, timeouts: Timeouts) -> JSON:
+        """A whole chat completion.
+
+        Raises:
+            ProviderError: the persona fails, is too slow or is no persona.
+        """
+        try:
+            persona = Persona.of(request)
+        except ConfigError as error:
+            raise ProviderError(Fault.UNSUPPORTED, str(error)) from None
+        limit = min(timeouts.first_token, timeouts.total)
+        await asyncio.sleep(min(persona.latency, limit))
+        if persona.latency > limit:
+            raise ProviderError(Fault.TIMEOUT, "mock took too long")
+        self._fail(persona, repr(question_of(request)))
+        return completion_for(request)
+
+    def _fail(self, persona: Persona, question: str) -> None:
+        if not persona.failure_rate:
+            return
+        question = f"{persona.model} {persona.attempt} {question}"
+        failures = self._failed.pop(question, 0)
+        if persona.uniform("failure", failures, question) < persona.failure_rate:
+            self._failed[question] = failures + 1
+            raise ProviderError(Fault.SERVER, "mock failed, as its failure_rate wants it", status=500)
+
+    async def stream(self, request: JSON, timeouts: Timeouts) -> AsyncGenerator[JSON, None]:
+        """The whole answer as one chunk.
+
+        Raises:
+            ProviderError: there is none.
+        """
+        for chunk in chunks_of(await self.chat(request, timeouts), with_usage=asks_for_usage(request)):
+            yield chunk
+
+    async def close(self) -> None:
+        """There is nothing to close."""

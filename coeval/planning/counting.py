@@ -1,0 +1,350 @@
+"""How many calls a run makes, phase by phase, and of how many tokens.
+
+With T teachers, S students, J judges and N items for each teacher, of one task: T calls for each map or rubric that is
+left to teachers, T N items, T S N answers, J T S N judgements (times the factors, where each is asked for alone), and
+J T N S (S - 1) / 2 comparisons in each order, where answers are compared in pairs. What is stored is not asked again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from coeval.judging.factors import required_factors
+from coeval.phases.modes import extended_tasks
+from coeval.schema import PHASES, Config, Mode, Model, Phase, Task
+from coeval.storage.jsonl import read_json, read_records
+from coeval.storage.records import (
+    AnswerMark,
+    ItemMark,
+    answer_mark,
+    is_answer_to,
+    is_failed,
+    is_judgement_of,
+    item_mark,
+)
+from coeval.storage.run import Run, renewed_phases
+
+# What a run has already, counted: so that an estimate is of what is left.
+
+Made = TypeVar("Made")
+_NAMES = ("task_id", "teacher_model_id", "student_model_id", "judge_model_id", "model_a", "model_b")
+_SLIM = frozenset((*_NAMES, "id", "datapoint_id", "response_id", "scores"))
+
+
+@dataclass
+class Stored:
+    """Counts of valid records, each id once."""
+
+    attributes: set[tuple[str, str]] = field(default_factory=set)
+    """(task, target or nuanced)."""
+    rubrics: dict[str, dict[str, Any]] = field(default_factory=dict)
+    items: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """(task, teacher)."""
+    responses: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    """(task, teacher, student)."""
+    scores: dict[tuple[str, str, str, str], Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    """(task, teacher, student, judge) -> factor -> how many answers it is scored in."""
+    pairs: Counter[tuple[str, str, str, str, str]] = field(default_factory=Counter)
+    """(task, teacher, judge, one model, the other), the two by name."""
+    completed: tuple[str, ...] = ()
+    """Phases that the run calls complete."""
+    settled: tuple[str, ...] = ()
+    """These, and those that were kept as they are."""
+
+    def scored(self, task: str, teacher: str, student: str, judge: str) -> Mapping[str, int]:
+        """Factor -> how many answers have a score for it."""
+        return self.scores.get((task, teacher, student, judge), {})
+
+
+def read_stored(run: Run) -> Stored:
+    """Count what lies in a run's folder; lines that are no records do not count."""
+    stored = Stored()
+    for folder in ("phase1_attributes", "phase2_rubric"):
+        for path in sorted((run.folder / folder).glob("[!.]*.json")):
+            _read_map(path, stored)
+    _count_records(run, stored)
+    meta = read_json(run.meta)
+    stored.completed = _phases(meta, "phases_completed")
+    stored.settled = stored.completed + _phases(meta, "phases_kept")
+    return stored
+
+
+def _count_records(run: Run, stored: Stored) -> None:
+    """Count the records that are about texts that are there: the others are asked for again."""
+    items, answers = dict[str, ItemMark](), dict[str, AnswerMark]()
+    for record, mark in _records(run.datapoint_files(), item_mark):
+        stored.items[record["task_id"], record["teacher_model_id"]] += 1
+        items[str(record.get("id"))] = mark
+
+    def present_answer(record: Mapping[str, Any]) -> AnswerMark | None:
+        item = items.get(str(record.get("datapoint_id")))
+        return answer_mark(record) if item is None or is_answer_to(record, item) else None
+
+    for record, answer in _records(run.response_files(), present_answer):
+        if answer is not None:
+            stored.responses[record["task_id"], record["teacher_model_id"], record["student_model_id"]] += 1
+            answers[str(record.get("id"))] = answer
+
+    def is_of_present(record: Mapping[str, Any], *keys: str) -> bool:
+        item, found = items.get(str(record.get("datapoint_id"))), [answers.get(str(record.get(key))) for key in keys]
+        there = [one for one in found if one is not None]
+        return item is None or (len(there) == len(found) and is_judgement_of(record, item, there))
+
+    for record, is_present in _records(run.evaluation_files(), lambda record: is_of_present(record, "response_id")):
+        if not is_present:
+            continue
+        student = str(record["response_id"]).removeprefix(f"{record['datapoint_id']}__")
+        whose = (record["task_id"], record["teacher_model_id"], student, record["judge_model_id"])
+        stored.scores[whose].update(record["scores"].keys())
+    both = ("response_a_id", "response_b_id")
+    for record, is_present in _records(run.pair_files(), lambda record: is_of_present(record, *both)):
+        if not is_present:
+            continue
+        first, second = sorted(str(record.get(side)) for side in ("model_a", "model_b"))
+        stored.pairs[record["task_id"], record["teacher_model_id"], record["judge_model_id"], first, second] += 1
+
+
+def stored_before(config: Config, run: Run | None) -> Stored:
+    """What a start finds: that of `run`, which it builds on, else what `resume_from` brings."""
+    source = config.experiment.resume_folder
+    if run is not None or source is None:
+        return read_stored(run) if run is not None else Stored()
+    stored = read_stored(Run(source))
+    for task in extended_tasks(config):
+        stored.rubrics.pop(task, None)
+    return stored
+
+
+def _phases(meta: Any, key: str) -> tuple[str, ...]:
+    found = meta.get(key) if isinstance(meta, dict) else None
+    return tuple(map(str, found)) if isinstance(found, list) else ()
+
+
+def _read_map(path: Path, stored: Stored) -> None:
+    value = read_json(path)
+    if not isinstance(value, dict):
+        return
+    task = path.name.partition(".")[0]
+    if path.name.endswith(".rubric.json"):
+        stored.rubrics[task] = value
+        return
+    for kind in ("target", "nuanced"):
+        for ending in (f"_{kind}_attrs.json", f".{kind}_attrs.json"):
+            if path.name.endswith(ending):
+                stored.attributes.add((path.name.removesuffix(ending), kind))
+
+
+def _records(paths: Iterable[Path], look: Callable[[dict[str, Any]], Made]) -> Iterator[tuple[dict[str, Any], Made]]:
+    """Valid records without their texts, each id once: the last, as whoever reads a run takes it; and what `look` says.
+
+    So that no file's texts are in memory at once, `look` sees each record with its texts as it is read.
+    """
+    for path in paths:
+        last: dict[str, tuple[dict[str, Any], Made] | None] = {}
+        for record in read_records(path):
+            is_valid = not is_failed(record) and _has_names(record)
+            slim = {key: value for key, value in record.items() if key in _SLIM}
+            last[str(record.get("id"))] = (slim, look(record)) if is_valid else None
+        yield from (found for found in last.values() if found is not None)
+
+
+def _has_names(record: dict[str, Any]) -> bool:
+    """Whether a record says whose it is; one of an earlier form may not."""
+    if not isinstance(record.get("scores", {}), dict):
+        return False
+    wanted = ["task_id", "teacher_model_id"]
+    if "response_id" in record:
+        wanted += ["judge_model_id", "datapoint_id"]
+    elif "datapoint_id" in record and "winner" not in record:
+        wanted += ["student_model_id"]
+    return all(isinstance(record.get(key), str) for key in wanted)
+
+
+class Tokens(NamedTuple):
+    """Of an average call."""
+
+    input: int
+    output: int
+
+
+TOKENS: Mapping[str, Tokens] = {
+    "attribute_mapping": Tokens(250, 200),
+    "rubric_mapping": Tokens(300, 200),
+    "data_generation": Tokens(350, 250),
+    "response_collection": Tokens(200, 180),
+    "evaluation": Tokens(600, 100),
+    "pairwise": Tokens(780, 10),
+}
+"""What a call of each phase takes, before anything was measured."""
+RATIONALE = 60
+"""Tokens of a rationale, in the answer that has one."""
+UNKNOWN_FACTORS = 4
+"""Of a rubric that teachers have yet to write."""
+Key = TypeVar("Key")
+
+
+@dataclass(frozen=True)
+class Work:
+    """Calls of one model in one phase of one task."""
+
+    phase: Phase
+    task: str
+    model: Model
+    calls: int
+    tokens: Tokens
+
+
+def work_of(
+    config: Config,
+    stored: Stored | None = None,
+    modes: Mapping[Any, Mode] | None = None,
+    only: Collection[str] | None = None,
+) -> list[Work]:
+    """Everything that is left to be asked.
+
+    Args:
+        config: the run's.
+        stored: what there is already; nothing by default.
+        modes: of the phases; the configuration's by default.
+        only: the models that phases 3 to 5 are confined to; all by default.
+    """
+    chosen = dict(modes or config.experiment.phases)
+    chosen.update(dict.fromkeys(renewed_phases(chosen), "New"))  # nothing stays that builds on what is made anew
+    count = _Count(config, stored or Stored(), chosen, only)
+    return [work for task in config.tasks for work in count.of(task) if work.calls]
+
+
+@dataclass(frozen=True)
+class _Count:
+    """The counts of one run."""
+
+    config: Config
+    stored: Stored
+    modes: dict[Any, Mode]
+    only: Collection[str] | None
+
+    def of(self, task: Task) -> Iterator[Work]:
+        """All work of a task, phase by phase."""
+        teachers = [teacher for teacher in self.config.with_role("teacher") if not teacher.is_virtual]
+        maps, rubrics, items = self._maps(task), self._rubrics(task), self._items(task)
+        for teacher in teachers:
+            yield Work(PHASES[0], task.name, teacher, maps, TOKENS[PHASES[0]])
+            yield Work(PHASES[1], task.name, teacher, rubrics, TOKENS[PHASES[1]])
+            written = self._there(PHASES[2], self.stored.items[task.name, teacher.name])
+            yield Work(PHASES[2], task.name, teacher, items[teacher.name] - written, TOKENS[PHASES[2]])
+        answers = self._answers(task)
+        for student in self.config.with_role("student"):
+            missing = self._missing_answers(task, student, items)
+            answers.update({(name, student.name): number for name, number in missing.items()})
+            yield Work(PHASES[3], task.name, student, sum(missing.values()), TOKENS[PHASES[3]])
+        for judge in self.config.with_role("judge"):
+            if not self._asks(judge):
+                continue
+            pairwise = task.evaluation_mode == "pairwise"
+            calls = self._pairs(task, judge, answers) if pairwise else self._scores(task, judge, answers)
+            input_, output = TOKENS["pairwise" if pairwise else PHASES[4]]
+            tokens = Tokens(input_, output + RATIONALE * task.rationale)
+            yield Work(PHASES[4], task.name, judge, calls, tokens)
+
+    def _asks(self, model: Model) -> bool:
+        """Whether phases 3 to 5 ask this model."""
+        return not model.is_virtual and (self.only is None or model.name in self.only)
+
+    def _there(self, phase: Phase, number: int) -> int:
+        """What of the stored stays."""
+        return 0 if self.modes[phase] == "New" else number
+
+    def _maps(self, task: Task) -> int:
+        """Calls to each teacher for attributes."""
+        kinds = {"target": task.target_attributes, "nuanced": task.nuanced_attributes}
+        wanted = [kind for kind, given in kinds.items() if isinstance(given, str)]
+        is_new = self.modes[PHASES[0]] == "New"
+        return sum(is_new or (task.name, kind) not in self.stored.attributes for kind in wanted)
+
+    def _rubrics(self, task: Task) -> int:
+        is_new = self.modes[PHASES[1]] == "New"
+        return int(isinstance(task.rubric, str) and (is_new or task.name not in self.stored.rubrics))
+
+    def _items(self, task: Task) -> dict[str, int]:
+        """Teacher -> the items that there are in the end, those of teachers that are gone included."""
+        there = _of(self.stored.items, task.name)
+        found = {name: self._there(PHASES[2], number) for (name,), number in there.items()}
+        for teacher in self.config.with_role("teacher"):
+            number = found.setdefault(teacher.name, 0)
+            missing = {teacher.name: max(0, task.sampling.total - number)} if self._asks(teacher) else {}
+            found[teacher.name] += sum(self._left(PHASES[2], missing, bool(there), bool(number)).values())
+        return found
+
+    def _left(self, phase: Phase, missing: Mapping[Key, int], of_task: bool, of_model: bool) -> Mapping[Key, int]:
+        """What of the missing is made: nothing where the mode keeps what the task, or the model, has."""
+        mode = self.modes[phase]
+        return {} if (mode == "Keep" and of_task) or (mode == "Model" and of_model) else missing
+
+    def _answers(self, task: Task) -> Counter[tuple[str, ...]]:
+        """(teacher, student) -> answers that are there, of the students that the configuration has."""
+        there = _of(self.stored.responses, task.name)
+        students = {student.name for student in self.config.with_role("student")}
+        return Counter({names: self._there(PHASES[3], count) for names, count in there.items() if names[1] in students})
+
+    def _missing_answers(self, task: Task, student: Model, items: Mapping[str, int]) -> Mapping[str, int]:
+        """Teacher -> answers of a student to be asked for."""
+        if not self._asks(student):
+            return {}
+        there = self._answers(task)
+        missing = {name: max(0, number - there[name, student.name]) for name, number in items.items()}
+        of_model = any(there[name, student.name] for name in items)
+        return self._left(PHASES[3], missing, bool(_of(self.stored.responses, task.name)), of_model)
+
+    def _scores(self, task: Task, judge: Model, answers: Mapping[tuple[str, ...], int]) -> int:
+        """Calls to a judge: one for an answer, or one for each factor of it."""
+        factors = self._factors(task, judge)
+        whole = task.evaluation_mode == "single"
+        of_task = any(key[0] == task.name for key in self.stored.scores)
+        total = 0
+        for student in sorted({student for _, student in answers}):
+            by_teacher = {name: self._scored(task, name, student, judge) for name, other in answers if other == student}
+            of_model = any(map(len, by_teacher.values()))
+            missing: dict[str, int] = {}
+            for name, scored in by_teacher.items():
+                lacking = [max(0, answers[name, student] - scored.get(factor, 0)) for factor in factors]
+                missing[name] = max(lacking, default=0) if whole else sum(lacking)
+            total += sum(self._left(PHASES[4], missing, of_task, of_model).values())
+        return total
+
+    def _scored(self, task: Task, teacher: str, student: str, judge: Model) -> Mapping[str, int]:
+        """Factor -> answers that have a score for it."""
+        return {} if self.modes[PHASES[4]] == "New" else self.stored.scored(task.name, teacher, student, judge.name)
+
+    def _factors(self, task: Task, judge: Model) -> tuple[str, ...]:
+        """What a judge scores, as far as it is known."""
+        rubric = task.rubric if not isinstance(task.rubric, str) else self.stored.rubrics.get(task.name)
+        if rubric is None or (isinstance(task.rubric, str) and self.modes[PHASES[1]] == "New"):
+            return tuple(f"factor {number}" for number in range(1, UNKNOWN_FACTORS + 1))
+        return required_factors(judge, task, rubric)
+
+    def _pairs(self, task: Task, judge: Model, answers: Mapping[tuple[str, ...], int]) -> int:
+        """Calls to a judge for verdicts on pairs of the students that the configuration has."""
+        names = sorted({student for _, student in answers})
+        there = _of(self.stored.pairs, task.name)
+        own = {key: self._there(PHASES[4], count) for key, count in there.items() if key[1] == judge.name}
+        seen = {key[2:] for key, count in own.items() if count}
+        most, missing = task.pairwise.pairs, {}
+        for teacher in sorted({name for name, _ in answers}):
+            known = {couple: own.get((teacher, judge.name, *couple), 0) for couple in combinations(names, 2)}
+            possible = {couple: min(answers.get((teacher, one), 0) for one in couple) for couple in known}
+            if self.modes[PHASES[4]] == "Model":  # a student that joins is compared with those that were there
+                possible.update({couple: known[couple] for couple in known if couple in seen})
+            wanted = sum(possible.values())
+            missing[teacher] = max(0, (wanted if most is None else min(wanted, most)) - sum(known.values()))
+        left = self._left(PHASES[4], missing, bool(there), of_model=False)
+        return sum(left.values()) * (2 if task.pairwise.both_orders else 1)
+
+
+def _of(counts: Mapping[Any, int], task: str) -> dict[tuple[str, ...], int]:
+    """The counts of one task, without its name."""
+    return {key[1:]: number for key, number in counts.items() if key[0] == task and number}

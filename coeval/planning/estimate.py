@@ -1,0 +1,379 @@
+"""What a run, or what is left of one, will cost and how long it will take; nothing is written here.
+
+Dollars are calls x tokens x list price, with the batch discount where calls go in batches. Seconds are those of a
+call, times calls, divided by the calls in flight at an interface (or by its rate limit, where that is slower);
+interfaces work side by side, phases one after the other. A batch takes its time once, however many calls are in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from coeval.calling.calls import Asking, Call, CallError, Reply
+from coeval.interfaces import in_flight
+from coeval.phases.modes import continued_modes
+from coeval.planning.counting import TOKENS, Stored, Work, stored_before, work_of
+from coeval.prices import PRICES, batch_discount, is_listed, price_of
+from coeval.schema import PHASES, ROLE_OF, Config, Mode, Model, Phase, Role
+from coeval.storage.run import Run
+
+# How fast models answer: a guess by their interface, or measured with a few small questions.
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Of one model."""
+
+    latency_s: float
+    """Of a short answer."""
+    tokens_per_second: float
+    error: str | None = None
+    """Why it could not be measured."""
+
+    def seconds(self, output_tokens: float) -> float:
+        """Of a call whose answer has so many tokens."""
+        return max(self.latency_s, output_tokens / self.tokens_per_second)
+
+
+_GUESSES: Mapping[str, tuple[float, float]] = {
+    "openai": (1.5, 80),
+    "anthropic": (2.0, 60),
+    "gemini": (2.0, 100),
+    "openrouter": (2.5, 60),
+    "groq": (0.3, 500),
+    "cerebras": (1.5, 1000),
+    "deepseek": (1.5, 80),
+    "mistral": (1.5, 80),
+    "deepinfra": (1.5, 80),
+    "azure_openai": (2.0, 70),
+    "azure_ai": (2.0, 70),
+    "cohere": (2.0, 70),
+    "together": (1.5, 80),
+    "fireworks": (1.5, 80),
+    "xai": (1.5, 80),
+    "huggingface_api": (2.0, 60),
+    "mock": (0.001, 1e6),
+}
+_OTHER = (10.0, 15)
+_QUESTIONS = (
+    "Name three primary colours and say in one sentence each where you see them in nature.",
+    "Explain in about eighty words why the sky is blue.",
+)
+
+
+def guessed(model: Model) -> Speed:
+    """What models of its interface usually reach."""
+    return Speed(*_GUESSES.get(model.interface, _OTHER))
+
+
+async def measure(config: Config, asking: Asking, samples: int) -> dict[str, Speed]:
+    """Ask each model `samples` times; models of this machine, and those nobody asks, are left out."""
+    models = [model for model in config.models if not model.is_virtual and model.interface != "huggingface"]
+    speeds = await asyncio.gather(*(_measured(model, asking, samples) for model in models))
+    return {model.name: speed for model, speed in zip(models, speeds, strict=True)}
+
+
+async def _measured(model: Model, asking: Asking, samples: int) -> Speed:
+    replies: list[Reply] = []
+    roles = [roles[0] for roles in model.asked_for.values()]  # in turn, where they have models of their own
+    for number in range(samples):
+        question, role = _QUESTIONS[number % len(_QUESTIONS)], roles[number % len(roles)]
+        call = Call(model, role, None, "", ("estimate", model.name, str(number)), question, attempt=number)
+        try:
+            replies.append(await asking.ask(call))
+        except CallError as error:
+            guess = guessed(model)
+            return Speed(guess.latency_s, guess.tokens_per_second, str(error))
+    return _speed(replies, guessed(model))
+
+
+def _speed(replies: Sequence[Reply], guess: Speed) -> Speed:
+    seconds = sum(reply.seconds for reply in replies)
+    tokens = sum(reply.completion_tokens for reply in replies)
+    if seconds <= 0 or not tokens:
+        return guess
+    return Speed(seconds / len(replies), tokens / seconds)
+
+
+# An estimate as a table for the terminal.
+
+
+def estimate_text(found: Mapping[str, Any]) -> str:
+    """Totals, then phase by phase, provider by provider, model by model."""
+    what = "What is left" if found["is_remaining_estimate"] else "Estimate"
+    head = (
+        f"{what}: {found['total_calls']:,} calls, {dollars(found['total_cost_usd'])}, "
+        f"about {minutes(found['total_time_min'])}"
+    )
+    if found["batch_savings_usd"]:
+        head += f"; batches save {dollars(found['batch_savings_usd'])}"
+    phases = [
+        (name, f"{part['calls']:,}", dollars(part["cost_usd"]), minutes(part["time_min"]))
+        for name, part in found["per_phase"].items()
+    ]
+    providers = [
+        (name, f"{part['calls']:,}", dollars(part["cost_usd"]), minutes(part["time_min"]))
+        for name, part in found["per_provider"].items()
+    ]
+    parts = [
+        head,
+        grid(("phase", "calls", "cost", "time"), phases),
+        grid(("provider", "calls", "cost", "time"), providers),
+        grid(
+            ("model", "calls", "cost", "$/M in", "$/M out", "tokens/s", ""),
+            [row for named in found["per_model"].items() for row in _model_text(*named)],
+        ),
+        "\n".join(_notes(found["per_model"])),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _model_text(name: str, part: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    """A row for what it is asked for, and for each role that has a model of its own."""
+    asked_for = part["models"].items() if len(part["models"]) > 1 else [("", part)]
+    for asked, share in asked_for:
+        yield (
+            f"{name}: {asked}" if asked else name,
+            f"{share['estimated_calls']:,}",
+            dollars(share["cost_usd"]),
+            f"{share['price_input_per_m']:g}",
+            f"{share['price_output_per_m']:g}",
+            f"{part['tokens_per_second']:,.0f}",
+            ", ".join(_marks(part, share)),
+        )
+
+
+def _marks(part: Mapping[str, Any], share: Mapping[str, Any]) -> Iterator[str]:
+    if share["price_is_default"]:
+        yield "price guessed"
+    if part["sample_error"]:
+        yield "speed guessed"
+
+
+def _notes(models: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """What the marks mean: each reason once, with the models that it holds for."""
+    if any(share["price_is_default"] for part in models.values() for share in (part, *part["models"].values())):
+        yield "price guessed: no price list here has the model; write its usual name, or read the cost as a rough one"
+    reasons: dict[str, list[str]] = {}
+    for name, part in models.items():
+        if part["sample_error"]:
+            reasons.setdefault(part["sample_error"], []).append(name)
+    yield from (f"speed guessed of {', '.join(names)}: {why}" for why, names in reasons.items())
+
+
+def dollars(amount: float) -> str:
+    """Cents, and more where there are few of them."""
+    return f"${amount:,.2f}" if amount >= 1 or not amount else f"${amount:.4f}"
+
+
+def minutes(amount: float) -> str:
+    """A duration in the unit that fits."""
+    if amount >= 90:
+        return f"{amount / 60:.1f} h"
+    return f"{amount:.1f} min" if amount >= 1.5 else f"{60 * amount:.0f} s"
+
+
+def grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as they need, the first to the left, numbers to the right."""
+    if not rows:
+        return ""
+    table = [list(head), *map(list, rows)]
+    widths = [max(len(row[column]) for row in table) for column in range(len(head))]
+    last = len(head) - 1
+    lines = []
+    for row in table:
+        cells = [
+            cell.ljust(width) if column == 0 or (column == last and not head[column]) else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
+
+
+BATCH_SECONDS = 3600.0
+"""What a batch job is taken to need; providers promise a day, and mostly need less than an hour."""
+
+
+async def estimate(
+    config: Config,
+    asking: Asking | None = None,
+    *,
+    samples: int | None = None,
+    run: Run | None = None,
+    modes: Mapping[Any, Mode] | None = None,
+    only: Collection[str] | None = None,
+) -> dict[str, Any]:
+    """The estimate, as `cost_estimate.json` holds it.
+
+    Args:
+        config: the run's.
+        asking: asks each model with calls left `samples` times, to see how fast it is; guesses by default.
+        samples: `experiment.estimate_samples` by default.
+        run: with it, what is left of this run; without, the whole of a new one, less what `resume_from` brings.
+        modes: of the phases; those of a run that goes on where there is `run`, else the configuration's.
+        only: the models that phases 3 to 5 are confined to; no other is asked for its speed.
+    """
+    count = config.experiment.estimate_samples if samples is None else samples
+    stored, work = _left(config, run, modes, only)
+    busy = {one.model.name for one in work}
+    models = tuple(model for model in config.models if model.name in busy and (only is None or model.name in only))
+    speeds = await measure(replace(config, models=models), asking, count) if asking is not None and count else {}
+    return _estimate(config, stored, work, run=run, speeds=speeds, samples=count if speeds else 0)
+
+
+def static_estimate(
+    config: Config,
+    *,
+    run: Run | None = None,
+    modes: Mapping[Any, Mode] | None = None,
+    only: Collection[str] | None = None,
+) -> dict[str, Any]:
+    """The same, with nobody asked."""
+    stored, work = _left(config, run, modes, only)
+    return _estimate(config, stored, work, run=run, speeds={}, samples=0)
+
+
+def _left(
+    config: Config, run: Run | None, modes: Mapping[Any, Mode] | None, only: Collection[str] | None
+) -> tuple[Stored, list[Work]]:
+    """What is there, and what is left to be asked."""
+    stored = stored_before(config, run)
+    return stored, work_of(config, stored, modes or (continued_modes(config, stored.settled) if run else None), only)
+
+
+def _estimate(
+    config: Config, stored: Stored, work: list[Work], *, run: Run | None, speeds: Mapping[str, Speed], samples: int
+) -> dict[str, Any]:
+    known = {model.name: speeds.get(model.name) or guessed(model) for model in config.models}
+    phases = {phase: _phase(config, phase, [one for one in work if one.phase == phase], known) for phase in PHASES}
+    seconds = sum(part["time_s"] for part in phases.values())
+    cost = sum(_cost(config, one) for one in work)
+    return {
+        "is_remaining_estimate": run is not None,
+        "completed_phases": list(stored.completed) if run else [],
+        "total_cost_usd": round(cost, 4),
+        "total_calls": sum(one.calls for one in work),
+        "total_time_min": round(seconds / 60, 2),
+        "batch_savings_usd": round(sum(_cost(config, one, discount=False) for one in work) - cost, 4),
+        "per_phase": phases,
+        "per_provider": _providers(config, work, known),
+        "per_model": {model.name: _model(config, model, work, known[model.name]) for model in config.models},
+        "assumptions": _assumptions(config, samples),
+    }
+
+
+def _cost(config: Config, work: Work, *, discount: bool = True) -> float:
+    batched = discount and config.is_batched(work.model, work.phase)
+    price = price_of(work.model, ROLE_OF[work.phase], batched=batched)
+    return work.calls * price.cost(*work.tokens)
+
+
+def _phase(config: Config, phase: Phase, work: list[Work], speeds: Mapping[str, Speed]) -> dict[str, Any]:
+    calls: dict[str, int] = defaultdict(int)
+    for one in work:
+        calls[one.model.name] += one.calls
+    by_interface = _by_interface(work)
+    seconds = max((_seconds(config, phase, group, speeds) for group in by_interface.values()), default=0.0)
+    return {
+        "calls": sum(calls.values()),
+        "calls_per_model": dict(calls),
+        "total_input_tokens": sum(one.calls * one.tokens.input for one in work),
+        "total_output_tokens": sum(one.calls * one.tokens.output for one in work),
+        "cost_usd": round(sum(_cost(config, one) for one in work), 4),
+        "time_s": round(seconds, 1),
+        "time_min": round(seconds / 60, 2),
+    }
+
+
+def _by_interface(work: Iterable[Work]) -> dict[str, list[Work]]:
+    groups: dict[str, list[Work]] = defaultdict(list)
+    for one in work:
+        groups[one.model.interface].append(one)
+    return groups
+
+
+def _seconds(config: Config, phase: Phase, work: list[Work], speeds: Mapping[str, Speed]) -> float:
+    """How long an interface needs for its calls of one phase."""
+    single = [one for one in work if not config.is_batched(one.model, phase)]
+    serial = sum(one.calls * speeds[one.model.name].seconds(one.tokens.output) for one in single)
+    calls = sum(one.calls for one in single)
+    interface = work[0].model.interface
+    seconds = serial / min(in_flight(config.experiment.concurrency, interface), max(calls, 1))
+    rate = config.experiment.rate_limit.get(interface)
+    if rate:
+        seconds = max(seconds, 60.0 * calls / rate)
+    return max(seconds, BATCH_SECONDS) if len(single) < len(work) else seconds
+
+
+def _providers(config: Config, work: list[Work], speeds: Mapping[str, Speed]) -> dict[str, Any]:
+    """By interface, the dearest first."""
+    found: dict[str, dict[str, Any]] = {}
+    for interface, group in _by_interface(work).items():
+        phases = {one.phase for one in group}
+        seconds = sum(_seconds(config, phase, [one for one in group if one.phase == phase], speeds) for phase in phases)
+        found[interface] = {
+            "calls": sum(one.calls for one in group),
+            "cost_usd": round(sum(_cost(config, one) for one in group), 4),
+            "time_min": round(seconds / 60, 2),
+            "models": sorted({one.model.name for one in group}),
+        }
+    return dict(sorted(found.items(), key=lambda pair: -pair[1]["cost_usd"]))
+
+
+def _model(config: Config, model: Model, work: list[Work], speed: Speed) -> dict[str, Any]:
+    own = [one for one in work if one.model.name == model.name]
+    models = {name: _asked_for(config, model, name, own) for name in ({} if model.is_virtual else model.asked_for)}
+    return {
+        "interface": model.interface,
+        "roles": list(model.roles),
+        "latency_s": round(speed.latency_s, 3),
+        "tokens_per_second": round(speed.tokens_per_second, 1),
+        **_price(model, model.roles[0]),
+        "estimated_calls": sum(one.calls for one in own),
+        "cost_usd": round(sum(_cost(config, one) for one in own), 4),
+        "sample_error": speed.error,
+        "models": models,
+    }
+
+
+def _asked_for(config: Config, model: Model, name: str, work: Iterable[Work]) -> dict[str, Any]:
+    """What its provider is asked for by one name; a model has several where a role has one of its own."""
+    roles = model.asked_for[name]
+    own = [one for one in work if ROLE_OF[one.phase] in roles]
+    return {
+        "roles": list(roles),
+        **_price(model, roles[0]),
+        "estimated_calls": sum(one.calls for one in own),
+        "cost_usd": round(sum(_cost(config, one) for one in own), 4),
+    }
+
+
+def _price(model: Model, role: Role) -> dict[str, Any]:
+    price = price_of(model, role)
+    return {
+        "price_input_per_m": price.input,
+        "price_output_per_m": price.output,
+        "price_is_default": not is_listed(model.interface, model.model_id(role)),
+    }
+
+
+def _assumptions(config: Config, samples: int) -> dict[str, Any]:
+    interfaces = sorted({model.interface for model in config.models})
+    return {
+        "token_counts": {name: {"input": count.input, "output": count.output} for name, count in TOKENS.items()},
+        "price_table": {
+            name: list(price_of(model, roles[0]))
+            for model in config.models
+            if not model.is_virtual
+            for name, roles in model.asked_for.items()
+        },
+        "batch_discount": {name: batch_discount(name) for name in interfaces},
+        "batch_turnaround_s": BATCH_SECONDS,
+        "concurrency": {name: in_flight(config.experiment.concurrency, name) for name in interfaces},
+        "pricing_yaml": PRICES.name,
+        "n_samples_per_model": samples,
+    }

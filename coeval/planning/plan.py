@@ -1,0 +1,259 @@
+"""What a run will do, in words: models, tasks, modes and calls. Nothing is asked and nothing is written."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coeval.judging.prompts import grading_text
+from coeval.phases.modes import continued_modes
+from coeval.planning.counting import Stored, stored_before, work_of
+from coeval.planning.estimate import grid
+from coeval.schema import PHASES, ROLE_OF, Config, Mode, Model, Phase, Sampling, Task
+from coeval.storage.jsonl import read_json, read_records
+from coeval.storage.meta import Meta
+from coeval.storage.records import is_failed
+from coeval.storage.run import Run
+
+_SHORT = {
+    "attribute_mapping": "attributes",
+    "rubric_mapping": "rubric",
+    "data_generation": "items",
+    "response_collection": "answers",
+    "evaluation": "judgements",
+}
+
+
+def plan_text(
+    config: Config,
+    run: Run | None = None,
+    modes: Mapping[Any, Mode] | None = None,
+    only: Collection[str] | None = None,
+) -> str:
+    """The plan of a run; with `run`, of what is left of it.
+
+    Args:
+        config: the run's.
+        run: one that is there.
+        modes: of the phases; those of a run that goes on where there is `run`, else the configuration's.
+        only: the models that phases 3 to 5 are confined to.
+    """
+    stored = stored_before(config, run)
+    chosen = modes or (continued_modes(config, stored.settled) if run else config.experiment.phases)
+    counts = calls_per_task(config, stored, chosen, only)
+    experiment = config.experiment
+    head = f"{experiment.id}, in {experiment.folder}"
+    if experiment.resume_from:
+        head += f", from {experiment.resume_from}"
+    if only is not None:
+        head += f"; phases 3 to 5 for {', '.join(sorted(only))} alone"
+    models = [(model.name, model.interface, _asked_for(model), ", ".join(model.roles)) for model in config.models]
+    tasks = [(task.name, *sampling_text(task.sampling), grading_text(task), _rubric(task)) for task in config.tasks]
+    return "\n\n".join(
+        [
+            head,
+            _left(("model", "interface", "asked for", "roles"), models),
+            _left(("task", "target", "nuance", "items", "evaluation", "rubric"), tasks),
+            _phases(config, chosen),
+            _calls(counts),
+        ]
+    )
+
+
+def phases_left(
+    config: Config, run: Run | None, modes: Mapping[Any, Mode], only: Collection[str] | None = None
+) -> list[Phase]:
+    """The phases of which a run, or a new one, has something to do: not done with yet, or with something to ask."""
+    stored = stored_before(config, run)
+    settled = stored.settled if run is not None else ()
+    asking = {work.phase for work in work_of(config, stored, modes, only)}
+    return [phase for phase in PHASES if phase not in settled or phase in asking]
+
+
+def calls_per_task(
+    config: Config, stored: Stored, modes: Mapping[Any, Mode], only: Collection[str] | None = None
+) -> dict[str, Counter[str]]:
+    """Task -> phase -> calls."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter, {task.name: Counter() for task in config.tasks})
+    for work in work_of(config, stored, modes, only):
+        counts[work.task][work.phase] += work.calls
+    return counts
+
+
+def batched_in(config: Config, phase: Phase) -> list[str]:
+    """The models whose calls of a phase go in batches."""
+    return [model.name for model in config.with_role(ROLE_OF[phase]) if config.is_batched(model, phase)]
+
+
+def sampling_text(sampling: Sampling) -> tuple[str, str, str]:
+    """How many target attributes, nuanced attributes and items."""
+    target = sampling.target if isinstance(sampling.target, str) else _range(sampling.target)
+    return target, _range(sampling.nuance), f"{sampling.total} a teacher"
+
+
+def _range(ends: tuple[int, int]) -> str:
+    return str(ends[0]) if ends[0] == ends[1] else f"{ends[0]} to {ends[1]}"
+
+
+def _asked_for(model: Model) -> str:
+    """What its provider calls it, with the roles where they have models of their own."""
+    names = model.asked_for
+    if len(names) == 1:
+        return next(iter(names))
+    return ", ".join(f"{name} ({' and '.join(roles)})" for name, roles in names.items())
+
+
+def _rubric(task: Task) -> str:
+    if isinstance(task.rubric, str):
+        return task.rubric
+    return f"{len(task.rubric)} factor" + ("s" if len(task.rubric) != 1 else "")
+
+
+def _phases(config: Config, modes: Mapping[Any, Mode]) -> str:
+    """Modes, and where there are any the models that are asked in batches."""
+    rows = [(phase, str(modes[phase]), ", ".join(batched_in(config, phase))) for phase in PHASES]
+    if not any(batched for *_, batched in rows):
+        return _left(("phase", "mode"), [(phase, mode) for phase, mode, _ in rows])
+    return _left(("phase", "mode", "in batches"), rows)
+
+
+def _calls(counts: Mapping[str, Counter[str]]) -> str:
+    rows = [(task, *(f"{of[phase]:,}" for phase in PHASES), f"{sum(of.values()):,}") for task, of in counts.items()]
+    totals = [sum(of[phase] for of in counts.values()) for phase in PHASES]
+    rows.append(("total", *(f"{number:,}" for number in totals), f"{sum(totals):,}"))
+    return grid(("calls", *(_SHORT[phase] for phase in PHASES), "total"), rows)
+
+
+def _left(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    """Columns of words, each to the left."""
+    widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in [head, *rows]]
+    lines = [line.rstrip() for line in lines]
+    return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
+
+
+# How far a run is, as text.
+
+_LAST_ERRORS = 10
+_KINDS = (
+    ("data_generation", "items"),
+    ("response_collection", "responses"),
+    ("evaluation", "evaluations"),
+    ("pairwise", "pairs"),
+)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What the files of one phase hold."""
+
+    files: int
+    records: int
+    """Different ids with a valid record."""
+    failed: int
+    """Different ids that only failed."""
+    skipped: int
+    """Lines that are no record."""
+
+
+def count_records(run: Run, kind: str) -> Counts:
+    """Count the records of one kind; see `coeval.storage.run.RECORD_FOLDERS`."""
+    valid: set[str] = set()
+    failed: set[str] = set()
+    skipped = 0
+
+    def count_bad(_path: Path, _line: int, _why: str) -> None:
+        nonlocal skipped
+        skipped += 1
+
+    files = run.record_files(kind)
+    for path in files:
+        for record in read_records(path, count_bad):
+            (failed if is_failed(record) else valid).add(str(record.get("id")))
+    return Counts(len(files), len(valid), len(failed - valid), skipped)
+
+
+def status_text(run: Run) -> str:
+    """Everything that `coeval status` says.
+
+    Raises:
+        RunInputError: the folder holds no run.
+    """
+    meta = Meta(run)
+    parts = [_about(meta), _phase_lines(run, meta), _batches(run), _errors(run)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _about(meta: Meta) -> str:
+    data = meta.data
+    lines = [f"{data.get('experiment_id')}: {data.get('status')}"]
+    lines.append(f"  created {data.get('created_at')}, updated {data.get('updated_at')}")
+    if data.get("resume_from"):
+        lines.append(f"  started from {data['resume_from']}")
+    used = ", ".join(f"{model} {count}" for model, count in sorted(meta.quota_used.items()))
+    if used:
+        lines.append(f"  calls: {used}; ${meta.spent_usd:.4f}")
+    return "\n".join(lines)
+
+
+def _phase_lines(run: Run, meta: Meta) -> str:
+    lines = []
+    for phase in PHASES:
+        kinds = [(kind, word) for kind, word in _KINDS if kind == phase or (kind, phase) == ("pairwise", "evaluation")]
+        counted = [line for line in (_counted(run, kind, word) for kind, word in kinds) if line]
+        maps = _maps(run, phase)
+        state = _state(meta, phase, has_files=bool(counted or maps))
+        lines += [f"  {phase:<20} {state}" + ("" if maps is None else f", {maps} files"), *counted]
+    return "\n".join(["phases", *lines])
+
+
+def _state(meta: Meta, phase: str, *, has_files: bool) -> str:
+    if phase in meta.completed:
+        return "completed"
+    if phase in meta.settled:
+        return "kept as it is"
+    if phase in (meta.data.get("phases_in_progress") or []):
+        return "in progress"
+    return "not completed" if has_files else "not begun"
+
+
+def _maps(run: Run, phase: str) -> int | None:
+    """How many maps of attributes, or rubrics, there are."""
+    folder = {"attribute_mapping": "phase1_attributes", "rubric_mapping": "phase2_rubric"}.get(phase)
+    return None if folder is None else len(list((run.folder / folder).glob("[!.]*.json")))
+
+
+def _counted(run: Run, kind: str, word: str) -> str:
+    counts = count_records(run, kind)
+    if not counts.files:
+        return ""
+    line = f"    {counts.records} {word} in {counts.files} files"
+    line += f", {counts.failed} failed" if counts.failed else ""
+    return line + (f", {counts.skipped} lines that are no record" if counts.skipped else "")
+
+
+def _batches(run: Run) -> str:
+    jobs = read_json(run.pending)
+    if not isinstance(jobs, dict) or not jobs:
+        return ""
+    return "\n".join(["pending batch jobs", *(_job(name, job) for name, job in jobs.items())])
+
+
+def _job(name: str, job: Mapping[str, Any]) -> str:
+    what = f"{job.get('interface')}, {job.get('phase')}, {job.get('n_requests')} requests"
+    return f"  {name}: {job.get('status')}, {what}, submitted {job.get('submitted_at')}"
+
+
+def _errors(run: Run) -> str:
+    last = deque(read_records(run.errors), maxlen=_LAST_ERRORS)
+    if not last:
+        return ""
+    lines = [f"  {error.get('timestamp')} {_where(error)}: {error.get('error')}" for error in last]
+    return "\n".join(["last errors", *lines])
+
+
+def _where(error: Mapping[str, Any]) -> str:
+    return " ".join(str(error[key]) for key in ("phase", "task", "model", "id") if error.get(key))

@@ -1,0 +1,99 @@
+"""The price table, `prices.yaml`: dollars per million tokens, by the longest known name that a model's id contains."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from coeval.interfaces import VIRTUAL
+from coeval.schema import Model, Role
+
+PRICES = Path(__file__).parent / "prices.yaml"
+_SHORT = 3  # letters; names as short as `o1` and `8b` are parts of too many words
+
+
+class Price(NamedTuple):
+    """Dollars per million tokens."""
+
+    input: float
+    output: float
+
+    def cost(self, prompt_tokens: float, completion_tokens: float) -> float:
+        """Dollars."""
+        return (prompt_tokens * self.input + completion_tokens * self.output) / 1e6
+
+    def times(self, factor: float) -> Price:
+        """The price with a discount."""
+        return Price(self.input * factor, self.output * factor)
+
+
+@lru_cache(maxsize=1)
+def table() -> dict[str, Any]:
+    """The file."""
+    found: dict[str, Any] = yaml.safe_load(PRICES.read_text(encoding="utf-8"))
+    return found
+
+
+def price_of(model: Model, role: Role | None = None, *, batched: bool = False) -> Price:
+    """What a model costs in a role; `batched` with its provider's discount. What runs here costs nothing."""
+    price = price_at(model.interface, model.model_id(role))
+    return price.times(batch_discount(model.interface)) if batched else price
+
+
+def price_at(interface: str, model_id: str) -> Price:
+    """What a model id costs at an interface: as its own provider says, else as any does, else the default."""
+    if _is_free(interface):
+        return Price(0.0, 0.0)
+    found = _found(interface, model_id) or table()["default"]
+    return Price(float(found["input"]), float(found["output"]))
+
+
+def is_listed(interface: str, model_id: str) -> bool:
+    """Whether the table knows what a model id costs, or it costs nothing; where not, the default is a guess."""
+    return _is_free(interface) or _found(interface, model_id) is not None
+
+
+def batch_discount(interface: str) -> float:
+    """What a batch costs there, as a share of the price of single calls."""
+    return float(_provider(interface).get("batch_discount", 1.0))
+
+
+def _is_free(interface: str) -> bool:
+    return interface in VIRTUAL or bool(_provider(interface).get("free"))
+
+
+def _found(interface: str, model_id: str) -> Mapping[str, float] | None:
+    own = _longest(_provider(interface).get("models", {}), model_id)
+    return own or _longest(_everywhere(), model_id)
+
+
+def _provider(interface: str) -> Mapping[str, Any]:
+    providers = table()["providers"]
+    found: dict[str, Any] = next((one for one in providers.values() if one["interface"] == interface), {})
+    return found
+
+
+@lru_cache(maxsize=1)
+def _everywhere() -> dict[str, Mapping[str, float]]:
+    """All models of the table; where two providers have one, the first in the file."""
+    merged: dict[str, Mapping[str, float]] = {}
+    for provider in table()["providers"].values():
+        for name, price in provider.get("models", {}).items():
+            merged.setdefault(name, price)
+    return merged
+
+
+def _longest(models: Mapping[str, Mapping[str, float]], model_id: str) -> Mapping[str, float] | None:
+    found = [name for name in models if _contains(model_id.lower(), name)]
+    return models[max(found, key=len)] if found else None
+
+
+def _contains(model_id: str, name: str) -> bool:
+    if len(name) > _SHORT:
+        return name in model_id
+    return re.search(rf"(?<![a-z0-9]){re.escape(name)}(?![a-z0-9])", model_id) is not None

@@ -1,0 +1,363 @@
+"""From a configuration to the end of its run: checked, told, estimated, probed, and only then anything is written."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from coeval.calling.calls import Asking
+from coeval.config.keys import Keys
+from coeval.config.loading import load_config
+from coeval.errors import RunError, RunInputError
+from coeval.phases.evaluation import evaluate
+from coeval.phases.items import generate_items
+from coeval.phases.mapping import Halt, map_attributes, map_rubrics
+from coeval.phases.modes import keeps
+from coeval.phases.question import Batching
+from coeval.phases.responses import collect_responses
+from coeval.phases.stage import Outcome, Progress, Stage
+from coeval.schema import BATCH_PHASES, PHASES, Config, Mode, Phase
+from coeval.storage.jsonl import write_json
+from coeval.storage.meta import Meta, adding, alone, main_process
+from coeval.storage.run import Run
+from coeval.storage.store import Log, Store
+from p2l.common.cli import atomic_path, nearest
+from p2l.common.errors import P2LError
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a run was started with; None leaves it to the configuration."""
+
+    config: Path
+    keys: Keys
+    resume: str | None = None
+    continue_in_place: bool = False
+    only: frozenset[str] | None = None
+    dry_run: bool = False
+    probe_mode: str | None = None
+    probe_on_fail: str | None = None
+    estimate_only: bool = False
+    estimate_samples: int | None = None
+    log_level: str | None = None
+
+
+@dataclass(frozen=True)
+class _Start:
+    """What is to be run, on what, and how."""
+
+    config: Config
+    options: Options
+    run: Run
+    there: Run | None
+    """The same run, where the start builds on what is in its folder."""
+    modes: Mapping[Phase, Mode]
+    log: Log
+
+
+@dataclass
+class _Before:
+    """What was found out before anything was written."""
+
+    estimate: dict[str, Any] | None = None
+    probe: dict[str, Any] | None = None
+
+
+def launch(options: Options) -> int:
+    """Do what was asked for; the exit code.
+
+    Raises:
+        P2LError: the configuration, a key or the folder cannot be used, or a model is not available.
+    """
+    from coeval.phases.modes import check_only, start_of
+    from coeval.planning.plan import plan_text
+
+    config = _configured(options)
+    there, modes = start_of(config, continue_in_place=options.continue_in_place)
+    if options.only is not None:
+        check_only(there, modes)
+    print(plan_text(config, there, modes, options.only), flush=True)
+    if options.dry_run:
+        return 0
+    log = Log(None, config.experiment.log_level)
+    for note in config.notes:
+        log.info(note)
+    start = _Start(config, options, Run(config.experiment.folder), there, modes, log)
+    was_there = start.run.meta.exists()
+    before = asyncio.run(_look_ahead(start))
+    if before is None:
+        return 0
+    with _at_work(start.run, options.only):
+        return _run(start, before, was_there=was_there)
+
+
+def _configured(options: Options) -> Config:
+    if options.resume and options.continue_in_place:
+        raise RunInputError("--resume starts a new run and --continue goes on with one; leave one of the two out")
+    config = load_config(
+        options.config, keys=options.keys, resume=options.resume, continue_in_place=options.continue_in_place
+    )
+    names = [model.name for model in config.models]
+    for name in sorted(options.only or ()):
+        if name not in names:
+            raise RunInputError(f"--only-models: there is no model {name!r}{nearest(name, names)}")
+    given: dict[str, Any] = {
+        "probe_mode": options.probe_mode,
+        "probe_on_fail": options.probe_on_fail,
+        "estimate_samples": options.estimate_samples,
+        "log_level": options.log_level,
+    }
+    changes = {key: value for key, value in given.items() if value is not None}
+    return replace(config, experiment=replace(config.experiment, **changes))
+
+
+async def _look_ahead(start: _Start) -> _Before | None:
+    """Estimate and probe, as far as wanted; None where that is all that was wanted."""
+    before, run = _Before(), start.run
+    if start.options.estimate_only or start.config.experiment.estimate_cost:
+        before.estimate = await _estimated(start)
+        if start.options.estimate_only:
+            if run.meta.exists():
+                write_json(run.estimate, before.estimate)
+            return None
+        _check_budget(start.config, before.estimate, 0.0 if start.there is None else Meta(run).spent_usd)
+    before.probe = await _probed(start)
+    return before
+
+
+async def _estimated(start: _Start) -> dict[str, Any]:
+    from coeval.calling.caller import make_caller
+    from coeval.planning.estimate import estimate, estimate_text
+
+    only, samples = start.options.only, start.config.experiment.estimate_samples
+    async with make_caller(start.config, start.options.keys) as caller:
+        found = await estimate(start.config, caller, samples=samples, run=start.there, modes=start.modes, only=only)
+    print(estimate_text(found), flush=True)
+    figures = f"{found['total_calls']} calls, ${found['total_cost_usd']:.4f}, {found['total_time_min']:.1f} min"
+    start.log.info(f"estimate: {figures}")
+    return found
+
+
+def _check_budget(config: Config, estimate: Mapping[str, Any], spent: float) -> None:
+    budget, cost = config.experiment.budget_usd, spent + estimate["total_cost_usd"]
+    if budget is not None and cost > budget:
+        already = f", ${spent:.4f} of it spent already" if spent else ""
+        raise RunError(
+            f"the run is expected to cost ${cost:.4f}{already}, above experiment.budget_usd of ${budget:.4f}; "
+            "raise it, or make the run smaller; nothing was asked"
+        )
+
+
+async def _probed(start: _Start) -> dict[str, Any] | None:
+    """What `probe_results.json` holds; None where nobody was probed.
+
+    Raises:
+        RunError: a model is not available, and that is to end the run.
+    """
+    from coeval.planning.plan import phases_left
+    from coeval.probing import probe_models, probe_results, tell_probe
+
+    config, only = start.config, start.options.only
+    mode, on_fail = config.experiment.probe_mode, config.experiment.probe_on_fail
+    if mode == "disable":
+        return None
+    left = PHASES if mode == "full" else phases_left(config, start.there, start.modes, only)
+    models = tuple(model for model in config.models if only is None or model.name in only)
+    results = await probe_models(replace(config, models=models), start.options.keys, left)
+    failed = tell_probe(results, start.log)
+    found = probe_results(mode, on_fail, results)
+    if failed and on_fail == "abort":
+        if start.there is not None:
+            start.log.keep_in(start.run.log(only))
+            write_json(start.run.probe, found)
+        raise RunError(f"not available: {', '.join(failed)}; mend this, or use --probe-on-fail warn")
+    return found if results else None
+
+
+@contextlib.contextmanager
+def _at_work(run: Run, only: frozenset[str] | None) -> Iterator[None]:
+    """Be the main process of the run, or one beside it."""
+    try:
+        with contextlib.nullcontext() if only is not None else main_process(run):
+            yield
+    except OSError as error:
+        raise RunInputError(f"{run.folder}: cannot be written: {error.strerror or error}") from error
+
+
+def _run(start: _Start, before: _Before, *, was_there: bool) -> int:
+    from coeval.config.auto import put_aside
+    from coeval.phases.modes import prepare
+
+    config, options, run, log = start.config, start.options, start.run, start.log
+    run.folder.mkdir(parents=True, exist_ok=True)
+    log.keep_in(run.log(options.only))
+    in_place, whole = options.continue_in_place, options.only is None
+    with alone(run):
+        meta, modes = prepare(config, run, log, continue_in_place=in_place, was_there=was_there, whole=whole)
+        if was_there:
+            put_aside(config, run, log)
+    if whole:
+        meta.update(status="in_progress")
+    _write_snapshot(config, options.keys, run)
+    for path, value in ((run.estimate, before.estimate), (run.probe, before.probe)):
+        if value is not None:
+            write_json(path, value)
+    with adding(run):
+        return asyncio.run(_phases(start, meta, modes))
+
+
+def _write_snapshot(config: Config, keys: Keys, run: Run) -> None:
+    from coeval.config.keys import snapshot_text
+
+    with atomic_path(run.config) as temporary:
+        temporary.write_text(snapshot_text(config, keys.secrets()), encoding="utf-8")
+
+
+async def _phases(start: _Start, meta: Meta, modes: Mapping[Phase, Mode]) -> int:
+    from coeval.calling.caller import make_caller
+
+    config, run, log, options = start.config, start.run, start.log, start.options
+    batching = _batching(config, options.keys, run, meta, log)
+    async with make_caller(config, options.keys, run, meta, warn=log.warning) as caller:
+        return await run_phases(config, run, meta, modes, caller, log, only=options.only, batching=batching)
+
+
+def _batching(config: Config, keys: Keys, run: Run, meta: Meta, log: Log) -> Batching | None:
+    """Batch jobs, where some are asked for or still pending."""
+    wanted = any(config.is_batched(model, phase) for model in config.models for phase in BATCH_PHASES)
+    if not wanted and not run.pending.exists():
+        return None
+    from coeval.batch.jobs import make_batching
+
+    return make_batching(config, keys, run, meta, log)
+
+
+# What a phase lacks that its mode does not let it make.
+
+_KINDS = {phase: (phase, "pairwise") if phase == "evaluation" else (phase,) for phase in PHASES[2:]}
+
+
+def left_out(stage: Stage, phase: Phase) -> int:
+    """How many records a phase in mode `Keep` or `Model` has left out; said in one line."""
+    from coeval.planning.gaps import find_gaps
+
+    mode = stage.modes[phase]
+    if mode not in ("Keep", "Model") or phase not in _KINDS:
+        return 0
+    missing: Counter[str] = Counter()
+    for gap in find_gaps(stage.run, _KINDS[phase]):
+        missing[gap.model] += gap.missing
+    if not missing:
+        return 0
+    who = ", ".join(f"{count} of {model}" for model, count in missing.most_common())
+    way = "write Extend" if keeps(stage.config, phase) else "use --continue"
+    stage.log.warning(f"{phase}: mode {mode} leaves out {missing.total()} records ({who}); {way} for them")
+    return missing.total()
+
+
+# A run from its first phase to its last.
+
+WORK: Mapping[Phase, Callable[[Stage], Awaitable[Outcome]]] = {
+    "attribute_mapping": map_attributes,
+    "rubric_mapping": map_rubrics,
+    "data_generation": generate_items,
+    "response_collection": collect_responses,
+    "evaluation": evaluate,
+}
+_TELLS_FAILURE = ("response_collection", "evaluation")
+
+
+async def run_phases(
+    config: Config,
+    run: Run,
+    meta: Meta,
+    modes: Mapping[Phase, Mode],
+    asking: Asking,
+    log: Log,
+    *,
+    only: frozenset[str] | None = None,
+    batching: Batching | None = None,
+) -> int:
+    """Run all phases; the exit code: 0, or 1 where a phase failed in part or brought nothing."""
+    with Store(run) as store:
+        stage = Stage(config, run, store, asking, log, modes, only, batching)
+        try:
+            failed, complete = await _all(stage, meta)
+        except (P2LError, OSError) as error:
+            log.error(_told(error, run))
+            failed, complete = True, False
+    meta.flush()
+    status = "failed" if failed else "completed" if complete else "partial"
+    if only is None:
+        meta.update(status=status)
+    _tell_end(stage, status, meta.spent_usd)
+    return int(failed)
+
+
+def _tell_end(stage: Stage, status: str, spent: float) -> None:
+    part = f", as far as {', '.join(sorted(stage.only))} goes" if stage.only else ""
+    hint = "" if status == "completed" else "; `coeval run ... --continue` asks for what is missing"
+    if hint and any(keeps(stage.config, phase) for phase in PHASES):
+        hint += ", but not where Keep is written"
+    stage.log.info(f"run {status}{part}: {stage.run.folder}, ${spent:.4f} spent{hint}")
+
+
+async def _all(stage: Stage, meta: Meta) -> tuple[bool, bool]:
+    """Whether a phase failed in part, and whether nothing is missing in any."""
+    failed, complete = False, True
+    for phase in PHASES:
+        if stage.only is None and not (stage.modes[phase] == "Keep" and phase in meta.settled):
+            meta.mark(phase, complete=False)
+        try:
+            outcome = await _phase(stage, phase, meta)
+        except Halt as halt:
+            stage.log.warning(str(halt))
+            return failed, False
+        stage.limited = stage.limited or bool(outcome.stopped)
+        complete = complete and outcome.complete
+        if stage.only is None:
+            complete = not left_out(stage, phase) and complete
+            meta.mark(phase, complete=complete, kept=stage.modes[phase] == "Keep" and outcome.complete)
+        failed = failed or (phase in _TELLS_FAILURE and outcome.is_failure)
+        if stage.halted is not None:
+            return failed, False
+    return failed, complete
+
+
+def _told(error: P2LError | OSError, run: Run) -> str:
+    """One line, without the number of a system's error."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename or run.folder}: {error.strerror}"
+    return str(error)
+
+
+async def _phase(stage: Stage, phase: Phase, meta: Meta) -> Outcome:
+    started, cached = time.monotonic(), stage.cached
+    stage.log.info(f"{phase} ({stage.modes[phase]})")
+    stage.progress = Progress(phase, lambda: meta.spent_usd)
+    try:
+        outcome = await WORK[phase](stage)
+    except P2LError as error:
+        stage.store.error(phase, str(error))
+        raise
+    finally:
+        stage.progress.close()
+        stage.store.flush()
+        meta.flush()
+    _tell(stage, phase, outcome, stage.cached - cached, time.monotonic() - started)
+    return outcome
+
+
+def _tell(stage: Stage, phase: Phase, outcome: Outcome, cached: int, seconds: float) -> None:
+    numbers: dict[str, Any] = {"made": outcome.stored, "answers from the cache": cached, "failed": outcome.failed}
+    numbers["missing"] = max(outcome.expected - outcome.stored - outcome.failed, 0)
+    said = ", ".join(f"{count} {word}" for word, count in numbers.items() if count) or "nothing was missing"
+    stage.log.info(f"{phase}: {said}, {seconds:.1f} s")
+    if outcome.is_failure and phase in _TELLS_FAILURE:
+        stage.log.error(f"{phase}: failed in part; see {stage.run.errors}")

@@ -1,0 +1,329 @@
+"""What a configuration says once it is checked: models, tasks and the experiment.
+
+Reading and checking are `loading.py` and `checks.py`; nothing here can be wrong any more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, TypeAlias
+
+from coeval.parsing import LEVELS, MalformedAnswerError, read_word
+
+# The scale that judges grade on: three words, a range of whole numbers, or levels by name.
+#
+# A grade at place k of n, counted from the worst, is worth k / (n - 1).
+
+WANTED = "`levels`, a range of whole numbers such as `1-5`, or a list of levels from worst to best"
+_RANGE = re.compile(r"\s*([0-9]{1,9})\s*-\s*([0-9]{1,9})\s*")
+_MOST = 101  # grades: nobody tells more apart
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The grades that there are, from worst to best."""
+
+    grades: tuple[str, ...]
+    is_range: bool = False
+
+    @property
+    def is_default(self) -> bool:
+        """Whether grades are High, Medium and Low, and stored as these words."""
+        return self.grades == tuple(reversed(LEVELS))
+
+    @property
+    def text(self) -> str:
+        """What a grade is, for a sentence: `a whole number from 1 (worst) to 5 (best)`."""
+        if self.is_default:
+            return _joined(LEVELS)
+        if self.is_range:
+            return f"a whole number from {self.grades[0]} (worst) to {self.grades[-1]} (best)"
+        return f"one of these levels, from worst to best: {_joined(self.grades)}"
+
+    @property
+    def short(self) -> str:
+        """What stands in a table: `levels`, `1-5`, `poor to good`."""
+        if self.is_default:
+            return "levels"
+        return f"{self.grades[0]}-{self.grades[-1]}" if self.is_range else f"{self.grades[0]} to {self.grades[-1]}"
+
+    def to_json(self) -> str | list[str]:
+        """As a configuration says it."""
+        return self.short if self.is_default or self.is_range else list(self.grades)
+
+    def value(self, grade: str) -> float:
+        """What a grade is worth, in [0, 1]."""
+        return self.grades.index(grade) / (len(self.grades) - 1)
+
+    def stored(self, grade: str) -> str:
+        """A grade as records hold it: one of the three words, or its value as text."""
+        return grade if self.is_default else f"{self.value(grade):.4f}"
+
+    def read(self, said: object) -> str:
+        """The grade that a judge gives, as text or as a number of JSON.
+
+        Raises:
+            MalformedAnswerError: it is none of the scale.
+        """
+        if isinstance(said, float) and said.is_integer():
+            said = int(said)
+        if isinstance(said, int) and not isinstance(said, bool) and not self.is_default:
+            said = str(said)
+        if not isinstance(said, str):
+            raise MalformedAnswerError(f"no grade: {self.text} was asked for")
+        return self._number(said) if self.is_range else read_word(said, LEVELS if self.is_default else self.grades)
+
+    def _number(self, said: str) -> str:
+        grade = said.rpartition("</think>")[2].strip().strip("*`\"' ").removesuffix(".").strip("*`\"' ")
+        if grade not in self.grades:
+            raise MalformedAnswerError(f"{' '.join(said.split())[:40]!r} is not {self.text}")
+        return grade
+
+
+DEFAULT = Scale(tuple(reversed(LEVELS)))
+"""High, Medium and Low."""
+
+
+def scale_of(given: Any) -> Scale:
+    """The scale that a configuration names.
+
+    Raises:
+        ValueError: it names none; what is wrong, as the rest of a sentence.
+    """
+    if given == "levels":
+        return DEFAULT
+    match = _RANGE.fullmatch(given) if isinstance(given, str) else None
+    if match is not None:
+        return _range(int(match[1]), int(match[2]))
+    if not isinstance(given, Sequence) or isinstance(given, str):
+        raise ValueError(f"must be {WANTED}")
+    return _named(tuple(given))
+
+
+def scale_in(task: Mapping[str, Any]) -> Scale:
+    """The scale of a task as it is stored; High, Medium and Low where it says none, or none that there is."""
+    try:
+        return scale_of(task.get("scale") or "levels")
+    except (ValueError, TypeError):
+        return DEFAULT
+
+
+@cache
+def _range(low: int, high: int) -> Scale:
+    if low >= high:
+        raise ValueError(f"the worst, {low}, is not below the best, {high}; write {high}-{low}, or another range")
+    if high - low >= _MOST:
+        raise ValueError(f"{high - low + 1} grades are more than the {_MOST} that a scale may have; write fewer")
+    return Scale(tuple(map(str, range(low, high + 1))), is_range=True)
+
+
+@cache
+def _named(levels: tuple[Any, ...]) -> Scale:
+    names = tuple(str(level).strip() for level in levels)
+    for level, name in zip(levels, names, strict=True):
+        if isinstance(level, bool | Mapping) or not isinstance(level, str | int) or not _is_name(name):
+            raise ValueError(f"level {name[:40]!r} must be text on one line, without quotes in it; write it in quotes")
+    if len({name.lower() for name in names}) < max(2, len(names)):
+        raise ValueError("a scale needs two levels or more, each another word; write them from worst to best")
+    if len(names) > _MOST:
+        raise ValueError(f"{len(names)} levels are more than the {_MOST} that a scale may have; write fewer")
+    lowered = tuple(name.lower() for name in names)
+    if lowered == tuple(level.lower() for level in LEVELS):
+        raise ValueError("stands from best to worst; write the worst first")
+    return DEFAULT if lowered == tuple(level.lower() for level in reversed(LEVELS)) else Scale(names)
+
+
+def _is_name(name: str) -> bool:
+    """Whether `read_word` finds it again in what a judge says."""
+    return bool(name) and name.isprintable() and not set(name) & set("\"'*`<>") and not name.endswith(".")
+
+
+def _joined(names: Sequence[str]) -> str:
+    quoted = [f'"{name}"' for name in names]
+    return f"{', '.join(quoted[:-1])} or {quoted[-1]}"
+
+
+Role: TypeAlias = Literal["teacher", "student", "judge"]
+Phase: TypeAlias = Literal[
+    "attribute_mapping", "rubric_mapping", "data_generation", "response_collection", "evaluation"
+]
+Mode: TypeAlias = Literal["New", "Keep", "Extend", "Model"]
+Attributes: TypeAlias = Mapping[str, Sequence[Any]]
+"""Attribute -> its values."""
+Rubric: TypeAlias = Mapping[str, str | Mapping[str, Any]]
+"""Factor -> description, that and its weight, or the definition of a metric."""
+ROLES: tuple[Role, ...] = ("teacher", "student", "judge")
+PHASES: tuple[Phase, ...] = (
+    "attribute_mapping",
+    "rubric_mapping",
+    "data_generation",
+    "response_collection",
+    "evaluation",
+)
+BATCH_PHASES: tuple[Phase, ...] = PHASES[2:]
+ROLE_OF: Mapping[Phase, Role] = {**dict.fromkeys(PHASES[:3], ROLES[0]), PHASES[3]: ROLES[1], PHASES[4]: ROLES[2]}
+"""Phase -> the role of the models that it asks."""
+MODES: tuple[Mode, ...] = ("New", "Keep", "Extend", "Model")
+
+
+def _nothing() -> Mapping[str, Any]:
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model and what it does; never printed with its key."""
+
+    name: str
+    interface: str
+    roles: tuple[Role, ...]
+    parameters: Mapping[str, Any] = field(default_factory=_nothing, repr=False)
+    role_parameters: Mapping[str, Mapping[str, Any]] = field(default_factory=_nothing, repr=False)
+    access_key: str | None = field(default=None, repr=False)
+    key_left_out: bool = False
+    """Whether the file had a key of its own once, and was stored without it."""
+    batch_enabled: bool | None = None
+
+    @property
+    def is_virtual(self) -> bool:
+        """Whether nothing is ever called: the teacher of an ingested benchmark, a metric, the label judge."""
+        return self.interface in ("benchmark", "metric", "label")
+
+    @property
+    def asked_for(self) -> dict[str, tuple[Role, ...]]:
+        """What the provider calls it -> the roles in which it does; one name, unless a role has a model of its own."""
+        names: dict[str, tuple[Role, ...]] = {}
+        for role in self.roles:
+            name = self.model_id(role)
+            names[name] = (*names.get(name, ()), role)
+        return names or {self.model_id(): ()}
+
+    def model_id(self, role: Role | None = None) -> str:
+        """What the provider calls it, in a role or where no role says otherwise."""
+        own = self.role_parameters.get(role, {}).get("model") if role else None
+        return str(own or self.parameters.get("model") or self.name)
+
+    def parameters_for(self, role: Role) -> dict[str, Any]:
+        """`parameters` with those of the role on top."""
+        return {**self.parameters, **self.role_parameters.get(role, {})}
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How items are drawn."""
+
+    target: tuple[int, int] | Literal["all"]
+    nuance: tuple[int, int]
+    total: int
+    """Items for each teacher."""
+
+
+@dataclass(frozen=True)
+class Pairwise:
+    """How pairs of answers are compared where `evaluation_mode` is `pairwise`."""
+
+    schedule: Literal["all", "active"] = "all"
+    pairs: int | None = None
+    """Pairs that a judge sees for each (task, teacher), at most; needed for `active`."""
+    both_orders: bool = True
+    reference: bool = True
+    """Whether judges see the reference answer."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One kind of work."""
+
+    name: str
+    description: str
+    output_description: str
+    target_attributes: Attributes | Literal["auto", "complete"]
+    sampling: Sampling
+    rubric: Rubric | Literal["auto", "extend"]
+    nuanced_attributes: Attributes | Literal["auto", "complete"] = field(default_factory=_nothing)
+    target_attributes_seed: Attributes = field(default_factory=_nothing)
+    nuanced_attributes_seed: Attributes = field(default_factory=_nothing)
+    evaluation_mode: Literal["single", "per_factor", "pairwise"] = "single"
+    pairwise: Pairwise = Pairwise()
+    store_nuanced: bool = False
+    prompt_library: Mapping[str, str] = field(default_factory=_nothing)
+    label_attributes: tuple[str, ...] = ()
+    category: str | None = None
+    scale: Scale = DEFAULT
+    """Of the grades that judges give."""
+    rationale: bool = False
+    """Whether judges say why before they grade."""
+    expected_scores: bool = False
+    """Whether a score is the mean of the grades that a judge could have given, by their probabilities."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One run."""
+
+    id: str
+    storage_folder: Path
+    resume_from: str | None = None
+    phases: Mapping[str, Mode] = field(default_factory=_nothing)
+    """Of every phase; defaults filled in."""
+    written_phases: frozenset[str] = frozenset()
+    """Those whose mode the file names itself."""
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    quota: Mapping[str, int] = field(default_factory=_nothing)
+    """Model -> most calls."""
+    generation_retries: int = 2
+    batch: Mapping[str, Mapping[str, bool]] = field(default_factory=_nothing)
+    batch_poll_seconds: float | None = None
+    """Between two looks at a batch job; 30 or 60 by default, as its provider wishes."""
+    probe_mode: Literal["full", "resume", "disable"] = "full"
+    probe_on_fail: Literal["abort", "warn"] = "abort"
+    estimate_cost: bool = False
+    estimate_samples: int = 2
+    seed: int = 0
+    concurrency: int | Mapping[str, int] = 10
+    """Calls in flight for each interface."""
+    rate_limit: Mapping[str, float] = field(default_factory=_nothing)
+    """Interface -> most calls a minute."""
+    request_timeout: float = 120.0
+    """Seconds."""
+    budget_usd: float | None = None
+    cache: bool = True
+    """Whether answers are taken from earlier runs where everything that matters is the same."""
+    resume_folder: Path | None = None
+    """The run that `resume_from` names."""
+
+    @property
+    def folder(self) -> Path:
+        """Where the run is stored."""
+        return self.storage_folder / self.id
+
+
+@dataclass(frozen=True)
+class Config:
+    """A checked configuration."""
+
+    models: tuple[Model, ...]
+    tasks: tuple[Task, ...]
+    experiment: Experiment
+    raw: Mapping[str, Any] = field(default_factory=_nothing, repr=False)
+    """The YAML as it was read; may hold keys, so it is never printed or stored as it is."""
+    path: Path | None = None
+    notes: tuple[str, ...] = ()
+    """What was decided while reading, for the log: which provider each `interface: auto` became."""
+
+    def is_batched(self, model: Model, phase: Phase) -> bool:
+        """Whether a model's calls of a phase go in batches: as the model says, else as its interface's entry does."""
+        if phase not in BATCH_PHASES:
+            return False
+        if model.batch_enabled is not None:
+            return model.batch_enabled
+        return bool(self.experiment.batch.get(model.interface, {}).get(phase, False))
+
+    def with_role(self, role: Role) -> tuple[Model, ...]:
+        """The models that play a role, in the order of the file."""
+        return tuple(model for model in self.models if role in model.roles)

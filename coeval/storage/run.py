@@ -1,0 +1,245 @@
+"""Where everything of a run lies, in the form that the manual names, and how the other form is found.
+
+Of responses the manual has `{task}.{student}`, earlier runs have `{task}.{teacher}.{student}`; of attributes
+`{task}_target_attrs.json` and `{task}.target_attrs.json`. We write the first and read both. A task's name has no dot, a
+model's may: so a file's name tells the task, and who wrote a record is asked of the record.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from coeval.schema import Mode, Phase
+from coeval.storage.jsonl import read_json
+from coeval.storage.records import now
+from p2l.common.cli import atomic_path
+
+AttributeKind = Literal["target", "nuanced"]
+RECORD_FOLDERS = {
+    "data_generation": ("phase3_datapoints", "datapoints"),
+    "response_collection": ("phase4_responses", "responses"),
+    "evaluation": ("phase5_evaluations", "evaluations"),
+    "pairwise": ("phase5_pairwise", "pairwise"),
+}
+"""Kind of record -> its folder and the word in its files' names."""
+_LONGEST_NAMES = 40
+
+
+@dataclass(frozen=True)
+class Run:
+    """The folder of a run."""
+
+    folder: Path
+
+    @property
+    def meta(self) -> Path:
+        """What the run knows of itself."""
+        return self.folder / "meta.json"
+
+    @property
+    def config(self) -> Path:
+        """The configuration as it was last run, without keys."""
+        return self.folder / "config.yaml"
+
+    @property
+    def probe(self) -> Path:
+        """Which models answered before the phases."""
+        return self.folder / "probe_results.json"
+
+    @property
+    def estimate(self) -> Path:
+        """What the run was expected to cost."""
+        return self.folder / "cost_estimate.json"
+
+    @property
+    def pending(self) -> Path:
+        """Batch jobs whose answers are not stored yet."""
+        return self.folder / "pending_batches.json"
+
+    @property
+    def errors(self) -> Path:
+        """One line for each piece of work that failed."""
+        return self.folder / "run_errors.jsonl"
+
+    @property
+    def parts(self) -> Path:
+        """Answers that wait for others before they make a record."""
+        return self.folder / ".parts"
+
+    @property
+    def locks(self) -> Path:
+        """Which process works on what."""
+        return self.folder / ".locks"
+
+    def log(self, only: Collection[str] | None = None) -> Path:
+        """The log, with its own name where only some models are at work."""
+        name = "run" if only is None else f"run_{'_'.join(sorted(only))[:_LONGEST_NAMES]}"
+        return self.folder / f"{name}.log"
+
+    def attributes(self, task: str, kind: AttributeKind) -> Path:
+        """Where the attributes of a task are written."""
+        return self.folder / "phase1_attributes" / f"{task}_{kind}_attrs.json"
+
+    def rubric(self, task: str) -> Path:
+        """The rubric of a task."""
+        return self.folder / "phase2_rubric" / f"{task}.rubric.json"
+
+    def base_rubric(self, task: str) -> Path:
+        """The rubric of the run resumed from, which `rubric: extend` starts with."""
+        return self.folder / "phase2_rubric" / f".{task}.base.json"
+
+    def datapoints(self, task: str, teacher: str) -> Path:
+        """The items of a teacher."""
+        return self._records("data_generation", task, teacher)
+
+    def responses(self, task: str, student: str) -> Path:
+        """The answers of a student."""
+        return self._records("response_collection", task, student)
+
+    def evaluations(self, task: str, teacher: str, judge: str) -> Path:
+        """The scores by a judge of the answers to a teacher's items."""
+        return self._records("evaluation", task, teacher, judge)
+
+    def pairs(self, task: str, teacher: str, judge: str) -> Path:
+        """The verdicts of a judge on pairs of answers to a teacher's items."""
+        return self._records("pairwise", task, teacher, judge)
+
+    def find_attributes(self, task: str, kind: AttributeKind) -> Path | None:
+        """The attributes of a task in either form; None where there are none."""
+        written = self.attributes(task, kind)
+        return _first(written, written.with_name(f"{task}.{kind}_attrs.json"))
+
+    def find_rubric(self, task: str) -> Path | None:
+        """The rubric of a task; None where there is none."""
+        return _first(self.rubric(task))
+
+    def datapoint_files(self, task: str | None = None) -> list[Path]:
+        """Every file of items, of one task or all."""
+        return self.record_files("data_generation", task)
+
+    def response_files(self, task: str | None = None) -> list[Path]:
+        """Every file of answers, of one task or all."""
+        return self.record_files("response_collection", task)
+
+    def evaluation_files(self, task: str | None = None) -> list[Path]:
+        """Every file of scores, of one task or all."""
+        return self.record_files("evaluation", task)
+
+    def pair_files(self, task: str | None = None) -> list[Path]:
+        """Every file of verdicts on pairs, of one task or all."""
+        return self.record_files("pairwise", task)
+
+    def record_files(self, kind: str, task: str | None = None) -> list[Path]:
+        """Every file of one kind of record, in the order of their names."""
+        folder, word = RECORD_FOLDERS[kind]
+        found = sorted((self.folder / folder).glob(f"*.{word}.jsonl"))
+        return [path for path in found if task is None or path.name.partition(".")[0] == task]
+
+    def _records(self, kind: str, *names: str) -> Path:
+        folder, word = RECORD_FOLDERS[kind]
+        return self.folder / folder / f"{'.'.join(names)}.{word}.jsonl"
+
+
+def _first(*paths: Path) -> Path | None:
+    return next((path for path in paths if path.is_file()), None)
+
+
+# What a run says of itself, for whoever needs no checked configuration and no open `Meta`: damage is nothing said.
+
+
+def stored_config(run: Run) -> dict[str, Any]:
+    """The configuration that a run keeps; empty where it cannot be read."""
+    import yaml
+
+    try:
+        found = yaml.safe_load(run.config.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):  # UnicodeDecodeError too, and a date that is none
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def entries_of(config: Mapping[str, Any], part: str) -> list[dict[str, Any]]:
+    """The `models` or `tasks` of a configuration, those that are maps."""
+    found = config.get(part)
+    return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+
+
+def stored_meta(run: Run) -> dict[str, Any] | None:
+    """What `meta.json` holds; None where it cannot be read."""
+    found = read_json(run.meta)
+    return found if isinstance(found, dict) else None
+
+
+# A new run that starts from an earlier one: what it keeps is copied, so that the earlier run never changes.
+
+_RECORDS: Mapping[Phase, tuple[str, ...]] = {
+    "data_generation": ("data_generation",),
+    "response_collection": ("response_collection",),
+    "evaluation": ("evaluation", "pairwise"),
+}
+
+
+def copy_run(
+    source: Run, run: Run, tasks: Sequence[str], modes: Mapping[Phase, Mode], extended: Collection[str] = ()
+) -> int:
+    """Copy what the phases build on: attributes, rubrics, and the records of phases that are not made anew.
+
+    Records of models that the new run does not have come along, for comparison; the rubrics of `extended` tasks become
+    those that theirs begin with. Returns the number of files.
+
+    Raises:
+        InputError: a file cannot be read or written.
+    """
+    copies = {}
+    for task in tasks:
+        copies.update(_maps(source, run, task, modes, is_base=task in extended))
+        for phase, kinds in _RECORDS.items():
+            if phase not in renewed_phases(modes):
+                for path in (path for kind in kinds for path in source.record_files(kind, task)):
+                    copies[path] = run.folder / path.relative_to(source.folder)
+    for path, copy in copies.items():
+        with atomic_path(copy) as temporary:
+            shutil.copyfile(path, temporary)
+    return len(copies)
+
+
+def _maps(source: Run, run: Run, task: str, modes: Mapping[Phase, Mode], *, is_base: bool) -> dict[Path, Path]:
+    found: dict[Path, Path] = {}
+    for kind in ("target", "nuanced"):
+        path = source.find_attributes(task, kind)
+        if path is not None and modes["attribute_mapping"] != "New":
+            found[path] = run.attributes(task, kind)
+    rubric = source.find_rubric(task)
+    if rubric is not None and (is_base or modes["rubric_mapping"] != "New"):
+        found[rubric] = run.base_rubric(task) if is_base else run.rubric(task)
+    return found
+
+
+def renewed_phases(modes: Mapping[Phase, Mode]) -> list[Phase]:
+    """The phases with records that start empty: those in mode `New`, and all that build on them."""
+    phases = list(_RECORDS)
+    first = next((number for number, phase in enumerate(phases) if modes[phase] == "New"), len(phases))
+    return phases[first:]
+
+
+def archive(run: Run, phases: Sequence[Phase]) -> Path | None:
+    """Move the files of phases aside; returns the folder they are in now, None where there were none."""
+    if phases:
+        shutil.rmtree(run.parts, ignore_errors=True)  # they belong to what is moved
+    folder = run.folder / "archive" / now().replace(":", "")
+    names: dict[Phase, list[str]] = {
+        "attribute_mapping": ["phase1_attributes"],
+        "rubric_mapping": ["phase2_rubric"],
+        **{phase: [RECORD_FOLDERS[kind][0] for kind in kinds] for phase, kinds in _RECORDS.items()},
+    }
+    moved = False
+    for path in (run.folder / name for phase in phases for name in names[phase]):
+        if path.is_dir():
+            folder.mkdir(parents=True, exist_ok=True)
+            path.rename(folder / path.name)
+            moved = True
+    return folder if moved else None

@@ -1,0 +1,1 @@
+"""Commands that are reached through `p2l NAME` alone."""

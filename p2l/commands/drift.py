@@ -1,0 +1,167 @@
+"""Command: which models rose or fell, on which prompts: between two checkpoints, two versions of a model, two times.
+
+p2l drift models/may models/june --prompts prompts.parquet --by topic
+p2l drift --votes votes.parquet --model sql-king --versions 2024-05 2024-08 --by topic
+p2l drift --votes votes.parquet --before 2024-06-01 --by topic
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from p2l.common.cli import check_can_write, parser, positive, run
+from p2l.common.errors import ConfigError
+
+if TYPE_CHECKING:
+    from p2l.insight.drift import Drift, Measured
+
+
+def build_parser(prog: str = "p2l drift") -> argparse.ArgumentParser:
+    """The flags of the comparison."""
+    flags = parser(prog, "Say which models rose or fell, and on which prompts: between A and B, or as votes show.")
+    flags.add_argument("a", nargs="?", metavar="A", help="a trained model: a folder (a checkpoint, say) or a hub id")
+    flags.add_argument("b", nargs="?", metavar="B", help="a later one")
+    flags.add_argument("--prompts", metavar="FILE", help="with A and B: the prompts to ask both about")
+    flags.add_argument("--votes", metavar="FILE", help="instead of A and B: compare what these votes say")
+    flags.add_argument(
+        "--model", action="append", metavar="NAME", help="only this model (may be repeated); --versions needs one"
+    )
+    flags.add_argument(
+        "--versions", nargs=2, metavar=("OLD", "NEW"), help="with --votes: two values of model_version of --model"
+    )
+    flags.add_argument(
+        "--before", metavar="TIME", help="with --votes: votes before this date, or second since 1970, ..."
+    )
+    flags.add_argument("--after", metavar="TIME", help="... against those from this one on (default: the same)")
+    flags.add_argument(
+        "--by", action="append", metavar="COLUMN", help="each value of this column is a category (may be repeated)"
+    )
+    flags.add_argument("--likelihood", metavar="NAME", help="with --votes: of the fits (default: bt-tie)")
+    flags.add_argument(
+        "--min-prompts", type=positive, default=20, metavar="N", help="different prompts that a cell needs"
+    )
+    flags.add_argument("--level", type=float, default=0.95, help="coverage of each interval")
+    flags.add_argument(
+        "--fdr", type=float, default=0.05, help="false discovery rate: share of false findings to expect"
+    )
+    flags.add_argument(
+        "--least-change", type=float, default=0.0, metavar="POINTS", help="changes of no more than this do not count"
+    )
+    flags.add_argument("--all", action="store_true", help="print every cell, not only the changed ones")
+    flags.add_argument("--json", metavar="FILE", help="also write every cell")
+    flags.add_argument("--plot", metavar="FILE", help="also draw them (.png, .svg, .pdf)")
+    flags.add_argument("--quiet", action="store_true", help="no progress bars")
+    return flags
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
+    args = build_parser().parse_args(argv)
+    args.by = args.by or []
+    _check(args)
+    drift = _of_votes(args) if args.votes is not None else _of_models(args)
+    print(drift.to_text(every=args.all))
+    if args.json is not None:
+        from p2l.insight.drift import write_json
+
+        write_json(drift, args.json)
+        print(f"wrote {args.json}", file=sys.stderr)
+    if args.plot is not None:
+        from p2l.insight.drift import plot_drift
+
+        left = plot_drift(drift, args.plot)
+        print(f"drew {args.plot}" + (f" ({left} more categories are in --json)" if left else ""), file=sys.stderr)
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Refuse flags that contradict each other, and files that cannot be written, before any work."""
+    if args.votes is None:
+        if args.b is None or args.prompts is None:
+            raise ConfigError("compare two models with A B --prompts FILE, or what --votes FILE say")
+        if args.versions or args.before or args.after or args.likelihood:
+            raise ConfigError("--versions, --before, --after and --likelihood go with --votes; models have their own")
+    else:
+        _check_votes(args)
+    if not 0 < args.level < 1 or not 0 < args.fdr < 1:
+        raise ConfigError("--level and --fdr must lie between 0 and 1")
+    if args.min_prompts < 2 or not args.least_change >= 0:
+        raise ConfigError("--min-prompts must be at least 2, and --least-change not negative")
+    for path in (args.json, args.plot):
+        if path is not None:
+            check_can_write(path, args.votes, args.prompts)
+    if args.plot is not None:
+        from p2l.common.plots import check_figures
+
+        check_figures(args.plot)
+
+
+def _check_votes(args: argparse.Namespace) -> None:
+    if args.a is not None or args.prompts is not None:
+        raise ConfigError("A, B and --prompts exclude --votes: compare models, or votes")
+    if (args.versions is None) == (args.before is None):
+        raise ConfigError("--votes needs either --model NAME --versions OLD NEW, or --before TIME")
+    if args.after is not None and args.before is None:
+        raise ConfigError("--after goes with --before")
+    if args.versions is not None and len(args.model or []) != 1:
+        raise ConfigError("--versions needs one --model NAME, whose versions they are")
+    if args.versions is not None and args.versions[0] == args.versions[1]:
+        raise ConfigError(f"--versions: both are {args.versions[0]!r}; name two")
+
+
+def _of_models(args: argparse.Namespace) -> Drift:
+    from p2l.insight.drift import drift_of_models
+
+    found = drift_of_models(args.a, args.b, args.prompts, by=args.by, least=args.min_prompts, quiet=args.quiet)
+    return _judged(args, args.a, args.b, found.likelihood, found.measured, found.notes)
+
+
+def _of_votes(args: argparse.Namespace) -> Drift:
+    from p2l.insight.drift_votes import between_times, between_versions, drift_of_votes
+    from p2l.likelihood import get
+
+    likelihood = get(args.likelihood or "bt-tie").name
+    if args.versions is not None:
+        rule = between_versions(args.model[0], *args.versions)
+        before, after = (f"{args.model[0]} {version}" for version in args.versions)
+    else:
+        times = _time("--before", args.before), _time("--after", args.after or args.before)
+        if times[0] > times[1]:
+            raise ConfigError("--before must not be later than --after: no vote may be on both sides")
+        rule = between_times(*times)
+        before, after = f"votes before {args.before}", f"votes from {args.after or args.before} on"
+    options = {"by": args.by, "likelihood": likelihood, "least": args.min_prompts, "quiet": args.quiet}
+    found = drift_of_votes(args.votes, rule, **options)
+    return _judged(args, before, after, likelihood, found.measured, found.notes)
+
+
+def _judged(
+    args: argparse.Namespace, before: str, after: str, likelihood: str, measured: list[Measured], notes: list[str]
+) -> Drift:
+    from p2l.insight.drift import Drift, judge
+
+    known = sorted({one.model for one in measured})
+    for name in args.model or known:
+        if name not in known:
+            raise ConfigError(f"--model: {name!r} cannot be compared here; models: {', '.join(known)}")
+    kept = [one for one in measured if not args.model or one.model in args.model]
+    cells = judge(kept, level=args.level, fdr=args.fdr, least_change=args.least_change)
+    return Drift(before, after, likelihood, args.level, args.fdr, cells, notes, args.least_change)
+
+
+def _time(flag: str, text: str) -> float:
+    import pyarrow as pa
+
+    from p2l.votes.schema import numbers
+
+    seconds = float(numbers(pa.array([text]))[0])
+    if not math.isfinite(seconds):
+        raise ConfigError(f"{flag}: {text!r} is no time; give a date such as 2024-06-01, or seconds since 1970")
+    return seconds
+
+
+if __name__ == "__main__":
+    run(main)

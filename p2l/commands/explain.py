@@ -1,0 +1,175 @@
+"""Command: for each model, the kinds of prompts on which it is better or worse than overall.
+
+p2l explain --model outputs/my-run --prompts prompts.parquet
+p2l explain --answers outputs/my-run.parquet --votes held_out.parquet --output strengths.json --plot strengths.svg
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from p2l.common.cli import amount, atomic_path, check_can_write, nearest, parser, positive, run, whole
+from p2l.common.errors import ConfigError
+
+if TYPE_CHECKING:
+    from p2l.insight import Explanation
+    from p2l.insight.answers import Answers
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line of `p2l explain`."""
+    flags = parser(
+        "p2l explain",
+        "Find kinds of prompts that nobody named, and on which each model is better or worse than overall.",
+    )
+    source = flags.add_mutually_exclusive_group(required=True)
+    source.add_argument("--model", metavar="DIR", help="a trained P2L model to ask: a folder or a hub id")
+    source.add_argument(
+        "--answers", metavar="FILE", help="instead: what p2l eval wrote (.json or .parquet); no model is needed"
+    )
+    flags.add_argument("--prompts", metavar="FILE", help="with --model: a file with a column `prompt`")
+    flags.add_argument("--limit", type=positive, metavar="N", help="with --model: only the first N rows")
+    flags.add_argument("--likelihood", metavar="NAME", help="with --answers: where nothing beside the file says it")
+    flags.add_argument(
+        "--model-list", metavar="FILE", help="with --answers: names of its models, if none lie beside it"
+    )
+    _add_cluster_flags(flags.add_argument_group("clusters"))
+    _add_finding_flags(flags.add_argument_group("findings"))
+    output = flags.add_argument_group("output")
+    output.add_argument("--models", nargs="+", default=[], metavar="NAME", help="show and draw only these models")
+    output.add_argument("--top", type=positive, default=3, metavar="N", help="strengths and weaknesses shown of each")
+    output.add_argument("--all", action="store_true", help="print every cell, found or not")
+    output.add_argument("--output", metavar="FILE", help="also write everything as JSON")
+    output.add_argument(
+        "--plot", metavar="FILE", help="also draw it (.png, .svg, .pdf): all models as a map, or one with intervals"
+    )
+    output.add_argument("--quiet", action="store_true", help="no progress bars")
+    return flags
+
+
+def _add_cluster_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--clusters", type=positive, metavar="K", help="how many; by default as few as explain enough")
+    group.add_argument(
+        "--embeddings",
+        metavar="COLUMN",
+        help="cluster this column, a list of numbers, in the place of the coefficients; last_hidden_state is what the "
+        "model's head reads (p2l eval writes it with --no-drop-hidden; with --model it is asked for)",
+    )
+    group.add_argument(
+        "--by",
+        choices=["words", "nearest"],
+        default="words",
+        help="how a measured prompt comes into its cluster: by its words alone, or by what was clustered; see the docs "
+        "before you trust the second",
+    )
+    group.add_argument("--seed", type=whole, default=0, help="of the halves and of the bootstrap")
+
+
+def _add_finding_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--level", type=float, default=0.95, help="coverage of each interval")
+    group.add_argument("--fdr", type=float, default=0.05, help="share of false ones to expect among the findings")
+    group.add_argument(
+        "--least-change", type=amount, default=20.0, metavar="POINTS", help="differences up to this do not count"
+    )
+    group.add_argument("--min-prompts", type=positive, default=20, metavar="N", help="prompts that a cluster needs")
+    group.add_argument(
+        "--votes", metavar="FILE", help="votes that the model was not trained on: do they bear the findings out?"
+    )
+    group.add_argument(
+        "--min-votes", type=positive, default=20, metavar="N", help="of a model in a cluster, to compare"
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
+    args = build_parser().parse_args(argv)
+    _check(args)
+    from p2l.insight.explain_report import to_text
+
+    made = _explained(args)
+    print(to_text(made, models=args.models, every=args.all, top=args.top))
+    _write(made, args)
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Refuse flags that contradict each other, and files that cannot be written, before any work."""
+    if (args.model is None) != (args.prompts is None):
+        raise ConfigError("--model and --prompts go together; --answers needs neither")
+    if args.model is not None and (args.likelihood or args.model_list):
+        raise ConfigError("--likelihood and --model-list go with --answers; a model has its own")
+    if args.answers is not None and args.limit is not None:
+        raise ConfigError("--limit goes with --model")
+    if not 0 < args.level < 1 or not 0 < args.fdr < 1:
+        raise ConfigError("--level and --fdr must lie between 0 and 1")
+    if args.min_prompts < 2 or (args.clusters is not None and args.clusters < 2):
+        raise ConfigError("--min-prompts and --clusters must be at least 2")
+    for path in (args.output, args.plot):
+        if path is not None:
+            check_can_write(path, args.prompts, args.answers, args.votes, args.model_list)
+    if args.output is not None and args.plot is not None and args.output == args.plot:
+        raise ConfigError("--output and --plot are the same file; give each its own")
+    if args.plot is not None:
+        from p2l.common.plots import check_figures
+
+        check_figures(args.plot)
+
+
+def _explained(args: argparse.Namespace) -> Explanation:
+    from p2l.insight import Rules, explain
+
+    said = _answers(args)
+    for name in args.models:
+        if name not in said.models:
+            raise ConfigError(f"--models: no model {name!r}{nearest(name, said.models)}")
+    made = explain(
+        said.coefs,
+        said.models,
+        likelihood=said.likelihood,
+        eta=said.eta,
+        gamma=said.gamma,
+        texts=said.texts,
+        embeddings=said.embeddings,
+        clusters=args.clusters,
+        by=args.by,
+        rules=Rules(args.level, args.fdr, args.least_change, args.min_prompts),
+        seed=args.seed,
+    )
+    if args.votes is None:
+        return made
+    from p2l.insight.answers import with_votes
+
+    return with_votes(made, args.votes, least=args.min_votes, quiet=args.quiet)
+
+
+def _answers(args: argparse.Namespace) -> Answers:
+    from p2l.insight.answers import ask, read_answers
+
+    if args.model is not None:
+        return ask(args.model, args.prompts, embeddings=args.embeddings, limit=args.limit, quiet=args.quiet)
+    return read_answers(
+        args.answers, likelihood=args.likelihood, model_list=args.model_list, embeddings=args.embeddings
+    )
+
+
+def _write(made: Explanation, args: argparse.Namespace) -> None:
+    if args.output is not None:
+        with atomic_path(args.output) as temporary:
+            temporary.write_text(json.dumps(made.to_dict(), indent=1, ensure_ascii=False) + "\n", "utf-8")
+        print(f"wrote {args.output}", file=sys.stderr)
+    if args.plot is not None:
+        from pathlib import Path
+
+        from p2l.common.plots import save_figure
+        from p2l.insight.explain_report import draw_map, draw_model
+
+        one = len(args.models) == 1 or len(made.models) == 1
+        save_figure(draw_model(made, args.models[0]) if one else draw_map(made, args.models), Path(args.plot))
+        print(f"drew {args.plot}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,210 @@
+"""Command: `p2l leaderboard`, leaderboards from a file of votes or from a trained model."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from p2l.common.cli import check_can_write, parser, run, whole
+from p2l.common.errors import InputError
+
+if TYPE_CHECKING:
+    from p2l.leaderboard.board import Named
+
+
+_PRINTED = 20
+_SCORES = """
+scores: score = 1000 + 400 / ln(10) * coefficient, the scale of public arena leaderboards: 400 points more are odds
+of 10 to 1. Where only differences count (bt, bt-tie, rk) the mean model has 1000; under grk and ba 1000 is the level
+at which an answer is just usable. "beats the field" is the chance of winning a vote against another model drawn at
+random; ties of either kind count half. Files also hold the raw coefficients (coef).
+
+prior: each coefficient is normal around zero with standard deviation 5, enough to give an undefeated model a finite
+score and too little to be seen elsewhere. Groups (--by) have --shrink instead.
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The flags of `p2l leaderboard`."""
+    made = parser(
+        "p2l leaderboard",
+        "Print the leaderboard of a file of votes, or what a trained model says of a prompt or a file of prompts.",
+    )
+    made.epilog = " ".join(_SCORES.split())
+    made.add_argument("prompt", nargs="?", help="with --model: the prompt whose leaderboard is wanted")
+    source = made.add_mutually_exclusive_group(required=True)
+    source.add_argument(
+        "--votes", metavar="FILE", help="votes: .parquet, .jsonl, .jsonl.gz, .csv, a folder or a hub id"
+    )
+    source.add_argument("--model", metavar="DIR", help="a trained P2L model: a folder or a hub id")
+    made.add_argument("--prompts", metavar="FILE", help="with --model: aggregate over the `prompt` column of this file")
+    made.add_argument(
+        "--likelihood",
+        metavar="NAME",
+        help="with --votes: bt (default; drops ties), bt-tie, rk, rk-reparam, grk (= bag) or ba; a model has its own",
+    )
+    made.add_argument(
+        "--by",
+        action="append",
+        metavar="COLUMN",
+        help="one leaderboard per value of this column as well: text, flag, list, or a nested tag such as "
+        "category_tag.math_v0.1.math; may be repeated",
+    )
+    made.add_argument(
+        "--shrink",
+        type=float,
+        default=0.5,
+        metavar="SD",
+        help="with --votes and --by: pull each group's coefficients towards the leaderboard of all votes, by a normal "
+        "prior of this standard deviation; it weighs as much as about 4 / SD^2 votes of a model; inf switches it off; "
+        "with --over and --periods alone: each period's",
+    )
+    made.add_argument(
+        "--cluster",
+        metavar="COLUMN",
+        help="with --votes: votes with one value of this column (user, prompt) count as one observation in intervals",
+    )
+    made.add_argument("--weighted", action="store_true", help="weight votes by their `weight` column")
+    made.add_argument("--drop-bad", action="store_true", help="leave out rows that are no votes, and count them")
+    _add_history_flags(made)
+    _add_output_flags(made)
+    return made
+
+
+def _add_history_flags(made: argparse.ArgumentParser) -> None:
+    made.add_argument(
+        "--over",
+        metavar="PERIOD",
+        help="with --votes: the history of the leaderboard by hour, day, week, month, quarter or year (UTC), or "
+        "several of them, such as 2weeks",
+    )
+    made.add_argument(
+        "--periods",
+        choices=["cumulative", "alone"],
+        default="cumulative",
+        help="with --over: each leaderboard of all votes up to the end of its period, or of the period's votes alone, "
+        "held to the leaderboard of all votes by --shrink",
+    )
+    made.add_argument(
+        "--time-column",
+        default="tstamp",
+        metavar="COLUMN",
+        help="with --over: when a vote was cast: seconds since 1970, ISO dates or times, or text such as 2025, "
+        "2025-06, 2025-Q2, 2025-W23",
+    )
+
+
+def _add_output_flags(made: argparse.ArgumentParser) -> None:
+    made.add_argument("--intervals", choices=["sandwich", "bootstrap", "none"], default="sandwich", help="which kind")
+    made.add_argument("--level", type=float, default=0.95, help="coverage of the intervals")
+    made.add_argument("--min-votes", type=int, default=1, metavar="N", help="list only models with as many votes")
+    made.add_argument("--top", type=int, metavar="N", help="print and draw only the best N (files hold all)")
+    made.add_argument("--seed", type=whole, default=0, help="of the bootstrap")
+    made.add_argument("--output", metavar="FILE", help="also write all leaderboards to a .csv, .json or .parquet file")
+    made.add_argument("--plot", metavar="FILE", help="also draw them with their intervals (.png, .svg, .pdf)")
+    made.add_argument("--quiet", action="store_true", help="no progress bars")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
+    args = build_parser().parse_args(argv)
+    args.by = args.by or []
+    _check(args)
+    if args.over is not None:
+        _show_history(args)
+        return
+    if args.votes is not None:
+        from p2l.leaderboard.sources import boards_of_votes
+
+        boards = boards_of_votes(args)
+    else:
+        from p2l.commands.model_leaderboards import boards_of_model
+
+        boards = boards_of_model(args)
+    _print(boards, args)
+    _write(boards, args)
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Refuse flags that contradict each other, and files that cannot be written, before any work."""
+    if args.votes is not None and (args.prompts is not None or args.prompt is not None):
+        raise InputError("a prompt or --prompts goes with --model; --votes holds its own")
+    if args.model is not None and (args.prompts is None) == (args.prompt is None):
+        raise InputError("--model needs one prompt, or --prompts FILE, and not both")
+    if args.model is not None and (args.likelihood is not None or args.weighted or args.cluster is not None):
+        raise InputError("--likelihood, --cluster and --weighted go with --votes; a model has a likelihood of its own")
+    if args.by and args.prompt is not None:
+        raise InputError("--by needs a file: --votes FILE or --model DIR --prompts FILE")
+    if not args.shrink > 0 or (args.top is not None and args.top < 1):
+        raise InputError("--shrink must be positive (inf switches it off) and --top at least 1")
+    if not 0 < args.level < 1:
+        raise InputError(f"--level {args.level} is no coverage; use a number between 0 and 1, such as 0.95")
+    _check_history(args)
+    from p2l.leaderboard.board import check_output
+    from p2l.leaderboard.history_report import check_plot
+
+    check_output(args.output)
+    check_plot(args.plot)
+    for path in (args.output, args.plot):
+        if path is not None:
+            check_can_write(path, args.votes, args.prompts)
+
+
+def _check_history(args: argparse.Namespace) -> None:
+    if args.over is None:
+        if args.periods != "cumulative" or args.time_column != "tstamp":
+            raise InputError("--periods and --time-column go with --over PERIOD")
+        return
+    if args.votes is None:
+        raise InputError("--over goes with --votes FILE; a model has no history")
+    if args.by or args.cluster is not None:
+        raise InputError("--over goes with neither --by nor --cluster; write votes into files of their own for that")
+    from p2l.leaderboard.history import parse_over
+
+    parse_over(args.over)
+
+
+def _show_history(args: argparse.Namespace) -> None:
+    from p2l.leaderboard.history_report import history_of_votes, render_history, write_history
+
+    history = history_of_votes(args)
+    print(render_history(history, top=args.top, min_votes=args.min_votes))
+    if args.output is not None:
+        write_history(history, args.output, min_votes=args.min_votes)
+        print(f"wrote {args.output}", file=sys.stderr)
+    if args.plot is not None:
+        from p2l.leaderboard.history_report import plot_history
+
+        drawn = plot_history(history, args.plot, top=args.top, min_votes=args.min_votes)
+        print(f"drew {args.plot} (the best {drawn} of {len(history.models)} models)", file=sys.stderr)
+
+
+def _print(boards: Sequence[Named], args: argparse.Namespace) -> None:
+    from p2l.leaderboard.board import render
+
+    unit = "votes" if args.votes is not None else "prompts"
+    tables = [render(named, unit=unit, top=args.top, min_votes=args.min_votes) for named in boards[: _PRINTED + 1]]
+    print("\n\n".join(tables))
+    if len(boards) > len(tables):
+        place = "are in the file" if args.output else "can be written with --output FILE"
+        print(f"\n{len(boards) - len(tables)} more groups, with fewer {unit}, {place}")
+
+
+def _write(boards: Sequence[Named], args: argparse.Namespace) -> None:
+    if args.output is not None:
+        from p2l.leaderboard.board import write_boards
+
+        write_boards(boards, args.output, min_votes=args.min_votes)
+        print(f"wrote {args.output}", file=sys.stderr)
+    if args.plot is not None:
+        from p2l.leaderboard.history_report import plot_boards
+
+        drawn = plot_boards(boards, args.plot, top=args.top, min_votes=args.min_votes)
+        left = f" (the first {drawn} of {len(boards)} leaderboards)" if drawn < len(boards) else ""
+        print(f"drew {args.plot}{left}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    run(main)

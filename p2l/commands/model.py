@@ -1,0 +1,152 @@
+"""Command: make a backbone from scratch, for training without any download.
+
+The folder serves as `pretrain_model_name` in a training configuration.
+"""
+
+from __future__ import annotations
+
+import argparse
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from p2l.common.cli import atomic_path, parser, progress, run
+from p2l.common.errors import ConfigError, InputError
+from p2l.model.scratch import TFIDF_DEFAULTS, TRANSFORMER_DEFAULTS, make_tfidf, make_transformer, sample_prompts
+
+
+def init_parser() -> ArgumentParser:
+    """The command line of `p2l init`."""
+    made = parser("p2l init", "Make a small backbone from scratch, to train on without any download.")
+    made.add_argument("--votes", required=True, help="votes whose prompts the vocabulary is made from")
+    made.add_argument("--output", required=True, help="folder to make, to be used as pretrain_model_name")
+    made.add_argument("--model-type", default="qwen2", help="qwen2, qwen3, llama, bert, modernbert or tfidf")
+    made.add_argument("--seed", type=int, default=42, help="draws weights and the sample of prompts")
+    made.add_argument("--max-prompts", type=int, default=200_000, help="make the vocabulary from a sample of this size")
+    made.add_argument("--hidden-size", type=int, help="width (128; for tfidf the rank: 32)")
+    made.add_argument("--quiet", action="store_true", help="no progress bar")
+    _add_transformer_flags(made.add_argument_group("transformers only"))
+    _add_tfidf_flags(made.add_argument_group("tfidf only"))
+    return made
+
+
+def init_main(argv: Sequence[str] | None = None) -> int | None:
+    """Run the command."""
+    given = init_parser().parse_args(argv)
+    output = Path(given.output)
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise InputError(f"{output}: exists and is not an empty folder; choose another --output or remove it")
+    options = _options(given)
+    if given.max_prompts < 1:
+        raise ConfigError(f"--max-prompts must be at least 1, not {given.max_prompts}")
+    prompts = sample_prompts(_batches(given.votes, quiet=given.quiet), given.max_prompts, seed=given.seed)
+    with atomic_path(output, directory=True) as folder:
+        if given.model_type == "tfidf":
+            size = make_tfidf(folder, prompts, **options)
+        else:
+            size = make_transformer(folder, prompts, model_type=given.model_type, seed=given.seed, **options)
+    print(f"{output}: {given.model_type} from scratch, {size}; use it as pretrain_model_name")
+    return None
+
+
+def _batches(votes: str, *, quiet: bool) -> Iterator[Any]:
+    from p2l.votes import read_votes
+
+    with progress(description="reading prompts", unit="vote", quiet=quiet) as bar:
+        for read in read_votes(votes, columns=["prompt"]):
+            bar.update(len(read))
+            yield read.batch
+
+
+def _options(given: Namespace) -> dict[str, Any]:
+    """The flags of the chosen model type, defaults filled in; a flag of the other kind is an error."""
+    mine, others = TRANSFORMER_DEFAULTS, TFIDF_DEFAULTS
+    if given.model_type == "tfidf":
+        mine, others = others, mine
+    for name in others:
+        if name not in mine and getattr(given, name) is not None:
+            raise ConfigError(
+                f"--{name.replace('_', '-')} does not go with --model-type {given.model_type}; leave it out"
+            )
+    chosen = {name: default if getattr(given, name) is None else getattr(given, name) for name, default in mine.items()}
+    for name, value in chosen.items():
+        if isinstance(value, int) and value < 1:
+            raise ConfigError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
+    return chosen
+
+
+def _add_transformer_flags(group: Any) -> None:
+    group.add_argument("--vocab-size", type=int, help="tokens, special ones included (4000)")
+    group.add_argument("--layers", type=int, help="(2)")
+    group.add_argument("--heads", type=int, help="attention heads (4)")
+    group.add_argument("--intermediate-size", type=int, help="width of the feed-forward layers (3 x hidden size)")
+    group.add_argument("--max-positions", type=int, help="longest input in tokens (2048)")
+
+
+def _add_tfidf_flags(group: Any) -> None:
+    group.add_argument(
+        "--ngrams",
+        type=int,
+        nargs=2,
+        metavar=("LOW", "HIGH"),
+        help="words per feature (1 1; 1 2 adds pairs of words, for many votes)",
+    )
+    group.add_argument("--max-features", type=int, help="the most frequent n-grams are kept (50000)")
+    group.add_argument("--min-df", type=int, help="prompts that an n-gram must occur in (3)")
+
+
+# Command: join trained models into one that answers with their mean.
+#
+#     p2l committee outputs/my-run outputs/bag-of-words --output outputs/both
+#
+# Models that read prompts in different ways (a transformer from scratch, a sentence encoder, a bag of words) err in
+# different ways, and the mean of their coefficients, eta and gamma errs less than each (docs/experiments.md). The
+# folder
+# that is written holds a copy of each member, and serves wherever a model folder does for reading; its cost is the sum.
+
+
+def committee_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    flags = parser("p2l committee", "Join trained models into one that answers with the mean of their coefficients.")
+    flags.add_argument("models", nargs="+", metavar="MODEL", help="a model folder or hub id; two at the least")
+    flags.add_argument("--output", required=True, metavar="DIR", help="folder of the committee; must not exist")
+    return flags
+
+
+def committee_main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
+    flags = committee_parser().parse_args(argv)
+    from p2l.model.committee import join
+
+    output = Path(flags.output).expanduser()
+    join(flags.models, output)
+    print(f"committee of {len(flags.models)} models: {output}")
+
+
+# Command: `p2l rollback DIR`: serve the model that was published before the one that is served now.
+#
+# An endpoint with `--watch DIR` follows within seconds, without a restart. The model taken out stays in DIR/rolled-
+# back.
+# A run that publishes into DIR goes on; what it publishes next is served.
+
+
+def rollback_parser() -> argparse.ArgumentParser:
+    """The flags of `p2l rollback`."""
+    flags = parser("p2l rollback", "Serve the model that was published before the one that is served now.")
+    flags.add_argument("folder", metavar="DIR", help="the folder that models are published to (--publish, --watch)")
+    return flags
+
+
+def rollback_main(argv: Sequence[str] | None = None) -> int | None:
+    """Run the command."""
+    from p2l.online_training.publishing import roll_back
+
+    done = roll_back(Path(rollback_parser().parse_args(argv).folder).expanduser())
+    print(f"serving {done.back_to.name}, revision {done.back_revision}, again")
+    print(f"taken out: {done.taken_out}, revision {done.revision}")
+    return None
+
+
+if __name__ == "__main__":
+    run(init_main)

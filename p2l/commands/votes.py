@@ -1,0 +1,319 @@
+"""Command: `p2l votes check|import|split|slice`: look votes through, make votes of exports, split or slice votes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sqlite3
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from p2l.common.cli import check_can_write, parser, positive, run
+from p2l.common.errors import InputError, VoteError
+from p2l.online_training.router_votes import PAIR_COLUMNS, router_database, vote_of
+
+_SOURCE_HELP = "hub id, save_to_disk folder, or .parquet / .jsonl / .jsonl.gz / .csv file"
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The four commands and their flags."""
+    top = parser("p2l votes", "Check, import, split and slice votes. `p2l votes COMMAND --help` explains each command.")
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_check(commands, top)
+    _add_import(commands, top)
+    _add_split(commands, top)
+    _add_slice(commands, top)
+    return top
+
+
+def _add(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], top: argparse.ArgumentParser, name: str, about: str
+) -> argparse.ArgumentParser:
+    one = commands.add_parser(
+        name, help=about, description=about, formatter_class=top.formatter_class, allow_abbrev=False
+    )
+    one.add_argument("source", metavar="VOTES", help=_SOURCE_HELP)
+    one.add_argument("--dataset-split", default="train", metavar="NAME", help="which split of a data set with several")
+    one.add_argument(
+        "--from-disk", action="store_true", help="take VOTES for a save_to_disk folder whatever it looks like"
+    )
+    one.add_argument("--quiet", action="store_true", help="no progress bar")
+    return one
+
+
+def _add_model_list(one: argparse.ArgumentParser) -> None:
+    one.add_argument(
+        "--model-list",
+        metavar="FILE",
+        help="JSON list of names that a labels column refers to, for votes without names",
+    )
+
+
+def _add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser], top: argparse.ArgumentParser) -> None:
+    one = _add(commands, top, "check", "Print statistics and problems of votes; exit with 2 when there are problems.")
+    one.add_argument("--limit", type=int, default=20, metavar="N", help="problems to list; the rest is counted")
+    _add_model_list(one)
+
+
+def _add_import(commands: argparse._SubParsersAction[argparse.ArgumentParser], top: argparse.ArgumentParser) -> None:
+    one = _add(commands, top, "import", "Make votes of a raw arena export (conversation_a, winner, tstamp, ...).")
+    one.add_argument("--output", required=True, metavar="FILE", help="votes to write; the ending names the format")
+    one.add_argument("--drop-bad", action="store_true", help="leave out rows that cannot become votes, and count them")
+
+
+def _add_split(commands: argparse._SubParsersAction[argparse.ArgumentParser], top: argparse.ArgumentParser) -> None:
+    one = _add(commands, top, "split", "Split votes into a train and a validation file.")
+    one.add_argument(
+        "--by", required=True, choices=["prompt", "time"], help="whole prompts at random, or the newest votes"
+    )
+    one.add_argument("--val", required=True, type=int, metavar="N", help="votes for validation")
+    one.add_argument("--train-output", required=True, metavar="FILE", help="train votes; the ending names the format")
+    one.add_argument("--val-output", required=True, metavar="FILE", help="validation votes")
+    one.add_argument(
+        "--min-votes-per-model", type=int, default=1, metavar="K", help="models with fewer train votes leave both parts"
+    )
+    one.add_argument("--seed", type=int, default=42, help="order in which prompts are taken")
+    one.add_argument("--drop-bad", action="store_true", help="leave out rows that are no votes, and count them")
+    _add_model_list(one)
+
+
+def _add_slice(commands: argparse._SubParsersAction[argparse.ArgumentParser], top: argparse.ArgumentParser) -> None:
+    one = _add(
+        commands,
+        top,
+        "slice",
+        "Cut held-out votes into slices by the time of VOTES, a stream in time order, for `p2l eval-chrono`.",
+    )
+    one.add_argument(
+        "--held-out", required=True, metavar="VOTES", help="votes of the same time that are not trained on"
+    )
+    one.add_argument("--output", required=True, metavar="DIR", help="folder for validation-N.csv and timestamps.json")
+    one.add_argument("--batch-size", type=positive, default=512, metavar="N", help="votes of the stream in a batch")
+    one.add_argument("--every", type=positive, default=256, metavar="N", help="batches between slices")
+    one.add_argument("--most", type=positive, metavar="N", help="votes of a slice at most, spread over its time")
+    one.add_argument("--columns", nargs="+", metavar="NAME", help="keep these as well as those of votes")
+
+
+def main(argv: Sequence[str] | None = None) -> int | None:
+    """Run `check`, `import`, `split` or `slice`."""
+    args = build_parser().parse_args(argv)
+    from p2l.votes.reading import FaultyRowError
+
+    try:
+        return {"check": _check, "import": _import, "split": _split, "slice": _slice}[args.command](args)
+    except FaultyRowError as error:
+        if not hasattr(args, "drop_bad"):
+            raise
+        raise VoteError(f"{error}; add --drop-bad to leave out all rows that are no votes") from error
+
+
+def _check(args: argparse.Namespace) -> int:
+    from p2l.votes.checking import check_votes, render
+
+    report = check_votes(
+        args.source,
+        split=args.dataset_split,
+        from_disk=args.from_disk,
+        label_list=_model_list(args.model_list),
+        limit=args.limit,
+        quiet=args.quiet,
+    )
+    print(render(report))
+    return 0 if report.is_fit else 2
+
+
+def _import(args: argparse.Namespace) -> int:
+    from p2l.votes.writing import import_votes
+
+    check_can_write(args.output, args.source)
+    done = import_votes(
+        args.source,
+        args.output,
+        split=args.dataset_split,
+        from_disk=args.from_disk,
+        drop_bad=args.drop_bad,
+        quiet=args.quiet,
+    )
+    print(f"{args.output}: {done.votes:,} votes" + _left_out(done.dropped))
+    return 0
+
+
+def _split(args: argparse.Namespace) -> int:
+    from p2l.votes.splitting import split_votes
+    from p2l.votes.store import open_votes
+
+    for output in (args.train_output, args.val_output):
+        check_can_write(output, args.source)
+    with open_votes(
+        args.source,
+        split=args.dataset_split,
+        from_disk=args.from_disk,
+        need_prompt=args.by == "prompt",
+        label_list=_model_list(args.model_list),
+        drop_bad=args.drop_bad,
+        quiet=args.quiet,
+    ) as store:
+        done = split_votes(
+            store,
+            by=args.by,
+            val=args.val,
+            train_output=args.train_output,
+            val_output=args.val_output,
+            min_votes_per_model=args.min_votes_per_model,
+            seed=args.seed,
+            quiet=args.quiet,
+        )
+        print(f"{args.train_output}: {done.train:,} votes{_left_out(store.dropped_bad)}")
+        print(f"{args.val_output}: {done.val:,} votes")
+    if done.removed_models:
+        names = ", ".join(done.removed_models[:5]) + (", ..." if len(done.removed_models) > 5 else "")
+        print(
+            f"removed {done.removed_votes:,} votes of {len(done.removed_models)} models with few train votes ({names})"
+        )
+    return 0
+
+
+def _slice(args: argparse.Namespace) -> int:
+    from p2l.votes.splitting import cut_slices, write_slices
+    from p2l.votes.store import open_votes
+
+    options = {"split": args.dataset_split, "from_disk": args.from_disk, "quiet": args.quiet}
+    with open_votes(args.source, need_prompt=False, **options) as stream, open_votes(args.held_out) as held_out:
+        slices = cut_slices(stream, held_out, batch_size=args.batch_size, every=args.every, most=args.most)
+        files = write_slices(held_out, slices, Path(args.output).expanduser(), columns=args.columns or [])
+    votes = sum(len(one.ids) for one in slices)
+    print(f"{args.output}: {len(files)} slices, {files[0].name} to {files[-1].name}, {votes:,} votes")
+    return 0
+
+
+def _left_out(count: int) -> str:
+    return f" ({count:,} rows that are no votes left out)" if count else ""
+
+
+def _model_list(path: str | None) -> list[str] | None:
+    if path is None:
+        return None
+    try:
+        names = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise VoteError(f"{path}: the model list cannot be read: {error}") from error
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise VoteError(f"{path}: a model list is a JSON list of names")
+    return names
+
+
+# Command: `p2l export-votes`: the votes that a router has gathered, as training data.
+#
+# A row is an answer of two models (`compare: true`) that was voted on: prompt, model_a and model_b as they were shown,
+# winner, tstamp (when they were shown), propensity (probability that these two were shown), model_version (of both,
+# null
+# where the router's configuration states none), question_id (the request's id). Thumbs compare nothing and are left
+# out.
+#
+# The file of the router is read by its schema, also while routers are writing to it.
+
+_ROWS_AT_ONCE = 10_000
+
+
+@dataclass(frozen=True)
+class Exported:
+    """How many votes were written, and how many were not."""
+
+    written: int
+    without_prompt: int
+    """Left out because their prompts were not stored."""
+    thumbs: int
+    """Left out because they compare nothing."""
+
+
+def export_parser() -> argparse.ArgumentParser:
+    """The flags of `p2l export-votes`."""
+    flags = parser("p2l export-votes", "Write the votes that a router has gathered as training data, oldest first.")
+    flags.add_argument("--database", required=True, metavar="FILE", help="the router's database")
+    flags.add_argument("--output", required=True, metavar="FILE", help="votes to write: .parquet, .jsonl(.gz) or .csv")
+    flags.add_argument(
+        "--without-prompts",
+        action="store_true",
+        help="leave the prompts out and write every vote: enough for leaderboards, not for training",
+    )
+    return flags
+
+
+def export_main(argv: Sequence[str] | None = None) -> int | None:
+    """Run the command."""
+    args = export_parser().parse_args(argv)
+    done = export_votes(args.database, args.output, prompts=not args.without_prompts)
+    print(f"{args.output}: {done.written:,} votes{_skipped_rows(done)}")
+    return None
+
+
+def _skipped_rows(done: Exported) -> str:
+    parts = []
+    if done.without_prompt:
+        parts.append(f"{done.without_prompt:,} without a stored prompt (--without-prompts writes them)")
+    if done.thumbs:
+        parts.append(f"{done.thumbs:,} thumbs")
+    return f"; left out: {', '.join(parts)}" if parts else ""
+
+
+def export_votes(database: str | Path, output: str | Path, *, prompts: bool = True) -> Exported:
+    """Write the votes of a router's database to a file whose ending names the format; memory stays bounded.
+
+    With `prompts`, votes whose prompt was not stored are left out; without, there is no column `prompt`.
+
+    Raises:
+        InputError: the database is missing, no router's or without votes, or the output cannot be written.
+        VoteError: the ending of `output` names no format.
+    """
+    from p2l.votes.writing import write_votes
+
+    check_can_write(output)
+    with router_database(Path(database)) as connection:
+        done = _counts(connection, prompts=prompts)
+        if not done.written:
+            raise InputError(f"{database}: holds no votes to write{_skipped_rows(done)}")
+        schema = _schema(prompts=prompts)
+        write_votes(_batches(connection, schema, prompts=prompts), schema, output)
+    return done
+
+
+def _counts(connection: sqlite3.Connection, *, prompts: bool) -> Exported:
+    pairs, stored, votes = connection.execute(
+        "SELECT count(model_b), coalesce(sum(model_b IS NOT NULL AND prompt IS NOT NULL), 0), count(*) FROM votes"
+    ).fetchone()
+    written = stored if prompts else pairs
+    return Exported(written, pairs - written, votes - pairs)
+
+
+def _schema(*, prompts: bool) -> Any:
+    import pyarrow as pa
+
+    return pa.schema(
+        [
+            *([("prompt", pa.list_(pa.string()))] if prompts else []),
+            ("model_a", pa.string()),
+            ("model_b", pa.string()),
+            ("winner", pa.string()),
+            ("tstamp", pa.float64()),
+            ("propensity", pa.float64()),
+            ("model_version", pa.list_(pa.string())),
+            ("question_id", pa.string()),
+        ]
+    )
+
+
+def _batches(connection: sqlite3.Connection, schema: Any, *, prompts: bool) -> Iterator[Any]:
+    import pyarrow as pa
+
+    rows = connection.execute(
+        f"SELECT {PAIR_COLUMNS} FROM votes "
+        f"WHERE model_b IS NOT NULL {'AND prompt IS NOT NULL' if prompts else ''} ORDER BY time, request_id"
+    )
+    while some := rows.fetchmany(_ROWS_AT_ONCE):
+        yield pa.RecordBatch.from_pylist([vote_of(*row, prompts=prompts) for row in some], schema)
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,1 @@
+"""What p2l, route and coeval share; nothing here knows of votes or models."""

@@ -1,0 +1,246 @@
+"""What every command shares: help with defaults, exit codes, progress bars, output that is whole or absent."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import difflib
+import errno
+import io
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+from p2l.common.errors import InputError, P2LError, PeerError
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+
+T = TypeVar("T")
+_EXTRAS = {
+    **dict.fromkeys(("pandas", "pyarrow", "scipy", "threadpoolctl", "jinja2", "markupsafe"), "p2l[data]"),
+    **dict.fromkeys(("deepspeed", "datasets"), "p2l[train]"),
+    **dict.fromkeys(("torch", "transformers", "safetensors", "fastapi", "prometheus_client", "numba"), "p2l[serve]"),
+    **dict.fromkeys(("aiohttp", "anyio", "starlette", "httpx2", "uvicorn"), "p2l[route]"),
+    "cvxpy": "p2l[route,lp]",
+    "matplotlib": "p2l[plot]",
+}
+_OUTSIDE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)  # no mistake of the program
+_PATIENCE = 10.0  # seconds, more than the processes of a launch are apart
+
+
+class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Show a default only where there is one to show."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        if action.default is None or action.default is False or not action.option_strings:
+            return action.help
+        return super()._get_help_string(action)
+
+
+def parser(prog: str, description: str) -> argparse.ArgumentParser:
+    """An argument parser whose help names each default; unknown flags exit with 2."""
+    return argparse.ArgumentParser(
+        prog=prog, description=description, formatter_class=_HelpFormatter, allow_abbrev=False
+    )
+
+
+def run(main: Callable[[Sequence[str] | None], int | None], argv: Sequence[str] | None = None) -> NoReturn:
+    """Run a command's `main` and exit: 0 on success, 2 with one line on stderr for input that cannot be used.
+
+    Letters that the encoding of stdout lacks are written as escapes.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        code = main(argv) or 0
+        sys.stdout.flush()
+    except InputError as error:
+        _report(error)
+        code = 2
+    except P2LError as error:
+        _report(error)
+        code = 1
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _EXTRAS:
+            raise
+        print(f"error: this needs {package}, which is not installed; pip install '{_EXTRAS[package]}'", file=sys.stderr)
+        code = 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        code = 130
+    except OSError as error:
+        code = _lost(error)
+    sys.exit(code)
+
+
+def _lost(error: OSError) -> int:
+    """The exit code where output was lost; an error that comes from inside the program is raised again."""
+    if isinstance(error, BrokenPipeError):  # the reader (`| head`) left; what it wanted has been written
+        code = 0
+    elif error.errno in _OUTSIDE:
+        print(f"error: {error.filename or 'the output'}: {error.strerror}", file=sys.stderr)
+        code = 1
+    else:
+        raise error
+    try:
+        sys.stdout.flush()
+    except OSError:  # the end of the process would try it once more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code
+
+
+def progress(
+    items: Iterable[Any] | None = None,
+    *,
+    description: str,
+    total: int | None = None,
+    unit: str = "it",
+    quiet: bool = False,
+) -> tqdm[Any]:
+    """A progress bar on stderr, silent with `quiet` or when stderr is not a terminal."""
+    from tqdm import tqdm
+
+    disable = True if quiet else None  # None: tqdm itself looks whether stderr is a terminal
+    return tqdm(items, desc=description, total=total, unit=unit, disable=disable, leave=False, dynamic_ncols=True)
+
+
+@contextlib.contextmanager
+def atomic_path(path: str | Path, *, directory: bool = False) -> Iterator[Path]:
+    """Give a temporary name beside `path`; rename it to `path` when the block ends without an error.
+
+    A kill at any moment leaves the old file or the new one, never a part. The data reach the disk before the name does.
+
+    Raises:
+        InputError: the target cannot be written (no such folder, no permission, disk full).
+    """
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if directory:
+            temporary.mkdir()
+        yield temporary
+        sync_tree(temporary)
+        os.replace(temporary, target)
+        sync_path(target.parent)
+    except OSError as error:
+        raise InputError(f"{target}: cannot be written: {error.strerror or error}") from error
+    finally:
+        _remove(temporary)
+
+
+def check_can_write(path: str | Path, *inputs: str | Path | None) -> Path:
+    """Return `path` as a Path whose folder exists, so that a long run does not end at an unwritable file.
+
+    Args:
+        inputs: what the run reads, and so must not replace; those that are no file here do not matter.
+
+    Raises:
+        InputError: the folder cannot be made or is not writable, or the path is that of an input.
+    """
+    target = Path(path)
+    if any(one is not None and Path(one).expanduser().resolve() == target.resolve() for one in inputs):
+        raise InputError(f"{target}: is an input too; choose another output")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{target.parent}: cannot be made: {error.strerror or error}") from error
+    if not os.access(target.parent, os.W_OK) or target.is_dir():
+        raise InputError(f"{target}: cannot be written; choose another path")
+    return target
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1, for `type=` of a flag."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
+    return number
+
+
+def whole(text: str) -> int:
+    """A whole number of at least 0, for `type=` of a flag."""
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"must be at least 0, got {number}")
+    return number
+
+
+def amount(text: str) -> float:
+    """A finite number of at least 0, for `type=` of a flag."""
+    number = float(text)
+    if not 0 <= number < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a number of at least 0, got {text}")
+    return number
+
+
+def above_zero(text: str) -> float:
+    """A finite number above 0, for `type=` of a flag."""
+    number = amount(text)
+    if not number:
+        raise argparse.ArgumentTypeError("must be above 0")
+    return number
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A hint such as ` (did you mean 'learning_rate'?)`, or nothing when no known word is near."""
+    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f" (did you mean {found[0]!r}?)" if found else ""
+
+
+def _report(error: P2LError) -> None:
+    # The processes of one launch make the same mistake; one line is enough. If the first one makes it too, the launcher
+    # ends this one while it waits; if not, this one has to speak.
+    if os.environ.get("RANK", "0") != "0" or isinstance(error, PeerError):
+        time.sleep(_PATIENCE)
+    print(f"error: {error}", file=sys.stderr)
+
+
+def sync_tree(path: Path) -> None:
+    """Wait until a file, or everything below a folder, is on the disk."""
+    for part in [*path.rglob("*"), path] if path.is_dir() else [path]:
+        sync_path(part)
+
+
+def sync_path(path: Path) -> None:
+    """Wait until one file, or the names in one folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+# Flags of the commands that run models over rows: which model it is, and how it computes.
+
+
+def add_model_flags(group: argparse._ArgumentGroup) -> None:
+    """Add them to a group of a parser."""
+    group.add_argument(
+        "--model-type", "-mt", metavar="TYPE", help="qwen2, llama, ... (default: as the checkpoint says)"
+    )
+    group.add_argument("--head-type", "-ht", metavar="TYPE", help="bt, rk or ba (default: as the checkpoint says)")
+    group.add_argument("--loss-type", "-lt", metavar="TYPE", help="the likelihood (default: as the checkpoint says)")
+    group.add_argument(
+        "--batch-size", "-bs", type=positive, metavar="N", help="most prompts per forward pass (default: the engine's)"
+    )
+    group.add_argument(
+        "--max-length", type=positive, metavar="N", help="tokens per prompt (default: the length of training)"
+    )
+    group.add_argument("--device", help="cpu, cuda or cuda:N (default: a GPU if there is one)")
+    group.add_argument("--dtype", help="float32 or bfloat16 (default: bfloat16 on a GPU that knows it, else float32)")

@@ -1,0 +1,77 @@
+"""Every error this package raises on purpose.
+
+P2LError
+├── InputError              what a user can mend: exit code 2, one line, no traceback
+│   ├── VoteError           a vote file: names the file and the row
+│   ├── ConfigError         a configuration file or flag: names the key
+│   └── CheckpointError     a model folder that is incomplete or contradicts a flag
+├── ConvergenceError        a fit that did not reach its optimum
+├── TrainingError           a training run that went astray
+│   └── PeerError           another process of the run ended, and said why
+└── P2LClientError          an endpoint that was asked and gave no answer; names its URL
+    ├── KeyRefusedError     it refused the API key; an InputError too
+    ├── BadRequestError     it cannot use the prompt; an InputError too
+    ├── UnavailableError    it cannot be reached, is overloaded or failed
+    ├── AnswerTimeoutError  it took too long
+    └── MalformedAnswerError  what it answered is no answer of a P2L endpoint
+
+Messages are one line that says what is wrong, where, and what to do about it.
+"""
+
+from __future__ import annotations
+
+
+class P2LError(Exception):
+    """Base of all errors raised on purpose by p2l."""
+
+
+class InputError(P2LError):
+    """The user's input cannot be used as it is; the message says what to change."""
+
+
+class VoteError(InputError):
+    """A vote source is missing, unreadable, or holds a row that is no vote."""
+
+
+class ConfigError(InputError):
+    """A configuration file, key or flag is wrong or contradicts another."""
+
+
+class CheckpointError(InputError):
+    """A model folder is incomplete, or says something else than the flags do."""
+
+
+class ConvergenceError(P2LError):
+    """A leaderboard fit stopped before its gradient vanished."""
+
+
+class TrainingError(P2LError):
+    """Training cannot go on: its loss is no number any more."""
+
+
+class PeerError(TrainingError):
+    """This process cannot go on because another one of the run ended."""
+
+
+class P2LClientError(P2LError):
+    """An endpoint was asked and gave no answer; the message names its URL, never the key or the prompt."""
+
+
+class KeyRefusedError(P2LClientError, InputError):
+    """The endpoint refused the API key, or there was none."""
+
+
+class BadRequestError(P2LClientError, InputError):
+    """The endpoint cannot use the prompt; the message ends with its own sentence."""
+
+
+class UnavailableError(P2LClientError):
+    """The endpoint cannot be reached, is overloaded, is not ready, or failed."""
+
+
+class AnswerTimeoutError(P2LClientError):
+    """The answer did not come within the time limit of the client, or the deadline of the endpoint passed."""
+
+
+class MalformedAnswerError(P2LClientError):
+    """Something answered, but not as a P2L endpoint does: the URL may be that of another service."""

@@ -1,0 +1,63 @@
+"""Figures that come out the same each time, as PNG and SVG; colours that colour-blind readers can tell apart."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from p2l.common.cli import atomic_path
+from p2l.common.errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+ENDINGS = (".png", ".svg", ".pdf")
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8A6D00", "#5E4FA2")
+"""Of lines, in this order."""
+RISE, FALL = "#0072B2", "#D55E00"
+"""Blue for better, vermilion for worse."""
+_SETTINGS: Any = {"svg.hashsalt": "p2l", "font.family": "DejaVu Sans"}  # ids in SVG are random without a salt
+_NO_DATE = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None, "Producer": None}}
+
+
+def check_figures(path: str) -> None:
+    """Refuse a picture that cannot be drawn, before any work is done.
+
+    Raises:
+        InputError: matplotlib is missing, or the ending names no format.
+    """
+    if Path(path).suffix.lower() not in ENDINGS:
+        raise InputError(f"{path}: the ending must be one of {', '.join(ENDINGS)}")
+    from importlib.util import find_spec
+
+    if find_spec("matplotlib") is None:
+        raise InputError("figures need matplotlib: pip install 'p2l[plot]'")
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure, inches wide and high, whose parts make room for each other."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def save_figure(figure: Figure, *paths: Path) -> None:
+    """Write a figure, in the format that each path's ending names; the same figure gives the same bytes.
+
+    Raises:
+        InputError: a file cannot be written.
+    """
+    from matplotlib import rc_context
+
+    with rc_context(_SETTINGS), warnings.catch_warnings():
+        # A name in a script that the font lacks comes out as boxes; that is no reason to stop.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        for path in paths:
+            ending = path.suffix.lower()
+            with atomic_path(path) as temporary:
+                figure.savefig(temporary, format=ending[1:], dpi=140, metadata=_NO_DATE[ending])

@@ -1,0 +1,258 @@
+"""Tables of a page: columns that sort by what they mean, cells that show a number, a text, or an interval as a bar."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import io
+import math
+import re
+import unicodedata
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from p2l.common.cli import atomic_path
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The range that all bars of a column share.
+
+    Attributes:
+        low, high: its ends.
+        zero: where a line is drawn, if it lies within.
+    """
+
+    low: float
+    high: float
+    zero: float | None = None
+
+    @classmethod
+    def around(cls, values: Sequence[float], zero: float | None = None) -> Scale:
+        """The range of the finite values among these (and `zero`), with a little room on both sides."""
+        known = [float(value) for value in values if math.isfinite(value)] + ([] if zero is None else [zero])
+        low, high = (min(known), max(known)) if known else (0.0, 1.0)
+        room = 0.03 * (high - low) or 1.0
+        return cls(low - room, high + room, zero)
+
+    def place(self, value: float) -> float:
+        """Where a value lies, in percent of the range."""
+        return round(min(100.0, max(0.0, 100.0 * (value - self.low) / (self.high - self.low))), 2)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell.
+
+    Attributes:
+        text: what it says.
+        sort: what it sorts by; the text if None.
+        tone: `good`, `bad` or `quiet`: its colour.
+        note: shown when the pointer rests on it.
+        bar: (lower, value, upper), drawn on the column's scale; ends that are NaN are not drawn.
+        link: anchor on the page that it leads to.
+    """
+
+    text: str
+    sort: float | str | None = None
+    tone: str = ""
+    note: str = ""
+    bar: tuple[float, float, float] | None = None
+    link: str = ""
+
+
+Value: TypeAlias = "Cell | str | int | float | None"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its title, the places after the point of its numbers, a note, and the scale of its bars.
+
+    `wide` columns hold prose and wrap; numbers are set to the right.
+    """
+
+    title: str
+    digits: int | None = None
+    note: str = ""
+    scale: Scale | None = None
+    number: bool = True
+    wide: bool = False
+
+    def cell(self, value: Value) -> Cell:
+        """A value as a cell; None and NaN are a dash that sorts last."""
+        if isinstance(value, Cell):
+            return value
+        if value is None or (isinstance(value, float) and math.isnan(value)):
+            return Cell("–", "", "quiet")
+        if isinstance(value, str):
+            return Cell(value, value.casefold())
+        return Cell(number_text(value, self.digits), float(value))
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under columns.
+
+    Attributes:
+        columns: their heads.
+        rows: a value for each column; see `Column.cell`.
+        shown: rows beyond this number are folded away at first (never in print).
+        caption: a sentence above it.
+    """
+
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Value]]
+    shown: int = 60
+    caption: str = ""
+
+    @property
+    def limit(self) -> int:
+        """How many rows are shown at first: all, where folding would hide but a few."""
+        return len(self.rows) if len(self.rows) <= 1.25 * self.shown else self.shown
+
+
+def number_text(value: float | None, digits: int | None = None) -> str:
+    """A number for readers: thousands parted, a true minus, `digits` places after the point; a dash for none."""
+    if value is None or math.isnan(value):
+        return "–"
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    if digits is None:
+        digits = 0 if float(value).is_integer() else 4
+    text = f"{value:,.{digits}f}"
+    return text.replace("-", "−") if float(text.replace(",", "")) else text.replace("-", "")
+
+
+# Templates to pages.
+#
+# `base.html` is a template of this package, `my_package/report.html` one in the folder `templates` of `my_package`; so
+# a
+# package keeps its pages beside its code and shares style, macros and filters. A name that a template uses and nobody
+# gave is an error, not a gap on the page.
+
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
+"""Characters that no HTML page may hold, even escaped."""
+
+
+def render(template_name: str, **data: Any) -> str:
+    """A page as text.
+
+    Args:
+        template_name: `base.html` of this package, or `package/name.html` of any other's folder `templates`.
+        data: what the template shows; text is escaped, results of `figure_svg` are not.
+
+    Raises:
+        jinja2.TemplateNotFound: there is no such template.
+        jinja2.UndefinedError: the template needs something that was not given.
+    """
+    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", _environment().get_template(template_name).render(**data)) + "\n"
+
+
+def write_page(page: str, path: str | Path) -> Path:
+    """Write a page, whole or not at all.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    with atomic_path(path) as temporary:
+        temporary.write_text(page, encoding="utf-8")
+    return Path(path)
+
+
+def anchor(*parts: object) -> str:
+    """An id for a link within the page: letters, digits and hyphens, the same for the same parts."""
+    text = unicodedata.normalize("NFKC", "-".join(map(str, parts))).casefold()
+    return "s-" + re.sub(r"[\W_]+", "-", text).strip("-")
+
+
+@lru_cache(maxsize=1)
+def _environment() -> Environment:
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+
+    made = Environment(
+        loader=FunctionLoader(_source), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    made.filters |= {"anchor": anchor, "number": number_text}
+    return made
+
+
+def _source(name: str) -> str | None:
+    """The text of a template, or None where there is none."""
+    package, _, file = name.rpartition("/")
+    found = importlib.util.find_spec(package or "p2l.common.report")
+    for folder in (found.submodule_search_locations or []) if found else []:
+        path = Path(folder) / "templates" / file
+        if path.is_file():
+            return path.read_text(encoding="utf-8")
+    return None
+
+
+# A matplotlib figure as SVG inside a page: text stays text, black becomes the page's ink, ids are its own.
+#
+# The page decides on light and dark: black lines and text take the colour of the text around them, the white background
+# goes away, so figures need no second version. Ids carry a fingerprint of the figure; the same figure gives the same
+# bytes, and two figures on a page do not refer into each other.
+
+_SETTINGS: Any = {"svg.fonttype": "none", "svg.hashsalt": "p2l", "font.family": "DejaVu Sans"}
+_REFERENCE = re.compile(r'(url\(#|href="#)([^)"]+)')
+_ID = re.compile(r'\bid="([^"]+)"')
+_INK = re.compile(r"\b(fill|stroke): #000000\b")
+_PAPER = re.compile(r"\b(fill|stroke): #ffffff\b")
+_GRID = re.compile(r"\b(fill|stroke): #(?:dddddd|cccccc|e0e0e0)\b")
+_SIZE = re.compile(r'<svg ([^>]*?)width="([\d.]+)pt" height="([\d.]+)pt"')
+
+
+def figure_svg(figure: Figure, title: str = "", *, key: str = "") -> str:
+    """The figure as an `<svg>` element for `render`, which takes it as it is.
+
+    Args:
+        figure: as `p2l.common.plots.new_figure` makes it; its names may hold anything, they are escaped.
+        title: what is read out in its place.
+        key: tells the same figure on the same page apart from itself.
+    """
+    from markupsafe import Markup, escape
+    from matplotlib import rc_context
+
+    with rc_context(_SETTINGS), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # the reader's browser has it
+        stream = io.StringIO()
+        figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    text = stream.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
+    text = _with_own_ids(text, "f" + hashlib.blake2b((key + text).encode(), digest_size=5).hexdigest() + "-")
+    text = _GRID.sub(r"\1: var(--line)", _PAPER.sub(r"\1: none", _INK.sub(r"\1: currentColor", text)))
+    text = text.replace("'DejaVu Sans'", "var(--sans)")
+    text = re.sub(r' xmlns(?::xlink)?="[^"]*"', "", text).replace("xlink:href=", "href=")
+    label = f"<title>{escape(title)}</title>" if title else ""
+    text = re.sub(r"(<svg [^>]*>)", lambda found: found[1] + label, text, count=1)
+    return Markup(_SIZE.sub(_sized, text, count=1))  # matplotlib escapes what it draws
+
+
+def _with_own_ids(text: str, prefix: str) -> str:
+    """Ids that are referred to, with the prefix; the others go."""
+    used = {found[2] for found in _REFERENCE.finditer(text)}
+    text = _REFERENCE.sub(lambda found: f"{found[1]}{prefix}{found[2]}", text)
+    return _ID.sub(lambda found: f'id="{prefix}{found[1]}"' if found[1] in used else "", text)
+
+
+def _sized(found: re.Match[str]) -> str:
+    """As wide as it was drawn, in CSS pixels, or less: a narrow window scrolls a figure rather than its text shrink."""
+    width = float(found[2]) * 4 / 3
+    style = f"width: 100%; max-width: {width:.0f}px; min-width: {min(width, 560):.0f}px"
+    return f'<svg role="img" {found[1]}style="{style}"'
+
+
+def plain(text: str, most: int = 60) -> str:
+    """A name as matplotlib shall draw it: no formula between dollars, one line, not longer than `most` characters."""
+    line = " ".join(text.split())
+    short = line if len(line) <= most else line[: most - 1].rstrip() + "…"
+    return short.replace("$", r"\$")

@@ -1,0 +1,1 @@
+"""The demo: simulate, train, serve, route and report on the embedded defaults."""

@@ -1,0 +1,156 @@
+"""Command: the whole story on one page: votes of a simulated arena, a model trained on them, and what it learned.
+
+Nothing is downloaded: the arena, its tokenizer and the random-initialised backbone are made on the spot. The truth of
+the arena is known, so the table can say how much of what can be learned was learned.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from p2l.common.cli import parser, run
+from p2l.common.errors import P2LError
+
+if TYPE_CHECKING:
+    from p2l.demo.report import Held
+
+
+SIMULATION = {"models": 12, "topics": 6, "languages": 1, "effect": 1.2, "drift": 0.0, "seed": 1}
+VOTES, VALIDATION = 30_000, 6_000
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line of `p2l demo`."""
+    flags = parser("p2l demo", "Simulate votes, train a prompt-to-leaderboard model on them, and show what it learned.")
+    flags.add_argument("--output", default="demo_output", help="folder for everything that the demo makes")
+    flags.add_argument("--votes", type=int, default=VOTES, help="training votes; fewer are faster and teach less")
+    return flags
+
+
+@dataclass(frozen=True)
+class Shell:
+    """Runs commands in the demo's folder and shows them as a user would type them."""
+
+    folder: Path
+
+    def run(self, *words: str | float) -> None:
+        """Run one command; its output goes to `demo.log`, its progress bar to the terminal.
+
+        Raises:
+            P2LError: it failed; the message ends with what it said.
+        """
+        line = [str(word) for word in words]
+        print(f"  $ {shlex.join(line)}", flush=True)
+        log = self.folder / "demo.log"
+        with log.open("a", encoding="utf-8") as file:
+            done = subprocess.run(self._found(line), cwd=self.folder, stdout=file, check=False)
+        if done.returncode:
+            raise P2LError(f"`{shlex.join(line)}` failed with exit code {done.returncode}; {log} has its output")
+
+    def _found(self, line: list[str]) -> list[str]:
+        """The same command of this Python's environment, whether or not that is on the PATH."""
+        return [sys.executable, "-m", "p2l.cli", *line[1:]]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the demo."""
+    flags = build_parser().parse_args(argv)
+    from p2l.training.run_folder import new_run_folder
+
+    started = time.monotonic()
+    target = Path(flags.output).resolve()
+    folder = new_run_folder(target.parent, target.name)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    shell = Shell(folder)
+    print(f"Everything is made in {os.path.relpath(folder)}; run the commands there to repeat a step.\n")
+    _simulate(shell, flags.votes)
+    _train(shell)
+    _report(folder, shell, flags.votes)
+    print(f"\nThat took {(time.monotonic() - started) / 60:.1f} minutes. Ask the model about a prompt of yours:")
+    print(f"  $ p2l leaderboard --model {os.path.relpath(folder)}/models/p2l 'describe a new database script'")
+    print("With votes of your own (docs/votes.md tells their format), start at step 2.")
+
+
+def _simulate(shell: Shell, votes: int) -> None:
+    print(
+        "1. Votes. People ask questions and vote for one of two answers; which model is good depends on the question."
+    )
+    print("   (Simulated: questions are strings of words from a small vocabulary, and the truth is known.)")
+    flags = [word for name, value in SIMULATION.items() for word in (f"--{name}", value)]
+    shell.run(
+        *("p2l", "simulate", "--votes", votes, "--output", "votes.parquet"),
+        *("--val", VALIDATION, "--val-output", "held_out.parquet", "--truth", "truth", *flags),
+    )
+
+
+def _train(shell: Shell) -> None:
+    print("\n2. Training a text model on them, in one line: a tiny transformer from scratch, which reads.")
+    print("   Each vote pulls the coefficients of its two models apart, for prompts like that one.")
+    given = ("--votes", "votes.parquet", "--val", "held_out.parquet")
+    shell.run("p2l", "train", *given, "--size", "tiny", "--output", "models/p2l")
+    print("\n3. The same line for a bag of words, which only counts.")
+    shell.run("p2l", "init", "--model-type", "tfidf", "--votes", "votes.parquet", "--output", "tfidf")
+    shell.run("p2l", "train", *given, "--size", "tiny", "--backbone", "tfidf", "--output", "models/bag-of-words")
+
+
+def _report(folder: Path, shell: Shell, votes: int) -> None:
+    from p2l.demo.online import show_online
+    from p2l.demo.report import held_out, leaderboards, loss_table
+    from p2l.demo.router import show_router
+    from p2l.demo.service import show
+
+    held: Held = held_out(folder)
+    print(
+        f"\n4. How well is each of {VALIDATION:,} held-out votes forecast? (loss in nats per vote, lower is better)\n"
+    )
+    print(loss_table(held))
+    print(
+        "\ngap closed: how far from the first line, which reads no prompt, to the last, where there is no more to learn"
+    )
+    print("\n5. Leaderboards of three kinds of prompt: what is true, and what the model says (higher wins more often).")
+    for text in leaderboards(held):
+        print(f"\n{text}")
+    _evaluate(folder, shell)
+    print("\n7. The same model as a service, for programs in any language.")
+    topics = held.arena.topics
+    prompts = [held.arena.example_prompts(topic, 1).prompts[0] for topic in topics[:2]]
+    for line in show(folder, "models/p2l", prompts):
+        print(line, flush=True)
+    print(
+        "\n8. The same votes as a stream: each once, as it came, while new models arrive; five checkpoints on the way,"
+    )
+    print("   each asked about held-out votes of every time up to its own. A column that grows would be forgetting.")
+    for line in show_online(folder, shell.run, votes, usual=votes == VOTES):
+        print(line, flush=True)
+    print("\n9. A router before twelve providers (mocks, which cost nothing), asked with the official openai client.")
+    for line in show_router(folder, "models/p2l", held.arena.example_prompts(topics[0], 40).prompts):
+        print(line, flush=True)
+
+
+def _evaluate(folder: Path, shell: Shell) -> None:
+    print("\n6. The evaluation suite on the held-out votes, as a report; and what each model is good at.")
+    shell.run(
+        *("p2l", "auto-evals", "--model_repo", "models/p2l", "--train_path", "votes.parquet"),
+        *("--output_dir", "metrics", "--report", "report"),
+    )
+    # Clusters of prompts are named by their words; nobody told the command the topics.
+    shell.run(
+        *("p2l", "explain", "--answers", "models/p2l/eval_output.jsonl", "--likelihood", "grk"),
+        *("--model-list", "models/p2l/model_list.json", "--votes", "held_out.parquet"),
+        *("--output", "strengths.json", "--plot", "strengths.png"),
+    )
+    place = os.path.relpath(folder)
+    print(f"  Open {place}/report/index.html (it works offline) and {place}/strengths.png.")
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,208 @@
+"""Marginal leaderboards of training votes, for each category, and of the first votes alone.
+
+Shapes: n votes of a batch.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from p2l.common.cli import nearest
+from p2l.common.errors import InputError, VoteError
+from p2l.evaluation.boards import board_of_table, one_scale
+from p2l.evaluation.categories import Category, EmptyCategoryError, UnknownCategoryError, readable_tags, select
+from p2l.evaluation.outputs import category_table, labels_of, open_votes_source
+from p2l.leaderboard import Leaderboard
+from p2l.leaderboard.board import POINTS_PER_LOGIT
+from p2l.leaderboard.sources import Tally
+from p2l.votes.reading import read_votes
+from p2l.votes.schema import Source
+
+_WINNER = np.array([0, 2, 3])
+
+
+@dataclass
+class TrainVotes:
+    """Votes counted by category and by how many of the first rows they are of.
+
+    Attributes:
+        name: of their source.
+        categories: which there are.
+        limits: numbers of first rows, after 0 for all of them.
+    """
+
+    name: str
+    categories: list[Category]
+    limits: list[int]
+    names: dict[str, int] = field(default_factory=dict)
+    tally: Tally = field(default_factory=Tally)
+    problems: dict[str, str] = field(default_factory=dict)
+    boards: dict[tuple[str, int, str], Leaderboard] = field(default_factory=dict)
+    rows: int = 0
+
+    def board(self, category: Category, likelihood: str, limit: int = 0) -> Leaderboard:
+        """The marginal leaderboard of a category, of all votes or of the first `limit` rows.
+
+        Raises:
+            EmptyCategoryError: there is none.
+        """
+        key = (category.text, limit, likelihood)
+        if key not in self.boards:
+            table, names = self.tally.table(self._group(category, limit), list(self.names))
+            if not len(table.first):
+                problem = self.problems.get(category.text, f"{self.name}: no training vote of category {category.text}")
+                raise EmptyCategoryError(problem)
+            try:
+                self.boards[key] = board_of_table(table, names, likelihood)
+            except InputError as error:
+                raise EmptyCategoryError(f"{self.name}, category {category.text}: {error}") from error
+        return self.boards[key]
+
+    def _group(self, category: Category, limit: int) -> int:
+        place = next(index for index, one in enumerate(self.categories) if one.text == category.text)
+        return place * len(self.limits) + self.limits.index(limit)
+
+    def add(self, batch: Any) -> None:
+        """Count a batch."""
+        labels = labels_of(batch, self.names)
+        table = readable_tags(category_table(batch, self.categories))
+        for category in self.categories:
+            for limit, rows in self._members(category, table, len(labels)):
+                one = labels[rows].astype(np.int64)
+                group = np.full(len(one), self._group(category, limit), dtype=np.int64)
+                self.tally.add(group, one[:, 0], one[:, 1], _WINNER[one[:, 2]], np.ones(len(one)))
+        self.rows += len(labels)
+
+    def _members(self, category: Category, table: Any, number: int) -> Iterator[tuple[int, Any]]:
+        try:
+            chosen = np.ones(number, bool) if category.text == "all" else select(category, table, self.name)
+        except UnknownCategoryError as error:
+            self.problems[category.text] = str(error)
+            return
+        except EmptyCategoryError:
+            return
+        for limit in self.limits:
+            among = chosen if not limit else chosen & (np.arange(number) + self.rows < limit)
+            yield limit, np.flatnonzero(among)
+
+
+def read_train_votes(
+    path: str, model_list: Sequence[str], categories: Sequence[Category], limits: Sequence[int]
+) -> TrainVotes:
+    """Count the training votes of each category.
+
+    Args:
+        path: of any kind that votes are read from; of a data set with several splits, `train`.
+        model_list: what labels refer to where rows have no names.
+        categories: which.
+        limits: count the first rows alone too, these numbers of them.
+
+    Raises:
+        VoteError: votes that cannot be read.
+    """
+    source: Source = open_votes_source(path)
+    counted = TrainVotes(source.name, list(categories), [0, *limits])
+    for batch in read_votes(source, need_prompt=False, label_list=model_list):
+        counted.add(batch.batch)
+    return counted
+
+
+# Ratings of an arena leaderboard file (CSV) as coefficients: (rating - 1000) ln(10) / 400.
+#
+# Columns: model_name, category, rating and, optionally, style_control, of which the false rows count.
+#
+# Shapes: M models.
+
+_NAMES = {"all": "full", "is_code": "coding", "hard": "hard_6"}
+_COLUMNS = ("model_name", "category", "rating")
+
+
+class Arena:
+    """Ratings by category."""
+
+    def __init__(self, source: str, ratings: dict[str, dict[str, float]]) -> None:
+        self.source, self.ratings = source, ratings
+
+    def board(self, category: Category, models: Sequence[str], likelihood: str) -> Leaderboard:
+        """The leaderboard of those of `models` that the file rates in a category.
+
+        Raises:
+            EmptyCategoryError: the file does not have the category, or rates fewer than two of the models in it.
+        """
+        name = arena_name(category)
+        if name not in self.ratings:
+            hint = nearest(name, self.ratings) or f"; it has {', '.join(self.ratings)}"
+            raise EmptyCategoryError(f"{self.source} has no category {name!r} for {category.text}{hint}")
+        found = [(model, self.ratings[name][model]) for model in models if model in self.ratings[name]]
+        if len(found) < 2:
+            raise EmptyCategoryError(f"{self.source} rates {len(found)} of the models in category {name!r}")
+        coefs = (np.array([rating for _, rating in found]) - 1000.0) / POINTS_PER_LOGIT
+        unknown = np.full(len(found), np.nan)
+        return Leaderboard(
+            [model for model, _ in found],
+            coefs,
+            unknown,
+            unknown,
+            likelihood=likelihood,
+            loss=float("nan"),
+            votes=None,
+            components=np.zeros(len(found), dtype=np.int64),
+            notes=(f"Ratings of {Path(self.source).name}, category {name}.",),
+            **one_scale(likelihood),
+        )
+
+
+def arena_name(category: Category) -> str:
+    """What leaderboard files call a category."""
+    if category.key == "language" and category.value:
+        return category.value.lower()
+    return _NAMES.get(category.text, category.text)
+
+
+def read_arena(path: str) -> Arena:
+    """Read a leaderboard file.
+
+    Raises:
+        VoteError: it cannot be read, lacks a column, or a row has no rating; the message names it.
+    """
+    ratings: dict[str, dict[str, float]] = defaultdict(dict)
+    try:
+        with Path(path).expanduser().open(encoding="utf-8-sig", newline="") as file:
+            rows = csv.DictReader(file)
+            _check(path, rows.fieldnames or [])
+            for number, row in enumerate(rows, 2):
+                if (row.get("style_control") or "false").strip().lower() in ("false", "0", ""):
+                    _add(ratings[row["category"]], row, f"{path}: row {number}")
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise VoteError(f"{path}: cannot be read: {error}") from error
+    if not ratings:
+        raise VoteError(f"{path}: holds no rating without style control")
+    return Arena(path, dict(ratings))
+
+
+def _check(path: str, columns: Sequence[str]) -> None:
+    for name in _COLUMNS:
+        if name not in columns:
+            there = ", ".join(columns) or "none"
+            raise VoteError(f"{path}: no column {name!r}{nearest(name, columns)}; columns: {there}")
+
+
+def _add(ratings: dict[str, float], row: dict[str, str], place: str) -> None:
+    name = row["model_name"]
+    if name in ratings:
+        raise VoteError(f"{place}: {name!r} has a rating in category {row['category']!r} already")
+    try:
+        rating = float(row["rating"])
+    except (TypeError, ValueError):
+        rating = math.nan
+    if not math.isfinite(rating):
+        raise VoteError(f"{place}: rating {row['rating']!r} is no number; leave out models without one")
+    ratings[name] = rating

@@ -1,0 +1,320 @@
+"""Scaling laws: how the held-out loss falls with votes and parameters, fitted with intervals.
+
+    additive:     L = E + A / N^alpha + B / P^beta
+    votes alone:  L = E + A / N^alpha
+    product:      L = E + A / (N^alpha P^beta)
+    shared:       L = E + (A + B / P^beta) / N^alpha
+
+A law of this kind has no upper end, while a model that has learned nothing yet of prompts has the loss of one
+leaderboard for all of them. With that loss C known (the ceiling, beside a known E) the excess x = L - E of the law is
+bent under it: L = E + x S / (S + x) with S = C - E.
+
+For given exponents the loss is linear in E, A and B, which non-negative least squares find at once; the exponents are
+searched on a grid, fine enough for local optima, and refined from its best point. So a fit has no start to choose and
+is cheap to bootstrap (about 20 ms for 60 runs).
+
+Shapes: R runs (each one trained model), C blocks of held-out prompts.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from p2l.common.errors import ConfigError, InputError
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+LIMITS = (0.03, 3.0)
+"""Of exponents: one that ends there says that its size hardly matters, or no longer does, in the range of the runs."""
+_EXPONENTS = np.geomspace(*LIMITS, 21)
+_NEAR_CEILING = 0.02  # share of the way; nearer, and above, the excess before bending is anything
+_LEAST_SIZES = 3  # sizes on an axis; two leave its exponent open
+
+
+@dataclass(frozen=True)
+class Law:
+    """A fitted law.
+
+    Attributes:
+        form: a name in `FORMS`.
+        floor: E, the loss that no number of votes or parameters undercuts.
+        votes_scale, votes_exponent: A and alpha.
+        parameters_scale, parameters_exponent: B and beta; the product has its one scale in `votes_scale`, and
+            `votes alone` has zeros.
+        ceiling: C, the loss of a model that has learned nothing of prompts, or None.
+    """
+
+    form: str
+    floor: float
+    votes_scale: float
+    votes_exponent: float
+    parameters_scale: float = 0.0
+    parameters_exponent: float = 0.0
+    ceiling: float | None = None
+
+    def loss(self, votes: npt.ArrayLike, parameters: npt.ArrayLike) -> Floats:
+        """The loss expected of models of so many parameters trained on so many votes; arrays of one shape."""
+        columns = FORMS[self.form](_floats(votes), _floats(parameters), self.votes_exponent, self.parameters_exponent)
+        scales = (self.votes_scale, self.parameters_scale)
+        return _bent(columns[1:], scales, self.floor, self.ceiling)
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Trained models and their loss on the same held-out prompts.
+
+    Attributes:
+        votes: (R,) they were trained on.
+        parameters: (R,) that they have.
+        losses: (R, C) mean loss on each block of held-out prompts; blocks are of one size.
+    """
+
+    votes: Floats
+    parameters: Floats
+    losses: Floats
+
+    @property
+    def loss(self) -> Floats:
+        """(R,) mean held-out loss."""
+        return np.asarray(self.losses.mean(axis=1))
+
+    def of(self, rows: Ints) -> Runs:
+        """Some of the runs."""
+        return Runs(self.votes[rows], self.parameters[rows], self.losses[rows])
+
+
+@dataclass(frozen=True)
+class LawFit:
+    """A law with what a reader needs to judge it.
+
+    Attributes:
+        law: fitted to all runs.
+        residual: root mean square of what it leaves of the runs' losses.
+        intervals: name of a field of `Law`: lower and upper end.
+        replicates: laws of the bootstrap.
+    """
+
+    law: Law
+    residual: float
+    intervals: dict[str, tuple[float, float]]
+    replicates: list[Law]
+
+
+def _additive(votes: Floats, parameters: Floats, alpha: float, beta: float) -> tuple[Floats, ...]:
+    return np.ones_like(votes), votes**-alpha, parameters**-beta
+
+
+def _votes_alone(votes: Floats, _parameters: Floats, alpha: float, _beta: float) -> tuple[Floats, ...]:
+    return np.ones_like(votes), votes**-alpha
+
+
+def _shared(votes: Floats, parameters: Floats, alpha: float, beta: float) -> tuple[Floats, ...]:
+    return np.ones_like(votes), votes**-alpha, votes**-alpha * parameters**-beta
+
+
+def _product(votes: Floats, parameters: Floats, alpha: float, beta: float) -> tuple[Floats, ...]:
+    return np.ones_like(votes), votes**-alpha * parameters**-beta
+
+
+FORMS: dict[str, Callable[[Floats, Floats, float, float], tuple[Floats, ...]]] = {
+    "additive": _additive,
+    "votes alone": _votes_alone,
+    "product": _product,
+    "shared": _shared,
+}
+"""Name: what E, A and B are multiplied by."""
+
+
+def fit_law(
+    votes: npt.ArrayLike,
+    parameters: npt.ArrayLike,
+    loss: npt.ArrayLike,
+    *,
+    form: str = "additive",
+    floor: float | None = None,
+    ceiling: float | None = None,
+) -> Law:
+    """Fit a law by least squares.
+
+    Args:
+        votes: (R,) votes of each run.
+        parameters: (R,) parameters of its model.
+        loss: (R,) its mean held-out loss.
+        form: a name in `FORMS`.
+        floor: E where it is known, as for simulated votes; None fits it.
+        ceiling: C where the law is to be bent under it; it needs a floor.
+
+    Raises:
+        ConfigError: an unknown form, or a ceiling that is not above a known floor.
+        InputError: fewer than three sizes of votes or (where they count) of models, or values that are no numbers.
+    """
+    if form not in FORMS:
+        raise ConfigError(f"unknown form {form!r}; use {', '.join(FORMS)}")
+    if ceiling is not None and (floor is None or ceiling <= floor):
+        raise ConfigError(f"a ceiling ({ceiling:g}) must be above a known floor ({floor})")
+    counts, sizes, losses = _floats(votes), _floats(parameters), _floats(loss)
+    _check(counts, sizes, losses, form)
+    units = [float(np.exp(np.log(values).mean())) for values in (counts, sizes)]
+    search = _Search(counts / units[0], sizes / units[1], losses, form, floor, ceiling)
+    alpha, beta = search.best()
+    found, _ = search.scales(alpha, beta)
+    # Sizes were in units of their geometric means.
+    powers = (units[0] ** alpha, units[1] ** beta)
+    if form == "product":
+        return Law(form, found[0], found[1] * powers[0] * powers[1], alpha, 0.0, beta, ceiling)
+    if form == "votes alone":
+        return Law(form, found[0], found[1] * powers[0], alpha, ceiling=ceiling)
+    second = powers[1] * (powers[0] if form == "shared" else 1.0)
+    return Law(form, found[0], found[1] * powers[0], alpha, found[2] * second, beta, ceiling)
+
+
+@dataclass(frozen=True)
+class _Search:
+    """The exponents under which least squares leaves the least; sizes (R,) are of the order of one."""
+
+    votes: Floats
+    parameters: Floats
+    loss: Floats
+    form: str
+    floor: float | None
+    ceiling: float | None = None
+
+    def scales(self, alpha: float, beta: float) -> tuple[list[float], float]:
+        """E, A and B for these exponents, and the norm of what is left."""
+        from scipy.optimize import nnls
+
+        columns = np.stack(FORMS[self.form](self.votes, self.parameters, alpha, beta), axis=1)
+        if self.floor is None:
+            found, left = nnls(columns, self.loss)
+            return found.tolist(), float(left)
+        excess, weights = _unbent(self.loss - self.floor, self.floor, self.ceiling)
+        found, _ = nnls(columns[:, 1:] * weights[:, None], excess * weights)
+        fitted = _bent(tuple(columns[:, 1:].T), tuple(found.tolist()), self.floor, self.ceiling)
+        return [self.floor, *found.tolist()], float(np.linalg.norm(self.loss - fitted))
+
+    def best(self) -> tuple[float, float]:
+        """Alpha and beta."""
+        from scipy.optimize import minimize
+
+        second = [0.0] if self.form == "votes alone" else _EXPONENTS
+        grid = [(float(alpha), float(beta)) for alpha, beta in itertools.product(_EXPONENTS, second)]
+        start = min(grid, key=lambda pair: self.scales(*pair)[1])
+        free = 1 if self.form == "votes alone" else 2
+
+        def left(logs: Floats) -> float:
+            alpha, beta = (*np.exp(logs), 0.0)[:2]
+            return self.scales(float(alpha), float(beta))[1]
+
+        bounds = [(np.log(LIMITS[0]), np.log(LIMITS[1]))] * free
+        options: Any = {"xatol": 1e-6, "fatol": 1e-12, "maxiter": 400}
+        refined = minimize(left, np.log(start[:free]), method="Nelder-Mead", bounds=bounds, options=options).x
+        alpha, beta = (*np.clip(np.exp(refined), *LIMITS), 0.0)[:2]
+        return float(alpha), float(beta)
+
+
+def _bent(columns: tuple[Floats, ...], scales: tuple[float, ...], floor: float, ceiling: float | None) -> Floats:
+    """The loss from the parts of its excess."""
+    excess: Floats = np.asarray(sum(scale * column for scale, column in zip(scales, columns, strict=False)))
+    if ceiling is None:
+        return floor + excess
+    return np.asarray(floor + excess * (ceiling - floor) / (ceiling - floor + excess))
+
+
+def _unbent(excess: Floats, floor: float, ceiling: float | None) -> tuple[Floats, Floats]:
+    """Excess before it was bent, and weights that make its errors those of the loss."""
+    if ceiling is None:
+        return excess, np.ones_like(excess)
+    share = np.clip(excess / (ceiling - floor), 1e-3, 1 - _NEAR_CEILING)
+    return share / (1 - share) * (ceiling - floor), (1 - share) ** 2
+
+
+def leave_one_out(
+    runs: Runs, *, form: str = "additive", floor: float | None = None, ceiling: float | None = None
+) -> float:
+    """Root mean square error of predicting the runs of each size of votes and model from those of all others.
+
+    Raises:
+        InputError: too few sizes are left.
+    """
+    cells = np.unique(np.stack([runs.votes, runs.parameters]), axis=1, return_inverse=True)[1].reshape(-1)
+    errors = np.empty(len(cells))
+    for cell in np.unique(cells):
+        kept, out = np.flatnonzero(cells != cell), np.flatnonzero(cells == cell)
+        part = runs.of(kept)
+        law = fit_law(part.votes, part.parameters, part.loss, form=form, floor=floor, ceiling=ceiling)
+        errors[out] = runs.loss[out] - law.loss(runs.votes[out], runs.parameters[out])
+    return float(np.sqrt(np.mean(errors**2)))
+
+
+def fit_with_intervals(
+    runs: Runs,
+    *,
+    form: str = "additive",
+    floor: float | None = None,
+    ceiling: float | None = None,
+    level: float = 0.95,
+    replicates: int = 200,
+    seed: int = 0,
+) -> LawFit:
+    """Fit a law; intervals by the bootstrap over held-out prompts (by blocks) and over runs, both at once.
+
+    Drawing runs again takes in what another training set and another start would change, and how well the form fits.
+
+    Raises:
+        InputError: as `fit_law`.
+    """
+    law = fit_law(runs.votes, runs.parameters, runs.loss, form=form, floor=floor, ceiling=ceiling)
+    rng = np.random.default_rng(seed)
+    laws = [_redrawn(runs, law, floor, rng) for _ in range(replicates)]
+    tail = (1.0 - level) / 2
+    names = ["floor", "votes_scale", "votes_exponent", "parameters_scale", "parameters_exponent"]
+    intervals = {}
+    for name in names:
+        lower, upper = np.quantile([getattr(one, name) for one in laws], [tail, 1.0 - tail])
+        intervals[name] = (float(lower), float(upper))
+    residual = runs.loss - law.loss(runs.votes, runs.parameters)
+    return LawFit(law, float(np.sqrt(np.mean(residual**2))), intervals, laws)
+
+
+def _redrawn(runs: Runs, law: Law, floor: float | None, rng: np.random.Generator) -> Law:
+    count, blocks = runs.losses.shape
+    while True:
+        drawn = runs.of(np.asarray(rng.integers(count, size=count)))
+        if _enough(drawn.votes, drawn.parameters, law.form):
+            break
+    losses = drawn.losses[:, rng.integers(blocks, size=blocks)].mean(axis=1)
+    return fit_law(drawn.votes, drawn.parameters, losses, form=law.form, floor=floor, ceiling=law.ceiling)
+
+
+def _sizes(votes: Floats, parameters: Floats) -> tuple[int, int]:
+    return len(np.unique(votes)), len(np.unique(parameters))
+
+
+def _enough(votes: Floats, parameters: Floats, form: str) -> bool:
+    of_votes, of_models = _sizes(votes, parameters)
+    return of_votes >= _LEAST_SIZES and (form == "votes alone" or of_models >= _LEAST_SIZES)
+
+
+def _check(votes: Floats, parameters: Floats, loss: Floats, form: str) -> None:
+    if not votes.shape == parameters.shape == loss.shape or votes.ndim != 1:
+        raise InputError("votes, parameters and loss must hold one number for each run")
+    if not all(np.isfinite(values).all() for values in (votes, parameters, loss)):
+        raise InputError("votes, parameters and loss must be finite numbers; leave out runs that failed")
+    if (votes <= 0).any() or (parameters <= 0).any():
+        raise InputError("votes and parameters must be above zero")
+    if not _enough(votes, parameters, form):
+        of_votes, of_models = _sizes(votes, parameters)
+        raise InputError(
+            f"a scaling law needs runs of at least {_LEAST_SIZES} numbers of votes and {_LEAST_SIZES} sizes of model, "
+            f"not {of_votes} and {of_models}; train more"
+        )
+
+
+def _floats(values: npt.ArrayLike | Sequence[float]) -> Floats:
+    return np.asarray(values, dtype=np.float64)

@@ -1,0 +1,341 @@
+"""What a model said of prompts: asked now, or as `p2l eval` wrote it.
+
+Shapes: N prompts, M models, D dimensions of an embedding.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from p2l.common.cli import nearest, progress
+from p2l.common.errors import InputError
+from p2l.insight.explain_report import Agreement, Explanation, Observed, Strength
+from p2l.leaderboard.board import POINTS_PER_LOGIT, Leaderboard
+from p2l.leaderboard.fitting import fit_labels
+from p2l.leaderboard.newton import Prior
+from p2l.model.checkpoint import MODEL_LIST_FILE, read_json
+from p2l.votes.schema import hash_turns
+from p2l.votes.store import VoteStore, open_votes
+
+Floats = npt.NDArray[np.float64]
+HIDDEN = "last_hidden_state"
+_PROMPTS_AT_ONCE = 512
+_ROWS_AT_ONCE = 4096
+
+
+@dataclass(frozen=True)
+class Answers:
+    """N answers: coefs (N, M), eta and gamma (N,) or None, prompts as lists of turns, embeddings (N, D) or None."""
+
+    models: list[str]
+    likelihood: str
+    coefs: Floats
+    eta: Floats | None
+    gamma: Floats | None
+    texts: list[list[str]]
+    embeddings: Floats | None = None
+
+
+def ask(
+    model: str, prompts: str, *, embeddings: str | None = None, limit: int | None = None, quiet: bool = True
+) -> Answers:
+    """Ask a model about the column `prompt` of a file.
+
+    Args:
+        model: a folder or hub id.
+        prompts: any source of prompts.
+        embeddings: a column of the file that holds a list of numbers, or `last_hidden_state`: what the head reads.
+        limit: only the first so many rows.
+        quiet: no progress bar.
+
+    Raises:
+        InputError: the model or the prompts cannot be read.
+    """
+    from p2l.batch_inference.prompts import as_turns, open_prompts
+    from p2l.inference import P2L
+
+    data, asked = open_prompts(prompts, limit=limit), P2L.from_pretrained(model)
+    own = embeddings == HIDDEN and HIDDEN not in data.source.columns
+    if embeddings is not None and not own:
+        _check_column(embeddings, data.source.columns, prompts)
+    said, texts, vectors = [], list[list[str]](), list[Any]()
+    with progress(total=data.source.rows, description="prompts", unit=" prompts", quiet=quiet) as bar:
+        for _, rows in data.tables():
+            turns = as_turns(rows.column("prompt")).to_pylist()
+            said.append(asked.predict(turns, hidden=own))
+            texts += turns
+            vectors += rows.column(embeddings).to_pylist() if embeddings is not None and not own else []
+            bar.update(len(turns))
+    coefs, eta, gamma, hidden = (_joined([getattr(part, name) for part in said]) for name in _SAID)
+    if coefs is None:
+        raise InputError(f"{prompts}: holds no prompts")
+    found = hidden if own else _matrix(vectors, f"{prompts}: column {embeddings!r}") if vectors else None
+    return Answers(asked.model_list, asked.likelihood.name, coefs, eta, gamma, texts, found)
+
+
+_SAID = ("coefs", "eta", "gamma", "hidden")
+
+
+def read_answers(
+    path: str, *, likelihood: str | None = None, model_list: str | None = None, embeddings: str | None = None
+) -> Answers:
+    """Read what `p2l eval` wrote, as JSON or Parquet, or the `eval_output.jsonl` of a training run.
+
+    Model names and the likelihood come from the `.info.json` beside it, else from `model_list.json` and the flags.
+
+    Args:
+        path: the file.
+        likelihood: in the place of the one that is recorded.
+        model_list: a JSON file of the M names, in the order of the coefficients.
+        embeddings: a column that holds a list of numbers.
+
+    Raises:
+        InputError: the file cannot be used; the message says what is missing.
+    """
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise InputError(f"{path}: no such file; give what p2l eval wrote, or ask with --model DIR --prompts FILE")
+    rows = _Rows(str(file), embeddings)
+    for row in _json_array(file) if file.suffix == ".json" else _source_rows(str(file), embeddings):
+        rows.add(row)
+    if not rows.coefs:
+        raise InputError(f"{path}: holds no rows")
+    info = read_json(file.with_suffix(".info.json"), missing={})
+    coefs = _matrix(rows.coefs, f"{path}: coefs")
+    wrong = np.flatnonzero(~np.isfinite(coefs).all(axis=1))
+    if len(wrong):
+        raise InputError(f"{path}: row {wrong[0] + 1} has coefficients that are no numbers; leave such rows out")
+    models = _models(file, model_list, info, coefs.shape[1])
+    likely = likelihood or info.get("loss_type")
+    if likely is None:
+        raise InputError(f"{path}: nothing beside it says its likelihood; give --likelihood (bt, rk, grk, ...)")
+    eta, gamma = (_side(values, f"{path}: {name}") for name, values in (("eta", rows.eta), ("gamma", rows.gamma)))
+    vectors = _matrix(rows.vectors, f"{path}: column {embeddings!r}") if embeddings else None
+    return Answers(models, likely, coefs, eta, gamma, rows.texts, vectors)
+
+
+class _Rows:
+    """Rows as they come, their numbers in float32: that is what a model says, and half the memory."""
+
+    def __init__(self, name: str, embeddings: str | None) -> None:
+        self.name, self.embeddings = name, embeddings
+        self.coefs: list[Any] = []
+        self.eta: list[Any] = []
+        self.gamma: list[Any] = []
+        self.texts: list[list[str]] = []
+        self.vectors: list[Any] = []
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Take what is needed of a row."""
+        values = row.get("coefs", row.get("betas"))
+        if values is None or "prompt" not in row:
+            missing = "coefs" if values is None else "prompt"
+            raise InputError(f"{self.name}: row {len(self.coefs) + 1} has no {missing!r}; p2l eval writes it")
+        place = f"{self.name}: row {len(self.coefs) + 1}"
+        self.texts.append(_turns(row["prompt"], place))
+        for name in ("eta", "gamma"):
+            getattr(self, name).append(_one(row.get(name), f"{place}: {name}"))
+        self.coefs.append(_numbers(values, f"{place}: coefs"))
+        if self.embeddings is not None:
+            _check_column(self.embeddings, list(row), self.name)
+            self.vectors.append(_numbers(row[self.embeddings], f"{place}: {self.embeddings}"))
+
+
+def _turns(prompt: Any, place: str) -> list[str]:
+    """The turns of a prompt."""
+    turns = [prompt] if isinstance(prompt, str) else prompt
+    if not isinstance(turns, list) or not turns or not all(isinstance(turn, str) for turn in turns):
+        raise InputError(f"{place}: prompt must be text or a list of turns")
+    if any("\ud800" <= letter <= "\udfff" for turn in turns for letter in turn):
+        raise InputError(f"{place}: prompt holds half of a surrogate pair, which is no text")
+    return turns
+
+
+def _numbers(values: Any, what: str) -> Any:
+    """Numbers that may lie in lists, one after the other."""
+    try:
+        return np.asarray(values, dtype=np.float32).reshape(-1)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"{what} must be a list of numbers") from error
+
+
+def _one(value: Any, what: str) -> float | None:
+    """A number that may lie in lists."""
+    while isinstance(value, list | tuple) and len(value) == 1:
+        value = value[0]
+    if value is None:
+        return None
+    if not isinstance(value, int | float):
+        raise InputError(f"{what} must be a number")
+    return float(value)
+
+
+def _json_array(file: Path) -> Iterator[dict[str, Any]]:
+    try:
+        rows = json.loads(file.read_bytes())
+    except ValueError as error:
+        raise InputError(f"{file}: is no JSON: {error}") from error
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise InputError(f"{file}: must be a JSON array of objects, as p2l eval writes it")
+    yield from rows
+
+
+def _source_rows(path: str, embeddings: str | None) -> Iterator[dict[str, Any]]:
+    from p2l.votes.sources import open_source
+
+    source = open_source(path)
+    if embeddings is not None:
+        _check_column(embeddings, source.columns, path)
+    wanted = [name for name in ("prompt", "coefs", "betas", "eta", "gamma", embeddings) if name in source.columns]
+    for batch in source.stream(wanted, _ROWS_AT_ONCE):
+        yield from batch.batch.to_pylist()
+
+
+def _models(file: Path, model_list: str | None, info: dict[str, Any], number: int) -> list[str]:
+    beside = file.with_name(MODEL_LIST_FILE)
+    source = Path(model_list) if model_list else beside
+    names = info.get("model_list") if model_list is None and "model_list" in info else read_json(source, missing={})
+    if not isinstance(names, list):
+        raise InputError(f"{file}: nothing beside it names its models; give --model-list FILE")
+    if len(names) != number:
+        raise InputError(f"{file}: has {number} coefficients a row, but {len(names)} models are named")
+    return [str(name) for name in names]
+
+
+def _check_column(name: str, columns: Sequence[str], source: str) -> None:
+    if name not in columns:
+        raise InputError(f"{source}: no column {name!r}{nearest(name, columns)}; columns: {', '.join(columns)}")
+
+
+def _matrix(rows: Sequence[Any], what: str) -> Floats:
+    if any(row is None for row in rows) or len({len(row) for row in rows}) != 1:
+        raise InputError(f"{what}: each row must hold as many numbers")
+    return np.asarray(rows, dtype=np.float64)
+
+
+def _side(values: Sequence[float | None], what: str) -> Floats | None:
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    if len(known) != len(values):
+        raise InputError(f"{what}: some rows have it and some have not")
+    return np.asarray(known, dtype=np.float64)
+
+
+def _joined(parts: Sequence[Any]) -> Floats | None:
+    return None if not parts or parts[0] is None else np.concatenate(parts).astype(np.float64)
+
+
+# Whether votes bear strengths out: real votes, on prompts of each cluster, against all of them.
+#
+# A vote's prompt comes into a cluster by its words (or as it did when it was measured). One leaderboard is fitted to
+# all
+# votes, and one to those of each cluster, pulled towards the first as groups of `p2l leaderboard --by` are. Votes that
+# the model was trained on prove little: give others.
+#
+# Shapes: N votes, M models, K clusters.
+
+Ints = npt.NDArray[np.int64]
+_LIKELIHOOD = "bt-tie"
+_SHRINK = 0.5
+_LEAST_VOTES = 20
+_AT_ONCE = 4096
+
+
+def with_votes(made: Explanation, votes: Any, *, least: int = _LEAST_VOTES, quiet: bool = True) -> Explanation:
+    """The explanation with what votes say of each cell.
+
+    Args:
+        made: what a model said.
+        votes: any source of votes with prompts; models that the explanation lacks are left out.
+        least: votes of a model in a cluster that a cell needs.
+        quiet: no progress bar.
+
+    Raises:
+        InputError: the votes cannot be read, or none can be placed.
+    """
+    models = sorted(made.models)
+    with open_votes(votes, model_list=models, drop_unknown=True, quiet=quiet) as store:
+        cluster, labels = _placed(made, store), store.labels()
+    known = cluster >= 0
+    if not known.any():
+        raise InputError(f"{votes}: no vote is on a prompt of a cluster; use --by words, or votes on the prompts asked")
+    cluster, labels = cluster[known], labels[known]
+    whole = fit_labels(labels, models=models, likelihood=_LIKELIHOOD, intervals=None)
+    found = {
+        (name, model): observed
+        for one, name in enumerate(made.names)
+        if (cluster == one).any()
+        for model, observed in _observed(labels, cluster == one, models, whole, made.level, least).items()
+    }
+    cells = tuple(replace(cell, observed=found.get((cell.cluster, cell.model))) for cell in made.strengths)
+    return replace(made, strengths=cells, agreement=_agreement(cells, len(labels)))
+
+
+def _placed(made: Explanation, store: VoteStore) -> Ints:
+    """Cluster (N,) of each vote; -1 where it is unknown."""
+    parts = []
+    for start in range(0, len(store), _AT_ONCE):
+        texts = store.prompts(range(start, min(start + _AT_ONCE, len(store))))
+        if made.by == "words" and made.places is not None:
+            parts.append(made.places.place_texts(texts))
+        else:
+            parts.append(np.array([made.known.get(hash_turns(turns), -1) for turns in texts], dtype=np.int64))
+    return np.concatenate(parts)
+
+
+def _observed(
+    labels: Ints, inside: npt.NDArray[np.bool_], models: Sequence[str], whole: Leaderboard, level: float, least: int
+) -> dict[str, Observed]:
+    """What the votes of one cluster say of each model that has enough of them there."""
+    here, there = _tallies(labels[inside], len(models)), _tallies(labels[~inside], len(models))
+    used = np.flatnonzero(here[1] >= least).tolist()
+    if not used:
+        return {}
+    board = fit_labels(
+        labels[inside],
+        models=models,
+        likelihood=_LIKELIHOOD,
+        prior=Prior(sd=_SHRINK, coefs=whole.coefs),
+        level=level,
+    )
+    change = board.coefs - whole.coefs
+    points = POINTS_PER_LOGIT * np.stack([change, board.lower - whole.coefs, board.upper - whole.coefs])
+    with np.errstate(invalid="ignore", divide="ignore"):
+        rates = here[0] / here[1], there[0] / there[1]
+    return {
+        models[m]: Observed(int(here[1][m]), float(rates[0][m]), float(rates[1][m]), *(float(x) for x in points[:, m]))
+        for m in used
+    }
+
+
+def _tallies(labels: Ints, models: int) -> tuple[Floats, Floats]:
+    """Points (M,), half of one for a tie, and votes (M,) of each model."""
+    won = np.where(labels[:, 2] == 0, 1.0, 0.5)
+    points = np.bincount(labels[:, 0], won, models) + np.bincount(labels[:, 1], 1.0 - won, models)
+    return points.astype(np.float64), np.bincount(labels[:, :2].ravel(), minlength=models).astype(np.float64)
+
+
+def _agreement(cells: Sequence[Strength], votes: int) -> Agreement:
+    compared = [(cell, cell.observed) for cell in cells if cell.observed is not None]
+    said = np.array([cell.change for cell, _ in compared])
+    seen = np.array([observed.change for _, observed in compared])
+    weights = np.array([float(observed.votes) for _, observed in compared])
+    found = [(cell, observed) for cell, observed in compared if cell.verdict]
+    same = sum((cell.change > 0) == (observed.change > 0) for cell, observed in found)
+    return Agreement(votes, len(compared), _correlation(said, seen, weights), len(found), same)
+
+
+def _correlation(one: Floats, other: Floats, weights: Floats) -> float | None:
+    if len(one) < 3:
+        return None
+    covariance = np.cov(one, other, aweights=weights)
+    scale = float(np.sqrt(covariance[0, 0] * covariance[1, 1]))
+    return float(covariance[0, 1] / scale) if scale > 0 else None

@@ -1,0 +1,415 @@
+"""What changed between two sides: one cell for each model and category, with its interval and whether it is chance.
+
+A change is that of the model's coefficient against the mean of the models that both sides know, in points of an arena
+score (400 points: odds of 10 to 1). A cell's interval is its own; so many cells are looked at that some intervals lie
+off zero by chance, so a model is said to have risen or fallen only where the Benjamini-Hochberg procedure over all
+cells finds it at the false discovery rate asked for.
+
+Shapes: n cells.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from p2l.common.cli import atomic_path, progress
+from p2l.common.errors import InputError
+from p2l.common.plots import FALL, RISE, new_figure, save_figure
+from p2l.leaderboard.board import POINTS_PER_LOGIT
+from p2l.leaderboard.sources import Groups
+from p2l.likelihood import Likelihood, win_rates
+from p2l.votes.reading import VoteBatch, read_votes
+from p2l.votes.schema import hash_turns
+from p2l.votes.sources import open_source
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A change in logits, before it is judged."""
+
+    by: str
+    """The column, or nothing for everything."""
+    category: str
+    model: str
+    prompts: int
+    """Different ones, of the side that has fewer."""
+    change: float
+    error: float
+    """Standard error of the change over prompts."""
+    rate_before: float
+    """Chance of beating a model drawn from the rest of the field; ties count half."""
+    rate_after: float
+
+
+@dataclass(frozen=True)
+class Cell:
+    """How much better one model has become in one category."""
+
+    by: str
+    category: str
+    model: str
+    prompts: int
+    change: float
+    """In points; the interval too."""
+    lower: float
+    upper: float
+    rate_before: float
+    rate_after: float
+    p: float
+    """Chance of as large a change where nothing has changed, or by no more than the least change that counts."""
+    q: float
+    """The least false discovery rate at which the change counts as found."""
+    verdict: str
+    """rose, fell, or nothing."""
+
+    @property
+    def title(self) -> str:
+        """The category as it heads a table."""
+        return f"{self.by} = {self.category}" if self.by else self.category
+
+
+@dataclass(frozen=True)
+class Drift:
+    """All cells of a comparison."""
+
+    before: str
+    after: str
+    likelihood: str
+    level: float
+    fdr: float
+    cells: list[Cell]
+    notes: list[str]
+    least_change: float = 0.0
+    """In points."""
+
+    @property
+    def found(self) -> list[Cell]:
+        """Those that rose or fell, the largest change first."""
+        return sorted((cell for cell in self.cells if cell.verdict), key=lambda cell: -abs(cell.change))
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        counts = {"cells_looked_at": len(self.cells), "cells_changed": len(self.found)}
+        names = ("before", "after", "likelihood", "level", "fdr", "least_change", "notes")
+        facts = {name: getattr(self, name) for name in names}
+        return {**facts, **counts, "cells": [asdict(cell) for cell in self.cells]}
+
+    def _least(self) -> str:
+        return f" by more than {self.least_change:g} points" if self.least_change else ""
+
+    def to_text(self, *, every: bool = False) -> str:
+        """What rose and fell as a table, or every cell; without any change, the cells of everything."""
+        models, titles = {cell.model for cell in self.cells}, {cell.title for cell in self.cells}
+        head = [
+            f"from {self.before} to {self.after}",
+            f"cells looked at: {len(self.cells)}, of {len(models)} model{'s'[: len(models) > 1]} in {len(titles)} "
+            f"categor{'ies' if len(titles) > 1 else 'y'}, likelihood {self.likelihood}",
+            f"changed: {len(self.found)}{self._least()}, at a false discovery rate of {self.fdr:.0%}",
+            "",
+        ]
+        shown = self.cells if every else self.found or [cell for cell in self.cells if not cell.by]
+        return "\n".join([*head, *_table(shown, self.level), *(f"note: {note}" for note in self.notes)])
+
+
+def judge(measured: Sequence[Measured], *, level: float, fdr: float, least_change: float = 0.0) -> list[Cell]:
+    """Intervals of each change, by the t distribution with a degree of freedom less than prompts, and the verdicts.
+
+    With `least_change`, in points, only larger changes count: p is of those, where the true one is just as large.
+    """
+    from scipy.special import stdtr, stdtrit
+
+    change, error = (np.array([getattr(one, name) for one in measured]) for name in ("change", "error"))
+    freedom = np.array([one.prompts - 1.0 for one in measured])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        beyond = np.maximum(np.abs(change) - least_change / POINTS_PER_LOGIT, 0.0)
+        ratio = np.where(beyond == 0, 0.0, beyond / error)
+    p = np.minimum(1.0, 2 * stdtr(freedom, -ratio))
+    q = adjusted(p)
+    width = stdtrit(freedom, 0.5 + level / 2) * error
+    return [
+        _cell(one, float(wide), float(chance), float(rate), fdr)
+        for one, wide, chance, rate in zip(measured, width, p, q, strict=True)
+    ]
+
+
+def _cell(one: Measured, width: float, p: float, q: float, fdr: float) -> Cell:
+    change, lower, upper = (POINTS_PER_LOGIT * value for value in (one.change, one.change - width, one.change + width))
+    verdict = "" if q > fdr or not change else "rose" if change > 0 else "fell"
+    rates = one.rate_before, one.rate_after
+    return Cell(one.by, one.category, one.model, one.prompts, change, lower, upper, *rates, p, q, verdict)
+
+
+def adjusted(p: Floats) -> Floats:
+    """Benjamini and Hochberg's adjusted p-values (n,): q_(i) = min over j >= i of p_(j) n / j."""
+    order = np.argsort(p)
+    scaled = p[order] * len(p) / np.arange(1, len(p) + 1)
+    out = np.empty(len(p))
+    out[order] = np.minimum.accumulate(scaled[::-1])[::-1]
+    return np.minimum(out, 1.0)
+
+
+def write_json(drift: Drift, path: str) -> None:
+    """Write all cells, whole or not at all.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    with atomic_path(path) as temporary:
+        Path(temporary).write_text(json.dumps(_finite(drift.to_dict()), indent=1, ensure_ascii=False) + "\n", "utf-8")
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN."""
+    if isinstance(value, dict):
+        return {key: _finite(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _table(cells: Sequence[Cell], level: float) -> list[str]:
+    header = ["", "model", "category", "beats the field", "change", f"{level:.0%} interval", "prompts", "p"]
+    rows = [header, *map(_row, cells)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
+    lines = [
+        "  ".join(
+            text.ljust(width) if column < 3 else text.rjust(width)
+            for column, (text, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+    return [lines[0], "  ".join("-" * width for width in widths), *lines[1:]]
+
+
+def _row(cell: Cell) -> list[str]:
+    return [
+        cell.verdict,
+        cell.model,
+        cell.title,
+        f"{cell.rate_before:.1%} -> {cell.rate_after:.1%}",
+        f"{cell.change:+.0f}",
+        f"{cell.lower:+.0f} to {cell.upper:+.0f}",
+        f"{cell.prompts:,}",
+        f"{cell.p:.4f}" if cell.p >= 5e-5 else "<0.0001",
+    ]
+
+
+# Drift between two trained models: what each says of the same prompts.
+#
+# Every different prompt counts once. Intervals say how much the change would differ on other prompts of the kind; that
+# two trainings on the same votes differ too is not in them.
+#
+# Shapes: U different prompts, M models that both know.
+
+Ints = npt.NDArray[np.int64]
+_PROMPTS_AT_ONCE = 512
+
+
+@dataclass(frozen=True)
+class ModelDrift:
+    """The changes, and what a reader must know of them."""
+
+    likelihood: str
+    measured: list[Measured]
+    notes: list[str]
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One of the two models, and what it says: coefs (U, M) of the common models, centred, and win rates (U, M)."""
+
+    model: Any
+    columns: list[int]
+    coefs: list[Floats]
+    rates: list[Floats]
+
+    def ask(self, prompts: Sequence[Sequence[str]]) -> None:
+        """Add what the model says of some prompts.
+
+        Raises:
+            InputError: that is no number.
+        """
+        said = self.model.predict(prompts)
+        if not np.isfinite(said.coefs).all():
+            raise InputError("a model gives coefficients that are no finite numbers; compare another checkpoint")
+        coefs = said.coefs[:, self.columns].astype(np.float64)
+        self.coefs.append(coefs - coefs.mean(axis=1, keepdims=True))
+        self.rates.append(win_rates(coefs, self.model.likelihood, said.eta, said.gamma))
+
+
+def drift_of_models(
+    before: str, after: str, prompts: str, *, by: Sequence[str] = (), least: int = 20, quiet: bool = True
+) -> ModelDrift:
+    """Compare what two model folders say of a file of prompts, over all of it and for each value of the `by` columns.
+
+    Args:
+        before, after: folders or hub ids.
+        prompts: a file with a column `prompt`.
+        by: columns (see `p2l.leaderboard.sources`).
+        least: categories with fewer different prompts are left out.
+        quiet: no progress bar.
+
+    Raises:
+        InputError: a model or the prompts cannot be read, or the models cannot be compared.
+    """
+    from p2l.inference import P2L
+
+    models = [P2L.from_pretrained(path) for path in (before, after)]
+    names = _common(models, before, after)
+    sides = [_Side(model, [model.model_list.index(name) for name in names], [], []) for model in models]
+    groups, members = _ask(sides, prompts, by, quiet=quiet)
+    first, second = sides
+    change, rates = np.concatenate(second.coefs) - np.concatenate(first.coefs), [
+        np.concatenate(side.rates) for side in sides
+    ]  # fmt: skip
+    measured, small = list[Measured](), 0
+    for column, value, code in groups.ordered({code: len(rows) for code, rows in members.items()}):
+        rows = members[code]
+        small += len(rows) < least
+        measured += [] if len(rows) < least else _measure(column, value, names, change[rows], *(r[rows] for r in rates))
+    if not measured:
+        raise InputError(f"{prompts}: no category has {least} different prompts; lower --min-prompts")
+    return ModelDrift(first.model.likelihood.name, measured, _notes(models, names, small, least))
+
+
+def _common(models: Sequence[Any], before: str, after: str) -> list[str]:
+    kinds: list[Likelihood] = [model.likelihood for model in models]
+    if kinds[0].name != kinds[1].name:
+        raise InputError(
+            f"{before} has likelihood {kinds[0].name}, {after} has {kinds[1].name}: "
+            "their coefficients mean different things; compare models of one likelihood"
+        )
+    names = [name for name in models[0].model_list if name in set(models[1].model_list)]
+    if len(names) < 2:
+        raise InputError(f"{before} and {after} have {len(names)} models in common; a field needs two")
+    return names
+
+
+def _ask(sides: Sequence[_Side], prompts: str, by: Sequence[str], *, quiet: bool) -> tuple[Groups, dict[int, Ints]]:
+    """Ask both sides about each different prompt once; the rows (of U) of each category."""
+    source = open_source(prompts)
+    groups, place, pairs = Groups(source, by), dict[int, int](), set[tuple[int, int]]()
+    columns = list(dict.fromkeys(["prompt", *groups.bases.values()]))
+    with progress(total=source.rows, description="prompts", unit=" prompts", quiet=quiet) as bar:
+        for batch in read_votes(source, columns=columns, batch_size=_PROMPTS_AT_ONCE):
+            rows, new = _places(batch, place)
+            for side in sides if new else ():
+                side.ask(new)
+            for codes, members in groups.members(batch):
+                pairs |= set(zip(codes.tolist(), rows[members].tolist(), strict=True))
+            bar.update(len(batch))
+    found: dict[int, list[int]] = {}
+    for code, row in sorted(pairs):
+        found.setdefault(code, []).append(row)
+    return groups, {code: np.array(rows) for code, rows in found.items()}
+
+
+def _places(batch: VoteBatch, place: dict[int, int]) -> tuple[Ints, list[list[str]]]:
+    """The number of each row's prompt among the different ones, and those that are new."""
+    new, rows = [], []
+    for turns in batch.batch.column("prompt").to_pylist():
+        key = hash_turns(turns)
+        if key not in place:
+            place[key] = len(place)
+            new.append(turns)
+        rows.append(place[key])
+    return np.array(rows, dtype=np.int64), new
+
+
+def _measure(
+    column: str, value: str, names: Sequence[str], change: Floats, before: Floats, after: Floats
+) -> list[Measured]:
+    """A category's changes (n, M) as means with their standard errors."""
+    mean, error = change.mean(axis=0), change.std(axis=0, ddof=1) / np.sqrt(len(change))
+    rates = before.mean(axis=0), after.mean(axis=0)
+    return [
+        Measured(column, value, name, len(change), float(mean[m]), float(error[m]), *(float(rate[m]) for rate in rates))
+        for m, name in enumerate(names)
+    ]
+
+
+def _notes(models: Sequence[Any], names: Sequence[str], small: int, least: int) -> list[str]:
+    lists = [set(model.model_list) for model in models]
+    alone = sorted((lists[0] | lists[1]) - set(names))
+    notes = ["intervals are over prompts; two trainings on the same votes differ too: --least-change leaves that out."]
+    if alone:
+        shown = ", ".join(alone[:5]) + (", ..." if len(alone) > 5 else "")
+        notes.append(f"{len(alone)} models are known to one side only and left out: {shown}.")
+    if small:
+        notes.append(f"{small} categories with fewer than {least} different prompts are left out.")
+    return notes
+
+
+# Drift as a picture: a dot for each change, a bar for its interval, in colour where the change was found.
+
+_PANELS, _COLUMNS = 12, 3
+_COLOURS = {"rose": RISE, "fell": FALL, "": "#999999"}
+
+
+def plot_drift(drift: Drift, path: str) -> int:
+    """Draw a panel for each category, or one for all when there is one model; returns how many were left out.
+
+    Categories with the most changes come first after that of everything; at most twelve are drawn.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    panels = _panels(drift)
+    drawn = panels[:_PANELS]
+    columns = min(_COLUMNS, len(drawn))
+    rows = -(-len(drawn) // columns)
+    height = 1.1 + 0.2 * max(len(cells) for _, cells in drawn)
+    figure = new_figure(7.0 if columns == 1 else 4.6 * columns, max(2.4, height) * rows + 0.5)
+    axes = figure.subplots(rows, columns, squeeze=False, sharex=True).ravel()
+    for axis, (title, cells) in zip(axes, drawn, strict=False):
+        _draw(axis, title, cells, drift.level)
+    for axis in axes[len(drawn) :]:
+        axis.set_visible(False)
+    figure.suptitle(f"From {drift.before} to {drift.after}", x=0.01, ha="left", fontsize=11)
+    handles = [
+        axes[0].plot([], [], "o-", color=_COLOURS[word], label=text)[0]
+        for word, text in (("rose", "rose"), ("fell", "fell"), ("", "no change found"))
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+    save_figure(figure, Path(path))
+    return len(panels) - len(drawn)
+
+
+def _panels(drift: Drift) -> list[tuple[str, list[tuple[str, Cell]]]]:
+    """Title, and (label, cell) of each row; the largest rise on top."""
+    if len({cell.model for cell in drift.cells}) == 1:
+        return [(drift.cells[0].model, [(cell.title, cell) for cell in drift.cells])]
+    found: dict[str, list[tuple[str, Cell]]] = {}
+    for cell in drift.cells:
+        found.setdefault(cell.title, []).append((cell.model, cell))
+    for cells in found.values():
+        cells.sort(key=lambda row: -row[1].change)
+    return sorted(found.items(), key=lambda item: (bool(item[1][0][1].by), -sum(bool(c.verdict) for _, c in item[1])))
+
+
+def _draw(axis: Any, title: str, rows: Sequence[tuple[str, Cell]], level: float) -> None:
+    for height, (_, cell) in enumerate(rows):
+        colour = _COLOURS[cell.verdict]
+        axis.hlines(height, cell.lower, cell.upper, color=colour, linewidth=2)
+        axis.plot(
+            cell.change, height, "o", color=colour, markersize=5, markerfacecolor=colour if cell.verdict else "white"
+        )
+    axis.axvline(0, color="black", linewidth=0.8, zorder=0)
+    axis.set_yticks(np.arange(len(rows)), [label for label, _ in rows], fontsize=8)
+    axis.set_ylim(len(rows) - 0.4, -0.6)
+    axis.tick_params(axis="x", labelsize=8, labelbottom=True)
+    axis.grid(axis="x", color="#dddddd")
+    axis.set_axisbelow(True)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.set_title(title, fontsize=10, loc="left")
+    axis.set_xlabel(f"change in points, with {level:.0%} interval", fontsize=8)

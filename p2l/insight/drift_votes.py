@@ -1,0 +1,283 @@
+"""Drift that votes show: between two versions of one model, or of all models between two times.
+
+One leaderboard is fitted in which each side is a model of its own (`sql-king` of version 1 and of version 2), for all
+votes and for each category; the change is a difference of its coefficients, with the sandwich interval of clusters of
+votes on one prompt. Versions of one model meet the same opponents, each taken for one model throughout. Two periods
+share no model, so that each coefficient counts against the mean of the models that both periods have.
+
+Shapes: N votes of a batch, M entities (models, or models on a side).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from p2l.common.cli import progress
+from p2l.common.errors import ConvergenceError, InputError, VoteError
+from p2l.insight.drift import Measured
+from p2l.leaderboard import Leaderboard
+from p2l.leaderboard.fitting import fit_covariance, fit_table
+from p2l.leaderboard.intervals import ClusteredVotes, Units
+from p2l.leaderboard.pair_tables import PairTable
+from p2l.leaderboard.sources import Groups, Tally
+from p2l.likelihood import get, win_rates
+from p2l.votes.reading import VoteBatch, model_codes, read_votes
+from p2l.votes.schema import WINNERS, name_lookup, numbers
+from p2l.votes.sources import open_source
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+_BEFORE, _AFTER = "\x1fbefore", "\x1fafter"  # end the names of entities that are on a side; no model is called so
+Sides: TypeAlias = Callable[[VoteBatch, "list[str]", "list[str]"], "tuple[list[str], list[str], Bools]"]
+"""Names of model_a and model_b of a batch to entities, and which votes count."""
+
+
+@dataclass
+class VoteDrift:
+    """The changes, and what a reader must know of them."""
+
+    measured: list[Measured] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How votes are told apart."""
+
+    column: str
+    sides: Sides
+    centred: bool
+    """Whether the sides share no model, so that only distances to the mean count."""
+    missing: Callable[[], str]
+    """Why there is nothing on one of the sides."""
+
+
+def between_times(before: float, after: float) -> Rule:
+    """All models, in votes before one time and from another on (seconds)."""
+
+    def sides(batch: VoteBatch, model_a: list[str], model_b: list[str]) -> tuple[list[str], list[str], Bools]:
+        times = np.asarray(numbers(batch.batch.column("tstamp")), dtype=np.float64)
+        if np.isnan(times).any():
+            raise VoteError(f"{batch.place(int(np.isnan(times).argmax()))}: has no tstamp to tell the two times by")
+        ends = np.where(times >= after, _AFTER, _BEFORE).tolist()
+        named = ([name + end for name, end in zip(names, ends, strict=True)] for names in (model_a, model_b))
+        return next(named), next(named), (times < before) | (times >= after)
+
+    return Rule("tstamp", sides, True, lambda: "no model has votes both before and after; choose other times")
+
+
+def between_versions(model: str, before: str, after: str) -> Rule:
+    """One model, on one and on another of its versions (`model_version` holds that of model_a and that of model_b)."""
+    seen: dict[str, int] = {}
+    ends = {before: _BEFORE, after: _AFTER}
+
+    def entity(name: str, version: str | None) -> str | None:
+        if name != model:
+            return name
+        seen[str(version)] = seen.get(str(version), 0) + 1
+        return name + ends[version] if version in ends else None
+
+    def sides(batch: VoteBatch, model_a: list[str], model_b: list[str]) -> tuple[list[str], list[str], Bools]:
+        versions = _versions(batch)
+        first = [entity(name, pair[0]) for name, pair in zip(model_a, versions, strict=True)]
+        second = [entity(name, pair[1]) for name, pair in zip(model_b, versions, strict=True)]
+        counts = np.array([a is not None and b is not None for a, b in zip(first, second, strict=True)], dtype=bool)
+        return [name or "" for name in first], [name or "" for name in second], counts
+
+    def missing() -> str:
+        if not seen:
+            return f"holds no vote on model {model!r}"
+        there = ", ".join(f"{version} ({count} votes)" for version, count in sorted(seen.items()))
+        return f"has no votes to compare versions {before!r} and {after!r} of {model}; there are {there}"
+
+    return Rule("model_version", sides, False, missing)
+
+
+def _versions(batch: VoteBatch) -> list[tuple[str | None, str | None]]:
+    """Versions of model_a and of model_b as text; None where a vote does not say."""
+    found = []
+    for row, value in enumerate(batch.batch.column("model_version").to_pylist()):
+        pair = _parsed(value)
+        if pair is not None and (not isinstance(pair, list) or len(pair) != 2):
+            raise VoteError(f"{batch.place(row)}: model_version must be [of model_a, of model_b], not {value!r:.60}")
+        first, second = pair or (None, None)
+        found.append((None if first is None else str(first), None if second is None else str(second)))
+    return found
+
+
+def _parsed(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
+
+
+def drift_of_votes(
+    votes: str, rule: Rule, *, by: Sequence[str] = (), likelihood: str = "bt-tie", least: int = 20, quiet: bool = True
+) -> VoteDrift:
+    """Compare the two sides of a rule, over all votes and for each value of the `by` columns.
+
+    Args:
+        votes: a source of votes.
+        rule: `between_times` or `between_versions`.
+        by: columns (see `p2l.leaderboard.sources`).
+        likelihood: of the fits.
+        least: models with votes on fewer different prompts, on either side, are left out.
+        quiet: no progress bar.
+
+    Raises:
+        InputError: the votes cannot be read, or there is nothing to compare.
+    """
+    counted = _count(votes, rule, by, quiet=quiet)
+    found, few, unjoined = VoteDrift(), 0, 0
+    sizes = counted.tally.groups()
+    for column, value, code in counted.groups.ordered(sizes) if sizes else ():
+        if code not in sizes:
+            continue
+        table, names = counted.tally.table(code, list(counted.names))
+        units = counted.clustered.units(code, table, name_lookup(counted.names, names))
+        category = _Category(column, value, table, names, units)
+        try:
+            cells = category.cells(rule, likelihood, least)
+        except (InputError, ConvergenceError) as error:
+            found.notes.append(f"{column} = {value} is left out: {error}.")
+            continue
+        found.measured += cells.measured
+        few, unjoined = few + cells.few, unjoined + cells.unjoined
+    if not found.measured:
+        raise InputError(
+            f"{votes}: {rule.missing()} (models need votes on {least} prompts on each side: --min-prompts)"
+        )
+    if few:
+        found.notes.append(f"{few} cells with fewer than {least} different prompts on a side are left out.")
+    if unjoined:
+        found.notes.append(f"{unjoined} cells are left out: too few votes join them to the other models.")
+    return found
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """All votes of a source that count."""
+
+    groups: Groups
+    tally: Tally
+    clustered: ClusteredVotes
+    names: dict[str, int]
+
+
+def _count(votes: str, rule: Rule, by: Sequence[str], *, quiet: bool) -> _Counted:
+    source = open_source(votes)
+    counted = _Counted(Groups(source, by), Tally(), ClusteredVotes("prompt"), {})
+    columns = ["model_a", "model_b", "winner", rule.column, *counted.groups.bases.values()]
+    columns += ["prompt"] * ("prompt" in source.columns)
+    with progress(total=source.rows, description="votes", unit=" votes", quiet=quiet) as bar:
+        for batch in read_votes(source, columns=list(dict.fromkeys(columns))):
+            _add(batch, rule, counted)
+            bar.update(len(batch))
+    return counted
+
+
+def _add(batch: VoteBatch, rule: Rule, counted: _Counted) -> None:
+    import pyarrow as pa
+
+    first, second, counts = rule.sides(
+        batch, *(batch.batch.column(name).to_pylist() for name in ("model_a", "model_b"))
+    )
+    a, b = (model_codes(pa.array(names), counted.names) for names in (first, second))
+    won = batch.batch.column("winner").dictionary_encode()
+    winner = name_lookup(won.dictionary.to_pylist(), WINNERS)[won.indices.to_numpy(zero_copy_only=False)]
+    with_prompt = "prompt" in batch.batch.schema.names
+    cluster = counted.clustered.number(batch.batch.column("prompt") if with_prompt else pa.nulls(len(batch)))
+    for group, members in counted.groups.members(batch):
+        kept = counts[members]
+        rows, codes = members[kept], group[kept]
+        if len(rows):
+            vote = (codes, a[rows], b[rows], winner[rows], np.ones(len(rows)))
+            counted.tally.add(*vote)
+            counted.clustered.add(*vote, cluster[rows])
+
+
+@dataclass(frozen=True)
+class _Cells:
+    """The changes in one category."""
+
+    measured: list[Measured]
+    few: int
+    unjoined: int
+
+
+@dataclass(frozen=True)
+class _Category:
+    """The votes of one category."""
+
+    by: str
+    value: str
+    table: PairTable
+    names: list[str]
+    """Of its entities."""
+    units: Units
+
+    def cells(self, rule: Rule, likelihood: str, least: int) -> _Cells:
+        """Fit, and take differences."""
+        place = {name: number for number, name in enumerate(self.names)}
+        both = [name.removesuffix(_BEFORE) for name in self.names if name.endswith(_BEFORE)]
+        both = [name for name in both if name + _AFTER in place]
+        if not both:
+            return _Cells([], 0, 0)
+        sides = np.array([[place[name + end] for end in (_BEFORE, _AFTER)] for name in both])
+        prompts = _prompts(self.table, self.units)[sides].min(axis=1)
+        board = fit_table(self.table, models=self.names, likelihood=likelihood, intervals=None)
+        joined = _joined(board, sides, centred=rule.centred) & (prompts > 1)
+        chosen = joined & (prompts >= least)
+        measured = list(self._measure(rule, board, sides, joined, chosen, both, prompts)) if chosen.any() else []
+        return _Cells(measured, int((joined & ~chosen).sum()), int((~joined).sum()))
+
+    def _measure(
+        self, rule: Rule, board: Leaderboard, sides: Ints, joined: Bools, chosen: Bools, both: list[str], prompts: Ints
+    ) -> Iterator[Measured]:
+        covariance = fit_covariance(self.table, models=self.names, likelihood=board.likelihood, units=self.units)
+        others = np.flatnonzero(~np.isin(np.arange(len(self.names)), sides.ravel()))
+        for number in np.flatnonzero(chosen):
+            weights = np.zeros(len(self.names))
+            field = [sides[joined, side] if rule.centred else others for side in (0, 1)]
+            for side, sign in ((0, -1.0), (1, 1.0)):
+                weights[sides[number, side]] += sign
+                if rule.centred:
+                    weights[field[side]] -= sign / len(field[side])
+            error = math.sqrt(max(float(weights @ covariance @ weights), 0.0))
+            rates = [_rate(board, int(sides[number, side]), field[side]) for side in (0, 1)]
+            change = float(weights @ board.coefs)
+            yield Measured(self.by, self.value, both[number], int(prompts[number]), change, error, *rates)
+
+
+def _prompts(table: PairTable, units: Units) -> Ints:
+    """Different prompts (M,) that each entity was voted on."""
+    entities = np.concatenate([table.first[units.pair], table.second[units.pair]])
+    pairs = np.unique(np.stack([entities, np.tile(units.cluster, 2)]), axis=1)
+    return np.bincount(pairs[0], minlength=table.num_models)
+
+
+def _joined(board: Leaderboard, sides: Ints, *, centred: bool) -> Bools:
+    """Which models' sides can be compared: centred, those in the largest component of their side; else in one."""
+    component = board.components[sides]
+    if not centred:
+        return np.asarray(component[:, 0] == component[:, 1])
+    largest = [np.bincount(component[:, side]).argmax() for side in (0, 1)]
+    return np.asarray((component == largest).all(axis=1))
+
+
+def _rate(board: Leaderboard, entity: int, field: Ints) -> float:
+    """How often an entity beats one drawn from the rest of the field."""
+    rest = field[field != entity]
+    coefs = board.coefs[np.append(rest, entity)]
+    return float(win_rates(coefs, get(board.likelihood), board.eta, board.gamma)[-1])

@@ -1,0 +1,388 @@
+"""What an explanation holds: clusters of prompts, and how each model does in each.
+
+Shapes: M models, K clusters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from p2l.common.plots import FALL, RISE, new_figure
+from p2l.common.report.tables import plain
+from p2l.insight.terms import Places
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A kind of prompts.
+
+    Attributes:
+        name: its most typical terms.
+        terms: more of them, the most typical first; empty where nothing tells it apart, or the prompts are unknown.
+        prompts: how many of those measured are in it.
+        share: of those measured.
+        examples: beginnings of a few of its prompts.
+    """
+
+    name: str
+    terms: tuple[str, ...]
+    prompts: int
+    share: float
+    examples: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What votes say of a model in a cluster.
+
+    Attributes:
+        votes: of the model, on prompts of the cluster.
+        rate: share of them that it won; ties count half.
+        rate_elsewhere: the same over the votes on other prompts.
+        change, lower, upper: its score in the cluster minus that of all votes, in points; shrunk towards none.
+    """
+
+    votes: int
+    rate: float
+    rate_elsewhere: float
+    change: float
+    lower: float
+    upper: float
+
+
+@dataclass(frozen=True)
+class Strength:
+    """How one model does in one cluster, against how it does overall.
+
+    Attributes:
+        cluster: its name.
+        model: its name.
+        prompts: measured in the cluster.
+        change: score in the cluster minus score overall, in points, both against the mean of the models.
+        lower, upper: its interval.
+        rank: place in the cluster, 1 the best; `rank_lower` to `rank_upper` its interval.
+        overall_rank: place over all prompts.
+        win_rate: chance of beating another model drawn at random, at the mean coefficients; ties count half.
+        overall_win_rate: the same over all prompts.
+        p: chance of as large a change where there is none larger than the least that counts.
+        q: the least false discovery rate at which it is found.
+        verdict: better, worse, or nothing.
+        observed: what votes say, if there were any to ask.
+    """
+
+    cluster: str
+    model: str
+    prompts: int
+    change: float
+    lower: float
+    upper: float
+    rank: int
+    rank_lower: int
+    rank_upper: int
+    overall_rank: int
+    win_rate: float
+    overall_win_rate: float
+    p: float
+    q: float
+    verdict: str
+    observed: Observed | None = None
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Whether votes bear the strengths out.
+
+    Attributes:
+        votes: placed in clusters.
+        cells: (model, cluster) with enough votes to compare.
+        correlation: between predicted and observed change over these, weighted by votes; None with fewer than three.
+        found: strengths and weaknesses among these.
+        same_sign: of those found, how many the votes change in the same direction.
+    """
+
+    votes: int
+    cells: int
+    correlation: float | None
+    found: int
+    same_sign: int
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Strengths and weaknesses of every model.
+
+    Attributes:
+        models: M names, the best overall first.
+        clusters: the clusters that a measured prompt is in, the largest first.
+        strengths: a cell for each model and cluster.
+        likelihood: of the coefficients.
+        prompts: different ones, measured.
+        chosen_from: different ones, that the clusters were found on.
+        by: how a measured prompt came into its cluster: `words` or `nearest`.
+        explained: share of the variance of the coefficients that lies between the clusters, adjusted for their number.
+        recovered: share of the prompts that their words place as their coefficients do; None without words.
+        level, fdr, least_change, seed: as they were given.
+        agreement: with votes, if there were any to ask.
+        notes: sentences that a reader needs.
+        names: of all K clusters, by number.
+        places: puts other prompts into the clusters, as numbers, by their words.
+        known: cluster of each known prompt by `hash_turns`, for `by="nearest"`.
+    """
+
+    models: tuple[str, ...]
+    clusters: tuple[Cluster, ...]
+    strengths: tuple[Strength, ...]
+    likelihood: str
+    prompts: int
+    chosen_from: int
+    by: str
+    explained: float
+    recovered: float | None
+    level: float
+    fdr: float
+    least_change: float
+    seed: int
+    agreement: Agreement | None = None
+    notes: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    places: Places | None = field(default=None, repr=False, compare=False)
+    known: Mapping[int, int] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def found(self) -> list[Strength]:
+        """What models are better or worse at, the largest change first."""
+        return sorted((cell for cell in self.strengths if cell.verdict), key=lambda cell: -abs(cell.change))
+
+    def of(self, model: str) -> list[Strength]:
+        """The cells of one model, its best cluster first."""
+        return sorted((cell for cell in self.strengths if cell.model == model), key=lambda cell: -cell.change)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data that JSON can hold: no NaN."""
+        names = ("likelihood", "prompts", "chosen_from", "by", "explained", "recovered", "level", "fdr")
+        plain = {name: getattr(self, name) for name in (*names, "least_change", "seed")}
+        plain |= {"models": list(self.models), "clusters": [asdict(one) for one in self.clusters]}
+        plain |= {"strengths": [asdict(cell) for cell in self.strengths], "notes": list(self.notes)}
+        plain["agreement"] = None if self.agreement is None else asdict(self.agreement)
+        return {key: _finite(part) for key, part in plain.items()}
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+# An explanation as text: the clusters, then what each model is better and worse at.
+
+_MODELS = 20
+
+
+def to_text(made: Explanation, *, models: Sequence[str] = (), every: bool = False, top: int = 3) -> str:
+    """Tables for a terminal.
+
+    Args:
+        made: what was found.
+        models: only these; all (in the order of the overall leaderboard) if empty.
+        every: all cells of each model rather than its few largest strengths and weaknesses.
+        top: how many of each.
+    """
+    shown = [name for name in made.models if not models or name in models]
+    head = [
+        f"{made.prompts:,} prompts measured, in {len(made.clusters)} clusters found on {made.chosen_from:,} others; "
+        f"likelihood {made.likelihood}",
+        f"the clusters explain {max(made.explained, 0.0):.0%} of the variance of the coefficients"
+        + (f"; words alone place {made.recovered:.0%} of prompts" if made.recovered is not None else ""),
+        "",
+    ]
+    body = [*_clusters(made), "", *_models(made, shown, every, top)]
+    return "\n".join([*head, *body, *_agreement(made), *(f"note: {note}" for note in made.notes)])
+
+
+def _clusters(made: Explanation) -> list[str]:
+    rows = [["cluster", "prompts", "share", "typical words"]]
+    rows += [
+        [_cut(one.name), f"{one.prompts:,}", f"{one.share:.1%}", _cut(", ".join(one.terms), 70)]
+        for one in made.clusters
+    ]
+    return _table(rows, right=(1, 2))
+
+
+def _models(made: Explanation, shown: Sequence[str], every: bool, top: int) -> list[str]:
+    rows = [["model", "", "cluster", "points", f"{made.level:.0%} interval", "rank here", "overall", "beats the field"]]
+    if any(cell.observed for cell in made.strengths):
+        rows[0].append("votes say")
+    named = shown if every or len(shown) <= _MODELS else shown[:_MODELS]
+    for name in named:
+        cells = made.of(name) if every else _extremes(made.of(name), top)
+        rows += [_row(cell, len(rows[0])) for cell in cells] or [
+            [name, "", "(as overall everywhere)", *[""] * (len(rows[0]) - 3)]
+        ]
+    more = (
+        [f"{len(shown) - len(named)} more models: --models NAME, or --output FILE"] if len(named) < len(shown) else []
+    )
+    found = len([cell for cell in made.found if cell.model in set(shown)])
+    least = f", by more than {made.least_change:g} points" if made.least_change else ""
+    line = f"found: {found} strengths and weaknesses{least}, at a false discovery rate of {made.fdr:.0%}"
+    return [*_table(rows, right=(3, 4, 5, 6, 7)), *more, line]
+
+
+def _extremes(cells: Sequence[Strength], top: int) -> list[Strength]:
+    """The largest that were found, best first, worst last; `cells` are the best first."""
+    better = [cell for cell in cells if cell.verdict == "better"][:top]
+    worse = [cell for cell in cells if cell.verdict == "worse"][-top:]
+    return better + worse
+
+
+def _row(cell: Strength, columns: int) -> list[str]:
+    said = "" if cell.observed is None else f"{cell.observed.change:+.0f} ({cell.observed.votes:,} votes)"
+    return [
+        cell.model,
+        cell.verdict,
+        _cut(cell.cluster),
+        f"{cell.change:+.0f}",
+        f"{cell.lower:+.0f} to {cell.upper:+.0f}",
+        f"{cell.rank} ({cell.rank_lower}-{cell.rank_upper})",
+        f"{cell.overall_rank}",
+        f"{cell.overall_win_rate:.0%} -> {cell.win_rate:.0%}",
+        said,
+    ][:columns]
+
+
+def _agreement(made: Explanation) -> list[str]:
+    found = made.agreement
+    if found is None:
+        return []
+    lines = [f"votes: {found.votes:,} placed in clusters; {found.cells} cells have enough of them"]
+    if found.correlation is not None:
+        lines[0] += f"; predicted and observed change correlate by {found.correlation:.2f}"
+    if found.found:
+        lines.append(f"votes move {found.same_sign} of {found.found} strengths and weaknesses in the same direction")
+    return lines
+
+
+def _cut(text: str, most: int = 44) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _table(rows: Sequence[Sequence[str]], right: Sequence[int]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = [
+        "  ".join(
+            text.rjust(width) if column in right else text.ljust(width)
+            for column, (text, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+    return [lines[0], "  ".join("-" * width for width in widths), *lines[1:]]
+
+
+# Strengths and weaknesses as a picture: a map of models and clusters, or one model's clusters with intervals.
+
+MOST_MODELS = 60
+_COLOURS = {"better": RISE, "worse": FALL, "": "#999999"}
+
+
+def draw_map(made: Explanation, models: Sequence[str] = ()) -> Figure:
+    """A row for each model, a column for each cluster, coloured where a difference was found.
+
+    Of more than 60 models those with the largest differences are drawn; they stand in the order of the leaderboard.
+    """
+    names = _drawn(made, models)
+    clusters = [one.name for one in made.clusters if any(cell.cluster == one.name for cell in made.strengths)]
+    cells = {(cell.model, cell.cluster): cell.change for cell in made.found}
+    values = np.array([[cells.get((name, one), np.nan) for one in clusters] for name in names])
+    values = values.reshape(len(names), len(clusters))
+    longest = max((len(plain(one, 42)) for one in clusters), default=0)
+    figure = new_figure(3.4 + 0.42 * max(len(clusters), 4), max(3.4, 1.6 + 0.21 * len(names) + 0.055 * longest))
+    axis = figure.subplots()
+    _paint(figure, axis, values)
+    axis.set_xticks(
+        range(len(clusters)),
+        [plain(one, 42) for one in clusters],
+        rotation=50,
+        ha="left",
+        rotation_mode="anchor",
+        fontsize=8,
+    )
+    axis.set_yticks(range(len(names)), [plain(name, 36) for name in names], fontsize=8)
+    axis.tick_params(length=0, top=False, labeltop=True, bottom=False, labelbottom=False)
+    axis.set_xticks(np.arange(len(clusters) + 1) - 0.5, minor=True)
+    axis.set_yticks(np.arange(len(names) + 1) - 0.5, minor=True)
+    axis.grid(which="minor", color="#dddddd", linewidth=0.6)
+    axis.tick_params(which="minor", length=0, top=False, bottom=False, left=False)
+    axis.spines[:].set_visible(False)
+    return figure
+
+
+def _drawn(made: Explanation, models: Sequence[str]) -> list[str]:
+    names = [name for name in made.models if not models or name in models]
+    if len(names) <= MOST_MODELS:
+        return names
+    most: dict[str, float] = {}
+    for cell in made.found:
+        most[cell.model] = max(most.get(cell.model, 0.0), abs(cell.change))
+    kept = set(sorted(names, key=lambda name: -most.get(name, 0.0))[:MOST_MODELS])
+    return [name for name in names if name in kept]
+
+
+def _paint(figure: Figure, axis: Any, values: Any) -> None:
+    from matplotlib.colors import LinearSegmentedColormap, Normalize
+
+    most = float(np.nanmax(np.abs(values))) if np.isfinite(values).any() else 1.0
+    # Strength is opacity, so that the map looks well on dark paper too.
+    ramp = [(FALL, 1.0), (FALL, 0.12), (RISE, 0.12), (RISE, 1.0)]
+    colours = LinearSegmentedColormap.from_list("change", list(zip((0, 0.499, 0.501, 1), ramp, strict=True)))
+    image = axis.pcolormesh(
+        np.arange(values.shape[1] + 1) - 0.5,
+        np.arange(values.shape[0] + 1) - 0.5,
+        np.ma.masked_invalid(values),
+        cmap=colours,
+        norm=Normalize(-most, most),
+    )
+    axis.invert_yaxis()
+    bar = figure.colorbar(
+        image, ax=axis, shrink=min(1.0, 12 / max(len(values), 1)), aspect=14, pad=0.02, anchor=(0.0, 1.0)
+    )
+    bar.ax.tick_params(labelsize=8)
+    bar.set_label("points against overall\n(blank: none found)", fontsize=8)
+    bar.outline.set_visible(False)
+
+
+def draw_model(made: Explanation, model: str) -> Figure:
+    """A row for each cluster, the best on top: the change and its interval, and a diamond for what votes say."""
+    cells = made.of(model)
+    figure = new_figure(8.2, 1.3 + 0.27 * max(len(cells), 1))
+    axis = figure.subplots()
+    for height, cell in enumerate(cells):
+        _draw_cell(axis, height, cell)
+    axis.axvline(0, color="black", linewidth=0.8, zorder=0)
+    axis.set_yticks(range(len(cells)), [plain(cell.cluster, 46) for cell in cells], fontsize=8)
+    axis.set_ylim(len(cells) - 0.4, -0.6)
+    axis.tick_params(axis="x", labelsize=8)
+    axis.grid(axis="x", color="#dddddd")
+    axis.set_axisbelow(True)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.set_title(plain(model), fontsize=10, loc="left")
+    votes = ", diamonds: what votes say" if any(cell.observed for cell in cells) else ""
+    axis.set_xlabel(f"points against overall, with {made.level:.0%} interval (grey: none found{votes})", fontsize=8)
+    return figure
+
+
+def _draw_cell(axis: Any, height: int, cell: Strength) -> None:
+    colour = _COLOURS[cell.verdict]
+    axis.hlines(height, cell.lower, cell.upper, color=colour, linewidth=2)
+    axis.plot(cell.change, height, "o", color=colour, markersize=5)
+    if cell.observed is not None:
+        axis.hlines(height + 0.25, cell.observed.lower, cell.observed.upper, color="#777777", linewidth=0.8)
+        axis.plot(cell.observed.change, height + 0.25, "D", color="#777777", markersize=3)

@@ -1,0 +1,252 @@
+"""Which words are in which prompts, what words a kind of prompt is known by, and what kind the words of a prompt name.
+
+A term is a word of letters, or a pair of neighbouring characters in scripts without spaces; each counts once per
+prompt. Words that are everywhere need no list of stop words, in no language: a term is typical of a cluster by
+
+    p ln(p / q) ln(1 / r),    p, q, r: its share of prompts within the cluster, of all others, and of all together
+                              (smoothed by half a prompt),
+
+its part in the divergence of the one from the other, times the weight of rare words. To place a prompt by its words
+alone, naive Bayes counts the terms that it holds.
+
+Shapes: N prompts, V terms, K clusters.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from scipy.cluster import hierarchy, vq
+from scipy.sparse import csr_array
+
+from p2l.model.tfidf import SPACELESS, split_words
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+_RUN = re.compile(f"(?:{SPACELESS.pattern}){{2,}}")
+_CHARACTERS = 3000  # of a prompt that are read: its kind shows soon, and a pasted document would outvote it
+_TERMS = 30_000
+_LEAST = 3  # prompts that a term must be in
+_SMOOTHING = 0.5
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Terms and where they occur.
+
+    Attributes:
+        words: the V terms.
+        table: sparse (N, V), 1 where a prompt holds a term.
+        ids: position of each term.
+    """
+
+    words: list[str]
+    table: Any
+    ids: dict[str, int]
+
+    def of(self, rows: Ints) -> Terms:
+        """Some of the prompts."""
+        return Terms(self.words, self.table[rows], self.ids)
+
+    def locate(self, texts: Sequence[Sequence[str]]) -> Any:
+        """(n, V) table of other prompts."""
+        return _table([[self.ids[term] for term in terms_of(turns) if term in self.ids] for turns in texts], self.words)
+
+
+def terms_of(turns: Sequence[str]) -> set[str]:
+    """The terms of one prompt."""
+    found: set[str] = set()
+    for turn in turns:
+        text = turn[:_CHARACTERS]
+        found.update(split_words(text))
+        if not text.isascii():
+            found.update(one + two for run in _RUN.findall(text) for one, two in pairwise(run))
+    return {word.strip("'’_") for word in found if len(word) > 1}
+
+
+def count_terms(texts: Sequence[Sequence[str]]) -> Terms:
+    """The terms that are in at least three of these N prompts, the most frequent 30,000."""
+    ids: dict[str, int] = {}
+    found, ends = array("i"), array("q", [0])
+    for turns in texts:
+        found.extend([ids.setdefault(term, len(ids)) for term in terms_of(turns)])
+        ends.append(len(found))
+    place, ends_at = np.frombuffer(found, dtype=np.int32), np.frombuffer(ends, dtype=np.int64)
+    whole = csr_array((np.ones(len(place), np.float32), place, ends_at), shape=(len(texts), len(ids)))
+    number = np.bincount(place, minlength=len(ids))
+    words = np.array(list(ids), dtype=object)
+    order = np.lexsort((words, -number)) if len(words) else np.empty(0, np.int64)
+    kept = [int(term) for term in order[:_TERMS] if number[term] >= _LEAST and words[term]]
+    chosen = [str(words[term]) for term in kept]
+    return Terms(chosen, whole[:, kept], {term: place for place, term in enumerate(chosen)})
+
+
+def _table(rows: Sequence[Sequence[int]], words: Sequence[str]) -> Any:
+    ends = np.concatenate([[0], np.cumsum([len(row) for row in rows], dtype=np.int64)])
+    place = np.array([term for row in rows for term in row], dtype=np.int64)
+    return csr_array((np.ones(len(place), np.float32), place, ends), shape=(len(rows), len(words)))
+
+
+def _counts(table: Any, cluster: Ints, clusters: int) -> tuple[Floats, Floats]:
+    """Prompts of each cluster that hold each term (K, V), and prompts of each cluster (K,)."""
+    member = csr_array((np.ones(len(cluster)), (cluster, np.arange(len(cluster)))), shape=(clusters, len(cluster)))
+    sizes = np.bincount(cluster, minlength=clusters).astype(np.float64)
+    return np.asarray((member @ table).toarray(), dtype=np.float64), sizes
+
+
+def typical_terms(terms: Terms, cluster: Ints, clusters: int, *, most: int = 8) -> list[list[str]]:
+    """The terms that tell each cluster from the others, the most typical first; none may be typical at all.
+
+    A term counts once among those that only differ in their ending (proof, proofs).
+    """
+    inside, sizes = _counts(terms.table, cluster, clusters)
+    outside, others = inside.sum(axis=0) - inside, sizes.sum() - sizes
+    p = (inside + _SMOOTHING) / (sizes + 1)[:, None]
+    q = (outside + _SMOOTHING) / (others + 1)[:, None]
+    r = (inside.sum(axis=0) + _SMOOTHING) / (sizes.sum() + 1)
+    score = np.where(
+        (p > q) & (inside >= np.maximum(_LEAST, 0.02 * sizes)[:, None]), p * np.log(p / q) * np.log(1 / r), 0.0
+    )
+    return [_distinct(terms.words, row, most) for row in score]
+
+
+def _distinct(words: Sequence[str], score: Floats, most: int) -> list[str]:
+    found: list[str] = []
+    for place in np.argsort(-score, kind="stable")[: 10 * most]:
+        if score[place] <= 0 or len(found) == most:
+            break
+        if not any(_kin(words[place], other) for other in found):
+            found.append(words[place])
+    return found
+
+
+def _kin(one: str, other: str) -> bool:
+    """Whether two words only differ in their ending, or two pairs of characters overlap."""
+    if SPACELESS.match(one) and SPACELESS.match(other):
+        return one[-1] == other[0] or one[0] == other[-1]
+    short, long = sorted((one, other), key=len)
+    return len(short) > 3 and long.startswith(short[:-1]) and len(long) - len(short) < 4
+
+
+@dataclass(frozen=True)
+class Places:
+    """Naive Bayes: the cluster that the terms of a prompt speak for most.
+
+    Attributes:
+        terms: as they were counted.
+        weights: (V, K) log share of the prompts of a cluster that hold a term.
+        start: (K,) log share of the cluster.
+    """
+
+    terms: Terms
+    weights: Floats
+    start: Floats
+
+    def place(self, table: Any) -> Ints:
+        """Clusters (n,) of the prompts of a table (n, V)."""
+        return np.asarray((table @ self.weights + self.start).argmax(axis=1), dtype=np.int64)
+
+    def place_texts(self, texts: Sequence[Sequence[str]]) -> Ints:
+        """Clusters (n,) of prompts."""
+        return self.place(self.terms.locate(texts))
+
+
+def learn_places(terms: Terms, cluster: Ints, clusters: int) -> Places:
+    """Learn from prompts whose clusters (N,) are known what the words of each are."""
+    inside, sizes = _counts(terms.table, cluster, clusters)
+    share = np.log((inside + _SMOOTHING) / (inside + _SMOOTHING).sum(axis=1, keepdims=True))
+    start = np.log((sizes + _SMOOTHING) / (sizes + _SMOOTHING).sum())
+    return Places(Terms(terms.words, None, terms.ids), share.T.copy(), start)
+
+
+# Kinds of prompts that nobody named: clusters of what a model says of each, or of embeddings.
+#
+# What is clustered is the few directions that hold most of the variance (principal components). Ward's method on a
+# sample
+# gives every number of clusters at once, and without random starts; k-means on up to 20,000 prompts then mends the
+# borders. SciPy has both; scikit-learn would add nothing that is needed here.
+#
+# How many: prompts that chose nothing are put into clusters, and the share of the variance of their coefficients that
+# lies between the clusters is taken, adjusted for their number (adjusted R^2). The fewest clusters that reach 95 % of
+# the best such share are used: more would tell little more, and each be known less well.
+#
+# Shapes: N prompts, M models, F features, K clusters.
+
+Cut: TypeAlias = Callable[[int], Floats]
+MOST_CLUSTERS = 20
+_COMPONENTS, _VARIANCE = 16, 0.95
+_SAMPLE = 2000  # Ward's method takes memory for each pair
+_REFINED = 20_000
+_ENOUGH = 0.95
+SAYS_LITTLE = 0.02
+"""Share of variance below which clusters are taken for chance."""
+
+
+def principal(values: Floats) -> tuple[Floats, Floats]:
+    """Mean (F,) and directions (F, c) that hold 95 % of the variance of (N, F), at most 16."""
+    mean = values.mean(axis=0)
+    size, vectors = np.linalg.eigh(np.cov(values, rowvar=False).reshape(len(mean), len(mean)))
+    size, vectors = np.maximum(size[::-1], 0.0), vectors[:, ::-1]
+    number = int(np.searchsorted(np.cumsum(size), _VARIANCE * size.sum())) + 1
+    return mean, vectors[:, : min(number, _COMPONENTS)]
+
+
+def tree(values: Floats, rng: np.random.Generator) -> Cut:
+    """A function from a number of clusters to their centres (K, c), for points (N, c)."""
+    chosen = rng.permutation(len(values))
+    sample, refined = values[chosen[:_SAMPLE]], values[chosen[:_REFINED]]
+    merges = hierarchy.linkage(sample, "ward")
+
+    def cut(clusters: int) -> Floats:
+        labels = hierarchy.fcluster(merges, clusters, "maxclust") - 1
+        start = np.stack([sample[labels == one].mean(axis=0) for one in np.unique(labels)])
+        try:
+            centres, _ = vq.kmeans2(refined, start, iter=20, minit="matrix", missing="raise")
+        except vq.ClusterError:  # a cluster lost all its points: Ward's centres are good ones too
+            return start
+        return np.asarray(centres, dtype=np.float64)
+
+    return cut
+
+
+def nearest(values: Floats, centres: Floats) -> Ints:
+    """The cluster (N,) of each point (N, c): that of the nearest centre (K, c)."""
+    return np.asarray(vq.vq(values, centres)[0], dtype=np.int64)
+
+
+def centre_of(values: Floats, cluster: Ints, clusters: int) -> Floats:
+    """Means (K, c) of the points of each cluster; zero where there are none."""
+    number = np.bincount(cluster, minlength=clusters)
+    sums = np.stack([np.bincount(cluster, column, minlength=clusters) for column in values.T], axis=1)
+    return np.asarray(sums / np.maximum(number, 1)[:, None])
+
+
+def explained(values: Floats, cluster: Ints) -> float:
+    """Share of the variance of (N, c) that lies between clusters (N,), adjusted for their number; chance gives 0."""
+    clusters = len(np.unique(cluster))
+    if len(values) <= clusters:
+        return 0.0
+    within = values - centre_of(values, cluster, int(cluster.max()) + 1)[cluster]
+    whole = ((values - values.mean(axis=0)) ** 2).sum() / (len(values) - 1)
+    return float(1.0 - (within**2).sum() / (len(values) - clusters) / whole) if whole > 0 else 0.0
+
+
+def candidates(prompts: int, least: int) -> list[int]:
+    """Numbers of clusters to try for so many prompts, if each is to have at least `least`."""
+    most = max(2, min(MOST_CLUSTERS, prompts // max(least, 1)))
+    return [number for number in (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 18, 20) if number <= most]
+
+
+def fewest(numbers: Sequence[int], shares: Sequence[float]) -> int:
+    """The least number whose share reaches 95 % of the best; of noise, the least of all."""
+    best = max(shares)
+    if best < SAYS_LITTLE:
+        return numbers[0]
+    return next(number for number, share in zip(numbers, shares, strict=True) if share >= _ENOUGH * best)

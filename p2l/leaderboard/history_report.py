@@ -1,0 +1,446 @@
+"""The history that `p2l leaderboard --over` prints: one pass through a file of votes, counted by period.
+
+Memory holds a row for each distinct (period, pair, order, winner), however many votes there are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from p2l.common.cli import atomic_path, nearest, progress
+from p2l.common.errors import InputError, VoteError
+from p2l.common.plots import COLOURS, new_figure, save_figure
+from p2l.leaderboard.board import Named, to_score
+from p2l.leaderboard.history import History, Over, Period, history_of_tally, parse_over, times_of
+from p2l.leaderboard.sources import Tally, batches_of_votes, vote_codes
+from p2l.votes.reading import VoteBatch
+from p2l.votes.schema import Source
+from p2l.votes.sources import open_source
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+Floats = npt.NDArray[np.float64]
+
+
+def history_of_votes(args: argparse.Namespace) -> History:
+    """The history of a file of votes, as the flags of the command say.
+
+    Raises:
+        InputError: votes or times that cannot be read, an unknown period, fewer than two models.
+    """
+    over = parse_over(args.over)
+    source = open_source(args.votes)
+    if args.time_column not in source.columns:
+        raise VoteError(
+            f"{source.name}: no column {args.time_column!r}{nearest(args.time_column, source.columns)} to tell periods "
+            f"by; name it with --time-column; columns: {', '.join(source.columns)}"
+        )
+    counted = _Counted(over, args.time_column, drop_bad=args.drop_bad)
+    columns = ["model_a", "model_b", "winner", args.time_column, *["weight"] * args.weighted]
+    with progress(total=source.rows, description="votes", unit=" votes", quiet=args.quiet) as bar:
+        for batch in batches_of_votes(source, list(dict.fromkeys(columns)), drop_bad=args.drop_bad):
+            counted.add(batch, weighted=args.weighted)
+            bar.update(len(batch))
+    return counted.history(source, args)
+
+
+@dataclasses.dataclass
+class _Counted:
+    """Votes by period, as they are read."""
+
+    over: Over
+    column: str
+    drop_bad: bool
+    tally: Tally = dataclasses.field(default_factory=Tally)
+    names: dict[str, int] = dataclasses.field(default_factory=dict)
+    codes: dict[int, int] = dataclasses.field(default_factory=dict)
+    dropped: int = 0
+    timeless: int = 0
+
+    def add(self, batch: VoteBatch, *, weighted: bool) -> None:
+        """Count a batch."""
+        times = times_of(batch.batch.column(self.column), self.over)
+        timed = np.isfinite(times)
+        if not timed.all() and not self.drop_bad:
+            raise self._no_time(batch, int(np.argmin(timed)))
+        self.dropped += batch.dropped
+        self.timeless += int((~timed).sum())
+        a, b, winner, weights = vote_codes(batch, self.names, weighted=weighted)
+        indices, place = np.unique(self.over.index(times[timed]), return_inverse=True)
+        codes = [self.codes.setdefault(int(index), len(self.codes)) for index in indices]
+        group = np.array(codes, dtype=np.int64)[place.reshape(-1)]
+        self.tally.add(group, a[timed], b[timed], winner[timed], weights[timed])
+
+    def _no_time(self, batch: VoteBatch, row: int) -> VoteError:
+        value = batch.batch.column(self.column)[row].as_py()
+        return VoteError(
+            f"{batch.place(row)}: {self.column} {value!r:.40} is no time; give seconds since 1970, an ISO date, or "
+            "text such as 2025-06 or 2025-W23, or add --drop-bad to leave out such rows"
+        )
+
+    def history(self, source: Source, args: argparse.Namespace) -> History:
+        """The leaderboards of all periods, and what was left out."""
+        if not self.codes:
+            raise VoteError(f"{source.name}: no vote has a time in column {self.column!r}")
+        options: dict[str, Any] = {
+            "intervals": None if args.intervals == "none" else args.intervals,
+            "level": args.level,
+            "seed": args.seed,
+        }
+        fixed: dict[str, Any] = {"mode": args.periods, "likelihood": args.likelihood or "bt", "shrink": args.shrink}
+
+        def shown(indices: Any) -> Any:
+            return progress(indices, description=f"{self.over.unit}s", quiet=args.quiet)
+
+        try:
+            history = history_of_tally(
+                self.tally, self.codes, list(self.names), over=self.over, each=shown, **fixed, **options
+            )
+        except InputError as error:
+            raise VoteError(f"{source.name}: {error}") from error
+        return dataclasses.replace(history, notes=(*history.notes, *self._left_out()))
+
+    def _left_out(self) -> list[str]:
+        notes = []
+        if self.dropped:
+            notes.append(f"{self.dropped:,} rows that are no votes were left out.")
+        if self.timeless:
+            notes.append(f"{self.timeless:,} votes without a time were left out.")
+        return notes
+
+
+# The history of a leaderboard as text for a terminal and as a file.
+#
+# The table is that of the newest period: its ranks, how they changed since the period before, and the scores at a few
+# earlier periods, evenly spread. The file is long: one row for each period and model.
+
+_EARLIER = 5
+"""Columns of earlier scores, at most."""
+_COLUMNS = ["period", "model", "rank", "score", "lower", "upper", "votes", "coef", "coef_lower", "coef_upper"]
+
+
+def history_frame(history: History, *, min_votes: int = 0) -> pd.DataFrame:
+    """One row for each period and model, the oldest period first and the best model first.
+
+    Columns: period, model, rank, score, lower, upper, votes (that the leaderboard of the period counts for the model),
+    coef, coef_lower, coef_upper.
+    """
+    import pandas as pd
+
+    frames = []
+    for period in history.periods:
+        frame = period.board.to_frame(min_votes=min_votes)
+        frame.insert(0, "period", period.label)
+        frames.append(frame[_COLUMNS])
+    whole: pd.DataFrame = pd.concat(frames, ignore_index=True)
+    return whole
+
+
+def render_history(history: History, *, top: int | None = None, min_votes: int = 0) -> str:
+    """The newest period as a table, with rank changes and earlier scores, its heading and notes."""
+    newest = history.periods[-1]
+    frame = newest.board.to_frame(min_votes=min_votes)
+    shown = frame if top is None else frame.head(top)
+    before = _ranks(history.periods[-2], min_votes) if len(history.periods) > 1 else {}
+    earlier = _earlier(history.periods[:-1])
+    with_interval = bool(shown["lower"].notna().any())
+    header = ["rank", *(["change"] if before else []), "model", *(period.label for period in earlier), "score"]
+    header += [f"{newest.board.level:.0%} interval"] * with_interval + ["votes"]
+    scores = [dict(zip(period.board.models, to_score(period.board.coefs), strict=True)) for period in earlier]
+    rows = [header]
+    for row in shown.to_dict("records"):
+        name = str(row["model"])
+        cells = [str(row["rank"]), *([_change(before.get(name), row["rank"])] if before else []), name]
+        cells += [f"{score[name]:.0f}" if name in score else "" for score in scores] + [f"{row['score']:.0f}"]
+        rows.append(cells + [_interval(row)] * with_interval + [f"{row['votes']:,}"])
+    hidden = len(frame) - len(shown)
+    more = [f"... and {hidden} more"] if hidden else []
+    return "\n".join([_heading(history), "", *_aligned(rows), *more, *(f"note: {note}" for note in history.notes)])
+
+
+def _ranks(period: Period, min_votes: int) -> dict[str, int]:
+    frame = period.board.to_frame(min_votes=min_votes)
+    return dict(zip(frame["model"].tolist(), frame["rank"].tolist(), strict=True))
+
+
+def _earlier(periods: Sequence[Period]) -> list[Period]:
+    """A few periods, the first and the last among them."""
+    places = np.unique(np.linspace(0, len(periods) - 1, min(_EARLIER, len(periods))).round().astype(int))
+    return [periods[place] for place in places]
+
+
+def _change(before: int | None, now: int) -> str:
+    if before is None:
+        return "new"
+    return "=" if before == now else f"{before - now:+d}"
+
+
+def _interval(row: dict[Any, Any]) -> str:
+    return f"{row['lower']:.0f} to {row['upper']:.0f}" if math.isfinite(row["lower"]) else "none"
+
+
+def _heading(history: History) -> str:
+    first, last = history.periods[0], history.periods[-1]
+    votes = sum(period.votes for period in history.periods)
+    number = f"{len(history.periods)} periods with votes" if len(history.periods) > 1 else "1 period"
+    return (
+        f"over {history.over.text} ({history.mode}), {first.label} to {last.label}: {number}, {votes:,} votes, "
+        f"{len(history.models)} models, likelihood {last.board.likelihood}; the table is of {last.label}"
+    )
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of padded cells; names are aligned to the left."""
+    name = rows[0].index("model")
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.ljust(width) if place == name else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return lines
+
+
+def write_history(history: History, path: str, *, min_votes: int = 0) -> None:
+    """Write the history into one file, whole or not at all.
+
+    CSV and Parquet hold the rows of `history_frame`. JSON holds one object: over, mode, likelihood, level, notes, and
+    for each period its label, votes, loss, eta and the rows of its models.
+    """
+    frame = history_frame(history, min_votes=min_votes)
+    with atomic_path(path) as temporary:
+        if path.lower().endswith(".json"):
+            temporary.write_text(json.dumps(_as_object(history, frame), indent=1, ensure_ascii=False) + "\n", "utf-8")
+        elif path.lower().endswith(".csv"):
+            frame.to_csv(temporary, index=False)
+        else:
+            frame.to_parquet(temporary, index=False)
+
+
+def _as_object(history: History, frame: pd.DataFrame) -> dict[str, Any]:
+    rows = {label: part.drop(columns="period") for label, part in frame.groupby("period", sort=False)}
+    periods = []
+    for period in history.periods:
+        part = rows.get(period.label)
+        records = [] if part is None else part.to_dict("records")
+        periods.append(
+            {
+                "period": period.label,
+                "votes": period.votes,
+                "loss": _finite(period.board.loss),
+                "eta": period.board.eta,
+                "models": [{key: _finite(value) for key, value in record.items()} for record in records],
+            }
+        )
+    facts = {"over": history.over.text, "mode": history.mode, "likelihood": history.newest.likelihood}
+    return facts | {"level": history.newest.level, "notes": list(history.notes), "periods": periods}
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+# The history of a leaderboard as a picture: a line with a band for each of the best models, its name at the end.
+#
+# With fifty models no legend can be read and no line followed. So only the models that lead the newest period have
+# colours and names, which stand at the right end of their lines, pushed apart where they would overlap; others are
+# grey.
+
+_TOP = 10
+_STYLES = ("-", "--", ":", "-.")
+_DOTS_UP_TO = 40  # periods; more would run into each other
+_TICKS = 12
+_LINE = 0.45  # of the height: what the names need together, the height growing with their number
+
+
+def plot_history(history: History, path: str, *, top: int | None = None, min_votes: int = 0) -> int:
+    """Draw the history into a .png, .svg or .pdf file, whole or not at all.
+
+    Returns:
+        How many models have a line of their own.
+    """
+    leaders = history.newest.to_frame(min_votes=min_votes).head(top or _TOP)["model"].tolist()
+    names, coefs = history.table()
+    drawn = {field: _with_gaps(history, to_score(history.table(field)[1])) for field in ("lower", "upper")}
+    scores = _with_gaps(history, to_score(coefs))
+    figure = new_figure(10.0, max(4.5, 0.28 * len(leaders) + 1.5))
+    axis = figure.subplots()
+    _others(axis, scores, [place for place, name in enumerate(names) if name not in leaders])
+    ends = []
+    for number, name in enumerate(leaders):
+        place = names.index(name)
+        colour = COLOURS[number % len(COLOURS)]
+        style = _STYLES[number // len(COLOURS) % len(_STYLES)]
+        _line(axis, scores[:, place], drawn["lower"][:, place], drawn["upper"][:, place], colour, style)
+        ends.append((float(scores[-1, place]), name, colour))
+    _limits(axis, scores[:, [names.index(name) for name in leaders]], drawn, [names.index(name) for name in leaders])
+    _name(axis, ends, len(scores) - 1)
+    _dress(axis, history, len(names) - len(leaders))
+    save_figure(figure, Path(path))
+    return len(leaders)
+
+
+def _with_gaps(history: History, values: Floats) -> Floats:
+    """A row for every period from the first to the last, NaN for those without votes."""
+    first = history.periods[0].index
+    rows = [period.index - first for period in history.periods]
+    out = np.full((rows[-1] + 1, values.shape[1]), np.nan)
+    out[rows] = values
+    return out
+
+
+def _others(axis: Any, scores: Floats, places: Sequence[int]) -> None:
+    if places:
+        axis.plot(np.arange(len(scores)), scores[:, places], color="#d9d9d9", linewidth=0.8, zorder=1)
+
+
+def _line(axis: Any, score: Floats, lower: Floats, upper: Floats, colour: str, style: str) -> None:
+    at = np.arange(len(score))
+    # A period between two gaps has no line to show it.
+    marker = "o" if len(score) <= _DOTS_UP_TO or np.isnan(score).any() else None
+    axis.plot(at, score, style, color=colour, linewidth=1.6, marker=marker, markersize=3, zorder=3)
+    axis.fill_between(at, lower, upper, color=colour, alpha=0.11, linewidth=0, zorder=2)
+    if len(score) == 1:
+        axis.vlines(at, lower, upper, color=colour, linewidth=3, alpha=0.3)
+
+
+def _limits(axis: Any, scores: Floats, drawn: dict[str, Floats], places: Sequence[int]) -> None:
+    """The height of the named lines: a model far below must not flatten them."""
+    ends = np.concatenate([scores[np.isfinite(scores)], *(values[:, places].ravel() for values in drawn.values())])
+    ends = ends[np.isfinite(ends)]
+    # Intervals of a model's first votes may be as wide as the prior.
+    low, high = np.quantile(ends, [0.005, 0.995])
+    low, high = min(low, float(np.nanmin(scores))), max(high, float(np.nanmax(scores)))
+    room = 0.06 * max(high - low, 10.0)
+    axis.set_ylim(low - room, high + room)
+
+
+def _name(axis: Any, ends: Sequence[tuple[float, str, str]], last: int) -> None:
+    low, high = axis.get_ylim()
+    heights = _spread([(score - low) / (high - low) for score, _, _ in ends], _LINE / max(len(ends), 10))
+    for (score, name, colour), height in zip(ends, heights, strict=True):
+        axis.annotate(
+            f"{name}  {score:.0f}",
+            xy=(last, score),
+            xytext=(1.03, height),
+            textcoords="axes fraction",
+            color=colour,
+            fontsize=8,
+            va="center",
+            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.6, "relpos": (0, 0.5)},
+            annotation_clip=False,
+        )
+
+
+def _spread(heights: Sequence[float], least: float) -> list[float]:
+    """Heights in falling order, moved as little as need be to be `least` apart: those that touch share their mean."""
+    blocks: list[list[float]] = []  # [sum of heights as if unspread, members]
+    for place, height in enumerate(heights):
+        blocks.append([height + place * least, 1.0])
+        while len(blocks) > 1 and blocks[-1][0] / blocks[-1][1] > blocks[-2][0] / blocks[-2][1]:
+            total, members = blocks.pop()
+            blocks[-1][0] += total
+            blocks[-1][1] += members
+    flat = [total / members for total, members in blocks for _ in range(int(members))]
+    return [value - place * least for place, value in enumerate(flat)]
+
+
+def _dress(axis: Any, history: History, others: int) -> None:
+    first, last = history.periods[0].index, history.periods[-1].index
+    step = -(-(last - first + 1) // _TICKS)
+    ticks = range(0, last - first + 1, step)
+    axis.set_xticks(
+        list(ticks), [history.over.label(first + tick) for tick in ticks], fontsize=8, rotation=30, ha="right"
+    )
+    axis.set_xlim(-0.02 * max(last - first, 1) - 0.2, (last - first) + 0.02 * max(last - first, 1))
+    axis.tick_params(axis="y", labelsize=8)
+    axis.grid(axis="y", color="#e6e6e6")
+    axis.set_axisbelow(True)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.set_ylabel("score (400 points: odds of 10 to 1)", fontsize=8)
+    banded = bool(np.isfinite(history.newest.lower).any())
+    interval = f", bands: {history.newest.level:.0%} intervals" if banded else ""
+    rest = f", {others} other models grey" if others else ""
+    what = "all votes up to the end of each" if history.mode == "cumulative" else "each alone"
+    axis.set_title(f"by {history.over.text} ({what}){interval}{rest}", fontsize=9, loc="left")
+
+
+# Leaderboards as a picture: one row per model, a dot for its score, a bar for its interval.
+
+_ENDINGS = (".png", ".svg", ".pdf")
+_PANELS = 12
+_PLOT_COLUMNS = 3
+_INK, _BAR = "#1f4e79", "#8fb4d9"
+
+
+def check_plot(path: str | None) -> None:
+    """Refuse a picture that cannot be drawn, before any work is done.
+
+    Raises:
+        InputError: matplotlib is missing, or the ending names no format.
+    """
+    if path is None:
+        return
+    if Path(path).suffix.lower() not in _ENDINGS:
+        raise InputError(f"{path}: the ending must be one of {', '.join(_ENDINGS)}")
+    from importlib.util import find_spec
+
+    if find_spec("matplotlib") is None:
+        raise InputError("--plot needs matplotlib: pip install 'p2l[plot]'")
+
+
+def plot_boards(boards: Sequence[Named], path: str, *, top: int | None = None, min_votes: int = 0) -> int:
+    """Draw leaderboards into one picture, whole or not at all; at most twelve, the first ones.
+
+    Returns:
+        How many were drawn.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    drawn = list(boards)[:_PANELS]
+    frames = [named.board.to_frame(min_votes=min_votes).head(top or 10**9) for named in drawn]
+    columns = min(_PLOT_COLUMNS, len(drawn))
+    rows = -(-len(drawn) // columns)
+    height = max(2.0, 0.9 + 0.2 * max(len(frame) for frame in frames))
+    figure = Figure(figsize=(7.0 if columns == 1 else 5.5 * columns, height * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(rows, columns, squeeze=False, sharex=True).ravel()
+    for axis, named, frame in zip(axes, drawn, frames, strict=False):
+        _draw(axis, named, frame)
+    for axis in axes[len(drawn) :]:
+        axis.set_visible(False)
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, format=Path(path).suffix[1:].lower(), dpi=140)
+    return len(drawn)
+
+
+def _draw(axis: Any, named: Named, frame: pd.DataFrame) -> None:
+    height = np.arange(len(frame))
+    score, lower, upper = (frame[name].to_numpy() for name in ("score", "lower", "upper"))
+    axis.hlines(height, lower, upper, color=_BAR, linewidth=4)
+    axis.plot(score, height, "o", color=_INK, markersize=4)
+    axis.set_yticks(height, frame["model"], fontsize=8)
+    axis.set_ylim(len(frame) - 0.4, -0.6)
+    axis.grid(axis="x", color="#dddddd")
+    axis.set_axisbelow(True)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.set_title(named.title, fontsize=10, loc="left")
+    interval = f" with {named.board.level:.0%} interval" if np.isfinite(lower).any() else ""
+    axis.tick_params(labelbottom=True)
+    axis.set_xlabel(f"score{interval} (400 points: odds of 10 to 1)", fontsize=8)

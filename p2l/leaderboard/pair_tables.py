@@ -1,0 +1,157 @@
+"""Votes as a table of pairs: all that a leaderboard fit needs of them, in O(M^2) memory.
+
+Shapes: N votes, M models, P pairs of models that met (P <= M (M - 1) / 2), 4 winners in the order of `WINNERS`.
+
+Two million votes between 130 models are 8,385 rows here, so a Newton step costs the same for a thousand votes as for
+a billion. Tables of parts of a stream add up to the table of the whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from p2l.common.errors import VoteError
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+_SWAPPED = [1, 0, 2, 3]
+_DENSE_CELLS = 1 << 22  # a dense count array of up to 32 MB, whatever the number of votes
+
+
+@dataclass(frozen=True)
+class PairTable:
+    """Votes per pair of models and winner.
+
+    Attributes:
+        num_models: M.
+        first: (P,) code of the pair's lower model.
+        second: (P,) code of its higher model; first < second, each pair once.
+        weights: (P, 4) summed weight of the votes that first won, second won, tie, tie (bothbad).
+        squares: (P, 4) summed squared weight, for sandwich intervals.
+        votes: (P, 4) number of votes.
+    """
+
+    num_models: int
+    first: Ints
+    second: Ints
+    weights: Floats
+    squares: Floats
+    votes: Floats
+
+    def votes_per_model(self, counted: npt.ArrayLike = True) -> Ints:
+        """Number of votes (M,) that each model took part in; `counted` (4,) masks the winners that count."""
+        rows: Floats = (self.votes * np.broadcast_to(np.asarray(counted, dtype=bool), (4,))).sum(axis=1)
+        both = np.bincount(self.first, rows, self.num_models) + np.bincount(self.second, rows, self.num_models)
+        return np.asarray(np.rint(both), dtype=np.int64)
+
+
+def vote_table(
+    model_a: npt.ArrayLike,
+    model_b: npt.ArrayLike,
+    winner: npt.ArrayLike,
+    num_models: int,
+    weights: npt.ArrayLike | None = None,
+) -> PairTable:
+    """Count votes by pair and winner.
+
+    Args:
+        model_a: (N,) codes in [0, M) of the models shown first.
+        model_b: (N,) codes of the models shown second.
+        winner: (N,) positions in `WINNERS`.
+        num_models: M.
+        weights: (N,) non-negative weights; one each when absent. Weight 2 is the same as two votes, but for `squares`.
+
+    Raises:
+        VoteError: a code out of range, a model that meets itself, a negative or non-finite weight.
+    """
+    keys = vote_keys(model_a, model_b, winner, num_models)
+    if weights is None:
+        return table_from_keys(*_count(keys, num_models, None), num_models=num_models)
+    given = np.asarray(weights, dtype=np.float64)
+    if given.shape != keys.shape or not np.isfinite(given).all() or (given < 0).any():
+        raise VoteError("weights must be one finite number of at least 0 for each vote")
+    unique, votes = _count(keys, num_models, None)
+    with np.errstate(over="ignore", under="ignore"):  # a fit refuses weights as far out as that
+        total, squares = (_count(keys, num_models, part)[1] for part in (given, given**2))
+    return table_from_keys(unique, votes, total, squares, num_models=num_models)
+
+
+def vote_keys(model_a: npt.ArrayLike, model_b: npt.ArrayLike, winner: npt.ArrayLike, num_models: int) -> Ints:
+    """One integer (N,) for each vote: ((a M + b) 4 + winner).
+
+    Raises:
+        VoteError: a code out of range or a model that meets itself.
+    """
+    a, b, won = (np.asarray(column) for column in (model_a, model_b, winner))
+    if not a.shape == b.shape == won.shape or a.ndim != 1:
+        raise VoteError("model_a, model_b and winner must be of one length")
+    if len(a) and (min(a.min(), b.min(), won.min()) < 0 or max(a.max(), b.max()) >= num_models or won.max() > 3):
+        raise VoteError(f"codes must lie in [0, {num_models}) for models and in [0, 4) for winners")
+    if (a == b).any():
+        raise VoteError(f"vote {int(np.argmax(a == b)) + 1}: a model meets itself; drop such votes")
+    keys: Ints = a.astype(np.int64)
+    keys *= num_models
+    keys += b
+    keys *= 4
+    keys += won
+    return keys
+
+
+def _count(keys: Ints, num_models: int, weights: Floats | None) -> tuple[Ints, Floats]:
+    """The distinct keys (those of every vote, weight 0 too) and their summed weights."""
+    cells = num_models * num_models * 4
+    if cells <= max(_DENSE_CELLS, len(keys)):
+        return np.arange(cells, dtype=np.int64), np.bincount(keys, weights, minlength=cells).astype(np.float64)
+    unique, inverse = np.unique(keys, return_inverse=True)
+    return unique, np.bincount(inverse, weights, minlength=len(unique)).astype(np.float64)
+
+
+def table_from_keys(
+    keys: Ints, votes: Floats, weights: Floats | None = None, squares: Floats | None = None, *, num_models: int
+) -> PairTable:
+    """A table from distinct keys of `vote_keys` and their sums; pairs are folded so that first < second."""
+    used = votes > 0
+    keys, pair_of = keys[used], np.empty(0, dtype=np.int64)
+    pair, winner = keys >> 2, keys & 3
+    a, b = np.divmod(pair, num_models)
+    folded = np.minimum(a, b) * num_models + np.maximum(a, b)
+    pairs, pair_of = np.unique(folded, return_inverse=True)
+    column = np.where(a < b, winner, np.take(_SWAPPED, winner))
+
+    def spread(values: Floats) -> Floats:
+        sums = np.bincount(pair_of * 4 + column, values[used], minlength=4 * len(pairs))
+        return sums.astype(np.float64).reshape(-1, 4)
+
+    first, second = np.divmod(pairs, num_models)
+    counted = spread(votes)
+    weighted = counted if weights is None else spread(weights)
+    squared = counted if squares is None else spread(squares)
+    return PairTable(num_models, first, second, weighted, squared, counted)
+
+
+def table_cells(
+    table: PairTable, model_a: npt.ArrayLike, model_b: npt.ArrayLike, winner: npt.ArrayLike
+) -> tuple[Ints, Ints]:
+    """Row and column (N,) of a table that each of its votes was counted in."""
+    a, b, won = (np.asarray(column, dtype=np.int64) for column in (model_a, model_b, winner))
+    rows = table.first * table.num_models + table.second
+    pair = np.searchsorted(rows, np.minimum(a, b) * table.num_models + np.maximum(a, b))
+    return pair, np.where((a > b) & (won < 2), 1 - won, won)
+
+
+def components(num_models: int, first: Ints, second: Ints, *, directed: bool = False) -> Ints:
+    """Component number (M,) of each model in the graph whose edges lead from `first` to `second`.
+
+    Two models are in one component when a chain of pairs joins them; `directed`: in both directions.
+    """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    ones = np.ones(len(first), dtype=np.int8)
+    graph: Any = coo_array((ones, (first, second)), shape=(num_models, num_models)).tocsr()
+    _, numbers = connected_components(graph, directed=True, connection="strong" if directed else "weak")
+    return np.asarray(numbers, dtype=np.int64)

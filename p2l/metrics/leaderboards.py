@@ -1,0 +1,220 @@
+"""How near one leaderboard comes to another: a model's aggregate against a ground truth.
+
+Models that either leaderboard does not know (NaN) are left out of both. L1-Dist-Prob is the mean of |p - p'| over all
+unordered pairs of different models and over the K outcomes, for every likelihood alike; published `bt` values average
+over ordered pairs and count the zeros of the diagonal, so they are (n - 1) / n of these. Where an eta is missing the
+comparison falls back to bt. With fewer than k models, the top k are all of them.
+
+Shapes: M models, n models known to both, N votes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from p2l.common.cli import nearest
+from p2l.common.errors import ConfigError
+from p2l.likelihood import Likelihood, get
+from p2l.metrics.votes import ScoredVotes, evaluate
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+TOPS = (1, 3, 5, 10)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One leaderboard: coefs (M,), NaN for models it does not know, and eta, gamma where the likelihood has them."""
+
+    coefs: Any
+    eta: float | None = None
+    gamma: float | None = None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A ground truth and a model's aggregate of the same models, and the votes (N, 3) that the Aggr metrics score."""
+
+    likelihood: Likelihood
+    truth: Standing
+    model: Standing
+    models: Sequence[str]
+    labels: Any = None
+    weights: Any = None
+
+    @cached_property
+    def shared(self) -> npt.NDArray[np.intp]:
+        """Indices (n,) of the models that both leaderboards know."""
+        both = np.asarray(self.truth.coefs, dtype=np.float64) + np.asarray(self.model.coefs, dtype=np.float64)
+        return np.flatnonzero(~np.isnan(both))
+
+    @cached_property
+    def coefs(self) -> tuple[Floats, Floats]:
+        """Coefficients (n,) of the ground truth and of the model."""
+        truth, model = (np.asarray(side.coefs, dtype=np.float64)[self.shared] for side in (self.truth, self.model))
+        return truth, model
+
+    @cached_property
+    def ranks(self) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+        """Ranks (n,) of the models, 0 the best, in the ground truth and in the model's leaderboard."""
+        truth, model = (np.argsort(np.argsort(-side, kind="stable")) for side in self.coefs)
+        return truth, model
+
+
+Measure: TypeAlias = Callable[[Comparison], Any]
+LEADERBOARD_METRICS: dict[str, Measure] = {}
+
+
+def leaderboard_metric(name: str) -> Callable[[Measure], Measure]:
+    """Register a comparison of two leaderboards."""
+
+    def add(function: Measure) -> Measure:
+        LEADERBOARD_METRICS[name] = function
+        return function
+
+    return add
+
+
+def compare(name: str, comparison: Comparison) -> Any:
+    """The value of one metric: a number, or a dictionary of numbers; None where it means nothing.
+
+    Raises:
+        ConfigError: no metric has this name.
+    """
+    if name not in LEADERBOARD_METRICS:
+        known = LEADERBOARD_METRICS
+        raise ConfigError(f"unknown leaderboard metric {name!r}{nearest(name, known)}; use some of {', '.join(known)}")
+    return LEADERBOARD_METRICS[name](comparison)
+
+
+def leaderboard_metrics(
+    truth: Standing,
+    model: Standing,
+    models: Sequence[str],
+    *,
+    likelihood: Likelihood | str,
+    labels: Any = None,
+    weights: Any = None,
+    names: Iterable[str] | None = None,
+) -> dict[str, Any]:
+    """The metrics of two leaderboards of the same M models, all of `LEADERBOARD_METRICS` by default."""
+    outcome_model = get(likelihood) if isinstance(likelihood, str) else likelihood
+    comparison = Comparison(outcome_model, truth, model, models, labels, weights)
+    return {name: compare(name, comparison) for name in (LEADERBOARD_METRICS if names is None else names)}
+
+
+def _two(truth: Any, model: Any) -> dict[str, Any]:
+    return {"ground-truth": truth, "model-aggr": model}
+
+
+@leaderboard_metric("Leaderboard")
+def _leaderboard(comparison: Comparison) -> dict[str, list[str]]:
+    names = [comparison.models[index] for index in comparison.shared]
+    return _two(*(_listed(names, coefs) for coefs in comparison.coefs))
+
+
+def _listed(names: list[str], coefs: Floats) -> list[str]:
+    return [f"{names[index]}: {coefs[index]:.4f}" for index in np.argsort(-coefs, kind="stable")]
+
+
+def _aggregate_metric(name: str) -> None:
+    @leaderboard_metric(f"Aggr_{name}")
+    def _both(comparison: Comparison) -> dict[str, float | None] | None:
+        if comparison.labels is None:
+            return None
+        return _two(*(_simple(comparison, side, name) for side in (comparison.truth, comparison.model)))
+
+
+for _name in ("Loss", "BCELoss", "Tie_Loss", "Tie_Accuracy", "Tie_bb_Loss", "Tie_bb_Accuracy"):
+    _aggregate_metric(_name)
+
+
+def _simple(comparison: Comparison, side: Standing, name: str) -> float | None:
+    """A simple metric of one leaderboard on the votes between models that both leaderboards know."""
+    coefs = np.full(len(comparison.models), np.nan)
+    coefs[comparison.shared] = np.asarray(side.coefs, dtype=np.float64)[comparison.shared]
+    labels = np.asarray(comparison.labels)
+    return evaluate(name, ScoredVotes(comparison.likelihood, coefs, labels, side.eta, side.gamma, comparison.weights))
+
+
+@leaderboard_metric("L1-Dist-Prob")
+def _l1_distance(comparison: Comparison) -> float | None:
+    sides = (comparison.truth, comparison.model)
+    missing = any(getattr(side, name) is None for side in sides for name in comparison.likelihood.parameters)
+    likelihood = get("bt") if missing else comparison.likelihood
+    first, second = np.triu_indices(len(comparison.shared), 1)
+    if not len(first):
+        return None
+    truth, model = (
+        likelihood.probs(coefs[first], coefs[second], side.eta, side.gamma)
+        for coefs, side in zip(comparison.coefs, sides, strict=True)
+    )
+    return float(np.abs(truth - model).mean())
+
+
+@leaderboard_metric("Spearman-lbs")
+def _spearman(comparison: Comparison) -> float | None:
+    truth, model = (_average_ranks(side) for side in comparison.coefs)
+    return _correlation(truth, model)
+
+
+@leaderboard_metric("Kendall-lbs")
+def _kendall(comparison: Comparison) -> float | None:
+    # Over signs of all pairs the product-moment correlation without centring is tau-b.
+    first, second = np.triu_indices(len(comparison.shared), 1)
+    truth, model = (np.sign(side[first] - side[second]) for side in comparison.coefs)
+    return _correlation(truth, model, centred=False)
+
+
+def _average_ranks(values: Floats) -> Floats:
+    """Ranks (n,), the mean of their ranks for equal values."""
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return np.asarray((np.cumsum(counts) - (counts - 1) / 2.0)[place], dtype=np.float64)
+
+
+def _correlation(truth: Floats, model: Floats, *, centred: bool = True) -> float | None:
+    """The product-moment correlation; None with fewer than two models or where all are equal."""
+    if centred and len(truth):
+        truth, model = truth - truth.mean(), model - model.mean()
+    scale = float(truth @ truth) * float(model @ model)
+    return float(truth @ model) / scale**0.5 if scale > 0 else None
+
+
+@leaderboard_metric("IQR-BT")
+def _iqr(comparison: Comparison) -> dict[str, float | None]:
+    return _of_both(comparison, lambda coefs: float(np.subtract(*np.quantile(coefs, [0.75, 0.25]))), least=1)
+
+
+@leaderboard_metric("Std-BT")
+def _std(comparison: Comparison) -> dict[str, float | None]:
+    return _of_both(comparison, lambda coefs: float(coefs.std(ddof=1)), least=2)
+
+
+@leaderboard_metric("Spread-BT")
+def _spread(comparison: Comparison) -> dict[str, float | None]:
+    return _of_both(comparison, lambda coefs: float(np.ptp(coefs)), least=1)
+
+
+def _of_both(comparison: Comparison, measure: Callable[[Floats], float], *, least: int) -> dict[str, float | None]:
+    return _two(*(measure(coefs) if len(coefs) >= least else None for coefs in comparison.coefs))
+
+
+@leaderboard_metric("Top-k-fraction")
+def _top_fraction(comparison: Comparison) -> dict[int, float | None]:
+    truth, model = comparison.ranks
+    return _per_top(len(truth), lambda k: float(((truth < k) & (model < k)).sum() / k))
+
+
+@leaderboard_metric("Top-k-displace")
+def _top_displacement(comparison: Comparison) -> dict[int, float | None]:
+    truth, model = comparison.ranks
+    return _per_top(len(truth), lambda k: float(np.abs(model - truth)[truth < k].mean()))
+
+
+def _per_top(models: int, measure: Callable[[int], float]) -> dict[int, float | None]:
+    return {k: measure(min(k, models)) if models else None for k in TOPS}

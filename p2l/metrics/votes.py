@@ -1,0 +1,421 @@
+"""Metrics of predicted votes and of coefficients, as functions on arrays, each registered once under its name.
+
+A vote metric gives one value for each vote; its score is their weighted mean, `bootstrap_mean(vote_values(...))` its
+interval. A whole metric describes all votes or all coefficients at once. Both kinds are in `METRICS`.
+
+A metric that means nothing under a likelihood (Tie_Loss under bt), or that no vote counts towards, is None. Votes that
+a metric does not count (ties under bt, all but decided votes for BCELoss, models whose coefficient is NaN) are NaN in
+`vote_values` and left out of the mean.
+
+With p_k the probability of outcome k and y its target (a bt-tie tie is half win, half loss):
+
+    Loss          -sum y log p
+    BCELoss       -log sigmoid(d) of decided votes
+    MSELoss       (1 - p of what happened)^2, ties under bt-tie at p = 1/2
+    Brier         sum_k (p_k - y_k)^2, between 0 and 2
+    RPS           ranked probability score over loss < tie < win, tie and bothbad taken together, between 0 and 1
+    Accuracy      the likeliest outcome happened; between equal coefficients no win is correct, as in bt (d > 0)
+    Tie_*, Tie_bb_*   any tie against none, bothbad against the rest
+    ECE           calibration error of `p2l.metrics.calibration`, overall and for each outcome
+    *-BT          spread of the coefficients, of all rows together or averaged over rows; weights play no part
+
+Shapes: N votes, M models, K outcomes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from p2l.common.cli import nearest
+from p2l.common.errors import ConfigError
+from p2l.likelihood import Likelihood, get, targets
+from p2l.metrics import calibration
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Ints: TypeAlias = npt.NDArray[np.integer[Any]]
+SMALLEST = 1e-290  # below this a probability may have lost digits: take its logarithm in log space
+
+
+@dataclass(frozen=True)
+class ScoredVotes:
+    """Votes beside what was predicted of them; what several metrics need is computed once.
+
+    Attributes:
+        likelihood: the outcome model.
+        coefs: (N, M), or (M,) when one leaderboard predicts every vote; NaN for models without a coefficient.
+        labels: (N, 3) integers `[winner, loser, tie]`.
+        eta: (N,), one number, or None.
+        gamma: (N,), one number, or None.
+        weights: (N,) or None for ones.
+    """
+
+    likelihood: Likelihood
+    coefs: npt.NDArray[np.floating[Any]]
+    labels: Ints
+    eta: Any = None
+    gamma: Any = None
+    weights: Any = None
+
+    @cached_property
+    def ties(self) -> Ints:
+        """(N,) 0 none, 1 tie, 2 tie (bothbad)."""
+        return np.ascontiguousarray(self.labels[:, 2])
+
+    @cached_property
+    def raw_pair(self) -> tuple[Floats, Floats]:
+        """Coefficients (N,) of the winners and of the losers, NaN where there are none."""
+        winner, loser = (self._column(self.labels[:, side]).astype(np.float64) for side in (0, 1))
+        return winner, loser
+
+    @cached_property
+    def known(self) -> npt.NDArray[np.bool_]:
+        """(N,) whether both models have a coefficient."""
+        winner, loser = self.raw_pair
+        return ~(np.isnan(winner) | np.isnan(loser))
+
+    @cached_property
+    def inputs(self) -> tuple[Any, Any, Any, Any]:
+        """Coefficients of winners and losers with 0 for NaN, eta and gamma: the arguments of a likelihood."""
+        winner, loser = (np.where(self.known, side, 0.0) for side in self.raw_pair)
+        return winner, loser, _flat(self.eta), _flat(self.gamma)
+
+    @cached_property
+    def probs(self) -> Floats:
+        """Probabilities (N, K) of the outcomes."""
+        return np.asarray(self.likelihood.probs(*self.inputs))
+
+    @cached_property
+    def log_probs(self) -> Floats:
+        """Log-probabilities (N, K): slower than `probs`, for where those vanish."""
+        return np.asarray(self.likelihood.log_probs(*self.inputs))
+
+    @cached_property
+    def coef_rows(self) -> npt.NDArray[np.floating[Any]]:
+        """Rows of coefficients (N, M), or (1, M) of one leaderboard, without rows that are NaN throughout."""
+        rows = np.atleast_2d(self.coefs)
+        empty = np.isnan(rows).all(axis=1)
+        return rows[~empty] if empty.any() else rows
+
+    @cached_property
+    def reliability(self) -> calibration.Reliability | None:
+        """Data of the reliability diagram in 15 bins; None when no vote counts."""
+        counts = self.known & (self.targets.sum(axis=1) > 0)
+        return reliability(self) if counts.any() else None
+
+    @cached_property
+    def targets(self) -> Floats:
+        """Target distributions (N, K); a row of zeros for a vote that does not count."""
+        return np.asarray(targets(self.likelihood, self.ties))
+
+    def mass(self, *outcomes: str) -> Floats:
+        """Probability (N,) that one of these outcomes happens; those that the likelihood does not know add nothing."""
+        return np.asarray(sum((self.probs[:, k] for k in self._places(outcomes)), np.zeros(len(self.labels))))
+
+    def log_mass(self, *outcomes: str) -> Floats:
+        """Logarithm (N,) of `mass`, exact where the probability itself is too small to represent."""
+        mass = self.mass(*outcomes)
+        if mass.min(initial=1.0) > SMALLEST:
+            return np.asarray(np.log(mass))
+        return np.asarray(np.logaddexp.reduce(self.log_probs[:, self._places(outcomes)], axis=1))
+
+    def _column(self, models: Ints) -> npt.NDArray[np.floating[Any]]:
+        return self.coefs[models] if self.coefs.ndim == 1 else self.coefs[np.arange(len(models)), models]
+
+    def _places(self, outcomes: tuple[str, ...]) -> list[int]:
+        return [self.likelihood.outcomes.index(name) for name in outcomes if name in self.likelihood.outcomes]
+
+
+def _flat(value: Any) -> Floats | None:
+    if value is None:
+        return None
+    array = np.asarray(value, dtype=np.float64)
+    return array.reshape(-1) if array.ndim else array
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A registered metric: one of the two functions, and the likelihoods under which it means something."""
+
+    name: str
+    per_vote: Callable[[ScoredVotes], Floats] | None = None
+    whole: Callable[[ScoredVotes], float] | None = None
+    likelihoods: tuple[str, ...] | None = None
+    """None: all of them."""
+
+    def applies(self, likelihood: Likelihood) -> bool:
+        """Whether the metric means something under this likelihood."""
+        return self.likelihoods is None or likelihood.name in self.likelihoods
+
+
+METRICS: dict[str, Metric] = {}
+PerVote: TypeAlias = Callable[[ScoredVotes], Floats]
+Whole: TypeAlias = Callable[[ScoredVotes], float]
+
+
+def vote_metric(name: str, *likelihoods: str) -> Callable[[PerVote], PerVote]:
+    """Register a metric that is a mean over votes."""
+
+    def add(function: PerVote) -> PerVote:
+        METRICS[name] = Metric(name, per_vote=function, likelihoods=likelihoods or None)
+        return function
+
+    return add
+
+
+def whole_metric(name: str, *likelihoods: str) -> Callable[[Whole], Whole]:
+    """Register a metric of all votes at once."""
+
+    def add(function: Whole) -> Whole:
+        METRICS[name] = Metric(name, whole=function, likelihoods=likelihoods or None)
+        return function
+
+    return add
+
+
+def evaluate(name: str, votes: ScoredVotes) -> float | None:
+    """The value of one metric; None where it means nothing or no vote counts.
+
+    Raises:
+        ConfigError: no metric has this name.
+    """
+    metric = _find(name)
+    if not metric.applies(votes.likelihood):
+        return None
+    if metric.whole is not None:
+        value = metric.whole(votes)
+        return value if np.isfinite(value) else None
+    return _mean(vote_values(name, votes), votes.weights)
+
+
+def vote_values(name: str, votes: ScoredVotes) -> Floats:
+    """One value (N,) for each vote, NaN for votes that the metric does not count.
+
+    Raises:
+        ConfigError: no metric has this name, or it is no mean over votes, or means nothing under this likelihood.
+    """
+    metric = _find(name)
+    if metric.per_vote is None:
+        raise ConfigError(f"metric {name} is no mean over votes: it has no value for a single vote")
+    if not metric.applies(votes.likelihood):
+        raise ConfigError(f"metric {name} means nothing under likelihood {votes.likelihood.name}")
+    counts = votes.known if votes.likelihood.name != "bt" else votes.known & (votes.ties == 0)
+    return np.where(counts, metric.per_vote(votes), np.nan)
+
+
+def simple_metrics(
+    coefs: Any,
+    labels: Any,
+    eta: Any = None,
+    gamma: Any = None,
+    *,
+    likelihood: Likelihood | str,
+    weights: Any = None,
+    names: Iterable[str] | None = None,
+) -> dict[str, float | None]:
+    """The metrics of predicted votes by name, all of `METRICS` by default; None where a metric means nothing.
+
+    Args:
+        coefs: (N, M), or (M,) for one leaderboard.
+        labels: (N, 3) `[winner, loser, tie]`.
+        eta: (N,), a number or None.
+        gamma: (N,), a number or None.
+        likelihood: the outcome model or its name.
+        weights: (N,), ones by default.
+        names: which metrics.
+
+    Raises:
+        ConfigError: an unknown metric or likelihood, or a missing eta or gamma.
+    """
+    model = get(likelihood) if isinstance(likelihood, str) else likelihood
+    votes = ScoredVotes(model, np.asarray(coefs), np.asarray(labels), eta, gamma, weights)
+    return {name: evaluate(name, votes) for name in (METRICS if names is None else names)}
+
+
+def skill(losses: Any, reference: Any, weights: Any = None) -> float | None:
+    """Skill over a reference predictor: 1 - mean(losses) / mean(reference), losses (N,) of the same votes.
+
+    1 is a perfect prediction, 0 no better than the reference. Votes that either does not count are left out.
+    """
+    losses, reference = np.asarray(losses, dtype=np.float64), np.asarray(reference, dtype=np.float64)
+    known = ~(np.isnan(losses) | np.isnan(reference))
+    above, below = (_mean(np.where(known, side, np.nan), weights) for side in (losses, reference))
+    return None if above is None or not below else 1.0 - above / below
+
+
+def reliability(votes: ScoredVotes, bins: int = calibration.DEFAULT_BINS) -> calibration.Reliability:
+    """Data of the reliability diagram, one row for each of the outcomes win, tie, bothbad that the likelihood knows."""
+    weights = np.ones(len(votes.labels)) if votes.weights is None else np.asarray(votes.weights, dtype=np.float64)
+    weights = np.where(votes.known, weights, 0.0)
+    return calibration.reliability(votes.probs, votes.targets, votes.likelihood.outcomes, weights=weights, bins=bins)
+
+
+def _find(name: str) -> Metric:
+    if name not in METRICS:
+        raise ConfigError(f"unknown metric {name!r}{nearest(name, METRICS)}; use some of {', '.join(METRICS)}")
+    return METRICS[name]
+
+
+def _mean(values: Floats, weights: Any) -> float | None:
+    counts = ~np.isnan(values)
+    scale = counts.astype(np.float64) if weights is None else np.where(counts, weights, 0.0)
+    total = float(scale.sum())
+    return float(np.where(counts, values, 0.0) @ scale) / total if total > 0 else None
+
+
+# Metrics of votes.
+@vote_metric("Loss")
+def _loss(votes: ScoredVotes) -> Floats:
+    win = votes.log_mass("win")
+    if len(votes.likelihood.outcomes) == 2:
+        return -np.where(votes.ties == 0, win, 0.5 * (win + votes.log_mass("loss")))
+    if "bothbad" not in votes.likelihood.outcomes:
+        return -np.where(votes.ties == 0, win, votes.log_mass("tie"))
+    tie = np.where(votes.ties == 1, votes.log_mass("tie"), votes.log_mass("bothbad"))
+    return -np.where(votes.ties == 0, win, tie)
+
+
+@vote_metric("BCELoss")
+def _bce_loss(votes: ScoredVotes) -> Floats:
+    winner, loser, *_ = votes.inputs
+    return np.where(votes.ties == 0, np.logaddexp(0.0, loser - winner), np.nan)
+
+
+@vote_metric("MSELoss")
+def _mse_loss(votes: ScoredVotes) -> Floats:
+    tie = 0.5 if len(votes.likelihood.outcomes) == 2 else votes.mass("tie")
+    bothbad = votes.mass("bothbad") if "bothbad" in votes.likelihood.outcomes else tie
+    happened = np.where(votes.ties == 0, votes.mass("win"), np.where(votes.ties == 1, tie, bothbad))
+    return np.asarray((1.0 - happened) ** 2)
+
+
+@vote_metric("Brier")
+def _brier(votes: ScoredVotes) -> Floats:
+    return np.asarray(((votes.probs - votes.targets) ** 2).sum(axis=1))
+
+
+@vote_metric("RPS")
+def _ranked_probability_score(votes: ScoredVotes) -> Floats:
+    outcomes = votes.likelihood.outcomes
+    gap = votes.probs - votes.targets
+    win, loss = gap[:, outcomes.index("win")], gap[:, outcomes.index("loss")]
+    # Cumulated from below: the gap of loss, then that of all but win, which is minus the gap of win.
+    return np.asarray(win**2 if len(outcomes) == 2 else 0.5 * (loss**2 + win**2))
+
+
+@vote_metric("Accuracy")
+def _accuracy(votes: ScoredVotes) -> Floats:
+    outcomes = votes.likelihood.outcomes
+    if len(outcomes) == 2:
+        winner, loser, *_ = votes.inputs
+        return np.where(votes.ties == 0, winner > loser, 0.5)
+    # Loss comes first, so that it takes exact draws and no win is credited to equal coefficients.
+    order = [name for name in ("loss", "tie", "bothbad", "win") if name in outcomes]
+    likeliest = np.stack([votes.mass(name) for name in order]).argmax(axis=0)
+    happened = np.array([order.index("win"), order.index("tie"), order.index("bothbad" if len(order) == 4 else "tie")])
+    return np.asarray(likeliest == happened[votes.ties], dtype=np.float64)
+
+
+@vote_metric("Tie_Loss", "rk", "grk", "ba")
+def _tie_loss(votes: ScoredVotes) -> Floats:
+    return -np.where(votes.ties == 0, votes.log_mass("win", "loss"), votes.log_mass("tie", "bothbad"))
+
+
+@vote_metric("Tie_Accuracy", "rk", "grk", "ba")
+def _tie_accuracy(votes: ScoredVotes) -> Floats:
+    tie, decided = votes.mass("tie", "bothbad"), votes.mass("win", "loss")
+    said = tie >= decided if votes.likelihood.name == "rk" else tie > decided
+    return np.asarray(said == (votes.ties > 0), dtype=np.float64)
+
+
+@vote_metric("Tie_bb_Loss", "grk", "ba")
+def _tie_bb_loss(votes: ScoredVotes) -> Floats:
+    return -np.where(votes.ties == 2, votes.log_mass("bothbad"), votes.log_mass("win", "loss", "tie"))
+
+
+@vote_metric("Tie_bb_Accuracy", "grk", "ba")
+def _tie_bb_accuracy(votes: ScoredVotes) -> Floats:
+    said = votes.mass("bothbad") >= votes.mass("win", "loss", "tie")
+    return np.asarray(said == (votes.ties == 2), dtype=np.float64)
+
+
+def _calibration_metric(name: str, outcome: str, *likelihoods: str) -> None:
+    @whole_metric(name, *likelihoods)
+    def _error(votes: ScoredVotes) -> float:
+        return np.nan if votes.reliability is None else votes.reliability.errors()[outcome]
+
+
+_calibration_metric("ECE", "overall")
+_calibration_metric("ECE-win", "win")
+_calibration_metric("ECE-tie", "tie", "rk", "rk-reparam", "grk", "ba")
+_calibration_metric("ECE-bothbad", "bothbad", "grk", "ba")
+
+
+# Metrics of the coefficients: functions of the rows (N, M) that have any, and of how many votes one row stands for.
+Coefs: TypeAlias = npt.NDArray[np.floating[Any]]
+
+
+def coef_metric(name: str) -> Callable[[Callable[[Coefs, int], float]], Callable[[Coefs, int], float]]:
+    """Register a metric of the coefficients; one leaderboard (M,) stands for N equal rows."""
+
+    def add(function: Callable[[Coefs, int], float]) -> Callable[[Coefs, int], float]:
+        def whole(votes: ScoredVotes) -> float:
+            rows, copies = votes.coef_rows, len(votes.labels) if votes.coefs.ndim == 1 else 1
+            return function(rows, copies) if rows.size and copies else np.nan
+
+        METRICS[name] = Metric(name, whole=whole)
+        return function
+
+    return add
+
+
+@coef_metric("Mean-BT")
+def _mean_coef(rows: Coefs, _copies: int) -> float:
+    return float(np.nanmean(rows, dtype=np.float64))
+
+
+@coef_metric("Std-BT")
+def _std_coef(rows: Coefs, copies: int) -> float:
+    size = copies * int((~np.isnan(rows)).sum())
+    return float(np.nanstd(rows, dtype=np.float64)) * (size / (size - 1)) ** 0.5 if size > 1 else np.nan
+
+
+@coef_metric("Spread-BT")
+def _spread_coef(rows: Coefs, _copies: int) -> float:
+    return float(np.nanmax(rows)) - float(np.nanmin(rows))
+
+
+@coef_metric("Mean-Spread-BT")
+def _mean_spread(rows: Coefs, _copies: int) -> float:
+    return float(np.mean(np.nanmax(rows, axis=1) - np.nanmin(rows, axis=1), dtype=np.float64))
+
+
+@coef_metric("Mean-IQR-BT")
+def _mean_iqr(rows: Coefs, _copies: int) -> float:
+    lower, upper = _row_quantiles(rows, (0.25, 0.75))
+    return float(np.mean(upper - lower, dtype=np.float64))
+
+
+@coef_metric("Mean-Std-BT")
+def _mean_std(rows: Coefs, _copies: int) -> float:
+    rows = rows[(~np.isnan(rows)).sum(axis=1) > 1]
+    return float(np.mean(np.nanstd(rows, axis=1, ddof=1), dtype=np.float64)) if len(rows) else np.nan
+
+
+def _row_quantiles(rows: Coefs, shares: tuple[float, ...]) -> list[Floats]:
+    """Quantiles (N,) of every row, interpolated linearly; sorting rows is ten times faster than numpy.quantile."""
+    if np.isnan(rows).any():
+        return list(np.nanquantile(rows, shares, axis=1))
+    ordered = np.sort(rows, axis=1)
+    return [_between(ordered, share * (rows.shape[1] - 1)) for share in shares]
+
+
+def _between(ordered: Coefs, position: float) -> Floats:
+    below = int(position)
+    above = min(below + 1, ordered.shape[1] - 1)
+    return np.asarray(ordered[:, below] + (position - below) * (ordered[:, above] - ordered[:, below]))

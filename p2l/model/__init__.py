@@ -1,0 +1,22 @@
+"""From a prompt to coefficients: tokenizer, batches, backbone, head and the model folder.
+
+Importing this package imports no torch; the names below do when they are first asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from p2l.model.model import P2LModel, P2LOutput, P2LRecord, to_dtype
+
+__all__ = ["P2LModel", "P2LOutput", "P2LRecord", "to_dtype"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the model, and with it torch, only when it is asked for."""
+    if name in __all__:
+        from p2l.model import model
+
+        return getattr(model, name)
+    raise AttributeError(f"module 'p2l.model' has no attribute {name!r}")

@@ -1,0 +1,437 @@
+"""Which text backbones can carry a head.
+
+A backbone turns a batch into one hidden state per prompt. A transformer of Hugging Face registers in one line,
+
+    register(transformer("gemma"))
+
+where the name is the `model_type` of its config.json; anything else brings its own `Backbone`. Prompts reach it packed
+end to end unless it says `packs=False`: a model with an attention of its own reads padded batches.
+
+Shapes: B prompts, T tokens, D hidden, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from p2l.common.cli import nearest
+from p2l.common.errors import CheckpointError, ConfigError
+from p2l.model import tfidf
+from p2l.model.checkpoint import check_finite, read_object, weight_shapes
+
+# Attention over prompts that lie end to end in one row of tokens, none of which sees another.
+#
+# transformers hands every layer's queries, keys and values to a function that is registered by name. The one here,
+# `P2L_ATTENTION`, reads the borders of the prompts from the keyword `packed` of the forward pass: on a card it calls a
+# kernel for sequences of varying length (torch's own, or the package flash-attn), elsewhere, and for float32, it takes
+# one prompt after the other. Without `packed` it is transformers' own `sdpa`, on padded batches with their mask.
+#
+# Shapes: B prompts, T tokens of all prompts together, H heads, G heads of keys and values, C width of a head.
+
+P2L_ATTENTION = "p2l"
+VarlenKernel = Callable[..., Tensor]
+"""(query (T, H, C), key (T, G, C), value (T, G, C), packed, window, scale) -> (T, H, C)"""
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Where prompts end in a row of tokens."""
+
+    lengths: list[int]
+    """Tokens of each prompt."""
+    borders: Tensor
+    """(B + 1,) int32 on the device of the tokens: 0, then the end of each prompt."""
+
+    @staticmethod
+    def of(lengths: Tensor, device: torch.device) -> Packed:
+        """The borders of prompts of these `lengths` (B,), which are on the CPU."""
+        borders = F.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)
+        return Packed(lengths.tolist(), borders.to(device, non_blocking=True))
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest prompt."""
+        return max(self.lengths)
+
+    @property
+    def last(self) -> Tensor:
+        """(B,) the place of each prompt's last token."""
+        return self.borders[1:].long() - 1
+
+
+@functools.cache
+def register_attention() -> None:
+    """Make the function known to transformers under the name `P2L_ATTENTION`, once: loading transformers takes time."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    AttentionInterface.register(P2L_ATTENTION, _attention)
+    AttentionMaskInterface.register(P2L_ATTENTION, _mask)
+
+
+def _attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    packed: Packed | None = None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    is_causal: bool | None = None,
+    sliding_window: int | None = None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """What a layer calls with query (B, H, T, C), key and value (B, G, T, C); returns (B, T, H, C)."""
+    if packed is None:
+        given: dict[str, Any] = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal, **options}
+        padded: tuple[Tensor, None] = _sdpa()(module, query, key, value, attention_mask, **given)
+        return padded
+    _refuse_unknown(module, options)
+    causal = bool(getattr(module, "is_causal", True)) if is_causal is None else is_causal
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    window = _window(causal, sliding_window)
+    kernel = varlen_kernel(query.device.type, query.dtype) if dropout == 0 else None
+    if kernel is None:
+        return one_by_one(query, key, value, packed.lengths, window=window, scale=scale, dropout=dropout), None
+    flat = [states[0].transpose(0, 1) for states in (query, key, value)]
+    return kernel(*flat, packed, window, scale).unsqueeze(0), None
+
+
+def one_by_one(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    lengths: list[int],
+    *,
+    window: tuple[int, int] = (-1, 0),
+    scale: float,
+    dropout: float = 0.0,
+) -> Tensor:
+    """The reference of every kernel: query (1, H, T, C), key and value (1, G, T, C) -> (1, T, H, C).
+
+    `lengths` are the tokens of each prompt.
+    `window` says how many tokens to the left and to the right a token sees, -1 for all.
+    """
+    shared = key.shape[1] != query.shape[1]
+    parts = zip(*(states.split_with_sizes(lengths, dim=2) for states in (query, key, value)), strict=True)
+    seen = [
+        F.scaled_dot_product_attention(
+            q, k, v, dropout_p=dropout, scale=scale, enable_gqa=shared, **_border(q.shape[2], window, q.device)
+        )
+        for q, k, v in parts
+    ]
+    return torch.cat(seen, dim=2).transpose(1, 2)
+
+
+@functools.cache
+def varlen_kernel(device_type: str, dtype: torch.dtype) -> VarlenKernel | None:
+    """The kernel for sequences of varying length that this machine has; None where there is none."""
+    if device_type != "cuda" or dtype not in (torch.bfloat16, torch.float16):
+        return None
+    return _torch_varlen() or _flash_varlen()
+
+
+def _window(causal: bool, sliding_window: int | None) -> tuple[int, int]:
+    """Tokens to the left and to the right that a token sees; transformers' window counts the token itself."""
+    reach = -1 if sliding_window is None else sliding_window - 1
+    return reach, 0 if causal else reach
+
+
+def _border(length: int, window: tuple[int, int], device: torch.device) -> dict[str, Any]:
+    """What `scaled_dot_product_attention` takes for this window; a prompt within it needs no mask."""
+    left, right = (reach if 0 <= reach < length - 1 else length for reach in window)
+    if left == length and right in (0, length):
+        return {"is_causal": right == 0}
+    ahead = torch.arange(length, device=device)[None, :] - torch.arange(length, device=device)[:, None]
+    return {"attn_mask": (ahead >= -left) & (ahead <= right)}
+
+
+def _torch_varlen() -> VarlenKernel | None:
+    """torch's own kernel, as it is since 2.11 (before, it knew no window)."""
+    try:
+        attend = importlib.import_module("torch.nn.attention.varlen").varlen_attn
+    except (ImportError, AttributeError):
+        return None
+    known = inspect.signature(attend).parameters
+    if "window_size" not in known or "scale" not in known:
+        return None
+
+    def kernel(q: Tensor, k: Tensor, v: Tensor, packed: Packed, window: tuple[int, int], scale: float) -> Tensor:
+        options: dict[str, Any] = {"scale": scale, "window_size": window}
+        if k.shape[1] != q.shape[1]:
+            if "enable_gqa" in known:
+                options["enable_gqa"] = True
+            else:
+                k, v = (states.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for states in (k, v))
+        found: Tensor = attend(q, k, v, packed.borders, packed.borders, packed.longest, packed.longest, **options)
+        return found
+
+    return kernel
+
+
+def _flash_varlen() -> VarlenKernel | None:
+    """The kernel of the package flash-attn."""
+    try:
+        attend = importlib.import_module("flash_attn").flash_attn_varlen_func
+    except (ImportError, AttributeError):
+        return None
+
+    def kernel(q: Tensor, k: Tensor, v: Tensor, packed: Packed, window: tuple[int, int], scale: float) -> Tensor:
+        borders, longest = packed.borders, packed.longest
+        found: Tensor = attend(
+            q, k, v, borders, borders, longest, longest, softmax_scale=scale, window_size=window, causal=window[1] == 0
+        )
+        return found
+
+    return kernel
+
+
+def _refuse_unknown(module: torch.nn.Module, options: dict[str, Any]) -> None:
+    """An attention that bends the scores in a way that is not computed here must not pass silently."""
+    for name in ("softcap", "position_bias", "s_aux"):
+        if options.get(name) is not None:
+            raise ValueError(
+                f"{type(module).__name__} attends with {name!r}, which packed prompts do not know; "
+                "register its backbone with packs=False"
+            )
+
+
+def _mask(*arguments: Any, attention_mask: Tensor | None = None, **options: Any) -> Tensor | None:
+    """Padded batches come with a mask; packed ones have borders instead."""
+    if attention_mask is None:
+        return None
+    masking: Any = importlib.import_module("transformers.masking_utils")
+    made: Tensor | None = masking.sdpa_mask(*arguments, attention_mask=attention_mask, **options)
+    return made
+
+
+@functools.cache
+def _sdpa() -> Callable[..., Any]:
+    found: Callable[..., Any] = importlib.import_module(
+        "transformers.integrations.sdpa_attention"
+    ).sdpa_attention_forward
+    return found
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """How a family of text models is loaded and read."""
+
+    name: str
+    pretrained: Callable[[Path, torch.dtype], nn.Module]
+    """A folder's weights; the module has `config` with `hidden_size` and `to_dict()`."""
+    empty: Callable[[Path, torch.dtype], nn.Module]
+    """The architecture of a folder's config.json, its weights still to be loaded."""
+    encode: Callable[[nn.Module, Mapping[str, Tensor]], Tensor]
+    """A collated batch -> hidden states (B, D) that the head reads."""
+    packs: bool = False
+    """Whether it reads batches without padding."""
+    learned_positions: bool = False
+    """Whether it knows no position beyond `max_position_embeddings`."""
+    cpu_micro_batch: int | None = None
+    """Tokens of a micro-batch beyond which a CPU gets no faster, only fuller."""
+    encode_mean: Callable[[nn.Module, Mapping[str, Tensor]], Tensor] | None = None
+    """Likewise, by the mean over a prompt's tokens; None for a backbone without tokens."""
+
+    def reader(self, pooling: str) -> Callable[[nn.Module, Mapping[str, Tensor]], Tensor]:
+        """`encode` for pooling "cls", `encode_mean` for "mean".
+
+        Raises:
+            ConfigError: no such pooling, or this backbone cannot do it.
+        """
+        if pooling not in POOLINGS:
+            raise ConfigError(f"pooling {pooling!r} is unknown{nearest(pooling, POOLINGS)}; use cls or mean")
+        if pooling == "cls":
+            return self.encode
+        if self.encode_mean is None:
+            raise ConfigError(f"pooling 'mean' does not go with model_type {self.name!r}; leave it out")
+        return self.encode_mean
+
+
+BACKBONES: dict[str, Backbone] = {}
+POOLINGS = ("cls", "mean")
+"""What of a prompt the head reads: the state at the CLS token, or the mean over all tokens."""
+
+# What a core's cache holds: see docs/experiments.md.
+_CPU_MICRO_BATCH = 2048
+
+
+def register(backbone: Backbone) -> Backbone:
+    """Make a backbone known under its name."""
+    BACKBONES[backbone.name] = backbone
+    return backbone
+
+
+def get(name: str) -> Backbone:
+    """The backbone of a model type.
+
+    Raises:
+        ConfigError: no such backbone.
+    """
+    if name not in BACKBONES:
+        known = ", ".join(sorted(BACKBONES))
+        raise ConfigError(f"model_type {name!r} is unknown{nearest(name, BACKBONES)}; use one of {known}")
+    return BACKBONES[name]
+
+
+def transformer(name: str, *, learned_positions: bool = False, packs: bool = True, **options: Any) -> Backbone:
+    """The backbone of a transformers text model; `options` go to its constructor."""
+    if packs:
+        options = {"attn_implementation": P2L_ATTENTION, **options}
+
+    def pretrained(folder: Path, dtype: torch.dtype) -> nn.Module:
+        register_attention()
+        weight_shapes(folder)  # says clearly what is wrong with the files
+        config = _config(folder, name)
+        try:
+            with _quiet():
+                model, missing = _load(folder, config, dtype, options)
+        except (OSError, RuntimeError, ValueError, KeyError) as error:
+            reason = " ".join(str(error).split())[:300]
+            raise CheckpointError(f"{folder}: no {name} model can be loaded from it: {reason}") from error
+        if missing:
+            raise CheckpointError(f"{folder}: its weights are not those of a {name} model: {missing[0]} is missing")
+        check_finite(folder, model.state_dict())
+        return model
+
+    def empty(folder: Path, dtype: torch.dtype) -> nn.Module:
+        from transformers import AutoModel
+
+        register_attention()
+        config = _config(folder, name)
+        with no_init():
+            model: nn.Module = AutoModel.from_config(  # type: ignore[no-untyped-call]
+                config, trust_remote_code=False, dtype=dtype, **options
+            )
+        return model
+
+    return Backbone(name, pretrained, empty, _state_at_cls, packs, learned_positions, _CPU_MICRO_BATCH, _mean_state)
+
+
+def grow(model: nn.Module, added_ids: Sequence[int], vocab_size: int) -> None:
+    """Give every added token, and every id below `vocab_size` without a row, an embedding: the mean of the other rows.
+
+    The mean keeps a new token as unremarkable as an average word. Rows are appended only where the matrix has no
+    spare ones (many published models do).
+    """
+    if not hasattr(model, "get_input_embeddings"):
+        return
+    resizable: Any = model
+    old_rows = resizable.get_input_embeddings().num_embeddings
+    new = sorted({*added_ids, *range(old_rows, vocab_size)})
+    if not new:
+        return
+    if vocab_size > old_rows:
+        resizable.resize_token_embeddings(vocab_size, mean_resizing=False)
+    weight = resizable.get_input_embeddings().weight
+    with torch.no_grad():
+        weight[torch.tensor(new)] = weight[: new[0]].float().mean(0).to(weight.dtype)
+
+
+@contextlib.contextmanager
+def no_init() -> Iterator[None]:
+    """Modules made inside get memory but no random values: their weights are about to be loaded.
+
+    What a module draws all the same leaves torch's generator as it was.
+    """
+    from transformers.initialization import no_init_weights
+
+    with torch.random.fork_rng(devices=[]), no_init_weights():
+        yield
+
+
+def _load(folder: Path, config: Any, dtype: torch.dtype, options: Mapping[str, Any]) -> tuple[nn.Module, list[str]]:
+    """A pretrained model, and the names of the weights that its folder lacks."""
+    from transformers import AutoModel
+
+    model, report = AutoModel.from_pretrained(
+        str(folder),
+        config=config,
+        use_safetensors=True,
+        trust_remote_code=False,
+        output_loading_info=True,
+        dtype=dtype,
+        **options,
+    )
+    return model, sorted(report["missing_keys"])
+
+
+def _state_at_cls(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+    """Hidden states (B, D) at the last token of each prompt, which is the CLS."""
+    states = _states(model, batch)
+    if "lengths" in batch:
+        return states[0, Packed.of(batch["lengths"], states.device).last]
+    return states[torch.arange(len(states), device=states.device), batch["attention_mask"].sum(1) - 1]
+
+
+def _mean_state(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+    """Mean (B, D) of the hidden states of all tokens of each prompt, summed in float32."""
+    states = _states(model, batch)
+    if "lengths" not in batch:
+        mask = batch["attention_mask"][:, :, None].float()
+        return ((states.float() * mask).sum(1) / mask.sum(1)).to(states.dtype)
+    lengths = batch["lengths"].to(states.device)
+    owner = torch.repeat_interleave(torch.arange(len(lengths), device=states.device), lengths)
+    sums = torch.zeros(len(lengths), states.shape[-1], device=states.device).index_add(0, owner, states[0].float())
+    return (sums / lengths[:, None]).to(states.dtype)
+
+
+def _states(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+    """Hidden states of all tokens: (1, tokens, D) of prompts end to end, else (B, T, D)."""
+    ids = batch["input_ids"]
+    if "lengths" in batch:
+        packed = Packed.of(batch["lengths"], ids.device)
+        states: Tensor = model(input_ids=ids, position_ids=batch["position_ids"], packed=packed).last_hidden_state
+    else:
+        states = model(input_ids=ids, attention_mask=batch["attention_mask"]).last_hidden_state
+    return states
+
+
+def _config(folder: Path, name: str) -> Any:
+    from transformers import AutoConfig
+
+    found = read_object(folder / "config.json").get("model_type")
+    if found != name:
+        raise CheckpointError(f"{folder}: config.json says model_type {found!r}, asked for {name!r}")
+    try:
+        config = AutoConfig.from_pretrained(str(folder), trust_remote_code=False)
+    except Exception as error:  # transformers validates with several libraries, each with errors of its own
+        reason = " ".join(str(error).split())[:300]
+        raise CheckpointError(f"{folder}: config.json cannot be used: {reason}; copy it again") from error
+    config.use_cache = False
+    return config
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """No progress bar and no report on unused weights: a backbone leaves its generation head behind on purpose."""
+    logging: Any = importlib.import_module("transformers.utils.logging")
+
+    level = logging.get_verbosity()
+    bars = logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+for _name in ("qwen2", "qwen3", "llama", "modernbert"):
+    register(transformer(_name))
+register(transformer("bert", learned_positions=True, add_pooling_layer=False))
+register(Backbone("tfidf", tfidf.pretrained, tfidf.empty, tfidf.encode, packs=True))

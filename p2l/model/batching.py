@@ -1,0 +1,110 @@
+"""From encoded prompts to tensors, and which prompts share a batch.
+
+`collate` and `plan_batches` are the one place that knows how prompts lie in memory: packed end to end, where every
+token counts, or padded to the longest for backbones that cannot read that.
+
+Shapes: B prompts, T tokens (of the longest prompt when padded, of all when packed), F features of all prompts together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from p2l.model.encoding import Encoding
+
+
+Batch = dict[str, Tensor]
+
+
+def collate(encodings: Sequence[Encoding], pad_token_id: int, *, packed: bool = False) -> Batch:
+    """The tensors of one batch.
+
+    Token ids give, packed, `input_ids` (1, T), `position_ids` (1, T) from 0 in each prompt, and `lengths` (B,); or
+    else `input_ids` (B, T) padded on the right, and `attention_mask` (B, T). Weighted features give flat `input_ids`
+    (F,), `values` (F,) float32 and `offsets` (B,), where each prompt starts.
+    """
+    if encodings and encodings[0].values is not None:
+        return _collate_features(encodings)
+    return _pack_tokens(encodings) if packed else _pad_tokens(encodings, pad_token_id)
+
+
+def to_device(batch: Batch, device: torch.device | str) -> Batch:
+    """The same batch on `device`; `lengths`, which Python reads, stay on the CPU."""
+    return {
+        name: tensor if name == "lengths" else tensor.to(device, non_blocking=True) for name, tensor in batch.items()
+    }
+
+
+def plan_batches(
+    lengths: Sequence[int], *, max_tokens: int, max_rows: int | None = None, packed: bool = False
+) -> list[list[int]]:
+    """Row numbers by batch: longest first, at most `max_rows` rows and `max_tokens` tokens each, padding included.
+
+    A row longer than `max_tokens` gets a batch of its own. Rows of equal length keep their order.
+    """
+    order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
+    most = len(lengths) if max_rows is None else max_rows
+    return (_first_fit if packed else _fill)(order, lengths, max_tokens, most)
+
+
+def _first_fit(order: list[int], lengths: Sequence[int], max_tokens: int, max_rows: int) -> list[list[int]]:
+    """Each row goes into the first batch that has room for it."""
+    batches: list[list[int]] = []
+    room: list[int] = []
+    for row in order:
+        fits = (n for n, left in enumerate(room) if left >= lengths[row] and len(batches[n]) < max_rows)
+        chosen = next(fits, len(batches))
+        if chosen == len(batches):
+            batches.append([])
+            room.append(max_tokens)
+        batches[chosen].append(row)
+        room[chosen] -= lengths[row]
+    return batches
+
+
+def _fill(order: list[int], lengths: Sequence[int], max_tokens: int, max_rows: int) -> list[list[int]]:
+    """One batch after the other; its first row, the longest, says how wide it is."""
+    batches: list[list[int]] = []
+    width = 0
+    for row in order:
+        if not batches or len(batches[-1]) >= max_rows or (len(batches[-1]) + 1) * width > max_tokens:
+            batches.append([])
+            width = lengths[row]
+        batches[-1].append(row)
+    return batches
+
+
+def _pack_tokens(encodings: Sequence[Encoding]) -> Batch:
+    lengths = [len(encoding.ids) for encoding in encodings]
+    return {
+        "input_ids": torch.from_numpy(np.concatenate([encoding.ids for encoding in encodings]))[None],
+        "position_ids": torch.from_numpy(np.concatenate([np.arange(length) for length in lengths]))[None],
+        "lengths": torch.tensor(lengths),
+    }
+
+
+def _pad_tokens(encodings: Sequence[Encoding], pad_token_id: int) -> Batch:
+    longest = max((len(encoding.ids) for encoding in encodings), default=0)
+    ids = np.full((len(encodings), longest), pad_token_id, dtype=np.int64)
+    mask = np.zeros((len(encodings), longest), dtype=np.int64)
+    for row, encoding in enumerate(encodings):
+        ids[row, : len(encoding.ids)] = encoding.ids
+        mask[row, : len(encoding.ids)] = 1
+    return {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(mask)}
+
+
+def _collate_features(encodings: Sequence[Encoding]) -> Batch:
+    sizes = [len(encoding.ids) for encoding in encodings]
+    offsets = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
+    values = [encoding.values for encoding in encodings if encoding.values is not None]
+    return {
+        "input_ids": torch.from_numpy(np.concatenate([encoding.ids for encoding in encodings])),
+        "values": torch.from_numpy(np.concatenate(values)),
+        "offsets": torch.from_numpy(offsets),
+    }

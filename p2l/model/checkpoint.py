@@ -1,0 +1,334 @@
+"""Model folders: finding them, their JSON files, and weights in and out as safetensors.
+
+Only safetensors is read or written: a pickled file can run code when it is opened.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from p2l.common.errors import CheckpointError, ConfigError, InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+WEIGHTS_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+MODEL_LIST_FILE = "model_list.json"
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(/[\w./-]+)?|[\w-]+")
+# Weights that some writers keep and that a model without generation head or pooler does not have.
+_IGNORED = re.compile(r"(^|\.)(lm_head\.|pooler\.|cls\.predictions\.)|rotary_emb\.inv_freq$|position_ids$")
+
+
+def local_folder(path: str | Path) -> Path:
+    """The local folder of a path or hub id, downloaded into the hub's cache when it is not there.
+
+    `owner/name/checkpoint-512` is the folder checkpoint-512 of the hub's `owner/name`.
+
+    Raises:
+        CheckpointError: neither a folder nor a hub id that can be reached.
+    """
+    try:
+        folder = Path(path).expanduser()
+    except RuntimeError as error:  # ~somebody who is unknown
+        raise CheckpointError(f"{path}: no such folder ({error})") from error
+    if folder.is_dir():
+        return folder
+    if folder.exists():
+        raise CheckpointError(f"{path}: is a file; give the folder that holds it")
+    if not _HUB_ID.fullmatch(str(path)):
+        raise CheckpointError(f"{path}: no such folder")
+    return _download(str(path))
+
+
+def read_json(file: Path, *, missing: Any = None) -> Any:
+    """The content of a JSON file, or `missing` when there is no such file.
+
+    Raises:
+        CheckpointError: the file is no JSON, or is absent and `missing` is None.
+    """
+    try:
+        return json.loads(file.read_text("utf-8"))
+    except FileNotFoundError as error:
+        if missing is not None:
+            return missing
+        raise CheckpointError(f"{file}: no such file; the folder is not a complete model") from error
+    except OSError as error:
+        raise CheckpointError(f"{file}: cannot be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{file}: cannot be read as JSON: {error}; copy it again") from error
+
+
+def read_object(file: Path, *, missing: Any = None) -> dict[str, Any]:
+    """The JSON object in a file, or `missing` when there is no such file.
+
+    Raises:
+        CheckpointError: as `read_json`, or the file holds something else than an object.
+    """
+    content = read_json(file, missing=missing)
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{file}: must be a JSON object, not {type(content).__name__}; copy it again")
+    return content
+
+
+def write_json(file: Path, content: Any) -> None:
+    """Write indented JSON with a newline at the end."""
+    file.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", "utf-8")
+
+
+def read_model_list(folder: Path) -> list[str]:
+    """The model names of a folder, in the order of the coefficients.
+
+    Raises:
+        CheckpointError: the file is missing, or is no list of different names.
+    """
+    file = folder / MODEL_LIST_FILE
+    names = read_json(file)
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
+        raise CheckpointError(f"{file}: must be a JSON list of model names, one for each coefficient")
+    if len(set(names)) != len(names):
+        twice = next(name for number, name in enumerate(names) if name in names[:number])
+        raise CheckpointError(f"{file}: names {twice!r} twice; every model has one coefficient")
+    return names
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files of a folder: one, or the shards that its index names.
+
+    Raises:
+        CheckpointError: no safetensors weights, or a shard is missing.
+    """
+    index = folder / INDEX_FILE
+    if (folder / WEIGHTS_FILE).is_file():
+        return [folder / WEIGHTS_FILE]
+    if not index.is_file():
+        raise CheckpointError(f"{folder}: {_why_no_weights(folder)}")
+    shards = sorted({folder / name for name in _weight_map(index).values()})
+    for shard in shards:
+        if not shard.is_file():
+            raise CheckpointError(f"{shard}: no such file, but {INDEX_FILE} names it; copy the folder again")
+    return shards
+
+
+def weight_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of all weights of a folder, read from the files' headers alone."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    files = weight_files(folder)
+    for _, handle in _open_all(files):
+        for name in handle.keys():  # noqa: SIM118 (a safetensors handle is no mapping)
+            shapes[name] = tuple(handle.get_slice(name).get_shape())
+    promised = _weight_map(folder / INDEX_FILE) if files != [folder / WEIGHTS_FILE] else {}
+    for name, shard in promised.items():
+        if name not in shapes:
+            raise CheckpointError(f"{folder / shard}: lacks {name}, which {INDEX_FILE} promises; copy the folder again")
+    return shapes
+
+
+def load_weights(module: nn.Module, folder: Path) -> None:
+    """Copy a folder's weights into `module`, tensor by tensor, cast to the dtype that the module has.
+
+    Raises:
+        CheckpointError: a weight is missing, unknown, of another shape or no finite number, or a file is damaged.
+    """
+    import torch
+
+    targets = module.state_dict()
+    check_shapes(folder, weight_shapes(folder), {name: tuple(tensor.shape) for name, tensor in targets.items()})
+    with torch.no_grad():
+        for _, handle in _open_all(weight_files(folder)):
+            for name in handle.keys():  # noqa: SIM118
+                if name in targets:
+                    targets[name].copy_(handle.get_tensor(name))
+    check_finite(folder, targets)
+
+
+def check_shapes(folder: Path, found: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise a CheckpointError unless the weights found are those wanted."""
+    _refuse(folder, "lacks the weights", [name for name in wanted if name not in found])
+    _refuse(folder, "has unknown weights", [name for name in found if name not in wanted and not _IGNORED.search(name)])
+    for name, shape in wanted.items():
+        if found[name] != shape:
+            raise CheckpointError(f"{folder}: {name} has shape {found[name]}, config.json and flags ask for {shape}")
+
+
+def check_finite(folder: Path, weights: Mapping[str, Tensor]) -> None:
+    """Raise a CheckpointError if a weight is infinite or no number: every coefficient would be too."""
+    for name, tensor in weights.items():
+        if tensor.is_floating_point() and not _is_finite(tensor):
+            raise CheckpointError(f"{folder}: {name} holds values that are no finite numbers; copy or train it again")
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    # The sum alone nearly always tells, and makes no other tensor of that size.
+    return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
+
+
+def save_weights(state_dict: Mapping[str, Tensor], folder: Path, *, max_shard_size: str = "5GB") -> None:
+    """Write safetensors into `folder`: one file, or shards with an index above `max_shard_size`.
+
+    Raises:
+        CheckpointError: the files cannot be written (disk full, no permission).
+    """
+    from huggingface_hub import save_torch_state_dict
+    from safetensors import SafetensorError
+
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state_dict.items()}
+    try:
+        save_torch_state_dict(tensors, folder, max_shard_size=max_shard_size, metadata={"format": "pt"})
+        _follow_umask(weight_files(folder))
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{folder}: weights cannot be written: {error}") from error
+
+
+def _follow_umask(files: Iterable[Path]) -> None:
+    """Give files the mode of any new file; safetensors makes them readable by their owner alone."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    for file in files:
+        file.chmod(0o666 & ~mask)
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    """Names of weights and the shards that hold them."""
+    found = read_object(index).get("weight_map")
+    if not isinstance(found, dict) or not found or not all(isinstance(shard, str) for shard in found.values()):
+        raise CheckpointError(f"{index}: has no weight_map from weights to files; copy it again")
+    return found
+
+
+def _refuse(folder: Path, fault: str, names: Sequence[str]) -> None:
+    if names:
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        raise CheckpointError(f"{folder}: {fault} {names[0]}{more}; is this the right model type, head and folder?")
+
+
+def _open_all(paths: Iterable[Path]) -> Iterator[tuple[Path, Any]]:
+    from safetensors import SafetensorError, safe_open
+
+    for path in paths:
+        try:
+            with safe_open(path, "pt") as handle:
+                yield path, handle
+        except PermissionError as error:
+            raise CheckpointError(f"{path}: cannot be read: {error.strerror}; change its mode or owner") from error
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(f"{path}: damaged or cut short ({error}); copy it again") from error
+
+
+def _why_no_weights(folder: Path) -> str:
+    if any(folder.glob("pytorch_model*.bin")):
+        return (
+            "holds only pickled weights (pytorch_model.bin), which are not opened because they can run code; "
+            "convert them to model.safetensors"
+        )
+    return f"holds no weights ({WEIGHTS_FILE})"
+
+
+def _download(hub_id: str) -> Path:
+    from huggingface_hub import snapshot_download
+
+    owner_and_name, subfolder = "/".join(hub_id.split("/")[:2]), "/".join(hub_id.split("/")[2:])
+    inside = f"{subfolder}/" if subfolder else ""
+    wanted = [f"{inside}*.{ending}" for ending in ("json", "jinja", "model", "safetensors", "txt")]
+    try:
+        root = snapshot_download(owner_and_name, allow_patterns=wanted, ignore_patterns=[f"{inside}*/*"])
+    except Exception as error:  # network, authorisation, no such repository: every client error ends here
+        reason = str(error).strip().split("\n")[0]
+        raise InputError(f"{hub_id}: neither a local folder nor a hub id that can be reached ({reason})") from error
+    folder = Path(root) / subfolder
+    if not folder.is_dir():
+        raise CheckpointError(f"{hub_id}: the hub's {owner_and_name} has no folder {subfolder!r}")
+    return folder
+
+
+# Which model this is: a fingerprint of what its folder holds, the same on every machine that holds a copy.
+
+_LENGTH = 12  # hexadecimal digits: among a million models two are alike by chance once in 500
+_CHUNK = 1 << 22
+# What an answer depends on. Reports, optimizer states and notes may come and go beside it.
+_OF_THE_MODEL = re.compile(
+    r"(config|model_list|training_config|committee|tfidf|added_tokens|vocab)\.json"
+    r"|(tokenizer|special_tokens|model\.safetensors)[\w.-]*\.json"
+    r"|(chat_template|additional_chat_templates)[\w.-]*|merges\.txt|vocab\.txt|[\w.-]+\.(safetensors|model)"
+)
+
+
+def revision_of(folder: Path) -> str:
+    """12 hexadecimal digits of the SHA-256 of a model folder's files, those of a committee's members among them.
+
+    Raises:
+        CheckpointError: a file cannot be read.
+    """
+    files = sorted(
+        (file.relative_to(folder).as_posix(), file)
+        for file in [*folder.glob("*"), *folder.glob("member-*/*")]
+        if file.is_file() and _OF_THE_MODEL.fullmatch(file.name)
+    )
+    whole = hashlib.sha256()
+    for name, file in files:
+        whole.update(f"{name}\0{_digest(file)}\n".encode())
+    return whole.hexdigest()[:_LENGTH]
+
+
+def _digest(file: Path) -> str:
+    found = hashlib.sha256()
+    try:
+        with file.open("rb") as stream:
+            while chunk := stream.read(_CHUNK):
+                found.update(chunk)
+    except OSError as error:
+        raise CheckpointError(f"{file}: cannot be read: {error.strerror or error}") from error
+    return found.hexdigest()
+
+
+# Push a trained model to the Hugging Face hub.
+
+# Validation rows hold what users wrote.
+_KEPT_AT_HOME = ["checkpoint-*", ".*", "eval_output.jsonl"]
+
+
+def check_can_push(repo_id: str | None) -> None:
+    """Look, before training starts, whether the result can be pushed at its end.
+
+    Raises:
+        ConfigError: no `repo_id`, or it exists.
+        InputError: the hub cannot be asked, or does not know the user.
+    """
+    if not repo_id:
+        raise ConfigError("--push-to-hf needs the key 'repo_id' in the configuration; add it")
+    from huggingface_hub import HfApi
+
+    try:
+        HfApi().whoami()
+        exists = HfApi().repo_exists(repo_id)
+    except Exception as error:  # the hub client raises its HTTP library's errors too
+        raise InputError(
+            f"--push-to-hf: the hub does not answer for you ({type(error).__name__}); log in first"
+        ) from error
+    if exists:
+        raise ConfigError(f"key 'repo_id': {repo_id} exists on the hub; choose another name")
+
+
+def push(folder: Path, repo_id: str | None) -> None:
+    """Upload the model of a run, without its checkpoints and validation rows, to a new private repository.
+
+    Raises:
+        InputError: the upload failed; the folder is whole.
+    """
+    assert repo_id is not None
+    from huggingface_hub import HfApi
+
+    try:
+        HfApi().create_repo(repo_id, private=True, exist_ok=False)
+        HfApi().upload_folder(repo_id=repo_id, folder_path=folder, ignore_patterns=_KEPT_AT_HOME)
+    except Exception as error:
+        raise InputError(
+            f"pushing {folder} to {repo_id} failed: {type(error).__name__}; the model is on disk"
+        ) from error

@@ -1,0 +1,154 @@
+"""What a prompt becomes before a backbone reads it, and which tokenizer does that for a model folder.
+
+A prompt is the list of its user turns. Tokenizers register under the `model_type` of a folder's config.json; `""` is
+the one for every other type. `p2l.model.tokenizer` and `p2l.model.tfidf` bring the two there are: import
+`PromptTokenizer` from `p2l.model.tokenizer`, which knows both.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from p2l.common.errors import CheckpointError, ConfigError, InputError
+from p2l.model.checkpoint import local_folder, read_object
+
+DEFAULT_MAX_LENGTH = 8192
+"""Tokens per prompt where neither the caller nor the folder says."""
+
+
+class Encoding(NamedTuple):
+    """One prompt: token or feature ids, weights of features (None for tokens), and whether it was cut."""
+
+    ids: npt.NDArray[np.int64]
+    values: npt.NDArray[np.float32] | None
+    truncated: bool
+
+
+@dataclass(frozen=True)
+class TokenizerOptions:
+    """What a caller of `PromptTokenizer.from_pretrained` asks for; None leaves it to the folder."""
+
+    chat_template: str | None
+    max_length: int | None
+    cls_token_if_none: str | None
+    pad_token_if_none: str | None
+
+
+class PromptTokenizer(ABC):
+    """Turns prompts (lists of user turns) into encodings."""
+
+    max_length: int
+    """Most tokens per prompt, the CLS included."""
+    cls_token_id: int
+    pad_token_id: int
+    vocab_size: int
+    """Every id is below it."""
+    added_ids: tuple[int, ...] = ()
+    """Ids of tokens that were added at loading, for which the backbone has no trained row."""
+
+    @staticmethod
+    def from_pretrained(
+        path: str | Path,
+        *,
+        chat_template: str | None = None,
+        max_length: int | None = None,
+        cls_token_if_none: str | None = "<|cls|>",
+        pad_token_if_none: str | None = "<|pad|>",
+    ) -> PromptTokenizer:
+        """The tokenizer of a model folder or hub id.
+
+        Args:
+            path: a local folder or hub id.
+            chat_template: Jinja text or the name of a packaged template; by default the tokenizer's own, and
+                `plain` for a tokenizer that has none.
+            max_length: tokens per prompt, the CLS included; by default what the folder was trained with.
+            cls_token_if_none: added when the tokenizer has no CLS token; None makes that an error.
+            pad_token_if_none: added when the tokenizer has no padding token; None takes the CLS token for it.
+
+        Raises:
+            InputError: no such folder or hub id, no tokenizer in it, unknown template.
+        """
+        folder = local_folder(path)
+        if max_length is not None and max_length < 2:
+            raise ConfigError(f"max_length must be at least 2 (one token and the CLS), not {max_length}")
+        model_type = read_object(folder / "config.json", missing={}).get("model_type")
+        load = TOKENIZERS.get(str(model_type)) or TOKENIZERS[""]
+        length = max_length or _recorded_max_length(folder)
+        return load(folder, TokenizerOptions(chat_template, length, cls_token_if_none, pad_token_if_none))
+
+    def forget_words(self) -> None:  # noqa: B027 - most have nothing to forget
+        """Keep nothing of the texts that were encoded, for tokenizers that otherwise would."""
+
+    @abstractmethod
+    def encode(self, prompts: Sequence[Sequence[str]]) -> list[Encoding]:
+        """One encoding for each prompt, a prompt being the user's turns in order.
+
+        Raises:
+            InputError: a prompt without turns, or a turn that is no text.
+        """
+
+    @abstractmethod
+    def save_pretrained(self, directory: str | Path) -> None:
+        """Write everything that `from_pretrained` needs into `directory`."""
+
+
+Loader: TypeAlias = Callable[[Path, TokenizerOptions], PromptTokenizer]
+AnyLoader = TypeVar("AnyLoader", bound=Loader)
+TOKENIZERS: dict[str, Loader] = {}
+
+
+def register(model_type: str) -> Callable[[AnyLoader], AnyLoader]:
+    """Decorator: let folders of this model type be read by the decorated function."""
+
+    def add(load: AnyLoader) -> AnyLoader:
+        TOKENIZERS[model_type] = load
+        return load
+
+    return add
+
+
+def check_turns(prompt: Any, number: int) -> list[str]:
+    """The turns of a prompt, which is their list or one text.
+
+    Raises:
+        InputError: it is neither, or has no turns; `number` names it.
+    """
+    if isinstance(prompt, str):
+        return [prompt]
+    if not isinstance(prompt, Iterable) or isinstance(prompt, bytes | Mapping):
+        raise InputError(f"prompt {number} is neither a text nor a list of turns: {type(prompt).__name__}")
+    turns = list(prompt)
+    if not turns:
+        raise InputError(f"prompt {number} has no turns; give at least one (it may be an empty string)")
+    for turn in turns:
+        if not isinstance(turn, str):
+            raise InputError(f"prompt {number} has a turn that is no text: {type(turn).__name__}")
+    return turns
+
+
+def repair(text: str) -> str:
+    """`text` with lone surrogates, which no tokenizer can encode, replaced by U+FFFD; surrogate pairs are joined."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+def _recorded_max_length(folder: Path) -> int | None:
+    """The length that the model of this folder was trained with, where the folder says so."""
+    record = read_object(folder / "config.json", missing={}).get("p2l")
+    training = read_object(folder / "training_config.json", missing={})
+    length = (record.get("max_length") if isinstance(record, dict) else None) or training.get("max_length")
+    if length is None:
+        return None
+    if isinstance(length, bool) or not isinstance(length, int) or length < 2:
+        raise CheckpointError(f"{folder}: max_length {length!r} in its configuration is no length; give max_length")
+    return length

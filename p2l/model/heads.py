@@ -1,0 +1,280 @@
+"""Coefficient heads: from the hidden state of a prompt to one coefficient per model, and eta and gamma where needed.
+
+    coefs = W h + c,    eta = w_eta h + c_eta,    gamma = w_gamma h + c_gamma
+
+Weights keep the dtype of the model; the products are taken in float32, because differences of coefficients decide
+and bfloat16 keeps three digits. Weight names are those of published models: `head`, `eta_head`, `gamma_head`.
+
+Shapes: B prompts, M models, D hidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from p2l.common.cli import nearest
+from p2l.common.errors import ConfigError
+
+HEAD_CONFIG_KEYS = ("eta_dim", "eta_downsize")
+TINY_STD = 1e-3
+HeadClass = TypeVar("HeadClass", bound="type[BTHead]")
+
+
+class HeadOutput(NamedTuple):
+    """Float32 coefs (B, M), and eta (B,) and gamma (B,) of the heads that have them."""
+
+    coefs: Tensor
+    eta: Tensor | None
+    gamma: Tensor | None
+
+
+class Float32Linear(nn.Linear):
+    """A linear layer whose product is float32, whatever the dtype of its weights and input."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, in) -> (B, out) float32."""
+        bias = None if self.bias is None else self.bias.float()
+        return F.linear(x.float(), self.weight.float(), bias)
+
+
+class BTHead(nn.Module):
+    """Coefficients alone."""
+
+    has_eta = False
+    has_gamma = False
+
+    def __init__(
+        self,
+        hidden: int,
+        num_models: int,
+        *,
+        downsize_factor: int | None = None,
+        width: int | None = None,
+        eta_width: int | None = None,
+    ) -> None:
+        """Make the layers.
+
+        Args:
+            hidden: D, the width of the hidden state.
+            num_models: M, the number of coefficients.
+            downsize_factor: low-rank coefficients of inner width M // factor.
+            width: that inner width itself, where the number of models may change.
+            eta_width: inner width of a two-layer eta head; None for a linear one.
+        """
+        super().__init__()
+        self.head = _coefficient_layer(hidden, num_models, downsize_factor, width)
+        if self.has_eta:
+            self.eta_head = _scalar_layer(hidden, eta_width)
+        if self.has_gamma:
+            self.gamma_head = Float32Linear(hidden, 1)
+
+    def forward(self, hidden: Tensor) -> HeadOutput:
+        """(B, D) -> float32 coefs (B, M), eta (B,), gamma (B,)."""
+        eta = self.eta_head(hidden).squeeze(-1) if self.has_eta else None
+        gamma = self.gamma_head(hidden).squeeze(-1) if self.has_gamma else None
+        return HeadOutput(self.head(hidden), eta, gamma)
+
+
+class RKHead(BTHead):
+    """Coefficients and eta, the width of ties."""
+
+    has_eta = True
+
+
+class BAHead(RKHead):
+    """Coefficients, eta, and gamma, the level below which both answers are bad."""
+
+    has_gamma = True
+
+
+HEADS: dict[str, type[BTHead]] = {}
+
+
+def register(name: str) -> Callable[[HeadClass], HeadClass]:
+    """Decorator: make a head class known under `name`."""
+
+    def add(head: HeadClass) -> HeadClass:
+        HEADS[name] = head
+        return head
+
+    return add
+
+
+register("bt")(BTHead)
+register("rk")(RKHead)
+register("ba")(BAHead)
+
+
+def get(name: str) -> type[BTHead]:
+    """The head class of a name.
+
+    Raises:
+        ConfigError: no such head.
+    """
+    if name not in HEADS:
+        raise ConfigError(f"head_type {name!r} is unknown{nearest(name, HEADS)}; use one of {', '.join(HEADS)}")
+    return HEADS[name]
+
+
+def build(
+    head_type: str,
+    hidden: int,
+    num_models: int,
+    *,
+    downsize_factor: int | None = None,
+    width: int | None = None,
+    head_config: Mapping[str, Any] | None = None,
+) -> BTHead:
+    """A head with torch's default initialisation.
+
+    `head_config` may hold `eta_dim` (inner width of the eta head; 1 is a plain linear layer) or `eta_downsize`
+    (inner width D // factor).
+
+    Raises:
+        ConfigError: unknown head or `head_config` key, or a low-rank width of zero.
+    """
+    eta_width = _eta_width(head_type, hidden, dict(head_config or {}))
+    return get(head_type)(hidden, num_models, downsize_factor=downsize_factor, width=width, eta_width=eta_width)
+
+
+def last_layer(head: BTHead) -> nn.Linear:
+    """The layer that has a row for each model."""
+    layer = head.head[-1] if isinstance(head.head, nn.Sequential) else head.head
+    assert isinstance(layer, nn.Linear)
+    return layer
+
+
+def widen(head: BTHead, rows: int, *, used: int) -> None:
+    """Give the last layer `rows` rows, of which the first `used` are kept and the others are zero."""
+    old = last_layer(head)
+    with torch.device(old.weight.device):
+        new = Float32Linear(old.in_features, rows).to(old.weight.dtype)
+    with torch.no_grad():
+        for name in ("weight", "bias"):
+            target = getattr(new, name)
+            target.zero_()
+            target[:used] = getattr(old, name)[:used]
+    if isinstance(head.head, nn.Sequential):
+        head.head[-1] = new
+    else:
+        head.head = new
+
+
+def new_rows(hidden: int, count: int, init_type: str) -> tuple[Tensor, Tensor]:
+    """Weights (count, hidden) and biases (count,) of models that nothing is known about, from torch's generator."""
+    layer = nn.Linear(hidden, count)
+    INIT_TYPES[init_type](layer)
+    return layer.weight.detach(), layer.bias.detach()
+
+
+class HeadStart(NamedTuple):
+    """One leaderboard for all prompts, where a head can start: coefs (M,), and eta and gamma if the head has them."""
+
+    coefs: npt.NDArray[np.float64]
+    eta: float | None
+    gamma: float | None
+
+
+def initialise(head: BTHead, init_type: str, start: HeadStart | None = None) -> None:
+    """Draw the weights of every linear layer of `head` anew from torch's global generator.
+
+    With `marginal` the last layers' biases are `start` and their weights tiny: the head says the same of every prompt,
+    and training learns how prompts differ.
+
+    Raises:
+        ConfigError: unknown `init_type`.
+    """
+    if init_type not in INIT_TYPES:
+        known = ", ".join(INIT_TYPES)
+        raise ConfigError(f"init_type {init_type!r} is unknown{nearest(init_type, INIT_TYPES)}; use one of {known}")
+    for layer in head.modules():
+        if isinstance(layer, nn.Linear):
+            INIT_TYPES[init_type](layer)
+    if init_type == "marginal":
+        if start is None:
+            raise ConfigError("init_type 'marginal' needs the leaderboard to start at")
+        _start_at(head, start)
+
+
+def _start_at(head: BTHead, start: HeadStart) -> None:
+    """Set the biases of the last layers to a leaderboard, and their weights to nearly nothing."""
+    _start_layer(head.head, start.coefs)
+    if head.has_eta:
+        _start_layer(head.eta_head, start.eta or 0.0)
+    if head.has_gamma:
+        _start_layer(head.gamma_head, start.gamma or 0.0)
+
+
+def _start_layer(part: nn.Module, value: npt.NDArray[np.float64] | float) -> None:
+    layer = part[-1] if isinstance(part, nn.Sequential) else part
+    assert isinstance(layer, nn.Linear)
+    nn.init.normal_(layer.weight, std=TINY_STD)
+    with torch.no_grad():
+        layer.bias.copy_(torch.as_tensor(value, dtype=layer.bias.dtype))
+
+
+def _weight_init(draw: Callable[[Tensor], object]) -> Callable[[nn.Linear], None]:
+    def apply(layer: nn.Linear) -> None:
+        draw(layer.weight)
+        nn.init.zeros_(layer.bias)
+
+    return apply
+
+
+INIT_TYPES: dict[str, Callable[[nn.Linear], None]] = {
+    "reset_params": lambda layer: layer.reset_parameters(),
+    "he_unif": _weight_init(lambda weight: nn.init.kaiming_uniform_(weight, nonlinearity="relu")),
+    "xavier_unif": _weight_init(nn.init.xavier_uniform_),
+    "tiny_normal": _weight_init(lambda weight: nn.init.normal_(weight, std=TINY_STD)),
+    "marginal": lambda layer: layer.reset_parameters(),
+}
+
+
+def _coefficient_layer(hidden: int, num_models: int, downsize_factor: int | None, width: int | None) -> nn.Module:
+    if downsize_factor is None:
+        return Float32Linear(hidden, num_models)
+    if width is not None:
+        return nn.Sequential(Float32Linear(hidden, width), Float32Linear(width, num_models))
+    width = num_models // downsize_factor if downsize_factor > 0 else 0
+    if width == 0:
+        raise ConfigError(
+            f"linear_head_downsize_factor {downsize_factor} leaves no inner width for {num_models} models; "
+            f"use 1 to {num_models}"
+        )
+    return nn.Sequential(Float32Linear(hidden, width), Float32Linear(width, num_models))
+
+
+def _scalar_layer(hidden: int, width: int | None) -> nn.Module:
+    if width is None:
+        return Float32Linear(hidden, 1)
+    return nn.Sequential(Float32Linear(hidden, width), nn.GELU(), Float32Linear(width, 1))
+
+
+def _eta_width(head_type: str, hidden: int, options: dict[str, Any]) -> int | None:
+    for key in options:
+        if key not in HEAD_CONFIG_KEYS:
+            known = ", ".join(HEAD_CONFIG_KEYS)
+            raise ConfigError(f"head_config key {key!r} is unknown{nearest(key, HEAD_CONFIG_KEYS)}; known: {known}")
+    given = {key: value for key, value in options.items() if value is not None}
+    if given and not get(head_type).has_eta:
+        raise ConfigError(f"head_config {', '.join(given)} is about eta, which head_type {head_type!r} does not have")
+    if len(given) > 1:
+        raise ConfigError("head_config takes eta_dim or eta_downsize, not both")
+    for key, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ConfigError(f"head_config {key} must be a whole number of at least 1, not {value!r}")
+    width = _downsized(hidden, given["eta_downsize"]) if "eta_downsize" in given else given.get("eta_dim", 1)
+    return width if width > 1 else None
+
+
+def _downsized(hidden: int, factor: int) -> int:
+    if factor > hidden:
+        raise ConfigError(f"head_config eta_downsize {factor} leaves no inner width of {hidden}; use at most {hidden}")
+    return hidden // factor

@@ -1,0 +1,408 @@
+"""P2LModel: a text backbone and a coefficient head, and how both go in and out of model folders.
+
+A folder is a Hugging Face folder: the backbone's own config.json with a record `p2l` in it, model.safetensors with
+the names `model.*` and `head.*`, and model_list.json. Published folders have no record: there the flags say what the
+head is, or else the names of the weights do.
+
+Shapes: B prompts, M models, D hidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from transformers.utils.generic import ModelOutput
+
+from p2l import likelihood
+from p2l.common.errors import CheckpointError, ConfigError
+from p2l.model import backbones, heads
+from p2l.model.checkpoint import (
+    MODEL_LIST_FILE,
+    load_weights,
+    local_folder,
+    read_model_list,
+    read_object,
+    save_weights,
+    weight_shapes,
+    write_json,
+)
+
+if TYPE_CHECKING:
+    from p2l.model.batching import Batch
+    from p2l.model.encoding import PromptTokenizer
+
+
+@dataclass
+class P2LOutput(ModelOutput):
+    """What a forward pass gives; all float32 but the hidden state."""
+
+    coefs: Tensor | None = None
+    """(B, M)"""
+    eta: Tensor | None = None
+    """(B,) raw output of the eta head, or None"""
+    gamma: Tensor | None = None
+    """(B,) or None"""
+    loss: Tensor | None = None
+    """Scalar: sum of the weighted vote losses over the sum of the weights of the votes that count."""
+    last_hidden_state: Tensor | None = None
+    """(B, D) state at the CLS token"""
+    vote_losses: Tensor | None = None
+    """(B,) weighted loss of each vote, 0 for votes that the likelihood drops"""
+
+
+@dataclass(frozen=True)
+class P2LRecord:
+    """What config.json keeps about the head, under the key `p2l`."""
+
+    model_type: str
+    head_type: str
+    loss_type: str
+    linear_head_downsize_factor: int | None = None
+    linear_head_width: int | None = None
+    """Inner width of a low-rank head whose model list grows; None: outputs // linear_head_downsize_factor."""
+    head_config: dict[str, Any] | None = None
+    max_length: int | None = None
+    pooling: str = "cls"
+
+
+class P2LModel(nn.Module):
+    """A backbone `model`, a `head`, and the names of the models that its coefficients belong to."""
+
+    def __init__(self, backbone: nn.Module, head: heads.BTHead, model_list: Sequence[str], record: P2LRecord) -> None:
+        """Join the parts; `create` and `from_pretrained` make them."""
+        super().__init__()
+        self.model = backbone
+        self.head = head
+        self.model_list = list(model_list)
+        self.record = record
+        self.likelihood = likelihood.get(record.loss_type)
+        self._read = backbones.get(record.model_type).reader(record.pooling)
+
+    @classmethod
+    def create(
+        cls,
+        pretrain_model_name: str | Path,
+        *,
+        model_type: str,
+        head_type: str,
+        loss_type: str,
+        model_list: Sequence[str],
+        tokenizer: PromptTokenizer,
+        init_type: str = "reset_params",
+        head_start: heads.HeadStart | None = None,
+        linear_head_downsize_factor: int | None = None,
+        linear_head_width: int | None = None,
+        head_config: Mapping[str, Any] | None = None,
+        pooling: str = "cls",
+        dtype: torch.dtype | str = torch.float32,
+        seed: int = 42,
+    ) -> P2LModel:
+        """A pretrained backbone with a new head whose weights are drawn with `seed`, in training mode.
+
+        `head_start` is the leaderboard that `init_type` "marginal" starts at. Without any model the head has one spare
+        row; see `widen`.
+
+        Raises:
+            ConfigError: unknown or incompatible names, a `max_length` beyond the backbone's positions.
+            CheckpointError: the backbone's folder is incomplete or of another model type.
+        """
+        likelihood.check_pair(head_type, loss_type)
+        family = backbones.get(model_type)
+        backbone = family.pretrained(local_folder(pretrain_model_name), to_dtype(dtype))
+        _check_positions(family, backbone, tokenizer.max_length)
+        backbones.grow(backbone, tokenizer.added_ids, tokenizer.vocab_size)
+        record = P2LRecord(
+            model_type=model_type,
+            head_type=head_type,
+            loss_type=likelihood.get(loss_type).name,
+            linear_head_downsize_factor=linear_head_downsize_factor,
+            linear_head_width=linear_head_width,
+            head_config=dict(head_config) if head_config else None,
+            max_length=tokenizer.max_length,
+            pooling=pooling,
+        )
+        family.reader(pooling)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            head = _head(record, backbone, max(1, len(model_list)))
+            heads.initialise(head, init_type, head_start)
+        return cls(backbone, head.to(to_dtype(dtype)), model_list, record).train()
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | Path,
+        *,
+        model_type: str | None = None,
+        head_type: str | None = None,
+        loss_type: str | None = None,
+        dtype: torch.dtype | str = torch.float32,
+    ) -> P2LModel:
+        """A trained model, in evaluation mode, from a local folder or hub id.
+
+        What is not given comes from the folder's record, and without one from the weights: the head from their
+        names, the loss from training_config.json or else from the head.
+
+        Raises:
+            CheckpointError: the folder is incomplete, contradicts itself or something given.
+            ConfigError: head and loss that cannot go together, unknown names.
+        """
+        folder = local_folder(path)
+        model_list = read_model_list(folder)
+        shapes = weight_shapes(folder)
+        typed = {"model_type": model_type, "head_type": head_type, "loss_type": loss_type}
+        record = _read_record(folder, shapes, typed)
+        _check_num_models(folder, shapes, len(model_list))
+        as_dtype = to_dtype(dtype)
+        try:
+            with backbones.no_init():
+                backbone = backbones.get(record.model_type).empty(folder, as_dtype)
+                head = _head(record, backbone, len(model_list)).to(as_dtype)
+        except (
+            ArithmeticError,
+            AttributeError,
+            ConfigError,
+            LookupError,
+            RuntimeError,
+            TypeError,
+            ValueError,
+        ) as error:
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise CheckpointError(f"{folder}: config.json describes no model: {reason}; copy it again") from error
+        model = cls(backbone, head, model_list, record)
+        load_weights(model, folder)
+        return model.eval()
+
+    def forward(self, batch: Batch, labels: Tensor | None = None, weights: Tensor | None = None) -> P2LOutput:
+        """Coefficients of a collated batch and, with labels (B, 3) `[winner, loser, tie]`, the loss of its votes."""
+        hidden = self._read(self.model, batch)
+        coefs, eta, gamma = self.head(hidden)
+        coefs = coefs[:, : len(self.model_list)]
+        output = P2LOutput(coefs=coefs, eta=eta, gamma=gamma, last_hidden_state=hidden)
+        if labels is not None:
+            losses = likelihood.vote_losses(self.likelihood, coefs, labels, eta, gamma)
+            counted = likelihood.counted(self.likelihood, labels)
+            if weights is not None:
+                weights = weights.to(losses)
+                losses, counted = losses * weights, counted * weights
+            output["vote_losses"] = losses
+            output["loss"] = losses.sum() / counted.sum().clamp_min(torch.finfo(torch.float32).tiny)
+        return output
+
+    @property
+    def num_embeddings(self) -> int:
+        """V, how many token or feature ids the backbone knows."""
+        return int(self.model.config.vocab_size)  # type: ignore[union-attr, arg-type]
+
+    @property
+    def hidden_size(self) -> int:
+        """D, the width of the state that the head reads."""
+        return int(self.model.config.hidden_size)  # type: ignore[union-attr, arg-type]
+
+    @property
+    def max_positions(self) -> int:
+        """The positions that the backbone was made for; only learned positions make it a hard limit."""
+        return int(self.model.config.max_position_embeddings)  # type: ignore[union-attr, arg-type]
+
+    @property
+    def num_rows(self) -> int:
+        """Coefficients that the head has room for: those of the model list, and spare ones while training goes on."""
+        return heads.last_layer(self.head).out_features
+
+    def widen(self, rows: int) -> None:
+        """Give the head `rows` rows, those beyond the model list spare: zero, so that no update moves them."""
+        heads.widen(self.head, rows, used=len(self.model_list))
+        if self.record.linear_head_downsize_factor is not None:
+            width = heads.last_layer(self.head).in_features
+            self.record = replace(self.record, linear_head_width=width)
+
+    def retrain(self, *, loss_type: str, max_length: int) -> None:
+        """Prepare trained weights for training with another loss of the same head, or at another length.
+
+        Raises:
+            ConfigError: the head does not go with the loss, or `max_length` is beyond the backbone's positions.
+        """
+        likelihood.check_pair(self.record.head_type, loss_type)
+        _check_positions(backbones.get(self.record.model_type), self.model, max_length)
+        self.likelihood = likelihood.get(loss_type)
+        self.record = replace(self.record, loss_type=self.likelihood.name, max_length=max_length)
+
+    def freeze_transformer(self) -> None:
+        """Train the head alone."""
+        self.model.requires_grad_(False)
+
+    def train(self, mode: bool = True) -> P2LModel:
+        """Switch training mode; a frozen backbone stays in evaluation mode, without dropout."""
+        super().train(mode)
+        if not any(parameter.requires_grad for parameter in self.model.parameters()):
+            self.model.eval()
+        return self
+
+    def gradient_checkpointing_enable(self) -> None:
+        """Recompute activations in the backward pass instead of keeping them; nothing to do for `tfidf`."""
+        options = {"use_reentrant": False}
+        if hasattr(self.model, "activation_checkpointing_enable"):  # its name since transformers 5
+            self.model.activation_checkpointing_enable(options)  # type: ignore[operator]
+        elif hasattr(self.model, "gradient_checkpointing_enable"):
+            self.model.gradient_checkpointing_enable(options)  # type: ignore[operator]
+
+    def save_pretrained(self, directory: str | Path, state_dict: Mapping[str, Tensor] | None = None) -> None:
+        """Write config.json, weights and model_list.json into `directory`.
+
+        `state_dict` stands in for the model's own weights (a trainer's consolidated ones). Spare rows stay out.
+
+        Raises:
+            CheckpointError: the folder cannot be written.
+        """
+        folder = Path(directory)
+        weights = self._listed(self.state_dict() if state_dict is None else state_dict)
+        config = self.model.config.to_dict()  # type: ignore[union-attr, operator]
+        for name in ("torch_dtype", "_name_or_path"):  # an old name of dtype; a path of the machine that trained
+            config.pop(name, None)
+        config |= {"dtype": _dtype_name(weights), "p2l": {**asdict(self.record), "num_models": len(self.model_list)}}
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_json(folder / "config.json", config)
+            write_json(folder / MODEL_LIST_FILE, self.model_list)
+        except OSError as error:
+            raise CheckpointError(f"{folder}: cannot be written: {error.strerror or error}") from error
+        save_weights(weights, folder)
+
+    def _listed(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The weights without the head's spare rows."""
+        count = len(self.model_list)
+        if self.num_rows == count:
+            return weights
+        rows = {name: weights[name][:count].clone() for name in self.row_names if name in weights}
+        return {**weights, **rows}
+
+    @property
+    def row_names(self) -> tuple[str, str]:
+        """Names of the two parameters that have a row for each model."""
+        layer = heads.last_layer(self.head)
+        weight, bias = (
+            next(name for name, own in self.named_parameters() if own is wanted)
+            for wanted in (layer.weight, layer.bias)
+        )
+        return weight, bias
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> P2LModel:
+        """Move or cast the model; rotary frequencies stay float32, since bfloat16 loses far positions."""
+        exact = [
+            (module, name, buffer)
+            for module in self.model.modules()
+            for name, buffer in module.named_buffers(recurse=False)
+            if name in module._non_persistent_buffers_set and buffer.dtype == torch.float32
+        ]
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for module, name, buffer in exact:
+            setattr(module, name, buffer.to(getattr(module, name).device))
+        return self
+
+
+def to_dtype(dtype: torch.dtype | str) -> torch.dtype:
+    """A torch dtype of a dtype or its name, such as `bfloat16`.
+
+    Raises:
+        ConfigError: no floating point type has this name.
+    """
+    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        raise ConfigError(f"dtype {dtype!r} is unknown; use float32, bfloat16 or float16")
+    return found
+
+
+def _head(record: P2LRecord, backbone: nn.Module, num_models: int) -> heads.BTHead:
+    return heads.build(
+        record.head_type,
+        int(backbone.config.hidden_size),  # type: ignore[union-attr, arg-type]
+        num_models,
+        downsize_factor=record.linear_head_downsize_factor,
+        width=record.linear_head_width,
+        head_config=record.head_config,
+    )
+
+
+def _read_record(folder: Path, shapes: Mapping[str, tuple[int, ...]], typed: Mapping[str, str | None]) -> P2LRecord:
+    """The record of config.json, or one made from the weights; what was typed must agree with it."""
+    config = read_object(folder / "config.json")
+    kept = config.get("p2l")
+    record = _infer_record(folder, config, shapes, typed["loss_type"]) if kept is None else _parse_record(folder, kept)
+    if typed["loss_type"] is not None:
+        likelihood.check_pair(typed["head_type"] or record.head_type, typed["loss_type"])
+        typed = {**typed, "loss_type": likelihood.get(typed["loss_type"]).name}
+    for key, value in typed.items():
+        if value is not None and value != getattr(record, key):
+            raise CheckpointError(
+                f"{folder}: {key} is {getattr(record, key)!r} in this checkpoint, not {value!r}; leave the flag out"
+            )
+    return record
+
+
+def _parse_record(folder: Path, kept: Any) -> P2LRecord:
+    """The record of a folder written here."""
+    fields = P2LRecord.__dataclass_fields__
+    try:
+        record = P2LRecord(**{key: value for key, value in kept.items() if key in fields})
+        likelihood.check_pair(record.head_type, record.loss_type)
+        backbones.get(record.model_type).reader(record.pooling)
+    except (AttributeError, TypeError, ConfigError) as error:
+        raise CheckpointError(f"{folder / 'config.json'}: its record 'p2l' cannot be used: {error}") from error
+    return record
+
+
+def _infer_record(
+    folder: Path, config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], loss_type: str | None
+) -> P2LRecord:
+    """A record for a folder without one, from the names and shapes of its weights and how it was trained."""
+    has_gamma = any(name.startswith("head.gamma_head.") for name in shapes)
+    has_eta = any(name.startswith("head.eta_head.") for name in shapes)
+    head_type = "ba" if has_gamma else "rk" if has_eta else "bt"
+    rank = shapes.get("head.head.0.weight", (None,))[0]
+    rows = shapes.get("head.head.1.weight", (0,))[0]
+    eta_width = shapes.get("head.eta_head.0.weight", (None,))[0]
+    return P2LRecord(
+        model_type=str(config.get("model_type")),
+        head_type=head_type,
+        loss_type=likelihood.get(loss_type or _trained_loss(folder, head_type)).name,
+        linear_head_downsize_factor=None if rank is None else rows // rank,
+        head_config=None if eta_width is None else {"eta_dim": eta_width},
+    )
+
+
+def _trained_loss(folder: Path, head_type: str) -> str:
+    """The loss that training_config.json names, if it fits the head; else the head's usual one."""
+    named = read_object(folder / "training_config.json", missing={}).get("loss_type")
+    try:
+        likelihood.check_pair(head_type, str(named))
+    except ConfigError:
+        return likelihood.default_for_head(head_type).name
+    return str(named)
+
+
+def _check_num_models(folder: Path, shapes: Mapping[str, tuple[int, ...]], num_models: int) -> None:
+    rows = (shapes.get("head.head.weight") or shapes.get("head.head.1.weight") or (None,))[0]
+    if rows is None:
+        raise CheckpointError(f"{folder}: its weights have no head (head.head.weight); it is no trained P2L model")
+    if rows != num_models:
+        word = "longer" if num_models > rows else "shorter"
+        raise CheckpointError(
+            f"{folder}: {MODEL_LIST_FILE} is {word} than the head: {num_models} names for {rows} coefficients"
+        )
+
+
+def _check_positions(family: backbones.Backbone, backbone: nn.Module, max_length: int) -> None:
+    if not family.learned_positions:
+        return
+    limit = int(backbone.config.max_position_embeddings)  # type: ignore[union-attr, arg-type]
+    if max_length > limit:
+        raise ConfigError(f"max_length {max_length} is beyond the {limit} positions of this backbone; lower it")
+
+
+def _dtype_name(weights: Mapping[str, Tensor]) -> str:
+    return str(next(iter(weights.values())).dtype).removeprefix("torch.")

@@ -1,0 +1,270 @@
+"""From the user's turns to token ids: one function for training and for serving.
+
+A prompt is the chat template over its user turns, then the CLS token, whose hidden state the head reads. Too long a
+prompt loses its oldest tokens, never the CLS. Text inside a prompt that spells a special token or a marker of the
+template is broken by a space (`<|im_end|>` becomes `< |im_end|>`), so that no prompt can imitate the structure; should
+one become a special token all the same (after Unicode normalisation, or across two turns), its punctuation is spaced
+out. Every other prompt is tokenised exactly as the template's text. A special token of a single character cannot be
+broken and is left as it is, the CLS excepted.
+
+Rows of new tokens in the embedding matrix start at the mean of the rows that were there (see `backbones.grow`).
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import p2l.model.tfidf  # noqa: F401 (registers its tokenizer)
+from p2l.common.cli import nearest
+from p2l.common.errors import CheckpointError, ConfigError
+from p2l.model.encoding import (
+    DEFAULT_MAX_LENGTH,
+    Encoding,
+    PromptTokenizer,
+    TokenizerOptions,
+    check_turns,
+    register,
+    repair,
+)
+
+_VOCABULARY_FILES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "vocab.json",
+    "vocab.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+)
+_TEMPLATE_MARKER = re.compile(r"<\|[^|<>\s]+\|>")
+# Templates that print today's date would give other coefficients tomorrow; this is Llama 3.1's own default. Templates
+# ask for it by a variable or by a function, whatever the format.
+_DATE = "26 Jul 2024"
+_DATE_FUNCTION = f"{{%- macro strftime_now(format) -%}}{_DATE}{{%- endmacro -%}}"
+_CHARS_AT_ONCE = 1_000_000  # a token being made takes some 400 bytes
+
+
+class ChatTokenizer(PromptTokenizer):
+    """A transformers tokenizer with a chat template and a CLS token at the end."""
+
+    def __init__(self, tokenizer: Any, *, added_ids: tuple[int, ...] = ()) -> None:
+        """Wrap a transformers tokenizer that has a CLS token and a chat template.
+
+        Raises:
+            ConfigError: the template fails, or leaves out what the user says.
+        """
+        self.tokenizer = tokenizer
+        self.added_ids = added_ids
+        self.max_length = int(tokenizer.model_max_length)
+        self.cls_token_id = int(tokenizer.cls_token_id)
+        self.vocab_size = max([len(tokenizer) - 1, *tokenizer.added_tokens_decoder]) + 1
+        pad = tokenizer.pad_token_id
+        self.pad_token_id = self.cls_token_id if pad is None else int(pad)
+        own = str(tokenizer.chat_template)
+        self._template = _DATE_FUNCTION + own if "strftime_now" in own else own
+        self._fast = _backend_of(tokenizer)
+        self._markers = self._find_markers()
+        structure_ids = self._find_structure_ids()
+        self._is_structure = np.zeros(max(structure_ids, default=-1) + 1, dtype=np.bool_)
+        self._is_structure[structure_ids] = True
+        self._structure_of_blank: dict[int, int] = {}
+
+    def encode(self, prompts: Sequence[Sequence[str]]) -> list[Encoding]:
+        """See `PromptTokenizer.encode`."""
+        turns = [check_turns(prompt, number) for number, prompt in enumerate(prompts)]
+        bodies = self._bodies([[self._neutralise(turn) for turn in prompt] for prompt in turns])
+        return [self._finish(self._reclean(prompt, body)) for prompt, body in zip(turns, bodies, strict=True)]
+
+    def save_pretrained(self, directory: str | Path) -> None:
+        """Write the tokenizer with its template and maximal length."""
+        self.tokenizer.save_pretrained(str(directory))
+
+    def text(self, prompt: Sequence[str]) -> str:
+        """What is tokenised for one prompt, CLS text included."""
+        return self._render([[self._neutralise(turn) for turn in prompt]])[0]
+
+    def forget_words(self) -> None:
+        """Keep no cache of words from now on: a quarter slower, and nothing stays behind when the tokenizer goes.
+
+        The library keeps one for each model and thread, of up to 10,000 words, until the thread ends: in a service that
+        loads model after model some hundred kilobytes each.
+        """
+        resize = getattr(getattr(self._fast, "model", None), "_resize_cache", None)
+        if resize is not None:
+            resize(0)
+
+    def _find_markers(self) -> list[str]:
+        """Texts that are structure, longest first: special tokens, and what the template writes around a prompt."""
+        first, second = self._render([["0"], ["1"]])
+        if first == second:
+            raise ConfigError("chat_template leaves out what the user says; use message['content'] in it")
+        added = self.tokenizer.added_tokens_decoder.values()
+        markers = {token.content for token in added if token.special or token.content in first}
+        markers |= {*self.tokenizer.all_special_tokens, *_TEMPLATE_MARKER.findall(self._template)}
+        return sorted((marker for marker in markers if len(marker) > 1), key=lambda text: (-len(text), text))
+
+    def _find_structure_ids(self) -> npt.NDArray[np.int64]:
+        """Ids of the markers that are tokens; not the unknown token, which ordinary text may become."""
+        known = {token.content: number for number, token in self.tokenizer.added_tokens_decoder.items()}
+        unknown = {self.tokenizer.unk_token} - {self.tokenizer.eos_token, self.tokenizer.bos_token}
+        return np.array([known[text] for text in self._markers if text in known and text not in unknown], np.int64)
+
+    def _render(self, prompts: list[list[str]]) -> list[str]:
+        chats = [[{"role": "user", "content": turn} for turn in prompt] for prompt in prompts]
+        try:
+            texts = self.tokenizer.apply_chat_template(
+                chats, chat_template=self._template, tokenize=False, date_string=_DATE
+            )
+        except Exception as error:  # whatever a template raises is the template's fault, and it is the user's file
+            reason = " ".join(str(error).split())
+            raise ConfigError(f"chat_template cannot format user turns: {reason}; choose another template") from error
+        return [text + self.tokenizer.cls_token for text in texts]
+
+    def _bodies(self, prompts: list[list[str]]) -> Iterator[npt.NDArray[np.int64]]:
+        """Token ids without the CLS at the end."""
+        for texts in _by_size(self._render(prompts) if prompts else []):
+            for row in self._ids(texts):
+                ids = np.array(row, dtype=np.int64)
+                yield ids[:-1] if len(ids) and ids[-1] == self.cls_token_id else ids
+
+    def _ids(self, texts: list[str]) -> Iterator[list[int]]:
+        if self._fast is not None:
+            return (encoded.ids for encoded in self._fast.encode_batch_fast(texts, add_special_tokens=False))
+        options = {"return_attention_mask": False, "return_token_type_ids": False, "verbose": False}
+        return iter(self.tokenizer(texts, add_special_tokens=False, **options)["input_ids"])
+
+    def _finish(self, body: npt.NDArray[np.int64]) -> Encoding:
+        # The last guard: whatever a tokenizer makes of a prompt, it holds one CLS, and that is the last token.
+        body = body[body != self.cls_token_id]
+        truncated = len(body) > self.max_length - 1
+        if truncated:
+            body = body[len(body) - (self.max_length - 1) :]
+        return Encoding(np.append(body, self.cls_token_id), None, truncated)
+
+    def _neutralise(self, turn: str) -> str:
+        turn = repair(turn)
+        for marker in self._markers:
+            if marker in turn:
+                turn = turn.replace(marker, f"{marker[0]} {marker[1:]}")
+        return turn
+
+    def _reclean(self, prompt: list[str], body: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The ids `body` of a prompt, made again more strictly if its text became structure all the same."""
+        if self._count_structure(body) <= self._count_structure_of_blank(len(prompt)):
+            return body
+        return next(self._bodies([[self._neutralise_strictly(turn) for turn in prompt]]))
+
+    def _neutralise_strictly(self, turn: str) -> str:
+        """A turn without what normalisation removes, and with blanks around the punctuation that markers have."""
+        plain = "".join(char for char in unicodedata.normalize("NFKD", repair(turn)) if not _is_invisible(char))
+        signs = "".join(sorted({char for marker in self._markers for char in marker if not char.isalnum()}))
+        spaced = re.sub(f"[{re.escape(signs)}]", lambda found: f" {found[0]} ", plain) if signs else plain
+        pattern = "|".join(re.escape(marker) for marker in self._markers)
+        broken = re.sub(pattern, lambda found: f"{found[0][0]} {found[0][1:]}", spaced, flags=re.IGNORECASE)
+        return f" {broken} "  # the template's own text beside it may be half a marker
+
+    def _count_structure(self, body: npt.NDArray[np.int64]) -> int:
+        return int(self._is_structure[body[body < len(self._is_structure)]].sum())
+
+    def _count_structure_of_blank(self, num_turns: int) -> int:
+        """How many such tokens the template itself writes for so many turns."""
+        if num_turns not in self._structure_of_blank:
+            body = next(self._bodies([["x"] * num_turns]))
+            self._structure_of_blank[num_turns] = self._count_structure(body)
+        return self._structure_of_blank[num_turns]
+
+
+@register("")
+def load(folder: Path, options: TokenizerOptions) -> ChatTokenizer:
+    """The tokenizer of a transformer's folder, with a CLS token and a template."""
+    tokenizer = _load_tokenizer(folder)
+    known = len(tokenizer)
+    _add_missing_tokens(tokenizer, options.cls_token_if_none, options.pad_token_if_none, folder)
+    own = tokenizer.chat_template
+    own = own.get("default") if isinstance(own, dict) else own  # some have one for each task
+    tokenizer.chat_template = resolve_template(options.chat_template) or own or resolve_template("plain")
+    tokenizer.model_max_length = options.max_length or min(tokenizer.model_max_length, DEFAULT_MAX_LENGTH)
+    return ChatTokenizer(tokenizer, added_ids=tuple(range(known, len(tokenizer))))
+
+
+@lru_cache(maxsize=1)
+def packaged_templates() -> dict[str, str]:
+    """Names and Jinja texts of the chat templates that come with the package."""
+    folder = files("p2l.model") / "templates"
+    found = [part for part in folder.iterdir() if part.name.endswith(".jinja")]
+    return {part.name.removesuffix(".jinja"): part.read_text("utf-8") for part in sorted(found, key=lambda p: p.name)}
+
+
+def resolve_template(template: str | None) -> str | None:
+    """Jinja text of a packaged name; Jinja text (anything with `{`) is returned as it is.
+
+    Raises:
+        ConfigError: neither Jinja text nor a packaged name.
+    """
+    if template is None or "{" in template:
+        return template
+    known = packaged_templates()
+    if template not in known:
+        raise ConfigError(
+            f"chat_template {template!r} is unknown{nearest(template, known)}; use {', '.join(known)}, or Jinja text"
+        )
+    return known[template]
+
+
+def _load_tokenizer(folder: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    # Without any of these transformers makes an empty tokenizer of the model's family.
+    if not any((folder / name).is_file() for name in _VOCABULARY_FILES):
+        raise CheckpointError(f"{folder}: no tokenizer in it (tokenizer.json); copy the model's tokenizer files there")
+    try:
+        return AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
+    except Exception as error:  # transformers raises OSError, ValueError, KeyError, ... for a broken tokenizer
+        reason = str(error).strip().split("\n")[0]
+        raise CheckpointError(f"{folder}: no tokenizer can be loaded from it: {reason}") from error
+
+
+def _backend_of(tokenizer: Any) -> Any:
+    """The tokenizers library's own object, which can leave out where tokens lie; None for another kind."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return None
+    backend.no_truncation()
+    backend.no_padding()
+    backend.encode_special_tokens = bool(tokenizer.split_special_tokens)
+    return backend
+
+
+def _add_missing_tokens(tokenizer: Any, cls_token: str | None, pad_token: str | None, folder: Path) -> None:
+    if tokenizer.cls_token is None:
+        if cls_token is None:
+            raise CheckpointError(f"{folder}: its tokenizer has no CLS token; it is no folder of a trained P2L model")
+        tokenizer.add_special_tokens({"cls_token": cls_token})
+    if tokenizer.pad_token is None and pad_token is not None:
+        tokenizer.add_special_tokens({"pad_token": pad_token})
+
+
+def _by_size(texts: Sequence[str]) -> Iterator[list[str]]:
+    """The texts in groups of bounded size (one long text is a group of its own)."""
+    group: list[str] = []
+    size = 0
+    for text in texts:
+        if group and size + len(text) > _CHARS_AT_ONCE:
+            yield group
+            group, size = [], 0
+        group.append(text)
+        size += len(text)
+    if group:
+        yield group
+
+
+def _is_invisible(char: str) -> bool:
+    return unicodedata.category(char) in ("Mn", "Cc", "Cf") and char not in "\t\n\r"

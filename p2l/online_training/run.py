@@ -1,0 +1,455 @@
+"""A whole online run: from a configuration and a stream of votes to checkpoints, each the newest model so far.
+
+The trainer, its steps, packing and engine are those of offline training; what differs is where votes come from, that
+models join on the way, and what a checkpoint holds besides.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from p2l.common.errors import CheckpointError, ConfigError, InputError, VoteError
+from p2l.common.files import try_lock
+from p2l.model.checkpoint import MODEL_LIST_FILE, check_can_push
+from p2l.model.encoding import PromptTokenizer
+from p2l.model.heads import last_layer, new_rows
+from p2l.model.model import P2LModel
+from p2l.online_training.averaging import PublishedAverage
+from p2l.online_training.buffer import Buffer
+from p2l.online_training.buffers import make_buffer
+from p2l.online_training.config import OnlineConfig
+from p2l.online_training.schedule import (
+    STREAM_STATE,
+    OnlineSchedule,
+    StreamFingerprint,
+    count_steps,
+    read_counts,
+    read_stream_state,
+    write_stream_state,
+)
+from p2l.online_training.stream import Publisher, StaticStream, StopRequestedError, VoteStream, in_time_order
+from p2l.training.config import load_config_as
+from p2l.training.deepspeed_config import set_total_steps
+from p2l.training.engine import Engine, make_scheduler, parameter_groups, peers, start_processes
+from p2l.training.facts import check_counted
+from p2l.training.loop import (
+    Hooks,
+    RunOptions,
+    Start,
+    find_hardware,
+    find_start,
+    finish_run,
+    global_batch,
+    make_model,
+    make_tokenizer,
+    make_windows,
+    note,
+    prepare,
+    resume_run,
+    run_folder,
+    run_loop,
+    save_step,
+    trained_model,
+    trainer_state,
+)
+from p2l.training.run_folder import TrainerState, check_same_configuration, check_shared, read_state, whole_or_absent
+from p2l.training.trainer import StepResult, Trainer
+from p2l.votes import VoteStore, open_votes_together
+
+# New models: their rows in the head, and a larger head when the rows run out.
+#
+# The head holds more rows than there are models. A spare row is zero and stays zero: no vote gives it a gradient, and
+# decay of zero is zero. When a model's first vote arrives its row is set; from then on it trains like any other.
+#
+# When the rows run out, weights and optimizer state are written out uncut, a model with twice the rows is built, and
+# the
+# engine starts again with it. Nothing else changes, so a run that had to grow ends where one with more room does.
+
+
+def room_for(models: int, capacity: int) -> int:
+    """Rows for so many models: `capacity`, doubled as often as needed."""
+    while capacity < models:
+        capacity *= 2
+    return capacity
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Keeps the model list of a run in step with its stream."""
+
+    config: OnlineConfig
+    trainer: Trainer
+    folder: Path
+    """The run's folder, which all processes share."""
+
+    def clear(self) -> None:
+        """Remove what a kill in the middle of growing left behind."""
+        if self.trainer.engine.is_main:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def _folder(self) -> Path:
+        return self.folder / ".growing"
+
+    def meet(self, names: list[str]) -> None:
+        """See to it that these are the models of the head (every rank must call this)."""
+        engine = self.trainer.engine
+        if len(names) <= len(engine.model.model_list):
+            return
+        if len(names) > engine.model.num_rows:
+            self._grow(room_for(len(names), engine.model.num_rows))
+        _welcome(engine, names, self.config)
+
+    def _grow(self, rows: int) -> None:
+        engine, folder = self.trainer.engine, self._folder
+        with whole_or_absent(folder, clean=False):
+            if engine.is_main:
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir(parents=True)
+            engine.barrier()
+            model = _copied(engine, folder)
+            model.widen(rows)
+            prepare(model, self.config, engine.device)
+            blank = self.trainer.windows.filler().batch
+            engine.rebuild(model, parameter_groups(model, self.config), folder, blank)
+            engine.barrier()
+        self.clear()
+
+
+def _copied(engine: Engine, folder: Path) -> P2LModel:
+    """The engine's model once more, without spare rows, through a folder that holds the state of training too."""
+    names, precision = list(engine.model.model_list), engine.precision
+    engine.save_whole(folder)
+    weights = engine.state_dict()
+    if engine.is_main:
+        # A model folder needs a name; before the first vote this is a spare row.
+        engine.model.model_list = names or ["-"]
+        engine.model.save_pretrained(folder / "model", weights)
+        engine.model.model_list = names
+    engine.barrier()
+    model = P2LModel.from_pretrained(folder / "model", dtype=precision)
+    model.model_list = names
+    return model
+
+
+def _welcome(engine: Engine, names: list[str], config: OnlineConfig) -> None:
+    """Set the rows of the models that the list lacks, and add their names."""
+    model = engine.model
+    first, last = len(model.model_list), len(names)
+
+    def mean(values: Tensor) -> None:
+        values[first:last] = values[:first].mean(dim=0)
+
+    if first and config.new_models == "mean":
+        for name in model.row_names:
+            engine.edit(name, mean)
+    else:
+        for name, rows in zip(model.row_names, _drawn_rows(model, first, last, config), strict=True):
+            engine.edit(name, lambda values, rows=rows: values[first:last].copy_(rows))  # type: ignore[misc]
+    model.model_list = list(names)
+
+
+def _drawn_rows(model: P2LModel, first: int, last: int, config: OnlineConfig) -> tuple[Tensor, Tensor]:
+    """Rows at random, the same whenever and with whatever room they are drawn."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(np.random.SeedSequence([config.seed, first]).generate_state(1)[0]))
+        return new_rows(last_layer(model.head).in_features, last - first, config.init_type)
+
+
+@dataclass(frozen=True)
+class Live:
+    """What a run that follows its votes does in its own way."""
+
+    open_stream: Callable[[OnlineConfig, Sequence[str]], VoteStream]
+    """The stream; its model list begins with the names given."""
+    publisher: Callable[[OnlineConfig, Path], Publisher | None] = lambda _, __: None
+    """What is done beside the steps, for a run with this folder."""
+    values: Callable[[], Mapping[str, float]] = dict
+    """What `metrics.jsonl` says of the stream besides."""
+
+
+@dataclass(frozen=True)
+class OnlineOptions:
+    """The flags of an online run, beside its configuration."""
+
+    run: RunOptions = field(default_factory=RunOptions)
+    initial_counts: Path | None = None
+    """How often each model of plain weights was seen before."""
+    changes: Mapping[str, object] = field(default_factory=dict)
+    """Keys of the configuration that a flag replaces."""
+    live: Live | None = None
+    """None: the votes are the data set `train_data_path`."""
+
+
+@dataclass
+class _Run:
+    """The parts of a run, once they are there."""
+
+    config: OnlineConfig
+    options: OnlineOptions
+    stream: VoteStream
+    schedule: OnlineSchedule
+    validation: VoteStore | None
+    fingerprint: StreamFingerprint
+    trainer: Trainer
+    folder: Path
+    average: PublishedAverage | None = None
+    publisher: Publisher | None = None
+
+    def hooks(self) -> Hooks:
+        """What the common loop asks of an online run."""
+        return Hooks(
+            state=self.state,
+            validation=self.votes_to_validate,
+            files=self.write_files,
+            values=self.values,
+            after_step=self.after_step,
+        )
+
+    def state(self, step: int) -> TrainerState:
+        """The state of the trainer; votes are those that had arrived."""
+        arrived = int(self.schedule.state(step)["arrived"])
+        return trainer_state(self.trainer, self.config, step, arrived, self.fingerprint.of_first(arrived))
+
+    def write_files(self, step: int, folder: Path) -> None:
+        """Write the state of the stream."""
+        model = self.trainer.engine.model
+        write_stream_state(folder, self.schedule.state(step), model.model_list, model.num_rows)
+        if self.average is not None:
+            self.average.save(folder)
+
+    def votes_to_validate(self) -> VoteStore | None:
+        """The validation votes between models that are known by now."""
+        return None if self.validation is None else self.validation.among(self.trainer.engine.model.model_list)
+
+    def values(self, result: StepResult) -> Mapping[str, float]:
+        """What is logged of the stream at a step."""
+        facts = self.schedule.facts(result.step)
+        lag = {f"lag/{name}": value for name, value in facts.lag.items()}
+        seen = {"arrived": facts.arrived, "waiting": facts.waiting, "models": facts.models, **lag}
+        return seen if self.options.live is None else {**seen, **self.options.live.values()}
+
+    def after_step(self, result: StepResult) -> None:
+        """Hand the step to whoever publishes."""
+        if self.publisher is not None:
+            self.publisher.after_step(result, self.schedule.facts(result.step), self.trainer)
+
+
+def train_online(config_path: str, options: OnlineOptions) -> Path:
+    """Train on a stream of votes and return the run's folder (every rank runs this).
+
+    Raises:
+        InputError: configuration, votes, model or checkpoint cannot be used; the message says what to change.
+    """
+    config = _load(config_path, options)
+    hardware = find_hardware(config, config_path)
+    start = find_online_start(options.run.checkpoint)
+    if start.resume is not None:
+        check_same_configuration(config, start.resume)
+    tokenizer = make_tokenizer(config, start)
+    model = _model(config, start, tokenizer, hardware.dtype)
+    stream = _open_stream(config, options, model.model_list)
+    schedule, rows = _schedule(config, options, start, stream, model)
+    model.widen(room_for(len(model.model_list), rows))
+    validation = _open_validation(config, stream) if options.run.eval_steps is not None else None
+    scheduler = None if "scheduler" in hardware.deepspeed else make_scheduler(config, schedule.total_steps)
+    settings = set_total_steps(hardware.deepspeed, schedule.total_steps)
+    start_processes(hardware.device)
+    prepare(model, config, hardware.device)
+    with peers():
+        engine = Engine(model, settings, hardware.device, scheduler, parameter_groups(model, config))
+        folder = options.run.folder or run_folder(engine, config, start)
+        check_shared(engine, folder)
+        windows = make_windows(config, engine, tokenizer, stream, ahead=not stream.grows)
+        trainer = Trainer.of(config, engine, windows, schedule)
+        run = _Run(config, options, stream, schedule, validation, StreamFingerprint(stream), trainer, folder)
+        if config.average_steps is not None:
+            run.average = trainer.published = PublishedAverage(engine, config.average_steps)
+        with _alone_in(folder, engine):
+            _train(run, start)
+    return folder
+
+
+@contextmanager
+def _alone_in(folder: Path, engine: Engine) -> Iterator[None]:
+    """See to it that no other run writes into the folder until the block ends (every rank must call this)."""
+    descriptor = os.open(folder, os.O_RDONLY) if engine.is_main else None
+    try:
+        if not engine.broadcast(descriptor is None or try_lock(descriptor)):
+            raise InputError(f"{folder}: another process is training in it; stop that one first")
+        yield
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def find_online_start(checkpoint: str | None) -> Start:
+    """As `find_start`; but a finished run of offline training is plain weights, whatever checkpoints lie in it."""
+    start = find_start(checkpoint)
+    if start.resume is None or checkpoint is None or (start.resume / STREAM_STATE).is_file():
+        return start
+    folder = Path(checkpoint).expanduser()
+    finished = folder != start.resume and (folder / MODEL_LIST_FILE).is_file()
+    return Start(None, checkpoint) if finished else start
+
+
+def learned_votes(checkpoint: str | None) -> int:
+    """How many votes of its stream the run that goes on has seen; 0 for a new one."""
+    resume = find_online_start(checkpoint).resume
+    return 0 if resume is None else read_state(resume).num_votes
+
+
+def _load(config_path: str, options: OnlineOptions) -> OnlineConfig:
+    config = load_config_as(OnlineConfig, config_path, options.changes)
+    if options.run.eval_steps is not None and config.val_data_path is None:
+        raise ConfigError(f"{config_path}: key 'val_data_path' is missing; add it, or train with --no-eval")
+    if config.replaced_keys:
+        note(f"warning: the 'optimizer' block replaces {', '.join(config.replaced_keys)}")
+    if options.run.push_to_hf:
+        check_can_push(config.repo_id)
+    return config
+
+
+def _model(config: OnlineConfig, start: Start, tokenizer: PromptTokenizer, dtype: torch.dtype) -> P2LModel:
+    """The model as it is at the start, with the models that it knows by then: none, for a new head."""
+    if start.model:
+        return trained_model(config, start, tokenizer, dtype)
+    factor = config.linear_head_downsize_factor
+    width = None if factor is None else max(1, config.model_capacity // factor)
+    return make_model(config, tokenizer, dtype, [], linear_head_width=width)
+
+
+def _open_stream(config: OnlineConfig, options: OnlineOptions, known_models: Sequence[str]) -> VoteStream:
+    if options.live is not None:
+        return options.live.open_stream(config, known_models)
+    return open_data_set(config, known_models)
+
+
+def open_data_set(config: OnlineConfig, known_models: Sequence[str]) -> StaticStream:
+    """The data set of the configuration as a stream.
+
+    Raises:
+        InputError: it cannot be trained on, or is not in the order that the configuration asks for.
+    """
+    votes = open_votes_together(config.train_data_path, from_disk=config.load_train_data_from_disk)
+    if config.weighted_loss and not votes.has_weights:
+        raise ConfigError(f"{config.train_data_path}: weighted_loss needs a column 'weight'; add it or switch it off")
+    stream = in_time_order(votes, config.vote_order, known_models)
+    check_counted(votes, config.loss_type, weighted=config.weighted_loss)
+    return stream
+
+
+def _schedule(
+    config: OnlineConfig, options: OnlineOptions, start: Start, stream: VoteStream, model: P2LModel
+) -> tuple[OnlineSchedule, int]:
+    """The schedule, where the run stands in it, and the rows of the head."""
+    counts, rows, state = _initial_counts(options, start, model), config.model_capacity, None
+    if start.resume is not None:
+        state, rows = read_stream_state(start.resume, model.model_list)
+        _check_same_stream(start.resume, stream, read_state(start.resume))
+    every = options.run.save_steps
+    try:
+        schedule = OnlineSchedule(
+            stream,
+            _buffer(config, counts),
+            known_models=len(model.model_list),
+            total_steps=None if stream.grows else count_steps(stream, _buffer(config, counts), state),
+            is_saved=lambda step: bool(every) and step % (every or 1) == 0,
+        )
+        if state is not None:
+            schedule.load_state(state)
+    except CheckpointError as error:
+        raise CheckpointError(f"{start.resume}: {error}") from error
+    return schedule, rows
+
+
+def _initial_counts(options: OnlineOptions, start: Start, model: P2LModel) -> dict[int, int]:
+    if options.initial_counts is None:
+        return {}
+    if start.weights is None:
+        raise InputError(
+            f"{options.initial_counts}: --initial-counts goes with --checkpoint and plain weights; "
+            "a run that goes on has its own counts, and a new one begins without any model"
+        )
+    return read_counts(options.initial_counts, model.model_list)
+
+
+def _buffer(config: OnlineConfig, counts: Mapping[int, int]) -> Buffer:
+    return make_buffer(config.buffer_settings, global_batch(config), config.seed, counts)
+
+
+def _check_same_stream(checkpoint: Path, stream: VoteStream, state: TrainerState) -> None:
+    """Refuse votes that do not begin with those that the checkpoint was trained on."""
+    there = stream.wait_for(state.num_votes)
+    if there < state.num_votes:
+        raise CheckpointError(
+            f"{checkpoint}: was trained on {state.num_votes} votes, {stream.name} holds {there}; "
+            "go on with the same votes, followed by newer ones"
+        )
+    if StreamFingerprint(stream).of_first(state.num_votes) != state.votes:
+        raise CheckpointError(
+            f"{checkpoint}: was trained on other votes than the first {state.num_votes} of {stream.name}; "
+            "go on with the same ones (and the same --gate, which holds some out), or start a new run"
+        )
+
+
+def _open_validation(config: OnlineConfig, stream: VoteStream) -> VoteStore:
+    assert config.val_data_path is not None
+    votes = open_votes_together(config.val_data_path, from_disk=config.load_val_data_from_disk)
+    unknown = sorted(set(votes.model_list) - set(stream.model_list))
+    if unknown and not (config.drop_unknown_models or stream.grows):
+        raise VoteError(
+            f"{config.val_data_path}: model {unknown[0]!r} never comes in the votes that are trained on "
+            f"({len(unknown)} do not); drop such votes (drop_unknown_models: true)"
+        )
+    check_counted(votes, config.loss_type)
+    return votes
+
+
+def _train(run: _Run, start: Start) -> None:
+    config, options, hooks = run.config, run.options.run, run.hooks()
+    growth = Growth(config, run.trainer, run.folder)
+    growth.clear()
+    run.trainer.before_step = lambda step: growth.meet(run.stream.model_list[: run.schedule.facts(step + 1).models])
+    if run.options.live is not None:
+        run.publisher = run.options.live.publisher(config, run.folder)
+    first = resume_run(run.trainer, hooks, start.resume, quiet=options.quiet) if start.resume else 0
+    if start.resume is not None and run.average is not None:
+        run.average.load(start.resume)
+    if run.publisher is not None:
+        run.publisher.begin(first, run.schedule.arrived, run.trainer)
+    try:
+        done = run_loop(config, options, run.trainer, run.folder, hooks, first=first, num_votes=_total_votes(run))
+    except StopRequestedError:
+        _stop(run, hooks)
+        return
+    if done > first and not (options.save_steps and done % options.save_steps == 0):
+        save_step(config, options, run.trainer, run.folder, hooks, done)
+    if run.publisher is not None:
+        run.publisher.finish(run.trainer)
+    finish_run(config, options, run.trainer, run.folder, run.votes_to_validate())
+
+
+def _stop(run: _Run, hooks: Hooks) -> None:
+    """Save where the run stands, unless it is saved already."""
+    step = run.schedule.done
+    if step and not (run.folder / f"checkpoint-{step}").exists():
+        save_step(run.config, run.options.run, run.trainer, run.folder, hooks, step)
+    if not run.options.run.quiet:
+        note(f"stopped after step {step}; go on with --checkpoint {run.folder}")
+
+
+def _total_votes(run: _Run) -> int | None:
+    """Votes of all steps together, as far as that can be known; replayed ones count."""
+    total: Any = run.schedule.total_steps
+    return None if total is None else total * run.schedule.buffer.full_size

@@ -1,0 +1,394 @@
+"""A worker follows: it loads the model that the service is to serve, without dropping a request."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import gc
+import json
+import logging
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from multiprocessing import parent_process
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from p2l.common.errors import InputError, P2LError
+from p2l.inference import P2L, Member, choose_device
+from p2l.model.allocator import return_freed_memory
+from p2l.model.checkpoint import MODEL_LIST_FILE
+from p2l.model.int8 import choose_dtype, half_is_fast, in_dtype, quantize
+from p2l.model.lean import layers_of
+from p2l.model.model import P2LModel, to_dtype
+from p2l.serving.engine import BatchLimits, Engine
+from p2l.serving.metrics import Metrics, is_alive
+from p2l.serving.settings import Settings
+
+# How the workers of one service agree on the model: files in a folder that only this service can read.
+#
+# `wanted.json` says which model every worker is to serve, with a number that grows; each worker answers in a file of
+# its
+# own when it serves that model, or why it does not. A worker that is started anew begins with the wanted model, or with
+# the last one that could be loaded, which `kept.json` names.
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The model that every worker is to serve."""
+
+    generation: int
+    model_path: str
+    stamp: int = 0
+    """When the weights were written (ns), for a model of a watched folder."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """What one worker has done of it."""
+
+    pid: int
+    generation: int
+    revision: str
+    problem: str | None = None
+    """Why the worker serves the model before."""
+
+
+class Control:
+    """The folder."""
+
+    def __init__(self, folder: Path) -> None:
+        """The folder exists."""
+        self._folder = folder
+
+    def wanted(self) -> Wanted | None:
+        """The last wish; None before the first."""
+        content = _read(self._folder / "wanted.json")
+        return None if content is None else Wanted(**content)
+
+    def want(self, model_path: str, stamp: int = 0) -> Wanted:
+        """Wish for a model (again)."""
+        with self._alone():
+            return self._want(self.wanted(), model_path, stamp)
+
+    def want_newer(self, model_path: str, stamp: int) -> None:
+        """Wish for a model unless one of its age was wished for already."""
+        with self._alone():
+            last = self.wanted()
+            if last is None or last.stamp < stamp:
+                self._want(last, model_path, stamp)
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[bool]:
+        """Whether it is this caller's turn to wish and wait for the outcome; it is nobody else's until the end."""
+        with (self._folder / "turn.lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+            else:
+                yield True
+
+    def kept(self) -> str | None:
+        """The path of the last wanted model that could be loaded."""
+        content = _read(self._folder / "kept.json")
+        return None if content is None else str(content)
+
+    def keep(self, model_path: str) -> None:
+        """Say that a wanted model could be loaded."""
+        _write(self._folder / "kept.json", model_path)
+
+    def report(self, status: Status) -> None:
+        """Say what this worker serves."""
+        _write(self._folder / f"worker-{status.pid}.json", asdict(status))
+
+    def statuses(self) -> list[Status]:
+        """What the living workers said last."""
+        contents = [_read(file) for file in sorted(self._folder.glob("worker-*.json"))]
+        statuses = [Status(**content) for content in contents if content is not None]
+        return [status for status in statuses if is_alive(status.pid)]
+
+    def _want(self, last: Wanted | None, model_path: str, stamp: int) -> Wanted:
+        wish = Wanted(1 if last is None else last.generation + 1, model_path, stamp)
+        _write(self._folder / "wanted.json", asdict(wish))
+        return wish
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        with (self._folder / "wanted.lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+
+def _read(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text("utf-8"))
+    except FileNotFoundError:
+        return None
+
+
+def _write(file: Path, content: Any) -> None:
+    temporary = file.with_suffix(f".{os.getpid()}.tmp")
+    temporary.write_text(json.dumps(content), "utf-8")
+    temporary.replace(file)
+
+
+# A model as it is served: where it runs, in which precision, and why.
+
+_CPU_BATCH_TOKENS = 1024
+_GPU_BATCH_TOKENS = 16_384
+_GPU_WAIT_MS = 2.0
+_COMPANY = 0.004
+_MOST_PROMPTS = 256
+_MOST_STREAMS = 4
+_SHORT = 2048  # tokens that a light model reads in some hundredths of a second
+_LIGHT = 5_000_000  # weights of a model whose passes are shorter than dividing them is
+
+
+@dataclass(frozen=True)
+class Served:
+    """A loaded model and how its precision was chosen."""
+
+    model: P2L
+    path: str
+    dtype: str
+    """Of its members, in words."""
+    reason: str
+
+    @property
+    def transformer_dtype(self) -> str:
+        """What its transformers compute in."""
+        return "bfloat16" if "bfloat16" in self.dtype else "float32"
+
+
+def load(settings: Settings, path: str | None = None) -> Served:
+    """Load the model of the settings, or another one in the same way, and make it ready to answer.
+
+    It happens in a thread of its own, whose OpenMP helpers end with it (`p2l.serving.engine.start_streams`).
+
+    Raises:
+        InputError: it cannot be loaded, or not as the settings say.
+    """
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(_load, settings, path).result()
+
+
+def _load(settings: Settings, path: str | None) -> Served:
+    asked = settings if path is None else replace(settings, model_path=path)
+    model = P2L.from_pretrained(
+        asked.model_path,
+        device=asked.device,
+        dtype=_loaded_in(asked),
+        model_type=asked.model_type,
+        head_type=asked.head_type,
+        loss_type=asked.loss_type,
+        max_length=asked.max_length,
+    )
+    ready = [_prepare(member, asked) for member in model.members]
+    model.members = [member for member, _, _ in ready]
+    _ = model.revision  # computed here and kept, not when the first answer needs it
+    dtypes, reasons = (list(dict.fromkeys(column)) for column in ([r[1] for r in ready], [r[2] for r in ready]))
+    return Served(model, asked.model_path, " + ".join(dtypes), "; ".join(reasons))
+
+
+def _loaded_in(settings: Settings) -> str | None:
+    """The dtype to load weights in: what is measured, rounded or laid out on a CPU starts from float32."""
+    return "float32" if choose_device(settings.device).type == "cpu" else settings.dtype
+
+
+def _prepare(member: Member, settings: Settings) -> tuple[Member, str, str]:
+    """A member in the form that answers fastest, its dtype, and why."""
+    member.tokenizer.forget_words()
+    if settings.quantize:
+        half = torch.bfloat16 if half_is_fast() else torch.float32
+        rounded = quantize(member.model, member.tokenizer, settings.quantize, dtype=half)
+        return member, settings.quantize, str(rounded)
+    if settings.dtype is None:
+        choice = choose_dtype(member.model, member.tokenizer)
+    else:
+        choice = in_dtype(member.model, to_dtype(settings.dtype), settings.dtype_reason)
+    return Member(choice.model, member.tokenizer), str(choice.dtype).removeprefix("torch."), choice.reason
+
+
+def batch_limits(settings: Settings, model: P2L) -> BatchLimits:
+    """What shares a forward pass and how many threads compute, where the settings do not say it.
+
+    On a CPU a pass takes what is there at once: its time grows with its tokens, so waiting for company gains nothing.
+    """
+    on_cpu = model.device.type == "cpu"
+    tokens = settings.max_batch_tokens or (_CPU_BATCH_TOKENS if on_cpu else _GPU_BATCH_TOKENS)
+    wait_ms = settings.max_wait_ms if settings.max_wait_ms is not None else (0.0 if on_cpu else _GPU_WAIT_MS)
+    light = on_cpu and sum(part.numel() for member in model.members for part in _weights(member.model)) < _LIGHT
+    # The event loop may not be held up: neither by waiting for company nor by a long prompt.
+    short = not wait_ms and all(
+        not layers_of(member.model) or member.tokenizer.max_length <= _SHORT for member in model.members
+    )
+    cores = settings.cores or torch.get_num_threads()
+    streams = settings.streams
+    if streams is None:
+        streams = 1 if light or not on_cpu else min(_MOST_STREAMS, cores)
+        streams = 0 if light and short else streams
+    return BatchLimits(
+        tokens=tokens,
+        prompts=_MOST_PROMPTS,
+        wait=wait_ms / 1000,
+        company=_COMPANY if on_cpu and settings.max_wait_ms is None else 0.0,
+        threads=1 if light else settings.cores,
+        streams=streams,
+    )
+
+
+def _weights(model: P2LModel) -> Iterator[torch.Tensor]:
+    """The matrices that every token passes through."""
+    for layer in layers_of(model):
+        for part in layer.modules():
+            weight = getattr(part, "weight", None)
+            if isinstance(weight, torch.Tensor) and weight.ndim == 2:
+                yield weight
+
+
+def newest_model(folder: Path) -> Path | None:
+    """The model folder (`folder` itself or one in it) whose weights were written last; None if there is none.
+
+    Raises:
+        InputError: the folder cannot be read.
+    """
+    try:
+        parts = [part for part in folder.iterdir() if part.is_dir() and not part.name.startswith(".")]
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be watched: {error.strerror or error}") from error
+    newest = max([folder, *parts], key=written_at)
+    return newest if written_at(newest) else None
+
+
+def written_at(folder: Path) -> int:
+    """When the newest weights of a complete model folder were written (ns); 0 for any other folder.
+
+    Folders that are being written by training have names that begin with a dot, and no model list before the end.
+    """
+    try:
+        files = [*folder.glob("*.safetensors"), *folder.glob("member-*/*.safetensors")]
+        if not files or not (folder / MODEL_LIST_FILE).is_file():
+            return 0
+        return max(file.stat().st_mtime_ns for file in files)
+    except OSError:  # it is being removed
+        return 0
+
+
+_log = logging.getLogger("p2l.serving")
+_SECONDS_BETWEEN_LOOKS = 0.25
+_SECONDS_BETWEEN_WATCHES = 2.0
+_LOOKS_UNTIL_TIDY = 8
+
+
+def catch_up(settings: Settings, control: Control) -> tuple[Served, int]:
+    """What a worker that starts is to serve, and the generation of the wish that this follows.
+
+    A worker that was replaced may find that the wanted model cannot be loaded, now or ever, or that the one of its
+    settings was removed long ago; then it serves what the others serve, or the newest model there is.
+
+    Raises:
+        InputError: no model can be loaded.
+    """
+    wanted = control.wanted()
+    if wanted is None:
+        return load(settings), 0
+    newest = newest_model(Path(settings.watch)) if settings.watch else None
+    paths = [wanted.model_path, control.kept(), settings.model_path, None if newest is None else str(newest)]
+    *others, last = dict.fromkeys(path for path in paths if path)
+    for path in others:
+        try:
+            return load(settings, path), wanted.generation
+        except InputError as error:
+            _log.error("%s", error)
+    return load(settings, last), wanted.generation
+
+
+class Follower:
+    """Holds what is served and replaces it when the control folder, or a watched folder, says so."""
+
+    def __init__(self, settings: Settings, served: Served, generation: int, engine: Engine, metrics: Metrics) -> None:
+        """Report the model that the worker starts with."""
+        self.served = served
+        # What was measured when the machine was quiet holds for later models too.
+        kept = replace(settings, dtype=served.transformer_dtype, dtype_reason=served.reason)
+        self._settings = settings if settings.quantize else kept
+        self._engine = engine
+        self._metrics = metrics
+        self._generation = generation
+        self._control = Control(Path(settings.control))
+        self._tidy_in = 0
+        self._seen = written_at(Path(served.path))
+        self._report(None)
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        watching = asyncio.ensure_future(self._watch()) if self._settings.watch else None
+        try:
+            while not self._end_if_orphaned():
+                wanted = self._control.wanted()
+                if wanted is not None and wanted.generation > self._generation:
+                    await self._follow(wanted)
+                self._tidy()
+                await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
+        finally:
+            if watching:
+                watching.cancel()
+
+    async def _follow(self, wanted: Wanted) -> None:
+        problem = None
+        try:
+            self.served = await asyncio.to_thread(load, self._settings, wanted.model_path)
+            self._engine.replace_model(self.served.model, batch_limits(self._settings, self.served.model))
+            self._control.keep(wanted.model_path)
+            self._tidy_in = _LOOKS_UNTIL_TIDY
+            _log.info("now serving %s, revision %s", self.served.path, self.served.model.revision)
+        except P2LError as error:
+            problem = str(error)
+        except Exception as error:
+            problem = f"{wanted.model_path}: cannot be loaded ({type(error).__name__})"
+        if problem:
+            _log.error("still serving revision %s: %s", self.served.model.revision, problem)
+        self._metrics.reloads.labels("failed" if problem else "done").inc()
+        self._generation = wanted.generation
+        self._report(problem)
+
+    def _end_if_orphaned(self) -> bool:
+        """A worker whose supervisor was killed ends as if told to: nobody else could, and it would keep the port."""
+        supervisor = parent_process()
+        if self._settings.workers == 1 or supervisor is None or supervisor.is_alive():
+            return False
+        _log.error("the process that started this worker is gone; shutting down")
+        shutil.rmtree(self._settings.control, ignore_errors=True)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return True
+
+    def _tidy(self) -> None:
+        """Give the memory of the model before back, a few looks after its last answer."""
+        self._tidy_in -= 1
+        if self._tidy_in == 0:
+            gc.collect()
+            return_freed_memory()
+
+    async def _watch(self) -> None:
+        """Wish for each newer model of the watched folder; the first worker that sees it speaks for all."""
+        while True:
+            await asyncio.sleep(_SECONDS_BETWEEN_WATCHES)
+            try:
+                newest = await asyncio.to_thread(newest_model, Path(str(self._settings.watch)))
+            except P2LError as error:
+                _log.error("%s", error)
+                continue
+            stamp = 0 if newest is None else written_at(newest)
+            if stamp > self._seen:
+                self._seen = stamp
+                self._control.want_newer(str(newest), stamp)
+
+    def _report(self, problem: str | None) -> None:
+        self._control.report(Status(os.getpid(), self._generation, self.served.model.revision, problem))

@@ -1,0 +1,276 @@
+"""The training configuration: one YAML file, validated as a whole before anything slow starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from p2l.common.cli import nearest
+from p2l.common.errors import ConfigError
+
+# Keys of `p2l.online_training.online_train`; named here so that the message can say where they belong.
+_ONLINE_KEYS = {"buffer", "experience_replay", "model_capacity", "new_models", "vote_order"}
+
+
+def _no_truth_value(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("must be a number")
+    return value
+
+
+# pydantic takes `true` for 1.
+Whole = Annotated[int, BeforeValidator(_no_truth_value)]
+Number = Annotated[float, BeforeValidator(_no_truth_value)]
+_Beta = Annotated[Number, Field(ge=0, lt=1)]
+
+
+class OptimizerBlock(BaseModel):
+    """A DeepSpeed block `{type, params}`: an optimizer, or a learning-rate scheduler."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    type: str
+    params: dict[str, Any] = Field(default_factory=dict)
+
+
+class TrainConfig(BaseModel):
+    """Everything that decides a training run, except the flags of the command."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
+
+    # The run
+    proj_name: str | None = None
+    """Run name; the default is `{model}_lr{lr}_bs{batch}_ep{epochs}`."""
+    output_dir: Path
+    repo_id: str | None = None
+    """Hub repository for `--push-to-hf`; made private, must not exist."""
+    wandb_entity: str | None = None
+    """Log to Weights & Biases under this entity when the package is installed."""
+    seed: Whole = Field(default=42, ge=0, lt=2**63)
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+
+    # Votes
+    train_data_path: str
+    val_data_path: str | None = None
+    load_train_data_from_disk: bool = False
+    load_val_data_from_disk: bool = False
+    shuffle: bool | Literal["by_prompt"] = False
+    """Shuffle the votes of each epoch (seeded), singly or by whole prompts; otherwise the order given is used."""
+    drop_unknown_models: bool = False
+    """Drop validation votes on models that training never saw, instead of refusing them."""
+
+    # Model
+    pretrain_model_name: str
+    model_type: str
+    head_type: str
+    loss_type: str
+    linear_head_downsize_factor: Whole | None = Field(default=None, ge=1)
+    head_config: dict[str, Any] = Field(default_factory=dict)
+    init_type: Literal["reset_params", "he_unif", "xavier_unif", "tiny_normal", "marginal"] = "reset_params"
+    """How the head starts; `marginal`: at the one leaderboard that fits the training votes best."""
+    train_head_only: bool = False
+    pooling: Literal["cls", "mean"] = "cls"
+    """What of a prompt the head reads: the state at the CLS token, or the mean over all tokens."""
+    chat_template: str | None = None
+    cls_token_if_none: str = Field(default="<|cls|>", min_length=1)
+    pad_token_if_none: str = Field(default="<|pad|>", min_length=1)
+    max_length: Whole = Field(ge=2)
+
+    # Optimisation
+    learning_rate: Number | None = Field(default=None, gt=0)
+    head_learning_rate: Number | None = Field(default=None, gt=0)
+    """Learning rate of the head; the default is `learning_rate`. The schedule applies to both."""
+    adam_epsilon: Number | None = Field(default=None, gt=0)
+    adam_betas: tuple[_Beta, _Beta] = (0.9, 0.999)
+    weight_decay: Number = Field(default=0.0, ge=0)
+    """Of weight matrices alone: biases and the weights of norms do not decay."""
+    optimizer: OptimizerBlock | None = None
+    """A DeepSpeed optimizer block; replaces learning_rate, adam_epsilon, adam_betas and weight_decay."""
+    custom_scheduler: OptimizerBlock | None = None
+    """A DeepSpeed scheduler block; replaces lr_schedule and warm-up."""
+    lr_schedule: str = "constant"
+    lr_schedule_params: dict[str, Any] = Field(default_factory=dict)
+    warmup_steps: Whole = Field(default=0, ge=0)
+    max_grad_norm: Number | None = Field(default=None, ge=0)
+    """Gradient clipping; the DeepSpeed file's value, else 1.0. 0 switches it off."""
+    num_train_epochs: Whole = Field(default=1, ge=1)
+    batch_size: Whole = Field(ge=1)
+    """Votes per micro-batch and device, as far as the size of a step goes: see micro_batch_tokens."""
+    gradient_accumulation_steps: Whole = Field(ge=1)
+    packing: bool = True
+    """Lay prompts end to end without padding. Off, or for a backbone that cannot read that: padded micro-batches."""
+    micro_batch_tokens: Whole | None = Field(default=None, ge=1)
+    """Most tokens per micro-batch and device, padding included (a longer prompt goes alone). The default is
+    batch_size x max_length, what padded batches could take; on a CPU 2,048 at most, since more is not faster there."""
+    weighted_loss: bool = False
+    reweight_scale: Number = Field(default=1.0, gt=0)
+
+    # Engine
+    deepspeed_config_path: str
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """auto: what the DeepSpeed file says; where that says auto, bfloat16 on a GPU that has it, else float32."""
+    gradient_checkpointing: bool | None = None
+    """The default is on for GPUs and off for CPUs."""
+    compile: bool = False
+    """Compile the backbone's layers with torch.compile at the first step. Experimental on GPUs."""
+
+    @field_validator("train_data_path", "val_data_path", "pretrain_model_name", "output_dir", "deepspeed_config_path")
+    @classmethod
+    def _expand_home(cls, value: str | Path | None) -> str | Path | None:
+        return (
+            value if value is None else type(value)(Path(value).expanduser()) if str(value).startswith("~") else value
+        )
+
+    @field_validator("proj_name")
+    @classmethod
+    def _name_of_a_folder(cls, value: str | None) -> str | None:
+        parts = Path(value or "run").parts
+        if Path(value or "run").is_absolute() or not parts or ".." in parts or "\0" in (value or ""):
+            raise ValueError("must be the name of a folder below output_dir")
+        return value
+
+    @model_validator(mode="after")
+    def _check_together(self) -> TrainConfig:
+        if self.optimizer is None and (self.learning_rate is None or self.adam_epsilon is None):
+            missing = "learning_rate" if self.learning_rate is None else "adam_epsilon"
+            raise ValueError(f"{missing}: missing; give it, or an 'optimizer' block")
+        if self.optimizer is not None and not _is_rate(self.optimizer.params.get("lr", 1e-3)):
+            raise ValueError(f"optimizer.params.lr: must be a positive number, got {self.optimizer.params['lr']!r}")
+        if self.custom_scheduler is not None and (self.lr_schedule != "constant" or self.warmup_steps):
+            raise ValueError("custom_scheduler: replaces lr_schedule and warmup_steps; remove one of the two")
+        if self.head_learning_rate is not None and (self.optimizer or self.custom_scheduler):
+            other = "optimizer" if self.optimizer else "custom_scheduler"
+            raise ValueError(
+                f"head_learning_rate: does not go with {other!r}, which has one rate; remove one of the two"
+            )
+        return self
+
+    @property
+    def base_learning_rate(self) -> float:
+        """The learning rate that schedules scale."""
+        if self.optimizer is not None:
+            return float(self.optimizer.params.get("lr", 1e-3))
+        assert self.learning_rate is not None
+        return self.learning_rate
+
+    @property
+    def replaced_keys(self) -> list[str]:
+        """Keys that were given although the `optimizer` block replaces them."""
+        own = ("learning_rate", "adam_epsilon", "adam_betas", "weight_decay")
+        return [key for key in own if key in self.model_fields_set] if self.optimizer is not None else []
+
+    @property
+    def run_name(self) -> str:
+        """The name of the output folder."""
+        if self.proj_name:
+            return self.proj_name
+        model = Path(self.pretrain_model_name).name
+        batch = self.batch_size * self.gradient_accumulation_steps
+        return f"{model}_lr{self.base_learning_rate:g}_bs{batch}_ep{self.num_train_epochs}"
+
+
+Config = TypeVar("Config", bound=TrainConfig)
+
+
+def load_config(path: str | Path) -> TrainConfig:
+    """Read and validate the configuration of offline training; errors as `load_config_as`."""
+    return load_config_as(TrainConfig, path)
+
+
+def load_config_as(kind: type[Config], path: str | Path, changes: Mapping[str, object] | None = None) -> Config:
+    """Read and validate a configuration of this kind; `changes` replace what it says.
+
+    Raises:
+        ConfigError: the file is missing, no YAML mapping, or a key is unknown, missing or wrong.
+    """
+    raw = read_yaml(path)
+    for key in raw:
+        if key in _ONLINE_KEYS and key not in kind.model_fields:
+            raise ConfigError(f"{path}: key {key!r} belongs to p2l.online_training.online_train; remove it")
+        if key not in kind.model_fields:
+            raise ConfigError(f"{path}: unknown key {key!r}{nearest(str(key), kind.model_fields)}")
+    try:
+        config = kind.model_validate({**raw, **(changes or {})})
+    except ValidationError as error:
+        raise ConfigError(f"{path}: {_first_problem(error)}") from error
+    _check_head_and_loss(config, path)
+    return config
+
+
+def read_yaml(path: str | Path) -> dict[str, Any]:
+    """A YAML file that holds a mapping; None values count as absent.
+
+    Raises:
+        ConfigError: no such file, no valid YAML, or no mapping.
+    """
+    try:
+        text = Path(path).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = "is no UTF-8 text" if isinstance(error, UnicodeDecodeError) else f"cannot be read: {error.strerror}"
+        raise ConfigError(f"{path}: {reason}") from error
+    try:
+        raw = yaml.load(text, Loader=_Loader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError(_no_yaml(path, error)) from error
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{path}: expected 'key: value' lines, found {type(raw).__name__}")
+    return {key: value for key, value in raw.items() if value is not None}
+
+
+def _no_yaml(path: str | Path, error: Exception) -> str:
+    """What is wrong, and where; not the text that is wrong, which may be a secret."""
+    mark = getattr(error, "problem_mark", None)
+    where = f"{path}:{mark.line + 1}" if mark is not None else f"{path}"
+    problem = getattr(error, "problem", None) or getattr(error, "reason", None)
+    if problem is None:
+        problem = "is nested too deeply" if isinstance(error, RecursionError) else "a value cannot be read"
+    return f"{where}: not valid YAML: {' '.join(str(problem).split())}"
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.1 reads `8e-6` (no dot) as text; users mean a number. A key given twice is an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        twice = next((key for index, key in enumerate(keys) if key in keys[:index]), None)
+        if twice is not None:
+            raise yaml.constructor.ConstructorError(None, None, f"key {twice!r} is given twice", node.start_mark)
+        return super().construct_mapping(node, deep=deep)
+
+
+def _exponent_float() -> None:
+    import re
+
+    pattern = re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$")
+    _Loader.add_implicit_resolver("tag:yaml.org,2002:float", pattern, list("-+0123456789."))
+
+
+_exponent_float()
+
+
+def _is_rate(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < float("inf")
+
+
+def _first_problem(error: ValidationError) -> str:
+    problem = error.errors()[0]
+    key = ".".join(str(part) for part in problem["loc"])
+    message = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "missing":
+        return f"key {key!r} is missing; add it"
+    if not key:
+        return message
+    return f"key {key!r}: {message[0].lower()}{message[1:]}, got {problem['input']!r}"
+
+
+def _check_head_and_loss(config: TrainConfig, path: str | Path) -> None:
+    from p2l.likelihood import check_pair
+
+    try:
+        check_pair(config.head_type, config.loss_type)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error

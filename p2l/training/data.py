@@ -1,0 +1,181 @@
+"""What the votes of one optimizer step become: prompts that are encoded once, in micro-batches filled by tokens.
+
+A window is a step's votes. Its distinct prompts are dealt to the ranks so that each gets about as much text, tokenised
+there, and packed into micro-batches; a vote goes where its prompt is. No vote leaves its step by this, and the sum
+that makes up the step's loss only changes its order.
+
+Shapes: N votes of the window, n votes and B prompts of a micro-batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from p2l.model.batching import Batch, collate, plan_batches
+from p2l.model.encoding import PromptTokenizer
+
+Ids = NDArray[np.int64]
+
+
+class Votes(Protocol):
+    """What training needs of votes, by their ids (n,): a `VoteStore`, or a stream."""
+
+    def __len__(self) -> int:
+        """Votes that are there."""
+        ...
+
+    def prompts(self, ids: Ids) -> list[list[str]]:
+        """The user's turns of each vote."""
+        ...
+
+    def labels(self, ids: Ids) -> NDArray[Any]:
+        """(n, 3) int32 `[winner, loser, tie]`."""
+        ...
+
+    def weights(self, ids: Ids) -> NDArray[np.float64]:
+        """(n,) weights; ones where there are none."""
+        ...
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Prompts of one forward pass and the votes on them."""
+
+    batch: Batch
+    votes: Ids
+    """(n,) positions of the votes in their window."""
+    prompt: Tensor
+    """(n,) which of the B prompts each vote is about."""
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Reads windows of votes for one rank of a run."""
+
+    tokenizer: PromptTokenizer
+    votes: Votes
+    packed: bool
+    max_tokens: int
+    """Most tokens of a micro-batch, padding included; a longer prompt goes alone."""
+    rank: int = 0
+    world_size: int = 1
+    ahead: bool = True
+    """Read the next window while the caller computes; off where asking for it may mean waiting for votes."""
+
+    def read(self, ids: Ids) -> list[MicroBatch]:
+        """The micro-batches of this rank for the votes `ids` (N,); none where it has no prompt of them."""
+        prompts, about = _distinct(self.votes.prompts(ids))
+        sizes = [sum(map(len, prompt)) for prompt in prompts]
+        mine = deal(sizes, self.world_size)[self.rank]
+        encodings = self.tokenizer.encode([prompts[number] for number in mine])
+        lengths = [len(encoding.ids) for encoding in encodings]
+        plan = plan_batches(lengths, max_tokens=self.max_tokens, packed=self.packed)
+        found = []
+        for rows in plan:
+            place = np.full(len(prompts), -1)
+            place[[mine[row] for row in rows]] = np.arange(len(rows))
+            votes = np.flatnonzero(place[about] >= 0)
+            batch = collate([encodings[row] for row in rows], self.tokenizer.pad_token_id, packed=self.packed)
+            tokens = sum(lengths[row] for row in rows)
+            found.append(MicroBatch(batch, votes, torch.from_numpy(place[about[votes]]), tokens))
+        return found
+
+    def read_ahead(self, windows: Iterable[Ids]) -> Generator[tuple[Ids, list[MicroBatch]], None, None]:
+        """Every window with its micro-batches; the next one is read while the caller computes on this one."""
+        if not self.ahead:
+            yield from ((ids, self.read(ids)) for ids in windows)
+            return
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="p2l-windows") as reader:
+            coming = iter(windows)
+            ids = next(coming, None)
+            pending = None if ids is None else reader.submit(self.read, ids)
+            while ids is not None and pending is not None:
+                ready, current = pending.result(), ids
+                ids = next(coming, None)
+                pending = None if ids is None else reader.submit(self.read, ids)
+                yield current, ready
+
+    def filler(self) -> MicroBatch:
+        """A forward pass without votes: under ZeRO every rank makes as many as the busiest one."""
+        batch = collate(self.tokenizer.encode([[""]]), self.tokenizer.pad_token_id, packed=self.packed)
+        return MicroBatch(batch, np.zeros(0, dtype=np.int64), torch.zeros(0, dtype=torch.int64), 0)
+
+
+def deal(sizes: Sequence[int], hands: int) -> list[list[int]]:
+    """Numbers of the items of these `sizes`, each given to the hand that holds least, largest first; sorted."""
+    if hands == 1:
+        return [list(range(len(sizes)))]
+    held = [0] * hands
+    dealt: list[list[int]] = [[] for _ in range(hands)]
+    for item in sorted(range(len(sizes)), key=lambda item: -sizes[item]):
+        least = held.index(min(held))
+        dealt[least].append(item)
+        held[least] += sizes[item] + 1
+    return [sorted(hand) for hand in dealt]
+
+
+def _distinct(prompts: Sequence[Sequence[str]]) -> tuple[list[Sequence[str]], Ids]:
+    """The different prompts in order of appearance, and which of them each prompt is."""
+    numbers: dict[tuple[str, ...], int] = {}
+    about = [numbers.setdefault(tuple(prompt), len(numbers)) for prompt in prompts]
+    return list(numbers), np.array(about, dtype=np.int64)
+
+
+# Which votes make up each optimizer step of offline training.
+
+
+@dataclass(frozen=True)
+class OfflineSchedule:
+    """Votes in the order given (or shuffled, seeded by epoch), in steps of `global_batch`, `epochs` times over.
+
+    With `prompts` a shuffle moves whole prompts: the votes on one prompt follow each other, so nearly all of them fall
+    into one step, which encodes the prompt once. The last step of an epoch takes what is left. Step `s` depends on
+    nothing but these fields, so that a resumed run needs no more than the number of the step.
+    """
+
+    num_votes: int
+    global_batch: int
+    epochs: int = 1
+    shuffle: bool = False
+    seed: int = 42
+    prompts: NDArray[np.int64] | None = field(default=None, compare=False)
+    """(num_votes,) the number of each vote's prompt, from 0; None: a shuffle moves single votes."""
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps per pass over the votes."""
+        return -(-self.num_votes // self.global_batch)
+
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps of the whole run."""
+        return self.steps_per_epoch * self.epochs
+
+    def steps(self, start: int = 0) -> Iterator[NDArray[np.int64]]:
+        """Row ids of each step, from step `start` on."""
+        for epoch in range(start // self.steps_per_epoch, self.epochs):
+            order = self._order(epoch)
+            first = start - epoch * self.steps_per_epoch if epoch * self.steps_per_epoch < start else 0
+            for step in range(first, self.steps_per_epoch):
+                begin = step * self.global_batch
+                end = min(begin + self.global_batch, self.num_votes)
+                yield np.arange(begin, end) if order is None else order[begin:end].astype(np.int64)
+
+    def _order(self, epoch: int) -> NDArray[np.int64] | None:
+        if not self.shuffle:
+            return None
+        rng = np.random.default_rng([self.seed, epoch])
+        votes = rng.permutation(self.num_votes)
+        if self.prompts is None:
+            return votes
+        places = rng.permutation(int(self.prompts.max()) + 1)
+        return votes[np.argsort(places[self.prompts[votes]], kind="stable")]

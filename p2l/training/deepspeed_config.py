@@ -1,0 +1,425 @@
+"""A DeepSpeed JSON file and the training configuration become one dictionary that `deepspeed.initialize` accepts.
+
+`"auto"` is understood by the Hugging Face Trainer alone, yet stands in many users' files: it is resolved here from the
+training configuration. Where the two files both give a value they must agree; the error names both.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from p2l.common.cli import nearest
+from p2l.common.errors import ConfigError
+from p2l.model.backbones import P2L_ATTENTION, register_attention
+from p2l.training.config import TrainConfig
+
+Precision = str  # "float32" | "bfloat16"
+_AUTO = "auto"
+_TOTAL = "total_num_steps"
+_OLD_OFFLOAD = {"offload_optimizer": "cpu_offload", "offload_param": "cpu_offload_param"}
+# DeepSpeed ignores a top-level key that it does not know, and with it what the user meant.
+_BLOCKS = frozenset(
+    [
+        "activation_checkpointing",
+        "aio",
+        "autotuning",
+        "bf16",
+        "bfloat16",
+        "checkpoint",
+        "comet",
+        "comms_logger",
+        "compile",
+        "compression_training",
+        "csv_monitor",
+        "data_types",
+        "fp16",
+        "flops_profiler",
+        "nebula",
+        "optimizer",
+        "scheduler",
+        "tensorboard",
+        "timers",
+        "torch_autocast",
+        "wandb",
+        "zero_optimization",
+    ]
+)
+_VALUES = frozenset(
+    [
+        "communication_data_type",
+        "disable_allgather",
+        "disable_python_gc",
+        "dump_state",
+        "gradient_accumulation_steps",
+        "gradient_allreduce_op",
+        "gradient_clipping",
+        "gradient_predivide_factor",
+        "memory_breakdown",
+        "prescale_gradients",
+        "sparse_gradients",
+        "steps_per_print",
+        "train_batch_size",
+        "train_micro_batch_size_per_gpu",
+        "use_node_local_storage",
+        "wall_clock_breakdown",
+        "zero_allow_untested_optimizer",
+        "zero_force_ds_cpu_optimizer",
+    ]
+)
+
+
+def find_deepspeed_file(config: TrainConfig, config_path: str | Path) -> Path:
+    """`deepspeed_config_path`, looked up from the working directory, then from the configuration file.
+
+    Raises:
+        ConfigError: there is no such file in either place.
+    """
+    given = Path(config.deepspeed_config_path)
+    for candidate in (given, Path(config_path).expanduser().resolve().parent / given):
+        if candidate.is_file():
+            return candidate
+    raise ConfigError(f"{config_path}: key 'deepspeed_config_path': no file {given} here or beside the configuration")
+
+
+def resolve_deepspeed(
+    config: TrainConfig,
+    path: Path,
+    *,
+    world_size: int,
+    on_gpu: bool,
+    gpu_has_bfloat16: bool = True,
+    gpu_compiler: bool = True,
+) -> tuple[dict[str, Any], Precision]:
+    """The dictionary for `deepspeed.initialize`, and the precision that the model is built in.
+
+    Args:
+        config: the training configuration.
+        path: the DeepSpeed file.
+        world_size: processes in the run; decides the global batch.
+        on_gpu: on a CPU the optimizer is torch's, so that no kernel needs to be compiled.
+        gpu_has_bfloat16: what `auto` precision means on this GPU.
+        gpu_compiler: without one the optimizer on a GPU is torch's too.
+
+    Raises:
+        ConfigError: the file is no JSON object, or contradicts the configuration.
+    """
+    raw = _checked(_read_json(path), path)
+    batch = _batch_sizes(config, world_size)
+    for key, value in batch.items():
+        _agree(raw, key, value, path)
+    precision = _precision(config, raw, path, default="bfloat16" if on_gpu and gpu_has_bfloat16 else "float32")
+    zero = _zero(raw, path, precision)
+    _check_offload(zero, path)
+    resolved = {key: value for key, value in raw.items() if key not in {"fp16", "bf16", *batch}}
+    resolved |= {
+        "train_micro_batch_size_per_gpu": config.batch_size,
+        # The trainer says where an optimizer step ends, and scales the loss itself (see engine.py).
+        "gradient_accumulation_steps": 1,
+        "train_batch_size": config.batch_size * world_size,
+        "gradient_clipping": _clipping(config, raw, path),
+        "bf16": {**raw.get("bf16", {}), "enabled": precision == "bfloat16"},
+        "optimizer": _optimizer(config, raw, path, torch_adam=not (gpu_compiler and on_gpu)),
+        "steps_per_print": 10**9,
+        "zero_optimization": zero,
+    }
+    if resolved["optimizer"]["params"].get("torch_adam"):
+        # It is as good as DeepSpeed's own for what lies in the memory of the CPU, only slower.
+        resolved.setdefault("zero_force_ds_cpu_optimizer", False)
+    if precision == "bfloat16":
+        # DeepSpeed's own default adds micro-batches up in bfloat16, which loses the small ones.
+        resolved["data_types"] = {"grad_accum_dtype": "fp32", **raw.get("data_types", {})}
+    if "scheduler" in raw or config.custom_scheduler:
+        resolved["scheduler"] = _scheduler(config, raw, path)
+    _refuse_auto({key: value for key, value in resolved.items() if key != "scheduler"}, path)
+    return resolved, precision
+
+
+def set_total_steps(resolved: dict[str, Any], total_steps: int | None) -> dict[str, Any]:
+    """Fill in the length of the run where the scheduler asks for it, once the votes are counted."""
+    params = resolved.get("scheduler", {}).get("params", {})
+    if params.get(_TOTAL) != _AUTO:
+        return resolved
+    if total_steps is None:
+        raise ConfigError(
+            f"'scheduler.params.{_TOTAL}': nobody knows how many steps a growing stream will give; say it"
+        )
+    scheduler = {**resolved["scheduler"], "params": {**params, _TOTAL: total_steps}}
+    return {**resolved, "scheduler": scheduler}
+
+
+def update_rule(resolved: dict[str, Any]) -> dict[str, Any]:
+    """What of these settings decides how a gradient changes the weights, in the values of JSON."""
+    rule: dict[str, Any] = {key: resolved.get(key) for key in ("gradient_clipping", "optimizer", "scheduler")}
+    for block, beside in (("optimizer", "torch_adam"), ("scheduler", _TOTAL)):
+        if rule[block]:
+            params = {key: value for key, value in rule[block].get("params", {}).items() if key != beside}
+            rule[block] = {**rule[block], "params": params}
+    decoded: dict[str, Any] = json.loads(json.dumps(rule))
+    return decoded
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{path}: not valid JSON: line {error.lineno}: {error.msg}") from error
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{path}: expected a JSON object, found {type(raw).__name__}")
+    return raw
+
+
+def _checked(raw: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The file, if what is read of it here has the right types; `bfloat16` is an old name of `bf16`."""
+    for key, value in raw.items():
+        if key not in _BLOCKS | _VALUES:
+            raise ConfigError(f"{path}: unknown key {key!r}{nearest(key, _BLOCKS | _VALUES)}; mend or remove it")
+        if key in _BLOCKS and not isinstance(value, dict):
+            raise ConfigError(f"{path}: {key!r} must be an object {{...}}, got {value!r}")
+    if "bfloat16" in raw:
+        raw = {"bf16": raw["bfloat16"], **{key: value for key, value in raw.items() if key != "bfloat16"}}
+    for name in ("bf16", "fp16"):
+        if raw.get(name, {}).get("enabled", _AUTO) not in (True, False, _AUTO):
+            raise ConfigError(f"{path}: '{name}.enabled' must be true, false or \"auto\"")
+    for name in ("optimizer", "scheduler"):
+        block = raw.get(name, {"type": ""})
+        if not isinstance(block.get("type", ""), str) or not isinstance(block.get("params", {}), dict):
+            raise ConfigError(f'{path}: {name!r} must be of the form {{"type": name, "params": {{...}}}}')
+    return raw
+
+
+def _batch_sizes(config: TrainConfig, world_size: int) -> dict[str, int]:
+    micro, accumulation = config.batch_size, config.gradient_accumulation_steps
+    return {
+        "train_micro_batch_size_per_gpu": micro,
+        "gradient_accumulation_steps": accumulation,
+        "train_batch_size": micro * accumulation * world_size,
+    }
+
+
+def _agree(raw: dict[str, Any], key: str, value: object, path: Path, name: str | None = None) -> None:
+    given = raw.get(key, _AUTO)
+    if given != _AUTO and given != value:
+        raise ConfigError(
+            f"{path}: {name or key!r} is {given!r}, but the training configuration makes it {value!r}; "
+            'write "auto" there, or change one of the two'
+        )
+
+
+def _precision(config: TrainConfig, raw: dict[str, Any], path: Path, *, default: Precision) -> Precision:
+    if raw.get("fp16", {}).get("enabled") is True:
+        raise ConfigError(f"{path}: 'fp16': not supported, its range is too small for coefficients; use bf16")
+    enabled = raw.get("bf16", {}).get("enabled", False)
+    if enabled == _AUTO:
+        return default if config.dtype == _AUTO else config.dtype
+    asked = "bfloat16" if enabled else "float32"
+    if config.dtype not in (_AUTO, asked) and "bf16" in raw:
+        _agree({"bf16": asked}, "bf16", config.dtype, path)
+    return asked if config.dtype == _AUTO else config.dtype
+
+
+def _clipping(config: TrainConfig, raw: dict[str, Any], path: Path) -> float:
+    given = raw.get("gradient_clipping", _AUTO)
+    if config.max_grad_norm is None:
+        if isinstance(given, bool) or (not isinstance(given, (int, float)) and given != _AUTO):
+            raise ConfigError(f"{path}: 'gradient_clipping' must be a number, got {given!r}")
+        return 1.0 if given == _AUTO else float(given)
+    _agree(raw, "gradient_clipping", config.max_grad_norm, path)
+    return config.max_grad_norm
+
+
+def _optimizer(config: TrainConfig, raw: dict[str, Any], path: Path, *, torch_adam: bool) -> dict[str, Any]:
+    if config.optimizer is not None:
+        block = config.optimizer.model_dump()
+        if "optimizer" in raw:
+            raise ConfigError(f"{path}: 'optimizer' stands here and in the training configuration; remove one")
+    else:
+        given = {"type": "AdamW", "params": {}, **raw.get("optimizer", {})}
+        wanted: dict[str, Any] = {"lr": config.learning_rate, "weight_decay": config.weight_decay}
+        if "adam" in given["type"].lower():
+            wanted |= {"betas": list(config.adam_betas), "eps": config.adam_epsilon}
+        for key, value in wanted.items():
+            _agree(given["params"], key, value, path, name=f"optimizer.params.{key}")
+        block = {"type": given["type"], "params": {**given["params"], **wanted}}
+    _refuse_auto(block, path, "optimizer")
+    if torch_adam and block["type"].lower() in {"adam", "adamw"}:
+        block["params"].setdefault("torch_adam", True)
+    return block
+
+
+def _scheduler(config: TrainConfig, raw: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The scheduler block; what it leaves open, or `auto`, is what the training configuration says."""
+    if "scheduler" in raw and (config.custom_scheduler is not None or config.lr_schedule != "constant"):
+        raise ConfigError(f"{path}: 'scheduler' stands here and in the training configuration; remove one")
+    if config.head_learning_rate is not None:
+        raise ConfigError(f"{path}: 'scheduler' sets one rate, head_learning_rate another; use lr_schedule instead")
+    block = raw["scheduler"] if config.custom_scheduler is None else config.custom_scheduler.model_dump()
+    if not block.get("type"):
+        raise ConfigError(f"{path}: 'scheduler' has no type; add one, or remove the block")
+    params = dict(block.get("params", {}))
+    ours: dict[str, Any] = {"warmup_min_lr": 0.0, "warmup_num_steps": max(1, config.warmup_steps), _TOTAL: _AUTO}
+    if config.warmup_steps:
+        _agree(params, "warmup_num_steps", config.warmup_steps, path, name="scheduler.params.warmup_num_steps")
+        params.setdefault("warmup_num_steps", config.warmup_steps)
+    if block["type"] in {"WarmupDecayLR", "WarmupCosineLR"}:
+        params.setdefault(_TOTAL, _AUTO)
+    if block["type"] in {"WarmupLR", "WarmupDecayLR"}:
+        # Its own default is 1e-3, whatever rate the optimizer has.
+        ours["warmup_max_lr"] = config.base_learning_rate
+        params.setdefault("warmup_max_lr", _AUTO)
+        if "scheduler" in raw:
+            _agree(params, "warmup_max_lr", config.base_learning_rate, path, name="scheduler.params.warmup_max_lr")
+    resolved = {key: ours.get(key) if value == _AUTO else value for key, value in params.items()}
+    return {**block, "params": {key: value for key, value in resolved.items() if value is not None}}
+
+
+def _zero(raw: dict[str, Any], path: Path, precision: Precision) -> dict[str, Any]:
+    """ZeRO settings; an `auto` there falls back to DeepSpeed's own default.
+
+    Without ZeRO there are no float32 master weights, and small updates of bfloat16 weights are rounded away: bfloat16
+    runs under stage 1 at least.
+    """
+    given = {key: value for key, value in raw.get("zero_optimization", {}).items() if value != _AUTO}
+    zero = {"stage": 1 if precision == "bfloat16" else 0, **given}
+    stage = zero["stage"]
+    if type(stage) is not int or stage not in (0, 1, 2, 3):
+        raise ConfigError(f"{path}: 'zero_optimization.stage' must be 0, 1, 2 or 3, got {stage!r}")
+    if stage == 0 and precision == "bfloat16":
+        raise ConfigError(f"{path}: 'zero_optimization.stage' is 0, but bfloat16 needs 1, 2 or 3; or use dtype float32")
+    return zero
+
+
+def _check_offload(zero: dict[str, Any], path: Path) -> None:
+    """Refuse what DeepSpeed would ignore, or meet with an error that does not name the key."""
+    for key, stages in (("offload_optimizer", (1, 2, 3)), ("offload_param", (3,))):
+        block = zero.get(key)
+        device = block.get("device", "none") if isinstance(block, dict) else "none" if block is None else None
+        if not isinstance(device, str) or device not in {"none", "cpu", "nvme"}:
+            raise ConfigError(f'{path}: \'zero_optimization.{key}\' must be of the form {{"device": "cpu"}}')
+        if device != "none" and zero["stage"] not in stages:
+            needed = " or ".join(map(str, stages))
+            raise ConfigError(f"{path}: 'zero_optimization.{key}' needs stage {needed}, this is stage {zero['stage']}")
+        if device == "nvme":
+            _check_nvme(block, zero["stage"], key, path)
+        if zero.get(old := _OLD_OFFLOAD[key]):
+            raise ConfigError(f'{path}: \'zero_optimization.{old}\' is an old name; write "{key}": {{"device": "cpu"}}')
+
+
+def _check_nvme(block: object, stage: int, key: str, path: Path) -> None:
+    if stage != 3:
+        raise ConfigError(f"{path}: 'zero_optimization.{key}': nvme needs stage 3, this is stage {stage}; use cpu")
+    if not isinstance(block, dict) or not isinstance(block.get("nvme_path"), str):
+        raise ConfigError(f"{path}: 'zero_optimization.{key}': nvme needs a folder; add \"nvme_path\"")
+
+
+def _refuse_auto(node: object, path: Path, key: str = "") -> None:
+    if node == _AUTO:
+        raise ConfigError(f'{path}: {key!r}: "auto" has no meaning here; give a value or remove the key')
+    if isinstance(node, dict):
+        for name, value in node.items():
+            _refuse_auto(value, path, f"{key}.{name}" if key else str(name))
+
+
+# Which compilers this machine has. Nothing is compiled unless a setting asks for it; this says what it lacks.
+
+# DeepSpeed's own optimizers for parameters that are kept in the memory of the CPU.
+_CPU_KERNELS = frozenset(["adam", "adamw", "adagrad", "lion"])
+
+
+def check_compiler(wanted_by: str, instead: str) -> None:
+    """Raise ConfigError, naming what `wanted_by` needs and what to do `instead`, when there is no C++ compiler."""
+    if not any(shutil.which(name) for name in (os.environ.get("CXX", "c++"), "g++", "clang++")):
+        raise ConfigError(f"{wanted_by} needs a C++ compiler and there is none; install g++, or {instead}")
+
+
+def has_cuda_compiler() -> bool:
+    """Whether DeepSpeed can compile its optimizer for the GPU here."""
+    from torch.utils.cpp_extension import CUDA_HOME
+
+    return CUDA_HOME is not None and shutil.which("nvcc", path=str(Path(CUDA_HOME) / "bin")) is not None
+
+
+def compiles_optimizer(resolved: Mapping[str, Any]) -> bool:
+    """Whether DeepSpeed compiles an optimizer for offloaded parameters at the first start with these settings."""
+    offload = resolved["zero_optimization"].get("offload_optimizer") or {}
+    block = resolved["optimizer"]
+    offloads = offload.get("device", "none") != "none" and resolved["zero_optimization"]["stage"] > 0
+    return offloads and block["type"].lower() in _CPU_KERNELS and not block["params"].get("torch_adam", False)
+
+
+def prepare_kernels(resolved: Mapping[str, Any]) -> None:
+    """Make sure that what DeepSpeed compiles at its first start (a minute, then kept) can be compiled here.
+
+    Raises:
+        ConfigError: a compiler is needed and missing.
+    """
+    if not compiles_optimizer(resolved):
+        return
+    name = resolved["optimizer"]["type"]
+    check_compiler(
+        f"DeepSpeed's {name} for an offloaded optimizer", 'write "torch_adam": true into the optimizer\'s params'
+    )
+    if shutil.which("ninja") is None:
+        # Installed beside this Python, which need not be on the path when it was started by its full name.
+        os.environ["PATH"] += os.pathsep + str(Path(sys.executable).parent)
+
+
+# torch.compile for a backbone, layer by layer: one graph serves all layers and all lengths of text.
+
+
+def compile_backbone(backbone: nn.Module, device: torch.device) -> None:
+    """Compile every layer of a transformer at its first forward pass; the names of its weights stay as they are.
+
+    Attention over packed prompts stays as it is: its loops and kernels depend on where each prompt ends, and would be
+    compiled anew for every batch. Gradient checkpointing has to be switched on before, and validation then runs plain.
+
+    Raises:
+        ConfigError: no compiler, or a backbone without layers.
+    """
+    if device.type == "cpu":
+        check_compiler("key 'compile'", "set it to false")
+    stacks = [module for module in backbone.modules() if isinstance(module, nn.ModuleList)]
+    if not stacks:
+        raise ConfigError("key 'compile': this backbone has no layers to compile; set it to false")
+    _keep_attention_out()
+    for layer in max(stacks, key=len):
+        if getattr(layer, "gradient_checkpointing", False):
+            _compile_within_checkpoint(layer)
+        else:
+            layer.compile(dynamic=True)
+
+
+def _compile_within_checkpoint(layer: Any) -> None:
+    """Compile what gradient checkpointing runs again in the backward pass.
+
+    It is part of the layer's forward pass. Compiled from outside it would meet attention, which is no part of a graph,
+    in the middle of a checkpoint, and torch then compiles nothing of the layer, without a word.
+    """
+    checkpoint = layer._gradient_checkpointing_func
+    forwards: dict[Callable[..., Any], Callable[..., Any]] = {}
+
+    def checkpoint_compiled(run: functools.partial[Any], *inputs: Any) -> Any:
+        if run.func not in forwards:
+            forwards[run.func] = torch.compile(run.func, dynamic=True)
+        return checkpoint(functools.partial(forwards[run.func], *run.args, **run.keywords), *inputs)
+
+    layer._gradient_checkpointing_func = checkpoint_compiled
+
+
+def _keep_attention_out() -> None:
+    from transformers import AttentionInterface
+
+    register_attention()
+    attend = AttentionInterface()[P2L_ATTENTION]  # type: ignore[no-untyped-call]
+    AttentionInterface.register(P2L_ATTENTION, torch.compiler.disable(attend))  # type: ignore[no-untyped-call]

@@ -1,0 +1,449 @@
+"""The only file that touches DeepSpeed: processes, forward, backward, optimizer step, state in and out.
+
+DeepSpeed averages gradients over ranks and counts micro-steps by itself. The trainer wants the sum over a step's votes
+divided by the step's global number of votes, with as many micro-steps as the step needs. So accumulation is driven by
+hand: every micro-batch but the last is marked as no boundary, and the loss is multiplied by the number of ranks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import gc
+import inspect
+import io
+import logging
+import math
+import os
+import re
+import socket
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from p2l.common.cli import nearest
+from p2l.common.errors import CheckpointError, ConfigError, P2LError, PeerError
+from p2l.model.allocator import keep_freed_memory
+from p2l.model.batching import Batch, to_device
+from p2l.model.model import P2LModel, P2LOutput
+from p2l.training.config import TrainConfig
+from p2l.training.deepspeed_config import prepare_kernels, update_rule
+from p2l.training.full_parameters import read_full, read_scalars, state_keys, write_full, write_scalars
+
+Part = TypeVar("Part")
+_STATE = "deepspeed"
+_VALUES = "values"
+_COUNTERS = ("global_steps", "global_samples", "micro_steps", "skipped_steps")
+_SHARD = re.compile(r"zero_pp_rank_(\d+)_mp_rank_\d+_optim_states\.pt$")
+_PEER_GONE = re.compile(r"by peer|pair closure|broken pipe|peer .*(closed|failed)", re.IGNORECASE)
+
+
+def world_size() -> int:
+    """Processes of this run; 1 without a launcher."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def choose_device(asked: str) -> torch.device:
+    """The device of this process.
+
+    Raises:
+        ConfigError: `cuda` was asked for and there is none, or this rank has no card of its own.
+    """
+    available = torch.cuda.is_available()
+    if asked == "cuda" and not available:
+        raise ConfigError("device: 'cuda' was asked for, but torch sees no CUDA device; use 'cpu' or 'auto'")
+    if asked == "cpu" or not available:
+        os.environ["DS_ACCELERATOR"] = "cpu"
+        return torch.device("cpu")
+    index = int(os.environ.get("LOCAL_RANK", "0"))
+    if index >= torch.cuda.device_count():
+        raise ConfigError(f"process {index} has no GPU: this machine has {torch.cuda.device_count()}; lower --num_gpus")
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)
+
+
+def start_processes(device: torch.device) -> None:
+    """Join the process group of the launcher, or make one of this process alone."""
+    if "RANK" not in os.environ:
+        os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+        os.environ["MASTER_PORT"] = str(_free_port())
+    import deepspeed
+
+    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+    # DeepSpeed calls collectives by names that newer torch is about to retire; a user can do nothing about it.
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
+    if device.type == "cpu":
+        keep_freed_memory()
+        # Without this DeepSpeed compiles a shared-memory kernel at the first start, and needs a compiler for it.
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    deepspeed.init_distributed(dist_backend="gloo" if device.type == "cpu" else "nccl", verbose=False)
+
+
+@contextlib.contextmanager
+def peers() -> Iterator[None]:
+    """Translate the error of a collective whose other process is gone; that one has said why.
+
+    Raises:
+        PeerError: another process of the run ended.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if not _PEER_GONE.search(str(error)):
+            raise
+        raise PeerError("another process of this run ended; its message says why") from error
+
+
+class Engine:
+    """A model under DeepSpeed: what the training loop calls, and nothing of DeepSpeed's own vocabulary."""
+
+    def __init__(
+        self,
+        model: P2LModel,
+        deepspeed_config: dict[str, Any],
+        device: torch.device,
+        make_scheduler: Callable[[torch.optim.Optimizer], Any] | None,
+        groups: Sequence[dict[str, Any]] | None = None,
+    ) -> None:
+        """Hand the model to DeepSpeed.
+
+        Args:
+            model: the model; every process has the same one.
+            deepspeed_config: what `deepspeed.initialize` takes.
+            device: of this process.
+            make_scheduler: None: the configuration holds a scheduler block.
+            groups: the trainable parameters with settings of their own (see `parameter_groups`); None: all alike.
+
+        Raises:
+            ConfigError: DeepSpeed does not accept its configuration, an optimizer's parameter, say, or a compiler
+                that it needs is missing.
+        """
+        prepare_kernels(deepspeed_config)
+        self.update_rule = update_rule(deepspeed_config)
+        self.device = device
+        self._settings, self._make_scheduler = deepspeed_config, make_scheduler
+        self._start(model, groups)
+        self.rank = torch.distributed.get_rank()
+        self.world_size = torch.distributed.get_world_size()
+
+    def _start(self, model: P2LModel, groups: Sequence[dict[str, Any]] | None) -> None:
+        import deepspeed
+
+        trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        model = model.to(self.device)
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):  # some stages print how much memory they use
+                self._engine, self._optimizer, _, self._scheduler = deepspeed.initialize(
+                    model=model,
+                    model_parameters=trainable if groups is None else list(groups),
+                    config=copy.deepcopy(self._settings),
+                    lr_scheduler=self._make_scheduler,
+                    dist_init_required=False,
+                )
+        except Exception as error:  # DeepSpeed raises whatever its parts raise
+            raise ConfigError(f"DeepSpeed does not start with these settings: {_one_line(error)}") from error
+
+    @property
+    def model(self) -> P2LModel:
+        """The wrapped model; under ZeRO 3 its weights are spread over the ranks."""
+        model: P2LModel = self._engine.module
+        return model
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process writes the files."""
+        return self.rank == 0
+
+    @property
+    def zero_stage(self) -> int:
+        """How much is spread over the ranks: 0 nothing, 1 optimizer state, 2 gradients too, 3 weights too."""
+        return int(self._engine.zero_optimization_stage())
+
+    @property
+    def precision(self) -> str:
+        """The precision of the weights in a forward pass: `float32` or `bfloat16`."""
+        return str(next(self.model.parameters()).dtype).removeprefix("torch.")
+
+    @property
+    def learning_rate(self) -> float:
+        """The rate that the next step will use."""
+        return float(self._optimizer.param_groups[0]["lr"])
+
+    def forward(self, batch: Batch) -> P2LOutput:
+        """Coefficients for a batch, on this rank."""
+        output: P2LOutput = self._engine(to_device(batch, self.device))
+        return output
+
+    def predict(self, batch: Batch) -> P2LOutput:
+        """`forward` without gradients, in evaluation mode."""
+        self._engine.eval()
+        with torch.no_grad():
+            output = self.forward(batch)
+        self._engine.train()
+        return output
+
+    def backward(self, loss: Tensor, *, last: bool) -> None:
+        """Add the gradient of this rank's part of the step's loss; `last` marks the step's last micro-batch."""
+        self._engine.set_gradient_accumulation_boundary(last)
+        self._engine.backward(loss * self.world_size, scale_wrt_gas=False)
+
+    def step(self) -> float:
+        """Clip, update the weights, move the schedule on; returns the gradient norm before clipping."""
+        plain = self._gradient_norm() if self.zero_stage == 0 else None
+        self._engine.step()
+        norm = self._engine.get_global_grad_norm() if plain is None else plain
+        return math.nan if norm is None else float(norm)
+
+    def skip_step(self) -> None:
+        """Move the schedule on and leave weights and optimizer as they are: for a step in which no vote counts.
+
+        Nothing has been accumulated for it; every rank must come to the same decision. Adam would move the weights by
+        its momentum though the gradient is zero.
+        """
+        with warnings.catch_warnings():
+            # torch's schedulers warn when the first step of a run is skipped.
+            warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step", category=UserWarning)
+            self._scheduler.step()
+
+    def even_out(self, parts: Sequence[Part], filler: Callable[[], Part]) -> list[Part]:
+        """`parts` with fillers at the end: as many as the rank with most has, since ZeRO runs them in step."""
+        if self.world_size == 1:
+            return list(parts)
+        most = torch.tensor(len(parts), device=self.device)
+        torch.distributed.all_reduce(most, torch.distributed.ReduceOp.MAX)
+        return [*parts, *(filler() for _ in range(int(most) - len(parts)))]
+
+    def sum_over_ranks(self, *values: float) -> list[float]:
+        """Each value summed over all ranks."""
+        totals = torch.tensor(values, dtype=torch.float64, device=self.device)
+        torch.distributed.all_reduce(totals)
+        return [float(total) for total in totals]
+
+    def gather(self, value: object) -> list[Any] | None:
+        """The value of every rank, on rank 0; None elsewhere."""
+        gathered: list[Any] | None = [None] * self.world_size if self.is_main else None
+        torch.distributed.gather_object(value, gathered, dst=0)
+        return gathered
+
+    def broadcast(self, value: object) -> Any:
+        """Rank 0's value, on every rank."""
+        box = [value]
+        torch.distributed.broadcast_object_list(box, src=0)
+        return box[0]
+
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+        torch.distributed.barrier()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The whole model's weights on the CPU of rank 0 (every rank must call this; the others get an empty one)."""
+        if self.zero_stage < 3:
+            # Under ZeRO parameters are views into one flat buffer; a file needs each of them on its own.
+            state = self.model.state_dict() if self.is_main else {}
+            return {name: value.detach().to("cpu", copy=True) for name, value in state.items()}
+        return self._gathered_state_dict()
+
+    def save(self, folder: Path) -> None:
+        """Write optimizer, schedule and partitioned weights below `folder` (every rank must call this)."""
+        self._engine.save_checkpoint(str(folder), tag=_STATE, save_latest=False, exclude_frozen_parameters=False)
+
+    def load(self, folder: Path) -> None:
+        """Take up the state that `save` wrote.
+
+        Raises:
+            CheckpointError: the state is missing, damaged, or of another number of processes.
+        """
+        self._check_complete(folder)
+        try:
+            with peers():
+                path, _ = self._engine.load_checkpoint(str(folder), tag=_STATE)
+        except P2LError:
+            raise
+        except Exception as error:  # DeepSpeed raises whatever its parts raise
+            raise CheckpointError(
+                f"{folder}: damaged or cut short, training cannot go on from it: {_one_line(error).split('. ')[0]}; "
+                "copy it again, or name an earlier checkpoint"
+            ) from error
+        if path is None:
+            raise CheckpointError(f"{folder}: holds no training state; resume from a folder 'checkpoint-N'")
+
+    def edit(self, name: str, change: Callable[[Tensor], None]) -> None:
+        """Let `change` set values in the float32 copy of the weights called `name` (every rank must call this)."""
+        parameter = self.model.get_parameter(name)
+        values = read_full(parameter, self._optimizer)
+        change(values)
+        write_full(parameter, self._optimizer, values)
+
+    def save_whole(self, folder: Path) -> None:
+        """Write each trainable parameter and its optimizer state, uncut, below `folder` (every rank must call this)."""
+        from safetensors.torch import save_file
+
+        keys = state_keys(self._optimizer)
+        for number, parameter in enumerate(self._trainable()):
+            parts = {_VALUES: read_full(parameter, self._optimizer)}
+            parts |= {key: read_full(parameter, self._optimizer, key) for key in keys}
+            if self.is_main:
+                save_file({key: part.cpu() for key, part in parts.items()}, folder / f"{number}.safetensors")
+        self.barrier()
+
+    def rebuild(self, model: P2LModel, groups: Sequence[dict[str, Any]] | None, folder: Path, blank: Batch) -> None:
+        """Go on with another model of the same parameters, of which some have more rows.
+
+        The state that `save_whole` wrote below `folder` is taken up; further rows stay as `model` has them, with a
+        state of zero. `blank` is any batch; every rank must call this.
+        """
+        old, scalars = self._engine, read_scalars(self._optimizer)
+        kept = {name: getattr(old, name) for name in _COUNTERS}
+        rates = self._scheduler.state_dict()
+        had_stepped = bool(state_keys(self._optimizer))
+        old.destroy()
+        del old, self._engine, self._optimizer, self._scheduler
+        gc.collect()
+        self._start(model, groups)
+        if had_stepped:
+            self._empty_step(blank)
+        self._load_whole(folder)
+        write_scalars(self._optimizer, scalars)
+        self._scheduler.load_state_dict(rates)
+        for name, value in kept.items():
+            setattr(self._engine, name, value)
+
+    def _empty_step(self, blank: Batch) -> None:
+        """A step without gradient, at which an optimizer makes its state; what it does to weights is overwritten."""
+        output = self.forward(blank)
+        outputs = [values for values in (output.coefs, output.eta, output.gamma) if values is not None]
+        self.backward(sum((values.sum() * 0.0 for values in outputs), torch.zeros((), device=self.device)), last=True)
+        self._engine.step()
+
+    def _load_whole(self, folder: Path) -> None:
+        from safetensors.torch import load_file
+
+        keys = state_keys(self._optimizer)
+        for number, parameter in enumerate(self._trainable()):
+            parts = load_file(folder / f"{number}.safetensors", device=str(self.device))
+            for key in (None, *keys):
+                values = read_full(parameter, self._optimizer, key)
+                if key is not None:
+                    values.zero_()
+                part = parts[key or _VALUES]
+                values[: len(part)] = part
+                write_full(parameter, self._optimizer, values, key)
+
+    def _trainable(self) -> list[torch.nn.Parameter]:
+        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+
+    def _check_complete(self, folder: Path) -> None:
+        files = [file.name for file in (folder / _STATE).glob("*.pt")]
+        if not files:
+            raise CheckpointError(f"{folder}: its training state, the folder {_STATE}, is missing; copy it again")
+        there = {int(match[1]) for name in files if (match := _SHARD.search(name))}
+        missing = sorted(set(range(self.world_size)) - there) if self.zero_stage else []
+        if missing:
+            raise CheckpointError(
+                f"{folder / _STATE}: the part of process {missing[0]} is missing ({len(missing)} of {self.world_size} "
+                "are); output_dir must be a folder that all nodes share: copy the other nodes' parts into it"
+            )
+
+    def _gradient_norm(self) -> float:
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        return float(torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients])))
+
+    def _gathered_state_dict(self) -> dict[str, Tensor]:
+        import deepspeed
+
+        gathered: dict[str, Tensor] = {}
+        for name, parameter in self.model.named_parameters():
+            with deepspeed.zero.GatheredParameters([parameter]):
+                if self.is_main:
+                    gathered[name] = parameter.detach().cpu().clone()
+        if self.is_main:
+            kept = self.model.state_dict().keys()
+            gathered |= {name: buffer.detach().cpu() for name, buffer in self.model.named_buffers() if name in kept}
+        return gathered
+
+
+def make_scheduler(config: TrainConfig, total_steps: int | None) -> Callable[[torch.optim.Optimizer], Any]:
+    """A maker of the transformers schedule that the configuration names; `constant` may have a warm-up too.
+
+    Raises:
+        ConfigError: no such schedule, it does not take these parameters, or it needs more than the step's number.
+    """
+    name = config.lr_schedule
+    schedule = _schedule_named("constant_with_warmup" if name == "constant" and config.warmup_steps else name)
+    known = inspect.signature(schedule).parameters
+    given = {"num_warmup_steps": config.warmup_steps, "num_training_steps": total_steps}
+    options = {key: value for key, value in given.items() if key in known} | config.lr_schedule_params
+    if "num_training_steps" in options and options["num_training_steps"] is None:
+        raise ConfigError(
+            f"key 'lr_schedule': {name!r} needs the number of steps, which nobody knows of a growing stream; "
+            "use constant or inverse_sqrt, or say num_training_steps in lr_schedule_params"
+        )
+    for key in config.lr_schedule_params:
+        if key not in known:
+            raise ConfigError(f"key 'lr_schedule_params': {name!r} has no parameter {key!r}{nearest(key, known)}")
+
+    def make(optimizer: torch.optim.Optimizer) -> Any:
+        return schedule(optimizer, **options)
+
+    try:
+        make(torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0))
+    except Exception as error:  # whatever a schedule raises at its parameters, those are the user's
+        raise ConfigError(f"key 'lr_schedule': {name!r}: {_one_line(error)}") from error
+    return make
+
+
+def _schedule_named(name: str) -> Callable[..., Any]:
+    from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION
+
+    # Those two look at a validation loss before every step.
+    unfit = ("reduce_lr_on_plateau", "greedy")
+    makers: Any = TYPE_TO_SCHEDULER_FUNCTION
+    known: dict[str, Callable[..., Any]] = {
+        kind.value: make for kind, make in makers.items() if kind.value not in unfit
+    }
+    if name not in known:
+        raise ConfigError(
+            f"key 'lr_schedule': {name!r} is unknown{nearest(name, known)}; use one of {', '.join(known)}"
+        )
+    return known[name]
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split()).split(" For further information visit")[0]
+    return text[:300] or type(error).__name__
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+# Which weights train at which rate, and which of them decay.
+#
+# The head learns from nothing and the backbone from a text model: one rate is too slow for the one or too fast for the
+# other. Decay pulls matrices towards zero; biases, which hold the leaderboard of all prompts, and norms are left alone.
+
+
+def parameter_groups(model: nn.Module, config: TrainConfig) -> list[dict[str, Any]] | None:
+    """The trainable parameters in groups of an optimizer, those of the backbone first.
+
+    None where all are treated alike: without decay and a rate for the head, or under an `optimizer` block.
+    """
+    if config.optimizer is not None or not (config.weight_decay or config.head_learning_rate):
+        return None
+    groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            kind = (name.startswith("head."), parameter.ndim < 2)
+            groups.setdefault(kind, []).append(parameter)
+    return [_group(config, groups[kind], *kind) for kind in sorted(groups)]
+
+
+def _group(config: TrainConfig, parameters: list[nn.Parameter], is_head: bool, is_vector: bool) -> dict[str, Any]:
+    rate = config.head_learning_rate if is_head and config.head_learning_rate else config.learning_rate
+    return {"params": parameters, "lr": rate, "weight_decay": 0.0 if is_vector else config.weight_decay}

@@ -1,0 +1,354 @@
+"""What the settings of a run depend on, measured: votes, backbone, machine."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from p2l.common.cli import atomic_path
+from p2l.common.errors import CheckpointError, VoteError
+from p2l.leaderboard import Leaderboard, Prior, fit_labels, fit_table
+from p2l.leaderboard.sources import Tally
+from p2l.likelihood import counted, get
+from p2l.metrics import Interval, ScoredVotes, bootstrap_mean, vote_values
+from p2l.model import backbones
+from p2l.model.checkpoint import read_model_list, read_object, weight_shapes, write_json
+from p2l.model.encoding import PromptTokenizer
+from p2l.model.scratch import sample_prompts
+from p2l.training.engine import world_size
+from p2l.training.recipe import BackboneFacts, Machine, VoteFacts
+from p2l.votes import VoteStore, open_votes
+from p2l.votes.schema import hash_turns
+from p2l.votes.splitting import hash_prompts
+
+if TYPE_CHECKING:
+    from p2l.votes import VoteStore
+
+
+LENGTH_SAMPLE = 2_000
+MOST_POSITIONS = 8192  # of a backbone that names no limit
+_CHUNK = 1 << 16
+
+
+def measure_machine() -> Machine:
+    """Processes of this run, and the memory that each has."""
+    processes = world_size()
+    if torch.cuda.is_available():
+        memory = torch.cuda.get_device_properties(0).total_memory
+        return Machine(processes, memory, gpu=True, bfloat16=torch.cuda.is_bf16_supported())
+    here = int(os.environ.get("LOCAL_SIZE", processes))
+    installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return Machine(processes, min([installed, *memory_limits()]) // here, gpu=False)
+
+
+def memory_limits(system: Path = Path("/")) -> list[int]:
+    """Bytes that the container of this process, and those around it, may use; empty where nothing limits it."""
+    groups = system / "sys/fs/cgroup"
+    files = [groups / "memory/memory.limit_in_bytes"]
+    try:
+        own = next(line for line in (system / "proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
+    except (OSError, StopIteration):
+        own = "0::/"
+    path = Path(own.removeprefix("0::").lstrip("/"))
+    files += [groups / part / "memory.max" for part in (path, *path.parents)]
+    return [int(text) for text in map(_content, files) if text.isdecimal()]
+
+
+def _content(file: Path) -> str:
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return ""
+
+
+def measure_backbone(folder: Path, name: str, chat_template: str | None) -> BackboneFacts:
+    """A backbone's family, size and reach; `name` is what the configuration calls it.
+
+    Raises:
+        InputError: the folder holds no backbone of a known family.
+    """
+    config = read_object(folder / "config.json")
+    model_type = config.get("model_type")
+    if not isinstance(model_type, str):
+        raise CheckpointError(f"{folder / 'config.json'}: names no model_type; is this the folder of a text model?")
+    backbones.get(model_type)
+    parameters = sum(int(np.prod(shape)) for shape in weight_shapes(folder).values())
+    positions = config.get("max_position_embeddings")
+    return BackboneFacts(
+        name, model_type, parameters, positions if isinstance(positions, int) else MOST_POSITIONS, chat_template
+    )
+
+
+def measure_votes(votes: VoteStore, tokenizer: PromptTokenizer, seed: int) -> VoteFacts:
+    """Counts of votes, prompts and ties, and how long the prompts of some votes are; memory holds 8 bytes a vote."""
+    ties, both_bad = count_ties(votes)
+    sample = sample_prompts((batch for _, batch in votes.batches()), LENGTH_SAMPLE, seed=seed)
+    lengths = [len(encoding.ids) for encoding in tokenizer.encode(sample)]
+    prompts = len(np.unique(hash_prompts(votes)))
+    return VoteFacts(len(votes), prompts, ties, both_bad, lengths, weighted=votes.has_weights)
+
+
+def count_ties(votes: VoteStore) -> tuple[int, int]:
+    """Votes that are ties, and votes that call both answers bad."""
+    counts = sum(np.bincount(votes.labels(ids)[:, 2], minlength=3) for ids in _chunks(len(votes)))
+    _, ties, both_bad = (int(count) for count in np.asarray(counts))
+    return ties, both_bad
+
+
+def check_counted(votes: VoteStore, loss_type: str, *, weighted: bool = False) -> None:
+    """Refuse votes of which the loss takes none.
+
+    Raises:
+        VoteError: the likelihood leaves all of them out, or all weights are zero.
+    """
+    likelihood = get(loss_type)
+    for ids in _chunks(len(votes)):
+        takes = counted(likelihood, votes.labels(ids))
+        if np.any(takes * votes.weights(ids) if weighted else takes):
+            return
+    why = f"holds ties alone, which loss_type {loss_type!r} leaves out"
+    raise VoteError(f"{votes.name}: {why + ', or votes of weight zero' if weighted else why}")
+
+
+def one_prompt_only(votes: VoteStore) -> bool:
+    """Whether all votes are on the same prompt; reads no further than the first other one."""
+    prompts = chain.from_iterable(votes.prompts(ids) for ids in _chunks(len(votes), 1024))
+    first = next(prompts)
+    return all(turns == first for turns in prompts)
+
+
+def _chunks(count: int, size: int = _CHUNK) -> Iterator[np.ndarray]:
+    return (np.arange(start, min(start + size, count)) for start in range(0, count, size))
+
+
+# What a per-prompt model must beat: one leaderboard for all prompts, and one for each category.
+#
+# Shapes: N votes, M models.
+
+Floats = NDArray[np.float64]
+Labels = NDArray[np.int32]
+CATEGORY_SD = 1.0
+_BLOCK = 1 << 16
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What is said of N votes before they are counted: coefs (N, M), eta (N,) and gamma (N,), or None without them."""
+
+    coefs: Floats
+    eta: Floats | None
+    gamma: Floats | None = None
+
+
+def marginal(train: Labels, num_votes: int, models: Sequence[str], likelihood: str) -> Forecast:
+    """The single leaderboard that fits the training labels (n, 3) best, for each of `num_votes` votes."""
+    return _repeat(fit_labels(train, models=models, likelihood=likelihood, intervals=None), num_votes)
+
+
+def marginal_board(votes: VoteStore, likelihood: str, *, weighted: bool = False) -> Leaderboard:
+    """The single leaderboard that fits all votes of a store best, its models those of the store.
+
+    Memory holds a count for each pair of models and winner, and a block of votes. Models without a vote are at zero.
+    """
+    return marginal_boards(votes, likelihood, weighted=weighted)[0]
+
+
+def marginal_boards(
+    votes: VoteStore, likelihood: str, *, weighted: bool = False, sds: Sequence[float] = ()
+) -> list[Leaderboard]:
+    """`marginal_board`, then one for each of `sds`: held towards equal models by a prior of this standard deviation.
+
+    With few votes on many models the best fit follows chance, and one of these forecasts other votes better.
+    """
+    table, names = _count(votes, weighted=weighted).table(0, votes.model_list)
+    best = fit_table(table, models=names, likelihood=likelihood, intervals=None)
+    priors = [Prior(coefs=np.zeros(len(names)), eta=best.eta, sd=sd) for sd in sds]
+    held = [fit_table(table, models=names, likelihood=likelihood, intervals=None, prior=prior) for prior in priors]
+    return [_with_all_models(board, votes.model_list) for board in (best, *held)]
+
+
+def _count(votes: VoteStore, *, weighted: bool) -> Tally:
+    tally = Tally()
+    for start in range(0, len(votes), _BLOCK):
+        ids = np.arange(start, min(start + _BLOCK, len(votes)))
+        first, second, tie = votes.labels(ids).T.astype(np.int64)
+        weights = votes.weights(ids) if weighted else np.ones(len(ids))
+        tally.add(np.zeros(len(ids), dtype=np.int64), first, second, np.array([0, 2, 3])[tie], weights)
+    return tally
+
+
+def _with_all_models(board: Leaderboard, models: Sequence[str]) -> Leaderboard:
+    place = {name: float(coef) for name, coef in zip(board.models, board.coefs, strict=True)}
+    coefs = np.array([place.get(name, 0.0) for name in models])
+    unknown = np.full(len(coefs), np.nan)
+    return replace(board, models=list(models), coefs=coefs, lower=unknown, upper=unknown, votes=None)
+
+
+def per_category(
+    train: Labels,
+    train_categories: NDArray[np.object_],
+    categories: NDArray[np.object_],
+    models: Sequence[str],
+    likelihood: str,
+    *,
+    sd: float = CATEGORY_SD,
+) -> Forecast:
+    """A leaderboard for each category, shrunk towards the overall one; the overall one where a category is new.
+
+    Args:
+        train: labels (n, 3) of the training votes.
+        train_categories: (n,) category of each training vote.
+        categories: (N,) category of each vote to forecast.
+        models: names, in the order of the labels.
+        likelihood: its name.
+        sd: how far, in coefficients, a category's leaderboard is expected to lie from the overall one.
+    """
+    overall = fit_labels(train, models=models, likelihood=likelihood, intervals=None)
+    prior = Prior(coefs=overall.coefs, eta=overall.eta, sd=sd)
+    forecast = _repeat(overall, len(categories))
+    for category in np.unique(categories):
+        votes = train[train_categories == category]
+        if not len(votes):
+            continue
+        board = fit_labels(votes, models=models, likelihood=likelihood, intervals=None, prior=prior)
+        here = categories == category
+        forecast.coefs[here] = board.coefs
+        for values, value in ((forecast.eta, board.eta), (forecast.gamma, board.gamma)):
+            if values is not None and value is not None:
+                values[here] = value
+    return forecast
+
+
+def _repeat(board: Leaderboard, count: int) -> Forecast:
+    def column(value: float | None) -> Floats | None:
+        return None if value is None else np.full(count, value)
+
+    return Forecast(np.tile(board.coefs, (count, 1)), column(board.eta), column(board.gamma))
+
+
+# Whether a trained model reads prompts: its loss on held-out votes beside that of one leaderboard for all prompts.
+#
+# Shapes: N held-out votes, M models, B leaderboards.
+
+COMPARISON_FILE = "comparison.json"
+_ROWS = 4096  # predicted votes in memory at a time
+_NAMES = ("Loss", "Accuracy")
+_SDS = (1.0, 0.3, 0.1, 0.03)  # of priors, from hardly any effect to models that are nearly equal
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two forecasts of the same held-out votes."""
+
+    votes: int
+    prompts: int
+    one_leaderboard: dict[str, float]
+    """Loss and Accuracy."""
+    model: dict[str, float]
+    gain: Interval
+    """Nats per vote that the model's loss is lower by, 95 % interval clustered by prompt."""
+
+    @property
+    def verdict(self) -> str:
+        """What a stranger should make of it."""
+        if self.gain.lower > 0:
+            return "The model reads prompts: it forecasts votes on new prompts better than any one leaderboard."
+        if self.gain.upper < 0:
+            return (
+                "The model is worse than one leaderboard for all prompts: do not use it. Bring more votes, "
+                "or another --size or --backbone."
+            )
+        return (
+            "It is not shown that the model reads prompts: the interval holds zero. "
+            "Bring more votes, or another --size or --backbone."
+        )
+
+    def to_text(self) -> str:
+        """A short table and the verdict."""
+        gain = self.gain
+        interval = f"95 % interval {gain.lower:.4f} to {gain.upper:.4f}"
+        rows = (("one leaderboard for all prompts", self.one_leaderboard), ("this model", self.model))
+        return "\n".join(
+            [
+                f"{f'{self.votes:,} held-out votes on {self.prompts:,} prompts':<46} loss     accuracy",
+                *(f"{name:<46} {row['Loss']:.4f}   {row['Accuracy']:>8.1%}" for name, row in rows),
+                f"{'gain in nats per vote':<46} {gain.estimate:.4f}   ({interval})",
+                self.verdict,
+            ]
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The numbers, for comparison.json."""
+        gain = {name: float(getattr(self.gain, name)) for name in ("estimate", "lower", "upper")}
+        return {
+            "votes": self.votes,
+            "prompts": self.prompts,
+            "one_leaderboard": self.one_leaderboard,
+            "model": self.model,
+            "gain": gain,
+        }
+
+
+def write_comparison(folder: Path, train_votes: str, loss_type: str, *, weighted: bool = False) -> Comparison:
+    """`compare`, written into the run's folder as `comparison.json`."""
+    found = compare(folder, train_votes, loss_type, weighted=weighted)
+    with atomic_path(folder / COMPARISON_FILE) as temporary:
+        write_json(temporary, found.to_dict())
+    return found
+
+
+def compare(folder: Path, train_votes: str, loss_type: str, *, weighted: bool = False) -> Comparison:
+    """Compare the validation output of a run with a leaderboard of its training votes.
+
+    Of the one that fits best and those that are held towards equal models, it is the one with the lowest loss on the
+    held-out votes: fitted to few votes on many models, the first alone would be too easy to beat.
+
+    Args:
+        folder: of a finished run, with `eval_output.jsonl` and `model_list.json`.
+        train_votes: the votes that it was trained on.
+        loss_type: its likelihood.
+        weighted: whether it was trained on weighted votes, as the leaderboard then is too; held-out votes count alike.
+
+    Raises:
+        InputError: the votes cannot be read.
+    """
+    with open_votes(train_votes, model_list=read_model_list(folder), need_prompt=False) as votes:
+        boards = marginal_boards(votes, loss_type, weighted=weighted, sds=_SDS)
+    blocks = list(_blocks(folder / "eval_output.jsonl", boards, loss_type))
+    prompts, ours, all_theirs = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+    theirs = all_theirs[:, np.nanmean(all_theirs[:, :, 0], axis=0).argmin()]
+    _, clusters = np.unique(prompts, return_inverse=True)
+    gain = bootstrap_mean(theirs[:, 0] - ours[:, 0], clusters=clusters)
+    return Comparison(len(ours), int(clusters.max()) + 1, _means(theirs), _means(ours), gain)
+
+
+def _blocks(
+    output: Path, boards: Sequence[Leaderboard], loss_type: str
+) -> Iterator[tuple[NDArray[np.uint64], Floats, Floats]]:
+    """Prompt hashes (n,), loss and accuracy of the model (n, 2) and of B boards (n, B, 2), some rows at a time."""
+    likelihood = get(loss_type)
+    with output.open(encoding="utf-8") as file:
+        while rows := [json.loads(line) for line in islice(file, _ROWS)]:
+            labels = np.array([row["labels"] for row in rows], dtype=np.int64)
+            columns = {name: np.array([row[name] for row in rows]) for name in ("eta", "gamma") if name in rows[0]}
+            ours = ScoredVotes(likelihood, np.array([row["betas"] for row in rows]), labels, **columns)
+            theirs = [ScoredVotes(likelihood, board.coefs, labels, board.eta, board.gamma) for board in boards]
+            hashes = [hash_turns([row["prompt"]] if isinstance(row["prompt"], str) else row["prompt"]) for row in rows]
+            yield np.array(hashes, dtype=np.uint64), _scores(ours), np.stack([*map(_scores, theirs)], axis=1)
+
+
+def _scores(votes: ScoredVotes) -> Floats:
+    return np.stack([vote_values(name, votes) for name in _NAMES], axis=1)
+
+
+def _means(scores: Floats) -> dict[str, float]:
+    return {name: float(value) for name, value in zip(_NAMES, np.nanmean(scores, axis=0), strict=True)}

@@ -1,0 +1,431 @@
+"""The steps of a run with all that is done between them: progress, checkpoints, validation, the finished model."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from p2l.common.cli import atomic_path
+from p2l.common.errors import CheckpointError, ConfigError
+from p2l.likelihood import Likelihood
+from p2l.metrics import simple_metrics
+from p2l.model import backbones
+from p2l.model.checkpoint import push
+from p2l.model.encoding import PromptTokenizer
+from p2l.model.heads import HeadStart
+from p2l.model.model import P2LModel
+from p2l.training.config import TrainConfig
+from p2l.training.data import Votes, Windows
+from p2l.training.deepspeed_config import compile_backbone, find_deepspeed_file, has_cuda_compiler, resolve_deepspeed
+from p2l.training.engine import Engine, choose_device, world_size
+from p2l.training.progress import RunProgress
+from p2l.training.run_folder import (
+    TrainerState,
+    keep_newest,
+    new_run_folder,
+    newest_checkpoint,
+    read_state,
+    save_checkpoint,
+    save_final,
+)
+from p2l.training.trainer import StepResult, Trainer
+from p2l.votes import VoteStore
+
+# Validation inside a training run: coefficients for every validation vote, their metrics, the two result files.
+
+Floats = NDArray[np.float32]
+_ROWS = 1024  # votes looked at, and rows of the output file made, at a time
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What the model says of N prompts: coefs (N, M), and eta, gamma (N,) where the head has them."""
+
+    coefs: Floats
+    eta: Floats | None
+    gamma: Floats | None
+
+
+def validate(engine: Engine, windows: Windows) -> Predictions | None:
+    """Coefficients for the prompt of every vote, on rank 0; None on the others (every rank must call this)."""
+    numbers, blocks = [], []
+    count = len(windows.votes)
+    starts = range(0, count, _ROWS)
+    for ids, parts in windows.read_ahead(np.arange(start, min(start + _ROWS, count)) for start in starts):
+        for part in engine.even_out(parts, windows.filler):
+            output = engine.predict(part.batch)
+            columns = [
+                values.cpu().numpy() for values in (output.coefs, output.eta, output.gamma) if values is not None
+            ]
+            numbers.append(ids[part.votes])
+            blocks.append(np.column_stack(columns)[part.prompt.numpy()])
+    gathered = engine.gather((np.concatenate(numbers), np.concatenate(blocks)))
+    if gathered is None:
+        return None
+    order = np.argsort(np.concatenate([ids for ids, _ in gathered]))
+    table = np.concatenate([values for _, values in gathered])[order]
+    return _split(table, len(engine.model.model_list))
+
+
+def _split(table: Floats, num_models: int) -> Predictions:
+    scalars = [table[:, column] for column in range(num_models, table.shape[1])]
+    eta, gamma = [*scalars, None, None][:2]
+    return Predictions(table[:, :num_models], eta, gamma)
+
+
+def summarise(predictions: Predictions, votes: VoteStore, likelihood: Likelihood) -> dict[str, float]:
+    """The simple metrics of the predictions, those that mean something under this likelihood."""
+    labels = votes.labels(np.arange(len(votes)))
+    values = simple_metrics(predictions.coefs, labels, predictions.eta, predictions.gamma, likelihood=likelihood)
+    return {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
+
+
+def write_results(folder: Path, predictions: Predictions, votes: VoteStore, likelihood: Likelihood) -> None:
+    """Write `eval_results.json` (metrics) and `eval_output.jsonl` (validation rows with `betas`, `eta`, `gamma`)."""
+    with atomic_path(folder / "eval_results.json") as temporary:
+        results = {"votes": len(votes), **summarise(predictions, votes, likelihood)}
+        temporary.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    with atomic_path(folder / "eval_output.jsonl") as temporary, temporary.open("w", encoding="utf-8") as file:
+        for row in _rows(predictions, votes):
+            file.write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
+
+
+def _rows(predictions: Predictions, votes: VoteStore) -> Iterator[dict[str, object]]:
+    for start in range(0, len(votes), _ROWS):
+        ids = np.arange(start, min(start + _ROWS, len(votes)))
+        labels = votes.labels(ids)
+        for place, (number, row) in enumerate(zip(ids, votes.rows(ids), strict=True)):
+            row |= {"labels": labels[place].tolist(), "betas": predictions.coefs[number].tolist()}
+            for name in ("eta", "gamma"):
+                values = getattr(predictions, name)
+                if values is not None:
+                    row[name] = float(values[number])
+            yield row
+
+
+# What offline and online training set up alike: device, tokenizer, model, windows, folder.
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where the weights come from."""
+
+    resume: Path | None
+    """A checkpoint of the trainer that goes on."""
+    weights: str | None
+    """A model whose weights and model list are taken over."""
+
+    @property
+    def model(self) -> str | None:
+        """The folder or hub id that holds the model; None: the backbone gets a new head."""
+        return str(self.resume) if self.resume else self.weights
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """What the run computes on, and in which precision."""
+
+    device: torch.device
+    deepspeed: dict[str, Any]
+    precision: str
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision as torch calls it."""
+        found: torch.dtype = getattr(torch, self.precision)
+        return found
+
+
+def find_start(checkpoint: str | None) -> Start:
+    """Whether `--checkpoint` names a run that goes on, or plain weights.
+
+    Raises:
+        CheckpointError: it is a folder that holds neither.
+    """
+    if checkpoint is None:
+        return Start(None, None)
+    folder = Path(checkpoint).expanduser()
+    resume = newest_checkpoint(folder)
+    if resume is None and folder.is_dir() and not (folder / "config.json").is_file():
+        raise CheckpointError(
+            f"{checkpoint}: holds no checkpoint and no model; a run that was stopped before its first checkpoint "
+            "starts again without --checkpoint"
+        )
+    return Start(resume, None) if resume else Start(None, checkpoint)
+
+
+def find_hardware(config: TrainConfig, config_path: str) -> Hardware:
+    """The device of this process and the settings of DeepSpeed for it.
+
+    Raises:
+        ConfigError: there is no such device, or the DeepSpeed file contradicts the configuration.
+    """
+    device = choose_device(config.device)
+    on_gpu = device.type == "cuda"
+    deepspeed_config, precision = resolve_deepspeed(
+        config,
+        find_deepspeed_file(config, config_path),
+        world_size=world_size(),
+        on_gpu=on_gpu,
+        gpu_has_bfloat16=on_gpu and torch.cuda.is_bf16_supported(),
+        gpu_compiler=on_gpu and has_cuda_compiler(),
+    )
+    return Hardware(device, deepspeed_config, precision)
+
+
+def make_tokenizer(config: TrainConfig, start: Start) -> PromptTokenizer:
+    """The tokenizer of the model that training starts from."""
+    return PromptTokenizer.from_pretrained(
+        start.model or config.pretrain_model_name,
+        chat_template=config.chat_template,
+        max_length=config.max_length,
+        # A trained model has no rows for tokens that are new.
+        cls_token_if_none=None if start.model else config.cls_token_if_none,
+        pad_token_if_none=None if start.model else config.pad_token_if_none,
+    )
+
+
+def trained_model(config: TrainConfig, start: Start, tokenizer: PromptTokenizer, dtype: torch.dtype) -> P2LModel:
+    """The trained model that `start` names, ready to train as the configuration says.
+
+    Raises:
+        InputError: it is incomplete, or contradicts the configuration.
+    """
+    weights = start.model
+    assert weights is not None
+    kept_loss = config.loss_type if start.resume else None
+    kinds = {"model_type": config.model_type, "head_type": config.head_type}
+    model = P2LModel.from_pretrained(weights, **kinds, loss_type=kept_loss, dtype=dtype)
+    model.retrain(loss_type=config.loss_type, max_length=tokenizer.max_length)
+    if "pooling" in config.model_fields_set and config.pooling != model.record.pooling:
+        raise ConfigError(f"{weights}: was trained with pooling {model.record.pooling!r}; remove that key")
+    return model
+
+
+def make_model(
+    config: TrainConfig,
+    tokenizer: PromptTokenizer,
+    dtype: torch.dtype,
+    model_list: list[str],
+    *,
+    head_start: HeadStart | None = None,
+    linear_head_width: int | None = None,
+) -> P2LModel:
+    """The configuration's backbone with a new head."""
+    return P2LModel.create(
+        config.pretrain_model_name,
+        model_type=config.model_type,
+        head_type=config.head_type,
+        loss_type=config.loss_type,
+        model_list=model_list,
+        tokenizer=tokenizer,
+        init_type=config.init_type,
+        head_start=head_start,
+        linear_head_downsize_factor=config.linear_head_downsize_factor,
+        linear_head_width=linear_head_width,
+        head_config=config.head_config,
+        pooling=config.pooling,
+        dtype=dtype,
+        seed=config.seed,
+    )
+
+
+def prepare(model: P2LModel, config: TrainConfig, device: torch.device) -> None:
+    """Freeze, recompute, compile as the configuration says, and switch to training mode."""
+    if config.train_head_only:
+        model.freeze_transformer()
+    wanted = config.gradient_checkpointing
+    if wanted or (wanted is None and device.type == "cuda"):
+        model.gradient_checkpointing_enable()
+    if config.compile:
+        compile_backbone(model.model, device)
+    model.train()
+
+
+def make_windows(
+    config: TrainConfig, engine: Engine, tokenizer: PromptTokenizer, votes: Votes, *, ahead: bool = True
+) -> Windows:
+    """What makes micro-batches of this rank."""
+    backbone = backbones.get(config.model_type)
+    padded_size = config.batch_size * config.max_length
+    usual = min(padded_size, backbone.cpu_micro_batch or padded_size) if engine.device.type == "cpu" else padded_size
+    return Windows(
+        tokenizer=tokenizer,
+        votes=votes,
+        packed=config.packing and backbone.packs,
+        max_tokens=config.micro_batch_tokens or usual,
+        rank=engine.rank,
+        world_size=engine.world_size,
+        ahead=ahead,
+    )
+
+
+def run_folder(engine: Engine, config: TrainConfig, start: Start) -> Path:
+    """The folder of the run that goes on, or a new one (every rank must call this)."""
+    if start.resume is not None:
+        return start.resume.parent
+    folder = new_run_folder(config.output_dir, config.run_name) if engine.is_main else None
+    return Path(engine.broadcast(folder))
+
+
+def global_batch(config: TrainConfig) -> int:
+    """Votes of one optimizer step over all processes."""
+    return config.batch_size * config.gradient_accumulation_steps * world_size()
+
+
+def note(text: str) -> None:
+    """Say something once, however many processes run."""
+    if os.environ.get("RANK", "0") == "0":
+        print(text, file=sys.stderr)
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The flags of a run, beside its configuration."""
+
+    checkpoint: str | None = None
+    push_to_hf: bool = False
+    eval_steps: int | None = None
+    """Validate after every so many steps and at the end; None: never."""
+    save_steps: int | None = None
+    """Save after every so many steps; None: only at the end."""
+    quiet: bool = False
+    folder: Path | None = None
+    """A folder made for this run; None: a new one, named as the configuration says."""
+    keep_checkpoints: int | None = None
+    """The newest so many stay, earlier ones are removed; None: all stay."""
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """What one kind of run does in its own way; a step is named by how many steps are done."""
+
+    state: Callable[[int], TrainerState]
+    """What the checkpoint of a step records."""
+    validation: Callable[[], VoteStore | None]
+    """The votes to validate on now; None: none."""
+    files: Callable[[int, Path], None] = lambda _, __: None
+    """Writes what a checkpoint holds besides, into its folder (on the main process)."""
+    values: Callable[[StepResult], Mapping[str, float]] = lambda _: {}
+    """What `metrics.jsonl` says of a step besides."""
+    after_step: Callable[[StepResult], None] = lambda _: None
+    """Called after each step and its checkpoint."""
+
+
+def trainer_state(trainer: Trainer, config: TrainConfig, step: int, num_votes: int, votes: str) -> TrainerState:
+    """What decides whether another run would be this one going on; `votes` is their fingerprint."""
+    return TrainerState(
+        step=step,
+        num_votes=num_votes,
+        votes=votes,
+        global_batch=global_batch(config),
+        zero_stage=trainer.engine.zero_stage,
+        precision=trainer.engine.precision,
+        update_rule=trainer.engine.update_rule,
+        world_size=trainer.engine.world_size,
+        shuffle=config.shuffle,
+        seed=config.seed,
+    )
+
+
+def resume_run(trainer: Trainer, hooks: Hooks, checkpoint: Path, *, quiet: bool) -> int:
+    """Take up a checkpoint's state; returns the steps that are done.
+
+    Raises:
+        CheckpointError: the checkpoint is damaged, or another run's.
+    """
+    state = read_state(checkpoint)
+    state.check_continues(hooks.state(state.step), checkpoint)
+    trainer.engine.load(checkpoint)
+    if not quiet:
+        note(f"resuming from {checkpoint} after step {state.step}")
+    return state.step
+
+
+def run_loop(
+    config: TrainConfig,
+    options: RunOptions,
+    trainer: Trainer,
+    folder: Path,
+    hooks: Hooks,
+    *,
+    first: int,
+    num_votes: int | None,
+) -> int:
+    """Train from step `first` to the end; returns the steps that are done then.
+
+    `num_votes` are those of the whole run, every epoch counted; None: not known yet.
+    """
+    total, done = trainer.schedule.total_steps, first
+    shown = RunProgress.start(
+        config,
+        folder,
+        total=total,
+        first=first,
+        num_votes=num_votes,
+        quiet=options.quiet,
+        is_main=trainer.engine.is_main,
+    )
+    before = time.monotonic()
+    for result in trainer.steps(first):
+        shown.step(result, time.monotonic() - before, hooks.values(result))
+        done = result.step
+        if options.save_steps and done % options.save_steps == 0:
+            save_step(config, options, trainer, folder, hooks, done)
+        if options.eval_steps and done % options.eval_steps == 0 and done != total:
+            _evaluate(trainer, hooks, shown, done)
+        hooks.after_step(result)
+        before = time.monotonic()
+    shown.close()
+    return done
+
+
+def save_step(
+    config: TrainConfig, options: RunOptions, trainer: Trainer, folder: Path, hooks: Hooks, step: int
+) -> None:
+    """Write `checkpoint-<step>` and remove those that are too many (every rank must call this)."""
+    target = folder / f"checkpoint-{step}"
+    save_checkpoint(trainer, config, target, hooks.state(step), lambda unfinished: hooks.files(step, unfinished))
+    if options.keep_checkpoints and trainer.engine.is_main:
+        keep_newest(folder, options.keep_checkpoints)
+
+
+def _evaluate(trainer: Trainer, hooks: Hooks, shown: RunProgress, step: int) -> None:
+    validation = hooks.validation()
+    if validation is None:
+        return
+    predictions = _predictions(trainer, validation)
+    if predictions is not None:
+        shown.evaluation(step, summarise(predictions, validation, trainer.likelihood))
+
+
+def _predictions(trainer: Trainer, validation: VoteStore) -> Predictions | None:
+    with trainer.as_published():
+        return validate(trainer.engine, replace(trainer.windows, votes=validation, ahead=True))
+
+
+def finish_run(
+    config: TrainConfig, options: RunOptions, trainer: Trainer, folder: Path, validation: VoteStore | None
+) -> None:
+    """Write the trained model and its validation, say where it is, push it when asked to."""
+    save_final(trainer, config, folder)
+    if validation is not None:
+        predictions = _predictions(trainer, validation)
+        if predictions is not None:
+            write_results(folder, predictions, validation, trainer.likelihood)
+    if trainer.engine.is_main:
+        print(f"trained model: {folder}")
+        if options.push_to_hf:
+            push(folder, config.repo_id)
+    trainer.engine.barrier()

@@ -1,0 +1,182 @@
+"""What a training run shows while it goes on: the bar, `metrics.jsonl`, Weights & Biases when asked for."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from p2l.common.cli import progress
+from p2l.common.errors import InputError
+from p2l.training.config import TrainConfig
+from p2l.training.run_folder import MetricsLog
+from p2l.training.trainer import StepResult
+
+# How long a training run will still take, from the tokens that are left and the tokens per second so far.
+
+FIRST_WORD = 60.0  # seconds of training after which the estimate is good enough to be said
+LEAST = 10.0  # seconds left that are worth a line
+
+
+@dataclass
+class TimeLeft:
+    """An estimate that is told of every step.
+
+    Tokens left are the votes left times the tokens per vote so far; the rate counts everything between steps too, so
+    saving and validating have their part in it. The first step is left out of the rate: it holds one-time work.
+    """
+
+    votes: int
+    """Left to train on when this run, or its resumption, starts; a vote counts once an epoch."""
+    clock: Callable[[], float] = time.monotonic
+    _started: float = field(init=False)
+    _after_first: float | None = None
+    _first_tokens: int = 0
+    _tokens: int = 0
+    _seen: int = 0
+    _said: bool = False
+
+    def __post_init__(self) -> None:
+        self._started = self.clock()
+
+    def step(self, votes: int, tokens: int) -> None:
+        """One more optimizer step is done, over so many votes and tokens."""
+        self._seen += votes
+        self._tokens += tokens
+        if self._after_first is None:
+            self._after_first, self._first_tokens = self.clock(), tokens
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Of all steps but the first; None before the second."""
+        if self._after_first is None or self._tokens == self._first_tokens:
+            return None
+        return (self._tokens - self._first_tokens) / max(self.clock() - self._after_first, 1e-9)
+
+    @property
+    def seconds(self) -> float | None:
+        """What is left; None as long as nothing can be said."""
+        rate = self.tokens_per_second
+        return None if rate is None else (self.votes - self._seen) * (self._tokens / self._seen) / rate
+
+    def first_word(self) -> str | None:
+        """The estimate as a line, once: after the first minute, if there is something left to do."""
+        left, rate = self.seconds, self.tokens_per_second
+        if self._said or left is None or rate is None or self.clock() - self._started < FIRST_WORD or left < LEAST:
+            return None
+        self._said = True
+        done = self._seen / self.votes
+        return f"training will take about {in_words(left)} more ({done:.0%} done, {rate:,.0f} tokens/s)"
+
+
+def in_words(seconds: float) -> str:
+    """A duration to the precision that an estimate has: `40 seconds`, `12 minutes`, `3.5 hours`, `2.1 days`."""
+    if seconds < 90:
+        whole = max(1, round(seconds))
+        return f"{whole} second" + ("s" if whole > 1 else "")
+    if seconds < 90 * 60:
+        return f"{round(seconds / 60)} minutes"
+    if seconds < 36 * 3600:
+        return f"{seconds / 3600:.1f} hours"
+    return f"{seconds / 86400:.1f} days"
+
+
+_BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
+_OPEN_BAR = "{desc}: {n_fmt} steps [{elapsed}{postfix}]"
+
+
+@dataclass
+class RunProgress:
+    """Reports each step; on every rank but the first it reports nothing."""
+
+    bar: Any
+    log: MetricsLog | None
+    wandb: Any
+    time_left: TimeLeft | None
+    started: float
+    silent: bool
+
+    @staticmethod
+    def start(
+        config: TrainConfig,
+        folder: Path,
+        *,
+        total: int | None,
+        first: int,
+        num_votes: int | None,
+        quiet: bool,
+        is_main: bool,
+    ) -> RunProgress:
+        """Open the bar and the log; the bar begins at step `first` of `total`, over which `num_votes` are spread.
+
+        Where `total` is None the votes are yet to come, and no end is foretold.
+        """
+        silent = quiet or not is_main
+        bar = progress(description="train", total=total, unit="step", quiet=silent)
+        bar.bar_format = (
+            _BAR if total else _OPEN_BAR
+        )  # in place of the bar's own estimate, which knows nothing of tokens
+        bar.update(first)
+        log = MetricsLog(folder / "metrics.jsonl", resume_step=first) if is_main else None
+        time_left = TimeLeft(round(num_votes * (total - first) / total)) if total and num_votes else None
+        wandb = _start_wandb(config, folder) if is_main else None
+        return RunProgress(bar, log, wandb, time_left, time.monotonic(), silent)
+
+    def step(self, result: StepResult, seconds: float, more: Mapping[str, float] | None = None) -> None:
+        """One optimizer step, done in `seconds`; `more` values are logged beside its own."""
+        speed = round(result.tokens / seconds, 1) if seconds > 0 else 0.0
+        self._show(result, speed)
+        elapsed = round(time.monotonic() - self.started, 3)
+        self._write({**asdict(result), "tokens_per_second": speed, "seconds": elapsed, **(more or {})})
+
+    def _show(self, result: StepResult, speed: float) -> None:
+        """Move the bar on; after the first minute, say once how long it will take, bar or no bar."""
+        left = None
+        if self.time_left is not None:
+            self.time_left.step(result.votes, result.tokens)
+            left = self.time_left.seconds
+        estimate = "" if left is None else f", {in_words(left)} left"
+        self.bar.set_postfix_str(f"loss {result.loss:.4f}, {speed:,.0f} tokens/s{estimate}", refresh=False)
+        self.bar.update()
+        line = self.time_left.first_word() if self.time_left is not None else None
+        if line is not None and not self.silent:
+            self.bar.write(line, file=sys.stderr)
+
+    def evaluation(self, step: int, metrics: dict[str, float]) -> None:
+        """Validation metrics after `step` steps."""
+        if not self.silent:
+            self.bar.write(f"step {step}: validation loss {metrics['Loss']:.4f}", file=sys.stderr)
+        self._write({"step": step, **{f"validation/{name}": value for name, value in metrics.items()}})
+
+    def close(self) -> None:
+        """Close what was opened."""
+        self.bar.close()
+        if self.wandb is not None:
+            self.wandb.finish()
+
+    def _write(self, values: dict[str, float]) -> None:
+        if self.log is not None:
+            self.log.write(**values)
+        if self.wandb is not None:
+            self.wandb.log(values, step=int(values["step"]))
+
+
+def _start_wandb(config: TrainConfig, folder: Path) -> Any:
+    if config.wandb_entity is None:
+        return None
+    try:
+        import wandb
+    except ImportError:
+        print("warning: wandb_entity is set but the package wandb is not installed; not logging there", file=sys.stderr)
+        return None
+    settings = config.model_dump(mode="json")
+    try:
+        return wandb.init(entity=config.wandb_entity, project="p2l", name=folder.name, config=settings)
+    except Exception as error:  # its own errors, and those of its HTTP client
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(
+            f"key 'wandb_entity': Weights & Biases does not start ({reason}); log in or drop it"
+        ) from error

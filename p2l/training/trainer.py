@@ -1,0 +1,176 @@
+"""The one training loop.
+
+The loss of a step is  sum_i w_i * loss_i / sum_i w_i  over the votes i of the step on all ranks (w = 1 without
+weights), however they are split into micro-batches or ranks; votes that the likelihood leaves out (ties under `bt`)
+count nowhere. `reweight_scale` multiplies the weights above the line only, or it would cancel. How a step's votes come
+into micro-batches is p2l.training.data' affair.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from p2l.common.errors import TrainingError
+from p2l.likelihood import Likelihood, counted, vote_losses
+from p2l.training.config import TrainConfig
+from p2l.training.data import MicroBatch, Votes, Windows
+from p2l.training.engine import Engine
+
+Ids = NDArray[np.int64]
+
+
+class Schedule(Protocol):
+    """Which votes each optimizer step takes."""
+
+    @property
+    def total_steps(self) -> int | None:
+        """Optimizer steps of the whole run; None: nobody knows yet."""
+        ...
+
+    def steps(self, start: int = 0) -> Iterator[Ids]:
+        """Row ids of each step, from step `start` on; the same on every rank."""
+        ...
+
+
+class Published(Protocol):
+    """Weights that folders and validation get in place of the newest ones; every rank calls each of these."""
+
+    def update(self) -> None:
+        """Called after each step."""
+        ...
+
+    def weights(self) -> dict[str, Tensor]:
+        """The whole model's weights on the CPU of rank 0; an empty one elsewhere."""
+        ...
+
+    def in_place(self) -> AbstractContextManager[None]:
+        """The engine's model answers with them until the block ends."""
+        ...
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one optimizer step saw, over all ranks."""
+
+    step: int
+    """Steps done, this one included."""
+    loss: float
+    gradient_norm: float
+    learning_rate: float
+    votes: int
+    tokens: int
+
+
+@dataclass
+class Trainer:
+    """The parts of a training run; `steps` runs it."""
+
+    engine: Engine
+    windows: Windows
+    schedule: Schedule
+    likelihood: Likelihood
+    weighted: bool = False
+    reweight_scale: float = 1.0
+    seed: int = 42
+    before_step: Callable[[int], None] = lambda _: None
+    """Called with the number of steps done, before the next."""
+    published: Published | None = None
+    """None: the newest weights are."""
+
+    @classmethod
+    def of(
+        cls,
+        config: TrainConfig,
+        engine: Engine,
+        windows: Windows,
+        schedule: Schedule,
+    ) -> Trainer:
+        """A trainer with the settings of a configuration."""
+        return cls(
+            engine=engine,
+            windows=windows,
+            schedule=schedule,
+            likelihood=engine.model.likelihood,
+            weighted=config.weighted_loss,
+            reweight_scale=config.reweight_scale,
+            seed=config.seed,
+        )
+
+    @property
+    def votes(self) -> Votes:
+        """What the run learns from."""
+        return self.windows.votes
+
+    def steps(self, start: int = 0) -> Iterator[StepResult]:
+        """Train step by step, from step `start` on.
+
+        Raises:
+            TrainingError: loss or gradient are no finite numbers.
+        """
+        with closing(self.windows.read_ahead(self.schedule.steps(start))) as windows:
+            for number, (ids, parts) in enumerate(windows, start=start):
+                self.before_step(number)
+                # Dropout depends on the step alone, so that a resumed run repeats what an unbroken one does.
+                torch.manual_seed(_step_seed(self.seed, number, self.engine.rank))
+                result = self._step(number, ids, self.engine.even_out(parts, self.windows.filler))
+                if self.published is not None:
+                    self.published.update()
+                yield result
+
+    def published_weights(self) -> dict[str, Tensor]:
+        """The whole model's weights as folders get them, on rank 0; an empty one elsewhere (every rank calls this)."""
+        return self.engine.state_dict() if self.published is None else self.published.weights()
+
+    def as_published(self) -> AbstractContextManager[None]:
+        """The engine's model answers as a published folder would, until the block ends."""
+        return nullcontext() if self.published is None else self.published.in_place()
+
+    def _step(self, number: int, ids: Ids, parts: Sequence[MicroBatch]) -> StepResult:
+        labels = self.votes.labels(ids)
+        weights = self.votes.weights(ids) if self.weighted else np.ones(len(ids))
+        learning_rate = self.engine.learning_rate
+        denominator = float((weights * counted(self.likelihood, labels)).sum())
+        if not denominator:
+            self.engine.skip_step()
+            return StepResult(number + 1, 0.0, 0.0, learning_rate, len(ids), 0)
+        shares = weights * (self.reweight_scale / denominator)
+        losses = [
+            self._micro_step(part, labels, shares, last=index == len(parts) - 1) for index, part in enumerate(parts)
+        ]
+        loss, tokens = self.engine.sum_over_ranks(
+            float(torch.stack(losses).double().sum()), sum(part.tokens for part in parts)
+        )
+        if not math.isfinite(loss):
+            raise TrainingError(f"step {number + 1}: the loss is {loss}; train again with a lower 'learning_rate'")
+        norm = self.engine.step()
+        if not math.isfinite(norm):
+            raise TrainingError(f"step {number + 1}: the gradient is {norm}; train again with a lower 'learning_rate'")
+        return StepResult(number + 1, loss, norm, learning_rate, len(ids), int(tokens))
+
+    def _micro_step(
+        self, part: MicroBatch, labels: NDArray[np.int32], shares: NDArray[np.float64], *, last: bool
+    ) -> Tensor:
+        """Forward and backward for the votes of one micro-batch; its part of the step's loss, on the device."""
+        output = self.engine.forward(part.batch)
+        device = self.engine.device
+        chosen = part.prompt.to(device)
+        coefs, eta, gamma = (
+            None if values is None else values[chosen] for values in (output.coefs, output.eta, output.gamma)
+        )
+        losses = vote_losses(self.likelihood, coefs, torch.as_tensor(labels[part.votes], device=device), eta, gamma)
+        loss: Tensor = (losses * torch.as_tensor(shares[part.votes], dtype=losses.dtype, device=device)).sum()
+        self.engine.backward(loss, last=last)
+        return loss.detach()
+
+
+def _step_seed(seed: int, step: int, rank: int) -> int:
+    return int(np.random.SeedSequence([seed, step, rank]).generate_state(1)[0])

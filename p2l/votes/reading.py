@@ -1,0 +1,413 @@
+"""Read votes from any source as a stream of validated batches in the form of the schema."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from p2l.common.errors import VoteError
+from p2l.votes.arrow_files import common_type
+from p2l.votes.schema import (
+    NUMBER_COLUMNS,
+    WINNERS,
+    IntArray,
+    Labels,
+    RawBatch,
+    Source,
+    is_one_text,
+    missing_column,
+    name_lookup,
+    normalise,
+    numbers,
+    parse_labels,
+    unknown_winner,
+)
+from p2l.votes.sources import open_source
+
+# What can be wrong with a vote, found for a whole batch at once.
+#
+# `find_problems` returns every fault of a batch as a `Finding`; reading stops at the first row that has one, checking
+# lists them all. Rows are positions in the batch.
+
+
+class Finding(NamedTuple):
+    """One kind of fault and the rows that have it."""
+
+    kind: str
+    rows: IntArray  # positions in the batch, ascending
+    say: Callable[[int], str]
+
+
+class LabelNames:
+    """Which model name each label index stood for so far: an index that changes its name betrays a mix of lists."""
+
+    def __init__(self) -> None:
+        self.names: dict[int, str] = {}
+
+    def clashes(self, index: IntArray, name: Any) -> Iterator[tuple[int, str]]:
+        """Places where (index, name) contradicts an earlier one, with what that was: one for each clashing pair."""
+        encoded = name.dictionary_encode()
+        codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+        pairs, rows = np.unique(np.stack([index, codes], axis=1), axis=0, return_index=True)
+        for (position, code), row in sorted(zip(pairs.tolist(), rows.tolist(), strict=True), key=lambda item: item[1]):
+            this = encoded.dictionary[code].as_py() if code >= 0 else None
+            if this is not None and self.names.setdefault(position, this) != this:
+                yield row, self.names[position]
+
+
+def find_problems(batch: Any, labels: LabelNames | None = None) -> list[Finding]:
+    """Every fault in the columns that a batch in schema form has."""
+    names = batch.schema.names
+    found: list[Finding] = []
+    if "prompt" in names:
+        found += _prompt_problems(batch.column("prompt"))
+    for name in ("model_a", "model_b"):
+        if name in names:
+            found.append(_finding("model name", _blank(batch.column(name)), _sentence(f"{name} has no name")))
+    if "model_a" in names and "model_b" in names:
+        found.append(_same_model(batch.column("model_a"), batch.column("model_b")))
+    if "winner" in names:
+        found.append(_winner_problem(batch.column("winner")))
+    found += [_number_problem(name, batch.column(name)) for name in NUMBER_COLUMNS if name in names]
+    if "labels" in names:
+        found += _label_problems(batch, labels)
+    return [finding for finding in found if len(finding.rows)]
+
+
+def first_problem(found: list[Finding]) -> tuple[int, str] | None:
+    """Row and sentence of the first row with a fault."""
+    if not found:
+        return None
+    first = min(found, key=lambda finding: int(finding.rows[0]))
+    row = int(first.rows[0])
+    return row, first.say(row)
+
+
+def _finding(kind: str, wrong: Any, say: Callable[[int], str]) -> Finding:
+    if not isinstance(wrong, np.ndarray):
+        wrong = pc.fill_null(wrong, False).to_numpy(zero_copy_only=False)
+    return Finding(kind, np.flatnonzero(wrong), say)
+
+
+def _sentence(text: str) -> Callable[[int], str]:
+    return lambda _: text
+
+
+def _blank(column: Any) -> Any:
+    return pc.or_(column.is_null(), pc.equal(pc.utf8_trim_whitespace(column), "").fill_null(False))
+
+
+def _prompt_problems(column: Any) -> list[Finding]:
+    empty = pc.equal(pc.list_value_length(column), 0)
+    found = [
+        _finding("prompt", column.is_null(), _sentence("prompt is missing")),
+        _finding("prompt", empty, _sentence("prompt has no turns")),
+    ]
+    if column.flatten().null_count:
+        parents = pc.list_parent_indices(column).filter(column.flatten().is_null())
+        rows = np.unique(parents.to_numpy(zero_copy_only=False))
+        found.append(Finding("prompt", rows, _sentence("prompt holds a turn that is missing")))
+    return found
+
+
+def _same_model(first: Any, second: Any) -> Finding:
+    def say(row: int) -> str:
+        return f"model_a and model_b are both {first[row].as_py()!r}"
+
+    same = pc.and_(pc.equal(first, second), pc.not_equal(first, ""))
+    return _finding("same model twice", same, say)
+
+
+def _winner_problem(column: Any) -> Finding:
+    known = pc.is_in(column, value_set=pa.array(WINNERS))
+    return _finding("winner", pc.invert(known), lambda row: unknown_winner(column[row].as_py()))
+
+
+def _number_problem(name: str, column: Any) -> Finding:
+    values = numbers(column)
+    if name == "weight":
+        wrong, must = ~np.isfinite(values) | (values < 0), "a finite number, zero or more"
+    elif name == "propensity":
+        # A vote may lack one; pyarrow's null and NaN are told apart by the column.
+        missing = column.is_null().to_numpy(zero_copy_only=False)
+        wrong, must = ~missing & ~((values > 0) & (values <= 1)), "a probability above 0 and at most 1"
+    else:
+        missing = column.is_null().to_numpy(zero_copy_only=False)
+        wrong, must = ~missing & ~np.isfinite(values), "seconds since 1970, or a date and time"
+    return _finding(name, wrong, lambda row: f"{name} is {column[row].as_py()!r}; it must be {must}")
+
+
+def _label_problems(batch: Any, names: LabelNames | None) -> list[Finding]:
+    column = batch.column("labels")
+    labels = parse_labels(column)
+    one, two, tie = labels.triples.T
+
+    def show(row: int) -> str:
+        return f"labels {column[row].as_py()!r}"
+
+    wrong = ~labels.valid | (one < 0) | (two < 0) | (one == two) | (tie < 0) | (tie > 2)
+    text = "are not [winner, loser, tie]: two different positions and a tie flag of 0, 1 or 2"
+    found = [_finding("labels", wrong, lambda row: f"{show(row)} {text}")]
+    if not {"model_a", "model_b", "winner"} <= set(batch.schema.names):
+        return found
+    winner = batch.column("winner")
+    found.append(_tie_flag_problem(labels, wrong, winner, show))
+    if names is not None and not wrong.any():
+        found += _index_problems(batch, labels, names, show)
+    return found
+
+
+def _tie_flag_problem(labels: Labels, wrong: IntArray, winner: Any, show: Callable[[int], str]) -> Finding:
+    """The flag must fit the winner; 1 is also right for `tie (bothbad)`, which some losses do not tell apart."""
+    flag = labels.triples[:, 2]
+    code = pc.index_in(winner, value_set=pa.array(WINNERS)).fill_null(-1).to_numpy(zero_copy_only=False)
+    lowest, highest = np.array([0, 0, 1, 1, 0])[code], np.array([0, 0, 1, 2, 2])[code]
+    clash = ~wrong & ((flag < lowest) | (flag > highest))
+    return _finding("labels", clash, lambda row: f"{show(row)} contradict winner {winner[row].as_py()!r}")
+
+
+def _index_problems(batch: Any, labels: Labels, names: LabelNames, show: Callable[[int], str]) -> list[Finding]:
+    """Every index must stand for one model throughout: the winner's (model_a's in a tie), then the other's."""
+    b_won = pc.equal(batch.column("winner"), "model_b")
+    first, second = batch.column("model_a"), batch.column("model_b")
+    sides = pa.concat_arrays([pc.if_else(b_won, second, first), pc.if_else(b_won, first, second)])
+    # Row by row, as a reader would meet them: winner, loser, next winner, ...
+    name = sides.take(pa.array(np.arange(len(sides)).reshape(2, -1).T.ravel()))
+    index = labels.triples[:, :2].ravel()
+    found = []
+    for place, before in names.clashes(index, name):
+        text = f"place {name[place].as_py()!r} at {index[place]}, where an earlier row has {before!r}"
+        text += "; labels and names contradict each other, or the rows come from several model lists"
+        found.append(Finding("labels", np.array([place // 2]), _sentence(f"{show(place // 2)} {text}")))
+    return found
+
+
+class FaultyRowError(VoteError):
+    """A row that was read but is no vote: `drop_bad` would leave it out."""
+
+
+_NAMED = ("model_a", "model_b", "winner")
+
+
+@dataclass(frozen=True)
+class VoteBatch:
+    """Consecutive votes in the form of the schema (see vote_schema), with where they came from."""
+
+    batch: Any
+    """pyarrow.RecordBatch; `prompt` is a list of text, all columns beyond the schema are as in the source."""
+    source: Source
+    first_row: int
+    """Number of the first row as the user sees it."""
+    prompt_is_text: bool = False
+    """Whether the source holds each prompt as one text rather than a list."""
+    dropped: int = 0
+    """How many faulty rows were left out here; with any, `place` does not apply."""
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+    def place(self, position: int) -> str:
+        """The words that name the row at a position of this batch: `votes.jsonl: line 7`."""
+        return self.source.place(self.first_row + position)
+
+
+def read_votes(
+    source: Any,
+    *,
+    columns: Sequence[str] | None = None,
+    split: str = "train",
+    from_disk: bool = False,
+    batch_size: int = 65536,
+    need_prompt: bool = True,
+    label_list: Sequence[str] | None = None,
+    drop_bad: bool = False,
+) -> Iterator[VoteBatch]:
+    """Stream votes, each checked; memory holds a batch at a time.
+
+    Args:
+        source: a hub id, a `save_to_disk` folder, a .parquet / .jsonl / .jsonl.gz / .csv file, a table in memory, or a
+            `Source`.
+        columns: read and check these alone; each must be there. None reads all of them.
+        split: which split of a hub data set or of a folder with several.
+        from_disk: take the path for a `save_to_disk` folder whatever it looks like.
+        batch_size: votes per batch, at most.
+        need_prompt: with `columns=None`, whether votes without a prompt column are an error (leaderboards need none).
+        label_list: model names that a `labels` column refers to; needed where model names or winner are absent.
+        drop_bad: leave out rows that are no votes rather than refuse the first; batches count them in `dropped`.
+
+    Raises:
+        VoteError: the source or a column is missing, there are no votes, or a row is no vote; the message names it.
+    """
+    opened = source if isinstance(source, Source) else open_source(source, split=split, from_disk=from_disk)
+    check_columns(opened, columns, need_prompt=need_prompt, label_list=label_list)
+    return _checked(opened, scan(opened, columns, batch_size, label_list), drop_bad)
+
+
+def _checked(source: Source, scanned: Iterator[tuple[VoteBatch, list[Finding]]], drop_bad: bool) -> Iterator[VoteBatch]:
+    empty = True
+    for batch, found in scanned:
+        problem = first_problem(found)
+        if problem and not drop_bad:
+            raise FaultyRowError(f"{batch.place(problem[0])}: {problem[1]}")
+        batch = without_bad(batch, found)
+        empty = empty and not len(batch)
+        yield batch
+    if empty:
+        raise VoteError(f"{source.name}: holds no votes")
+
+
+def without_bad(batch: VoteBatch, found: list[Finding]) -> VoteBatch:
+    """The batch less every row that has a fault."""
+    if not found:
+        return batch
+    good = np.ones(len(batch), dtype=bool)
+    for finding in found:
+        good[finding.rows] = False
+    return replace(batch, batch=batch.batch.filter(pa.array(good)), dropped=int((~good).sum()))
+
+
+def check_columns(
+    source: Source, columns: Sequence[str] | None, *, need_prompt: bool, label_list: Sequence[str] | None
+) -> None:
+    """Refuse a source that lacks a needed column, before any row is read.
+
+    Raises:
+        VoteError: naming the columns there are and the nearest to the one that is not.
+    """
+    there = set(source.columns)
+    wanted = list(columns) if columns is not None else ["prompt"] * need_prompt
+    for name in wanted:
+        if name not in there:
+            raw = name == "prompt" and "conversation_a" in there
+            hint = " (a raw arena export: `p2l votes import` makes votes of it)" if raw else ""
+            raise missing_column(source, name, because=hint)
+    absent = [name for name in _NAMED if name not in there]
+    if columns is not None or not absent or ("labels" in there and label_list is not None):
+        return
+    if "labels" in there:
+        raise VoteError(
+            f"{source.name}: no column {absent[0]!r}, and labels are positions in a model list that is not stated; "
+            "state the list, or add model_a, model_b and winner"
+        )
+    raise missing_column(source, absent[0])
+
+
+def scan(
+    source: Source, columns: Sequence[str] | None, batch_size: int, label_list: Sequence[str] | None
+) -> Iterator[tuple[VoteBatch, list[Finding]]]:
+    """Stream batches in the form of the schema together with whatever is wrong in them."""
+    names = LabelNames()
+    for raw in source.stream(columns, batch_size):
+        raw = _with_absent_columns(source, raw, columns)
+        batch = normalise(source, raw)
+        is_text = "prompt" in batch.schema.names and is_one_text(raw.batch.column("prompt"), batch.column("prompt"))
+        found: list[Finding] = []
+        if columns is None and not set(_NAMED) <= set(batch.schema.names) and label_list is not None:
+            batch, found = _named(batch, label_list)
+        yield VoteBatch(batch, source, raw.first_row, is_text), found or find_problems(batch, names)
+
+
+def _with_absent_columns(source: Source, raw: RawBatch, columns: Sequence[str] | None) -> RawBatch:
+    """A block of JSON lines may lack a key that others have: then it is null here."""
+    batch = raw.batch
+    for name in columns if columns is not None else source.columns:
+        if name not in batch.schema.names:
+            batch = batch.append_column(name, pa.nulls(len(batch), pa.string()))
+    return RawBatch(batch, raw.first_row)
+
+
+def _named(batch: Any, label_list: Sequence[str]) -> tuple[Any, list[Finding]]:
+    """Add model_a, model_b and winner from the labels: by name, else by the winner, else with the winner first."""
+    column = batch.column("labels")
+    labels = parse_labels(column)
+    pair, flag = labels.triples[:, :2], labels.triples[:, 2]
+    wrong = ~labels.valid | ((pair < 0) | (pair >= len(label_list))).any(axis=1) | (flag < 0) | (flag > 2)
+    if wrong.any():
+        text = f"are not [winner, loser, tie] within the stated list of {len(label_list)} models"
+        return batch, [Finding("labels", np.flatnonzero(wrong), lambda row: f"labels {column[row].as_py()!r} {text}")]
+    names = pa.array(list(label_list))
+    if "winner" in batch.schema.names and not {"model_a", "model_b"} & set(batch.schema.names):
+        lost = pc.equal(batch.column("winner"), "model_b").fill_null(False).to_numpy(zero_copy_only=False)
+        pair = np.where((lost & (flag == 0))[:, None], pair[:, ::-1], pair)
+    made = {"model_a": names.take(pa.array(pair[:, 0])), "model_b": names.take(pa.array(pair[:, 1]))}
+    b_won = np.zeros(len(batch), dtype=bool)
+    if "model_a" in batch.schema.names and "model_b" in batch.schema.names:
+        swapped = pc.equal(batch.column("model_a"), made["model_b"]).fill_null(False)
+        b_won = swapped.to_numpy(zero_copy_only=False)
+        found = _other_models(batch, made, b_won)
+        if found:
+            return batch, found
+    code = np.where(flag == 0, b_won.astype(np.int64), flag + 1)
+    made["winner"] = pa.array(WINNERS).take(pa.array(code))
+    for name, values in made.items():
+        if name not in batch.schema.names:
+            batch = batch.append_column(name, values)
+    return batch, []
+
+
+def _other_models(batch: Any, made: dict[str, Any], swapped: Any) -> list[Finding]:
+    first, second = batch.column("model_a"), batch.column("model_b")
+    as_labelled = pc.and_(pc.equal(first, made["model_a"]), pc.equal(second, made["model_b"]))
+    turned = pc.and_(pc.equal(second, made["model_a"]), pa.array(swapped))
+    wrong = ~pc.fill_null(pc.or_(as_labelled, turned), False).to_numpy(zero_copy_only=False)
+
+    def say(row: int) -> str:
+        names = f"{made['model_a'][row].as_py()!r} and {made['model_b'][row].as_py()!r}"
+        return f"labels mean {names} in the stated list, the row names {first[row].as_py()!r}, {second[row].as_py()!r}"
+
+    return [Finding("labels", np.flatnonzero(wrong), say)] if wrong.any() else []
+
+
+class Columns(dict[str, Any]):
+    """Arrow arrays by column name; `dropped` counts faulty rows that were left out."""
+
+    dropped = 0
+
+
+def read_columns(
+    source: Any, columns: Sequence[str], *, split: str = "train", from_disk: bool = False, drop_bad: bool = False
+) -> Columns:
+    """Some columns of all votes as Arrow arrays, checked as `read_votes` does; text is dictionary-encoded.
+
+    This is the cheap way to what a leaderboard needs: `encode_votes(c["model_a"], c["model_b"], c["winner"])`.
+    Four bytes a vote and text column stay in memory. With `drop_bad`, `dropped` of the result counts the rows left out.
+
+    Raises:
+        VoteError: as `read_votes`.
+    """
+    parts: dict[str, list[Any]] = {name: [] for name in columns}
+    dropped = 0
+    for batch in read_votes(source, columns=columns, split=split, from_disk=from_disk, drop_bad=drop_bad):
+        dropped += batch.dropped
+        for name in columns:
+            values = batch.batch.column(name)
+            parts[name].append(values.dictionary_encode() if values.type == pa.string() else values)
+    joined = Columns((name, _joined(arrays)) for name, arrays in parts.items())
+    joined.dropped = dropped
+    return joined
+
+
+def _joined(arrays: list[Any]) -> Any:
+    kinds = {array.type for array in arrays}
+    if len(kinds) > 1:
+        kind = common_type(list(kinds))
+        arrays = [array.cast(kind) for array in arrays]
+    column = pa.chunked_array(arrays)
+    if pa.types.is_dictionary(column.type):
+        column = column.unify_dictionaries()
+    joined = column.combine_chunks()
+    return joined if isinstance(joined, pa.Array) else joined.chunk(0)
+
+
+def model_codes(names: Any, known: dict[str, int]) -> Any:
+    """Codes of a text column by a table of names that grows as new ones come: (N,) int32."""
+    encoded = names.dictionary_encode()
+    values = encoded.dictionary.to_pylist()
+    for name in values:
+        known.setdefault(name, len(known))
+    return name_lookup(values, list(known))[encoded.indices.to_numpy(zero_copy_only=False)]

@@ -1,0 +1,288 @@
+"""Write votes in the format that a file's ending names: whole or not at all, a batch at a time.
+
+In CSV, which has no lists, a prompt is the JSON text of its turns, and other lists and objects are JSON text too; an
+empty field is null. JSON lines hold null for NaN.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import gzip
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from p2l.common.cli import atomic_path, progress
+from p2l.common.errors import VoteError
+from p2l.votes.arrow_files import RowFile, common_schema, conform
+from p2l.votes.reading import read_votes
+from p2l.votes.schema import RawBatch, Source, numbers
+from p2l.votes.sources import file_kind, open_source
+
+Write = Callable[[Any], None]
+_GZIP_LEVEL = 5  # a third of the time of the default, for files a twentieth larger
+
+
+def write_votes(batches: Iterable[Any], schema: Any, path: str | Path) -> int:
+    """Write Arrow batches to `path`; returns the number of rows.
+
+    Raises:
+        VoteError: the ending of `path` names no format.
+        InputError: the file cannot be written.
+    """
+    count = 0
+    with open_writer(path, schema) as write:
+        for batch in batches:
+            write(batch)
+            count += len(batch)
+    return count
+
+
+@contextlib.contextmanager
+def open_writer(path: str | Path, schema: Any = None) -> Iterator[Write]:
+    """A function that appends batches to `path`, each brought to `schema` first; see `write_votes`.
+
+    Without a schema it is that of the first batch, and there must be one.
+    """
+    make = _WRITERS[file_kind(path)]
+    with atomic_path(path) as temporary, contextlib.ExitStack() as files:
+        writer = None if schema is None else files.enter_context(make(schema, temporary))
+
+        def write(batch: Any) -> None:
+            nonlocal writer, schema
+            if writer is None:
+                schema = batch.schema
+                writer = files.enter_context(make(schema, temporary))
+            if len(batch):
+                writer(conform(batch, schema))
+
+        yield write
+
+
+@contextlib.contextmanager
+def _parquet(schema: Any, path: Path) -> Iterator[Write]:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+        yield writer.write_batch
+
+
+@contextlib.contextmanager
+def _jsonl(_: Any, path: Path, *, compress: bool = False) -> Iterator[Write]:
+    with contextlib.ExitStack() as stack:
+        file: Any = stack.enter_context(path.open("wb"))
+        if compress:
+            # Neither name nor time inside, so that the same votes give the same bytes.
+            file = stack.enter_context(gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0))
+        yield lambda batch: file.writelines(_lines(batch))
+
+
+def _lines(batch: Any) -> Iterator[bytes]:
+    for row in batch.to_pylist():
+        try:
+            text = json.dumps(row, ensure_ascii=False, allow_nan=False, default=as_text)
+        except ValueError:
+            text = json.dumps(no_nan(row), ensure_ascii=False, default=as_text)
+        yield text.encode() + b"\n"
+
+
+def no_nan(value: Any) -> Any:
+    """JSON has no NaN and no infinity: null in their place, at any depth."""
+    if isinstance(value, dict):
+        return {key: no_nan(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [no_nan(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+@contextlib.contextmanager
+def _csv(schema: Any, path: Path) -> Iterator[Write]:
+    import pyarrow.csv as pc_csv
+
+    fields = [(field.name, pa.string() if _needs_text(field.type) else field.type) for field in schema]
+    with pc_csv.CSVWriter(path, pa.schema(fields)) as writer:
+        yield lambda batch: writer.write_batch(_flat(batch, pa.schema(fields)))
+
+
+def _needs_text(kind: Any) -> bool:
+    return not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
+
+
+def _flat(batch: Any, schema: Any) -> Any:
+    arrays = [_text(column) if _needs_text(column.type) else column for column in batch.columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _text(column: Any) -> Any:
+    if pa.types.is_nested(column.type):
+        dump = json.JSONEncoder(ensure_ascii=False, default=as_text).encode
+        return pa.array([None if value is None else dump(value) for value in column.to_pylist()], pa.string())
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowException:  # bytes, lengths of time
+        return pa.array([None if value is None else as_text(value) for value in column.to_pylist()], pa.string())
+
+
+def as_text(value: Any) -> str:
+    """What neither JSON nor CSV has: bytes as base64, times and the like as Python writes them."""
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
+
+
+_WRITERS: dict[str, Callable[[Any, Path], contextlib.AbstractContextManager[Write]]] = {
+    ".parquet": _parquet,
+    ".jsonl": _jsonl,
+    ".jsonl.gz": lambda schema, path: _jsonl(schema, path, compress=True),
+    ".csv": _csv,
+}
+
+# Raw arena exports into votes.
+#
+# An export holds the two conversations of a battle as lists of `{role, content}` messages, content being text or a list
+# of parts with text. The user's turns become `prompt`; the conversations go, every other column stays. `both_bad` and
+# its
+# spellings become `tie (bothbad)`; a `timestamp` column becomes `tstamp` where there is none.
+
+_CONVERSATIONS = ("conversation_a", "conversation_b", "full_conversation")
+_BOTH_BAD = {"both_bad", "bothbad", "both bad", "tie (both_bad)", "tie (both bad)", "tie(bothbad)", "tie (bothbad)"}
+
+
+class Imported(NamedTuple):
+    """What an import did."""
+
+    votes: int
+    dropped: int
+    """Rows left out because they were no votes."""
+
+
+def import_votes(
+    source: Any,
+    output: str | Path,
+    *,
+    split: str = "train",
+    from_disk: bool = False,
+    drop_bad: bool = False,
+    quiet: bool = True,
+) -> Imported:
+    """Convert a raw arena export to a file of votes, streaming; the ending of `output` names its format.
+
+    Raises:
+        VoteError: the source is missing or a row cannot become a vote (with `drop_bad` such rows are counted instead).
+    """
+    opened = arena_source(open_source(source, split=split, from_disk=from_disk))
+    rows, dropped = RowFile(), 0
+    try:
+        with progress(description=f"import {opened.name}", total=opened.rows, unit="votes", quiet=quiet) as bar:
+            for batch in read_votes(opened, need_prompt=False, drop_bad=drop_bad):
+                rows.append(batch.batch)
+                dropped += batch.dropped
+                bar.update(len(batch) + batch.dropped)
+        rows.finish()
+        with progress(rows.batches(), description=f"write {output}", unit="batches", quiet=quiet) as batches:
+            return Imported(write_votes(batches, common_schema(rows.schemas), output), dropped)
+    finally:
+        rows.close()
+
+
+def arena_source(source: Source) -> Source:
+    """A source whose rows are those of an arena export, seen as votes."""
+    names = [name for name in source.columns if name not in _CONVERSATIONS]
+    if "conversation_a" in source.columns and "prompt" not in names:
+        names = ["prompt", *names]
+    if "timestamp" in names and "tstamp" not in names:
+        names.append("tstamp")
+
+    def stream(columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
+        needed = None if columns is None else [name for name in source.columns if name in {*columns, "conversation_a"}]
+        for raw in source.stream(needed, batch_size):
+            yield RawBatch(_as_votes(source, raw), raw.first_row)
+
+    return replace(source, columns=names, stream=stream)
+
+
+def _as_votes(source: Source, raw: RawBatch) -> Any:
+    columns = dict(zip(raw.batch.schema.names, raw.batch.columns, strict=True))
+    if "conversation_a" in columns:
+        columns = {"prompt": _user_turns(source, raw, columns["conversation_a"]), **columns}
+    if "winner" in columns:
+        columns["winner"] = _winners(columns["winner"])
+    if "timestamp" in columns and "tstamp" not in columns:
+        columns["tstamp"] = pa.array(numbers(columns["timestamp"]), from_pandas=True)
+    for name in _CONVERSATIONS:
+        columns.pop(name, None)
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def _winners(column: Any) -> Any:
+    if not pa.types.is_dictionary(column.type):
+        column = column.cast(pa.string()).dictionary_encode()
+    spelled = [_winner(text) for text in column.dictionary.to_pylist()]
+    return pa.DictionaryArray.from_arrays(column.indices, pa.array(spelled, pa.string())).dictionary_decode()
+
+
+def _winner(text: str | None) -> str | None:
+    if text is None:
+        return None
+    plain = text.strip().lower()
+    if plain in _BOTH_BAD:
+        return "tie (bothbad)"
+    return plain if plain in {"model_a", "model_b", "tie"} else text
+
+
+def _user_turns(source: Source, raw: RawBatch, column: Any) -> Any:
+    """The contents of the user's messages of each conversation: list of text."""
+    kind = column.type
+    is_list = pa.types.is_list(kind) and pa.types.is_struct(kind.value_type)
+    if is_list and {"role", "content"} <= {field.name for field in kind.value_type}:
+        messages = column.flatten()
+        if pa.types.is_string(messages.type.field("content").type):
+            return _pick_user(column, messages)
+    return pa.array(
+        [_turns_of(source.place(raw.first_row + row), value) for row, value in enumerate(column.to_pylist())],
+        pa.list_(pa.string()),
+    )
+
+
+def _pick_user(column: Any, messages: Any) -> Any:
+    """The same without leaving Arrow, for contents that are plain text."""
+    is_user = pc.equal(pc.struct_field(messages, "role"), "user").fill_null(False)
+    before = np.concatenate([[0], np.cumsum(is_user.to_numpy(zero_copy_only=False))])
+    lengths = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False)
+    offsets = before[np.concatenate([[0], np.cumsum(lengths)])].astype(np.int32)
+    mask = column.is_null() if column.null_count else None
+    turns = pc.struct_field(messages, "content").filter(is_user)
+    return pa.ListArray.from_arrays(pa.array(offsets), turns, mask=mask)
+
+
+def _turns_of(place: str, conversation: Any) -> list[str] | None:
+    if isinstance(conversation, str):
+        try:
+            conversation = json.loads(conversation)
+        except ValueError as error:
+            raise VoteError(f"{place}: conversation_a is text that is not JSON: {error}") from error
+    if conversation is None:
+        return None
+    if not isinstance(conversation, list) or not all(isinstance(part, dict) for part in conversation):
+        raise VoteError(f"{place}: conversation_a must be a list of {{role, content}} messages")
+    return [_content(place, message.get("content")) for message in conversation if message.get("role") == "user"]
+
+
+def _content(place: str, content: Any) -> str:
+    """Text as it is; of a list of parts, the texts, one below the other."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, dict):
+        content = [content]
+    texts = [part if isinstance(part, str) else part.get("text") for part in content if isinstance(part, str | dict)]
+    if not isinstance(content, list) or len(texts) < len(content):
+        raise VoteError(f"{place}: a message of conversation_a holds neither text nor parts with text")
+    return "\n".join(text for text in texts if text)

@@ -1,0 +1,254 @@
+"""What a provider's refusal means: from status, headers and body to a `Fault`.
+
+Providers agree on little: the body may be OpenAI's `{"error": {"message", "type", "code"}}`, Anthropic's or Google's
+variant of it, a bare `{"message"}` or `{"detail"}`, a list, or HTML. Words and codes decide before the status does,
+because a full context is a 400 here, a 413 there and a 500 elsewhere.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import json
+import math
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from route.providers.base import Fault, ProviderError
+
+_LONGEST_DETAIL = 500
+_SHORTEST_SECRET = 6  # a shorter one would be found in ordinary words
+_KEY_LIKE = re.compile(r"\b(?:sk|pk|gsk|hf|xai|key|AIza)[-_]?[A-Za-z0-9_\-*.]{12,}|(?i:bearer)\s+\S+")
+_CODE = re.compile(r"[A-Za-z][A-Za-z0-9_.\-]{0,63}")
+_CONTEXT = re.compile(
+    r"maximum context length|context[ _]length[ _]exceeded|context window|prompt is too long|input is too long"
+    r"|exceeds? (the )?(model'?s )?(maximum )?context|too many (input |total )?tokens|reduce the length of"
+    r"|input token count|maximum (input|sequence|prompt) length|inputs. tokens .* must be <="
+)
+_FILTER = re.compile(
+    r"content[ _]?filter|content management policy|content[ _]policy|responsible ?ai|flagged (by|as|for)|was flagged"
+    r"|prohibited_content|violat\w+ .{0,40}(usage|safety) polic"
+)
+_QUOTA = re.compile(r"insufficient[_ ](quota|balance|credit)|credit balance is too low")
+_KEY = re.compile(r"api[_ ]key[_ ](not[_ ]valid|invalid)|invalid[_ ](x-)?api[_ -]key|incorrect api key")
+_UNSUPPORTED = re.compile(
+    r"prefill|must end with a user message|model_?not_?found|model_decommissioned|deploymentnotfound"
+    r"|unsupported_(parameter|value|model)|(does not|doesn't|not) support|no endpoints found"
+    r"|(deprecated|not (available|allowed)) (for|with|on) this model"
+    r"|max_(completion_|output_)?tokens.*(too large|at most|maximum allowed|supported range|less than or equal)"
+)
+_BY_CODE: Mapping[str, Fault] = {
+    "authentication_error": Fault.CREDENTIALS,
+    "permission_error": Fault.CREDENTIALS,
+    "permission_denied": Fault.CREDENTIALS,
+    "unauthenticated": Fault.CREDENTIALS,
+    "billing_error": Fault.CREDENTIALS,
+    "invalid_request_error": Fault.REQUEST,
+    "invalid_argument": Fault.REQUEST,
+    "badrequesterror": Fault.REQUEST,
+    "request_too_large": Fault.REQUEST,
+    "not_found_error": Fault.UNSUPPORTED,
+    "not_found": Fault.UNSUPPORTED,
+    "rate_limit_error": Fault.RATE_LIMIT,
+    "rate_limit_exceeded": Fault.RATE_LIMIT,
+    "resource_exhausted": Fault.RATE_LIMIT,
+    "deadline_exceeded": Fault.TIMEOUT,
+    "timeout_error": Fault.TIMEOUT,
+}
+"""For errors inside a stream, which have no status; anything else there is the provider's own trouble."""
+_MEANING: Mapping[Fault, str] = {
+    Fault.RATE_LIMIT: "takes no more requests at the moment",
+    Fault.SERVER: "failed",
+    Fault.CONNECTION: "cannot be reached",
+    Fault.TIMEOUT: "took too long",
+    Fault.MALFORMED: "sent what is no answer",
+    Fault.CONTEXT_LENGTH: "finds the prompt too long for this model",
+    Fault.CONTENT_FILTER: "refuses the content",
+    Fault.REQUEST: "cannot use the request",
+    Fault.UNSUPPORTED: "has no such model, or one that cannot do what is asked",
+    Fault.CREDENTIALS: "does not accept this account",
+}
+
+
+@dataclass(frozen=True)
+class Complaint:
+    """What the body of a refusal says."""
+
+    message: str = ""
+    codes: tuple[str, ...] = ()
+    """Types, codes and statuses as words."""
+    number: int | None = None
+    """A status inside the body."""
+    delay: float | None = None
+    """Seconds, where the body says when to come again."""
+
+
+def refusal(
+    who: str,
+    status: int | None,
+    headers: Mapping[str, str],
+    body: object,
+    secrets: Iterable[str] = (),
+    *,
+    clock: Callable[[], float] = time.time,
+) -> ProviderError:
+    """The error that stands for a refusal.
+
+    Args:
+        who: the provider's host.
+        status: of the response; None inside a stream.
+        headers: of the response.
+        body: the bytes, or the parsed object of an event.
+        secrets: what no text may show.
+        clock: seconds since 1970, for dates in Retry-After.
+    """
+    said = complaint(body)
+    fault = classify(status, said)
+    delay = retry_after(headers, clock)
+    words = ", ".join([str(status)] * (status is not None) + [code for code in said.codes if _CODE.fullmatch(code)])
+    return ProviderError(
+        fault,
+        masked(f"{who} {_MEANING[fault]}" + (f" ({words})" if words else ""), secrets),
+        status=status,
+        retry_after=said.delay if delay is None else delay,
+        detail=masked(said.message, secrets)[:_LONGEST_DETAIL],
+    )
+
+
+def classify(status: int | None, said: Complaint) -> Fault:
+    """Why the request was refused."""
+    status = said.number if status is None else status
+    text = " ".join([*said.codes, said.message]).lower()
+    if status is None or status < 500 or status in (500, 503):
+        by_words = _by_words(text, status)
+        if by_words is not None:
+            return by_words
+    if status is None:
+        found = [_BY_CODE[code.lower()] for code in said.codes if code.lower() in _BY_CODE]
+        return found[0] if found else Fault.SERVER
+    return _by_status(status)
+
+
+def _by_words(text: str, status: int | None) -> Fault | None:
+    if _QUOTA.search(text) or _KEY.search(text):
+        return Fault.CREDENTIALS
+    if status == 429 or "rate_limit" in text:
+        return Fault.RATE_LIMIT
+    if _CONTEXT.search(text):
+        return Fault.CONTEXT_LENGTH
+    if status is not None and status >= 500:
+        return None
+    if _FILTER.search(text):
+        return Fault.CONTENT_FILTER
+    return Fault.UNSUPPORTED if status in (400, 404, 422) and _UNSUPPORTED.search(text) else None
+
+
+def _by_status(status: int) -> Fault:
+    by_number = {
+        401: Fault.CREDENTIALS,
+        402: Fault.CREDENTIALS,
+        403: Fault.CREDENTIALS,
+        404: Fault.UNSUPPORTED,
+        408: Fault.TIMEOUT,
+        409: Fault.SERVER,
+        425: Fault.SERVER,
+        429: Fault.RATE_LIMIT,
+    }
+    if status in by_number:
+        return by_number[status]
+    if 300 <= status < 400:
+        return Fault.MALFORMED
+    return Fault.SERVER if status >= 500 else Fault.REQUEST
+
+
+def complaint(body: object) -> Complaint:
+    """What a body says, whoever wrote it."""
+    if isinstance(body, bytes):
+        body = _loaded(body)
+    if isinstance(body, list):
+        body = body[0] if body else {}
+    if not isinstance(body, dict):
+        return Complaint(_one_line(body) if isinstance(body, str) else "")
+    error = body.get("error", body)
+    if not isinstance(error, dict):
+        error = {"message": error, **{key: value for key, value in body.items() if key != "error"}}
+    codes = tuple(dict.fromkeys(value for value in _codes(error) if isinstance(value, str) and value != "error"))
+    numbers = [value for value in _codes(error) if isinstance(value, int) and 300 <= value < 600]
+    return Complaint(_message(error), codes, numbers[0] if numbers else None, _delay(error))
+
+
+def _loaded(body: bytes) -> object:
+    try:
+        loaded: object = json.loads(body)
+    except (ValueError, RecursionError):
+        return "" if b"<" in body[:200] else body.decode("utf-8", "replace")  # a proxy's page says nothing
+    return loaded
+
+
+def _codes(error: Mapping[str, object]) -> Iterator[object]:
+    for key in ("type", "code", "status", "error_type"):
+        yield error.get(key)
+    inner = error.get("innererror")  # Azure
+    if isinstance(inner, dict):
+        yield inner.get("code")
+    for detail in _details(error):  # Google
+        yield detail.get("reason")
+
+
+def _details(error: Mapping[str, object]) -> list[Mapping[str, object]]:
+    details = error.get("details")
+    return [detail for detail in details if isinstance(detail, dict)] if isinstance(details, list) else []
+
+
+def _message(error: Mapping[str, object]) -> str:
+    for key in ("message", "detail", "details", "msg"):
+        value = error.get(key)
+        if isinstance(value, str):
+            return _one_line(value)
+        if value:
+            return _one_line(json.dumps(value))
+    return ""
+
+
+def _delay(error: Mapping[str, object]) -> float | None:
+    found = (re.fullmatch(r"([0-9.]+)s", str(detail.get("retryDelay"))) for detail in _details(error))
+    return next((_seconds(match[1]) for match in found if match), None)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def retry_after(headers: Mapping[str, str], clock: Callable[[], float] = time.time) -> float | None:
+    """Seconds until the provider wants to be asked again, or None where it does not say, or nothing that can be read.
+
+    Reads `retry-after-ms` before `Retry-After`, which is a number of seconds or a date.
+    """
+    milliseconds = _seconds(headers.get("retry-after-ms"))
+    if milliseconds is not None:
+        return milliseconds / 1000
+    text = headers.get("Retry-After")
+    seconds = _seconds(text)
+    if seconds is not None or text is None:
+        return seconds
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - clock())
+    except (ValueError, OverflowError):
+        return None
+
+
+def _seconds(text: str | None) -> float | None:
+    try:
+        number = float(text or "")
+    except ValueError:
+        return None
+    return max(0.0, number) if math.isfinite(number) else None
+
+
+def masked(text: str, secrets: Iterable[str]) -> str:
+    """`text` without the secrets, and without anything that looks like a key."""
+    for secret in secrets:
+        if len(secret) >= _SHORTEST_SECRET:
+            text = text.replace(secret, "***")
+    return _KEY_LIKE.sub("***", text)

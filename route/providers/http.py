@@ -1,0 +1,320 @@
+"""HTTP to one provider: one pool of connections, time limits, and every failure as a `ProviderError`.
+
+What a limit costs matters on the hot path: a timer for each wait (about 2 us) instead of a task. Connections that have
+brought a whole answer are kept; one whose answer was given up is closed, which ends the request at the provider.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import aclosing
+from typing import NamedTuple, TypeVar
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import aiohttp
+import anyio
+
+from p2l import __version__
+from route.providers.base import JSON, Account, Fault, ProviderError, Timeouts
+from route.providers.content import SHAPE_ERRORS
+from route.providers.errors import refusal
+
+# Server-sent events out of the bytes of a stream, whatever way the network has cut them.
+#
+# Lines may end in LF, CRLF or CR; comments (`: keep-alive`) and fields that nobody needs (`id`, `retry`) are skipped;
+# the
+# data lines of one event are joined by LF.
+
+_LONGEST = 32 * 2**20  # bytes of one event: above it a provider fills our memory, not an answer
+
+
+class Event(NamedTuple):
+    """One event of a stream."""
+
+    name: str
+    """Of the field `event`; empty where there is none."""
+    data: bytes
+
+
+class EventParser:
+    """Takes bytes as they come and gives the events that are whole."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._name = b""
+        self._data: list[bytes] = []
+
+    def feed(self, received: bytes) -> list[Event]:
+        """The events that end within `received`.
+
+        Raises:
+            ValueError: an event is longer than any answer.
+        """
+        lines = (self._rest + received).splitlines(keepends=True)
+        # A line that ends in CR may be one that ends in CRLF, cut in the middle.
+        self._rest = lines.pop() if lines and not lines[-1].endswith(b"\n") else b""
+        if len(self._rest) > _LONGEST or sum(map(len, self._data)) > _LONGEST:
+            raise ValueError("an event of more than 32 MiB")
+        return self._events(lines)
+
+    def end(self) -> list[Event]:
+        """What came last, where the stream ends without the empty line that closes an event."""
+        lines, self._rest = [self._rest, b""], b""
+        return self._events(lines)
+
+    def _events(self, lines: list[bytes]) -> list[Event]:
+        events = []
+        for line in lines:
+            text = line.rstrip(b"\r\n")
+            if text.startswith(b"data:"):
+                self._data.append(_value(text[5:]))
+            elif text.startswith(b"event:"):
+                self._name = _value(text[6:])
+            elif not text:
+                if self._data:
+                    events.append(Event(self._name.decode("utf-8", "replace"), b"\n".join(self._data)))
+                self._name, self._data = b"", []
+        return events
+
+
+def _value(text: bytes) -> bytes:
+    return text[1:] if text[:1] == b" " else text
+
+
+T = TypeVar("T")
+WHOLE = "whole answer"
+"""Name of the only event where a provider answers a stream with one JSON object."""
+_KEEP_ALIVE = 30.0  # seconds; below what providers and load balancers keep
+_DRAIN = 1.0  # seconds that the end of a stream may take after its last event
+_LOCAL = ("localhost", "127.0.0.1", "::1")
+_PUBLIC_HEADERS = ("http-referer", "x-title")
+
+
+class Transport:
+    """The connections to one account at one provider."""
+
+    def __init__(self, account: Account, headers: Mapping[str, str]) -> None:
+        """`headers` carry the key; those of the account come on top."""
+        parts = urlsplit(account.base_url)
+        self._host = parts.netloc.rpartition("@")[2]
+        self._headers = {
+            "User-Agent": f"p2l/{__version__}",
+            "Content-Type": "application/json",
+            # An answer is small, and a compressed stream may wait in somebody's buffer.
+            "Accept-Encoding": "identity",
+            **headers,
+            **account.headers,
+        }
+        self._secrets = [secret for secret in (account.api_key, parts.password) if secret]
+        self._secrets += [value for name, value in account.headers.items() if name.lower() not in _PUBLIC_HEADERS]
+        self._proxy = _proxy_for(parts.scheme, parts.hostname or "")
+        self._session: aiohttp.ClientSession | None = None
+        self._draining: set[asyncio.Task[None]] = set()
+
+    async def answer(self, url: str, body: JSON, timeouts: Timeouts) -> JSON:
+        """The JSON object that the provider answers with.
+
+        Raises:
+            ProviderError: there is none.
+        """
+        with self._translated(), anyio.fail_after(min(timeouts.first_token, timeouts.total)):
+            response = await self._open(url, body, timeouts)
+            try:
+                answer = self.parsed(await response.read())
+            finally:
+                response.close()  # which keeps the connection of an answer that has been read
+        if answer.get("error"):
+            raise self.failure(answer)
+        return answer
+
+    async def fetch(self, url: str, timeouts: Timeouts) -> object:
+        """The JSON that the provider has at an address, asked for with GET.
+
+        Raises:
+            ProviderError: there is none.
+        """
+        with self._translated(), anyio.fail_after(min(timeouts.first_token, timeouts.total)):
+            response = await self._open(url, None, timeouts)
+            try:
+                text = await response.read()
+            finally:
+                response.close()
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError):
+            raise self.malformed("what is no JSON") from None
+
+    async def events(self, url: str, body: JSON, timeouts: Timeouts) -> AsyncGenerator[Event, None]:
+        """The events of a stream up to the last one: `[DONE]`, `message_stop`, or the last before the stream's end.
+
+        The first has to come within `timeouts.first_token`, comments not counted. After it there is no other provider
+        to turn to, so that whatever arrives, a comment too, shows that this one is alive; `timeouts.stall` of silence
+        end it.
+
+        Raises:
+            ProviderError: before the first event or after any.
+        """
+        clock = asyncio.get_running_loop().time
+        first, end = clock() + min(timeouts.first_token, timeouts.total), clock() + timeouts.total
+        response, complete = None, False
+        try:
+            with self._translated():
+                with anyio.fail_after(first - clock()):
+                    response = await self._open(url, body, timeouts)
+                    whole = await response.read() if response.content_type == "application/json" else None
+                if whole is not None:
+                    complete = True
+                    yield Event(WHOLE, whole)
+                    return
+                async with aclosing(_events(response.content, first, timeouts.stall, end)) as events:
+                    async for event in events:
+                        complete = event.data == b"[DONE]" or event.name == "message_stop"
+                        yield event
+                        if complete:
+                            return
+                complete = True
+        finally:
+            if response is not None:
+                self._let_go(response, complete)
+
+    def parsed(self, text: bytes) -> JSON:
+        """The JSON object that the provider sent.
+
+        Raises:
+            ProviderError: it is none.
+        """
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError):
+            raise self.malformed("what is no JSON") from None
+        if not isinstance(found, dict):
+            raise self.malformed("JSON that is no object")
+        return found
+
+    def understood(self, translate: Callable[[JSON], T], sent: JSON) -> T:
+        """What `translate` makes of what the provider sent.
+
+        Raises:
+            ProviderError: it is of another shape than any answer.
+        """
+        try:
+            return translate(sent)
+        except SHAPE_ERRORS:
+            raise self.malformed("an answer of an unknown shape") from None
+
+    def failure(self, body: object) -> ProviderError:
+        """The error that an error object inside an answer or a stream stands for."""
+        return refusal(self._host, None, {}, body, self._secrets)
+
+    def malformed(self, what: str) -> ProviderError:
+        """The error for an answer that is none."""
+        return ProviderError(Fault.MALFORMED, f"{self._host} sent {what}")
+
+    async def close(self) -> None:
+        """Close the connections."""
+        draining = list(self._draining)
+        for task in draining:
+            task.cancel()
+        await asyncio.gather(*draining, return_exceptions=True)
+        if self._session is not None:
+            await self._session.close()
+
+    async def _open(self, url: str, body: JSON | None, timeouts: Timeouts) -> aiohttp.ClientResponse:
+        """The response to a request, unless it is a refusal; without a body it is a GET."""
+        response = await self._pool().request(
+            "GET" if body is None else "POST",
+            url,
+            data=None if body is None else json.dumps(body).encode(),
+            timeout=aiohttp.ClientTimeout(total=None, connect=timeouts.connect),
+            proxy=self._proxy,
+            allow_redirects=False,  # the key is for this address alone
+        )
+        if 200 <= response.status < 300:
+            return response
+        try:
+            text = await response.read()
+        finally:
+            response.close()
+        raise refusal(self._host, response.status, response.headers, text, self._secrets)
+
+    def _pool(self) -> aiohttp.ClientSession:
+        """Made by the first call, which runs in the loop that the connections belong to."""
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                headers=self._headers,
+            )
+        return self._session
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Errors of the HTTP client as ours; without their cause, whose text may hold the request's headers."""
+        try:
+            yield
+        except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError) as error:
+            reason = getattr(error, "strerror", None) or "no connection in time"
+            raise ProviderError(Fault.CONNECTION, f"{self._host} cannot be reached: {reason}") from None
+        except (TimeoutError, asyncio.TimeoutError):
+            raise ProviderError(Fault.TIMEOUT, f"{self._host} took too long") from None
+        except aiohttp.ClientResponseError:
+            raise self.malformed("what is no HTTP") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise ProviderError(
+                Fault.CONNECTION, f"{self._host} broke the connection ({type(error).__name__})"
+            ) from None
+        except ValueError as error:
+            raise self.malformed(str(error)) from None
+
+    def _let_go(self, response: aiohttp.ClientResponse, complete: bool) -> None:
+        """Keep the connection of a whole answer for the next request; close any other."""
+        if not complete or response.content.is_eof():
+            response.close()
+            return
+        # The few bytes after the last event have to be read first, and nobody should wait for them.
+        task = asyncio.create_task(_drain(response))
+        self._draining.add(task)
+        task.add_done_callback(self._draining.discard)
+        task.add_done_callback(lambda _: response.close())  # not in the task: one that is cancelled early never runs
+
+
+async def _events(reader: aiohttp.StreamReader, first: float, stall: float, end: float) -> AsyncGenerator[Event, None]:
+    """Events as they come; `first` and `end` are times of the loop's clock, `stall` is in seconds."""
+    clock = asyncio.get_running_loop().time
+    parser, begun = EventParser(), False
+    while True:
+        received = await _read(reader, min(clock() + stall, end) if begun else first)
+        for event in parser.feed(received) if received else parser.end():
+            begun = True
+            yield event
+        if not received:
+            return
+
+
+async def _read(reader: aiohttp.StreamReader, deadline: float) -> bytes:
+    """What has come, or comes before the deadline; nothing at the end.
+
+    Raises:
+        asyncio.TimeoutError: nothing came.
+    """
+    timer = asyncio.get_running_loop().call_at(deadline, reader.set_exception, asyncio.TimeoutError())
+    try:
+        return await reader.readany()
+    finally:
+        timer.cancel()
+
+
+async def _drain(response: aiohttp.ClientResponse) -> None:
+    with contextlib.suppress(aiohttp.ClientError, OSError), anyio.move_on_after(_DRAIN):
+        await response.read()
+
+
+def _proxy_for(scheme: str, host: str) -> str | None:
+    """The proxy of the environment, as other HTTP clients take it; never for this machine."""
+    if host in _LOCAL or proxy_bypass(host):
+        return None
+    return getproxies().get(scheme)

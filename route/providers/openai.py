@@ -1,0 +1,252 @@
+"""The client of every provider that speaks OpenAI's chat completions: what was asked goes out as it is.
+
+Fields that nobody here knows are passed through both ways, and so is content of null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from typing import Any
+from urllib.parse import quote
+
+from p2l.common.cli import nearest
+from p2l.common.errors import ConfigError
+from route.providers.base import JSON, Account, Provider, ProviderError, Timeouts, protocol
+from route.providers.content import (
+    SYSTEM_ROLES,
+    asks_for_usage,
+    chunks_of,
+    for_another_model,
+    named_by,
+    renamed,
+    without,
+)
+from route.providers.http import WHOLE, Event, Transport
+
+# What others call differently who speak OpenAI's protocol: many of them stopped at its first names.
+#
+# `classic` says `max_tokens` for `max_completion_tokens`, which a provider that does not know it refuses or, worse,
+# passes over, and `system` for the role `developer`.
+
+
+def classic(request: JSON) -> JSON:
+    """The request in the words of the first chat completions."""
+    body = dict(request)
+    limit = body.pop("max_completion_tokens", None)
+    if limit is not None:
+        body["max_tokens"] = limit
+    return renamed(body, {"developer": "system"})
+
+
+DIALECTS: Mapping[str, Callable[[JSON], JSON]] = {"current": dict, "classic": classic}
+"""By the account's option `dialect`."""
+
+
+def dialect_of(options: Mapping[str, Any]) -> Callable[[JSON], JSON]:
+    """What turns a request into the words that an account's provider knows.
+
+    Raises:
+        ConfigError: there is no such dialect.
+    """
+    name = str(options.get("dialect", "current"))
+    if name not in DIALECTS:
+        raise ConfigError(f"options: there is no dialect {name!r}{nearest(name, DIALECTS)}; choose current or classic")
+    return DIALECTS[name]
+
+
+def bearer(account: Account) -> dict[str, str]:
+    """The header with the key, if there is one."""
+    return {"Authorization": f"Bearer {account.api_key}"} if account.api_key else {}
+
+
+class OpenAICompatible:
+    """One account at a provider of OpenAI's protocol."""
+
+    def __init__(
+        self,
+        account: Account,
+        *,
+        headers: Mapping[str, str] | None = None,
+        url: Callable[[JSON], str] | None = None,
+        prepare: Callable[[JSON], JSON] | None = None,
+    ) -> None:
+        """A client that connects when it is asked.
+
+        Args:
+            account: of its options, `omit` names fields that this provider refuses and that are left out, `keep` those
+                of its own answers that it wants to see again (`history.py`), and `dialect` is `classic` where it knows
+                the first names of fields and roles alone (`dialect.py`).
+            headers: with the key; the usual one by default.
+            url: of a request; `base_url` and `/chat/completions` by default.
+            prepare: what a request becomes before it is sent; the dialect says so by default.
+        """
+        completions = f"{account.base_url.rstrip('/')}/chat/completions"
+        self._url = url or (lambda _: completions)
+        self._prepare = prepare or dialect_of(account.options)
+        self._omit = named_by(account.options, "omit")
+        self._keep = named_by(account.options, "keep")
+        self._transport = Transport(account, bearer(account) if headers is None else headers)
+
+    async def chat(self, request: JSON, timeouts: Timeouts) -> JSON:
+        """A whole chat completion.
+
+        Raises:
+            ProviderError: there is none.
+        """
+        # OpenAI refuses options of a stream where there is none.
+        body = without(self._body(request), ("stream", "stream_options"))
+        answer = await self._transport.answer(self._url(body), body, timeouts)
+        return self._completion(answer)
+
+    async def stream(self, request: JSON, timeouts: Timeouts) -> AsyncGenerator[JSON, None]:
+        """The chunks of a chat completion.
+
+        Raises:
+            ProviderError: before the first chunk or after any; also where a stream ends before `[DONE]` and before each
+                choice has its finish reason.
+        """
+        body = {**self._body(request), "stream": True}
+        wanted = body["n"] if isinstance(body.get("n"), int) else 1
+        finished, begun = set[int](), False
+        async with aclosing(self._transport.events(self._url(body), body, timeouts)) as events:
+            try:
+                async for event in events:
+                    if event.data == b"[DONE]" and begun:
+                        return
+                    for chunk in self._chunks(event, asks_for_usage(request)):
+                        begun = True
+                        finished.update(self._transport.understood(self._finished, chunk))
+                        yield chunk
+            except ProviderError:
+                if len(finished) < wanted:
+                    raise
+        if len(finished) < wanted:
+            raise self._transport.malformed("a stream without its end" if begun else "an empty stream")
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._transport.close()
+
+    def _body(self, request: JSON) -> JSON:
+        return without(self._prepare(for_another_model(request, self._keep)), self._omit)
+
+    def _chunks(self, event: Event, with_usage: bool) -> list[JSON]:
+        if event.data == b"[DONE]":
+            raise self._transport.malformed("an empty stream")
+        chunk = self._transport.parsed(event.data)
+        if chunk.get("error") or event.name == "error" or chunk.get("object") == "error":
+            raise self._transport.failure(chunk)
+        if event.name == WHOLE:
+            return chunks_of(self._completion(chunk), with_usage=with_usage)
+        if "choices" not in chunk:
+            raise self._transport.malformed("a chunk without choices")
+        chunk["choices"] = chunk["choices"] or []
+        return [chunk]
+
+    @staticmethod
+    def _finished(chunk: JSON) -> set[int]:
+        """Which choices end with this chunk."""
+        return {choice.get("index", 0) for choice in chunk["choices"] if choice.get("finish_reason")}
+
+    def _completion(self, answer: JSON) -> JSON:
+        choices = answer.get("choices")
+        if not isinstance(choices, list) or not choices or not all(isinstance(choice, dict) for choice in choices):
+            raise self._transport.malformed("an answer without choices")
+        if not all(isinstance(choice.get("message"), dict) for choice in choices):
+            raise self._transport.malformed("a choice without a message")
+        return answer
+
+
+protocol("openai", "dialect", "keep", "omit")(OpenAICompatible)
+
+# OpenAI's models at Azure: the model's name is that of a deployment, and is part of the path.
+
+
+@protocol("azure", "api_version", "dialect", "keep", "omit")
+def azure(account: Account) -> OpenAICompatible:
+    """A client of an Azure resource.
+
+    `base_url` is the resource (`https://NAME.openai.azure.com`), one deployment of it (`.../openai/deployments/NAME`),
+    or its newer interface without versions (`.../openai/v1`). `options["api_version"]` goes with the first two.
+    """
+    base, version = account.base_url.rstrip("/"), quote(str(account.options.get("api_version", "")))
+
+    def url(request: JSON) -> str:
+        if base.endswith("/openai/v1"):
+            return f"{base}/chat/completions"
+        deployment = base
+        if "/openai/deployments/" not in base:
+            deployment = (
+                f"{base.removesuffix('/openai')}/openai/deployments/{quote(str(request.get('model')), safe='')}"
+            )
+        return f"{deployment}/chat/completions?api-version={version}"
+
+    headers = {"api-key": account.api_key} if account.api_key else {}
+    return OpenAICompatible(account, headers=headers, url=url)
+
+
+# OpenAI's reasoning models: no sampling parameters, and for the first of them no streaming and no system message.
+
+_SAMPLING = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "logprobs",
+    "top_logprobs",
+    "logit_bias",
+)
+
+
+def for_reasoning(request: JSON) -> JSON:
+    """The request without what reasoning models refuse; `max_tokens` is called `max_completion_tokens` there."""
+    body = {key: value for key, value in request.items() if key not in _SAMPLING}
+    limit = body.pop("max_tokens", None)
+    if limit is not None:
+        body.setdefault("max_completion_tokens", limit)
+    return body
+
+
+def for_o1(request: JSON) -> JSON:
+    """The same for o1: what the system says comes from the user, since o1's first versions have no other role."""
+    return renamed(for_reasoning(request), dict.fromkeys(SYSTEM_ROLES, "user"))
+
+
+class WholeAnswers:
+    """A provider that does not stream: its answer comes as one chunk."""
+
+    def __init__(self, provider: Provider) -> None:
+        self._provider = provider
+
+    async def chat(self, request: JSON, timeouts: Timeouts) -> JSON:
+        """As the provider does it."""
+        return await self._provider.chat(request, timeouts)
+
+    async def stream(self, request: JSON, timeouts: Timeouts) -> AsyncGenerator[JSON, None]:
+        """The whole answer as one chunk, and one with the usage if it was asked for.
+
+        Raises:
+            ProviderError: there is no answer.
+        """
+        answer = await self._provider.chat(request, timeouts)
+        for chunk in chunks_of(answer, with_usage=asks_for_usage(request)):
+            yield chunk
+
+    async def close(self) -> None:
+        """Close the provider's connections."""
+        await self._provider.close()
+
+
+@protocol("openai-reasoning", "omit")
+def reasoning(account: Account) -> Provider:
+    """A client of reasoning models."""
+    return OpenAICompatible(account, prepare=for_reasoning)
+
+
+@protocol("openai-o1", "omit")
+def o1(account: Account) -> Provider:
+    """A client of o1 and its like."""
+    return WholeAnswers(OpenAICompatible(account, prepare=for_o1))

@@ -1,0 +1,264 @@
+"""The models of a configuration as arrays, made once: what can be chosen, at what cost, within which limits.
+
+Shapes: M models, cheapest first (equal costs in the order of the configuration); L limits, K candidates.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from p2l.common.cli import nearest
+from p2l.common.errors import ConfigError, P2LError
+from route.routing import optimizers
+from route.routing.decision import Coefficients, Limit, RoutedModel
+from route.routing.optimizers import (
+    OPTIMIZERS,
+    Opponents,
+    Optimizer,
+    grounded_scores,
+    grounded_strength,
+    scores_against,
+    strength_against,
+)
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Indices: TypeAlias = npt.NDArray[np.intp]
+
+
+class NoModelError(P2LError):
+    """No model can be chosen, whatever the budget; the message says why."""
+
+    def __init__(self, message: str, *, oversize: bool = False) -> None:
+        """`oversize`: a larger context window alone would have helped."""
+        super().__init__(message)
+        self.oversize = oversize
+
+
+class Menu:
+    """The models of a configuration, cheapest first."""
+
+    def __init__(self, models: Sequence[RoutedModel], limits: Sequence[Limit] = ()) -> None:
+        """Raise ConfigError for what cannot be routed among: no model, a name twice, a cost that is none."""
+        _check_models(models)
+        self.models = tuple(sorted(models, key=lambda model: model.cost))
+        self.names = tuple(model.name for model in self.models)
+        self.places = {name: place for place, name in enumerate(self.names)}
+        self.costs = np.array([model.cost for model in self.models], dtype=np.float64)
+        self.cost_of = dict(zip(self.names, self.costs.tolist(), strict=True))
+        self.amounts = np.array([_amounts(self.models, limit) for limit in limits]).reshape(-1, len(models))
+        """(L, M)"""
+        self.most = np.array([limit.most for limit in limits], dtype=np.float64)
+        self._priors = [math.nan if model.prior_coef is None else model.prior_coef for model in self.models]
+        windows = [math.inf if model.context_window is None else model.context_window for model in self.models]
+        self._windows = np.array(windows, dtype=np.float64)
+        self._least_window = min(windows)
+        self._everything = np.arange(len(models))
+
+    def coefs(self, said: Coefficients) -> Floats:
+        """The coefficients (M,) of one prompt; NaN for models that neither P2L nor the configuration has one for."""
+        return np.fromiter(map(said.coefs.get, self.names, self._priors), np.float64, len(self.names))
+
+    def by_name(self, scores: Floats) -> dict[str, float]:
+        """The scores (M,) that are no NaN."""
+        return {name: score for name, score in zip(self.names, scores.tolist(), strict=True) if score == score}
+
+    def costs_of(self, names: Collection[str]) -> dict[str, float]:
+        """Costs of some of the models, or of all."""
+        return self.cost_of.copy() if len(names) == len(self.names) else {name: self.cost_of[name] for name in names}
+
+    def unknown(self, model_list: Collection[str]) -> list[str]:
+        """Names of the models that P2L does not know and that have no prior coefficient."""
+        known = set(model_list)
+        return [model.name for model in self.models if model.name not in known and model.prior_coef is None]
+
+    def candidates(
+        self,
+        known: npt.NDArray[np.bool_] | None,
+        allowed: Collection[str] | None,
+        without: Collection[str],
+        tokens: int | None,
+    ) -> Indices:
+        """Places (K,) of the models that may be chosen.
+
+        Args:
+            known: mask (M,) of the models that have a score, or None for all.
+            allowed: names that may be chosen, or None for all.
+            without: names that may not.
+            tokens: length of the prompt.
+
+        Raises:
+            NoModelError: none.
+        """
+        # Most requests leave out no model.
+        if (
+            (known is None or known.all())
+            and allowed is None
+            and not without
+            and (tokens is None or tokens <= self._least_window)
+        ):
+            return self._everything
+        kept = np.ones(len(self.names), dtype=np.bool_) if known is None else known.copy()
+        if allowed is not None:
+            kept &= np.fromiter(map(allowed.__contains__, self.names), np.bool_, len(self.names))
+        kept[[self.places[name] for name in without if name in self.places]] = False
+        large = np.flatnonzero(kept if tokens is None else kept & (self._windows >= tokens))
+        if not len(large):
+            raise self._nothing_left(tokens, kept)
+        return large
+
+    def _nothing_left(self, tokens: int | None, kept: npt.NDArray[np.bool_]) -> NoModelError:
+        if kept.any():
+            largest = int(self._windows[kept].max())
+            return NoModelError(
+                f"the prompt has about {tokens} tokens, and no model that is left takes more than {largest}",
+                oversize=True,
+            )
+        return NoModelError(f"none of the {len(self.names)} models is left: unknown, not allowed, or failing")
+
+
+def _check_models(models: Sequence[RoutedModel]) -> None:
+    if not models:
+        raise ConfigError("there is no model to route to; name at least one under model_configs")
+    seen: set[str] = set()
+    for model in models:
+        if model.name in seen:
+            raise ConfigError(f"model {model.name!r} is configured twice")
+        seen.add(model.name)
+        if not 0.0 <= model.cost < math.inf:
+            raise ConfigError(f"model {model.name!r}: its cost must be a number of at least 0, not {model.cost}")
+        if model.prior_coef is not None and not math.isfinite(model.prior_coef):
+            raise ConfigError(f"model {model.name!r}: its prior_coef must be a finite number, not {model.prior_coef}")
+
+
+def _amounts(models: Sequence[RoutedModel], limit: Limit) -> list[float]:
+    """How much (M,) of a limited quantity an answer of each model takes."""
+    if not 0.0 <= limit.most < math.inf:
+        raise ConfigError(f"limit on {limit.quantity!r}: most must be a number of at least 0, not {limit.most}")
+    kind, _, provider = limit.quantity.partition(":")
+    if kind == "cost" and not provider:
+        return [model.cost for model in models]
+    if kind == "share" and provider:
+        return _shares(models, provider)
+    return [_amount(model, limit.quantity) for model in models]
+
+
+def _shares(models: Sequence[RoutedModel], provider: str) -> list[float]:
+    providers = {model.provider for model in models}
+    if provider not in providers:
+        raise ConfigError(f"limit on 'share:{provider}': no model is from {provider!r}{nearest(provider, providers)}")
+    return [float(model.provider == provider) for model in models]
+
+
+def _amount(model: RoutedModel, quantity: str) -> float:
+    amount = model.amounts.get(quantity)
+    if amount is None:
+        hint = nearest(quantity, [*model.amounts, "cost"])
+        raise ConfigError(f"limit on {quantity!r}: model {model.name!r} has no such amount{hint}")
+    if not 0.0 <= amount < math.inf:
+        raise ConfigError(f"model {model.name!r}: its {quantity} must be a number of at least 0, not {amount}")
+    return float(amount)
+
+
+# The kinds of router: where coefficients come from, what they mean as scores, which optimizers go with them.
+
+Score: TypeAlias = Callable[[Floats, Opponents], Floats]
+Strength: TypeAlias = Callable[[Floats, Floats, Opponents], float]
+ALIASES = {"bag-endpoint": "grk-endpoint", "bag-local": "grk-local"}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of router."""
+
+    name: str
+    source: str
+    """Of the coefficients: endpoint, local (a model in this process) or none."""
+    family: str
+    """Of the scores: bt, grk or random."""
+    optimizer: str
+    """The one it takes unless another is named."""
+    score: Score
+    """(coefs (M,), opponents) -> scores (M,)"""
+    strength: Strength
+    """(coefs (P,), shares (P,), opponents) -> the coefficient of the mixture"""
+
+    compares: bool = False
+    """Whether scores and strength depend on opponents; they get empty ones if not."""
+
+    @property
+    def scored(self) -> bool:
+        """Whether there are coefficients at all."""
+        return self.source != "none"
+
+
+ROUTERS: dict[str, Kind] = {}
+
+
+def register(
+    name: str, *, source: str, family: str, optimizer: str, strength: Strength, compares: bool = False
+) -> Callable[[Score], Score]:
+    """Register the decorated function as the scores of a new kind of router."""
+
+    def add(score: Score) -> Score:
+        ROUTERS[name] = Kind(name, source, family, optimizer, score, strength, compares)
+        return score
+
+    return add
+
+
+def get(name: str) -> Kind:
+    """The kind of that name or alias.
+
+    Raises:
+        ConfigError: there is none; the message gives the nearest name and the list.
+    """
+    kind = ROUTERS.get(ALIASES.get(name, name))
+    if kind is None:
+        known = [*ROUTERS, *ALIASES]
+        raise ConfigError(f"unknown router type {name!r}{nearest(name, known)}; use one of {', '.join(known)}")
+    return kind
+
+
+def pair(kind: Kind, optimizer: str | None) -> Optimizer:
+    """The optimizer of a router of this kind; None stands for the kind's own.
+
+    Raises:
+        ConfigError: there is none of that name, or it makes no sense of this kind's scores.
+    """
+    chosen = optimizers.get(optimizer or kind.optimizer)
+    if kind.family not in chosen.families:
+        fitting = [name for name, other in OPTIMIZERS.items() if kind.family in other.families]
+        raise ConfigError(
+            f"cost optimizer {chosen.name} does not go with router type {kind.name}; use {' or '.join(fitting)}"
+        )
+    return chosen
+
+
+def _logit(coefs: Floats, shares: Floats, _opponents: Opponents) -> float:
+    return grounded_strength(coefs, shares)
+
+
+@register(
+    "bt-endpoint", source="endpoint", family="bt", optimizer="optimal-lp", strength=strength_against, compares=True
+)
+@register("bt-local", source="local", family="bt", optimizer="optimal-lp", strength=strength_against, compares=True)
+def _against_the_field(coefs: Floats, opponents: Opponents) -> Floats:
+    return scores_against(coefs, opponents)
+
+
+@register("grk-endpoint", source="endpoint", family="grk", optimizer="simple-lp", strength=_logit)
+@register("grk-local", source="local", family="grk", optimizer="simple-lp", strength=_logit)
+def _grounded(coefs: Floats, _opponents: Opponents) -> Floats:
+    return grounded_scores(coefs)
+
+
+@register("random", source="none", family="random", optimizer="strict", strength=_logit)
+def _all_alike(coefs: Floats, _opponents: Opponents) -> Floats:
+    """Nobody asks, for there are no coefficients."""
+    return np.full(len(coefs), 0.5)

@@ -1,0 +1,84 @@
+"""What the router decides for one request, and from what.
+
+Shapes: M routable models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class RoutedModel:
+    """A model of the configuration, as far as choosing needs it."""
+
+    name: str
+    cost: float
+    """Of an average answer, in the unit of the budgets."""
+    provider: str = ""
+    """Whose model it is, for limits on a provider's share."""
+    context_window: int | None = None
+    """Tokens, or None when it is not known."""
+    prior_coef: float | None = None
+    """Its coefficient where P2L does not know it."""
+    amounts: Mapping[str, float] = field(default_factory=dict)
+    """Of further limited quantities, latency say."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """At most `most` of a quantity, on average over requests, for the optimizer `lp`.
+
+    `quantity` is a key of `RoutedModel.amounts`, "cost", or "share:PROVIDER".
+    """
+
+    quantity: str
+    most: float
+
+
+@dataclass(frozen=True)
+class Coefficients:
+    """What P2L says of one prompt."""
+
+    coefs: Mapping[str, float]
+    """By the names of the P2L model's list."""
+    eta: float | None = None
+    revision: str = ""
+
+
+@dataclass(frozen=True)
+class FrontierPoint:
+    """A corner of the best that money buys: from here to the next corner two models are mixed."""
+
+    model: str
+    cost: float
+    score: float
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Which model, and why."""
+
+    model: str
+    probabilities: Mapping[str, float]
+    """Of the mixture that the budget allows, before exploring; only models with a share."""
+    propensity: float
+    """Probability with which `model` was chosen, exploring included."""
+    scores: Mapping[str, float]
+    """Of every routable model."""
+    costs: Mapping[str, float]
+    expected_score: float | None
+    """None without scores."""
+    expected_cost: float
+    strength: float | None
+    """Bradley-Terry coefficient of the routed system at this budget, on this prompt; None without coefficients."""
+    frontier: tuple[FrontierPoint, ...]
+    """Of the whole hull, cheapest first."""
+    budget: float | None
+    explored: bool = False
+    static: bool = False
+    """There were no scores in time: the configured order decided."""
+    optimizer: str = ""
+    revision: str = ""
+    """Of the P2L model whose scores decided."""

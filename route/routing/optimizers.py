@@ -1,0 +1,359 @@
+"""How a budget becomes a choice: the shares of the models that buy the best expected score.
+
+With scores s, costs c and a budget C, all on average over requests:
+
+    maximise s.p   subject to   c.p <= C,  sum p = 1,  p >= 0
+
+With one budget the optimum mixes at most two models, neighbours on the upper concave hull of the points (c, s). The
+hull is found exactly by a monotone chain over the models in the order of cost. That order is fixed by the
+configuration, so that a request costs O(M). `lp` takes further linear limits, and a solver.
+
+Shapes: K candidates, always cheapest first; L limits.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from p2l.common.cli import nearest
+from p2l.common.errors import ConfigError, InputError
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Indices: TypeAlias = npt.NDArray[np.intp]
+_DUST = 1e-9  # shares below this are a solver's noise
+
+
+class InfeasibleError(InputError):
+    """No choice among the models keeps to the budget or the limits; the message names what the cheapest costs."""
+
+    def __init__(self, message: str, *, cheapest: float) -> None:
+        """`cheapest` is the least budget that buys an answer, other limits aside."""
+        super().__init__(message)
+        self.cheapest = cheapest
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Candidates by their positions, and with which probability each is taken: positive, 1 in sum."""
+
+    positions: tuple[int, ...]
+    shares: tuple[float, ...]
+
+    def items(self) -> Iterator[tuple[int, float]]:
+        """Position and share of every model that has one."""
+        return zip(self.positions, self.shares, strict=True)
+
+    def draw(self, rng: np.random.Generator) -> int:
+        """A position, drawn by the shares."""
+        if len(self.positions) == 1:
+            return self.positions[0]
+        mark = rng.random() * math.fsum(self.shares)
+        return self.positions[min(bisect_right(list(accumulate(self.shares)), mark), len(self.positions) - 1)]
+
+    def mean(self, values: Floats) -> float:
+        """Expectation of `values` (K,)."""
+        return sum(share * float(values[position]) for position, share in self.items())
+
+
+@dataclass
+class Problem:
+    """One choice to make."""
+
+    scores: Floats
+    """(K,)"""
+    costs: Floats
+    """(K,), not negative, ascending; among equal costs the earlier candidate wins a tie"""
+    budget: float | None = None
+    """At most this on average, in the unit of the costs; None buys the best."""
+    amounts: Floats = field(default_factory=lambda: np.empty((0, 0)))
+    """(L, K) of the limited quantities"""
+    most: Floats = field(default_factory=lambda: np.empty(0))
+    """(L,)"""
+
+    @cached_property
+    def corners(self) -> list[int]:
+        """Positions of the hull's corners, cheapest first."""
+        return hull(self.scores, self.costs)
+
+    @property
+    def fitting(self) -> Indices:
+        """Positions of the candidates that keep to the budget and to every limit by themselves; may be none.
+
+        Raises:
+            InfeasibleError: none costs so little as the budget.
+        """
+        count = self.num_affordable
+        if not len(self.most):
+            return np.arange(count)
+        return np.flatnonzero((self.amounts[:, :count] <= self.most[:, None]).all(axis=0))
+
+    @property
+    def num_affordable(self) -> int:
+        """How many candidates cost no more than the budget, each by itself; they are the first ones.
+
+        Raises:
+            InfeasibleError: none.
+        """
+        if self.budget is None:
+            return len(self.costs)
+        count = int(self.costs.searchsorted(self.budget, side="right"))
+        if not count:
+            cheapest = float(self.costs[0])
+            raise InfeasibleError(
+                f"a budget of {self.budget:g} buys no answer: the cheapest model costs {cheapest:g}", cheapest=cheapest
+            )
+        return count
+
+
+def check_budget(budget: float | None) -> None:
+    """Refuse what is no budget.
+
+    Raises:
+        InputError: it is negative, infinite or no number.
+    """
+    if budget is not None and not 0.0 <= budget < math.inf:
+        raise InputError(f"a budget must be a number of at least 0, not {budget}; leave it out to get the best model")
+
+
+def hull(scores: Floats, costs: Floats) -> list[int]:
+    """Positions of the corners of the upper concave hull of (costs, scores), from the cheapest model to the best.
+
+    Costs (K,) ascend. Scores rise strictly from corner to corner; points on an edge are no corners; of models with
+    equal cost and score the first counts.
+    """
+    better = np.ones(len(scores), dtype=np.bool_)  # than all that cost less
+    np.greater(scores[1:], np.maximum.accumulate(scores)[:-1], out=better[1:])
+    rising = better.nonzero()[0]
+    xs: list[float] = []
+    ys: list[float] = []
+    corners: list[int] = []
+    for position, x, y in zip(rising.tolist(), costs[rising].tolist(), scores[rising].tolist(), strict=True):
+        while xs and (xs[-1] == x or (len(xs) > 1 and _is_below(xs, ys, x, y))):
+            del xs[-1], ys[-1], corners[-1]
+        xs.append(x)
+        ys.append(y)
+        corners.append(position)
+    return corners
+
+
+def _is_below(xs: list[float], ys: list[float], x: float, y: float) -> bool:
+    """Whether the last point lies on or below the line from the one before it to (x, y)."""
+    return (ys[-1] - ys[-2]) * (x - xs[-1]) <= (y - ys[-1]) * (xs[-1] - xs[-2])
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """A way to spend a budget."""
+
+    name: str
+    solve: Callable[[Problem], Mixture]
+    """Raises InfeasibleError where there is no choice."""
+    families: tuple[str, ...]
+    """The families of router kinds whose scores it understands."""
+    keeps_each: bool = False
+    """Whether the budget holds for every request, rather than on average over requests."""
+    takes_limits: bool = False
+
+
+OPTIMIZERS: dict[str, Optimizer] = {}
+Solve: TypeAlias = Callable[[Problem], Mixture]
+
+
+def register(
+    name: str, *, families: tuple[str, ...] = ("bt", "grk"), keeps_each: bool = False, takes_limits: bool = False
+) -> Callable[[Solve], Solve]:
+    """Register the decorated function as a new optimizer."""
+
+    def add(solve: Solve) -> Solve:
+        OPTIMIZERS[name] = Optimizer(name, solve, families, keeps_each, takes_limits)
+        return solve
+
+    return add
+
+
+def get(name: str) -> Optimizer:
+    """The optimizer of that name.
+
+    Raises:
+        ConfigError: there is none; the message gives the nearest name and the list.
+    """
+    if name not in OPTIMIZERS:
+        raise ConfigError(
+            f"unknown cost optimizer {name!r}{nearest(name, OPTIMIZERS)}; use one of {', '.join(OPTIMIZERS)}"
+        )
+    return OPTIMIZERS[name]
+
+
+@register("strict", families=("bt", "grk", "random"), keeps_each=True)
+def _strict(problem: Problem) -> Mixture:
+    """The best of the models that cost no more than the budget, each by itself."""
+    return Mixture((int(problem.scores[: problem.num_affordable].argmax()),), (1.0,))
+
+
+@register("simple-lp", families=("grk",))
+@register("optimal-lp", families=("bt",))
+def _on_the_hull(problem: Problem) -> Mixture:
+    """The point of the hull above the budget: one corner, or a mixture of two neighbours."""
+    if not problem.num_affordable or problem.budget is None:
+        return Mixture((problem.corners[-1],), (1.0,))
+    corners = problem.corners
+    costs = problem.costs[corners].tolist()
+    right = bisect_right(costs, problem.budget)
+    if right == len(corners):
+        return Mixture((corners[-1],), (1.0,))
+    left = right - 1
+    share = (problem.budget - costs[left]) / (costs[right] - costs[left])
+    if share in (0.0, 1.0):
+        return Mixture((corners[right if share else left],), (1.0,))
+    return Mixture((corners[left], corners[right]), (1.0 - share, share))
+
+
+@register("lp", takes_limits=True)
+def _linear_program(problem: Problem) -> Mixture:
+    """The optimum under the budget and further limits: at most 1 + L + 1 models; without limits that of the hull."""
+    if not len(problem.most):
+        return _on_the_hull(problem)
+    problem.num_affordable  # noqa: B018 (the clearer message where the budget alone is too small)
+    rows, most = problem.amounts, problem.most
+    if problem.budget is not None:
+        rows, most = np.vstack([problem.costs, rows]), np.append(problem.budget, most)
+    shares = _vertex(problem.scores, rows, most)
+    if shares is None:
+        raise InfeasibleError(
+            f"no mixture of the {len(problem.costs)} models keeps to the budget and all limits",
+            cheapest=float(problem.costs[0]),
+        )
+    shares = np.where(shares > _DUST, shares, 0.0)
+    kept = np.flatnonzero(shares)
+    return Mixture(tuple(kept.tolist()), tuple((shares[kept] / shares.sum()).tolist()))
+
+
+def _vertex(scores: Floats, rows: Floats, most: Floats) -> Floats | None:
+    """Shares (K,) that maximise scores.p with rows (L, K) p <= most (L,), or None where there are none.
+
+    The simplex method ends at a vertex, which mixes as few models as possible; an interior-point method would mix all.
+
+    Raises:
+        ConfigError: cvxpy is not installed.
+    """
+    try:
+        import cvxpy
+    except ImportError as error:
+        raise ConfigError("cost optimizer lp needs cvxpy under further limits: pip install 'p2l[lp]'") from error
+    cp: Any = cvxpy  # its types are incomplete
+    scale = np.maximum(np.abs(rows).max(axis=1), np.abs(most))  # solvers have absolute tolerances
+    scale[scale == 0.0] = 1.0
+    shares: Any = cp.Variable(len(scores), nonneg=True)
+    limits = [(rows / scale[:, None]) @ shares <= most / scale, cp.sum(shares) == 1.0]
+    task = cp.Problem(cp.Maximize(scores @ shares), limits)
+    task.solve(solver=cp.SCIPY, scipy_options={"method": "highs-ds"})
+    return None if task.status != cp.OPTIMAL else np.asarray(shares.value, dtype=np.float64)
+
+
+# Coefficients as scores, and expected scores back as one coefficient.
+#
+#                            score of model i                      strength of a mixture p
+#     against opponents q    s_i = sum_j q_j sigmoid(b_i - b_j)    the root t of sum_j q_j sigmoid(t - b_j) = s.p
+#     grounded               s_i = sigmoid(b_i)                    logit(s.p)
+#
+# sigmoid(b_i - b_j) is P(win) of the likelihood `bt` (`p2l.likelihood`), written as a_i / (a_i + a_j) with a = exp(b):
+# one exponential per coefficient instead of one per pair.
+#
+# Shapes: M models, Q opponents, P models of a mixture.
+
+_REACH = 300.0  # exp of larger coefficients, and its square, would leave the range of float64
+_LARGEST_EXPONENT = 700.0
+_LEAST_RATE = 5e-324
+_LAST_STEP = 1e-5  # the error after one of Newton's steps is about its square
+_ROUNDING = 1e-15
+_MOST_STEPS = 60
+
+
+class Opponents(NamedTuple):
+    """Whom a model is compared with."""
+
+    coefs: Floats
+    """(Q,)"""
+    weights: Floats
+    """(Q,), 1 in sum"""
+
+
+def scores_against(coefs: Floats, opponents: Opponents) -> Floats:
+    """Probability (M,) with which each model wins against an opponent drawn by the weights; a tie is half a win."""
+    if not max(np.abs(coefs).max(), np.abs(opponents.coefs).max()) <= _REACH:
+        halves = np.tanh(0.5 * (coefs[:, None] - opponents.coefs))
+        return 0.5 + 0.5 * (halves @ opponents.weights)
+    worths, others = np.exp(coefs)[:, None], np.exp(opponents.coefs)
+    chances = worths + others
+    np.divide(worths, chances, out=chances)
+    return np.asarray(chances.dot(opponents.weights))
+
+
+def strength_against(coefs: Floats, shares: Floats, opponents: Opponents) -> float:
+    """The coefficient of a model that would win as often as the mixture `shares` (P,) of models with `coefs` (P,).
+
+    Newton's method on the log-odds of winning, which are nearly linear in t, between the least and the largest
+    coefficient of the mixture; halving where a step leads outside.
+    """
+    mixed: list[float] = coefs.tolist()
+    least, largest = min(mixed), max(mixed)
+    if least == largest:
+        return least
+    # From here on t counts from the middle. An opponent further away than the reach always wins, or always loses.
+    middle, low, high = 0.5 * (least + largest), 0.5 * (least - largest), 0.5 * (largest - least)
+    worths = np.exp(np.minimum(np.maximum(opponents.coefs - middle, -_REACH), _REACH))
+    rates = [_rates(coef - middle, worths, opponents.weights)[:2] for coef in mixed]
+    won, lost = (float(shares.dot(column)) for column in zip(*rates, strict=True))
+    target, bottom, top = _log_odds(won, lost), _log_odds(*min(rates)), _log_odds(*max(rates))
+    t = low + (high - low) * (target - bottom) / (top - bottom) if bottom < target < top else 0.0
+    for _ in range(_MOST_STEPS):
+        won, lost, slope = _rates(t, worths, opponents.weights)
+        error = _log_odds(won, lost) - target
+        low, high = (t, high) if error < 0.0 else (low, t)
+        newton = t - error * won * lost / slope if slope > 0.0 else math.nan
+        before, t = t, newton if low <= newton <= high else 0.5 * (low + high)
+        if abs(error) <= _ROUNDING or (t == newton and abs(t - before) <= _LAST_STEP):
+            break
+    return min(max(middle + t, least), largest)
+
+
+def _rates(t: float, worths: Floats, weights: Floats) -> tuple[float, float, float]:
+    """How often coefficient t wins and loses against opponents of worths exp(coefs), and the slope of winning in t."""
+    worth = math.exp(min(max(t, -_REACH), _REACH))
+    sums = worths + worth
+    parts = weights / sums
+    # dot takes half the time of @ here
+    return worth * float(np.add.reduce(parts)), float(parts.dot(worths)), worth * float((parts / sums).dot(worths))
+
+
+def _log_odds(won: float, lost: float) -> float:
+    return math.log(max(won, _LEAST_RATE)) - math.log(max(lost, _LEAST_RATE))
+
+
+def grounded_scores(coefs: Floats) -> Floats:
+    """sigmoid (M,) of the coefficients of a grounded model: the chance to be good enough."""
+    return np.asarray(0.5 + 0.5 * np.tanh(0.5 * coefs))
+
+
+def grounded_strength(coefs: Floats, shares: Floats) -> float:
+    """logit of the mean score of the mixture `shares` (P,) of models with `coefs` (P,)."""
+    low, high = float(coefs.min()), float(coefs.max())
+    if low == high:
+        return low
+    mixed = list(zip(coefs.tolist(), shares.tolist(), strict=True))
+    good = sum(share * _sigmoid(coef) for coef, share in mixed)
+    bad = sum(share * _sigmoid(-coef) for coef, share in mixed)
+    return min(max(_log_odds(good, bad), low), high)
+
+
+def _sigmoid(x: float) -> float:
+    return 1.0 / (1.0 + math.exp(min(-x, _LARGEST_EXPONENT)))

@@ -1,0 +1,430 @@
+"""Where coefficients come from: a P2L endpoint, a P2L model in this process, or nowhere.
+
+A scorer never fails a request. Where it has no coefficients in time it says None, and the router takes its static
+order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from p2l import likelihood
+from p2l.common.errors import ConfigError, InputError, KeyRefusedError, MalformedAnswerError, P2LError
+from route.routing.candidates import Kind
+from route.routing.decision import Coefficients
+
+if TYPE_CHECKING:
+    from p2l.client import AsyncP2LClient, ModelAnswer
+    from p2l.inference import P2L
+
+
+# What P2L said of recent prompts: a prompt that comes again costs nothing, and one on its way is asked for once.
+
+Ask: TypeAlias = "Callable[[Sequence[str]], Awaitable[Coefficients | None]]"
+"""Coefficients for the user's turns; None where there are none."""
+
+
+class Memory:
+    """A bounded cache in front of `ask`, for one event loop.
+
+    Prompts are kept as digests only. An entry of 130 models takes about 8 kB. The one used longest ago goes first.
+    """
+
+    def __init__(self, ask: Ask, *, capacity: int = 2000, most_waiting: int = 256) -> None:
+        """`capacity` prompts are kept; while `most_waiting` are being asked for, further ones get None at once."""
+        self._ask = ask
+        self._capacity = capacity
+        self._most_waiting = most_waiting
+        self._kept: OrderedDict[bytes, Coefficients] = OrderedDict()
+        self._waiting: dict[bytes, asyncio.Task[Coefficients | None]] = {}
+
+    def recall(self, turns: Sequence[str], revision: str) -> Coefficients | None:
+        """What this revision of the model said of the prompt, if that is known."""
+        key = _key(turns, revision)
+        if key in self._kept:
+            self._kept.move_to_end(key)
+        return self._kept.get(key)
+
+    async def ask(self, turns: Sequence[str], timeout: float | None) -> Coefficients | None:
+        """Ask for the prompt, or join those who wait for it.
+
+        Args:
+            turns: of the user.
+            timeout: seconds; the answer is remembered even if it comes later.
+
+        Raises:
+            TimeoutError: there is no answer yet.
+        """
+        key = _key(turns)
+        task = self._waiting.get(key)
+        if task is None:
+            if len(self._waiting) >= self._most_waiting:
+                return None
+            task = self._waiting[key] = asyncio.create_task(self._asked(key, turns))
+        # Unlike wait_for, this leaves the task alone when the time is over or the request is cancelled.
+        done, _ = await asyncio.wait({task}, timeout=timeout)
+        if not done:
+            raise TimeoutError
+        return task.result()
+
+    async def close(self) -> None:
+        """Ask no more."""
+        tasks = list(self._waiting.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _asked(self, waiting: bytes, turns: Sequence[str]) -> Coefficients | None:
+        try:
+            said = await self._ask(turns)
+        finally:
+            del self._waiting[waiting]
+        if said is not None:
+            self._kept[_key(turns, said.revision)] = said
+            if len(self._kept) > self._capacity:
+                self._kept.popitem(last=False)
+        return said
+
+
+def _key(turns: Sequence[str], revision: str = "") -> bytes:
+    """A digest of both; lengths keep turns apart."""
+    found = hashlib.blake2b(digest_size=20)
+    for text in (revision, *turns):
+        content = text.encode("utf-8", "surrogatepass")
+        found.update(len(content).to_bytes(8, "little") + content)
+    return found.digest()
+
+
+_START_SECONDS = 1.5  # the router starts without its endpoint rather than late
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # seconds between attempts to reach an endpoint
+_MOST_MISSES = 5
+_REVISIONS_KEPT = 4  # behind a load balancer, old and new may answer in turn for a while
+_QUEUE_OF_ONE_THREAD = 32
+OnModels = Callable[[Sequence[str]], None]
+
+
+class Scorer(Protocol):
+    """Gives the coefficients of prompts."""
+
+    @property
+    def model_list(self) -> Sequence[str] | None:
+        """Models that have a coefficient; None while that is not known."""
+        ...
+
+    @property
+    def trouble(self) -> str:
+        """Why there are no coefficients now: a sentence, or nothing."""
+        ...
+
+    async def start(self) -> None:
+        """Get ready.
+
+        Raises:
+            InputError: it can never be: the key is refused, or the model is of another kind than the router.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Give back what was taken."""
+        ...
+
+    async def coefficients(self, turns: Sequence[str], timeout: float | None) -> Coefficients | None:
+        """Of the prompt that the user's turns make; None where there are none within `timeout` seconds."""
+        ...
+
+
+class RandomScorer:
+    """For routers that need no coefficients."""
+
+    model_list: Sequence[str] = ()
+    trouble = ""
+
+    async def start(self) -> None:
+        """See `Scorer`; likewise the next two."""
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+    async def coefficients(self, _turns: Sequence[str], _timeout: float | None) -> Coefficients | None:
+        """None, for the router has no use for any."""
+        return None
+
+
+class EndpointScorer:
+    """Asks a P2L endpoint.
+
+    While the endpoint cannot be reached, or has missed the time limit several times in a row, it is not asked: requests
+    do not wait for it, and it is tried again in the background, ever less often up to twice a minute.
+    """
+
+    def __init__(
+        self,
+        client: AsyncP2LClient,
+        *,
+        family: str,
+        on_models: OnModels | None = None,
+        capacity: int = 2000,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        """Ask nothing yet.
+
+        Args:
+            client: of the endpoint; closed by `close`.
+            family: bt or grk, whose coefficients are wanted.
+            on_models: hears the model list when it becomes known and whenever it changes; what it raises as a
+                `P2LError` counts as trouble of the endpoint, at start as a mistake.
+            capacity: prompts to remember.
+            sleep: waits for some seconds.
+        """
+        self._client = client
+        self._family = family
+        self._on_models = on_models
+        self._sleep = sleep
+        self._memory = Memory(self._ask, capacity=capacity)
+        self._lists: dict[str, tuple[str, ...]] = {}
+        self._revision = ""
+        self._trouble = ""
+        self._misses = 0
+        self._pause = _FIRST_PAUSE
+        self._learning = asyncio.Lock()
+        self._recovery: asyncio.Task[None] | None = None
+
+    @property
+    def model_list(self) -> Sequence[str] | None:
+        """See `Scorer`."""
+        return self._lists.get(self._revision)
+
+    @property
+    def trouble(self) -> str:
+        """See `Scorer`."""
+        return self._trouble
+
+    async def start(self) -> None:
+        """Ask for the model list; if the endpoint cannot be reached now, go on trying in the background."""
+        try:
+            await asyncio.wait_for(self._learn(), _START_SECONDS)
+        except InputError:
+            raise
+        except P2LError as error:
+            self._rest(str(error))
+        except asyncio.TimeoutError:
+            self._rest("the P2L endpoint gave no answer in time")
+
+    async def close(self) -> None:
+        """End what runs in the background, and the connections."""
+        if self._recovery is not None:
+            self._recovery.cancel()
+            await asyncio.gather(self._recovery, return_exceptions=True)
+        await self._memory.close()
+        await self._client.aclose()
+
+    async def coefficients(self, turns: Sequence[str], timeout: float | None) -> Coefficients | None:
+        """See `Scorer`."""
+        said = self._memory.recall(turns, self._revision)
+        if said is not None or self._trouble:
+            return said
+        try:
+            said = await self._memory.ask(turns, timeout)
+        except TimeoutError:
+            self._misses += 1
+            if self._misses >= _MOST_MISSES:
+                self._rest(f"the P2L endpoint was too slow {self._misses} times in a row")
+        return said
+
+    async def _ask(self, turns: Sequence[str]) -> Coefficients | None:
+        try:
+            answer = await self._client.predict(turns)
+            names = await self._names(answer)
+        except P2LError as error:
+            if not _is_the_prompts(error):
+                self._rest(str(error))
+            return None
+        self._misses, self._pause = 0, _FIRST_PAUSE
+        return Coefficients(dict(zip(names, answer.coefs, strict=True)), answer.eta, answer.revision)
+
+    async def _names(self, answer: ModelAnswer) -> tuple[str, ...]:
+        """Of the coefficients in an answer; a revision not met before has its list asked for, once."""
+        async with self._learning:
+            names = self._lists.get(answer.revision, ())
+            if len(names) != len(answer.coefs):
+                await self._learn()
+                names = self._lists.get(answer.revision, ())
+        if len(names) != len(answer.coefs):
+            raise P2LError("the P2L endpoint answers with other models than it lists")
+        self._revision = answer.revision
+        return names
+
+    async def _learn(self) -> None:
+        """Ask what is served, and by which names."""
+        with suppress(MalformedAnswerError):  # not every endpoint has this path
+            check_family(self._family, str((await self._client.info()).get("likelihood", "")))
+        listed = await self._client.models()
+        names = tuple(listed.names)
+        if names != self.model_list and self._on_models is not None:
+            self._on_models(names)
+        self._lists.pop(listed.revision, None)
+        self._lists[listed.revision] = names
+        if len(self._lists) > _REVISIONS_KEPT:
+            del self._lists[next(iter(self._lists))]
+        self._revision = listed.revision
+
+    def _rest(self, trouble: str) -> None:
+        self._trouble = trouble
+        if self._recovery is None or self._recovery.done():
+            self._recovery = asyncio.create_task(self._recover())
+
+    async def _recover(self) -> None:
+        while self._trouble:
+            await self._sleep(self._pause)
+            self._pause = min(2.0 * self._pause, _LONGEST_PAUSE)
+            try:
+                async with self._learning:
+                    await self._learn()
+                self._trouble, self._misses = "", 0
+            except P2LError as error:
+                self._trouble = str(error)
+
+
+def _is_the_prompts(error: P2LError) -> bool:
+    """Whether the endpoint is well and only this prompt is not."""
+    return isinstance(error, InputError) and not isinstance(error, KeyRefusedError | ConfigError)
+
+
+class LocalScorer:
+    """Asks a P2L model in this process, in a thread of its own; prompts wait for one another."""
+
+    def __init__(
+        self, path: str | Path, *, family: str, on_models: OnModels | None = None, capacity: int = 2000
+    ) -> None:
+        """Load nothing yet; arguments as of `EndpointScorer`, `path` a model folder or hub id."""
+        self._path = path
+        self._family = family
+        self._on_models = on_models
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="p2l")
+        self._memory = Memory(self._ask, capacity=capacity, most_waiting=_QUEUE_OF_ONE_THREAD)
+        self._model: P2L | None = None
+
+    @property
+    def model_list(self) -> Sequence[str] | None:
+        """See `Scorer`."""
+        return None if self._model is None else self._model.model_list
+
+    @property
+    def trouble(self) -> str:
+        """See `Scorer`."""
+        return "" if self._model is not None else "the model is not loaded yet"
+
+    async def start(self) -> None:
+        """Load the model.
+
+        Raises:
+            InputError: the folder holds no model, or one of another kind.
+        """
+        model = await asyncio.get_running_loop().run_in_executor(self._thread, self._load)
+        check_family(self._family, model.likelihood.name)
+        if self._on_models is not None:
+            self._on_models(model.model_list)
+        self._model = model
+
+    async def close(self) -> None:
+        """End the thread, after the prompt that it works on."""
+        await self._memory.close()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def coefficients(self, turns: Sequence[str], timeout: float | None) -> Coefficients | None:
+        """See `Scorer`."""
+        if self._model is None:
+            return None
+        said = self._memory.recall(turns, self._model.revision)
+        if said is not None:
+            return said
+        try:
+            return await self._memory.ask(turns, timeout)
+        except TimeoutError:
+            return None
+
+    def _load(self) -> P2L:
+        from p2l.inference import P2L
+
+        model = P2L.from_pretrained(self._path)
+        model.predict(["warm up"])
+        _ = model.revision  # computed from the files, once
+        return model
+
+    async def _ask(self, turns: Sequence[str]) -> Coefficients | None:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, self._predict, turns)
+        except InputError:
+            return None
+
+    def _predict(self, turns: Sequence[str]) -> Coefficients:
+        assert self._model is not None
+        said = self._model.predict([list(turns)])
+        coefs = dict(zip(self._model.model_list, said.coefs[0].tolist(), strict=True))
+        return Coefficients(coefs, None if said.eta is None else float(said.eta[0]), self._model.revision)
+
+
+def check_family(family: str, name: str) -> None:
+    """Refuse a P2L model whose coefficients mean something else than the router takes them for.
+
+    Args:
+        family: bt or grk.
+        name: of the model's likelihood, or "" where an older endpoint does not say.
+
+    Raises:
+        ConfigError: they differ; the message names the router types that fit.
+    """
+    if name not in likelihood.LIKELIHOODS:
+        return
+    model = likelihood.get(name)
+    fits = {"bt": model.head == "bt", "grk": model.grounded}
+    if fits.get(family, True):
+        return
+    others = [f"{other}-endpoint or {other}-local" for other, fit in fits.items() if fit]
+    advice = f"use router type {others[0]}" if others else "route with a model trained with bt or grk"
+    raise ConfigError(f"the P2L model has likelihood {name}, which {family} routers cannot use; {advice}")
+
+
+def make_scorer(
+    kind: Kind,
+    *,
+    endpoint: str | None = None,
+    api_key: str | None = None,
+    path: str | Path | None = None,
+    on_models: OnModels | None = None,
+) -> Scorer:
+    """The scorer of a kind of router.
+
+    Args:
+        kind: of the router.
+        endpoint: URL of the P2L endpoint, for `*-endpoint`.
+        api_key: of the endpoint.
+        path: model folder or hub id, for `*-local`.
+        on_models: hears the model list when it becomes known and whenever it changes.
+
+    Raises:
+        ConfigError: what the kind needs is missing or is no URL.
+    """
+    if kind.source == "endpoint":
+        if not endpoint:
+            raise ConfigError(f"router type {kind.name} needs the URL of a P2L endpoint: --router-model-endpoint")
+        return EndpointScorer(_client(endpoint, api_key), family=kind.family, on_models=on_models)
+    if kind.source == "local":
+        if not path:
+            raise ConfigError(f"router type {kind.name} needs a model folder or hub id: --router-model-name")
+        return LocalScorer(path, family=kind.family, on_models=on_models)
+    return RandomScorer()
+
+
+def _client(endpoint: str, api_key: str | None) -> AsyncP2LClient:
+    from p2l.client import AsyncP2LClient
+
+    # An answer that comes after the request's time limit is still remembered, so the client may wait longer.
+    return AsyncP2LClient(endpoint, api_key, timeout=15.0, attempt_timeout=10.0, retries=1)

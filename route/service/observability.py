@@ -1,0 +1,177 @@
+"""Counters of the router for Prometheus, of one process or summed over its workers."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from types import TracebackType
+from typing import Any, TextIO
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from p2l.serving.metrics import exposition
+from route.providers.base import ProviderError
+
+NOBODY = "none"
+"""The model of a request that none answered."""
+_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
+
+
+class RouterMetrics:
+    """What the router counts."""
+
+    def __init__(self) -> None:
+        """Start at zero."""
+        self.registry = CollectorRegistry()
+        self.requests = self._counter("requests", "Chat requests answered.", "model", "status")
+        self.errors = self._counter(
+            "errors", "Faults of models, those that were made up for included.", "model", "fault"
+        )
+        self.fallbacks = self._counter("fallbacks", "Answers that came in place of another model's.", "model")
+        self.tokens = self._counter("tokens", "Tokens as the providers count them.", "model", "kind")
+        self.cost = self._counter("cost", "Cost of the answers, in the unit of the configuration.", "model")
+        self.spend = self._counter("spend", "The same by key.", "key")
+        self.static = self._counter("static", "Requests routed without scores.")
+        self.latency = self._histogram("request_seconds", "Seconds from request to the end of the answer.")
+        self.first_token = self._histogram(
+            "first_token_seconds", "Seconds from request to the first token of a stream."
+        )
+        self.scoring = Histogram(
+            "p2l_router_scoring_seconds",
+            "Seconds until the scores were there.",
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self.running = Gauge(
+            "p2l_router_running",
+            "Chat requests under way.",
+            registry=self.registry,
+            multiprocess_mode="livesum",
+        )
+
+    def failed(self, model: str, error: ProviderError) -> None:
+        """A model gave no answer."""
+        self.errors.labels(model, error.fault.value).inc()
+
+    def used(self, model: str, tokens: tuple[int | None, int | None]) -> None:
+        """Tokens of prompt and answer."""
+        for kind, count in zip(("prompt", "completion"), tokens, strict=True):
+            if count:
+                self.tokens.labels(model, kind).inc(count)
+
+    def text(self) -> bytes:
+        """All of it in Prometheus' text format, over all workers."""
+        return exposition(self.registry)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"p2l_router_{name}", text, labels, registry=self.registry)
+
+    def _histogram(self, name: str, text: str) -> Histogram:
+        return Histogram(f"p2l_router_{name}", text, ["model"], buckets=_SECONDS, registry=self.registry)
+
+
+# Logs as JSON lines, without prompts, answers or keys.
+#
+# A request is logged by a record with fixed fields, so that nothing else can slip in. Of an error that nobody expected,
+# the type and the place are logged, not its text: the text may quote the request.
+
+LOGGER = logging.getLogger("route")
+"""For everything else that the router has to say: `LOGGER.warning("...", extra={"fields": {...}})`."""
+
+
+@dataclass(frozen=True)
+class RequestRecord:
+    """One request, when it has ended."""
+
+    request_id: str
+    key: str
+    """Name of the key, never the key."""
+    status: int
+    """Of HTTP; 499: the client went away."""
+    seconds: float
+    model: str | None = None
+    """Who answered; None: nobody."""
+    tried: tuple[str, ...] = ()
+    """Every model that was asked, in order."""
+    faults: tuple[str, ...] = ()
+    """Of those that failed, in order (`route.providers.base.Fault`)."""
+    streamed: bool = False
+    first_token_seconds: float | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cost: float | None = None
+    budget: float | None = None
+    probabilities: Mapping[str, float] | None = None
+    """Of the mixture that was drawn from."""
+    propensity: float | None = None
+    """Probability of the choice, exploring included."""
+    explored: bool = False
+    static: bool = False
+    sticky: bool = False
+    revision: str = ""
+    """Of the P2L model."""
+    code: str | None = None
+    """Of the error the client got."""
+
+
+def log_request(record: RequestRecord) -> None:
+    """Write one line; fields that are None, False or empty are left out."""
+    if LOGGER.isEnabledFor(logging.INFO):
+        said = {field.name: getattr(record, field.name) for field in fields(record)}
+        LOGGER.info("request", extra={"fields": {name: _short(value) for name, value in said.items() if _says(value)}})
+
+
+def _says(value: Any) -> bool:
+    return value is not None and value is not False and value not in ("", ())
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, Mapping):
+        return {name: _short(part) for name, part in value.items()}
+    return value
+
+
+def set_up_logs(stream: TextIO | None = None, level: int = logging.INFO) -> None:
+    """Send everything that is logged, uvicorn's lines too, to `stream` (standard error) as JSON lines.
+
+    Uvicorn's line per request is left out: the router writes its own. Start uvicorn with `log_config=None`.
+    """
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(_JsonLines())
+    logging.basicConfig(handlers=[handler], level=level, force=True)
+    for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):  # whatever configured them before
+        logging.getLogger(name).handlers.clear()
+        logging.getLogger(name).propagate = True
+    for chatty in ("uvicorn.access", "httpx2"):  # a line for every request, and for every question to P2L
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+
+
+class _JsonLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": _iso(record.created),
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+        }
+        if record.name != LOGGER.name:
+            line["logger"] = record.name
+        line.update(getattr(record, "fields", {}))
+        if record.exc_info and record.exc_info[0]:
+            line["error"], line["at"] = record.exc_info[0].__name__, _places(record.exc_info[2])
+        return json.dumps(line, default=str)
+
+
+def _iso(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{int(seconds % 1 * 1000):03d}Z"
+
+
+def _places(trace: TracebackType | None) -> list[str]:
+    """Innermost last: file, line and function, without the texts of errors."""
+    return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(trace)]

@@ -1,0 +1,311 @@
+"""A chat request as it comes in: what is the router's is taken out and checked, the rest is left as it is."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from starlette.datastructures import Headers
+from starlette.types import Receive
+
+from route.config import ModelConfig
+from route.providers.base import JSON
+from route.routing.decision import Decision
+from route.service.errors import ApiError, Gone
+from route.service.limits import within
+
+_BYTES_PER_TOKEN = 4
+_TOKENS_PER_ATTACHMENT = 1000
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """One chat request."""
+
+    body: JSON
+    """What goes to a provider, in OpenAI's words; without the router's own fields."""
+    turns: tuple[str, ...]
+    """The text of the user's turns: what P2L reads."""
+    budget: float | None
+    direct: str | None
+    """The model that was asked for by name."""
+    compare: bool
+    stream: bool
+    size: int
+    """Bytes."""
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether the client of a stream asked for the chunk with the usage."""
+        options = self.body.get("stream_options")
+        return isinstance(options, dict) and options.get("include_usage") is True
+
+    @property
+    def ends_with_assistant(self) -> bool:
+        """Whether the model is to go on with the beginning of an answer, which not every provider takes."""
+        return bool(self.body["messages"][-1]["role"] == "assistant")
+
+
+def bearer_of(headers: Headers) -> str | None:
+    """The key that a request brings, as OpenAI's clients or as Anthropic's send it."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    given = token if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+    return given.strip() or None
+
+
+async def read_body(headers: Headers, receive: Receive, most: int, seconds: float) -> bytes:
+    """The whole body.
+
+    Raises:
+        ApiError: 413, it is larger than `most` bytes; 408, it was not there after `seconds`.
+        Gone: the client left while it sent.
+    """
+    declared = headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > most:
+        raise _too_large(most)
+    text = f"the body of the request was not there after {seconds:g} seconds"
+    with within(seconds, ApiError(408, "request_timeout", text)):
+        return await _whole_body(receive, most)
+
+
+async def _whole_body(receive: Receive, most: int) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Gone
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > most:
+            raise _too_large(most)
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+def parse_object(raw: bytes) -> JSON:
+    """A body that is a JSON object.
+
+    Raises:
+        ApiError: 400, it is none.
+    """
+    try:
+        body = _DECODER.decode(raw.decode("utf-8-sig"))
+    except (ValueError, RecursionError):
+        raise ApiError(400, "invalid_json", "the body is no valid JSON") from None
+    if not isinstance(body, dict):
+        raise ApiError(400, "invalid_json", "the body must be a JSON object")
+    return body
+
+
+def parse_chat(
+    raw: bytes,
+    headers: Mapping[str, str],
+    models: Mapping[str, object],
+    *,
+    by_name: bool,
+    translate: Callable[[JSON], JSON] = lambda body: body,
+) -> Incoming:
+    """Read a chat request; with `by_name` its `model` calls one of `models` directly.
+
+    `translate` makes it one of OpenAI's, if it came in other words.
+
+    Raises:
+        ApiError: 400, a field cannot be used; 404, there is no such model.
+    """
+    body = translate(parse_object(raw))
+    _check_messages(body.get("messages"))
+    asked = body.pop("model", None)
+    direct = body.pop("direct_model", None)
+    if direct is None and by_name and isinstance(asked, str) and asked in models:
+        direct = asked
+    if direct is not None and (not isinstance(direct, str) or direct not in models):
+        raise ApiError(404, "model_not_found", f"no model {direct!r}; GET /v1/models lists them", param="direct_model")
+    budget = _budget(body.pop("cost", None), headers.get("x-p2l-cost"))
+    compare = _truth(body, "compare")
+    stream = _truth(body, "stream")
+    if not isinstance(body.get("stream_options"), (dict, type(None))):
+        raise _bad("stream_options", "must be an object")
+    if compare and (stream or direct is not None or body.get("n") not in (None, 1)):
+        raise _bad("compare", "goes with neither stream, direct_model nor n")
+    return Incoming(body, _turns(body["messages"]), budget, direct, compare, stream, len(raw))
+
+
+def tokens_of(incoming: Incoming, smallest_window: int) -> int | None:
+    """About how many tokens prompt and answer take; None when that is below `smallest_window` in any case.
+
+    Four bytes of text are taken for a token, which suits English; a provider that counts more says so itself.
+    """
+    body = incoming.body
+    answer = body.get("max_completion_tokens") or body.get("max_tokens") or 0
+    answer = answer if isinstance(answer, int) else 0
+    if incoming.size // _BYTES_PER_TOKEN + answer + _TOKENS_PER_ATTACHMENT <= smallest_window:
+        return None
+    texts = len(json.dumps(body.get("tools") or "")) // _BYTES_PER_TOKEN
+    attachments = 0
+    for message in body["messages"]:
+        content = message.get("content")
+        texts += len(_text(content).encode("utf-8", "replace")) // _BYTES_PER_TOKEN
+        texts += len(json.dumps(message.get("tool_calls") or "")) // _BYTES_PER_TOKEN
+        if isinstance(content, list):
+            attachments += sum(not _is_text(part) for part in content)
+    return texts + attachments * _TOKENS_PER_ATTACHMENT + answer
+
+
+def _check_messages(messages: Any) -> None:
+    if not isinstance(messages, list) or not messages:
+        raise _bad("messages", "must be a list of at least one message")
+    for number, message in enumerate(messages):
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            raise _bad(f"messages[{number}]", "must be an object with a role")
+        if not isinstance(message.get("content"), (str, list, type(None))):
+            raise _bad(f"messages[{number}].content", "must be text or a list of parts")
+
+
+def _turns(messages: list[JSON]) -> tuple[str, ...]:
+    return tuple(_text(message.get("content")) for message in messages if message["role"] == "user") or ("",)
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, list):
+        return "\n".join(part["text"] for part in content if _is_text(part))
+    return content if isinstance(content, str) else ""
+
+
+def _is_text(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
+
+
+def _budget(in_body: Any, in_header: str | None) -> float | None:
+    """The budget of a request: what the body says, else what the header says."""
+    given = in_header if in_body is None else in_body
+    if given is None:
+        return None
+    where = "the header x-p2l-cost" if in_body is None else "cost"
+    try:
+        if isinstance(given, bool) or (in_body is not None and isinstance(given, str)):
+            raise ValueError
+        number = float(given)
+    except (TypeError, ValueError, OverflowError):
+        raise _bad(where, "must be a number") from None
+    if not 0 <= number < math.inf:
+        raise _bad(where, "must be a number of at least 0")
+    return number
+
+
+def _truth(body: JSON, field: str) -> bool:
+    value = body.pop(field, None)
+    if value is not None and not isinstance(value, bool):
+        raise _bad(field, "must be true or false")
+    return value is True
+
+
+def _bad(param: str, problem: str) -> ApiError:
+    return ApiError(400, "invalid_value", f"{param}: {problem}", param=param)
+
+
+def _too_large(most: int) -> ApiError:
+    return ApiError(413, "request_too_large", f"the request is larger than {most / 2**20:g} MiB; send less at once")
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(name)
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+
+# What goes to a provider, and what of its answer goes to the client.
+
+_MOST_TOKENS = 100_000_000
+
+
+def request_for(model: ModelConfig, incoming: Incoming) -> JSON:
+    """The body for this model's provider: what the request says goes before what the configuration says."""
+    body = incoming.body
+    request = {**model.extra_fields, **body, **_sampling(model, body), "model": model.name}
+    if model.system_prompt and not any(message["role"] in ("system", "developer") for message in body["messages"]):
+        request["messages"] = [{"role": "system", "content": model.system_prompt}, *body["messages"]]
+    if incoming.stream:
+        options = body.get("stream_options") or {}
+        request |= {"stream": True, "stream_options": {**options, "include_usage": True}}
+    else:
+        request.pop("stream_options", None)
+    return request
+
+
+def _sampling(model: ModelConfig, body: JSON) -> JSON:
+    given = {"temperature": model.temp, "top_p": model.top_p, "top_k": model.top_k, "max_tokens": model.max_tokens}
+    if body.get("max_completion_tokens") is not None:
+        del given["max_tokens"]  # the same limit under its newer name
+    return {key: value for key, value in given.items() if value is not None and body.get(key) is None}
+
+
+def mark_answer(answer: JSON, name: str, decision: Decision | None, attempts: list[str]) -> JSON:
+    """The answer for the client: with the router's name of the model, the scores and why it was chosen."""
+    for choice in answer.get("choices") or []:
+        if isinstance(choice.get("message"), dict):
+            choice["message"]["model"] = name
+    return {**answer, "model": name, **outputs_of(decision, attempts)}
+
+
+def mark_chunk(chunk: JSON, name: str) -> JSON:
+    """A chunk for the client: with the router's name of the model, in each delta too."""
+    chunk["model"] = name
+    for choice in chunk.get("choices") or []:
+        if isinstance(choice.get("delta"), dict):
+            choice["delta"]["model"] = name
+    return chunk
+
+
+def outputs_of(decision: Decision | None, attempts: list[str]) -> JSON:
+    """What the answer, or the first chunk of a stream, has beyond OpenAI's fields: scores, and why this model."""
+    if decision is None:
+        return {"router_outputs": None}
+    return {"router_outputs": dict(decision.scores), "router_decision": {**_reasons(decision), "attempts": attempts}}
+
+
+def decision_of(decision: Decision) -> JSON:
+    """All of a decision as JSON, with the whole frontier."""
+    return {
+        **_reasons(decision),
+        "scores": dict(decision.scores),
+        "costs": dict(decision.costs),
+        "frontier": [{"model": at.model, "cost": at.cost, "score": at.score} for at in decision.frontier],
+    }
+
+
+def _reasons(decision: Decision) -> JSON:
+    return {
+        "model": decision.model,
+        "probabilities": dict(decision.probabilities),
+        "propensity": decision.propensity,
+        "expected_score": decision.expected_score,
+        "expected_cost": decision.expected_cost,
+        "strength": decision.strength,
+        "budget": decision.budget,
+        "explored": decision.explored,
+        "static": decision.static,
+        "optimizer": decision.optimizer,
+        "revision": decision.revision,
+    }
+
+
+def is_usage_only(chunk: JSON) -> bool:
+    """Whether a chunk says nothing but what was used."""
+    return not chunk.get("choices") and chunk.get("usage") is not None
+
+
+def usage_of(answer: JSON | None) -> tuple[int | None, int | None]:
+    """Tokens of prompt and answer, as the provider counted them."""
+    usage = (answer or {}).get("usage")
+    if not isinstance(usage, dict):
+        return None, None
+    return _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
+
+
+def _count(value: Any) -> int | None:
+    """A number of tokens; what no answer can have is not believed, since keys pay for it."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_TOKENS else None

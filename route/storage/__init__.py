@@ -1,0 +1,1 @@
+"""The router's SQLite file: accounts and spend, feedback, conversations."""

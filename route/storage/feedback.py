@@ -1,0 +1,214 @@
+"""What was shown to whom, and which answer was better: the votes that the router's own traffic gives.
+
+An answer is remembered for a day; a vote on it names its request. A request with `compare: true` shows the answers of
+two models, and a vote on it is a vote of P2L's schema: `p2l export-votes` writes those. Thumbs on a single answer are
+kept too, but compare nothing, so they are no votes to train on. Prompts are kept only where the configuration says
+`store_prompts: true`, and where nobody votes they are gone after the day.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from p2l.common.errors import InputError
+from route.storage.database import Database
+from route.storage.ledger import Refusal
+
+VERDICTS = ("first", "second", "tie", "both_bad", "up", "down")
+"""Of two answers: the first or the second one was better, neither, or both were bad; of one: thumbs up or down."""
+KEPT_SECONDS = 86_400
+"""How long an answer can be voted on; without a vote it is forgotten then."""
+_OF_TWO = frozenset(VERDICTS[:4])
+_MEANING: dict[str, dict[str | int, str]] = {
+    "thumbs": {"up": "up", "down": "down"},
+    "better": {0: "first", 1: "second", "tie": "tie", "both_bad": "both_bad"},
+}
+_CHOICES = {"thumbs": '"up" or "down"', "better": '0 or 1 (the choice\'s index), "tie" or "both_bad"'}
+_LONGEST_ID = 200
+_ROUNDING = 1e-9  # a sum of probabilities may exceed 1 by as much
+_COME_AGAIN = 5.0  # seconds
+_MOST_WAITING = 100_000
+_MOST_FORGOTTEN = 1_000  # in one transaction, so that none takes long
+_COLUMNS = "request_id, time, key, model_a, model_b, version_a, version_b, propensity, revision, prompt"
+_MARKS = ", ".join("?" * 10)
+_Row: TypeAlias = tuple[Any, ...]
+"""A row of the table `answers`, in the order of _COLUMNS."""
+
+
+@dataclass(frozen=True)
+class ShownAnswer:
+    """What one request was answered with."""
+
+    request_id: str
+    key: str
+    """Name of the key that asked: no other may vote on it."""
+    models: tuple[str, ...]
+    """One model, or the two of `compare: true` in the order shown (the order of the answer's choices)."""
+    propensity: float
+    """Probability that this model, or this pair in either order, was shown."""
+    versions: tuple[str, ...] = ()
+    """Of the models, in the same order; "" where none is configured."""
+    revision: str = ""
+    """Of the P2L model that chose."""
+    prompt: tuple[str, ...] | None = None
+    """The user's turns; stored only where prompts are."""
+    time: float | None = None
+    """Seconds since 1970; None: now."""
+
+
+@dataclass(frozen=True)
+class Vote:
+    """What `POST /v1/feedback` says."""
+
+    request_id: str
+    verdict: str
+    """One of VERDICTS."""
+
+
+@dataclass(frozen=True)
+class StoredVote:
+    """A vote that is on the disk, as the client may hear of it."""
+
+    request_id: str
+    verdict: str
+    models: tuple[str, ...]
+    """Now that the vote is given: who answered, in the order shown."""
+    replaced: bool
+    """There was an earlier vote on this request; the new one counts."""
+
+
+def parse_vote(body: Mapping[str, Any]) -> Vote:
+    """Read `{"request_id": ..., "thumbs": "up" | "down"}` or `{"request_id": ..., "better": ...}`.
+
+    `better` is the index of the better choice, 0 or 1, or "tie" or "both_bad".
+
+    Raises:
+        InputError: it is neither; one line that says what is wrong.
+    """
+    unknown = sorted(set(body) - {"request_id", "thumbs", "better"})
+    if unknown:
+        raise InputError(f"unknown field {unknown[0]!r}; a vote has request_id and either thumbs or better")
+    request_id = body.get("request_id")
+    if not (isinstance(request_id, str) and 0 < len(request_id) <= _LONGEST_ID and request_id.isascii()):
+        raise InputError("request_id must be the text of the answer's x-request-id")
+    given = [(field, body[field]) for field in ("thumbs", "better") if body.get(field) is not None]
+    if len(given) != 1:
+        raise InputError("a vote has either thumbs or better")
+    field, word = given[0]
+    verdict = None if isinstance(word, bool) or not isinstance(word, str | int) else _MEANING[field].get(word)
+    if verdict is None:
+        raise InputError(f"{field} must be {_CHOICES[field]}")
+    return Vote(request_id, verdict)
+
+
+class Feedback:
+    """Answers and votes; used from one event loop."""
+
+    def __init__(
+        self, database: Database, *, store_prompts: bool = False, clock: Callable[[], float] = time.time
+    ) -> None:
+        """`clock` gives seconds since 1970, UTC."""
+        self._database = database
+        self._store_prompts = store_prompts
+        self._clock = clock
+        self._gathered: list[_Row] = []
+
+    async def start(self) -> None:
+        """Write what is remembered every 100 ms from now on."""
+        await self._database.add(self)
+
+    async def close(self) -> None:
+        """Write what is not yet written; the database stays open."""
+        await self._database.flush()
+
+    def remember(self, answer: ShownAnswer) -> None:
+        """Take note of an answer, without waiting; its prompt is dropped here unless prompts are stored.
+
+        While the database cannot be written, the newest 100,000 are kept.
+
+        Raises:
+            ValueError: it shows neither one model nor two different ones, or the propensity is no probability above 0.
+        """
+        if len(answer.models) not in (1, 2) or len(set(answer.models)) < len(answer.models):
+            raise ValueError(f"an answer shows one model or two different ones, not {answer.models}")
+        if not 0 < answer.propensity <= 1 + _ROUNDING:
+            raise ValueError(f"propensity is {answer.propensity!r}; it must be above 0 and at most 1")
+        if len(self._gathered) >= 2 * _MOST_WAITING:
+            del self._gathered[:_MOST_WAITING]
+        self._gathered.append(_row_of(answer, with_prompt=self._store_prompts, now=self._clock()))
+
+    async def vote(self, vote: Vote, *, key: str) -> StoredVote | Refusal:
+        """Store a vote; it is on the disk when this returns. A later vote on the same request replaces it.
+
+        404 where the key named `key` got no such answer within a day; 400 where thumbs are given to two answers, or
+        one answer is called the better one; 503 where the database cannot be written.
+        """
+        try:
+            await self._database.flush()
+            stored = await self._store(vote, key)
+            if isinstance(stored, Refusal) and stored.status == 404:
+                await asyncio.sleep(2 * self._database.flush_seconds)  # another worker may be about to write the answer
+                stored = await self._store(vote, key)
+            return stored
+        except sqlite3.Error:
+            return Refusal(503, "unavailable", "votes cannot be stored now; send it again later", _COME_AGAIN)
+
+    async def _store(self, vote: Vote, key: str) -> StoredVote | Refusal:
+        now = self._clock()
+        return await self._database.run(lambda connection: _store_vote(connection, vote, key, now))
+
+    def take(self) -> list[_Row]:
+        """See `route.storage.database.Part`."""
+        taken, self._gathered = self._gathered, []
+        return taken
+
+    def write(self, connection: sqlite3.Connection, batch: list[_Row]) -> None:
+        """See `route.storage.database.Part`."""
+        connection.executemany(f"INSERT OR REPLACE INTO answers VALUES ({_MARKS})", batch)
+        connection.execute(
+            "DELETE FROM answers WHERE rowid IN (SELECT rowid FROM answers WHERE time < ? ORDER BY time LIMIT ?)",
+            (self._clock() - KEPT_SECONDS, _MOST_FORGOTTEN),
+        )
+
+    def read(self, connection: sqlite3.Connection) -> None:
+        """See `route.storage.database.Part`; what others remember is looked up when it is voted on."""
+
+    def absorb(self, news: None) -> None:
+        """See `route.storage.database.Part`."""
+
+    def give_back(self, batch: list[_Row]) -> None:
+        """See `route.storage.database.Part`."""
+        self._gathered = (batch + self._gathered)[-_MOST_WAITING:]
+
+
+def _row_of(answer: ShownAnswer, *, with_prompt: bool, now: float) -> _Row:
+    first, second = (*answer.models, None)[:2]
+    version_a, version_b = (version or None for version in (*answer.versions, "", "")[:2])
+    # JSON can hold half a surrogate pair, and no text file can.
+    turns = [turn.encode("utf-8", "replace").decode() for turn in answer.prompt or ()]
+    prompt = json.dumps(turns) if with_prompt and turns else None
+    when = now if answer.time is None else answer.time
+    return (
+        *(answer.request_id, when, answer.key, first, second),
+        *(version_a, version_b, min(answer.propensity, 1.0), answer.revision, prompt),
+    )
+
+
+def _store_vote(connection: sqlite3.Connection, vote: Vote, key: str, now: float) -> StoredVote | Refusal:
+    before = connection.execute(f"SELECT {_COLUMNS} FROM votes WHERE request_id = ?", (vote.request_id,)).fetchone()
+    fresh = "SELECT * FROM answers WHERE request_id = ? AND time >= ?"
+    row = before or connection.execute(fresh, (vote.request_id, now - KEPT_SECONDS)).fetchone()
+    if row is None or row[2] != key or row[1] < now - KEPT_SECONDS:
+        return Refusal(404, "answer_not_found", "no answer of the last day with this request_id was given to this key")
+    models = tuple(model for model in row[3:5] if model is not None)
+    if (len(models) == 2) != (vote.verdict in _OF_TWO):
+        meant = "two answers: say which was better" if len(models) == 2 else "one answer: give thumbs"
+        return Refusal(400, "wrong_kind_of_vote", f"this request showed {meant}")
+    connection.execute(f"INSERT OR REPLACE INTO votes VALUES ({_MARKS}, ?, ?)", (*row, vote.verdict, now))
+    return StoredVote(vote.request_id, vote.verdict, models, replaced=before is not None)

@@ -1,0 +1,160 @@
+"""Judges beside people: agreement, maps, students put right, and rows that cannot be used."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coeval.analysis.annotations import read_annotations
+from coeval.analysis.people import calibration, cross_validated, fit_map, monotone
+from coeval.analysis.units import load_run
+from coeval.cli import with_exit_code
+from coeval.commands import analyze
+from tests.coeval.analysis.runs import both, write_lines, write_run
+
+LEVELS = ("Low", "Medium", "High")
+
+
+def judged(folder: Path, items: int = 12) -> Path:
+    """Student s1 is one level above s2 for judge `kind`, who never says Low; judge `fair` gives what s1 deserves."""
+    scores = {}
+    for number in range(items):
+        worth = {"s1": number % 3, "s2": max(0, number % 3 - 1)}
+        for student, level in worth.items():
+            point = f"mail/ada/{number}"
+            scores[point, student, "fair"] = both(LEVELS[level])
+            scores[point, student, "kind"] = both("High" if level else "Medium")
+    return write_run(folder, scores)
+
+
+def rows_of(items: int, annotator: str = "ann") -> list[dict[str, str]]:
+    """What a person who agrees with `fair` says of s1, on one factor."""
+    return [
+        {"response_id": f"mail__ada__{n}__s1", "factor": "fit", "score": LEVELS[n % 3], "annotator": annotator}
+        for n in range(items)
+    ]
+
+
+def test_a_kind_judge_is_put_right(tmp_path: Path) -> None:
+    write_lines(tmp_path / "a.jsonl", rows_of(6))
+    loaded = load_run(judged(tmp_path / "run"))
+    found = calibration(loaded, read_annotations(tmp_path / "a.jsonl", loaded))
+    fair, kind = (row for row in found.agreement if row.dimension == "all")
+    assert (fair.rater, fair.equal, fair.weighted, fair.kappa, fair.bias) == ("fair", 1.0, 1.0, 1.0, 0.0)
+    assert fair.spearman == pytest.approx(1.0)
+    # people: Low, Medium, High twice each; kind: Medium, High, High
+    assert (kind.rows, kind.datapoints, kind.equal) == (6, 6, pytest.approx(1 / 3))
+    assert (kind.weighted, kind.bias) == (pytest.approx(2 / 3), pytest.approx(1 / 3))
+    chance = 1 / 3 * 1 / 3 + 2 / 3 * 1 / 3
+    assert kind.kappa == pytest.approx((1 / 3 - chance) / (1 - chance))
+    assert kind.equal_lower is not None
+    assert kind.equal_lower < 1 / 3 < kind.equal_upper  # type: ignore[operator]
+    maps = {(row.judge, row.level): (row.pairs, row.people, row.calibrated) for row in found.maps}
+    assert maps["kind", "Medium"] == (2, 0.0, 0.0)
+    assert maps["kind", "High"] == (4, 0.75, 0.75)
+    assert maps["fair", "Medium"] == (2, 0.5, 0.5)
+    first, second = found.students
+    assert (first.student, first.raw, first.calibrated) == ("s1", pytest.approx(2 / 3), pytest.approx(0.5))
+    assert second.calibrated == pytest.approx((1 / 6 + 0.25) / 2)  # fair: 0, 0, 0.5; kind: 0, 0, 0.75
+    assert first.lower < first.calibrated < first.upper
+    assert (first.people, first.people_pairs, first.gap) == (pytest.approx(0.5), 6, pytest.approx(0.0))
+    assert (second.people, second.people_pairs, second.gap) == (None, 0, None)
+    summary = {row.judge: row for row in found.judges}
+    assert summary["fair"].few
+    assert (summary["fair"].mae_raw, summary["kind"].mae_raw) == (0.0, pytest.approx(1 / 3))
+
+
+def test_people_among_themselves_are_the_ceiling(tmp_path: Path) -> None:
+    other = [{**row, "score": "0.5"} if row["score"] == "High" else row for row in rows_of(6, "bob")]
+    write_lines(tmp_path / "a.jsonl", [*rows_of(6), *other])
+    loaded = load_run(judged(tmp_path / "run"))
+    found = calibration(loaded, read_annotations(tmp_path / "a.jsonl", loaded))
+    people = next(row for row in found.agreement if (row.kind, row.dimension) == ("people", "all"))
+    assert (people.rows, people.answers, people.equal) == (12, 6, pytest.approx(4 / 6))
+    assert people.weighted == pytest.approx(1 - 2 / 6 * 0.5)
+    ann = next(row for row in found.agreement if row.rater == "ann")
+    assert (ann.kind, ann.bias) == ("annotator", pytest.approx(1 / 6))
+    assert next(row for row in found.maps if (row.judge, row.level) == ("fair", "High")).people == 0.75
+
+
+def test_rows_that_cannot_be_used_are_told_by_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = judged(tmp_path / "run")
+    lines = [
+        "datapoint_id,student,factor,score",
+        *("mail__ada__0,s1,fit,Low", "mail__ada__1,s1,fit,0.5", "mail__ada__1,s1,fit,medium"),
+        *("mail__ada__2,s9,fit,High", "mail__ada__2,s1,smell,High", "mail__ada__2,s1,fit,7", "mail__ada__2,s1,,High"),
+    ]
+    (tmp_path / "a.csv").write_text("\ufeff" + "\n".join(lines) + "\n")
+    flags = ["calibrate", "--run", str(folder), "--out", str(tmp_path / "out"), "--annotations"]
+    assert analyze.main([*flags, str(tmp_path / "a.csv")]) == 0
+    told = capsys.readouterr()
+    assert [line.split(":")[1].strip() for line in told.err.splitlines()] == [
+        "1 DUPLICATE",
+        "1 INVALID_SCORE",
+        "1 MISSING_FIELD",
+        "1 UNKNOWN_FACTOR",
+        "1 UNKNOWN_RESPONSE",
+    ]
+    assert "such as a.csv:5 (mail__ada__2__s9)" in told.err
+    assert told.out.startswith("2 scores of 1 annotator\nfair: equal 1.000")
+    assert json.loads((tmp_path / "out/report.json").read_text())["annotations"] == 2
+    page = (tmp_path / "out/index.html").read_text()
+    assert "1 left out: is a second one of the same annotator" in page
+    assert "From fewer than ten items, so a guess: fair, kind." in page
+    with (tmp_path / "out/students.csv").open(newline="") as file:
+        assert [row["student"] for row in csv.DictReader(file)] == ["s1", "s2"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("a.txt", "", "must end in .csv or .jsonl"),
+        ("a.csv", "factor,value\n", "has no column response_id (or datapoint_id and student), score"),
+        ("a.jsonl", "[1]\n", "none of 1 rows can be used: 1 is no JSON object, such as a.jsonl:1"),
+        ("a.jsonl", "", "none of 0 rows can be used"),
+    ],
+)
+def test_a_file_of_no_use_ends_with_one(
+    name: str, text: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).write_text(text)
+    flags = ["calibrate", "--run", str(judged(tmp_path / "run", 2)), "--out", str(tmp_path / "out")]
+    assert with_exit_code(analyze.main, [*flags, "--annotations", str(tmp_path / name)]) == 1
+    assert told in capsys.readouterr().err
+    assert with_exit_code(analyze.main, [*flags, "--annotations", str(tmp_path / "nowhere.csv")]) == 1
+    assert capsys.readouterr().err.endswith("nowhere.csv: cannot be read: No such file or directory\n")
+
+
+def test_scores_of_a_scale_are_read_by_it(tmp_path: Path) -> None:
+    folder = judged(tmp_path / "run", 2)
+    (folder / "config.yaml").write_text(json.dumps({"tasks": [{"name": "mail", "scale": "1-5"}]}))
+    rows = [{**row, "score": score} for row, score in zip(rows_of(2), (4, "High"), strict=True)]
+    write_lines(tmp_path / "a.jsonl", rows)
+    found = read_annotations(tmp_path / "a.jsonl", load_run(folder))
+    assert found.score.tolist() == [0.75]
+    assert [row.code for row in found.bad] == ["INVALID_SCORE"]
+
+
+Pair = st.tuples(st.sampled_from([0.0, 0.5, 1.0]), st.floats(0.0, 1.0))
+
+
+@given(st.lists(Pair, min_size=1, max_size=30))
+def test_maps_rise_and_keep_the_mean(pairs: list[tuple[float, float]]) -> None:
+    judge, people = (np.array(column) for column in zip(*pairs, strict=True))
+    found = fit_map(judge, people)
+    assert (np.diff(found.fitted) >= -1e-12).all()
+    assert found(judge).mean() == pytest.approx(people.mean(), abs=1e-9)
+    assert ((found(judge) - people) ** 2).sum() <= ((people.mean() - people) ** 2).sum() + 1e-9
+
+
+def test_a_score_of_which_people_saw_none_lies_between_its_neighbours() -> None:
+    found = fit_map(np.array([0.0, 1.0]), np.array([0.2, 0.6]))
+    assert found(np.array([0.5])).tolist() == pytest.approx([0.4])
+    assert monotone(np.array([0.6, 0.2, 0.9]), np.array([1.0, 3.0, 1.0])).tolist() == pytest.approx([0.3, 0.3, 0.9])
+    assert cross_validated(np.zeros(3), np.zeros(3), np.zeros(3, dtype=np.int64)) is None

@@ -1,0 +1,277 @@
+"""Which models rose or fell, and where."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+
+from p2l.commands.drift import main
+from p2l.common.errors import InputError
+from p2l.insight.drift import Measured, adjusted, drift_of_models, judge
+from p2l.insight.drift_votes import between_times, between_versions, drift_of_votes
+from p2l.leaderboard.board import POINTS_PER_LOGIT
+from tests.conftest import write_votes
+from tests.p2l.eval_helpers import make_model
+
+MODELS = ("ant", "bee", "cat", "dog")
+TOPICS = ("sql", "poetry", "law")
+
+
+def vote_rows(count: int, *, drop: float = 1.5, seed: int = 0) -> list[dict[str, Any]]:
+    """Votes of equal models, where from half-way on version 2 of cat is worse at SQL by `drop` logits."""
+    rng = np.random.default_rng(seed)
+    rows: list[dict[str, Any]] = []
+    for number in range(count):
+        a, b = rng.choice(4, size=2, replace=False).tolist()
+        topic, late = TOPICS[number % 3], number >= count // 2
+        gap = sum(sign * drop for side, sign in ((a, -1), (b, 1)) if late and MODELS[side] == "cat" and topic == "sql")
+        draw = rng.random()
+        winner = "tie" if draw < 0.1 else "model_a" if rng.random() < 1 / (1 + np.exp(-gap)) else "model_b"
+        versions = [str(1 + late) if MODELS[side] == "cat" else None for side in (a, b)]
+        row = {"prompt": f"{topic} {number // 2}", "model_a": MODELS[a], "model_b": MODELS[b], "winner": winner}
+        rows.append(row | {"tstamp": 1.7e9 + number, "model_version": versions, "topic": topic})
+    return rows
+
+
+@pytest.fixture(scope="module")
+def votes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_votes(tmp_path_factory.mktemp("drift") / "votes.jsonl", vote_rows(3600))
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    main([str(word) for word in (*words, "--quiet")])
+    return capsys.readouterr().out
+
+
+def changed(path: Path) -> set[tuple[str, str, str]]:
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    return {(cell["verdict"], cell["model"], cell["category"]) for cell in cells if cell["verdict"]}
+
+
+def test_a_silent_update_that_made_a_model_worse_at_sql_is_found(
+    votes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "drift.json"
+    words = ["--votes", votes, "--model", "cat", "--versions", 1, 2, "--by", "topic", "--json", out]
+    text = run(capsys, *words, "--plot", tmp_path / "drift.png")
+    assert changed(out) == {("fell", "cat", "sql"), ("fell", "cat", "all")}
+    assert "cells looked at: 4, of 1 model in 4 categories" in text
+    cells = {cell["category"]: cell for cell in json.loads(out.read_text())["cells"]}
+    assert cells["sql"]["lower"] < -1.5 * POINTS_PER_LOGIT * 0.9 < cells["sql"]["upper"]  # a tie in ten halves nothing
+    assert cells["sql"]["rate_after"] < 0.3 < 0.4 < cells["sql"]["rate_before"]
+    assert (tmp_path / "drift.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_between_two_times_the_model_fell_against_all_others(
+    votes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "drift.json"
+    words = ["--votes", votes, "--before", 1.7e9 + 1800, "--by", "topic", "--json", out]
+    run(capsys, *words, "--plot", tmp_path / "drift.svg")
+    found = changed(out)
+    assert {("fell", "cat", "sql"), ("fell", "cat", "all")} <= found
+    assert {category for _, _, category in found} <= {"sql", "all"}
+    sql = [cell["change"] for cell in json.loads(out.read_text())["cells"] if cell["category"] == "sql"]
+    assert sum(sql) == pytest.approx(0, abs=1e-6)  # against the mean of the field
+    run(capsys, *words, "--model", "cat")
+    assert {model for _, model, _ in changed(out)} == {"cat"}
+
+
+def test_dates_and_a_gap_between_the_periods(votes: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = run(capsys, "--votes", votes, "--before", "2023-11-14T22:30", "--after", 1.7e9 + 3000)
+    assert "from votes before 2023-11-14T22:30 to votes from 1700003000.0 on" in text
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_where_nothing_changed_next_to_nothing_is_found(seed: int) -> None:
+    import pandas as pd
+
+    frame = pd.DataFrame(vote_rows(1200, drop=0.0, seed=seed))
+    found = drift_of_votes(frame, between_times(1.7e9 + 600, 1.7e9 + 600), by=["topic"])
+    cells = judge(found.measured, level=0.95, fdr=0.05)
+    assert len(cells) == 16
+    assert sum(bool(cell.verdict) for cell in cells) == 0
+    assert sum(cell.p < 0.05 for cell in cells) <= 4
+
+
+def test_votes_on_one_prompt_count_as_one_observation() -> None:
+    import pandas as pd
+
+    rows = vote_rows(1200)
+    repeated = pd.DataFrame(rows * 4)
+    rule = between_versions("cat", "1", "2")
+    (once,), (often,) = (drift_of_votes(frame, rule).measured for frame in (pd.DataFrame(rows), repeated))
+    assert often.prompts == once.prompts
+    assert often.change == pytest.approx(once.change, rel=0.02)
+    assert often.error == pytest.approx(once.error, rel=0.05)
+    (alone,) = drift_of_votes(repeated.drop(columns="prompt"), rule).measured
+    assert alone.error == pytest.approx(often.error / 2, rel=0.1)
+
+
+def test_versions_in_csv_are_read_too(tmp_path: Path) -> None:
+    from p2l.votes import open_votes
+    from p2l.votes.writing import write_votes as write
+
+    source = write_votes(tmp_path / "votes.jsonl", vote_rows(900))
+    with open_votes(source) as store:
+        write((batch for _, batch in store.batches()), store.schema, tmp_path / "votes.csv")
+    rule = [between_versions("cat", "1", "2") for _ in range(2)]
+    first, second = (
+        drift_of_votes(str(tmp_path / f"votes.{end}"), one) for end, one in zip(("csv", "jsonl"), rule, strict=True)
+    )
+    assert first.measured == second.measured
+
+
+# two models
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+    """Two models, of which the second thinks less of cat where bees are mentioned; and prompts."""
+    from p2l.model.encoding import PromptTokenizer
+    from p2l.model.model import P2LModel
+
+    root = tmp_path_factory.mktemp("pair")
+    before = make_model(root / "before", names=["ant", "bee", "cat", "dog"])
+    tokenizer = PromptTokenizer.from_pretrained(before)
+    later = P2LModel.from_pretrained(before)
+    import torch
+
+    from p2l.inference import P2L
+
+    rows: list[dict[str, object]] = [{"prompt": f"{text} {'and ' * (n % 5)}", "topic": topic} for n in range(60)
+            for topic, text in (("bees", "write a poem about bees"), ("sums", "what is 2 plus 2"))]  # fmt: skip
+    model = P2L.from_pretrained(before, device="cpu")
+    states = model.predict([str(row["prompt"]) for row in rows[:2]], hidden=True).hidden
+    assert states is not None
+    head: Any = later.head.head
+    with torch.no_grad():
+        direction = torch.tensor(states[0] - states[1])
+        head.weight[2] -= direction / direction.square().sum()
+        head.bias[2] += float((direction * torch.tensor(states[1])).sum() / direction.square().sum())
+    later.save_pretrained(root / "after")
+    tokenizer.save_pretrained(root / "after")
+    return before, root / "after", write_votes(root / "prompts.jsonl", rows)
+
+
+def test_between_two_models_the_mean_change_over_prompts_is_found(
+    pair: tuple[Path, Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from p2l.inference import P2L
+
+    before, after, prompts = pair
+    words = [before, after, "--prompts", prompts, "--by", "topic", "--min-prompts", 5]
+    text = run(capsys, *words, "--json", tmp_path / "d.json", "--least-change", 20)
+    found = {(cell["category"], cell["model"]): cell for cell in json.loads((tmp_path / "d.json").read_text())["cells"]}
+    texts = sorted({json.loads(line)["prompt"] for line in prompts.read_text().splitlines() if "bees" in line})
+    said = [P2L.from_pretrained(path, device="cpu").predict(texts).coefs for path in (before, after)]
+    centred = [coefs - coefs.mean(axis=1, keepdims=True) for coefs in said]
+    expected = (centred[1] - centred[0]).mean(axis=0) * POINTS_PER_LOGIT
+    assert_allclose([found["bees", name]["change"] for name in MODELS], expected, rtol=1e-4)
+    assert found["bees", "cat"]["prompts"] == len(texts) == 5
+    assert found["bees", "cat"]["verdict"] == "fell"
+    assert found["sums", "cat"]["verdict"] == ""
+    assert "by more than 20 points" in text
+
+
+def test_a_model_has_not_drifted_from_itself(pair: tuple[Path, Path, Path]) -> None:
+    before, _, prompts = pair
+    found = drift_of_models(str(before), str(before), str(prompts), by=["topic"], least=5)
+    cells = judge(found.measured, level=0.95, fdr=0.05)
+    assert {(cell.change, cell.p, cell.verdict) for cell in cells} == {(0.0, 1.0, "")}
+
+
+def test_models_of_one_side_only_are_named_and_left_out(pair: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    other = make_model(tmp_path / "other", names=["cat", "eel", "ant"], seed=3)
+    found = drift_of_models(str(pair[0]), str(other), str(pair[2]), least=5)
+    assert [one.model for one in found.measured] == ["ant", "cat"]
+    assert any("bee, dog, eel" in note for note in found.notes)
+
+
+# judging
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=30))
+def test_adjusted_p_values_are_those_of_the_step_up_procedure(values: list[float]) -> None:
+    p = np.array(values)
+    q = adjusted(p)
+    for rate in (0.01, 0.05, 0.3):
+        ranked = np.sort(p)
+        below = np.flatnonzero(ranked <= rate * np.arange(1, len(p) + 1) / len(p) * (1 + 1e-12))
+        bound = ranked[below[-1]] if len(below) else -1.0
+        assert ((q <= rate * (1 + 1e-12)) == (p <= bound)).all()
+
+
+def test_intervals_are_those_of_student() -> None:
+    (cell,) = judge([Measured("", "all", "ant", 11, 1.0, 0.5, 0.4, 0.6)], level=0.95, fdr=0.05)
+    assert cell.lower == pytest.approx((1.0 - 0.5 * 2.228139) * POINTS_PER_LOGIT, rel=1e-5)
+    assert cell.p == pytest.approx(0.0733880, rel=1e-4)  # two-sided, 10 degrees of freedom, t = 2
+
+
+# bad input
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "compare two models with A B --prompts FILE"),
+        (["A", "B"], "--prompts FILE"),
+        (["A", "B", "--prompts", "p", "--before", "3"], "go with --votes"),
+        (["A", "B", "--votes", "v", "--before", "3"], "exclude --votes"),
+        (["--votes", "v"], "needs either"),
+        (["--votes", "v", "--before", "3", "--versions", "1", "2"], "needs either"),
+        (["--votes", "v", "--versions", "1", "2"], "needs one --model"),
+        (["--votes", "v", "--versions", "1", "1", "--model", "cat"], "name two"),
+        (["--votes", "v", "--after", "1", "--model", "cat", "--versions", "1", "2"], "goes with --before"),
+        (["--votes", "v", "--before", "soon"], "'soon' is no time"),
+        (["--votes", "v", "--before", "5", "--after", "4"], "must not be later"),
+        (["--votes", "v", "--before", "5", "--fdr", "0"], "between 0 and 1"),
+        (["--votes", "v", "--before", "5", "--plot", "x.doc"], "the ending must be"),
+        (["--votes", "v", "--before", "5", "--likelihood", "elo"], "elo"),
+        (["--votes", "VOTES", "--before", "5"], "no model has votes both before and after"),
+        (["--votes", "VOTES", "--before", "1700001800", "--model", "eel"], "'eel' cannot be compared"),
+        (["--votes", "VOTES", "--model", "cat", "--versions", "1", "3"], "there are 1 .*, 2 "),
+        (["--votes", "VOTES", "--model", "eel", "--versions", "1", "2"], "no vote on model 'eel'"),
+        (["--votes", "VOTES", "--before", "5", "--by", "topics"], "no column 'topics'"),
+        (["--votes", "PLAIN", "--before", "5"], "no column 'tstamp'"),
+        (["--votes", "PLAIN", "--model", "ant", "--versions", "1", "2"], "no column 'model_version'"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line_and_writes_nothing(votes: Path, tmp_path: Path, words: list[str], message: str) -> None:
+    plain = write_votes(tmp_path / "plain.jsonl", [{"model_a": "ant", "model_b": "bee", "winner": "tie"}])
+    names = {"VOTES": str(votes), "PLAIN": str(plain)}
+    with pytest.raises(InputError, match=message) as error:
+        main([*(names.get(word, word) for word in words), "--json", str(tmp_path / "d.json"), "--quiet"])
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "d.json").exists()
+
+
+def test_versions_that_are_no_pair_are_refused(tmp_path: Path) -> None:
+    row: dict[str, object] = {"model_a": "ant", "model_b": "bee", "winner": "tie", "model_version": "7"}
+    with pytest.raises(InputError, match=r"line 1: model_version must be \[of model_a, of model_b\]"):
+        drift_of_votes(str(write_votes(tmp_path / "v.jsonl", [row])), between_versions("ant", "1", "2"))
+
+
+def test_a_vote_without_time_is_named(tmp_path: Path) -> None:
+    row: dict[str, object] = {"model_a": "ant", "model_b": "bee", "winner": "tie", "tstamp": 1.0}
+    votes = write_votes(tmp_path / "v.jsonl", [row, row | {"tstamp": None}])
+    with pytest.raises(InputError, match=r"line 2: has no tstamp"):
+        drift_of_votes(str(votes), between_times(5.0, 5.0))
+
+
+def test_models_that_cannot_be_compared_are_refused(pair: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    before, _, prompts = pair
+    other = make_model(tmp_path / "bt", head="bt", loss="bt")
+    strangers = make_model(tmp_path / "strangers", names=["eel", "fox"])
+    for model, message in ((other, "has likelihood grk"), (strangers, "have 0 models in common")):
+        with pytest.raises(InputError, match=message):
+            drift_of_models(str(before), str(model), str(prompts))
+    with pytest.raises(InputError, match="no category has 99 different prompts"):
+        drift_of_models(str(before), str(before), str(prompts), least=99)

@@ -1,0 +1,141 @@
+"""Pages stand alone, escape what they show, and their figures do not refer into each other."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jinja2 import TemplateNotFound, UndefinedError
+
+from p2l.common.plots import new_figure
+from p2l.common.report.tables import (
+    Cell,
+    Column,
+    Scale,
+    Table,
+    _environment,
+    anchor,
+    figure_svg,
+    number_text,
+    plain,
+    render,
+    write_page,
+)
+from tests.p2l.evaluation.evaluation_results import EVIL
+
+
+def figure(label="a", points=(1, 2, 3)):
+    made = new_figure(3, 2)
+    axis = made.subplots()
+    axis.plot(points, color="black")
+    axis.set_title(plain(label))
+    axis.fill_between(range(len(points)), points)
+    return made
+
+
+def ids(page):
+    return re.findall(r'\bid="([^"]+)"', page)
+
+
+def test_a_page_escapes_text_and_loads_nothing():
+    page = render("base.html", title=EVIL + "\x00")
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;alert" in page
+    assert "\x00" not in page
+    assert not re.search(r"https?://", page)
+    assert page.startswith("<!doctype html>")
+
+
+def test_what_a_template_lacks_is_an_error():
+    with pytest.raises(UndefinedError, match="title"):
+        render("base.html")
+    with pytest.raises(TemplateNotFound):
+        render("p2l.common.report/none.html")
+    with pytest.raises(TemplateNotFound):
+        render("no_such_package/page.html")
+
+
+def test_figures_keep_their_text_and_their_ids_to_themselves():
+    one, other = figure_svg(figure("first & <last>"), "A title"), figure_svg(figure(points=(3, 2, 1)))
+    assert "first &amp; &lt;last&gt;" in one
+    assert "<title>A title</title>" in one
+    assert len(ids(one)) == len(set(ids(one)))
+    assert not set(ids(one)) & set(ids(other))
+    for svg in (one, other):
+        assert set(re.findall(r'(?:url\(#|href="#)([^)"]+)', svg)) <= set(ids(svg))
+        assert "http" not in svg
+        assert "currentColor" in svg
+
+
+def test_a_figure_is_the_same_each_time_unless_a_key_tells_it_apart():
+    assert figure_svg(figure()) == figure_svg(figure())
+    assert not set(ids(figure_svg(figure()))) & set(ids(figure_svg(figure(), key="again")))
+
+
+@pytest.mark.parametrize("name", ["$x$ and $y$", "a $ b", "中文", "two\nlines", "x" * 300, "\\frac{1}{"])
+def test_any_name_can_be_drawn(name):
+    assert figure_svg(figure(name)).startswith("<svg")
+
+
+def test_cells_say_how_they_sort():
+    column = Column("loss", 2)
+    assert column.cell(1.234) == Cell("1.23", 1.234)
+    assert column.cell(None) == column.cell(math.nan) == Cell("–", "", "quiet")
+    assert column.cell("Ärger") == Cell("Ärger", "ärger")
+    assert column.cell(Cell("x")) == Cell("x")
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [
+        (1234567, None, "1,234,567"),
+        (-0.5, 2, "−0.50"),
+        (-0.0001, 2, "0.00"),
+        (None, 1, "–"),
+        (-math.inf, 1, "−∞"),
+        (0.25, None, "0.2500"),
+    ],
+)
+def test_numbers_read_well(value, digits, text):
+    assert number_text(value, digits) == text
+
+
+@given(st.lists(st.floats(-1e6, 1e6) | st.just(math.nan), max_size=8), st.none() | st.floats(-10, 10))
+def test_a_scale_holds_all_its_values(values, zero):
+    scale = Scale.around(values, zero)
+    places = [scale.place(value) for value in values if math.isfinite(value)]
+    assert all(0 <= place <= 100 for place in places)
+    assert scale.low < scale.high
+
+
+def test_a_table_folds_rows_beyond_those_shown_and_escapes_cells():
+    scale = Scale(0.0, 10.0, 5.0)
+    table = Table(
+        [Column("model", number=False), Column("score", 1, note=EVIL, scale=scale)],
+        [
+            [EVIL, Cell("5.0", 5.0, bar=(4.0, 5.0, 6.0))],
+            ["b", Cell("1", 1.0, bar=(math.nan, 1.0, math.nan))],
+            ["c", None],
+        ],
+        shown=2,
+    )
+    page = _environment().from_string('{% from "parts.html" import table %}{{ table(data) }}').render(data=table)
+    assert "<script>" not in page
+    assert page.count('class="more"') == 1
+    assert "Show all 3 rows" in page
+    assert page.count('class="range"') == 1
+    assert 'style="left:40.0%;width:20.0%"' in page
+
+
+def test_anchors_are_ids():
+    assert anchor("Größe & Maß", 2) == "s-grösse-mass-2"
+    assert anchor("") == "s-"
+
+
+def test_writing_is_whole_or_nothing(tmp_path):
+    path = write_page("<p>old</p>", tmp_path / "new" / "index.html")
+    assert path.read_text(encoding="utf-8") == "<p>old</p>"
+    assert [file.name for file in path.parent.iterdir()] == ["index.html"]

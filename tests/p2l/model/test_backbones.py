@@ -1,0 +1,56 @@
+import pytest
+import torch
+
+from p2l.common.errors import CheckpointError, ConfigError, InputError
+from p2l.model import backbones
+from p2l.model.batching import collate
+from p2l.model.checkpoint import local_folder, read_json, read_model_list
+from p2l.model.encoding import PromptTokenizer
+from p2l.model.model import P2LModel
+from p2l.model.scratch import make_transformer
+
+
+def test_another_transformer_registers_in_one_line(monkeypatch, tmp_path):
+    monkeypatch.setattr(backbones, "BACKBONES", dict(backbones.BACKBONES))
+    backbones.register(backbones.transformer("mistral"))
+    sizes = {"vocab_size": 270, "hidden_size": 16, "layers": 1, "heads": 2, "max_positions": 48}
+    make_transformer(tmp_path, [["a b c"]], model_type="mistral", seed=1, intermediate_size=None, **sizes)
+    tokenizer = PromptTokenizer.from_pretrained(tmp_path)
+    model = P2LModel.create(
+        tmp_path, model_type="mistral", head_type="bt", loss_type="bt", model_list=["a", "b"], tokenizer=tokenizer
+    )
+    assert model(collate(tokenizer.encode([["x"]]), tokenizer.pad_token_id)).coefs.shape == (1, 2)
+
+
+def test_the_shipped_backbones_are_known():
+    for name in ("qwen2", "qwen3", "llama", "bert", "modernbert", "tfidf"):
+        assert backbones.get(name).name == name
+    assert backbones.get("bert").learned_positions
+    with pytest.raises(ConfigError, match="did you mean 'modernbert'"):
+        backbones.get("modern_bert")
+
+
+def test_no_init_leaves_the_random_generator_alone():
+    before = torch.random.get_rng_state()
+    with backbones.no_init():
+        torch.nn.Linear(300, 300)
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_folders_and_lists_that_cannot_be_used_are_named(tmp_path):
+    file = tmp_path / "model_list.json"
+    for text, message in (
+        ('{"a": 1}', "must be a JSON list"),
+        ('["a", "b", "a"]', "names 'a' twice"),
+        ("[", "as JSON"),
+    ):
+        file.write_text(text)
+        with pytest.raises(CheckpointError, match=message):
+            read_model_list(tmp_path)
+    with pytest.raises(CheckpointError, match="is a file"):
+        local_folder(file)
+    with pytest.raises(CheckpointError, match="no such folder"):
+        local_folder("~nobody-of-this-name/model")
+    with pytest.raises(InputError, match="neither a local folder nor a hub id"):
+        local_folder("someone/no-such-model")
+    assert read_json(tmp_path / "none.json", missing={}) == {}

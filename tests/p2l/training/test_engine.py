@@ -1,0 +1,52 @@
+from typing import Any
+
+import pytest
+import torch
+
+from p2l.common.errors import ConfigError, PeerError
+from p2l.training.engine import make_scheduler, peers
+from tests.p2l.training.test_deepspeed_config import config
+
+
+def rates(steps: int = 6, **changes: Any) -> list[float]:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    scheduler = make_scheduler(config(**changes), steps)(optimizer)
+    found = []
+    for _ in range(steps):
+        found.append(float(optimizer.param_groups[0]["lr"]))
+        optimizer.step()
+        scheduler.step()
+    return found
+
+
+def test_schedules_warm_up_and_decay() -> None:
+    assert rates() == [1.0] * 6
+    assert rates(warmup_steps=2) == [0.0, 0.5, 1.0, 1.0, 1.0, 1.0]
+    assert rates(lr_schedule="linear", warmup_steps=2) == pytest.approx([0.0, 0.5, 1.0, 0.75, 0.5, 0.25])
+    least = rates(lr_schedule="cosine_with_min_lr", lr_schedule_params={"min_lr_rate": 0.4})
+    assert least[0] == 1.0
+    assert 0.4 <= least[-1] < 0.6
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"lr_schedule": "sawtooth"}, "sawtooth"),
+        ({"lr_schedule": "cosin"}, "did you mean 'cosine'"),
+        ({"lr_schedule": "reduce_lr_on_plateau"}, "reduce_lr_on_plateau"),
+        ({"lr_schedule_params": {"num_cycles": 2}}, "num_cycles"),
+        ({"lr_schedule": "cosine_with_min_lr", "lr_schedule_params": {"min_lr_rat": 2}}, "did you mean 'min_lr_rate'"),
+        ({"lr_schedule": "warmup_stable_decay"}, "num_decay_steps"),
+    ],
+)
+def test_a_schedule_that_cannot_be_made_is_refused(changes: dict[str, Any], name: str) -> None:
+    with pytest.raises(ConfigError, match="lr_schedule") as caught:
+        make_scheduler(config(**changes), 10)
+    assert name in str(caught.value)
+
+
+def test_only_the_error_of_a_lost_process_is_taken_for_one() -> None:
+    with pytest.raises(PeerError), peers():
+        raise RuntimeError("[../gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:11234")
+    with pytest.raises(RuntimeError, match="shapes"), peers():
+        raise RuntimeError("shapes differ")

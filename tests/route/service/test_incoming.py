@@ -1,0 +1,90 @@
+"""Whatever comes in, the answer is an answer or an error that says whose fault it is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from route.config import ModelConfig
+from route.service.errors import ApiError
+from route.service.wire import Incoming, parse_chat, request_for, tokens_of
+from tests.route.router_helpers import HELLO, a_router
+
+SCALARS = st.none() | st.booleans() | st.integers(-3, 3) | st.floats(allow_nan=False) | st.text(max_size=5)
+ANYTHING = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+)
+PARTS = st.lists(
+    st.fixed_dictionaries({"type": st.sampled_from(["text", "image_url"])}, optional={"text": ANYTHING}) | ANYTHING,
+    max_size=3,
+)
+MESSAGES = st.lists(
+    st.fixed_dictionaries(
+        {"role": st.sampled_from(["user", "assistant", "system", "tool", "x"])},
+        optional={"content": st.none() | st.text(max_size=9) | PARTS, "tool_calls": ANYTHING, "name": ANYTHING},
+    )
+    | ANYTHING,
+    max_size=3,
+)
+FIELDS = ("model", "cost", "stream", "compare", "direct_model", "stream_options", "max_tokens", "tools", "n", "user")
+BODIES = st.fixed_dictionaries({}, optional={"messages": MESSAGES | ANYTHING, **dict.fromkeys(FIELDS, ANYTHING)})
+MODEL = ModelConfig(name="m", type="mock", cost=1, temp=0.5, max_tokens=7, system_prompt="s", context_window=9)
+
+
+def read(raw: bytes, headers: dict[str, str]) -> Incoming | ApiError:
+    try:
+        return parse_chat(raw, headers, {"m": None}, by_name=True)
+    except ApiError as error:
+        return error
+
+
+@given(BODIES, st.none() | st.text(max_size=5))
+@settings(max_examples=300)
+def test_any_json_is_a_request_or_a_fault_of_the_client(body: dict[str, Any], header: str | None) -> None:
+    raw = json.dumps(body).encode()
+    headers = {} if header is None else {"x-p2l-cost": header}
+    incoming = read(raw, headers)
+    if isinstance(incoming, ApiError):
+        assert 400 <= incoming.status < 500
+        return
+    assert tokens_of(incoming, 1) is not None
+    request = request_for(MODEL, incoming)
+    assert request["model"] == "m"
+    assert not {"cost", "compare", "direct_model"} & request.keys()
+    json.dumps(request)
+
+
+@given(st.binary(max_size=40))
+def test_any_bytes_are_json_or_a_fault_of_the_client(raw: bytes) -> None:
+    with pytest.raises(ApiError) as caught:
+        parse_chat(raw, {}, {}, by_name=False)
+    assert caught.value.status == 400
+
+
+@given(st.lists(BODIES, min_size=20, max_size=20))
+@settings(max_examples=3)
+def test_the_service_never_fails_for_what_a_client_sends(tmp_path_factory: Any, bodies: list[dict[str, Any]]) -> None:
+    async def main(folder: Path) -> None:
+        async with a_router(folder, sticky=True) as router:
+            for body in [*bodies, *({"messages": HELLO} | body for body in bodies)]:
+                for path in ("/v1/chat/completions", "/v1/route", "/v1/feedback"):
+                    async with router.http.post(
+                        f"{router.url}{path}", json=body, headers={"authorization": "Bearer test-key"}
+                    ) as response:
+                        assert response.status < 500, body
+
+    asyncio.run(main(tmp_path_factory.mktemp("any")))
+
+
+def test_tokens_are_estimated_only_where_they_could_matter() -> None:
+    text = "word " * 400
+    messages = [{"role": "user", "content": [{"type": "text", "text": text}, {"type": "image_url"}]}]
+    incoming = Incoming({"messages": messages, "max_tokens": 300}, (text,), None, None, False, False, 2100)
+    assert tokens_of(incoming, 100_000) is None
+    assert tokens_of(incoming, 1000) == 2000 // 4 + 1000 + 300

@@ -1,0 +1,79 @@
+"""What tests of the router's database share: a clock that is set by hand, and parts that are opened together."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+from route.storage.database import Database
+from route.storage.feedback import Feedback
+from route.storage.ledger import KeyRecord, Ledger
+from tests.conftest import ROOT
+
+NOON = 1_790_000_000 // 86_400 * 86_400 + 43_200.0
+"""Of some day, UTC."""
+NEVER = 3600.0
+"""Seconds between two flushes, where a test flushes by itself."""
+
+
+class Clock:
+    """Seconds since 1970, set by hand."""
+
+    def __init__(self, now: float = NOON) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@contextlib.asynccontextmanager
+async def database(path: Path | None = None) -> AsyncIterator[Database]:
+    """An open database that writes only when it is told to, and when it closes."""
+    opened = Database(path, flush_seconds=NEVER)
+    await opened.start()
+    try:
+        yield opened
+    finally:
+        await opened.close()
+
+
+@contextlib.asynccontextmanager
+async def ledger(*keys: KeyRecord, path: Path | None = None, clock: Clock | None = None) -> AsyncIterator[Ledger]:
+    """A ledger on a database of its own: one worker."""
+    async with database(path) as opened:
+        started = Ledger(keys, opened, clock=clock or Clock())
+        await started.start()
+        yield started
+
+
+@contextlib.asynccontextmanager
+async def feedback(
+    path: Path | None = None, *, clock: Clock | None = None, store_prompts: bool = False
+) -> AsyncIterator[Feedback]:
+    """Feedback on a database of its own: one worker."""
+    async with database(path) as opened:
+        started = Feedback(opened, store_prompts=store_prompts, clock=clock or Clock())
+        await started.start()
+        yield started
+
+
+def rows(path: Path, query: str) -> list[tuple[Any, ...]]:
+    """What another program finds in the file."""
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        return connection.execute(query).fetchall()
+
+
+@contextlib.contextmanager
+def worker(script: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """A process that runs a Python script; killed at the end if it still runs."""
+    words = [sys.executable, "-c", script, *map(str, arguments)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
