@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from p2l.common.cli import atomic_path, check_can_write, parser, progress, run
 from p2l.common.errors import ConfigError
-from p2l.simulation.arena import Arena, SimulationConfig, simulate
+from p2l.simulation.arena import Arena as Arena
+from p2l.simulation.arena import Examples as Examples
+from p2l.simulation.arena import SimulationConfig as SimulationConfig
+from p2l.simulation.arena import Truth as Truth
+from p2l.simulation.arena import VoteChunk as VoteChunk
+from p2l.simulation.arena import simulate as simulate
 
 if TYPE_CHECKING:
     from p2l.simulation.report import Report

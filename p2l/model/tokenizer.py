@@ -29,12 +29,12 @@ from p2l.common.errors import CheckpointError, ConfigError
 from p2l.model.encoding import (
     DEFAULT_MAX_LENGTH,
     Encoding,
-    PromptTokenizer,
     TokenizerOptions,
     check_turns,
     register,
     repair,
 )
+from p2l.model.encoding import PromptTokenizer as PromptTokenizer
 
 _VOCABULARY_FILES = (
     "tokenizer.json",

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from p2l.common.cli import parser, run
+from p2l.online_training.buffers import GeometricBuffer as GeometricBuffer
 from p2l.online_training.reorder import ABOUT, add_geometric, run_geometric
 
 

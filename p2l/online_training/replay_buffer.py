@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from p2l.common.cli import parser, run
+from p2l.online_training.buffers import ReplayBuffer as ReplayBuffer
 from p2l.online_training.reorder import ABOUT, add_replay, run_replay
 
 

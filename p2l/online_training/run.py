@@ -21,9 +21,9 @@ from torch import Tensor
 from p2l.common.errors import CheckpointError, ConfigError, InputError, VoteError
 from p2l.common.files import try_lock
 from p2l.model.checkpoint import MODEL_LIST_FILE, check_can_push
-from p2l.model.encoding import PromptTokenizer
 from p2l.model.heads import last_layer, new_rows
 from p2l.model.model import P2LModel
+from p2l.model.tokenizer import PromptTokenizer
 from p2l.online_training.averaging import PublishedAverage
 from p2l.online_training.buffer import Buffer
 from p2l.online_training.buffers import make_buffer
