@@ -1,4 +1,4 @@
-"""Limits of a request: its size, its time, and a client that is still there."""
+"""What the HTTP services share: limits of a request, keys, addresses, and the processes under uvicorn."""
 
 from __future__ import annotations
 
@@ -8,13 +8,23 @@ import contextlib
 import hashlib
 import hmac
 import ipaddress
+import json
+import os
 import secrets
+import shutil
+import signal
 import socket
-import time
-from collections.abc import Awaitable
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from dataclasses import asdict, dataclass
+from logging import Logger
+from multiprocessing import parent_process
+from pathlib import Path
 from typing import Any, TypeVar
 
-from fastapi import HTTPException
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -23,16 +33,131 @@ from p2l.common.errors import ConfigError
 
 T = TypeVar("T")
 
+# A request lives as long as its client is connected and its deadline has not passed. Its own task does the work: a
+# timer and a listener for the end of the connection cancel that task, so nothing else has to be cleaned up.
+
 
 class ClientGoneError(Exception):
-    """The client closed its connection before the answer was there."""
+    """The client closed its connection; nobody reads an answer."""
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """When a request has to be over, by the clock of the event loop."""
+
+    at: float
+
+    @classmethod
+    def after(cls, seconds: float) -> Deadline:
+        """Return the deadline `seconds` from now."""
+        return cls(asyncio.get_running_loop().time() + seconds)
+
+    def left(self) -> float:
+        """Return the seconds left; negative once it has passed."""
+        return self.at - asyncio.get_running_loop().time()
+
+
+class _Cancellation:
+    """Cancels the current task for a reason, and tells it from other cancellations."""
+
+    def __init__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._reason: Exception | None = None
+
+    def cancel(self, reason: Exception) -> None:
+        """Cancel the task; the first reason counts."""
+        if self._reason is None:
+            self._reason = reason
+            self._task.cancel()
+
+    @contextlib.contextmanager
+    def translated(self) -> Iterator[None]:
+        """Raise the reason in place of the cancellation that `cancel` caused."""
+        try:
+            yield
+        except asyncio.CancelledError:
+            if self._reason is None:
+                raise
+            if hasattr(self._task, "uncancel"):  # from Python 3.11
+                self._task.uncancel()
+            raise self._reason from None
+
+
+@contextlib.contextmanager
+def time_limit(seconds: float, late: Exception) -> Iterator[None]:
+    """Run the block, or raise `late` when it takes longer; a fifth of the cost of a cancel scope of anyio."""
+    cancellation = _Cancellation()
+    timer = asyncio.get_running_loop().call_later(seconds, cancellation.cancel, late)
+    try:
+        with cancellation.translated():
+            yield
+    finally:
+        timer.cancel()
+
+
+@contextlib.asynccontextmanager
+async def alive(receive: Receive, deadline: Deadline, late: Exception) -> AsyncIterator[None]:
+    """Run the block while the client is connected and the deadline has not passed; the body must have been read.
+
+    Raises:
+        ClientGoneError: the client left.
+        Exception: `late`, the deadline passed.
+    """
+    cancellation = _Cancellation()
+    listener = asyncio.ensure_future(_disconnected(receive))
+    listener.add_done_callback(lambda task: None if task.cancelled() else cancellation.cancel(ClientGoneError()))
+    timer = asyncio.get_running_loop().call_at(deadline.at, cancellation.cancel, late)
+    try:
+        with cancellation.translated():
+            yield
+    finally:
+        timer.cancel()
+        listener.cancel()
+
+
+async def within(request: Request, seconds: float, work: Awaitable[T]) -> T:
+    """Await `work`; raise TimeoutError after `seconds`, ClientGoneError when the client leaves."""
+    async with alive(request.receive, Deadline.after(seconds), TimeoutError()):
+        return await work
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def read_body(headers: Headers, receive: Receive, max_bytes: int, seconds: float) -> bytes:
+    """Read the body of a request.
+
+    Raises:
+        HTTPException: 413, it is larger than `max_bytes`; 408, it did not arrive within `seconds`.
+        ClientGoneError: the client left while it sent.
+    """
+    # The rest of a refused body is never read, so the connection cannot be used again.
+    close = {"connection": "close"}
+    large = HTTPException(413, f"the request is larger than {max_bytes / 2**20:g} MiB; send less at once", close)
+    declared = headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > max_bytes:
+        raise large
+    chunks: list[bytes] = []
+    size = 0
+    with time_limit(seconds, HTTPException(408, f"the body did not arrive within {seconds:g} seconds", close)):
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGoneError
+            chunks.append(message.get("body", b""))
+            size += len(chunks[-1])
+            if size > max_bytes:
+                raise large
+            if not message.get("more_body", False):
+                return b"".join(chunks)
 
 
 class BodyLimit:
-    """Middleware: answers 413 to a body beyond `max_bytes`, 408 to one that is not there after `seconds`.
-
-    The rest of such a body is not read.
-    """
+    """Middleware that reads each body within its limits, and answers 413 or 408 to one that exceeds them."""
 
     def __init__(self, app: ASGIApp, max_bytes: int, seconds: float) -> None:
         """Wrap `app`."""
@@ -41,115 +166,60 @@ class BodyLimit:
         self.seconds = seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on while its body stays within the limit."""
+        """Pass a request on with its whole body."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        declared = dict(scope["headers"]).get(b"content-length", b"")
-        if declared.isdigit() and int(declared) > self.max_bytes:
-            problem = self._problem()
-            response = JSONResponse({"detail": problem.detail}, problem.status_code, problem.headers)
+        try:
+            body = await read_body(Headers(scope=scope), receive, self.max_bytes, self.seconds)
+        except HTTPException as error:
+            response = JSONResponse({"detail": error.detail}, error.status_code, error.headers)
             await response(scope, receive, send)
+        except ClientGoneError:
+            pass
         else:
-            await self.app(scope, self._counted(receive), send)
-
-    def _counted(self, receive: Receive) -> Receive:
-        seen = 0
-        whole = False
-        until = time.monotonic() + self.seconds
-
-        async def counted() -> Message:
-            nonlocal seen, whole
-            # Nothing more than the end of the connection comes after the body, and that may take any time.
-            message = await receive() if whole else await _before(until, receive)
-            if message is None:
-                text = f"the body of the request was not there after {self.seconds:g} seconds"
-                raise HTTPException(408, text, {"connection": "close"})
-            whole = not message.get("more_body", False)
-            seen += len(message.get("body", b""))
-            if seen > self.max_bytes:
-                raise self._problem()  # FastAPI lets this kind of error through where it reads the body
-            return message
-
-        return counted
-
-    def _problem(self) -> HTTPException:
-        text = f"the request is larger than {self.max_bytes / 2**20:g} MiB; send less at once"
-        # The rest of the body is never read, so the connection cannot be used again.
-        return HTTPException(413, text, {"connection": "close"})
+            await self.app(scope, _replay(body, receive), send)
 
 
-async def _before(until: float, receive: Receive) -> Message | None:
-    """The next message; None when it is not there in time."""
-    task = asyncio.current_task()
-    assert task is not None
-    late = False
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """Receive `body` once, then what comes after it."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
-    def end() -> None:
-        nonlocal late
-        late = True
-        task.cancel()
+    async def replayed() -> Message:
+        return messages.pop() if messages else await receive()
 
-    timer = asyncio.get_running_loop().call_later(max(0.0, until - time.monotonic()), end)
-    try:
-        return await receive()
-    except asyncio.CancelledError:
-        if not late:
-            raise
-        if hasattr(task, "uncancel"):  # from Python 3.11
-            task.uncancel()
-        return None
-    finally:
-        timer.cancel()
+    return replayed
 
 
-async def within(request: Request, seconds: float, work: Awaitable[T]) -> T:
-    """The result of `work`, which is cancelled when it takes longer, or when the client leaves.
-
-    Raises:
-        TimeoutError: it took longer.
-        ClientGoneError: the client left.
-    """
-    working = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(_disconnected(request))
-    tasks: list[asyncio.Future[Any]] = [working, leaving]
-    try:
-        await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            return working.result()
-        raise ClientGoneError if leaving.done() else TimeoutError
-    finally:
-        for task in tasks:
-            task.cancel()
-        with contextlib.suppress(asyncio.CancelledError, Exception):
-            await working
+# Keys: only their digests are kept, and those are compared in constant time.
 
 
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+def digest_of(key: str | bytes) -> str:
+    """Return the SHA-256 of a key in hexadecimal: enough to recognise the key, too little to use it."""
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass") if isinstance(key, str) else key).hexdigest()
 
 
-# Who may ask: keys are compared in constant time and are never written anywhere.
+def matches(key: str | bytes | None, digest: str) -> bool:
+    """Return whether a request's key has this digest; the time it takes depends on neither."""
+    return hmac.compare_digest(digest_of(key or b""), digest) and key is not None
 
 
-def matches(given: bytes | None, digest: str) -> bool:
-    """Whether a request's key is the one with this digest, in a time that tells nothing about either."""
-    return hmac.compare_digest(hashlib.sha256(given or b"").hexdigest(), digest) and given is not None
-
-
-def digest_of(key: str) -> str:
-    """What is kept of a key: enough to recognise it, too little to use it."""
-    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+def bearer_of(headers: Headers) -> str | None:
+    """Return the token of `Authorization: Bearer TOKEN`; None for another scheme or none."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else None
 
 
 def new_key() -> str:
-    """A random key of 256 bits."""
+    """Return a random key of 256 bits."""
     return secrets.token_urlsafe(32)
 
 
+# Where a service listens; checked before anything large is loaded.
+
+
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a server that listens there."""
+    """Return whether only this machine can reach a server that listens on `host`."""
     if host == "localhost":
         return True
     try:
@@ -158,11 +228,8 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-# Where a service listens: refused before anything large is loaded.
-
-
 def port(text: str) -> int:
-    """A port, for `type=` of a flag."""
+    """Parse a port, for `type=` of a flag."""
     number = int(text)
     if not 0 < number < 65536:
         raise argparse.ArgumentTypeError(f"must be from 1 to 65535, got {number}")
@@ -173,7 +240,7 @@ def check_address(host: str, number: int) -> None:
     """Listen on an address for a moment.
 
     Raises:
-        ConfigError: that cannot be done.
+        ConfigError: it cannot be listened on.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, number, type=socket.SOCK_STREAM)[0]
@@ -185,3 +252,83 @@ def check_address(host: str, number: int) -> None:
         raise ConfigError(
             f"cannot listen on {host}:{number}: {error.strerror or error}; choose another --port or --host"
         ) from error
+
+
+# Processes: one server in this process, or several workers under uvicorn's supervisor. Workers get their settings
+# through a file in a control folder that only this user can read.
+
+_SETTINGS = "P2L_SERVICE_SETTINGS"
+"""Environment variable with the path of a worker's settings."""
+_ORPHAN_SECONDS = 1.0
+S = TypeVar("S")
+
+
+@contextlib.contextmanager
+def control_folder(prefix: str, *, shared: bool) -> Iterator[Path]:
+    """Make the folder of one service, and remove it when the service ends; `shared` by several processes or not."""
+    signal.signal(signal.SIGTERM, _exit)  # uvicorn hands the signal on when it has shut down
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
+    try:
+        if shared:
+            (folder / "metrics").mkdir()
+            os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder / "metrics")
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _exit(*_: object) -> None:
+    """A service that is told to stop has done its work: exit with 0."""
+    sys.exit(0)
+
+
+def write_settings(settings: Any, control: Path) -> None:
+    """Write a dataclass of settings for the workers that are started next."""
+    file = control / "settings.json"
+    file.touch(mode=0o600)
+    file.write_text(json.dumps(asdict(settings)), "utf-8")
+    os.environ[_SETTINGS] = str(file)
+
+
+def read_settings(kind: type[S]) -> S:
+    """Read what `write_settings` wrote, in a worker."""
+    content = json.loads(Path(os.environ[_SETTINGS]).read_text("utf-8"))
+    return kind(**{name: tuple(field) if isinstance(field, list) else field for name, field in content.items()})
+
+
+def run_server(
+    app: Any, host: str, number: int, *, workers: int, reload: bool, request_seconds: float, **options: Any
+) -> None:
+    """Serve an application, or the one that `module:function` returns in each worker, until stopped.
+
+    A request may go on for `request_seconds` after the signal to stop; `options` are uvicorn's.
+    """
+    import uvicorn
+
+    uvicorn.run(
+        app,
+        host=host,
+        port=number,
+        workers=workers,
+        reload=reload,
+        factory=isinstance(app, str),
+        http="p2l.serving.http:OneWriteProtocol",
+        server_header=False,
+        access_log=False,
+        timeout_graceful_shutdown=int(request_seconds) + 1,
+        **options,
+    )
+
+
+async def end_when_orphaned(log: Logger) -> None:
+    """Stop this worker once its supervisor was killed: nobody else could, and it would keep the port."""
+    supervisor = parent_process()
+    if supervisor is None:
+        return
+    while supervisor.is_alive():
+        await asyncio.sleep(_ORPHAN_SECONDS)
+    log.error("the process that started this worker was killed; shutting down")
+    settings = os.environ.get(_SETTINGS)
+    if settings:
+        shutil.rmtree(Path(settings).parent, ignore_errors=True)
+    os.kill(os.getpid(), signal.SIGTERM)

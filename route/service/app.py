@@ -15,15 +15,16 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from p2l.common.errors import InputError, P2LError
+from p2l.common.web import ClientGoneError, Deadline, end_when_orphaned
 from route.config import ROUTER_NAME, RouterConfig
 from route.providers.base import JSON
 from route.service.chat import ChatEndpoint, authenticate, choose_for, read_chat
 from route.service.dialects import MESSAGES
 from route.service.dispatch import Trip
-from route.service.errors import ApiError, Gone, of_refusal
+from route.service.errors import ApiError, of_refusal
 from route.service.exchange import Exchange
-from route.service.limits import Deadline
-from route.service.state import Service, Settings, end_when_orphaned, make_service
+from route.service.observability import LOGGER
+from route.service.state import Service, Settings, make_service
 from route.service.wire import decision_of, parse_object, read_body
 from route.storage.feedback import parse_vote
 from route.storage.ledger import KeyRecord, Refusal
@@ -47,7 +48,7 @@ def build_app(config: RouterConfig, settings: Settings) -> Starlette:
         app.state.service = service
         app.router.routes.extend(_routes(service))
         gc.freeze()  # what lives as long as the process need not be looked through again and again
-        watching = asyncio.ensure_future(end_when_orphaned())
+        watching = asyncio.ensure_future(end_when_orphaned(LOGGER))
         yield
         watching.cancel()
         await service.close()
@@ -62,7 +63,7 @@ def _routes(service: Service) -> list[BaseRoute]:
                 return await handle(service, request)
             except ApiError as error:
                 return error.response({"x-request-id": f"req-{secrets.token_hex(12)}"})
-            except Gone:
+            except ClientGoneError:
                 return Response(status_code=499)  # nobody reads it
 
         return Route(path, endpoint, methods=list(methods))

@@ -15,17 +15,17 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from p2l.common.web import ClientGoneError, Deadline, alive
 from route.config import ROUTER_NAME, LimitConfig
 from route.providers.base import JSON
 from route.routing.decision import Decision, RoutedModel
 from route.service.dialects import OPENAI, Dialect
 from route.service.dispatch import Choice, Direct, Routed, Trip, ask_whole
-from route.service.errors import ApiError, Gone, of_refusal
+from route.service.errors import ApiError, deadline_passed, of_refusal
 from route.service.exchange import Answered, Exchange
-from route.service.limits import Deadline, alive
 from route.service.state import Service
 from route.service.streaming import open_stream, relay, send_start
-from route.service.wire import Incoming, bearer_of, mark_answer, outputs_of, parse_chat, read_body, tokens_of, usage_of
+from route.service.wire import Incoming, key_of, mark_answer, outputs_of, parse_chat, read_body, tokens_of, usage_of
 from route.storage.conversations import HEADER, conversation_of, goes_on
 from route.storage.ledger import KeyRecord, Refusal
 
@@ -157,7 +157,7 @@ class ChatEndpoint:
         self._service.metrics.running.inc()
         try:
             await _answer(exchange, Headers(scope=scope), receive, reply)
-        except Gone:
+        except ClientGoneError:
             exchange.status, exchange.code = 499, "client_gone"
         except ApiError as error:
             exchange.code = error.code
@@ -214,7 +214,7 @@ async def _answer(exchange: Exchange, headers: Headers, receive: Receive, reply:
     exchange.key = authenticate(service, headers)
     incoming = await read_chat(service, headers, receive, reply.dialect)
     deadline = Deadline.after(service.config.timeouts.total)
-    async with alive(receive, deadline):
+    async with alive(receive, deadline, deadline_passed()):
         choice, conversation = await choose_for(exchange, incoming, headers, exchange.key)
         trip = Trip(incoming, deadline, choice)
         exchange.trips.append(trip)
@@ -241,7 +241,7 @@ def authenticate(service: Service, headers: Headers) -> KeyRecord:
     Raises:
         ApiError: 401 without a key, 403 with a wrong one.
     """
-    found = service.ledger.check(bearer_of(headers))
+    found = service.ledger.check(key_of(headers))
     if isinstance(found, Refusal):
         raise of_refusal(found)
     return found

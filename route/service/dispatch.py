@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from p2l.common.errors import ConfigError, InputError
+from p2l.common.web import Deadline
 from route.config import BreakerConfig, ModelConfig, RouterConfig, TimeoutsConfig
 from route.providers.accounts import account_for, make_provider
 from route.providers.base import JSON, Account, Fault, Provider, ProviderError, Timeouts
@@ -24,7 +25,6 @@ from route.routing.candidates import NoModelError
 from route.routing.decision import Coefficients, Decision
 from route.routing.router import Router
 from route.service.errors import ApiError, of_choice, of_fault
-from route.service.limits import Deadline
 from route.service.wire import Incoming, request_for
 
 # A circuit breaker for one model: after enough failures in a row it is left alone, then tried by one request.

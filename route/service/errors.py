@@ -46,10 +46,6 @@ _CODES = {
 }
 
 
-class Gone(Exception):  # noqa: N818  (nothing went wrong: the client left)
-    """The client closed its connection; nobody reads an answer."""
-
-
 class ApiError(Exception):
     """No answer; the message is for the client."""
 
@@ -87,6 +83,11 @@ class ApiError(Exception):
 def of_refusal(refusal: Refusal) -> ApiError:
     """What the ledger or the feedback store refuses."""
     return ApiError(refusal.status, refusal.code, refusal.message, retry_after=refusal.retry_after)
+
+
+def deadline_passed() -> ApiError:
+    """Return what a client gets whose request took longer than `timeouts.total`."""
+    return ApiError(504, "deadline_exceeded", "the time of this request was up before its answer was complete")
 
 
 def of_choice(error: P2LError) -> ApiError:

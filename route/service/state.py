@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
-import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from multiprocessing import parent_process
 from pathlib import Path
 
 import numpy as np
@@ -29,9 +26,6 @@ from route.storage.feedback import Feedback
 from route.storage.ledger import KeyRecord, Ledger, key_record
 
 # What the command line asks of the service.
-
-SETTINGS_VARIABLE = "P2L_ROUTER_SETTINGS"
-"""Environment variable with the path of the file that holds a worker's settings."""
 
 
 @dataclass(frozen=True)
@@ -220,22 +214,3 @@ def _line(path: str, problem: str) -> str:
     """`:LINE` where the problem begins with a key of the configuration."""
     key = re.match(r"\w*", problem)
     return f":{line_of(path, [key[0]])}" if key and key[0] in RouterConfig.model_fields else ""
-
-
-# A worker whose supervisor was killed ends as if told to: nobody else could, and it would keep the port.
-
-_SECONDS_BETWEEN_LOOKS = 1.0
-
-
-async def end_when_orphaned() -> None:
-    """Wait for the end of the process that started this one; return at once where multiprocessing did not."""
-    supervisor = parent_process()
-    if supervisor is None:
-        return
-    while supervisor.is_alive():
-        await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
-    LOGGER.error("the process that started this worker is gone; shutting down")
-    settings = os.environ.get(SETTINGS_VARIABLE)
-    if settings:
-        Path(settings).unlink(missing_ok=True)  # it may hold the key of the P2L endpoint
-    os.kill(os.getpid(), signal.SIGTERM)

@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.types import Receive
 
+from p2l.common import web
+from p2l.common.web import bearer_of
 from route.config import ModelConfig
 from route.providers.base import JSON
 from route.routing.decision import Decision
-from route.service.errors import ApiError, Gone
-from route.service.limits import within
+from route.service.errors import ApiError
 
 _BYTES_PER_TOKEN = 4
 _TOKENS_PER_ATTACHMENT = 1000
@@ -49,41 +51,19 @@ class Incoming:
         return bool(self.body["messages"][-1]["role"] == "assistant")
 
 
-def bearer_of(headers: Headers) -> str | None:
-    """The key that a request brings, as OpenAI's clients or as Anthropic's send it."""
-    scheme, _, token = headers.get("authorization", "").partition(" ")
-    given = token if scheme.lower() == "bearer" else headers.get("x-api-key", "")
-    return given.strip() or None
+def key_of(headers: Headers) -> str | None:
+    """Return the key of a request, as OpenAI's clients or as Anthropic's send it."""
+    token = bearer_of(headers)
+    return (headers.get("x-api-key", "") if token is None else token).strip() or None
 
 
-async def read_body(headers: Headers, receive: Receive, most: int, seconds: float) -> bytes:
-    """The whole body.
-
-    Raises:
-        ApiError: 413, it is larger than `most` bytes; 408, it was not there after `seconds`.
-        Gone: the client left while it sent.
-    """
-    declared = headers.get("content-length", "")
-    if declared.isdigit() and int(declared) > most:
-        raise _too_large(most)
-    text = f"the body of the request was not there after {seconds:g} seconds"
-    with within(seconds, ApiError(408, "request_timeout", text)):
-        return await _whole_body(receive, most)
-
-
-async def _whole_body(receive: Receive, most: int) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise Gone
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > most:
-            raise _too_large(most)
-        if not message.get("more_body", False):
-            return b"".join(parts)
+async def read_body(headers: Headers, receive: Receive, max_bytes: int, seconds: float) -> bytes:
+    """Read the whole body; raise `ApiError` 413 or 408 for one that is too large or too late."""
+    try:
+        return await web.read_body(headers, receive, max_bytes, seconds)
+    except HTTPException as error:
+        code = "request_too_large" if error.status_code == 413 else "request_timeout"
+        raise ApiError(error.status_code, code, error.detail) from None
 
 
 def parse_object(raw: bytes) -> JSON:
@@ -205,10 +185,6 @@ def _truth(body: JSON, field: str) -> bool:
 
 def _bad(param: str, problem: str) -> ApiError:
     return ApiError(400, "invalid_value", f"{param}: {problem}", param=param)
-
-
-def _too_large(most: int) -> ApiError:
-    return ApiError(413, "request_too_large", f"the request is larger than {most / 2**20:g} MiB; send less at once")
 
 
 def _refuse_constant(name: str) -> NoReturn:

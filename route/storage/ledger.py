@@ -10,7 +10,6 @@ key can exceed its spend per day by the requests it has in flight.
 
 from __future__ import annotations
 
-import hmac
 import math
 import sqlite3
 import time
@@ -20,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from p2l.common.errors import ConfigError
-from p2l.common.web import digest_of
+from p2l.common.web import digest_of, matches
 from route.storage.database import Database
 
 # What the ledger gathers, and the statements that add it to the database and read what other workers added.
@@ -238,9 +237,8 @@ class Ledger:
         """
         if bearer is None:
             return Refusal(401, "invalid_api_key", "no API key: send the header 'Authorization: Bearer KEY'")
-        digest = digest_of(bearer)
-        record = self._keys.get(digest)
-        if record is None or not hmac.compare_digest(record.digest, digest):
+        record = self._keys.get(digest_of(bearer))
+        if record is None or not matches(bearer, record.digest):
             return Refusal(403, "invalid_api_key", "wrong API key")
         return record
 

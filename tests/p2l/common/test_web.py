@@ -6,8 +6,7 @@ import asyncio
 
 import pytest
 
-from route.service.errors import ApiError, Gone
-from route.service.limits import Deadline, alive, within
+from p2l.common.web import ClientGoneError, Deadline, alive, time_limit
 
 
 async def never() -> dict[str, str]:
@@ -22,27 +21,27 @@ async def leaves() -> dict[str, str]:
 
 def test_the_client_leaves() -> None:
     async def main() -> None:
-        async with alive(leaves, Deadline.after(60)):
+        async with alive(leaves, Deadline.after(60), TimeoutError("the time is up")):
             await asyncio.sleep(60)
 
-    with pytest.raises(Gone):
+    with pytest.raises(ClientGoneError):
         asyncio.run(main())
 
 
 def test_the_time_is_up() -> None:
     async def main() -> None:
-        async with alive(never, Deadline.after(0.01)):
+        async with alive(never, Deadline.after(0.01), TimeoutError("the time is up")):
             await asyncio.sleep(60)
 
-    with pytest.raises(ApiError, match="time of this request"):
+    with pytest.raises(TimeoutError, match="the time is up"):
         asyncio.run(main())
 
 
 def test_what_is_done_in_time_is_left_alone() -> None:
     async def main() -> int:
-        async with alive(never, Deadline.after(0.05)):
+        async with alive(never, Deadline.after(0.05), TimeoutError("the time is up")):
             await asyncio.sleep(0)
-        with within(0.05, TimeoutError()):
+        with time_limit(0.05, TimeoutError()):
             await asyncio.sleep(0)
         await asyncio.sleep(0.1)
         return 3
@@ -52,7 +51,7 @@ def test_what_is_done_in_time_is_left_alone() -> None:
 
 def test_a_block_that_takes_too_long_ends_with_the_error_given() -> None:
     async def main() -> None:
-        with within(0.01, ValueError("late")):
+        with time_limit(0.01, ValueError("late")):
             await asyncio.sleep(60)
 
     with pytest.raises(ValueError, match="late"):
@@ -62,8 +61,8 @@ def test_a_block_that_takes_too_long_ends_with_the_error_given() -> None:
 def test_a_cancellation_from_elsewhere_stays_one() -> None:
     async def main() -> None:
         async def work() -> None:
-            async with alive(never, Deadline.after(60)):
-                with within(60, TimeoutError()):
+            async with alive(never, Deadline.after(60), TimeoutError("the time is up")):
+                with time_limit(60, TimeoutError()):
                     await asyncio.sleep(60)
 
         task = asyncio.ensure_future(work())
