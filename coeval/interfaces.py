@@ -1,63 +1,46 @@
-"""The values of `interface`: which provider of `route.providers` each is, and what it can do. Data alone."""
+"""The values of `interface`: the providers of `route.providers.registry`, and what CoEval itself answers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from route.providers.registry import PLANNED, PROVIDERS, ProviderSpec
 
-@dataclass(frozen=True)
-class Interface:
-    """What stands behind the name."""
-
-    provider: str | None = None
-    """Its name in `route.providers`; None where nothing is asked over HTTP."""
-    batches: bool = False
-
-
-INTERFACES: Mapping[str, Interface] = {
-    "openai": Interface("openai", batches=True),
-    "anthropic": Interface("anthropic", batches=True),
-    "gemini": Interface("gemini", batches=True),
-    "azure_openai": Interface("azure", batches=True),
-    "azure_ai": Interface("azure-ai"),
-    "openrouter": Interface("openrouter"),
-    "groq": Interface("groq"),
-    "deepseek": Interface("deepseek"),
-    "mistral": Interface("mistral"),
-    "deepinfra": Interface("deepinfra"),
-    "cerebras": Interface("cerebras"),
-    "cohere": Interface("cohere"),
-    "huggingface_api": Interface("huggingface"),
-    "together": Interface("together"),
-    "fireworks": Interface("fireworks"),
-    "xai": Interface("xai"),
-    "ollama": Interface("ollama"),
-    "vllm": Interface("vllm"),
-    "huggingface": Interface(),
-    "mock": Interface("mock"),
-    "benchmark": Interface(),
-    "metric": Interface(),
-    "label": Interface(),
-}
-"""By the name in the configuration; beside them there is `auto`."""
-BATCHING = tuple(name for name, interface in INTERFACES.items() if interface.batches)
 VIRTUAL = ("benchmark", "metric", "label")
-"""Nothing is ever asked."""
+"""Judges and teachers that compute or were ingested: no model is called."""
 LOCAL = ("huggingface", "mock")
 """Answered by this process."""
+_HUGGINGFACE = ProviderSpec(
+    "huggingface",
+    "",
+    "https://huggingface.co",
+    PROVIDERS["huggingface"].key_variables,
+    needs_key=False,
+    interface="huggingface",
+    key_fields=("api_key", "token"),
+    is_free=True,
+    top_logprobs=0,
+)
+INTERFACES: Mapping[str, ProviderSpec] = {
+    **{spec.interface: spec for spec in PROVIDERS.values() if spec.interface},
+    "huggingface": _HUGGINGFACE,
+    **{name: ProviderSpec(name, "", needs_key=False, is_free=True, top_logprobs=0) for name in VIRTUAL},
+}
+"""By the name in the configuration; `auto` stands for one of them."""
+LATER: Mapping[str, ProviderSpec] = {str(spec.interface): spec for spec in PLANNED}
+"""Known, but without a client so far."""
+BATCHING = tuple(name for name, spec in INTERFACES.items() if spec.batch_discount is not None)
+"""Interfaces that take batch jobs."""
 _IN_FLIGHT = 10
-LATER = ("bedrock", "vertex")
-"""Known, but not spoken here."""
 
 
 def in_flight(concurrency: int | Mapping[str, int], interface: str) -> int:
-    """Calls that may be in flight at an interface; 10 where a map does not name it, 1 for models that run here."""
+    """Return how many calls may be in flight: 10 where a map does not name the interface, 1 for local models."""
     if interface == "huggingface":
         return 1
     return concurrency if isinstance(concurrency, int) else concurrency.get(interface, _IN_FLIGHT)
 
 
 def tells_logprobs(interface: str) -> bool:
-    """Whether log-probabilities of tokens can be asked for: of OpenAI's protocol, and of mocks."""
-    return interface not in ("anthropic", "gemini", "huggingface", *VIRTUAL)
+    """Whether answers can come with log-probabilities of their tokens."""
+    return interface not in INTERFACES or INTERFACES[interface].top_logprobs > 0

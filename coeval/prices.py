@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from coeval.interfaces import VIRTUAL
+from coeval.interfaces import INTERFACES
 from coeval.schema import Model, Role
 
 PRICES = Path(__file__).parent / "prices.yaml"
@@ -60,22 +60,17 @@ def is_listed(interface: str, model_id: str) -> bool:
 
 def batch_discount(interface: str) -> float:
     """What a batch costs there, as a share of the price of single calls."""
-    return float(_provider(interface).get("batch_discount", 1.0))
+    spec = INTERFACES.get(interface)
+    return 1.0 if spec is None or spec.batch_discount is None else spec.batch_discount
 
 
 def _is_free(interface: str) -> bool:
-    return interface in VIRTUAL or bool(_provider(interface).get("free"))
+    return interface in INTERFACES and INTERFACES[interface].is_free
 
 
 def _found(interface: str, model_id: str) -> Mapping[str, float] | None:
-    own = _longest(_provider(interface).get("models", {}), model_id)
-    return own or _longest(_everywhere(), model_id)
-
-
-def _provider(interface: str) -> Mapping[str, Any]:
-    providers = table()["providers"]
-    found: dict[str, Any] = next((one for one in providers.values() if one["interface"] == interface), {})
-    return found
+    own = table()["providers"].get(interface, {}).get("models", {})
+    return _longest(own, model_id) or _longest(_everywhere(), model_id)
 
 
 @lru_cache(maxsize=1)

@@ -84,7 +84,7 @@ async def _probe(interface: str, account: Account, models: Sequence[Model]) -> d
         return {model.name: await _local(model, account) for model in models}
     from route.providers.files import Catalogue
 
-    catalogue = Catalogue(INTERFACES[interface].provider or "", account)
+    catalogue = Catalogue(INTERFACES[interface].name, account)
     try:
         listed = await catalogue.models(PATIENCE)
         said = await asyncio.gather(*(_found(catalogue, model, listed) for model in models))
@@ -135,8 +135,7 @@ async def _at_hub(name: str, key: str, account: Account) -> str:
         return OK
     from route.providers.http import Transport
 
-    headers = {"Authorization": f"Bearer {account.api_key}"} if account.api_key else {}
-    transport = Transport(account, headers)
+    transport = Transport(account)
     try:
         await transport.fetch(f"{account.base_url}/api/models/{quote(name, safe='/')}", PATIENCE)
     except ProviderError as error:

@@ -74,6 +74,7 @@ SHORT = {
     "coeval/judging/factors.py": "which factors a judge scores",
     "route/cli.py": "the table of commands",
     "coeval/__main__.py": "python -m coeval",
+    "coeval/interfaces.py": "the values of `interface`, out of the provider table",
     "coeval/errors.py": "the exceptions, which import nothing",
 }
 """Files under 60 lines, each with its reason."""

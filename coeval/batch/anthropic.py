@@ -30,7 +30,6 @@ from route.providers.content import named_by, translated, without
 from route.providers.errors import refusal
 from route.providers.files import FileTransport
 
-_VERSION = "2023-06-01"
 _MAX_TOKENS = 1024
 _UNASKED = {"expired": "expired", "canceled": "was cancelled"}
 
@@ -51,8 +50,7 @@ class AnthropicBatches:
         self._secrets = [account.api_key] if account.api_key else []
         self._max_tokens = int(account.options.get("max_tokens", _MAX_TOKENS))
         self._omit = named_by(account.options, "omit")
-        key = {"x-api-key": account.api_key} if account.api_key else {}
-        self._transport = FileTransport(account, {"anthropic-version": _VERSION, **key})
+        self._transport = FileTransport(account, "anthropic")
 
     def body(self, request: JSON) -> JSON:
         """A chat completion request as one of the Messages API."""

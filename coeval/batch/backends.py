@@ -18,7 +18,7 @@ from route.providers.base import JSON, Account, Fault, ProviderError, Timeouts
 from route.providers.content import named_by, without
 from route.providers.errors import refusal
 from route.providers.files import FileTransport
-from route.providers.openai import bearer, dialect_of
+from route.providers.openai import dialect_of
 
 T = TypeVar("T")
 _CLOCKS = 600.0  # seconds that two clocks may differ
@@ -220,13 +220,13 @@ class OpenAIBatches:
     most_bytes = 100_000_000  # half of what they take
     most_tokens: int | None = 2_000_000  # what may wait of most models for a new account
 
-    def __init__(self, account: Account, *, headers: dict[str, str] | None = None) -> None:
+    def __init__(self, account: Account, *, protocol: str = "openai") -> None:
         """A client that connects when it is used."""
         self._base = account.base_url.rstrip("/")
         self._host = urlsplit(self._base).netloc.rpartition("@")[2]
         self._secrets = [account.api_key] if account.api_key else []
         self._prepare, self._omit = dialect_of(account.options), named_by(account.options, "omit")
-        self._transport = FileTransport(account, bearer(account) if headers is None else headers)
+        self._transport = FileTransport(account, protocol)
         self.endpoint = "/v1/chat/completions"
 
     def url(self, path: str, **query: str | int) -> str:
@@ -371,7 +371,7 @@ class AzureBatches(OpenAIBatches):
 
     def __init__(self, account: Account) -> None:
         """A client that connects when it is used; the deployment has to be one for batches (`Global-Batch`)."""
-        super().__init__(account, headers={"api-key": account.api_key} if account.api_key else {})
+        super().__init__(account, protocol="azure")
         self.endpoint = "/chat/completions"
         self._version = quote(str(account.options.get("api_version", "")))
         self._is_versioned = not self._base.endswith("/openai/v1")

@@ -33,7 +33,7 @@ class GeminiBatches:
         self._host = urlsplit(self._base).netloc.rpartition("@")[2]
         self._secrets = [account.api_key] if account.api_key else []
         self._omit = named_by(account.options, "omit")
-        self._transport = FileTransport(account, {"x-goog-api-key": account.api_key} if account.api_key else {})
+        self._transport = FileTransport(account, "gemini")
 
     def body(self, request: JSON) -> JSON:
         """A chat completion request as one of generateContent, with its model."""

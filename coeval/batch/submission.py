@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import math
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from coeval.batch.backends import Backend, Parcel, State, UndecidedError, patien
 from coeval.batch.job import Job, Pending, questions_file
 from coeval.calling.calls import CallError, Reason
 from coeval.calling.limits import Retries
+from coeval.interfaces import INTERFACES
 from coeval.phases.driving import ATTEMPTS
 from coeval.phases.question import Apply
 from coeval.prices import Price, price_of
@@ -24,6 +26,13 @@ from route.providers.base import Account, Fault, ProviderError
 
 _UNCLEAR = (Fault.CONNECTION, Fault.TIMEOUT, Fault.MALFORMED, Fault.SERVER)
 """After which a job may be there all the same."""
+_BACKENDS = {
+    "openai": ("coeval.batch.backends", "OpenAIBatches"),
+    "azure": ("coeval.batch.backends", "AzureBatches"),
+    "anthropic": ("coeval.batch.anthropic", "AnthropicBatches"),
+    "gemini": ("coeval.batch.gemini", "GeminiBatches"),
+}
+"""Protocol -> module and class, imported when they are used."""
 _ROUNDING = 1e-9
 
 
@@ -71,22 +80,10 @@ class Desk:
 
 
 def backend_for(interface: str, account: Account) -> Backend:
-    """The client of an interface that has batches."""
-    if interface == "openai":
-        from coeval.batch.backends import OpenAIBatches
-
-        return OpenAIBatches(account)
-    if interface == "azure_openai":
-        from coeval.batch.backends import AzureBatches
-
-        return AzureBatches(account)
-    if interface == "anthropic":
-        from coeval.batch.anthropic import AnthropicBatches
-
-        return AnthropicBatches(account)
-    from coeval.batch.gemini import GeminiBatches
-
-    return GeminiBatches(account)
+    """Return the client of an interface that takes batch jobs; its protocol decides which."""
+    module, name = _BACKENDS[INTERFACES[interface].protocol]
+    backend: Backend = getattr(importlib.import_module(module), name)(account)
+    return backend
 
 
 @contextlib.asynccontextmanager

@@ -55,10 +55,10 @@ def kind_of(interface: str) -> str:
     Raises:
         ConfigError: nothing here can ask it.
     """
-    known = INTERFACES.get(interface)
-    if known is None or known.provider is None:
+    spec = INTERFACES.get(interface)
+    if spec is None or not spec.protocol:
         raise ConfigError(f"interface: {interface} cannot be asked over the network")
-    return known.provider
+    return spec.name
 
 
 class Clients:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from math import isnan
 from typing import Any, Protocol
 
-from coeval.interfaces import tells_logprobs
+from coeval.interfaces import INTERFACES, tells_logprobs
 from coeval.schema import Model, Phase, Role
 from route.providers.base import JSON, Fault, ProviderError
 from route.providers.content import joined_text, without
@@ -98,9 +98,7 @@ SETTINGS = frozenset(
 LOCAL_PARAMETERS = frozenset({"max_new_tokens", "device", "load_in_4bit", "load_in_8bit", "do_sample"})
 """Parameters of models that run here; no provider knows them."""
 _TEMPERATURE = 0.7
-_ANTHROPIC_MAX_TOKENS = 1024
 _LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens", "max_new_tokens")
-_OPENAIS = ("openai", "azure_openai", "azure_ai", "openrouter")
 _REASONING = re.compile(r"(?:^|/)(?:o[134]|gpt-5(?!.*chat))(?:[-.]|$)")
 _FIRST_REASONING = re.compile(r"(?:^|/)o1-(?:mini|preview)")
 
@@ -132,17 +130,18 @@ def limit_of(request: JSON) -> int | None:
 
 def _with_defaults(interface: str, parameters: dict[str, Any]) -> dict[str, Any]:
     given = {"temperature": _TEMPERATURE, **parameters}
-    if interface == "gemini" and "max_output_tokens" in given:
+    spec = INTERFACES[interface]
+    if spec.protocol == "gemini" and "max_output_tokens" in given:
         given["max_tokens"] = given.pop("max_output_tokens")
-    if interface == "anthropic" and limit_of(given) is None:
-        given["max_tokens"] = _ANTHROPIC_MAX_TOKENS
+    if spec.max_tokens is not None and limit_of(given) is None:
+        given["max_tokens"] = spec.max_tokens
     return given
 
 
 def _for_the_model(interface: str, request: JSON) -> JSON:
     """Reasoning models refuse a temperature, and call the limit `max_completion_tokens`."""
     name = str(request["model"]).lower()
-    if interface not in _OPENAIS or not _REASONING.search(name):
+    if not INTERFACES[interface].has_openai_models or not _REASONING.search(name):
         return request
     return for_o1(request) if _FIRST_REASONING.search(name) else for_reasoning(request)
 
@@ -201,9 +200,6 @@ def check_whole(completion: JSON) -> str:
 Tokens = tuple[tuple[str, float], ...]
 """(token, natural logarithm of its probability)."""
 _FIELDS = ("logprobs", "top_logprobs")
-_MOST = 20
-_FEWER = {"fireworks": 5, "xai": 8}
-"""Interface -> most tokens that it tells."""
 _AROUND = " \t\r\n*`\"'"
 
 
@@ -211,7 +207,7 @@ def wished(model: Model) -> dict[str, Any]:
     """The parameters that ask for the likeliest tokens; none where nobody would tell them."""
     if not tells_logprobs(model.interface):
         return {}
-    return {"logprobs": True, "top_logprobs": _FEWER.get(model.interface, _MOST)}
+    return {"logprobs": True, "top_logprobs": INTERFACES[model.interface].top_logprobs}
 
 
 class Wishes:

@@ -249,7 +249,7 @@ async def _models(interface: str, keys: Keys) -> list[str] | str:
     from route.providers.files import Catalogue
 
     try:
-        catalogue = Catalogue(INTERFACES[interface].provider or "", keys.account_of(interface))
+        catalogue = Catalogue(INTERFACES[interface].name, keys.account_of(interface))
     except ConfigError as error:
         return str(error)
     try:

@@ -22,25 +22,12 @@ from coeval.config.reading import ConfigErrors, Fields, NoKeyError, Problems
 from coeval.interfaces import INTERFACES, LATER, VIRTUAL
 from coeval.schema import Model
 from p2l.common.errors import ConfigError
-from route.providers.accounts import Service, account_for, expand, service_of
+from route.providers.accounts import account_for, expand
 from route.providers.base import Account
+from route.providers.registry import ProviderSpec
 
 if TYPE_CHECKING:
     from coeval.schema import Config, Model
-
-
-_FIELDS: Mapping[str, tuple[str, ...]] = {
-    "azure_openai": ("api_key", "endpoint", "api_version"),
-    "azure_ai": ("api_key", "endpoint"),
-    "bedrock": ("api_key", "access_key_id", "secret_access_key", "session_token", "region", "batch_role_arn"),
-    "vertex": ("project", "location", "service_account_key", "api_key"),
-    "huggingface": ("api_key", "token"),
-    "huggingface_api": ("api_key", "token", "base_url"),
-    "ollama": ("api_key", "base_url"),
-}
-_USUAL = ("api_key", "base_url")
-_HUB_VARIABLES = ("HF_TOKEN", "HUGGINGFACE_HUB_TOKEN")
-_ANSWER_TOKENS = 1024  # of anthropic's models, where nothing says how many
 
 
 @dataclass(frozen=True)
@@ -59,9 +46,9 @@ class Keys:
         """Whether something of this interface can be asked without further keys."""
         if interface in (*VIRTUAL, "mock"):
             return True
-        if interface in ("ollama", "vllm"):  # need no key: they are meant where they are named
-            variable = next(iter(service_of(interface).url_variables), "")
-            return interface in self.providers or bool(self.env.get(variable))
+        spec = INTERFACES.get(interface)
+        if spec is not None and spec.protocol and not spec.needs_key:  # a local server: used where it is named
+            return interface in self.providers or _first(self.env, spec.url_variables) is not None
         try:
             self.account_of(interface)
         except NoKeyError:
@@ -98,7 +85,7 @@ class Keys:
         try:
             if interface == "huggingface":
                 return self._hub(parameters)
-            if INTERFACES[interface].provider is None:
+            if not INTERFACES[interface].protocol:
                 return Account(base_url="")
             return self._account(interface, parameters)
         except NoKeyError:
@@ -108,38 +95,38 @@ class Keys:
 
     def secrets(self) -> set[str]:
         """Every key that is in use or in reach, so that no file shows it."""
-        names = {name for service in _services().values() for name in service.key_variables}
-        names |= {"AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID"}
+        names = {name for spec in (*INTERFACES.values(), *LATER.values()) for name in spec.key_variables}
         stored = {value for inner in self.providers.values() for key, value in inner.items() if _is_secret(key)}
         return stored | {self.env[name] for name in names if self.env.get(name)}
 
     def _hub(self, parameters: Mapping[str, Any]) -> Account:
         stored = self.providers.get("huggingface", {})
         key = parameters.get("api_key") or stored.get("api_key") or stored.get("token")
-        key = expand(str(key), self.env, "huggingface") if key else _first(self.env, _HUB_VARIABLES)
-        return Account(base_url="https://huggingface.co", api_key=key)
+        hub = INTERFACES["huggingface"]
+        key = expand(str(key), self.env, "huggingface") if key else _first(self.env, hub.key_variables)
+        return Account(base_url=str(hub.base_url), api_key=key)
 
     def _account(self, interface: str, parameters: Mapping[str, Any]) -> Account:
-        service = service_of(INTERFACES[interface].provider or "")
+        spec = INTERFACES[interface]
         stored = self.providers.get(interface, {})
         named = parameters.get("base_url") or parameters.get("azure_endpoint")
         address = named or stored.get("base_url") or stored.get("endpoint")
-        key, homes = parameters.get("api_key"), (service.base_url, stored.get("base_url"), stored.get("endpoint"))
-        elsewhere = named and service.base_url and not any(_same_host(str(named), home) for home in homes if home)
+        key, homes = parameters.get("api_key"), (spec.base_url, stored.get("base_url"), stored.get("endpoint"))
+        elsewhere = named and spec.base_url and not any(_same_host(str(named), home) for home in homes if home)
         if not key and not elsewhere:
             key = stored.get("api_key") or stored.get("token")
-        if not key and service.needs_key and not named and not _first(self.env, service.key_variables):
-            raise NoKeyError(self._missing(interface, service))
+        if not key and spec.needs_key and not named and not _first(self.env, spec.key_variables):
+            raise NoKeyError(self._missing(interface, spec))
         account = account_for(
-            INTERFACES[interface].provider or "",
+            spec.name,
             str(key) if key else None,
             str(address) if address else None,
             self.env,
-            _options(interface, parameters, stored),
+            _options(spec, parameters, stored),
         )
-        if service.needs_key and not account.api_key and service.base_url is None:
-            raise NoKeyError(self._missing(interface, service))
-        return replace(account, headers=_headers(interface, account.headers, parameters))
+        if spec.needs_key and not account.api_key and spec.base_url is None:
+            raise NoKeyError(self._missing(interface, spec))
+        return replace(account, headers=_headers(account.headers, parameters))
 
     def _left_out(self, model: Model) -> str:
         return f"the access_key of model {model.name} is not stored with the run"
@@ -148,7 +135,9 @@ class Keys:
         """Where a key goes that is not for the interface's usual address, if the model has one of its own."""
         looked = f"looked in {self.path}" if self.path else self._looked(model.interface)
         if model.interface == "huggingface":
-            return f"`huggingface: TOKEN` in a key file ({looked}), or set {_HUB_VARIABLES[0]}"
+            return (
+                f"`huggingface: TOKEN` in a key file ({looked}), or set {INTERFACES[model.interface].key_variables[0]}"
+            )
         entry = f"`{model.interface}: {{api_key: KEY, base_url: ITS ADDRESS}}` in a key file"
         return f"{entry} ({looked}), or `access_key: ${{VARIABLE}}` in the configuration"
 
@@ -158,8 +147,8 @@ class Keys:
             return f"looked in {self.path}, which has no {interface}"
         return f"looked for {' and '.join(str(path) for path in self.looked) or 'none'}"
 
-    def _missing(self, interface: str, service: Service) -> str:
-        variables = " or ".join(service.key_variables)
+    def _missing(self, interface: str, spec: ProviderSpec) -> str:
+        variables = " or ".join(spec.key_variables)
         where = self._looked(interface)
         return f"no key for {interface}: set {variables}, or write `{interface}: KEY` in a key file ({where})"
 
@@ -212,41 +201,35 @@ def _read(path: Path) -> dict[str, dict[str, str]]:
     top = Fields({} if raw is None else raw, (), problems, None)
     inner = top.fields("providers") if "providers" in top.values else top
     known = Fields(inner.values, inner.where, problems, (*(i for i in INTERFACES if i not in VIRTUAL), *LATER))
-    found = {name: _entry(known, name) for name in known.values}
+    specs = {**INTERFACES, **LATER}
+    found = {name: _entry(known, name, specs[name]) for name in known.values if name in specs}
     problems.raise_any()
     return {name: entry for name, entry in found.items() if entry}
 
 
-def _entry(known: Fields, name: str) -> dict[str, str]:
+def _entry(known: Fields, name: str, spec: ProviderSpec) -> dict[str, str]:
     value = known.values[name]
     if value is None:
         return {}
     if isinstance(value, str):
-        only = "base_url" if name in ("ollama", "vllm") and "://" in value else "api_key"
+        only = "api_key" if spec.needs_key or not spec.protocol or "://" not in value else "base_url"
         return {only: value.strip()} if value.strip() else {}
     if not isinstance(value, Mapping):
         known.wrong(name, "must be a key in quotes, or a map such as {api_key: KEY}")
         return {}
-    inner = known.fields(name, _FIELDS.get(name, _USUAL))
+    inner = known.fields(name, spec.key_fields)
     return {key: text.strip() for key in inner.values if (text := inner.secret(key)) is not None}
 
 
-def _options(interface: str, parameters: Mapping[str, Any], stored: Mapping[str, str]) -> dict[str, Any]:
-    if interface == "azure_openai":
-        version = parameters.get("api_version") or stored.get("api_version")
-        return {"api_version": version} if version else {}
-    return {"max_tokens": _ANSWER_TOKENS} if interface == "anthropic" else {}
+def _options(spec: ProviderSpec, parameters: Mapping[str, Any], stored: Mapping[str, str]) -> dict[str, Any]:
+    options = {name: parameters.get(name) or stored.get(name) for name in spec.option_variables}
+    return {name: value for name, value in {**options, "max_tokens": spec.max_tokens}.items() if value}
 
 
-def _headers(interface: str, headers: Mapping[str, str], parameters: Mapping[str, Any]) -> dict[str, str]:
-    if interface != "openrouter":
-        return dict(headers)
+def _headers(headers: Mapping[str, str], parameters: Mapping[str, Any]) -> dict[str, str]:
+    """The provider's headers; those that name the site that asks name CoEval, or the model's `site_url` and `_name`."""
     site = {"HTTP-Referer": parameters.get("site_url"), "X-Title": parameters.get("site_name") or "CoEval"}
-    return {**headers, **{name: str(value) for name, value in site.items() if value}}
-
-
-def _services() -> dict[str, Service]:
-    return {name: service_of(one.provider) for name, one in INTERFACES.items() if one.provider}
+    return {**headers, **{name: str(value) for name, value in site.items() if value and name in headers}}
 
 
 def _is_secret(key: str) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 from coeval.config.keys import REDACTED
 from coeval.config.reading import Fields, Problems, Where, kind_of, shown
-from coeval.interfaces import BATCHING, INTERFACES, LATER, VIRTUAL, Interface
+from coeval.interfaces import BATCHING, INTERFACES, LATER, VIRTUAL
 from coeval.judging.metrics import METRICS
 from coeval.schema import BATCH_PHASES, MODES, PHASES, ROLES, Experiment, Mode, Model, Role, Rubric, Task
 from p2l.common.cli import nearest
@@ -27,7 +27,6 @@ MODEL_KEYS = (
 )
 NAME_OF_MODEL = re.compile(r"[A-Za-z0-9._-]+")
 _ONLY_ROLE: Mapping[str, Role] = {"benchmark": "teacher", "metric": "judge", "label": "judge"}
-_NO_MODEL = Interface()
 _TEXTS = ("system_prompt", "device", "base_url", "azure_endpoint", "api_version", "site_url", "site_name", "metric")
 _OF_EVERY_ROLE = (
     "api_key",
@@ -81,7 +80,7 @@ def _read_model(fields: Fields, where: Where, problems: Problems) -> Model:
     given = parameters.values
     _check_parameters(parameters)
     roles, by_role = _roles(fields, interface), _role_parameters(fields, where, problems)
-    is_asked = INTERFACES.get(interface, _NO_MODEL).provider not in (None, "mock") or interface == "huggingface"
+    is_asked = interface in INTERFACES and interface not in (*VIRTUAL, "mock")
     if is_asked and not (roles and all(by_role.get(role, {}).get("model") for role in roles)):
         parameters.required("model", f"what {interface} calls the model, such as `model: {name or 'NAME'}`")
     model = Model(
@@ -94,7 +93,7 @@ def _read_model(fields: Fields, where: Where, problems: Problems) -> Model:
         key_left_out=REDACTED in (fields.values.get("access_key"), given.get("api_key")),
         batch_enabled=fields.truth("batch_enabled", False) if fields.has("batch_enabled") else None,
     )
-    if model.batch_enabled and interface in INTERFACES and not INTERFACES[interface].batches:
+    if model.batch_enabled and interface in INTERFACES and interface not in BATCHING:
         fields.wrong("batch_enabled", f"{interface} has no batches here; remove it", "V-13")
     return model
 

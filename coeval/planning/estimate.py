@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from coeval.calling.calls import Asking, Call, CallError, Reply
-from coeval.interfaces import in_flight
+from coeval.interfaces import INTERFACES, in_flight
 from coeval.phases.modes import continued_modes
 from coeval.planning.counting import TOKENS, Stored, Work, stored_before, work_of
 from coeval.prices import PRICES, batch_discount, is_listed, price_of
@@ -39,26 +39,6 @@ class Speed:
         return max(self.latency_s, output_tokens / self.tokens_per_second)
 
 
-_GUESSES: Mapping[str, tuple[float, float]] = {
-    "openai": (1.5, 80),
-    "anthropic": (2.0, 60),
-    "gemini": (2.0, 100),
-    "openrouter": (2.5, 60),
-    "groq": (0.3, 500),
-    "cerebras": (1.5, 1000),
-    "deepseek": (1.5, 80),
-    "mistral": (1.5, 80),
-    "deepinfra": (1.5, 80),
-    "azure_openai": (2.0, 70),
-    "azure_ai": (2.0, 70),
-    "cohere": (2.0, 70),
-    "together": (1.5, 80),
-    "fireworks": (1.5, 80),
-    "xai": (1.5, 80),
-    "huggingface_api": (2.0, 60),
-    "mock": (0.001, 1e6),
-}
-_OTHER = (10.0, 15)
 _QUESTIONS = (
     "Name three primary colours and say in one sentence each where you see them in nature.",
     "Explain in about eighty words why the sky is blue.",
@@ -67,7 +47,7 @@ _QUESTIONS = (
 
 def guessed(model: Model) -> Speed:
     """What models of its interface usually reach."""
-    return Speed(*_GUESSES.get(model.interface, _OTHER))
+    return Speed(*INTERFACES[model.interface].speed)
 
 
 async def measure(config: Config, asking: Asking, samples: int) -> dict[str, Speed]:

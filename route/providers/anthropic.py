@@ -344,7 +344,6 @@ class Translator:
         return chunks
 
 
-_VERSION = "2023-06-01"
 _MAX_TOKENS = 4096  # which every model of theirs may answer
 
 
@@ -361,8 +360,7 @@ class Anthropic:
         self._url = f"{account.base_url.rstrip('/').removesuffix('/v1')}/v1/messages"
         self._max_tokens = int(account.options.get("max_tokens", _MAX_TOKENS))
         self._omit = named_by(account.options, "omit")
-        key = {"x-api-key": account.api_key} if account.api_key else {}
-        self._transport = Transport(account, {"anthropic-version": _VERSION, **key})
+        self._transport = Transport(account, "anthropic")
 
     async def chat(self, request: JSON, timeouts: Timeouts) -> JSON:
         """A whole chat completion.

@@ -13,10 +13,10 @@ import aiohttp
 import anyio
 
 from p2l.common.errors import ConfigError
-from route.providers.accounts import service_of
 from route.providers.base import JSON, Account, ProviderError, Timeouts
 from route.providers.errors import refusal
 from route.providers.http import Transport
+from route.providers.registry import PROVIDERS, spec_of
 
 _BLOCK = 1 << 16
 
@@ -106,17 +106,6 @@ class FileTransport(Transport):
         raise refusal(self._host, response.status, response.headers, text, self._secrets)
 
 
-# Which models an account can reach, asked without a token: every provider lists them, each at its own address.
-#
-# Where the list is open to everybody, the key is checked at another address.
-
-_OPEN_LISTS = {
-    "openrouter.ai": "https://openrouter.ai/api/v1/key",
-    "router.huggingface.co": "https://huggingface.co/api/whoami-v2",
-}
-"""Host -> where its keys are checked."""
-
-
 class Catalogue:
     """The models of one account."""
 
@@ -124,18 +113,24 @@ class Catalogue:
         """`kind` as in `make_provider`.
 
         Raises:
-            ConfigError: no provider has this name.
+            ConfigError: no provider has this name, or it is in this process and lists none.
         """
-        self._protocol = service_of(kind).protocol
-        self._is_cohere = kind == "cohere"
-        self._base = account.base_url.rstrip("/")
-        self._version = quote(str(account.options.get("api_version", "")))
-        self._transport = Transport(account, _headers(self._protocol, account))
+        spec = spec_of(kind)
+        if spec.protocol == "mock":
+            raise ConfigError("mock: is in this process and lists no models")
+        base = account.base_url.rstrip("/")
+        self._url, self._query = f"{base.removesuffix(spec.models.strip)}{spec.models.path}", spec.models.query
+        self._is_azure = spec.protocol == "azure"
+        if self._is_azure and not base.endswith("/v1"):
+            self._url = f"{base.partition('/openai')[0]}/openai/models"
+            self._query = f"?api-version={quote(str(account.options.get('api_version', '')))}"
+        self._key_check = _key_check(base)
+        self._transport = Transport(account, spec.protocol)
 
     @property
     def names_models(self) -> bool:
         """Whether the list has the names that requests go to; at Azure those are names of deployments."""
-        return self._protocol != "azure"
+        return not self._is_azure
 
     async def models(self, timeouts: Timeouts) -> list[str]:
         """Their names, in order.
@@ -143,16 +138,15 @@ class Catalogue:
         Raises:
             ProviderError: the list is not to be had, the key is not accepted, or this is no provider.
         """
-        check = _OPEN_LISTS.get(urlsplit(self._base).hostname or "")
-        if check is not None:
-            await self._transport.fetch(check, timeouts)
-        found = await self._transport.fetch(self._list_url(), timeouts)
-        return sorted(self._transport.understood(_names, {"found": found}))
+        if self._key_check is not None:
+            await self._transport.fetch(self._key_check, timeouts)
+        answer = await self._transport.fetch(f"{self._url}{self._query}", timeouts)
+        return sorted(self._transport.understood(_names, {"list": answer}))
 
     async def has(self, model: str, timeouts: Timeouts) -> bool:
         """Whether the provider knows a model by a name that is not on its list, such as an alias."""
         try:
-            await self._transport.fetch(f"{self._models_url()}/{quote(model, safe='/')}", timeouts)
+            await self._transport.fetch(f"{self._url}/{quote(model, safe='/')}", timeouts)
         except ProviderError as error:
             if error.status is None:
                 raise
@@ -163,43 +157,20 @@ class Catalogue:
         """Close the connections."""
         await self._transport.close()
 
-    def _list_url(self) -> str:
-        if self._protocol == "azure" and not self._base.endswith("/v1"):
-            return f"{self._models_url()}?api-version={self._version}"
-        if self._is_cohere:
-            return f"{self._models_url()}?page_size=1000"
-        sizes: Mapping[str, str] = {"anthropic": "?limit=1000", "gemini": "?pageSize=1000"}
-        return self._models_url() + sizes.get(self._protocol, "")
 
-    def _models_url(self) -> str:
-        if self._is_cohere:
-            return f"{self._base.removesuffix('/compatibility/v1')}/v1/models"
-        if self._protocol == "anthropic":
-            return f"{self._base.removesuffix('/v1')}/v1/models"
-        if self._protocol == "azure" and not self._base.endswith("/v1"):
-            return f"{self._base.partition('/openai')[0]}/openai/models"
-        return f"{self._base}/models"
+def _key_check(base_url: str) -> str | None:
+    """Where keys for a host are checked whose list is open to everybody, whichever provider the account is of."""
+    host = urlsplit(base_url).hostname
+    checks = {urlsplit(spec.base_url).hostname: spec.models.key_check for spec in PROVIDERS.values() if spec.base_url}
+    return checks.get(host)
 
 
-def _headers(protocol: str, account: Account) -> dict[str, str]:
-    if protocol == "mock":
-        raise ConfigError("mock: is in this process and lists no models")
-    if protocol == "anthropic":
-        return {"anthropic-version": "2023-06-01"} | ({"x-api-key": account.api_key} if account.api_key else {})
-    if not account.api_key:
-        return {}
-    names = {"gemini": "x-goog-api-key", "azure": "api-key"}
-    if protocol in names:
-        return {names[protocol]: account.api_key}
-    return {"Authorization": f"Bearer {account.api_key}"}
-
-
-def _names(answer: Mapping[str, object]) -> list[str]:
+def _names(answer: Mapping[str, Any]) -> list[str]:
     """The names in a list of models, as OpenAI, Google, Cohere or GitHub write it."""
-    found = answer["found"]
-    if isinstance(found, dict):
-        found = found["data"] if "data" in found else found["models"]
-    if not isinstance(found, list):
+    models = answer["list"]
+    if isinstance(models, dict):
+        models = models["data"] if "data" in models else models["models"]
+    if not isinstance(models, list):
         raise TypeError
-    names = [entry if isinstance(entry, str) else entry.get("id") or entry["name"] for entry in found]
+    names = [entry if isinstance(entry, str) else entry.get("id") or entry["name"] for entry in models]
     return [str(name).removeprefix("models/") for name in names]

@@ -322,7 +322,7 @@ class Gemini:
         """A client that connects when it is asked; `options["omit"]` names fields to leave out."""
         self._base = account.base_url.rstrip("/")
         self._omit = named_by(account.options, "omit")
-        self._transport = Transport(account, {"x-goog-api-key": account.api_key} if account.api_key else {})
+        self._transport = Transport(account, "gemini")
 
     async def chat(self, request: JSON, timeouts: Timeouts) -> JSON:
         """A whole chat completion.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 from typing import NamedTuple, TypeVar
 from urllib.parse import urlsplit
@@ -94,11 +94,24 @@ _LOCAL = ("localhost", "127.0.0.1", "::1")
 _PUBLIC_HEADERS = ("http-referer", "x-title")
 
 
+_KEY_HEADERS = {"anthropic": "x-api-key", "gemini": "x-goog-api-key", "azure": "api-key"}
+
+
+def _key_headers(protocol: str, account: Account) -> dict[str, str]:
+    """Return the headers that a protocol requires: the key, if there is one, and Anthropic's version."""
+    headers = {"anthropic-version": "2023-06-01"} if protocol == "anthropic" else {}
+    if not account.api_key:
+        return headers
+    if protocol in _KEY_HEADERS:
+        return {**headers, _KEY_HEADERS[protocol]: account.api_key}
+    return {"Authorization": f"Bearer {account.api_key}"}
+
+
 class Transport:
     """The connections to one account at one provider."""
 
-    def __init__(self, account: Account, headers: Mapping[str, str]) -> None:
-        """`headers` carry the key; those of the account come on top."""
+    def __init__(self, account: Account, protocol: str = "openai") -> None:
+        """A client that connects when it is used; the protocol decides how the key is sent."""
         parts = urlsplit(account.base_url)
         self._host = parts.netloc.rpartition("@")[2]
         self._headers = {
@@ -106,7 +119,7 @@ class Transport:
             "Content-Type": "application/json",
             # An answer is small, and a compressed stream may wait in somebody's buffer.
             "Accept-Encoding": "identity",
-            **headers,
+            **_key_headers(protocol, account),
             **account.headers,
         }
         self._secrets = [secret for secret in (account.api_key, parts.password) if secret]

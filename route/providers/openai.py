@@ -55,11 +55,6 @@ def dialect_of(options: Mapping[str, Any]) -> Callable[[JSON], JSON]:
     return DIALECTS[name]
 
 
-def bearer(account: Account) -> dict[str, str]:
-    """The header with the key, if there is one."""
-    return {"Authorization": f"Bearer {account.api_key}"} if account.api_key else {}
-
-
 class OpenAICompatible:
     """One account at a provider of OpenAI's protocol."""
 
@@ -67,7 +62,7 @@ class OpenAICompatible:
         self,
         account: Account,
         *,
-        headers: Mapping[str, str] | None = None,
+        protocol: str = "openai",
         url: Callable[[JSON], str] | None = None,
         prepare: Callable[[JSON], JSON] | None = None,
     ) -> None:
@@ -77,7 +72,7 @@ class OpenAICompatible:
             account: of its options, `omit` names fields that this provider refuses and that are left out, `keep` those
                 of its own answers that it wants to see again (`history.py`), and `dialect` is `classic` where it knows
                 the first names of fields and roles alone (`dialect.py`).
-            headers: with the key; the usual one by default.
+            protocol: decides how the key is sent.
             url: of a request; `base_url` and `/chat/completions` by default.
             prepare: what a request becomes before it is sent; the dialect says so by default.
         """
@@ -86,7 +81,7 @@ class OpenAICompatible:
         self._prepare = prepare or dialect_of(account.options)
         self._omit = named_by(account.options, "omit")
         self._keep = named_by(account.options, "keep")
-        self._transport = Transport(account, bearer(account) if headers is None else headers)
+        self._transport = Transport(account, protocol)
 
     async def chat(self, request: JSON, timeouts: Timeouts) -> JSON:
         """A whole chat completion.
@@ -182,8 +177,7 @@ def azure(account: Account) -> OpenAICompatible:
             )
         return f"{deployment}/chat/completions?api-version={version}"
 
-    headers = {"api-key": account.api_key} if account.api_key else {}
-    return OpenAICompatible(account, headers=headers, url=url)
+    return OpenAICompatible(account, protocol="azure", url=url)
 
 
 # OpenAI's reasoning models: no sampling parameters, and for the first of them no streaming and no system message.

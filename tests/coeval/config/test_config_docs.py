@@ -12,7 +12,6 @@ from coeval.config.loading import load_config
 from coeval.config.models import EXPERIMENT_KEYS, MODEL_KEYS
 from coeval.config.tasks import TASK_KEYS
 from coeval.interfaces import INTERFACES
-from route.providers.accounts import service_of
 from tests.conftest import ROOT
 
 PAGE = (ROOT / "docs" / "coeval-config.md").read_text(encoding="utf-8")
@@ -51,6 +50,6 @@ def test_documented_defaults_are_those_of_the_code(config: Any, key: str) -> Non
 
 def test_the_variables_of_every_interface_are_documented() -> None:
     table = rows("Keys")
-    for interface, one in INTERFACES.items():
-        if one.provider and one.provider != "mock":
-            assert all(name in table[interface] for name in service_of(one.provider).key_variables), interface
+    for interface, spec in INTERFACES.items():
+        if spec.protocol and spec.protocol != "mock":
+            assert all(name in table[interface] for name in spec.key_variables), interface

@@ -5,9 +5,10 @@ import re
 import pytest
 
 from p2l.common.errors import ConfigError
-from route.providers.accounts import ALIASES, SERVICES, account_for, expand, make_provider, service_of
+from route.providers.accounts import account_for, expand, make_provider
 from route.providers.base import PROTOCOLS, Account, Fault
 from route.providers.mock import TROUBLES
+from route.providers.registry import ALIASES, PROVIDERS, spec_of
 from tests.conftest import ROOT
 from tests.route.providers.servers import run
 
@@ -25,10 +26,10 @@ def test_every_provider_has_a_client(kind: str) -> None:
     run(provider.close())
 
 
-def test_aliases_lead_to_services() -> None:
-    assert set(ALIASES.values()) <= set(SERVICES)
-    assert service_of("azure_openai") is service_of("azure")
-    assert service_of(" Huggingface_API ") is service_of("huggingface")
+def test_aliases_lead_to_providers() -> None:
+    assert set(ALIASES.values()) <= set(PROVIDERS)
+    assert spec_of("azure_openai") is spec_of("azure")
+    assert spec_of(" Huggingface_API ") is spec_of("huggingface")
 
 
 def test_a_key_comes_from_the_environment() -> None:
@@ -142,10 +143,10 @@ def test_the_documentation_has_every_provider_option_and_trouble() -> None:
     page = (ROOT / "docs" / "providers.md").read_text(encoding="utf-8")
     types = page.partition("## Types")[2].partition("\n## ")[0]
     rows = dict(re.findall(r"^\| `([\w-]+)` \|(.*)\|$", types, re.MULTILINE))
-    assert set(rows) == set(SERVICES)
-    for kind, service in SERVICES.items():
-        assert all(f"`{name}`" in rows[kind] for name in service.key_variables), kind
-        assert service.base_url is None or kind == "mock" or f"`{service.base_url}`" in rows[kind], kind
+    assert set(rows) == set(PROVIDERS)
+    for kind, spec in PROVIDERS.items():
+        assert all(f"`{name}`" in rows[kind] for name in spec.key_variables), kind
+        assert spec.base_url is None or kind == "mock" or f"`{spec.base_url}`" in rows[kind], kind
     make_provider("mock", Account("http://mock"))
     options = {option for name, made in PROTOCOLS.items() if name != "mock" for option in made.options}
     assert options == set(re.findall(r"^\| `(\w+)` \|", page.partition("## Options")[2].partition("\n## ")[0], re.M))

@@ -1,0 +1,294 @@
+"""The providers, each declared once: the router, CoEval, its price list and the documentation's tests read this table.
+
+To add one that speaks OpenAI's protocol, add a `ProviderSpec` to `_SPECS`; its prices go into `coeval/prices.yaml`
+under its `interface`. Any other such service is `openai` with a `base_url`. Another protocol also needs a client: a
+file here with a maker under `base.protocol`, and its import in `accounts.make_provider`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from p2l.common.cli import nearest
+from p2l.common.errors import ConfigError
+
+
+class ModelList(NamedTuple):
+    """Where a provider lists its models, seen from its base URL."""
+
+    strip: str = ""
+    """End of the base URL that the path replaces."""
+    path: str = "/models"
+    query: str = ""
+    """For one page that holds all of them."""
+    key_check: str | None = None
+    """An address that needs the key, for a list that is open to everybody."""
+
+
+_USUAL_LIST = ModelList()
+
+
+@dataclass(frozen=True)
+class ProviderSpec:
+    """One provider, or one way to talk to it."""
+
+    name: str
+    """The `type` in the router's configuration; an underscore is read as a hyphen."""
+    protocol: str
+    """The client that talks to it (`base.PROTOCOLS`); empty where nothing is asked over HTTP."""
+    base_url: str | None = None
+    """None where every user has an address of their own."""
+    key_variables: tuple[str, ...] = ()
+    """Environment variables with the key; the first that is set wins."""
+    url_variables: tuple[str, ...] = ()
+    """Environment variables with the address."""
+    needs_key: bool = True
+    headers: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict)
+    """Of the client, below those of the configuration."""
+    option_variables: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables with options."""
+    models: ModelList = _USUAL_LIST
+    # From here on for CoEval.
+    interface: str | None = None
+    """The `interface` in CoEval's configuration and the section of its prices; None where it has none."""
+    key_fields: tuple[str, ...] = ("api_key", "base_url")
+    """What its entry of a key file may hold."""
+    batch_discount: float | None = None
+    """Price of a call in a batch job, as a share of a single one's; None: no batch jobs are sent there."""
+    is_free: bool = False
+    speed: tuple[float, float] = (10.0, 15.0)
+    """Usual seconds of a short answer and tokens a second, until they are measured."""
+    max_tokens: int | None = None
+    """Tokens of an answer where CoEval's configuration sets no limit and the protocol requires one."""
+    top_logprobs: int = 20
+    """Most alternatives of a token whose log-probabilities it returns; 0: it returns none."""
+    has_openai_models: bool = False
+    """Whether names such as `o3` and `gpt-5` are OpenAI's reasoning models there, which refuse sampling parameters."""
+
+
+_OPENAI = "https://api.openai.com/v1"
+_OPENAI_KEY, _OPENAI_URL = ("OPENAI_API_KEY",), ("OPENAI_BASE_URL",)
+_GEMINI = "https://generativelanguage.googleapis.com/v1beta"
+_GEMINI_KEY = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
+_CLASSIC: Mapping[str, object] = {"dialect": "classic"}
+
+_SPECS = (
+    ProviderSpec(
+        "openai",
+        "openai",
+        _OPENAI,
+        _OPENAI_KEY,
+        _OPENAI_URL,
+        interface="openai",
+        batch_discount=0.5,
+        speed=(1.5, 80),
+        has_openai_models=True,
+    ),
+    ProviderSpec("openai-reasoning", "openai-reasoning", _OPENAI, _OPENAI_KEY, _OPENAI_URL),
+    ProviderSpec("openai-o1", "openai-o1", _OPENAI, _OPENAI_KEY, _OPENAI_URL),
+    ProviderSpec(
+        "anthropic",
+        "anthropic",
+        "https://api.anthropic.com",
+        ("ANTHROPIC_API_KEY",),
+        ("ANTHROPIC_BASE_URL",),
+        models=ModelList("/v1", "/v1/models", "?limit=1000"),
+        interface="anthropic",
+        batch_discount=0.5,
+        speed=(2.0, 60),
+        max_tokens=1024,
+        top_logprobs=0,
+    ),
+    ProviderSpec(
+        "gemini",
+        "gemini",
+        _GEMINI,
+        _GEMINI_KEY,
+        models=ModelList(query="?pageSize=1000"),
+        interface="gemini",
+        batch_discount=0.5,
+        speed=(2.0, 100),
+        top_logprobs=0,
+    ),
+    ProviderSpec("gemini-compatible", "openai", f"{_GEMINI}/openai", _GEMINI_KEY, options={"keep": ("extra_content",)}),
+    ProviderSpec(
+        "azure",
+        "azure",
+        None,
+        ("AZURE_OPENAI_API_KEY",),
+        ("AZURE_OPENAI_ENDPOINT",),
+        options={"api_version": "2024-08-01-preview"},
+        option_variables={"api_version": "AZURE_OPENAI_API_VERSION"},
+        interface="azure_openai",
+        key_fields=("api_key", "endpoint", "api_version"),
+        batch_discount=0.5,
+        speed=(2.0, 70),
+        has_openai_models=True,
+    ),
+    ProviderSpec(
+        "azure-ai",
+        "openai",
+        "https://models.inference.ai.azure.com",
+        ("AZURE_AI_API_KEY", "GITHUB_TOKEN"),
+        interface="azure_ai",
+        key_fields=("api_key", "endpoint"),
+        speed=(2.0, 70),
+        has_openai_models=True,
+    ),
+    ProviderSpec(
+        "openrouter",
+        "openai",
+        "https://openrouter.ai/api/v1",
+        ("OPENROUTER_API_KEY",),
+        headers={"HTTP-Referer": "http://localhost", "X-Title": "P2L"},
+        options={"keep": ("reasoning", "reasoning_details", "extra_content")},
+        models=ModelList(key_check="https://openrouter.ai/api/v1/key"),
+        interface="openrouter",
+        speed=(2.5, 60),
+        has_openai_models=True,
+    ),
+    ProviderSpec(
+        "groq", "openai", "https://api.groq.com/openai/v1", ("GROQ_API_KEY",), interface="groq", speed=(0.3, 500)
+    ),
+    ProviderSpec(
+        "deepseek",
+        "openai",
+        "https://api.deepseek.com/v1",
+        ("DEEPSEEK_API_KEY",),
+        options={**_CLASSIC, "keep": ("reasoning_content",)},
+        interface="deepseek",
+        speed=(1.5, 80),
+    ),
+    ProviderSpec(
+        "mistral",
+        "openai",
+        "https://api.mistral.ai/v1",
+        ("MISTRAL_API_KEY",),
+        # It refuses unknown fields, this one too; its streams carry the usage without it.
+        options={**_CLASSIC, "omit": ("stream_options",)},
+        interface="mistral",
+        speed=(1.5, 80),
+    ),
+    ProviderSpec(
+        "deepinfra",
+        "openai",
+        "https://api.deepinfra.com/v1/openai",
+        ("DEEPINFRA_API_KEY",),
+        options=_CLASSIC,
+        interface="deepinfra",
+        speed=(1.5, 80),
+    ),
+    ProviderSpec(
+        "cerebras",
+        "openai",
+        "https://api.cerebras.ai/v1",
+        ("CEREBRAS_API_KEY",),
+        interface="cerebras",
+        speed=(1.5, 1000),
+    ),
+    ProviderSpec(
+        "cohere",
+        "openai",
+        "https://api.cohere.com/compatibility/v1",
+        ("COHERE_API_KEY",),
+        options=_CLASSIC,
+        models=ModelList("/compatibility/v1", "/v1/models", "?page_size=1000"),
+        interface="cohere",
+        speed=(2.0, 70),
+    ),
+    ProviderSpec(
+        "huggingface",
+        "openai",
+        "https://router.huggingface.co/v1",
+        ("HF_TOKEN", "HUGGINGFACE_HUB_TOKEN"),
+        options=_CLASSIC,
+        models=ModelList(key_check="https://huggingface.co/api/whoami-v2"),
+        interface="huggingface_api",  # CoEval's `huggingface` runs models in its own process
+        key_fields=("api_key", "token", "base_url"),
+        speed=(2.0, 60),
+    ),
+    ProviderSpec(
+        "together",
+        "openai",
+        "https://api.together.xyz/v1",
+        ("TOGETHER_API_KEY",),
+        options=_CLASSIC,
+        interface="together",
+        speed=(1.5, 80),
+    ),
+    ProviderSpec(
+        "fireworks",
+        "openai",
+        "https://api.fireworks.ai/inference/v1",
+        ("FIREWORKS_API_KEY",),
+        interface="fireworks",
+        speed=(1.5, 80),
+        top_logprobs=5,
+    ),
+    ProviderSpec(
+        "xai", "openai", "https://api.x.ai/v1", ("XAI_API_KEY",), interface="xai", speed=(1.5, 80), top_logprobs=8
+    ),
+    ProviderSpec(
+        "ollama",
+        "openai",
+        "http://localhost:11434/v1",
+        url_variables=("OLLAMA_HOST",),
+        needs_key=False,
+        options=_CLASSIC,
+        interface="ollama",
+        is_free=True,
+    ),
+    ProviderSpec(
+        "vllm",
+        "openai",
+        "http://localhost:8000/v1",
+        ("VLLM_API_KEY",),
+        needs_key=False,
+        options=_CLASSIC,
+        interface="vllm",
+        is_free=True,
+    ),
+    ProviderSpec(
+        "mock", "mock", "http://mock", needs_key=False, interface="mock", is_free=True, speed=(0.001, 1_000_000)
+    ),
+)
+PROVIDERS: Mapping[str, ProviderSpec] = {spec.name: spec for spec in _SPECS}
+"""By the name in the router's configuration."""
+ALIASES: Mapping[str, str] = {
+    "azure-openai": "azure",
+    "huggingface-api": "huggingface",
+    "openai-compatible": "openai",
+}
+"""Other spellings."""
+PLANNED = (
+    ProviderSpec(
+        "bedrock",
+        "",
+        key_variables=("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID"),
+        interface="bedrock",
+        key_fields=("api_key", "access_key_id", "secret_access_key", "session_token", "region", "batch_role_arn"),
+    ),
+    ProviderSpec(
+        "vertex", "", interface="vertex", key_fields=("project", "location", "service_account_key", "api_key")
+    ),
+)
+"""Providers with entries in key files and price lists that no client talks to yet."""
+
+
+def spec_of(name: str) -> ProviderSpec:
+    """Return the entry of a provider by its name or another spelling of it.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    key = name.strip().lower().replace("_", "-")
+    key = ALIASES.get(key, key)
+    if key not in PROVIDERS:
+        raise ConfigError(
+            f"type: there is no provider {name!r}{nearest(key, PROVIDERS)}; choose from {', '.join(PROVIDERS)}, "
+            "or openai with a base_url for any other service that speaks OpenAI's protocol"
+        )
+    return PROVIDERS[key]
