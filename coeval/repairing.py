@@ -23,7 +23,7 @@ from coeval.storage.jsonl import as_line
 from coeval.storage.meta import Meta
 from coeval.storage.records import answer_mark, is_answer_to, is_failed, is_judgement_of, item_mark
 from coeval.storage.run import Run
-from p2l.common.cli import atomic_path
+from p2l.common.files import atomic_path
 
 KINDS = ("data_generation", "response_collection", "evaluation", "pairwise")
 _UPSTREAM = {

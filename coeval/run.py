@@ -27,8 +27,9 @@ from coeval.storage.jsonl import write_json
 from coeval.storage.meta import Meta, adding, alone, main_process
 from coeval.storage.run import Run
 from coeval.storage.store import Log, Store
-from p2l.common.cli import atomic_path, nearest
+from p2l.common.cli import nearest
 from p2l.common.errors import P2LError
+from p2l.common.files import atomic_path
 
 
 @dataclass(frozen=True)

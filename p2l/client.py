@@ -21,7 +21,6 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from email.utils import parsedate_to_datetime
 from functools import cache, partial
 from typing import Annotated, Any, Generic, TypeAlias, TypeVar
 
@@ -40,6 +39,7 @@ from p2l.common.errors import (
     P2LClientError,
     UnavailableError,
 )
+from p2l.common.retry import RetryPolicy, parse_retry_after
 from p2l.model.encoding import check_turns, repair
 
 # What can be asked of a P2L endpoint, and what its answers hold: one function or constant for each of its paths.
@@ -179,7 +179,6 @@ HEALTH: Call[Health] = Call("/health", partial(read_json, Health), repeated=Fals
 
 _CONNECT_SECONDS = 5.0
 _LEAST_SECONDS = 0.001  # a time limit of zero would make sockets fail at once, and for another reason
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 _LONGEST_SENTENCE = 300
 _STRANGE = "did not answer as a P2L endpoint does; is this its URL?"
 _TRANSIENT = (httpx2.TimeoutException, httpx2.NetworkError, httpx2.RemoteProtocolError, httpx2.ProxyError)
@@ -211,14 +210,7 @@ class Reply:
     @property
     def retry_after(self) -> float:
         """Seconds, from a number or a date; zero where the header is missing or says nothing."""
-        text = self.headers.get("retry-after", "").strip()
-        if re.fullmatch(r"\d+(\.\d*)?", text, re.ASCII):
-            return float(text)
-        try:
-            moment = parsedate_to_datetime(text)
-        except ValueError:
-            return 0.0
-        return max(0.0, moment.timestamp() - time.time())
+        return parse_retry_after(self.headers.get("retry-after")) or 0.0
 
 
 def _passes(outcome: Reply | httpx2.HTTPError) -> bool:
@@ -264,9 +256,8 @@ class Rules:
 
     timeout: float
     attempt_timeout: float
-    retries: int
     clock: Callable[[], float]
-    uniform: Callable[[float, float], float]
+    retry: RetryPolicy
 
 
 class Exchange(Generic[T]):
@@ -318,9 +309,10 @@ class Exchange(Generic[T]):
         if isinstance(outcome, Reply) and outcome.status == 200:
             self.answer = self._answer(outcome.body)
             return None
-        pause = self._pause(outcome)
-        if pause is not None and pause < self.remaining:
-            return pause
+        if self._call.repeated and _passes(outcome):
+            seconds = outcome.retry_after if isinstance(outcome, Reply) else None
+            if (pause := self._rules.retry.pause(self._attempts, seconds, remaining=self.remaining)) is not None:
+                return pause
         kind, words = _failure(outcome)
         raise self._error(kind, words) from (outcome if isinstance(outcome, httpx2.HTTPError) else None)
 
@@ -333,13 +325,6 @@ class Exchange(Generic[T]):
         except ValueError as error:
             words = str(error)
         raise self._error(MalformedAnswerError, f"{_STRANGE} ({words})")
-
-    def _pause(self, outcome: Reply | httpx2.HTTPError) -> float | None:
-        if self._attempts > self._rules.retries or not self._call.repeated or not _passes(outcome):
-            return None
-        most = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(self._attempts, 10))
-        least = outcome.retry_after if isinstance(outcome, Reply) else 0.0
-        return least + self._rules.uniform(0.0, most)
 
     def _error(self, kind: type[P2LClientError], words: str) -> P2LClientError:
         where = f"{str(self._url.copy_with(query=None)).rstrip('/')}{self._call.path}"
@@ -419,7 +404,8 @@ class _Client(Generic[H]):
         if not (timeout > 0 and attempt_timeout > 0 and retries >= 0 and max_connections >= 1):
             raise ConfigError("P2L endpoint: timeouts must be above 0, retries at least 0, max_connections at least 1")
         self._url, credentials = _split_url(url)
-        self._rules = Rules(timeout, attempt_timeout, retries, clock, uniform)
+        retry = RetryPolicy(retries + 1, base=0.2, cap=5.0, jitter=1.0, uniform=uniform)
+        self._rules = Rules(timeout, attempt_timeout, clock, retry)
         self._sleep = sleep or self._wait
         self._has_key = api_key is not None
         self._http: H = self._http_class(

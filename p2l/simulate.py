@@ -12,8 +12,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from p2l.common.cli import atomic_path, check_can_write, parser, progress, run
+from p2l.common.cli import parser, progress, run
 from p2l.common.errors import ConfigError
+from p2l.common.files import atomic_path, check_can_write
 from p2l.simulation.arena import Arena as Arena
 from p2l.simulation.arena import Examples as Examples
 from p2l.simulation.arena import SimulationConfig as SimulationConfig

@@ -21,8 +21,10 @@ from pathlib import Path
 
 import yaml
 
-from p2l.common.cli import atomic_path, check_can_write, nearest, parser, positive, run
+from p2l.common.cli import nearest, parser, positive, run
 from p2l.common.errors import ConfigError, InputError
+from p2l.common.files import atomic_path, check_can_write
+from p2l.common.text_table import align
 from p2l.training.config import read_yaml
 from route.storage.database import SchemaError, check_ours
 from route.storage.ledger import DAY
@@ -220,21 +222,13 @@ def _number(node: yaml.ScalarNode, path: str) -> float:
 
 
 def _table(costs: Sequence[ModelCost]) -> str:
-    rows = [("model", "answers", "mean tokens", "price / M", "cost before", "cost now")]
+    rows: list[Sequence[str]] = [("model", "answers", "mean tokens", "price / M", "cost before", "cost now")]
     for cost in costs:
         mean = "too few" if cost.mean_tokens is None else f"{cost.mean_tokens:,.1f}"
         price = "not listed" if cost.price is None else f"{cost.price:g}"
         after = "stays" if cost.after is None else _plain(cost.after)
         rows.append((cost.model, f"{cost.answers:,}", mean, price, _plain(cost.before), after))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [
-        [
-            word.rjust(width) if column else word.ljust(width)
-            for column, (word, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        for row in rows
-    ]
-    return "\n".join("  ".join(line).rstrip() for line in lines)
+    return "\n".join(align(rows))
 
 
 if __name__ == "__main__":

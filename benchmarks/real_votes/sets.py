@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from p2l.common.cli import atomic_path
 from p2l.common.errors import InputError
+from p2l.common.files import atomic_path
 
 __all__ = ["SETS", "VoteSet", "arena_votes", "make", "oasst_votes", "split_by_prompt", "votes_from_scores"]
 

@@ -17,7 +17,7 @@ import yaml
 
 from benchmarks.real_votes.parts import Part, read_forecast, write_forecast
 from benchmarks.real_votes.recipes import WARM_UP, Recipe, encoder_folder
-from p2l.common.cli import atomic_path
+from p2l.common.files import atomic_path
 from p2l.training.facts import Forecast
 
 __all__ = ["configuration", "forecast_of", "p2l"]

@@ -22,8 +22,9 @@ from pathlib import Path
 from benchmarks.scaling.arena import arena_config, held_out, write_pool
 from benchmarks.scaling.points import SHAPES, Shape, read_points, train_point, write_points
 from benchmarks.scaling.report import report
-from p2l.common.cli import atomic_path, parser, positive, run
+from p2l.common.cli import parser, positive, run
 from p2l.common.errors import ConfigError, InputError
+from p2l.common.files import atomic_path
 from p2l.common.plots import check_figures
 from p2l.simulation.arena import SimulationConfig
 

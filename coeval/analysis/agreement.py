@@ -29,11 +29,11 @@ from coeval.analysis.statistics import (
     kappa_label,
     kendall,
     krippendorff,
-    limits,
     resample,
     spearman,
 )
 from coeval.analysis.units import Floats, Loaded, Pairs, once
+from p2l.common.bootstrap import limits
 
 LEAST_COVERAGE = 0.1
 METRICS = ("spa", "wpa", "kappa")

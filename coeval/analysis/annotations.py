@@ -17,12 +17,13 @@ import numpy as np
 
 from coeval.analysis.records import LEVELS, Skips
 from coeval.analysis.results import Skipped
-from coeval.analysis.statistics import limits, mid_ranks, resample
+from coeval.analysis.statistics import mid_ranks, resample
 from coeval.analysis.units import Codes, Floats, Loaded
 from coeval.errors import RunInputError
 from coeval.parsing import MalformedAnswerError
 from coeval.schema import Scale, scale_in
 from coeval.storage.run import entries_of, stored_config
+from p2l.common.bootstrap import limits
 
 WHY = {
     "NO_RECORD": "is no JSON object",

@@ -20,9 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from coeval.analysis.judge_results import BiasReport, FamilyRow, FlipRow, SelfPreferenceRow, VerbosityRow
-from coeval.analysis.statistics import limits, pearson, resample
+from coeval.analysis.statistics import pearson, resample
 from coeval.analysis.units import Floats, Loaded
 from coeval.analysis.verdicts import Preference
+from p2l.common.bootstrap import limits
 
 # How often a judge's verdict hangs on the order in which it was shown two answers.
 #

@@ -25,7 +25,7 @@ from coeval.analysis.results import Columns, Report
 from coeval.analysis.units import Codes, Floats, Loaded
 from coeval.storage.jsonl import read_records
 from coeval.storage.records import is_failed
-from p2l.common.cli import atomic_path
+from p2l.common.files import atomic_path
 
 _AT_ONCE = 65_536
 _NAMED = ("task", "teacher", "student", "judge", "factor")

@@ -30,7 +30,7 @@ from coeval.analysis.students import score_weights, teacher_rows
 from coeval.analysis.units import Codes, Floats, Loaded, Pairs, Units
 from coeval.storage.jsonl import read_json, read_records
 from coeval.storage.records import is_failed, now
-from p2l.common.cli import atomic_path
+from p2l.common.files import atomic_path
 
 DEFAULTS = RobustSettings("top_half", "spa", "v1", 1.0, None, 0.5)
 FLAGGED = 0.1

@@ -21,8 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coeval.analysis.units import Codes, Floats
-from p2l.metrics import bootstrap_ratio
-from p2l.metrics.bootstrap import MOST_GROUPS
+from p2l.common.bootstrap import bootstrap_ratio, drawn_sums
 
 _MOST_CELLS = 1_000_000
 _LABELS = ((0.2, "slight"), (0.4, "fair"), (0.6, "moderate"), (0.8, "substantial"))
@@ -144,8 +143,7 @@ def kendall(one: Floats, other: Floats) -> float | None:
 # Means of groups, and their intervals by a bootstrap that draws whole datapoints.
 #
 # Scores on one datapoint are not independent, so all of them are drawn together. Every figure here is a function of
-# sums
-# over datapoints: a table (D, C) of sums is drawn once for all C groups, which costs datapoints times groups, not
+# sums over datapoints: a table (D, C) of sums is drawn once for all C groups, which costs datapoints times groups, not
 # units.
 #
 # Shapes: N rows, D datapoints, C groups, R replicates, G datapoints or, beyond 2,048, random groups of them.
@@ -207,22 +205,6 @@ def resample(
         figure: takes sums (R, C), gives (R,) or (R, K).
         seed: of the draws.
     """
-    rng = np.random.default_rng(seed)
-    codes = np.unique(clusters, return_inverse=True)[1]
-    size = int(codes.max(initial=-1)) + 1
-    if size > MOST_GROUPS:
-        codes, size = (rng.permutation(size) % MOST_GROUPS)[codes], MOST_GROUPS
-    sums = np.stack([np.bincount(codes, column, minlength=size) for column in columns.T], axis=1)
-    drawn = rng.integers(0, size, size=(REPLICATES, size)) + size * np.arange(REPLICATES)[:, None]
-    counts = np.bincount(drawn.ravel(), minlength=REPLICATES * size).reshape(REPLICATES, size)
+    sums, counts = drawn_sums(columns, clusters=clusters, replicates=REPLICATES, rng=np.random.default_rng(seed))
     with np.errstate(invalid="ignore", divide="ignore"):
-        return figure(counts.astype(np.float64) @ sums)
-
-
-def limits(draws: Floats) -> tuple[Floats, Floats]:
-    """95 % limits over replicates (R, ...), leaving out draws that have no value; NaN where none has."""
-    draws = np.where(np.isfinite(draws), draws, np.nan)
-    empty = np.isnan(draws).all(axis=0)
-    filled = np.where(empty, 0.0, draws)
-    lower, upper = np.nanquantile(filled, [0.025, 0.975], axis=0)
-    return np.where(empty, np.nan, lower), np.where(empty, np.nan, upper)
+        return figure(counts @ sums)

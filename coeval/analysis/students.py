@@ -33,9 +33,10 @@ from coeval.analysis.results import (
     TeacherRow,
     VarianceRow,
 )
-from coeval.analysis.statistics import Summaries, group_means, limits, resample
+from coeval.analysis.statistics import Summaries, group_means, resample
 from coeval.analysis.units import Codes, Floats, Loaded, Pairs, Units, once
 from coeval.judging.labels import hamming_accuracy, label_accuracy, predicted_label
+from p2l.common.bootstrap import limits
 from p2l.metrics import bootstrap_mean
 
 # How well a teacher's items tell students apart.

@@ -9,7 +9,6 @@ requests where a provider lets nothing else be attached to it.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ from coeval.schema import Phase
 from coeval.storage.jsonl import read_json, write_json
 from coeval.storage.meta import Meta
 from coeval.storage.run import Run
+from p2l.common.files import locked
 from route.providers.base import JSON
 
 SUBMITTING = "submitting"
@@ -226,9 +226,7 @@ class Pending:
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[dict[str, Any]]:
-        self.run.locks.mkdir(parents=True, exist_ok=True)
-        with (self.run.locks / "pending").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with locked(self.run.locks / "pending"):
             data = self._read()
             yield data
             if data:

@@ -245,7 +245,7 @@ def _is_number(value: object) -> bool:
 
 
 def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    from p2l.common.cli import atomic_path
+    from p2l.common.files import atomic_path
 
     with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]))

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coeval.cli import add_keys, add_log_level, keys_of, run
-from p2l.common.cli import check_can_write, nearest, parser, whole
+from p2l.common.cli import nearest, parser, whole
+from p2l.common.files import check_can_write
 
 if TYPE_CHECKING:
     from coeval.config.keys import Keys

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from coeval.cli import LOG_LEVELS, add_keys, add_log_level, keys_of, run
 from coeval.commands.plan import add_probe, run_probe
-from p2l.common.cli import atomic_path, check_can_write, parser, whole
+from p2l.common.cli import parser, whole
+from p2l.common.files import atomic_path, check_can_write
 
 if TYPE_CHECKING:
     from coeval.config.keys import Keys

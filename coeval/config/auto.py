@@ -19,7 +19,7 @@ from coeval.schema import BATCH_PHASES, ROLES, Config, Experiment, Model
 from coeval.storage.records import now
 from coeval.storage.run import Run, entries_of, stored_config
 from coeval.storage.store import Log
-from p2l.common.cli import atomic_path
+from p2l.common.files import atomic_path
 
 _MIX = (4, 1)  # tokens in and out, as in the manual's example
 

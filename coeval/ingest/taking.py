@@ -19,7 +19,7 @@ from coeval.storage.meta import Meta, main_process
 from coeval.storage.records import now
 from coeval.storage.run import Run
 from coeval.storage.store import Store
-from p2l.common.cli import atomic_path
+from p2l.common.files import atomic_path
 
 # The configuration that a run holds, with a benchmark's teacher, task and judge added.
 

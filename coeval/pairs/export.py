@@ -24,8 +24,8 @@ from coeval.phases.pair_schedule import draw
 from coeval.storage.jsonl import read_json, read_records, write_json
 from coeval.storage.records import is_failed
 from coeval.storage.run import Run, entries_of, stored_config
-from p2l.common.cli import atomic_path, sync_tree
 from p2l.common.errors import InputError
+from p2l.common.files import atomic_path, sync_tree
 
 Format = Literal["jsonl", "parquet", "hf"]
 _NOTES = ("model_list.json", "export.json")

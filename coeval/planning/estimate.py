@@ -20,6 +20,7 @@ from coeval.planning.counting import TOKENS, Stored, Work, stored_before, work_o
 from coeval.prices import PRICES, batch_discount, is_listed, price_of
 from coeval.schema import PHASES, ROLE_OF, Config, Mode, Model, Phase, Role
 from coeval.storage.run import Run
+from p2l.common.text_table import text_table
 
 # How fast models answer: a guess by their interface, or measured with a few small questions.
 
@@ -161,17 +162,8 @@ def grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns as wide as they need, the first to the left, numbers to the right."""
     if not rows:
         return ""
-    table = [list(head), *map(list, rows)]
-    widths = [max(len(row[column]) for row in table) for column in range(len(head))]
-    last = len(head) - 1
-    lines = []
-    for row in table:
-        cells = [
-            cell.ljust(width) if column == 0 or (column == last and not head[column]) else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
+    left = {0} if head[-1] else {0, len(head) - 1}
+    return "\n".join(text_table(head, rows, left=left, joined_rule=True))
 
 
 BATCH_SECONDS = 3600.0

@@ -17,6 +17,7 @@ from coeval.storage.jsonl import read_json, read_records
 from coeval.storage.meta import Meta
 from coeval.storage.records import is_failed
 from coeval.storage.run import Run
+from p2l.common.text_table import text_table
 
 _SHORT = {
     "attribute_mapping": "attributes",
@@ -129,10 +130,7 @@ def _calls(counts: Mapping[str, Counter[str]]) -> str:
 
 def _left(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     """Columns of words, each to the left."""
-    widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in [head, *rows]]
-    lines = [line.rstrip() for line in lines]
-    return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
+    return "\n".join(text_table(head, rows, left=range(len(head)), joined_rule=True))
 
 
 # How far a run is, as text.

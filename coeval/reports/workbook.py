@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coeval.analysis.results import Columns, CompleteReport, Header, ModelRow
-from p2l.common.cli import atomic_path
+from p2l.common.files import atomic_path
 
 if TYPE_CHECKING:
     from xlsxwriter.worksheet import Worksheet

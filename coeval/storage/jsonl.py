@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from coeval.storage.records import is_failed, is_marked
-from p2l.common.cli import atomic_path
+from p2l.common.files import atomic_path
 
 OnBad = Callable[[Path, int, str], None]
 """Told of a line that is no record: file, line (from 1), why."""

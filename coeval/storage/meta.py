@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import json
 import os
 import threading
@@ -22,7 +21,7 @@ from coeval.errors import RunInputError
 from coeval.storage.jsonl import read_json, write_json
 from coeval.storage.records import now
 from coeval.storage.run import Run
-from p2l.common.files import try_lock
+from p2l.common.files import locked
 
 # A number in a file that threads and processes share: some 20 us to change, whole after a kill at any moment.
 
@@ -40,11 +39,8 @@ class SharedNumber:
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
         """Keep other processes away; threads of this one are the caller's to keep away."""
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-        try:
+        with locked(self._descriptor):
             yield
-        finally:
-            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def value(self, otherwise: Callable[[], int]) -> int:
         """The number, or what `otherwise` gives where none was ever set, or a power cut left none."""
@@ -250,9 +246,7 @@ def _units(data: Mapping[str, Any]) -> int:
 
 @contextlib.contextmanager
 def _locked(run: Run) -> Iterator[None]:
-    run.locks.mkdir(parents=True, exist_ok=True)
-    with (run.locks / "meta").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with locked(run.locks / "meta"):
         yield
 
 
@@ -275,8 +269,8 @@ def main_process(run: Run) -> Iterator[None]:
     Raises:
         RunInputError: another is.
     """
-    with _opened(run, "main") as descriptor:
-        if not try_lock(descriptor):
+    with locked(run.locks / "main", wait=False) as is_held:
+        if not is_held:
             raise RunInputError(
                 f"{run.folder}: another process is at work on this run; wait for it, or use --only-models beside it"
             )
@@ -286,17 +280,14 @@ def main_process(run: Run) -> Iterator[None]:
 @contextlib.contextmanager
 def alone(run: Run) -> Iterator[None]:
     """Set a run up while no other process does."""
-    with _opened(run, "setup") as descriptor:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with locked(run.locks / "setup"):
         yield
 
 
 @contextlib.contextmanager
 def adding(run: Run) -> Iterator[None]:
     """Add to the records of a run, beside others; waits while a process replaces files of them."""
-    with _opened(run, "records") as descriptor:
-        with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(descriptor, fcntl.LOCK_SH)
+    with locked(run.locks / "records", shared=True):
         yield
 
 
@@ -307,8 +298,8 @@ def replacing(run: Run) -> Iterator[None]:
     Raises:
         RunInputError: a process adds to them, such as one for some models.
     """
-    with _opened(run, "records") as descriptor:
-        if not try_lock(descriptor):
+    with locked(run.locks / "records", wait=False) as is_held:
+        if not is_held:
             raise RunInputError(f"{run.folder}: another process is at work on this run; wait for it")
         yield
 
@@ -316,26 +307,20 @@ def replacing(run: Run) -> Iterator[None]:
 @contextlib.asynccontextmanager
 async def claimed_work(run: Run, *names: str, on_wait: Callable[[], None] = lambda: None) -> AsyncIterator[None]:
     """Have some work to oneself, such as (phase, model); waits until no other process has it."""
-    with _opened(run, "+".join(names)) as descriptor:
-        if not try_lock(descriptor):
+    is_waiting = False
+    while True:
+        with free_work(run, *names) as is_held:
+            if is_held:
+                yield
+                return
+        if not is_waiting:
             on_wait()
-            while not try_lock(descriptor):
-                await asyncio.sleep(_LOOK)
-        yield
+        is_waiting = True
+        await asyncio.sleep(_LOOK)
 
 
 @contextlib.contextmanager
 def free_work(run: Run, *names: str) -> Iterator[bool]:
     """Have some work to oneself if no other process has it; whether that is so."""
-    with _opened(run, "+".join(names)) as descriptor:
-        yield try_lock(descriptor)
-
-
-@contextlib.contextmanager
-def _opened(run: Run, name: str) -> Iterator[int]:
-    run.locks.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(run.locks / name, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
+    with locked(run.locks / "+".join(names), wait=False) as is_held:
+        yield is_held

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from coeval.schema import Mode, Phase
 from coeval.storage.jsonl import read_json
 from coeval.storage.records import now
-from p2l.common.cli import atomic_path
+from p2l.common.files import atomic_path
 
 AttributeKind = Literal["target", "nuanced"]
 RECORD_FOLDERS = {

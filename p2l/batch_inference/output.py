@@ -28,9 +28,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from p2l.batch_inference.prompts import PromptSet, Survey, as_turns
-from p2l.common.cli import atomic_path, sync_path
 from p2l.common.errors import InputError
-from p2l.common.files import try_lock
+from p2l.common.files import atomic_path, sync_path, try_lock
 from p2l.model.checkpoint import MODEL_LIST_FILE, read_json, read_object, write_json
 from p2l.votes.writing import as_text, no_nan, open_writer
 

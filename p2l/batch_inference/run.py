@@ -35,8 +35,9 @@ from p2l.batch_inference.output import (
     write_output,
 )
 from p2l.batch_inference.prompts import PromptSet, Survey, open_prompts
-from p2l.common.cli import check_can_write, progress
+from p2l.common.cli import progress
 from p2l.common.errors import CheckpointError, InputError, PeerError
+from p2l.common.files import check_can_write
 from p2l.inference import P2L, Prediction, free_memory, is_out_of_memory
 from p2l.model.checkpoint import MODEL_LIST_FILE, local_folder
 

@@ -17,8 +17,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from p2l.common.cli import atomic_path, nearest
+from p2l.common.cli import nearest
 from p2l.common.errors import InputError
+from p2l.common.files import atomic_path
 from p2l.likelihood import get
 from p2l.metrics import METRICS, simple_metrics
 from p2l.model.checkpoint import read_json, read_object, write_json

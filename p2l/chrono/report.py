@@ -15,10 +15,10 @@ import numpy as np
 from p2l.batch_inference.output import as_batch, json_records
 from p2l.chrono.matrix import MEASURES, Matrix, compare_runs, more_is_better, write_matrix
 from p2l.chrono.slices import Slice
-from p2l.common.cli import atomic_path
 from p2l.common.errors import CheckpointError, InputError
-from p2l.common.files import try_lock
+from p2l.common.files import atomic_path, try_lock
 from p2l.common.plots import COLOURS, new_figure, save_figure
+from p2l.common.text_table import text_table
 from p2l.inference import Prediction
 from p2l.metrics import METRICS, simple_metrics
 from p2l.model.checkpoint import MODEL_LIST_FILE, read_object, write_json
@@ -379,11 +379,8 @@ def _write_summary(table: Mapping[str, Mapping[str, float | None]], folder: Path
 
 def _render(table: Mapping[str, Mapping[str, float | None]]) -> str:
     names = [name for name in next(iter(table.values())) if any(row[name] is not None for row in table.values())]
-    cells = [["run", *names], *([run, *(_text(name, row[name]) for name in names)] for run, row in table.items())]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
-    lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in cells]
-    lines.insert(1, "  ".join("-" * width for width in widths))
-    return "\n".join(lines)
+    rows = [[run, *(_text(name, row[name]) for name in names)] for run, row in table.items()]
+    return "\n".join(text_table(["run", *names], rows))
 
 
 def _text(name: str, value: float | None) -> str:

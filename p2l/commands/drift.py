@@ -13,8 +13,9 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from p2l.common.cli import check_can_write, parser, positive, run
+from p2l.common.cli import parser, positive, run
 from p2l.common.errors import ConfigError
+from p2l.common.files import check_can_write
 
 if TYPE_CHECKING:
     from p2l.insight.drift import Drift, Measured

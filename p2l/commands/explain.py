@@ -12,8 +12,9 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from p2l.common.cli import amount, atomic_path, check_can_write, nearest, parser, positive, run, whole
+from p2l.common.cli import amount, nearest, parser, positive, run, whole
 from p2l.common.errors import ConfigError
+from p2l.common.files import atomic_path, check_can_write
 
 if TYPE_CHECKING:
     from p2l.insight import Explanation

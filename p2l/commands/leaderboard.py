@@ -7,8 +7,9 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from p2l.common.cli import check_can_write, parser, run, whole
+from p2l.common.cli import parser, run, whole
 from p2l.common.errors import InputError
+from p2l.common.files import check_can_write
 
 if TYPE_CHECKING:
     from p2l.leaderboard.board import Named

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from p2l.common.cli import atomic_path, parser, progress, run
+from p2l.common.cli import parser, progress, run
 from p2l.common.errors import ConfigError, InputError
+from p2l.common.files import atomic_path
 from p2l.model.scratch import TFIDF_DEFAULTS, TRANSFORMER_DEFAULTS, make_tfidf, make_transformer, sample_prompts
 
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from p2l.common.cli import check_can_write, parser, positive, run
+from p2l.common.cli import parser, positive, run
 from p2l.common.errors import InputError, VoteError
+from p2l.common.files import check_can_write
 from p2l.online_training.router_votes import PAIR_COLUMNS, router_database, vote_of
 
 _SOURCE_HELP = "hub id, save_to_disk folder, or .parquet / .jsonl / .jsonl.gz / .csv file"

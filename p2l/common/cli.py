@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import difflib
 import errno
 import io
 import os
-import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from p2l.common.errors import InputError, P2LError, PeerError
@@ -111,52 +108,6 @@ def progress(
     return tqdm(items, desc=description, total=total, unit=unit, disable=disable, leave=False, dynamic_ncols=True)
 
 
-@contextlib.contextmanager
-def atomic_path(path: str | Path, *, directory: bool = False) -> Iterator[Path]:
-    """Give a temporary name beside `path`; rename it to `path` when the block ends without an error.
-
-    A kill at any moment leaves the old file or the new one, never a part. The data reach the disk before the name does.
-
-    Raises:
-        InputError: the target cannot be written (no such folder, no permission, disk full).
-    """
-    target = Path(path)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if directory:
-            temporary.mkdir()
-        yield temporary
-        sync_tree(temporary)
-        os.replace(temporary, target)
-        sync_path(target.parent)
-    except OSError as error:
-        raise InputError(f"{target}: cannot be written: {error.strerror or error}") from error
-    finally:
-        _remove(temporary)
-
-
-def check_can_write(path: str | Path, *inputs: str | Path | None) -> Path:
-    """Return `path` as a Path whose folder exists, so that a long run does not end at an unwritable file.
-
-    Args:
-        inputs: what the run reads, and so must not replace; those that are no file here do not matter.
-
-    Raises:
-        InputError: the folder cannot be made or is not writable, or the path is that of an input.
-    """
-    target = Path(path)
-    if any(one is not None and Path(one).expanduser().resolve() == target.resolve() for one in inputs):
-        raise InputError(f"{target}: is an input too; choose another output")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{target.parent}: cannot be made: {error.strerror or error}") from error
-    if not os.access(target.parent, os.W_OK) or target.is_dir():
-        raise InputError(f"{target}: cannot be written; choose another path")
-    return target
-
-
 def positive(text: str) -> int:
     """A whole number of at least 1, for `type=` of a flag."""
     number = int(text)
@@ -201,29 +152,6 @@ def _report(error: P2LError) -> None:
     if os.environ.get("RANK", "0") != "0" or isinstance(error, PeerError):
         time.sleep(_PATIENCE)
     print(f"error: {error}", file=sys.stderr)
-
-
-def sync_tree(path: Path) -> None:
-    """Wait until a file, or everything below a folder, is on the disk."""
-    for part in [*path.rglob("*"), path] if path.is_dir() else [path]:
-        sync_path(part)
-
-
-def sync_path(path: Path) -> None:
-    """Wait until one file, or the names in one folder, are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        with contextlib.suppress(OSError):
-            path.unlink()
 
 
 # Flags of the commands that run models over rows: which model it is, and how it computes.

@@ -1,8 +1,4 @@
-"""A new folder that one process at a time fills, under a hidden name until it is whole.
-
-The name is the same for all processes, and a lock on it says whether its process still lives. So of two that start at
-once one gets the folder, and what a kill has left there is removed by the next.
-"""
+"""Files and folders that are whole or absent, locks between processes, and what a disk's refusal means."""
 
 from __future__ import annotations
 
@@ -16,8 +12,131 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from p2l.common.cli import sync_path, sync_tree
 from p2l.common.errors import InputError
+
+
+@contextlib.contextmanager
+def atomic_path(path: str | Path, *, directory: bool = False) -> Iterator[Path]:
+    """Give a temporary name beside `path`; rename it to `path` when the block ends without an error.
+
+    A kill at any moment leaves the old file or the new one, never a part. The data reach the disk before the name does.
+
+    Raises:
+        InputError: the target cannot be written (no such folder, no permission, disk full).
+    """
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if directory:
+            temporary.mkdir()
+        yield temporary
+        sync_tree(temporary)
+        os.replace(temporary, target)
+        sync_path(target.parent)
+    except OSError as error:
+        raise InputError(f"{target}: cannot be written: {error.strerror or error}") from error
+    finally:
+        _remove(temporary)
+
+
+def check_can_write(path: str | Path, *inputs: str | Path | None) -> Path:
+    """Return `path` as a Path whose folder exists, so that a long run does not end at an unwritable file.
+
+    Args:
+        inputs: what the run reads, and so must not replace; those that are no file here do not matter.
+
+    Raises:
+        InputError: the folder cannot be made or is not writable, or the path is that of an input.
+    """
+    target = Path(path)
+    if any(one is not None and Path(one).expanduser().resolve() == target.resolve() for one in inputs):
+        raise InputError(f"{target}: is an input too; choose another output")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{target.parent}: cannot be made: {error.strerror or error}") from error
+    if not os.access(target.parent, os.W_OK) or target.is_dir():
+        raise InputError(f"{target}: cannot be written; choose another path")
+    return target
+
+
+def sync_tree(path: Path) -> None:
+    """Wait until a file, or everything below a folder, is on the disk."""
+    for part in [*path.rglob("*"), path] if path.is_dir() else [path]:
+        sync_path(part)
+
+
+def sync_path(path: Path) -> None:
+    """Wait until one file, or the names in one folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+# Locks between processes. The system frees a lock when its process ends, by a kill at the latest.
+
+
+def try_lock(descriptor: int) -> bool:
+    """Lock an open file or folder until it is closed, by a kill at the latest; False when another process has it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        return True
+    return True
+
+
+@contextlib.contextmanager
+def locked(target: Path | int, *, shared: bool = False, wait: bool = True) -> Iterator[bool]:
+    """Hold the lock of a file or folder for the block; on a file system without locks, hold nothing.
+
+    Args:
+        target: a path, created as a file with its folder where there is none, or a descriptor, which stays open.
+        shared: whether other shared holders may be inside too.
+        wait: whether to wait for another process; without waiting, the block is entered with False.
+    """
+    descriptor = target if isinstance(target, int) else _open_to_lock(target)
+    mode = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
+    try:
+        try:
+            fcntl.flock(descriptor, mode)
+            is_held = True
+        except BlockingIOError:
+            is_held = False
+        except OSError:
+            is_held = True
+        yield is_held
+    finally:
+        if descriptor is target:
+            with contextlib.suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+        else:
+            os.close(descriptor)
+
+
+def _open_to_lock(path: Path) -> int:
+    if path.is_dir():
+        return os.open(path, os.O_RDONLY)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+
+# A new folder that one process at a time fills, under a hidden name until it is whole.
+#
+# The hidden name is the same for all processes, and a lock on it says whether its process still lives. So of two that
+# start at once one gets the folder, and what a kill has left there is removed by the next.
 
 
 @contextlib.contextmanager
@@ -79,17 +198,6 @@ def _is_open(descriptor: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
         return False
-
-
-def try_lock(descriptor: int) -> bool:
-    """Lock an open file or folder until it is closed, by a kill at the latest; False when another process has it."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # a file system without locks
-        return True
-    return True
 
 
 # Whether an error means that the disk refused to write, and what to do about it.

@@ -6,8 +6,8 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from p2l.common.cli import atomic_path
 from p2l.common.errors import InputError
+from p2l.common.files import atomic_path
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

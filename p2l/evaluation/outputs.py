@@ -22,8 +22,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from p2l.common.cli import atomic_path
 from p2l.common.errors import InputError, VoteError
+from p2l.common.files import atomic_path
 from p2l.evaluation.categories import Category, readable_tags
 from p2l.leaderboard.intervals import ClusteredVotes
 from p2l.likelihood import Likelihood

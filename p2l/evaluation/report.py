@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from p2l.common.cli import check_can_write
 from p2l.common.errors import InputError, P2LError
+from p2l.common.files import check_can_write
 from p2l.common.plots import COLOURS, new_figure
 from p2l.common.report.tables import Table, figure_svg, plain, render, write_page
 from p2l.evaluation import report_tables as tables

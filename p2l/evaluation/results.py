@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from p2l.common.cli import atomic_path
+from p2l.common.files import atomic_path
+from p2l.common.text_table import text_table
 from p2l.evaluation.inputs import Settings
 from p2l.leaderboard import Leaderboard, to_score
 from p2l.metrics import Interval, Reliability
@@ -267,18 +268,10 @@ _COMPARED = ("L1-Dist-Prob", "Spearman-lbs")
 
 def render(result: OutputResult) -> str:
     """A table of the categories, then what a reader must know."""
-    rows = [_HEADER, *(_cells(one) for one in result.categories if one.problem is None)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
-    lines = ["  ".join(_padded(row, widths)).rstrip() for row in rows]
-    lines.insert(1, "  ".join("-" * width for width in widths))
+    lines = text_table(_HEADER, [_cells(one) for one in result.categories if one.problem is None])
     heading = f"{result.name}: {result.votes:,} votes on {result.prompts:,} prompts, {len(result.models)} models, "
     heading += f"{result.model_type}, likelihood {result.likelihood}, {result.level:.0%} intervals"
     return "\n".join([heading, "", *lines, *_notes(result)])
-
-
-def _padded(row: Sequence[str], widths: Sequence[int]) -> list[str]:
-    cells = zip(row, widths, strict=True)
-    return [f"{cell:<{width}}" if n == 0 else f"{cell:>{width}}" for n, (cell, width) in enumerate(cells)]
 
 
 def _cells(one: CategoryResult) -> tuple[str, ...]:

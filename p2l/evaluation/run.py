@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from p2l.common.cli import check_can_write, progress
+from p2l.common.cli import progress
 from p2l.common.errors import InputError, P2LError
+from p2l.common.files import check_can_write
 from p2l.evaluation.categories import ALL, Category, EmptyCategoryError, UnknownCategoryError, select
 from p2l.evaluation.inputs import Entry, Inputs, Settings, entries, model_list, output_path, recorded_likelihood
 from p2l.evaluation.measure import Job, measure

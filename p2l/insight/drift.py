@@ -20,9 +20,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from p2l.common.cli import atomic_path, progress
+from p2l.common.cli import progress
 from p2l.common.errors import InputError
+from p2l.common.files import atomic_path
 from p2l.common.plots import FALL, RISE, new_figure, save_figure
+from p2l.common.text_table import text_table
 from p2l.leaderboard.board import POINTS_PER_LOGIT
 from p2l.leaderboard.sources import Groups
 from p2l.likelihood import Likelihood, win_rates
@@ -179,16 +181,7 @@ def _finite(value: Any) -> Any:
 
 def _table(cells: Sequence[Cell], level: float) -> list[str]:
     header = ["", "model", "category", "beats the field", "change", f"{level:.0%} interval", "prompts", "p"]
-    rows = [header, *map(_row, cells)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
-    lines = [
-        "  ".join(
-            text.ljust(width) if column < 3 else text.rjust(width)
-            for column, (text, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
-    return [lines[0], "  ".join("-" * width for width in widths), *lines[1:]]
+    return text_table(header, [_row(cell) for cell in cells], left=range(3))
 
 
 def _row(cell: Cell) -> list[str]:

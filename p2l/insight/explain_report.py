@@ -14,6 +14,7 @@ import numpy as np
 
 from p2l.common.plots import FALL, RISE, new_figure
 from p2l.common.report.tables import plain
+from p2l.common.text_table import text_table
 from p2l.insight.terms import Places
 
 if TYPE_CHECKING:
@@ -215,7 +216,7 @@ def _clusters(made: Explanation) -> list[str]:
         [_cut(one.name), f"{one.prompts:,}", f"{one.share:.1%}", _cut(", ".join(one.terms), 70)]
         for one in made.clusters
     ]
-    return _table(rows, right=(1, 2))
+    return text_table(rows[0], rows[1:], left=(0, 3))
 
 
 def _models(made: Explanation, shown: Sequence[str], every: bool, top: int) -> list[str]:
@@ -234,7 +235,7 @@ def _models(made: Explanation, shown: Sequence[str], every: bool, top: int) -> l
     found = len([cell for cell in made.found if cell.model in set(shown)])
     least = f", by more than {made.least_change:g} points" if made.least_change else ""
     line = f"found: {found} strengths and weaknesses{least}, at a false discovery rate of {made.fdr:.0%}"
-    return [*_table(rows, right=(3, 4, 5, 6, 7)), *more, line]
+    return [*text_table(rows[0], rows[1:], left=(0, 1, 2, 8)), *more, line]
 
 
 def _extremes(cells: Sequence[Strength], top: int) -> list[Strength]:
@@ -273,18 +274,6 @@ def _agreement(made: Explanation) -> list[str]:
 
 def _cut(text: str, most: int = 44) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
-
-
-def _table(rows: Sequence[Sequence[str]], right: Sequence[int]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [
-        "  ".join(
-            text.rjust(width) if column in right else text.ljust(width)
-            for column, (text, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
-    return [lines[0], "  ".join("-" * width for width in widths), *lines[1:]]
 
 
 # Strengths and weaknesses as a picture: a map of models and clusters, or one model's clusters with intervals.

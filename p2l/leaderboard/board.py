@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from p2l import likelihood as likelihoods
-from p2l.common.cli import atomic_path
 from p2l.common.errors import InputError
+from p2l.common.files import atomic_path
+from p2l.common.text_table import text_table
 from p2l.likelihood import win_rates
 
 if TYPE_CHECKING:
@@ -129,10 +130,8 @@ def render(named: Named, *, unit: str, top: int | None = None, min_votes: int = 
     shown = frame if top is None else frame.head(top)
     header = _header(shown, board.level)
     with_interval = bool(shown["lower"].notna().any())
-    rows = [header, *(_cells(row, with_interval=with_interval) for row in shown.to_dict("records"))]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [_line(row, widths) for row in rows]
-    lines.insert(1, "  ".join("-" * width for width in widths))
+    rows = [_cells(row, with_interval=with_interval) for row in shown.to_dict("records")]
+    lines = text_table(header, rows, left={header.index("model")})
     hidden = len(frame) - len(shown)
     if hidden:
         lines.append(f"... and {hidden} more")
@@ -160,15 +159,6 @@ def _cells(row: dict[Any, Any], *, with_interval: bool) -> list[str]:
         cells.append(f"{row['lower']:.0f} to {row['upper']:.0f}" if math.isfinite(row["lower"]) else "none")
     cells.append(f"{row['win_rate']:.1%}")
     return cells + [f"{row[name]:,}" for name in ("votes", "component") if name in row]
-
-
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    # Only names are aligned to the left.
-    padded = [
-        f"{cell:<{width}}" if n == 1 else f"{cell:>{width}}"
-        for n, (cell, width) in enumerate(zip(cells, widths, strict=True))
-    ]
-    return "  ".join(padded).rstrip()
 
 
 def check_output(path: str | None) -> None:

@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from p2l.common.cli import atomic_path, nearest, progress
+from p2l.common.cli import nearest, progress
 from p2l.common.errors import InputError, VoteError
+from p2l.common.files import atomic_path
 from p2l.common.plots import COLOURS, new_figure, save_figure
+from p2l.common.text_table import text_table
 from p2l.leaderboard.board import Named, to_score
 from p2l.leaderboard.history import History, Over, Period, history_of_tally, parse_over, times_of
 from p2l.leaderboard.sources import Tally, batches_of_votes, vote_codes
@@ -158,7 +160,7 @@ def render_history(history: History, *, top: int | None = None, min_votes: int =
     header = ["rank", *(["change"] if before else []), "model", *(period.label for period in earlier), "score"]
     header += [f"{newest.board.level:.0%} interval"] * with_interval + ["votes"]
     scores = [dict(zip(period.board.models, to_score(period.board.coefs), strict=True)) for period in earlier]
-    rows = [header]
+    rows = []
     for row in shown.to_dict("records"):
         name = str(row["model"])
         cells = [str(row["rank"]), *([_change(before.get(name), row["rank"])] if before else []), name]
@@ -166,7 +168,8 @@ def render_history(history: History, *, top: int | None = None, min_votes: int =
         rows.append(cells + [_interval(row)] * with_interval + [f"{row['votes']:,}"])
     hidden = len(frame) - len(shown)
     more = [f"... and {hidden} more"] if hidden else []
-    return "\n".join([_heading(history), "", *_aligned(rows), *more, *(f"note: {note}" for note in history.notes)])
+    lines = text_table(header, rows, left={header.index("model")})
+    return "\n".join([_heading(history), "", *lines, *more, *(f"note: {note}" for note in history.notes)])
 
 
 def _ranks(period: Period, min_votes: int) -> dict[str, int]:
@@ -198,21 +201,6 @@ def _heading(history: History) -> str:
         f"over {history.over.text} ({history.mode}), {first.label} to {last.label}: {number}, {votes:,} votes, "
         f"{len(history.models)} models, likelihood {last.board.likelihood}; the table is of {last.label}"
     )
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of padded cells; names are aligned to the left."""
-    name = rows[0].index("model")
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = []
-    for row in rows:
-        cells = [
-            cell.ljust(width) if place == name else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
-    lines.insert(1, "  ".join("-" * width for width in widths))
-    return lines
 
 
 def write_history(history: History, path: str, *, min_votes: int = 0) -> None:

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from p2l.common.bootstrap import check_draws
 from p2l.common.errors import ConfigError, VoteError
 from p2l.leaderboard.newton import Objective, Point, minimise, one_blas_thread, winner_targets
 from p2l.leaderboard.pair_tables import Ints, PairTable, table_cells
@@ -63,10 +64,7 @@ def check_intervals(intervals: str | None, level: float, replicates: int) -> Non
     """
     if intervals not in ("sandwich", "bootstrap", None):
         raise ConfigError(f"unknown intervals {intervals!r}; use 'sandwich', 'bootstrap' or None")
-    if not 0.0 < level < 1.0:
-        raise ConfigError(f"level {level} is no coverage; use a number between 0 and 1, such as 0.95")
-    if replicates < 2:
-        raise ConfigError(f"{replicates} bootstrap replicates are too few; use 100 or more")
+    check_draws(level, replicates)
 
 
 @one_blas_thread()

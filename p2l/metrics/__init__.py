@@ -6,7 +6,7 @@ them. NumPy only; a million votes take about a second.
 
 from __future__ import annotations
 
-from p2l.metrics.bootstrap import Interval, bootstrap_mean, bootstrap_ratio, bootstrap_skill
+from p2l.common.bootstrap import Interval, bootstrap_mean, bootstrap_ratio, bootstrap_skill
 from p2l.metrics.calibration import Reliability, expected_calibration_error
 from p2l.metrics.leaderboards import LEADERBOARD_METRICS, Comparison, Standing, compare, leaderboard_metrics
 from p2l.metrics.votes import METRICS, Metric, ScoredVotes, evaluate, reliability, simple_metrics, skill, vote_values

@@ -9,8 +9,8 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from p2l.common.cli import atomic_path
 from p2l.common.errors import CheckpointError, InputError
+from p2l.common.files import atomic_path
 from p2l.model.checkpoint import MODEL_LIST_FILE, local_folder, read_model_list, read_object, write_json
 from p2l.model.model import P2LModel
 

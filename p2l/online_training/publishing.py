@@ -7,7 +7,6 @@ p2l.serving.reload). DIR/published.jsonl says of every candidate what was decide
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 import os
@@ -25,9 +24,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from p2l.common.cli import sync_path, sync_tree
 from p2l.common.errors import InputError
-from p2l.common.files import disk_error
+from p2l.common.files import disk_error, locked, sync_path, sync_tree
 from p2l.likelihood import counted, vote_losses
 from p2l.model.checkpoint import revision_of
 from p2l.online_training.stream import StepFacts, StopRequestedError
@@ -218,9 +216,8 @@ def _one_at_a_time(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise InputError(f"{folder}: cannot be opened: {error.strerror or error}; name the served folder") from error
     try:
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
+        with locked(descriptor):
+            yield
     finally:
         os.close(descriptor)
 

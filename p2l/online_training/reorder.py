@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from p2l.common.cli import atomic_path, check_can_write, parser, positive, progress, whole
+from p2l.common.cli import parser, positive, progress, whole
 from p2l.common.errors import ConfigError, VoteError
+from p2l.common.files import atomic_path, check_can_write
 from p2l.online_training.buffer import Batches, Buffer, Lag, NewVotes
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ database: whoever looks first copies what is new.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import sqlite3
@@ -21,8 +20,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from p2l.common.cli import sync_path
 from p2l.common.errors import InputError
+from p2l.common.files import locked, sync_path
 
 # The votes in a router's database, read by its schema, also while routers are writing to it.
 
@@ -148,13 +147,8 @@ class RouterVotes:
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
         """Two runs do not copy the same votes."""
-        with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(self._file, fcntl.LOCK_EX)
-        try:
+        with locked(self._file):
             yield
-        finally:
-            with contextlib.suppress(OSError):
-                fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def _find_place(self, connection: sqlite3.Connection) -> None:
         """Find the row after which votes are new: at the start, after another run, when rows may have new numbers."""

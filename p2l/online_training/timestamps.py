@@ -9,7 +9,8 @@ import argparse
 import json
 from collections.abc import Sequence
 
-from p2l.common.cli import atomic_path, check_can_write, parser, positive, run
+from p2l.common.cli import parser, positive, run
+from p2l.common.files import atomic_path, check_can_write
 from p2l.online_training.reorder import EndTimes, read_times
 
 

@@ -17,13 +17,14 @@ import time
 from array import array
 from asyncio import AbstractEventLoop, Future
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
 import torch
 
+from p2l.common.cache import LRUCache
 from p2l.common.errors import InputError, P2LError
 from p2l.inference import P2L, Encoded, Prediction, free_memory, is_out_of_memory
 from p2l.serving.tokenizing import GroupTokenizer
@@ -293,37 +294,6 @@ def _answers(said: Prediction, revision: str) -> list[Outcome]:
 _Key = tuple[str, bytes]
 
 
-class AnswerCache:
-    """Answers by model revision and fingerprint of what the model reads; forgets the least recently used."""
-
-    def __init__(self, capacity: int) -> None:
-        """`capacity` 0 keeps nothing."""
-        self.capacity = capacity
-        self._answers: OrderedDict[_Key, Answer] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._answers)
-
-    def get(self, key: _Key) -> Answer | None:
-        """The answer, if it is still known."""
-        answer = self._answers.get(key)
-        if answer is not None:
-            self._answers.move_to_end(key)
-        return answer
-
-    def put_all(self, answers: Mapping[_Key, Answer]) -> None:
-        """Remember answers."""
-        for key, answer in answers.items():
-            self._answers[key] = answer
-            self._answers.move_to_end(key)
-        while len(self._answers) > self.capacity:
-            self._answers.popitem(last=False)
-
-    def clear(self) -> None:
-        """Forget all."""
-        self._answers.clear()
-
-
 # What an engine tells whoever counts.
 
 
@@ -433,7 +403,7 @@ class Engine:
         self._watcher = watcher
         self._pending = 0
         self._flying: dict[_Key, Job] = {}
-        self._cache = AnswerCache(options.cache_size)
+        self._cache: LRUCache[_Key, Answer] = LRUCache(options.cache_size)
         self._tokenizer = GroupTokenizer(options.tokenizer_threads)
         self._station = Station(options.limits, options.queue_size, self._report)
         self._closed = False
@@ -531,7 +501,8 @@ class Engine:
             for key, job in wanted.items():
                 self._leave(key, job)
         known |= zip(wanted, found, strict=True)
-        self._cache.put_all(dict(zip(wanted, found, strict=True)))
+        for key, answer in zip(wanted, found, strict=True):
+            self._cache.put(key, answer)
         return [known[key] for key in keys]
 
     def _leave(self, key: _Key, job: Job) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import gc
 import json
 import logging
@@ -21,6 +20,7 @@ from typing import Any
 import torch
 
 from p2l.common.errors import InputError, P2LError
+from p2l.common.files import locked
 from p2l.inference import P2L, Member, choose_device
 from p2l.model.allocator import return_freed_memory
 from p2l.model.checkpoint import MODEL_LIST_FILE
@@ -87,13 +87,8 @@ class Control:
     @contextlib.contextmanager
     def turn(self) -> Iterator[bool]:
         """Whether it is this caller's turn to wish and wait for the outcome; it is nobody else's until the end."""
-        with (self._folder / "turn.lock").open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield False
-            else:
-                yield True
+        with locked(self._folder / "turn.lock", wait=False) as is_held:
+            yield is_held
 
     def kept(self) -> str | None:
         """The path of the last wanted model that could be loaded."""
@@ -121,8 +116,7 @@ class Control:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        with (self._folder / "wanted.lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with locked(self._folder / "wanted.lock"):
             yield
 
 

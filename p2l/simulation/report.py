@@ -11,6 +11,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from p2l.common.text_table import align
 from p2l.likelihood import get
 from p2l.simulation.arena import Arena, VoteChunk
 
@@ -145,8 +146,7 @@ class Report:
                 f"{self.length.variance() / max(self.effect.variance(), 1e-300):.1%}: only the number of words tells",
             ),
         ]
-        width = max(len(name) for name, _ in lines)
-        return "\n".join(f"{name:<{width}}  {text}".rstrip() for name, text in lines)
+        return "\n".join(align(lines, left=(0, 1)))
 
 
 def bayes_losses(probs: FloatArray, winner: NDArray[np.int64]) -> dict[str, FloatArray]:

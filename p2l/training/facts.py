@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from p2l.common.cli import atomic_path
 from p2l.common.errors import CheckpointError, VoteError
+from p2l.common.files import atomic_path
 from p2l.leaderboard import Leaderboard, Prior, fit_labels, fit_table
 from p2l.leaderboard.sources import Tally
 from p2l.likelihood import counted, get

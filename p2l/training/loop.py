@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from p2l.common.cli import atomic_path
 from p2l.common.errors import CheckpointError, ConfigError
+from p2l.common.files import atomic_path
 from p2l.likelihood import Likelihood
 from p2l.metrics import simple_metrics
 from p2l.model import backbones

@@ -20,9 +20,8 @@ from typing import Any
 
 from torch import Tensor
 
-from p2l.common.cli import atomic_path, sync_path, sync_tree
 from p2l.common.errors import CheckpointError, ConfigError, InputError
-from p2l.common.files import disk_error
+from p2l.common.files import atomic_path, disk_error, sync_path, sync_tree
 from p2l.training.config import TrainConfig
 from p2l.training.engine import Engine, peers
 from p2l.training.trainer import Trainer

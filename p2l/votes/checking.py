@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from p2l.common.cli import progress
+from p2l.common.text_table import align
 from p2l.votes.arrow_files import RecordFile
 from p2l.votes.reading import Finding, VoteBatch, check_columns, model_codes, scan, without_bad
 from p2l.votes.schema import WINNERS, IntArray, Source, hash_turns, numbers
@@ -197,8 +198,7 @@ def _notes(report: Report) -> list[str]:
 def render(report: Report) -> str:
     """The report as lines of two columns, then notes and problems."""
     rows = [("votes", f"{report.votes:,}"), *_models(report), *_winners(report), *_prompts(report), *_rest(report)]
-    width = max(len(label) for label, _ in rows)
-    lines = [report.source.name, *(f"  {label:<{width}}  {value}" for label, value in rows)]
+    lines = [report.source.name, *align(rows, left=(0, 1), indent="  ")]
     lines += [f"note: {note}" for note in report.notes]
     if report.is_fit:
         return "\n".join([*lines, "no problems"])

@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from p2l.common.cli import atomic_path, check_can_write, progress
+from p2l.common.cli import progress
 from p2l.common.errors import VoteError
+from p2l.common.files import atomic_path, check_can_write
 from p2l.votes.arrow_files import RecordFile
 from p2l.votes.schema import IntArray, hash_turns
 from p2l.votes.sources import FILE_ENDINGS, file_kind

@@ -20,8 +20,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from p2l.common.cli import atomic_path, progress
+from p2l.common.cli import progress
 from p2l.common.errors import VoteError
+from p2l.common.files import atomic_path
 from p2l.votes.arrow_files import RowFile, common_schema, conform
 from p2l.votes.reading import read_votes
 from p2l.votes.schema import RawBatch, Source, numbers

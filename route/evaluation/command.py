@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from p2l.common.cli import atomic_path, parser, positive, run, whole
+from p2l.common.cli import parser, positive, run, whole
 from p2l.common.errors import InputError
+from p2l.common.files import atomic_path
 from p2l.common.plots import COLOURS, new_figure, save_figure
 from p2l.metrics import Interval, Reliability
 from p2l.model.checkpoint import write_json

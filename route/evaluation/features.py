@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from p2l.common.cli import atomic_path, progress
+from p2l.common.cli import progress
 from p2l.common.errors import InputError
+from p2l.common.files import atomic_path
 from p2l.model.tfidf import split_words
 from route.evaluation.table import ScoreTable
 

@@ -26,8 +26,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from p2l.common.cli import atomic_path, nearest
+from p2l.common.cli import nearest
 from p2l.common.errors import InputError
+from p2l.common.files import atomic_path
 from route.evaluation.features import CategoryReader, Encoder, Reader, Words
 from route.evaluation.spending import Worth, Worths
 from route.evaluation.table import ScoreTable

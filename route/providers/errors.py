@@ -7,7 +7,6 @@ because a full context is a 400 here, a 413 there and a 500 elsewhere.
 
 from __future__ import annotations
 
-import email.utils
 import json
 import math
 import re
@@ -15,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from p2l.common.retry import parse_retry_after
 from route.providers.base import Fault, ProviderError
 
 _LONGEST_DETAIL = 500
@@ -228,14 +228,7 @@ def retry_after(headers: Mapping[str, str], clock: Callable[[], float] = time.ti
     milliseconds = _seconds(headers.get("retry-after-ms"))
     if milliseconds is not None:
         return milliseconds / 1000
-    text = headers.get("Retry-After")
-    seconds = _seconds(text)
-    if seconds is not None or text is None:
-        return seconds
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - clock())
-    except (ValueError, OverflowError):
-        return None
+    return parse_retry_after(headers.get("Retry-After"), clock)
 
 
 def _seconds(text: str | None) -> float | None:

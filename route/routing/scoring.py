@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from p2l import likelihood
+from p2l.common.cache import LRUCache
 from p2l.common.errors import ConfigError, InputError, KeyRefusedError, MalformedAnswerError, P2LError
 from route.routing.candidates import Kind
 from route.routing.decision import Coefficients
@@ -40,17 +40,13 @@ class Memory:
     def __init__(self, ask: Ask, *, capacity: int = 2000, most_waiting: int = 256) -> None:
         """`capacity` prompts are kept; while `most_waiting` are being asked for, further ones get None at once."""
         self._ask = ask
-        self._capacity = capacity
         self._most_waiting = most_waiting
-        self._kept: OrderedDict[bytes, Coefficients] = OrderedDict()
+        self._coefficients: LRUCache[bytes, Coefficients] = LRUCache(capacity)
         self._waiting: dict[bytes, asyncio.Task[Coefficients | None]] = {}
 
     def recall(self, turns: Sequence[str], revision: str) -> Coefficients | None:
         """What this revision of the model said of the prompt, if that is known."""
-        key = _key(turns, revision)
-        if key in self._kept:
-            self._kept.move_to_end(key)
-        return self._kept.get(key)
+        return self._coefficients.get(_key(turns, revision))
 
     async def ask(self, turns: Sequence[str], timeout: float | None) -> Coefficients | None:
         """Ask for the prompt, or join those who wait for it.
@@ -87,9 +83,7 @@ class Memory:
         finally:
             del self._waiting[waiting]
         if said is not None:
-            self._kept[_key(turns, said.revision)] = said
-            if len(self._kept) > self._capacity:
-                self._kept.popitem(last=False)
+            self._coefficients.put(_key(turns, said.revision), said)
         return said
 
 

@@ -11,11 +11,11 @@ import hashlib
 import json
 import sqlite3
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from itertools import takewhile
 from typing import Any
 
+from p2l.common.cache import LRUCache
 from route.storage.database import Database
 
 HEADER = "x-p2l-conversation"
@@ -62,7 +62,7 @@ class Sticky:
         self._database = database
         self._capacity = capacity
         self._clock = clock
-        self._models: OrderedDict[str, str] = OrderedDict()  # by conversation, the one used last at the end
+        self._models: LRUCache[str, str] = LRUCache(capacity)  # by conversation
         self._gathered: dict[str, tuple[str, float]] = {}  # (model, time) by conversation
 
     async def start(self) -> None:
@@ -78,28 +78,22 @@ class Sticky:
 
         It waits for the database only where this worker does not know the conversation.
         """
-        if conversation in self._models:
-            return self._models[conversation]
+        if (model := self._models.get(conversation)) is not None:
+            return model
         try:
             model = await self._database.read(lambda connection: _look_up(connection, conversation, self._clock()))
         except sqlite3.Error:
             return None
         if model is not None:
-            self._keep(conversation, model)
+            self._models.put(conversation, model)
         return model
 
     def remember(self, conversation: str, model: str) -> None:
         """Take note of who answered, without waiting."""
-        self._keep(conversation, model)
+        self._models.put(conversation, model)
         self._gathered[conversation] = (model, self._clock())
         if len(self._gathered) > self._capacity:
             del self._gathered[next(iter(self._gathered))]
-
-    def _keep(self, conversation: str, model: str) -> None:
-        self._models[conversation] = model
-        self._models.move_to_end(conversation)
-        if len(self._models) > self._capacity:
-            self._models.popitem(last=False)
 
     def take(self) -> dict[str, tuple[str, float]]:
         """See `route.storage.database.Part`."""

@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from p2l.common.cli import atomic_path
+from p2l.common.files import atomic_path
 
 if TYPE_CHECKING:
     from jinja2 import Environment

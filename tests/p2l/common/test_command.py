@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from p2l.common.cli import atomic_path, check_can_write, nearest, parser, positive, run
+from p2l.common.cli import nearest, parser, positive, run
 from p2l.common.errors import ConvergenceError, InputError
+from p2l.common.files import atomic_path, check_can_write
 from tests.conftest import Command
 
 

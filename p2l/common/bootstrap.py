@@ -1,4 +1,4 @@
-"""Bootstrap intervals for means and ratios over votes, whole clusters (prompts, users) drawn together.
+"""Bootstrap intervals for means, ratios and other figures of sums, whole clusters (prompts, users) drawn together.
 
 Votes on one prompt are not independent: an interval that draws single votes is too narrow. A replicate draws as many
 clusters as there are, with replacement. A mean needs only the clusters' sums, so a replicate costs the number of
@@ -90,28 +90,53 @@ def bootstrap_ratio(
     seed: int = 0,
 ) -> Interval:
     """sum(numerator) / sum(denominator) over votes with its interval; both (N,) or both (N, C), without NaN."""
-    _check(level, replicates)
-    rng = np.random.default_rng(seed)
-    groups = _groups(clusters, len(numerator), rng)
-    above, below = _sums(numerator, groups), _sums(denominator, groups)
+    check_draws(level, replicates)
+    columns = np.concatenate([values.reshape(len(values), -1) for values in (numerator, denominator)], axis=1)
+    sums, draws = drawn_sums(columns, clusters=clusters, replicates=replicates, rng=np.random.default_rng(seed))
+    above, below = np.split(sums, 2, axis=1)
     if not (np.abs(below.sum(axis=0)) > 0).all():
         raise ConfigError("no vote counts towards this metric: there is nothing to draw an interval from")
-    draws = _counts(len(above), replicates, rng)
     with np.errstate(invalid="ignore", divide="ignore"):
         ratios = (draws @ above) / (draws @ below)
     # With few clusters a draw can miss every vote that counts.
     ratios = np.where(np.isfinite(ratios), ratios, np.nan)
-    tail = (1.0 - level) / 2
-    lower, upper = np.nanquantile(ratios, [tail, 1.0 - tail], axis=0)
-    parts = (above.sum(axis=0) / below.sum(axis=0), lower, upper, np.nanstd(ratios, axis=0, ddof=1))
+    parts = (above.sum(axis=0) / below.sum(axis=0), *limits(ratios, level), np.nanstd(ratios, axis=0, ddof=1))
     return Interval(*(part if np.ndim(numerator) > 1 else float(part[0]) for part in parts))
 
 
-def _check(level: float, replicates: int) -> None:
+def check_draws(level: float, replicates: int) -> None:
+    """Check the settings of a bootstrap.
+
+    Raises:
+        ConfigError: `level` or `replicates` cannot be used.
+    """
     if not 0.0 < level < 1.0:
         raise ConfigError(f"level {level} is no coverage; use a number between 0 and 1, such as 0.95")
     if replicates < 2:
         raise ConfigError(f"{replicates} bootstrap replicates are too few; use 100 or more")
+
+
+def drawn_sums(columns: Floats, *, clusters: Any, replicates: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    """Sums (G, C) of columns (N, C) over groups, and how often each group is drawn (R, G); their product is R samples.
+
+    Raises:
+        ConfigError: the clusters are of another number than the rows.
+    """
+    groups = _groups(clusters, len(columns), rng)
+    sums: Floats = np.stack([np.bincount(groups, column) for column in columns.T], axis=1)
+    number = len(sums)
+    drawn = rng.integers(0, number, size=(replicates, number)) + number * np.arange(replicates)[:, None]
+    counts = np.bincount(drawn.ravel(), minlength=replicates * number).reshape(replicates, number)
+    return sums, counts.astype(np.float64)
+
+
+def limits(draws: Floats, level: float = 0.95) -> tuple[Floats, Floats]:
+    """Confidence limits over replicates (R, ...), leaving out draws without a finite value; NaN where none has one."""
+    draws = np.where(np.isfinite(draws), draws, np.nan)
+    empty = np.isnan(draws).all(axis=0)
+    tail = (1.0 - level) / 2
+    lower, upper = np.nanquantile(np.where(empty, 0.0, draws), [tail, 1.0 - tail], axis=0)
+    return np.where(empty, np.nan, lower), np.where(empty, np.nan, upper)
 
 
 def _groups(clusters: Any, votes: int, rng: np.random.Generator) -> npt.NDArray[np.intp]:
@@ -123,16 +148,3 @@ def _groups(clusters: Any, votes: int, rng: np.random.Generator) -> npt.NDArray[
     if number <= MOST_GROUPS:
         return codes
     return (rng.permutation(number) % MOST_GROUPS)[codes]
-
-
-def _sums(values: Floats, groups: npt.NDArray[np.intp]) -> Floats:
-    """Sums (G, C) over groups."""
-    columns = values.reshape(len(values), -1).T
-    return np.stack([np.bincount(groups, column) for column in columns], axis=1)
-
-
-def _counts(groups: int, replicates: int, rng: np.random.Generator) -> Floats:
-    """How often each group is drawn, (R, G)."""
-    drawn = rng.integers(0, groups, size=(replicates, groups))
-    drawn += groups * np.arange(replicates)[:, None]
-    return np.bincount(drawn.ravel(), minlength=replicates * groups).reshape(replicates, groups).astype(np.float64)
