@@ -6,10 +6,17 @@ import ast
 import importlib
 import json
 import pkgutil
+import re
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 import pytest
 
@@ -206,6 +213,19 @@ def test_no_part_imports_a_command() -> None:
     commands = {name_of(path) for path in SOURCES if has_main(tree_of(path)) and name_of(path).startswith("p2l")}
     for name in sorted(name for name in graph().keys() - commands if name.startswith("p2l")):
         assert graph()[name] & (commands - {"p2l.simulate"}) == set(), name
+
+
+def test_what_is_imported_is_declared() -> None:
+    """A package that only comes along with another may leave with it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lines = [*project["dependencies"], *(line for extra in project["optional-dependencies"].values() for line in extra)]
+    declared_names = {re.split(r"[\s<>=\[;]", line)[0].lower().replace("-", "_") for line in lines}
+    distributions = {"yaml": "pyyaml"}
+    names = {name.split(".")[0] for imports in graph().values() for name in imports} - sys.stdlib_module_names
+    missing = {
+        distributions.get(name, name) for name in names - {"p2l", "route", "coeval", "llvmlite"}
+    } - declared_names
+    assert missing == set()
 
 
 def has_main(tree: ast.Module) -> bool:

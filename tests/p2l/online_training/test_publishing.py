@@ -128,7 +128,7 @@ def test_nothing_to_go_back_to_is_said(folder: Path, steps: tuple[int, ...], say
 
 
 def test_the_command_ends_with_one_line(command: Command, tmp_path: Path) -> None:
-    done = command("python", "-m", "p2l.commands.model", tmp_path / "none")
+    done = command("python", "-m", "p2l.cli", "rollback", tmp_path / "none")
     assert done.returncode == 2
     assert done.stderr.startswith(f"error: {tmp_path / 'none'}: cannot be opened")
     assert done.stderr.count("\n") == 1

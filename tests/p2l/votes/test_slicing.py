@@ -94,7 +94,7 @@ def test_the_documented_commands_make_the_committed_slices(tmp_path: Path, monke
 
 
 def test_the_committed_slices_are_of_the_arena_of_the_demo() -> None:
-    from p2l.demo.story.story import SIMULATION, VALIDATION, VOTES
+    from p2l.demo.story import SIMULATION, VALIDATION, VOTES
 
     config = simulate.SimulationConfig(votes=VOTES, validation_votes=VALIDATION, **SIMULATION)  # type: ignore[arg-type]
     chunk = next(simulate.simulate(config).chunks(validation=True))
