@@ -26,7 +26,7 @@ import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -114,12 +114,24 @@ def log_two_cosh(xp: Any, x: Array) -> Array:
 Terms: TypeAlias = tuple[Array, ...]
 LogTerms: TypeAlias = Callable[[Any, Array, Array, Array, Array], Terms]
 ProbTerms: TypeAlias = Callable[[Array, Array, Array, Array, Array], None]
+TieTarget: TypeAlias = Literal["none", "half", "outcome"]
 HEAD_PARAMETERS = {"bt": (), "rk": ("eta",), "ba": ("eta", "gamma")}
 RK_FLOOR = 0.02  # the least h of rk: the one place where a parameter (eta) gets no gradient
 GRK_EXCESS, BA_EXCESS = 1e-6, 0.02  # t - 1 = exp(eta) + excess
 LOG_2 = math.log(2.0)
 LIKELIHOODS: dict[str, Likelihood] = {}
 ALIASES = {"bag": "grk", "tie-bag": "tie-grk", "tie-bb-bag": "tie-bb-grk"}
+
+
+class EtaScale(NamedTuple):
+    """How a fit moves eta: where it starts, how long its steps are, and the least value that changes anything."""
+
+    start: float = 0.0
+    unit: float = 1.0
+    least: float | None = None
+
+
+PLAIN_ETA = EtaScale()
 
 
 @dataclass(frozen=True)
@@ -139,6 +151,26 @@ class Likelihood:
     """(exp coef_a, exp coef_b, eta, gamma, out): the NumPy fast path, which fills the probabilities out (K, ...)."""
     evaluation_only: bool = False
     """Whether this is a coarser view of another likelihood, for metrics rather than for training."""
+    tie_target: TieTarget = "outcome"
+    """What a tie counts as: nothing (the vote is dropped), half a win and half a loss, or an outcome of its own."""
+    eta_scale: EtaScale = PLAIN_ETA
+    title: str = ""
+    """What a report calls it; its name by default."""
+
+    @property
+    def counts_ties(self) -> bool:
+        """Whether ties count at all."""
+        return self.tie_target != "none"
+
+    @property
+    def merges_ties(self) -> bool:
+        """Whether its outcome tie takes the mass of both-bad votes too, though its coefficients have a zero."""
+        return self.grounded and "tie" in self.outcomes and "bothbad" not in self.outcomes
+
+    @property
+    def board_gamma(self) -> float | None:
+        """The gamma of one leaderboard: zero, since only distances from it are fixed; None without gamma."""
+        return 0.0 if "gamma" in self.parameters else None
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -204,11 +236,16 @@ def register(
     grounded: bool = False,
     prob_terms: ProbTerms | None = None,
     evaluation_only: bool = False,
+    tie_target: TieTarget = "outcome",
+    eta_scale: EtaScale = PLAIN_ETA,
+    title: str = "",
 ) -> Callable[[LogTerms], LogTerms]:
     """Register the decorated function as the log-probabilities of a new likelihood."""
 
     def add(log_terms: LogTerms) -> LogTerms:
-        LIKELIHOODS[name] = Likelihood(name, head, outcomes, grounded, log_terms, prob_terms, evaluation_only)
+        LIKELIHOODS[name] = Likelihood(
+            name, head, outcomes, grounded, log_terms, prob_terms, evaluation_only, tie_target, eta_scale, title or name
+        )
         return log_terms
 
     return add
@@ -284,13 +321,13 @@ def _either(words: Any) -> str:
 def targets(likelihood: Likelihood, ties: Any) -> Array:
     """Target distributions (N, K) over the outcomes of votes that name the winner as model a; `ties` (N,) in {0, 1, 2}.
 
-    bt drops ties (a row of zeros), bt-tie splits them in halves; without the outcome bothbad, tie 2 counts as tie 1.
+    A tie that does not count is a row of zeros; without the outcome bothbad, tie 2 counts as tie 1.
     """
     rows = np.zeros((3, len(likelihood.outcomes)))
     rows[0, _place(likelihood, "win", "decided", "rest")] = 1.0
-    if likelihood.name == "bt-tie":
+    if likelihood.tie_target == "half":
         rows[1:] = 0.5
-    elif likelihood.name != "bt":
+    elif likelihood.tie_target == "outcome":
         rows[1, _place(likelihood, "tie", "rest")] = 1.0
         rows[2, _place(likelihood, "bothbad", "tie")] = 1.0
     xp, (ties_float,) = prepare(ties)
@@ -304,9 +341,9 @@ def _place(likelihood: Likelihood, *outcomes: str) -> int:
 
 
 def counted(likelihood: Likelihood, labels: Any) -> Array:
-    """Mask (B,) of floats: 1 for votes that count, 0 for those that the likelihood drops (ties under bt)."""
+    """Mask (B,) of floats: 1 for votes that count, 0 for ties that the likelihood drops."""
     xp, (ties,) = prepare(labels[:, 2])
-    return xp.where(ties == 0, 1.0, 0.0) if likelihood.name == "bt" else xp.ones_like(ties)
+    return xp.ones_like(ties) if likelihood.counts_ties else xp.where(ties == 0, 1.0, 0.0)
 
 
 def vote_losses(likelihood: Likelihood, coefs: Any, labels: Any, eta: Any = None, gamma: Any = None) -> Array:
@@ -332,9 +369,9 @@ def vote_losses(likelihood: Likelihood, coefs: Any, labels: Any, eta: Any = None
 def _label_terms(likelihood: Likelihood, xp: Any, d: Array, logs: Array) -> Terms:
     """Log-likelihood of the three kinds of label; `d` (B,), `logs` (B, K)."""
     win = logs[..., _place(likelihood, "win", "decided", "rest")]
-    if likelihood.name == "bt":
+    if not likelihood.counts_ties:
         return win, xp.zeros_like(win), xp.zeros_like(win)
-    if likelihood.name == "bt-tie":
+    if likelihood.tie_target == "half":
         # The mean of log sigmoid(d) and log sigmoid(-d), in the form whose gradient does not round to zero.
         half = -log_two_cosh(xp, 0.5 * d)
         return win, half, half
@@ -367,8 +404,22 @@ def _bt_probs(a: Array, b: Array, _eta: Array, _gamma: Array, out: Array) -> Non
     np.divide(a, win, out=win)
 
 
-@register("bt-tie", head="bt", outcomes=("win", "loss"), prob_terms=_bt_probs)
-@register("bt", head="bt", outcomes=("win", "loss"), prob_terms=_bt_probs)
+@register(
+    "bt-tie",
+    head="bt",
+    outcomes=("win", "loss"),
+    prob_terms=_bt_probs,
+    tie_target="half",
+    title="Bradley-Terry, a tie is half a win",
+)
+@register(
+    "bt",
+    head="bt",
+    outcomes=("win", "loss"),
+    prob_terms=_bt_probs,
+    tie_target="none",
+    title="Bradley-Terry, ties left out",
+)
 def _bt(xp: Any, a: Array, b: Array, _eta: Array, _gamma: Array) -> Terms:
     d = a - b
     return log_sigmoid(xp, d), log_sigmoid(xp, -d)
@@ -389,7 +440,16 @@ def _rk_probs(a: Array, b: Array, eta: Array, _gamma: Array, out: Array) -> None
     tie *= np.expm1(2.0 * h)
 
 
-@register("rk", head="rk", outcomes=("win", "loss", "tie"), prob_terms=_rk_probs)
+@register(
+    "rk",
+    head="rk",
+    outcomes=("win", "loss", "tie"),
+    prob_terms=_rk_probs,
+    # A tenth of its raw eta enters the softplus, so its steps are longer. Below the eta that gives the floor nothing
+    # would move it; the hair on top keeps rounding from falling below.
+    eta_scale=EtaScale(-7.0, 5.0, 22.5 + 10.0 * math.log(math.expm1(RK_FLOOR / 10.0)) + 1e-9),
+    title="Rao-Kupper, ties counted",
+)
 def _rk(xp: Any, a: Array, b: Array, eta: Array, _gamma: Array) -> Terms:
     h, d = rk_half_width(xp, eta), a - b
     # (1 + e^(h-d)) (1 + e^(h+d)) / e^2h = e^-2h + 1 + 2 cosh(d) e^-h
@@ -457,7 +517,14 @@ def _rk_reparam(xp: Any, a: Array, b: Array, eta: Array, _gamma: Array) -> Terms
     return win, loss, xp.logaddexp(tie, bothbad)
 
 
-@register("grk", head="rk", outcomes=("win", "loss", "tie", "bothbad"), grounded=True, prob_terms=_grk_probs)
+@register(
+    "grk",
+    head="rk",
+    outcomes=("win", "loss", "tie", "bothbad"),
+    grounded=True,
+    prob_terms=_grk_probs,
+    title="Rao-Kupper, grounded",
+)
 def _grk(xp: Any, a: Array, b: Array, eta: Array, _gamma: Array) -> Terms:
     return _grounded(xp, a, b, eta, xp.zeros_like(eta), GRK_EXCESS)[:4]
 

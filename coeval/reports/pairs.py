@@ -12,9 +12,9 @@ from coeval.analysis.results import PairBoardRow, PairsReport
 from coeval.reports.judges import flips_table
 from coeval.reports.pieces import Notes, Place, estimate, frame, name_cell, named_table, notes_of
 from p2l.common.report.tables import Cell, Column, Table, Value, render, write_page
+from p2l.likelihood import get
 
 PAIRS_REPORT_DIMENSIONS = ("student",)
-_LIKELIHOODS = {"bt": "Bradley-Terry, ties left out", "rk": "Rao-Kupper, ties counted", "grk": "Rao-Kupper, grounded"}
 
 
 def pairs_report_parts(result: PairsReport) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def _pairs_report_sources(result: PairsReport) -> list[tuple[str, str]]:
         ("verdicts on pairs", f"{result.native:,}"),
         ("from scores", f"{result.derived:,}"),
         ("self-judged, left out", f"{result.self_judged:,}"),
-        ("model", _LIKELIHOODS.get(result.likelihood, result.likelihood)),
+        ("model", get(result.likelihood).title),
     ]
 
 

@@ -20,7 +20,7 @@ from p2l.common.errors import ConvergenceError, InputError
 from p2l.leaderboard import Leaderboard, PairTable, Prior, fit_table, vote_table
 from p2l.leaderboard.intervals import units_of
 from p2l.leaderboard.pair_tables import components
-from p2l.likelihood import get
+from p2l.likelihood import counted, get
 from p2l.metrics import Standing
 
 Ints = npt.NDArray[np.integer[Any]]
@@ -39,14 +39,14 @@ def board_of_labels(
     Raises:
         InputError: no vote counts, or fewer than two models do.
     """
-    counted = labels[labels[:, 2] == 0] if likelihood == "bt" else labels
-    rows = np.flatnonzero(labels[:, 2] == 0) if likelihood == "bt" else np.arange(len(labels))
-    present = np.unique(counted[:, :2])
+    rows = np.flatnonzero(counted(get(likelihood), labels))
+    votes = labels[rows]
+    present = np.unique(votes[:, :2])
     if not len(present):
         raise InputError(f"no vote counts under likelihood {likelihood}")
     place = np.full(len(models), -1, dtype=np.int64)
     place[present] = np.arange(len(present))
-    a, b, winner = place[counted[:, 0]], place[counted[:, 1]], np.array([0, 2, 3])[counted[:, 2]]
+    a, b, winner = place[votes[:, 0]], place[votes[:, 1]], np.array([0, 2, 3])[votes[:, 2]]
     table = vote_table(a, b, winner, len(present))
     units = None if clusters is None else units_of(table, a, b, winner, None, np.asarray(clusters)[rows])
     names = [models[code] for code in present]

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from p2l.evaluation.results import SubsetScore
 from p2l.evaluation.subjects import ManyFits, Subject, fit_many
 from p2l.leaderboard import Leaderboard, Prior
-from p2l.leaderboard.newton import eta_start, has_eta, prior_terms, winner_targets
+from p2l.leaderboard.newton import has_eta, prior_terms, winner_targets
 from p2l.likelihood import Likelihood
 from p2l.metrics import Comparison, Interval, Standing, compare
 
@@ -135,7 +135,7 @@ class _VoteFits:
         coefs = np.clip([place.get(name, 0.0) for name in models], -5.0, 5.0)
         if not has_eta(self.likelihood):
             return np.asarray(coefs, dtype=np.float64)
-        return np.append(coefs, eta_start(self.likelihood) if truth.eta is None else truth.eta)
+        return np.append(coefs, self.likelihood.eta_scale.start if truth.eta is None else truth.eta)
 
     def fit(self, votes: Sequence[Ints]) -> list[Standing]:
         """Leaderboards of sets of labels; models without a vote that counts are NaN."""
@@ -144,7 +144,7 @@ class _VoteFits:
         seen = counts @ self.fits.incidence[0] + counts @ self.fits.incidence[1] > 0
         mean, start = (np.tile(vector, (len(votes), 1)) for vector in (self.mean, self.start))
         theta = fit_many(self.fits, targets, mean, start)
-        gamma = 0.0 if self.likelihood.head == "ba" else None
+        gamma = self.likelihood.board_gamma
         size = self.num_models
         etas = theta[:, -1].tolist() if has_eta(self.likelihood) else [None] * len(votes)
         return [

@@ -21,7 +21,6 @@ from p2l.leaderboard.newton import (
     Point,
     derivatives,
     has_eta,
-    least_eta,
     minimise,
     one_blas_thread,
     shift_invariant,
@@ -81,9 +80,8 @@ class ManyFits:
     def evaluate(self, theta: Floats, targets: Floats, mean: Floats) -> tuple[Floats, Floats, Floats]:
         """Value (S,), gradient (S, D) and Hessian (S, D, D) at theta (S, D) for targets (S, P, K)."""
         eta = theta[:, -1:] if has_eta(self.likelihood) else None
-        gamma = np.zeros(()) if self.likelihood.head == "ba" else None
         a, b = theta[:, self.first], theta[:, self.second]
-        log_probs, slopes, bends = derivatives(self.likelihood, a, b, eta, gamma)
+        log_probs, slopes, bends = derivatives(self.likelihood, a, b, eta, self.likelihood.board_gamma)
         own = 2 + has_eta(self.likelihood)
         weights = np.moveaxis(targets, -1, 0)
         slope = np.einsum("ksp,kqsp->qsp", weights, np.moveaxis(slopes, (-2, -1), (0, 1))[:, :own])
@@ -160,7 +158,7 @@ def fit_many(fits: ManyFits, targets: Floats, mean: Floats, start: Floats) -> Fl
 def _fit_block(fits: ManyFits, targets: Floats, mean: Floats, start: Floats) -> Floats:
     theta: Floats = start.copy()
     before = np.full(len(start), np.inf)
-    active, least = np.arange(len(start)), least_eta(fits.likelihood)
+    active, least = np.arange(len(start)), fits.likelihood.eta_scale.least
     failed: list[int] = []
     for _ in range(_STEPS):
         value, gradient, hessian = fits.evaluate(theta[active], targets[active], mean[active])
@@ -260,14 +258,13 @@ class Answers:
         mean = _centred(multiplicity @ self._parameters[rows], self.likelihood, len(self.models))
         sizes = np.array([[len(subset)] for subset in subsets])
         fitted = fit_many(self._fits, targets, mean, mean + (1.0 - 1.0 / sizes) * self._beyond_mean)
-        gamma = 0.0 if self.likelihood.head == "ba" else None
-        return [_as_standing(theta, self.likelihood, gamma) for theta in fitted]
+        return [_as_standing(theta, self.likelihood) for theta in fitted]
 
     @cached_property
     def _fits(self) -> ManyFits:
         size = len(self.models) + has_eta(self.likelihood)
         # Without an outcome "both bad" the level of grounded coefficients shows in the ties alone.
-        ridge = 1e-6 if self.likelihood.grounded and "bothbad" not in self.likelihood.outcomes else 1e-10
+        ridge = 1e-6 if self.likelihood.merges_ties else 1e-10
         return ManyFits(self.likelihood, len(self.models), np.zeros(size), ridge)
 
     @cached_property
@@ -282,7 +279,7 @@ class Answers:
     def _parameters(self) -> Floats:
         """Coefficients relative to gamma, then eta: (N, D)."""
         coefs = np.asarray(self.coefs, dtype=np.float64)
-        if self.likelihood.head == "ba":
+        if "gamma" in self.likelihood.parameters:
             coefs = coefs - np.asarray(self.gamma, dtype=np.float64)[:, None]
         if not has_eta(self.likelihood):
             return coefs
@@ -344,6 +341,6 @@ def _centred(parameters: Floats, likelihood: Likelihood, num_models: int) -> Flo
     return parameters
 
 
-def _as_standing(theta: Floats, likelihood: Likelihood, gamma: float | None) -> Standing:
+def _as_standing(theta: Floats, likelihood: Likelihood) -> Standing:
     eta = float(theta[-1]) if has_eta(likelihood) else None
-    return Standing(theta[: len(theta) - has_eta(likelihood)], eta, gamma)
+    return Standing(theta[: len(theta) - has_eta(likelihood)], eta, likelihood.board_gamma)

@@ -88,7 +88,7 @@ def aggregate(
         lower=lower,
         upper=upper,
         eta=float(point.theta[-1]) if has_eta(prompts.likelihood) else None,
-        gamma=0.0 if prompts.likelihood.head == "ba" else None,
+        gamma=prompts.likelihood.board_gamma,
         likelihood=prompts.likelihood.name,
         loss=objective.loss(point.theta),
         votes=None,

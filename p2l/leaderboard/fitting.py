@@ -33,9 +33,7 @@ from p2l.leaderboard.newton import (
     Objective,
     Point,
     Prior,
-    eta_start,
     has_eta,
-    least_eta,
     minimise,
     prior_terms,
     shift_invariant,
@@ -143,7 +141,7 @@ def fit_table(
         lower=lower,
         upper=upper,
         eta=float(point.theta[-1]) if has_eta(model) else None,
-        gamma=0.0 if model.head == "ba" else None,
+        gamma=model.board_gamma,
         likelihood=model.name,
         loss=objective.loss(point.theta),
         votes=table.votes_per_model(winner_targets(model).any(axis=1)),
@@ -195,7 +193,7 @@ def _start(objective: Objective, prior: Prior | None) -> Floats:
         return objective.mean
     start = np.zeros(objective.size)
     if has_eta(objective.likelihood):
-        start[-1] = eta_start(objective.likelihood)
+        start[-1] = objective.likelihood.eta_scale.start
     return start
 
 
@@ -230,7 +228,7 @@ def _notes(objective: Objective, eta: float, models: list[str], prior: Prior) ->
         notes.append(f"{_several(unseen)} without a vote that counts: the score shown is the prior's.")
     if prior.coefs is None:
         notes += _notes_on_graph(objective, models, prior)
-    least = least_eta(objective.likelihood)
+    least = objective.likelihood.eta_scale.least
     if least is not None and eta <= least:
         notes.append(
             "The votes have fewer ties than rk can express (eta is at its floor); bt-tie or grk suits them better."

@@ -14,7 +14,6 @@ import contextlib
 import functools
 import importlib
 import importlib.util
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
@@ -25,7 +24,7 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from p2l.common.errors import ConvergenceError
 from p2l.leaderboard.pair_tables import Ints, components
-from p2l.likelihood import RK_FLOOR, Likelihood, targets
+from p2l.likelihood import Likelihood, targets
 
 # One BLAS thread for small matrices.
 #
@@ -349,9 +348,6 @@ class _JetNamespace:
 # - The prior is Gaussian, independent for each parameter, in units of one vote; it is what an undefeated model rests
 # on.
 
-# (start, unit) of eta: `rk` scales its raw eta by a tenth before the softplus, so its steps are longer.
-_ETA = {"rk": (-7.0, 5.0)}
-
 
 @dataclass(frozen=True)
 class Prior:
@@ -371,12 +367,7 @@ class Prior:
 
 def has_eta(likelihood: Likelihood) -> bool:
     """Whether the likelihood has the tie parameter eta."""
-    return likelihood.head != "bt"
-
-
-def eta_start(likelihood: Likelihood) -> float:
-    """Where a fit starts eta, and where a prior without a mean centres it."""
-    return _ETA.get(likelihood.name, (0.0, 1.0))[0]
+    return "eta" in likelihood.parameters
 
 
 @functools.cache
@@ -385,12 +376,6 @@ def shift_invariant(likelihood: Likelihood) -> bool:
     coefs = np.array([0.4, -0.3])
     at = [likelihood.log_probs(coefs[0] + s, coefs[1] + s, *extras(likelihood, 0.1)) for s in (0.0, 1.0)]
     return bool(np.allclose(at[0], at[1], rtol=0, atol=1e-9))
-
-
-def least_eta(likelihood: Likelihood) -> float | None:
-    """The eta of `rk` below which nothing changes any more, or None: where votes have fewer ties, a fit ends there."""
-    # 10 log(1 + exp((eta - 22.5) / 10)) = RK_FLOOR; the hair on top keeps rounding from falling below it.
-    return 22.5 + 10.0 * math.log(math.expm1(RK_FLOOR / 10.0)) + 1e-9 if likelihood.name == "rk" else None
 
 
 def _fixed_eta(point: Point) -> Point:
@@ -402,10 +387,9 @@ def _fixed_eta(point: Point) -> Point:
     return Point(point.theta, point.value, gradient, hessian)
 
 
-def extras(likelihood: Likelihood, eta: float) -> tuple[Floats | None, Floats | None]:
+def extras(likelihood: Likelihood, eta: float) -> tuple[Floats | None, float | None]:
     """The arguments eta and gamma of a likelihood's functions for one leaderboard."""
-    gamma = np.zeros(()) if likelihood.head == "ba" else None
-    return (np.asarray(eta, dtype=np.float64) if has_eta(likelihood) else None), gamma
+    return (np.asarray(eta, dtype=np.float64) if has_eta(likelihood) else None), likelihood.board_gamma
 
 
 def winner_targets(likelihood: Likelihood) -> Floats:
@@ -457,7 +441,7 @@ class Objective:
 
     def __call__(self, theta: Floats) -> Point:
         """Value, gradient (D,) and Hessian (D, D) at theta (D,), its eta raised to the least that counts."""
-        least = least_eta(self.likelihood)
+        least = self.likelihood.eta_scale.least
         if least is not None and theta[-1] < least:
             theta = np.append(theta[:-1], least)
         return self.combine(theta, self.derivatives(theta))
@@ -475,7 +459,7 @@ class Objective:
         slope = precision * offset - self.scatter(per_pair)
         matrix = np.diag(precision) - self.scatter_square(curvature)
         point = Point(theta, value / self.total, slope / self.total, matrix / self.total)
-        least = least_eta(self.likelihood)
+        least = self.likelihood.eta_scale.least
         if least is not None and theta[-1] <= least and point.gradient[-1] > 0:
             point = _fixed_eta(point)
         return point if self.gauge is None else self._held(point)
@@ -532,6 +516,6 @@ def prior_terms(prior: Prior, likelihood: Likelihood, num_models: int) -> tuple[
     precision = np.full(num_models, prior.sd**-2.0)
     if not has_eta(likelihood):
         return coefs, precision
-    start, unit = _ETA.get(likelihood.name, (0.0, 1.0))
+    start, unit, _ = likelihood.eta_scale
     eta = start if prior.eta is None else prior.eta
     return np.append(coefs, eta), np.append(precision, (prior.sd * unit) ** -2.0)

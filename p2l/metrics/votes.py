@@ -34,7 +34,7 @@ import numpy.typing as npt
 
 from p2l.common.cli import nearest
 from p2l.common.errors import ConfigError
-from p2l.likelihood import Likelihood, get, targets
+from p2l.likelihood import Likelihood, counted, get, targets
 from p2l.metrics import calibration
 
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -140,17 +140,18 @@ def _flat(value: Any) -> Floats | None:
 
 @dataclass(frozen=True)
 class Metric:
-    """A registered metric: one of the two functions, and the likelihoods under which it means something."""
+    """A registered metric: one of the two functions, and the outcomes without which it means nothing."""
 
     name: str
     per_vote: Callable[[ScoredVotes], Floats] | None = None
     whole: Callable[[ScoredVotes], float] | None = None
-    likelihoods: tuple[str, ...] | None = None
-    """None: all of them."""
+    outcomes: tuple[str, ...] = ()
+    apart: bool = False
+    """Whether it also needs ties that are apart from votes of which both answers are bad."""
 
     def applies(self, likelihood: Likelihood) -> bool:
         """Whether the metric means something under this likelihood."""
-        return self.likelihoods is None or likelihood.name in self.likelihoods
+        return {*self.outcomes} <= {*likelihood.outcomes} and not (self.apart and likelihood.merges_ties)
 
 
 METRICS: dict[str, Metric] = {}
@@ -158,21 +159,21 @@ PerVote: TypeAlias = Callable[[ScoredVotes], Floats]
 Whole: TypeAlias = Callable[[ScoredVotes], float]
 
 
-def vote_metric(name: str, *likelihoods: str) -> Callable[[PerVote], PerVote]:
+def vote_metric(name: str, *outcomes: str, apart: bool = False) -> Callable[[PerVote], PerVote]:
     """Register a metric that is a mean over votes."""
 
     def add(function: PerVote) -> PerVote:
-        METRICS[name] = Metric(name, per_vote=function, likelihoods=likelihoods or None)
+        METRICS[name] = Metric(name, per_vote=function, outcomes=outcomes, apart=apart)
         return function
 
     return add
 
 
-def whole_metric(name: str, *likelihoods: str) -> Callable[[Whole], Whole]:
+def whole_metric(name: str, *outcomes: str) -> Callable[[Whole], Whole]:
     """Register a metric of all votes at once."""
 
     def add(function: Whole) -> Whole:
-        METRICS[name] = Metric(name, whole=function, likelihoods=likelihoods or None)
+        METRICS[name] = Metric(name, whole=function, outcomes=outcomes)
         return function
 
     return add
@@ -204,7 +205,7 @@ def vote_values(name: str, votes: ScoredVotes) -> Floats:
         raise ConfigError(f"metric {name} is no mean over votes: it has no value for a single vote")
     if not metric.applies(votes.likelihood):
         raise ConfigError(f"metric {name} means nothing under likelihood {votes.likelihood.name}")
-    counts = votes.known if votes.likelihood.name != "bt" else votes.known & (votes.ties == 0)
+    counts = votes.known & (counted(votes.likelihood, votes.labels) > 0)
     return np.where(counts, metric.per_vote(votes), np.nan)
 
 
@@ -321,39 +322,40 @@ def _accuracy(votes: ScoredVotes) -> Floats:
     return np.asarray(likeliest == happened[votes.ties], dtype=np.float64)
 
 
-@vote_metric("Tie_Loss", "rk", "grk", "ba")
+@vote_metric("Tie_Loss", "win", "tie", apart=True)
 def _tie_loss(votes: ScoredVotes) -> Floats:
     return -np.where(votes.ties == 0, votes.log_mass("win", "loss"), votes.log_mass("tie", "bothbad"))
 
 
-@vote_metric("Tie_Accuracy", "rk", "grk", "ba")
+@vote_metric("Tie_Accuracy", "win", "tie", apart=True)
 def _tie_accuracy(votes: ScoredVotes) -> Floats:
     tie, decided = votes.mass("tie", "bothbad"), votes.mass("win", "loss")
-    said = tie >= decided if votes.likelihood.name == "rk" else tie > decided
-    return np.asarray(said == (votes.ties > 0), dtype=np.float64)
+    # Equal mass counts as a tie where there is no outcome both bad, and as decided where there is one.
+    predicted = tie > decided if "bothbad" in votes.likelihood.outcomes else tie >= decided
+    return np.asarray(predicted == (votes.ties > 0), dtype=np.float64)
 
 
-@vote_metric("Tie_bb_Loss", "grk", "ba")
+@vote_metric("Tie_bb_Loss", "win", "bothbad")
 def _tie_bb_loss(votes: ScoredVotes) -> Floats:
     return -np.where(votes.ties == 2, votes.log_mass("bothbad"), votes.log_mass("win", "loss", "tie"))
 
 
-@vote_metric("Tie_bb_Accuracy", "grk", "ba")
+@vote_metric("Tie_bb_Accuracy", "win", "bothbad")
 def _tie_bb_accuracy(votes: ScoredVotes) -> Floats:
     said = votes.mass("bothbad") >= votes.mass("win", "loss", "tie")
     return np.asarray(said == (votes.ties == 2), dtype=np.float64)
 
 
-def _calibration_metric(name: str, outcome: str, *likelihoods: str) -> None:
-    @whole_metric(name, *likelihoods)
+def _calibration_metric(name: str, outcome: str, *outcomes: str) -> None:
+    @whole_metric(name, *outcomes)
     def _error(votes: ScoredVotes) -> float:
         return np.nan if votes.reliability is None else votes.reliability.errors()[outcome]
 
 
 _calibration_metric("ECE", "overall")
 _calibration_metric("ECE-win", "win")
-_calibration_metric("ECE-tie", "tie", "rk", "rk-reparam", "grk", "ba")
-_calibration_metric("ECE-bothbad", "bothbad", "grk", "ba")
+_calibration_metric("ECE-tie", "tie", "win", "tie")
+_calibration_metric("ECE-bothbad", "bothbad", "win", "bothbad")
 
 
 # Metrics of the coefficients: functions of the rows (N, M) that have any, and of how many votes one row stands for.

@@ -66,7 +66,9 @@ class Tally:
     def bayes(self) -> dict[str, float]:
         """Mean loss of the truth by likelihood; bt over decided votes only."""
         decided = int(self.votes[..., :2].sum())
-        return {name: loss / max(1, decided if name == "bt" else self.count) for name, loss in self.losses.items()}
+        return {
+            name: loss / max(1, self.count if get(name).counts_ties else decided) for name, loss in self.losses.items()
+        }
 
 
 @dataclass
