@@ -208,14 +208,14 @@ def _chunks_of(path: Path) -> list[tuple[int, int]]:
         return []
 
 
-def as_batch(said: Prediction) -> Any:
+def as_batch(predictions: Prediction) -> Any:
     """A prediction as a record batch: coefs (n, M) and hidden (n, D) as lists of fixed size, eta, gamma, truncated."""
-    columns = {"coefs": _matrix(said.coefs)}
-    for name, values in (("eta", said.eta), ("gamma", said.gamma), ("truncated", said.truncated)):
+    columns = {"coefs": _matrix(predictions.coefs)}
+    for name, values in (("eta", predictions.eta), ("gamma", predictions.gamma), ("truncated", predictions.truncated)):
         if values is not None:
             columns[name] = pa.array(values)
-    if said.hidden is not None:
-        columns["last_hidden_state"] = _matrix(said.hidden)
+    if predictions.hidden is not None:
+        columns["last_hidden_state"] = _matrix(predictions.hidden)
     return pa.RecordBatch.from_pydict(columns)
 
 
@@ -258,8 +258,8 @@ class Output:
     def whole_files(self, info: dict[str, Any]) -> list[Path]:
         """Files with the rows of this very run that are there already, in whatever format."""
         before = read_json(self.info_file, missing={})
-        known = {key: value for key, value in info.items() if key not in ("model", "dataset")}
-        if not isinstance(before, dict) or any(before.get(key) != value for key, value in known.items()):
+        settings = {key: value for key, value in info.items() if key not in ("model", "dataset")}
+        if not isinstance(before, dict) or any(before.get(key) != value for key, value in settings.items()):
             return []
         files = [self.folder / f"{self.name}.{kind}" for kind in FORMATS]
         return [file for file in files if file.name in before.get("files", []) and file.is_file()]
@@ -299,21 +299,21 @@ def write_output(
     Raises:
         InputError: a file cannot be written.
     """
-    made = [parts.folder / f"output.{kind}" for kind in output.formats]
+    paths = [parts.folder / f"output.{kind}" for kind in output.formats]
     counts = {"truncated": 0, "not_finite": 0}
     try:
         with contextlib.ExitStack() as stack:
-            writers = [stack.enter_context(_WRITERS[file.suffix](file, survey.schema, info)) for file in made]
-            for rows, said in _joined(data, parts):
+            writers = [stack.enter_context(_WRITERS[file.suffix](file, survey.schema, info)) for file in paths]
+            for rows, predictions in _joined(data, parts):
                 for write in writers:
-                    write(rows, said)
-                counts["truncated"] += pc.sum(said.column("truncated")).as_py()
-                counts["not_finite"] += _rows_that_are_not_finite(said.column("coefs"))
+                    write(rows, predictions)
+                counts["truncated"] += pc.sum(predictions.column("truncated")).as_py()
+                counts["not_finite"] += _rows_that_are_not_finite(predictions.column("coefs"))
                 bar.update(len(rows))
         files = {file.name for file in [*output.files, *output.whole_files(info)]}
         whole = info | counts | {"files": sorted(files)}
         output.info_file.unlink(missing_ok=True)  # it is of the files that are replaced now
-        for source, target in zip(made, output.files, strict=True):
+        for source, target in zip(paths, output.files, strict=True):
             os.replace(source, target)
         sync_path(output.folder)
         with atomic_path(output.info_file) as temporary:
@@ -344,14 +344,14 @@ def _parquet(path: Path, schema: Any, info: dict[str, Any]) -> Iterator[Write]:
     with contextlib.ExitStack() as stack:
         write: Any = None
 
-        def add(rows: Any, said: Any) -> None:
+        def add(rows: Any, predictions: Any) -> None:
             nonlocal write
             if write is None:
-                whole = pa.schema([*schema, *said.schema], metadata={"p2l": json.dumps(info)})
+                whole = pa.schema([*schema, *predictions.schema], metadata={"p2l": json.dumps(info)})
                 write = stack.enter_context(open_writer(path, whole))
             columns = dict(zip(rows.schema.names, rows.columns, strict=True))
             columns["prompt"] = as_turns(columns["prompt"]) if lists else columns["prompt"]
-            columns |= zip(said.schema.names, said.columns, strict=True)
+            columns |= zip(predictions.schema.names, predictions.columns, strict=True)
             write(pa.RecordBatch.from_pydict(columns))
 
         yield add
@@ -362,9 +362,9 @@ def _json(path: Path, schema: Any, info: dict[str, Any]) -> Iterator[Write]:  # 
     with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         between = "[\n"
 
-        def add(rows: Any, said: Any) -> None:
+        def add(rows: Any, predictions: Any) -> None:
             nonlocal between
-            for record in json_records(rows.to_pylist(), said):
+            for record in json_records(rows.to_pylist(), predictions):
                 file.write(between + record)
                 between = ",\n"
 
@@ -372,17 +372,17 @@ def _json(path: Path, schema: Any, info: dict[str, Any]) -> Iterator[Write]:  # 
         file.write("\n]\n")
 
 
-def json_records(rows: Iterable[dict[str, Any]], said: Any) -> Iterator[str]:
+def json_records(rows: Iterable[dict[str, Any]], predictions: Any) -> Iterator[str]:
     """Rows with what the model says of them (see `parts.as_batch`), each as the text of a JSON object.
 
     It is what `json.dumps(..., indent=4)` writes of an object inside an array.
     """
     columns = [f'{_DEEP * 2}"{name}": ' for name in ("coefs", "eta", "gamma", "truncated", "last_hidden_state")]
-    hidden = "last_hidden_state" in said.schema.names
-    results = [_numbers(said, "coefs"), _numbers(said, "eta"), _numbers(said, "gamma")]
-    results.append(["true" if cut else "false" for cut in said.column("truncated").to_pylist()])
+    hidden = "last_hidden_state" in predictions.schema.names
+    results = [_numbers(predictions, "coefs"), _numbers(predictions, "eta"), _numbers(predictions, "gamma")]
+    results.append(["true" if cut else "false" for cut in predictions.column("truncated").to_pylist()])
     if hidden:
-        results.append(_numbers(said, "last_hidden_state"))
+        results.append(_numbers(predictions, "last_hidden_state"))
     encode = json.JSONEncoder(ensure_ascii=False, indent=4, default=as_text).encode
     for number, row in enumerate(rows):
         text = encode(no_nan(row)).replace("\n", f"\n{_DEEP}").removesuffix(f"\n{_DEEP}}}")
@@ -390,11 +390,11 @@ def json_records(rows: Iterable[dict[str, Any]], said: Any) -> Iterator[str]:
         yield f"{_DEEP}{text},\n{more}\n{_DEEP}}}"
 
 
-def _numbers(said: Any, name: str) -> Sequence[str]:
+def _numbers(predictions: Any, name: str) -> Sequence[str]:
     """The numbers of each row as the text of `[[x, ...]]`; null where the model has no such column."""
-    if name not in said.schema.names:
-        return ["null"] * len(said)
-    column = said.column(name)
+    if name not in predictions.schema.names:
+        return ["null"] * len(predictions)
+    column = predictions.column(name)
     width = 1
     if pa.types.is_fixed_size_list(column.type):
         width, column = column.type.list_size, column.flatten()

@@ -85,10 +85,10 @@ class PromptSet:
         for batch, _ in self._batches(["prompt"]):
             turns = as_turns(batch.column("prompt"))
             while len(turns):
-                taken = turns.slice(0, ROWS - held)
-                turns = turns.slice(len(taken))
-                parts.append(taken)
-                held += len(taken)
+                chunk = turns.slice(0, ROWS - held)
+                turns = turns.slice(len(chunk))
+                parts.append(chunk)
+                held += len(chunk)
                 if held == ROWS:
                     yield pa.concat_arrays(parts)
                     parts, held = [], 0
@@ -175,9 +175,9 @@ def _check_prompts(source: Source, batch: Any, first_row: int) -> None:
         raise InputError(f"{source.place(first_row + problem[0])}: {problem[1]}")
 
 
-def _with_prompt_type(schema: Any, found: list[Any]) -> Any:
+def _with_prompt_type(schema: Any, arrow_schema: list[Any]) -> Any:
     """Text where all prompts are texts, else lists."""
-    texts = all(pa.types.is_string(one.field("prompt").type) for one in found)
+    texts = all(pa.types.is_string(one.field("prompt").type) for one in arrow_schema)
     kind = pa.string() if texts else pa.list_(pa.string())
     return schema.set(schema.get_field_index("prompt"), pa.field("prompt", kind))
 

@@ -120,8 +120,8 @@ class Processes:
                 torch.distributed.broadcast_object_list(box, src=0)
         if not box[1]:
             raise PeerError("the first process of this run ended; its message says why")
-        made: T = box[0]
-        return made
+        outcome: T = box[0]
+        return outcome
 
     def wait(self) -> None:
         """Return when all processes have come here.
@@ -137,13 +137,13 @@ class Processes:
             with peers():
                 torch.distributed.barrier()
 
-    def device(self, asked: str | None) -> str | None:
+    def device(self, device: str | None) -> str | None:
         """The device of this process: its own card where cards are shared out."""
-        if self.count == 1 or asked not in (None, "cuda"):
-            return asked
+        if self.count == 1 or device not in (None, "cuda"):
+            return device
         import torch
 
-        return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else asked
+        return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else device
 
 
 @contextlib.contextmanager
@@ -278,10 +278,10 @@ def _checkpoints(folder: str | None) -> list[str]:
     root = Path(folder or "").expanduser()
     if not root.is_dir():
         raise CheckpointError(f"{root}: no such folder; --training-output-dir is the folder that holds the checkpoints")
-    found = [path for path in root.iterdir() if (path / MODEL_LIST_FILE).is_file() and not path.name.startswith(".")]
-    if not found:
+    folders = [path for path in root.iterdir() if (path / MODEL_LIST_FILE).is_file() and not path.name.startswith(".")]
+    if not folders:
         raise CheckpointError(f"{root}: holds no checkpoints (folders with {MODEL_LIST_FILE}); evaluate it by --model")
-    return [str(path) for path in sorted(found, key=lambda path: _natural(path.name))]
+    return [str(path) for path in sorted(folders, key=lambda path: _natural(path.name))]
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

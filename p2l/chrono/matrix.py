@@ -46,11 +46,11 @@ class Matrix:
 
     def to_dict(self) -> dict[str, dict[str, float | None]]:
         """{checkpoint: {slice: value}} of the cells that there are."""
-        asked = ~np.isnan(self.values) | ~np.isnan(self.votes)
+        is_filled = ~np.isnan(self.values) | ~np.isnan(self.votes)
         return {
             str(checkpoint): {
                 str(number): None if np.isnan(value) else float(value)
-                for number, value, here in zip(self.slices, self.values[row], asked[row], strict=True)
+                for number, value, here in zip(self.slices, self.values[row], is_filled[row], strict=True)
                 if here
             }
             for row, checkpoint in enumerate(self.checkpoints)
@@ -104,10 +104,10 @@ def _cells(folder: Path, metric: str, loss_type: str | None) -> Iterator[_Cell]:
         info = read_object(file.with_suffix(".info.json"), missing={})
         if info and loss_type is not None and get(loss_type).name != info["loss_type"]:
             raise InputError(f"{file}: was written under {info['loss_type']}, not {loss_type}; leave out --loss-type")
-        found = info["metrics"] if info else _score(file, metric, loss_type or _LOSS_TYPE)
-        if metric not in found:
+        metrics = info["metrics"] if info else _score(file, metric, loss_type or _LOSS_TYPE)
+        if metric not in metrics:
             raise InputError(f"{file}: was written without {metric}; `p2l eval-chrono --restart` writes it")
-        value, votes = found[metric], (info or found)["votes"]
+        value, votes = metrics[metric], (info or metrics)["votes"]
         checkpoint, number = int(match["checkpoint"]), int(match["slice"])
         later = bool(info.get("later", number > checkpoint))
         yield _Cell(checkpoint, number, np.nan if value is None else float(value), float(votes), later)
@@ -137,10 +137,10 @@ def _labels(rows: list[dict[str, Any]], *, bothbad: bool) -> NDArray[np.int64]:
     from p2l.votes.schema import parse_labels
 
     texts = [label if isinstance(label, str) else str(list(label)) for label in (row["labels"] for row in rows)]
-    found = parse_labels(pa.array(texts))
-    if not found.valid.all():
-        raise ValueError(f"labels {texts[int(np.argmin(found.valid))]!r} are not [winner, loser, tie]")
-    labels = np.array(found.triples)
+    parsed = parse_labels(pa.array(texts))
+    if not parsed.valid.all():
+        raise ValueError(f"labels {texts[int(np.argmin(parsed.valid))]!r} are not [winner, loser, tie]")
+    labels = np.array(parsed.triples)
     if bothbad:
         labels[[row.get("winner") == "tie (bothbad)" for row in rows], 2] = 2
     return labels
@@ -346,8 +346,8 @@ def _gain(metric: str, before: Floats, after: Floats) -> Floats:
 
 
 def _mean(values: Floats) -> float:
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else np.nan
+    numbers = values[~np.isnan(values)]
+    return float(numbers.mean()) if len(numbers) else np.nan
 
 
 def _plain(value: float) -> float | None:
@@ -394,5 +394,5 @@ def _forward(matrix: Matrix) -> float:
 
 def _first(values: Floats) -> float:
     """The first value that is there; NaN without any."""
-    known = values[~np.isnan(values)]
-    return float(known[0]) if len(known) else np.nan
+    numbers = values[~np.isnan(values)]
+    return float(numbers[0]) if len(numbers) else np.nan

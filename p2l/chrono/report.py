@@ -81,10 +81,10 @@ class Cell:
         if not self.rows_file.is_file():
             return None
         try:
-            found = read_object(self.info_file, missing={})
+            info = read_object(self.info_file, missing={})
         except CheckpointError:  # somebody has edited it
             return None
-        return found if found.get("source") == asdict(source) else None
+        return info if info.get("source") == asdict(source) else None
 
 
 @contextlib.contextmanager
@@ -124,7 +124,13 @@ def write_model_list(folder: Path, names: list[str]) -> None:
 
 
 def write_cell(
-    cell: Cell, source: Source, votes: Slice, ids: IntArray, labels: IntArray, said: Prediction, about: dict[str, Any]
+    cell: Cell,
+    source: Source,
+    votes: Slice,
+    ids: IntArray,
+    labels: IntArray,
+    predictions: Prediction,
+    about: dict[str, Any],
 ) -> dict[str, Any]:
     """Write the rows, then the info file; returns what that holds.
 
@@ -141,7 +147,7 @@ def write_cell(
         InputError: a file cannot be written.
     """
     cell.info_file.unlink(missing_ok=True)  # it is of the rows that are replaced now
-    _write_rows(cell.rows_file, votes, ids, labels, said)
+    _write_rows(cell.rows_file, votes, ids, labels, predictions)
     info = about | {
         "source": asdict(source),
         "checkpoint": cell.checkpoint,
@@ -150,16 +156,16 @@ def write_cell(
         "votes": len(ids),
         "left_out": len(votes.votes) - len(ids),
         "prompts": len(np.unique(votes.prompts[ids])),
-        "truncated": int(said.truncated.sum()),
-        "metrics": _metrics(said, labels, about["loss_type"]),
+        "truncated": int(predictions.truncated.sum()),
+        "metrics": _metrics(predictions, labels, about["loss_type"]),
     }
     with atomic_path(cell.info_file) as temporary:
         write_json(temporary, info)
     return info
 
 
-def _write_rows(path: Path, votes: Slice, ids: IntArray, labels: IntArray, said: Prediction) -> None:
-    batch, between = as_batch(said), "[\n"
+def _write_rows(path: Path, votes: Slice, ids: IntArray, labels: IntArray, predictions: Prediction) -> None:
+    batch, between = as_batch(predictions), "[\n"
     with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         for start in range(0, len(ids), _ROWS):
             part = slice(start, start + _ROWS)
@@ -171,10 +177,10 @@ def _write_rows(path: Path, votes: Slice, ids: IntArray, labels: IntArray, said:
         file.write("\n]\n" if len(ids) else "[]\n")
 
 
-def _metrics(said: Prediction, labels: IntArray, loss_type: str) -> dict[str, float | None]:
+def _metrics(predictions: Prediction, labels: IntArray, loss_type: str) -> dict[str, float | None]:
     if not len(labels):
         return dict.fromkeys(METRICS)
-    return simple_metrics(said.coefs, labels, said.eta, said.gamma, likelihood=loss_type)
+    return simple_metrics(predictions.coefs, labels, predictions.eta, predictions.gamma, likelihood=loss_type)
 
 
 # Figures of loss matrices: a heat map and lines for one run, lines of the last checkpoints for several.

@@ -59,8 +59,8 @@ def evaluate_chrono(options: ChronoOptions) -> None:
     """
     with join_processes() as processes:
         checkpoints, plan, files = processes.on_first(lambda: _look(options))
-        wanted = sorted({number for numbers in plan.values() for number in numbers})
-        with open_slices({number: files[number] for number in wanted}, options.label_list) as slices:
+        numbers_used = sorted({number for numbers in plan.values() for number in numbers})
+        with open_slices({number: files[number] for number in numbers_used}, options.label_list) as slices:
             mine = [one for one in checkpoints if plan[one.number]][processes.rank :: processes.count]
             run = _Run(options, processes, slices)
             for checkpoint in mine:
@@ -153,9 +153,9 @@ class _Run:
             self.say(_summary(checkpoint.name, infos, there=done))
 
     def _sources(self, revision: str, slices: Sequence[Slice]) -> dict[int, Source]:
-        asked = self.options
-        given = (asked.model_type, asked.head_type, asked.loss_type, asked.max_length, asked.dtype)
-        return {one.number: Source(revision, one.fingerprint, *given) for one in slices}
+        options = self.options
+        stated = (options.model_type, options.head_type, options.loss_type, options.max_length, options.dtype)
+        return {one.number: Source(revision, one.fingerprint, *stated) for one in slices}
 
     def _load(self, place: Path) -> Asker:
         if self.loaded is not None and self.loaded() is not None:
@@ -175,15 +175,15 @@ class _Run:
         """Compute cells, oldest slice first, each written as soon as its prompts are read; what is known of each."""
         infos = {}
         names = asker.model.model_list
-        known = {one.number: _known(one, names) for one in todo}
-        hashes = np.unique(np.concatenate([one.prompts[known[one.number][0]] for one in todo]))
+        listed = {one.number: _known(one, names) for one in todo}
+        hashes = np.unique(np.concatenate([one.prompts[listed[one.number][0]] for one in todo]))
         answers = _Answers(asker, hashes)
         name = cells[todo[0].number].checkpoint
         hidden = self.options.quiet or not self.processes.is_first
         with progress(description=name, total=len(hashes), unit="prompts", quiet=hidden) as bar:
             for one in todo:
-                ids, labels, unknown = known[one.number]
-                said = answers.of(one, ids, bar)
+                ids, labels, unknown = listed[one.number]
+                predictions = answers.of(one, ids, bar)
                 about = {
                     "loss_type": asker.model.likelihood.name,
                     "models": len(names),
@@ -191,7 +191,7 @@ class _Run:
                     "later": self.options.all_slices and one.number > number,
                 }
                 cell, source = cells[one.number], sources[one.number]
-                infos[one.number] = write_cell(cell, source, one, ids, labels, said, about)
+                infos[one.number] = write_cell(cell, source, one, ids, labels, predictions, about)
         return infos
 
     def say(self, text: str) -> None:
@@ -202,8 +202,8 @@ class _Run:
 
 def _there(cells: dict[int, Cell], sources: dict[int, Source]) -> dict[int, dict[str, Any]]:
     """What is known of the cells that are complete."""
-    found = {number: cell.info(sources[number]) for number, cell in cells.items()}
-    return {number: info for number, info in found.items() if info is not None}
+    infos = {number: cell.info(sources[number]) for number, cell in cells.items()}
+    return {number: info for number, info in infos.items() if info is not None}
 
 
 def _known(one: Slice, names: Sequence[str]) -> tuple[IntArray, IntArray, list[str]]:
@@ -239,11 +239,11 @@ class _Answers:
         rows: dict[str, Any] = {name: None if all_ is None else all_[places] for name, all_ in self._columns.items()}
         return Prediction(**rows)
 
-    def _keep(self, places: IntArray, said: Prediction) -> None:
-        if not np.isfinite(said.coefs).all():
+    def _keep(self, places: IntArray, predictions: Prediction) -> None:
+        if not np.isfinite(predictions.coefs).all():
             raise _NotFiniteError("gives coefficients that are no finite numbers; try --dtype float32")
         for name in ("coefs", "eta", "gamma", "truncated"):
-            values = getattr(said, name)
+            values = getattr(predictions, name)
             if name not in self._columns:
                 shape = None if values is None else (len(self._hashes), *values.shape[1:])
                 self._columns[name] = None if shape is None else np.zeros(shape, dtype=values.dtype)

@@ -49,18 +49,18 @@ def find_slices(folder: str) -> dict[int, Path]:
     root = Path(folder).expanduser()
     if not root.is_dir():
         raise InputError(f"{root}: no such folder; --val-dir holds validation slices such as validation-512.csv")
-    found: dict[int, Path] = {}
+    slices: dict[int, Path] = {}
     for file in sorted(root.iterdir()):
         numbers = re.findall(r"\d+", _stem(file.name)) if file.name.endswith(FILE_ENDINGS) else []
         if not numbers or file.name.startswith("."):
             continue
         number = int(numbers[-1])
-        if number in found:
-            raise InputError(f"{file}: has the number {number} of {found[number].name}; each slice needs its own")
-        found[number] = file
-    if not found:
+        if number in slices:
+            raise InputError(f"{file}: has the number {number} of {slices[number].name}; each slice needs its own")
+        slices[number] = file
+    if not slices:
         raise InputError(f"{root}: holds no slices; their names end with {', '.join(FILE_ENDINGS)} after a number")
-    return dict(sorted(found.items()))
+    return dict(sorted(slices.items()))
 
 
 def _stem(name: str) -> str:
@@ -142,10 +142,10 @@ def find_checkpoints(repo: str, prefix: str) -> list[Checkpoint]:
         raise CheckpointError(f"{repo}: no such folder; --model-repo is the folder, or hub id, with the checkpoints")
     root = str(folder) if folder.is_dir() else repo
     pattern = re.compile(re.escape(prefix) + r"(\d+)")
-    found = [(int(match[1]), name) for name in names if (match := pattern.fullmatch(name))]
-    if not found:
+    numbered = [(int(match[1]), name) for name in names if (match := pattern.fullmatch(name))]
+    if not numbered:
         raise CheckpointError(f"{repo}: holds no folder {prefix}N; --checkpoint-prefix names what stands before N")
-    checkpoints = [Checkpoint(number, name, f"{root}/{name}", root) for number, name in sorted(found)]
+    checkpoints = [Checkpoint(number, name, f"{root}/{name}", root) for number, name in sorted(numbered)]
     for one, other in itertools.pairwise(checkpoints):
         if one.number == other.number:
             raise CheckpointError(f"{repo}: {one.name} and {other.name} have one number; remove one of them")
@@ -182,8 +182,8 @@ def open_checkpoint(checkpoint: Checkpoint) -> Iterator[Path]:
             f"{checkpoint.place}: is no complete model: neither it nor {checkpoint.root} holds {MODEL_LIST_FILE}; "
             "copy it again, or remove it"
         )
-    with tempfile.TemporaryDirectory(prefix="p2l-checkpoint-") as made:
-        together = Path(made)
+    with tempfile.TemporaryDirectory(prefix="p2l-checkpoint-") as temporary:
+        together = Path(temporary)
         shared = [root / name for name in _OF_ALL if (root / name).is_file() and not (folder / name).exists()]
         for file in [*(path for path in folder.iterdir() if path.is_file()), *shared]:
             (together / file.name).symlink_to(file.resolve())

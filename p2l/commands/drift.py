@@ -116,8 +116,8 @@ def _check_votes(args: argparse.Namespace) -> None:
 def _of_models(args: argparse.Namespace) -> Drift:
     from p2l.insight.drift import drift_of_models
 
-    found = drift_of_models(args.a, args.b, args.prompts, by=args.by, least=args.min_prompts, quiet=args.quiet)
-    return _judged(args, args.a, args.b, found.likelihood, found.measured, found.notes)
+    drift = drift_of_models(args.a, args.b, args.prompts, by=args.by, least=args.min_prompts, quiet=args.quiet)
+    return _judged(args, args.a, args.b, drift.likelihood, drift.measured, drift.notes)
 
 
 def _of_votes(args: argparse.Namespace) -> Drift:
@@ -135,8 +135,8 @@ def _of_votes(args: argparse.Namespace) -> Drift:
         rule = between_times(*times)
         before, after = f"votes before {args.before}", f"votes from {args.after or args.before} on"
     options = {"by": args.by, "likelihood": likelihood, "least": args.min_prompts, "quiet": args.quiet}
-    found = drift_of_votes(args.votes, rule, **options)
-    return _judged(args, before, after, likelihood, found.measured, found.notes)
+    drift = drift_of_votes(args.votes, rule, **options)
+    return _judged(args, before, after, likelihood, drift.measured, drift.notes)
 
 
 def _judged(
@@ -144,12 +144,12 @@ def _judged(
 ) -> Drift:
     from p2l.insight.drift import Drift, judge
 
-    known = sorted({one.model for one in measured})
-    for name in args.model or known:
-        if name not in known:
-            raise ConfigError(f"--model: {name!r} cannot be compared here; models: {', '.join(known)}")
-    kept = [one for one in measured if not args.model or one.model in args.model]
-    cells = judge(kept, level=args.level, fdr=args.fdr, least_change=args.least_change)
+    names = sorted({one.model for one in measured})
+    for name in args.model or names:
+        if name not in names:
+            raise ConfigError(f"--model: {name!r} cannot be compared here; models: {', '.join(names)}")
+    selected = [one for one in measured if not args.model or one.model in args.model]
+    cells = judge(selected, level=args.level, fdr=args.fdr, least_change=args.least_change)
     return Drift(before, after, likelihood, args.level, args.fdr, cells, notes, args.least_change)
 
 

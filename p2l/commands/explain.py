@@ -91,9 +91,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     _check(args)
     from p2l.insight.explain_report import to_text
 
-    made = _explained(args)
-    print(to_text(made, models=args.models, every=args.all, top=args.top))
-    _write(made, args)
+    explanation = _explained(args)
+    print(to_text(explanation, models=args.models, every=args.all, top=args.top))
+    _write(explanation, args)
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -122,28 +122,28 @@ def _check(args: argparse.Namespace) -> None:
 def _explained(args: argparse.Namespace) -> Explanation:
     from p2l.insight import Rules, explain
 
-    said = _answers(args)
+    answers = _answers(args)
     for name in args.models:
-        if name not in said.models:
-            raise ConfigError(f"--models: no model {name!r}{nearest(name, said.models)}")
-    made = explain(
-        said.coefs,
-        said.models,
-        likelihood=said.likelihood,
-        eta=said.eta,
-        gamma=said.gamma,
-        texts=said.texts,
-        embeddings=said.embeddings,
+        if name not in answers.models:
+            raise ConfigError(f"--models: no model {name!r}{nearest(name, answers.models)}")
+    explanation = explain(
+        answers.coefs,
+        answers.models,
+        likelihood=answers.likelihood,
+        eta=answers.eta,
+        gamma=answers.gamma,
+        texts=answers.texts,
+        embeddings=answers.embeddings,
         clusters=args.clusters,
         by=args.by,
         rules=Rules(args.level, args.fdr, args.least_change, args.min_prompts),
         seed=args.seed,
     )
     if args.votes is None:
-        return made
+        return explanation
     from p2l.insight.answers import with_votes
 
-    return with_votes(made, args.votes, least=args.min_votes, quiet=args.quiet)
+    return with_votes(explanation, args.votes, least=args.min_votes, quiet=args.quiet)
 
 
 def _answers(args: argparse.Namespace) -> Answers:
@@ -156,10 +156,10 @@ def _answers(args: argparse.Namespace) -> Answers:
     )
 
 
-def _write(made: Explanation, args: argparse.Namespace) -> None:
+def _write(explanation: Explanation, args: argparse.Namespace) -> None:
     if args.output is not None:
         with atomic_path(args.output) as temporary:
-            temporary.write_text(json.dumps(made.to_dict(), indent=1, ensure_ascii=False) + "\n", "utf-8")
+            temporary.write_text(json.dumps(explanation.to_dict(), indent=1, ensure_ascii=False) + "\n", "utf-8")
         print(f"wrote {args.output}", file=sys.stderr)
     if args.plot is not None:
         from pathlib import Path
@@ -167,8 +167,10 @@ def _write(made: Explanation, args: argparse.Namespace) -> None:
         from p2l.common.plots import save_figure
         from p2l.insight.explain_report import draw_map, draw_model
 
-        one = len(args.models) == 1 or len(made.models) == 1
-        save_figure(draw_model(made, args.models[0]) if one else draw_map(made, args.models), Path(args.plot))
+        one = len(args.models) == 1 or len(explanation.models) == 1
+        save_figure(
+            draw_model(explanation, args.models[0]) if one else draw_map(explanation, args.models), Path(args.plot)
+        )
         print(f"drew {args.plot}", file=sys.stderr)
 
 

@@ -29,31 +29,33 @@ score and too little to be seen elsewhere. Groups (--by) have --shrink instead.
 
 def build_parser() -> argparse.ArgumentParser:
     """The flags of `p2l leaderboard`."""
-    made = parser(
+    flags = parser(
         "p2l leaderboard",
         "Print the leaderboard of a file of votes, or what a trained model says of a prompt or a file of prompts.",
     )
-    made.epilog = " ".join(_SCORES.split())
-    made.add_argument("prompt", nargs="?", help="with --model: the prompt whose leaderboard is wanted")
-    source = made.add_mutually_exclusive_group(required=True)
+    flags.epilog = " ".join(_SCORES.split())
+    flags.add_argument("prompt", nargs="?", help="with --model: the prompt whose leaderboard is wanted")
+    source = flags.add_mutually_exclusive_group(required=True)
     source.add_argument(
         "--votes", metavar="FILE", help="votes: .parquet, .jsonl, .jsonl.gz, .csv, a folder or a hub id"
     )
     source.add_argument("--model", metavar="DIR", help="a trained P2L model: a folder or a hub id")
-    made.add_argument("--prompts", metavar="FILE", help="with --model: aggregate over the `prompt` column of this file")
-    made.add_argument(
+    flags.add_argument(
+        "--prompts", metavar="FILE", help="with --model: aggregate over the `prompt` column of this file"
+    )
+    flags.add_argument(
         "--likelihood",
         metavar="NAME",
         help="with --votes: bt (default; drops ties), bt-tie, rk, rk-reparam, grk (= bag) or ba; a model has its own",
     )
-    made.add_argument(
+    flags.add_argument(
         "--by",
         action="append",
         metavar="COLUMN",
         help="one leaderboard per value of this column as well: text, flag, list, or a nested tag such as "
         "category_tag.math_v0.1.math; may be repeated",
     )
-    made.add_argument(
+    flags.add_argument(
         "--shrink",
         type=float,
         default=0.5,
@@ -62,33 +64,33 @@ def build_parser() -> argparse.ArgumentParser:
         "prior of this standard deviation; it weighs as much as about 4 / SD^2 votes of a model; inf switches it off; "
         "with --over and --periods alone: each period's",
     )
-    made.add_argument(
+    flags.add_argument(
         "--cluster",
         metavar="COLUMN",
         help="with --votes: votes with one value of this column (user, prompt) count as one observation in intervals",
     )
-    made.add_argument("--weighted", action="store_true", help="weight votes by their `weight` column")
-    made.add_argument("--drop-bad", action="store_true", help="leave out rows that are no votes, and count them")
-    _add_history_flags(made)
-    _add_output_flags(made)
-    return made
+    flags.add_argument("--weighted", action="store_true", help="weight votes by their `weight` column")
+    flags.add_argument("--drop-bad", action="store_true", help="leave out rows that are no votes, and count them")
+    _add_history_flags(flags)
+    _add_output_flags(flags)
+    return flags
 
 
-def _add_history_flags(made: argparse.ArgumentParser) -> None:
-    made.add_argument(
+def _add_history_flags(flags: argparse.ArgumentParser) -> None:
+    flags.add_argument(
         "--over",
         metavar="PERIOD",
         help="with --votes: the history of the leaderboard by hour, day, week, month, quarter or year (UTC), or "
         "several of them, such as 2weeks",
     )
-    made.add_argument(
+    flags.add_argument(
         "--periods",
         choices=["cumulative", "alone"],
         default="cumulative",
         help="with --over: each leaderboard of all votes up to the end of its period, or of the period's votes alone, "
         "held to the leaderboard of all votes by --shrink",
     )
-    made.add_argument(
+    flags.add_argument(
         "--time-column",
         default="tstamp",
         metavar="COLUMN",
@@ -97,15 +99,15 @@ def _add_history_flags(made: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_output_flags(made: argparse.ArgumentParser) -> None:
-    made.add_argument("--intervals", choices=["sandwich", "bootstrap", "none"], default="sandwich", help="which kind")
-    made.add_argument("--level", type=float, default=0.95, help="coverage of the intervals")
-    made.add_argument("--min-votes", type=int, default=1, metavar="N", help="list only models with as many votes")
-    made.add_argument("--top", type=int, metavar="N", help="print and draw only the best N (files hold all)")
-    made.add_argument("--seed", type=whole, default=0, help="of the bootstrap")
-    made.add_argument("--output", metavar="FILE", help="also write all leaderboards to a .csv, .json or .parquet file")
-    made.add_argument("--plot", metavar="FILE", help="also draw them with their intervals (.png, .svg, .pdf)")
-    made.add_argument("--quiet", action="store_true", help="no progress bars")
+def _add_output_flags(flags: argparse.ArgumentParser) -> None:
+    flags.add_argument("--intervals", choices=["sandwich", "bootstrap", "none"], default="sandwich", help="which kind")
+    flags.add_argument("--level", type=float, default=0.95, help="coverage of the intervals")
+    flags.add_argument("--min-votes", type=int, default=1, metavar="N", help="list only models with as many votes")
+    flags.add_argument("--top", type=int, metavar="N", help="print and draw only the best N (files hold all)")
+    flags.add_argument("--seed", type=whole, default=0, help="of the bootstrap")
+    flags.add_argument("--output", metavar="FILE", help="also write all leaderboards to a .csv, .json or .parquet file")
+    flags.add_argument("--plot", metavar="FILE", help="also draw them with their intervals (.png, .svg, .pdf)")
+    flags.add_argument("--quiet", action="store_true", help="no progress bars")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -19,35 +19,37 @@ from p2l.model.scratch import TFIDF_DEFAULTS, TRANSFORMER_DEFAULTS, make_tfidf, 
 
 def init_parser() -> ArgumentParser:
     """The command line of `p2l init`."""
-    made = parser("p2l init", "Make a small backbone from scratch, to train on without any download.")
-    made.add_argument("--votes", required=True, help="votes whose prompts the vocabulary is made from")
-    made.add_argument("--output", required=True, help="folder to make, to be used as pretrain_model_name")
-    made.add_argument("--model-type", default="qwen2", help="qwen2, qwen3, llama, bert, modernbert or tfidf")
-    made.add_argument("--seed", type=int, default=42, help="draws weights and the sample of prompts")
-    made.add_argument("--max-prompts", type=int, default=200_000, help="make the vocabulary from a sample of this size")
-    made.add_argument("--hidden-size", type=int, help="width (128; for tfidf the rank: 32)")
-    made.add_argument("--quiet", action="store_true", help="no progress bar")
-    _add_transformer_flags(made.add_argument_group("transformers only"))
-    _add_tfidf_flags(made.add_argument_group("tfidf only"))
-    return made
+    flags = parser("p2l init", "Make a small backbone from scratch, to train on without any download.")
+    flags.add_argument("--votes", required=True, help="votes whose prompts the vocabulary is made from")
+    flags.add_argument("--output", required=True, help="folder to make, to be used as pretrain_model_name")
+    flags.add_argument("--model-type", default="qwen2", help="qwen2, qwen3, llama, bert, modernbert or tfidf")
+    flags.add_argument("--seed", type=int, default=42, help="draws weights and the sample of prompts")
+    flags.add_argument(
+        "--max-prompts", type=int, default=200_000, help="make the vocabulary from a sample of this size"
+    )
+    flags.add_argument("--hidden-size", type=int, help="width (128; for tfidf the rank: 32)")
+    flags.add_argument("--quiet", action="store_true", help="no progress bar")
+    _add_transformer_flags(flags.add_argument_group("transformers only"))
+    _add_tfidf_flags(flags.add_argument_group("tfidf only"))
+    return flags
 
 
 def init_main(argv: Sequence[str] | None = None) -> int | None:
     """Run the command."""
-    given = init_parser().parse_args(argv)
-    output = Path(given.output)
+    args = init_parser().parse_args(argv)
+    output = Path(args.output)
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise InputError(f"{output}: exists and is not an empty folder; choose another --output or remove it")
-    options = _options(given)
-    if given.max_prompts < 1:
-        raise ConfigError(f"--max-prompts must be at least 1, not {given.max_prompts}")
-    prompts = sample_prompts(_batches(given.votes, quiet=given.quiet), given.max_prompts, seed=given.seed)
+    options = _options(args)
+    if args.max_prompts < 1:
+        raise ConfigError(f"--max-prompts must be at least 1, not {args.max_prompts}")
+    prompts = sample_prompts(_batches(args.votes, quiet=args.quiet), args.max_prompts, seed=args.seed)
     with atomic_path(output, directory=True) as folder:
-        if given.model_type == "tfidf":
+        if args.model_type == "tfidf":
             size = make_tfidf(folder, prompts, **options)
         else:
-            size = make_transformer(folder, prompts, model_type=given.model_type, seed=given.seed, **options)
-    print(f"{output}: {given.model_type} from scratch, {size}; use it as pretrain_model_name")
+            size = make_transformer(folder, prompts, model_type=args.model_type, seed=args.seed, **options)
+    print(f"{output}: {args.model_type} from scratch, {size}; use it as pretrain_model_name")
     return None
 
 
@@ -60,17 +62,17 @@ def _batches(votes: str, *, quiet: bool) -> Iterator[Any]:
             yield read.batch
 
 
-def _options(given: Namespace) -> dict[str, Any]:
+def _options(args: Namespace) -> dict[str, Any]:
     """The flags of the chosen model type, defaults filled in; a flag of the other kind is an error."""
     mine, others = TRANSFORMER_DEFAULTS, TFIDF_DEFAULTS
-    if given.model_type == "tfidf":
+    if args.model_type == "tfidf":
         mine, others = others, mine
     for name in others:
-        if name not in mine and getattr(given, name) is not None:
+        if name not in mine and getattr(args, name) is not None:
             raise ConfigError(
-                f"--{name.replace('_', '-')} does not go with --model-type {given.model_type}; leave it out"
+                f"--{name.replace('_', '-')} does not go with --model-type {args.model_type}; leave it out"
             )
-    chosen = {name: default if getattr(given, name) is None else getattr(given, name) for name, default in mine.items()}
+    chosen = {name: default if getattr(args, name) is None else getattr(args, name) for name, default in mine.items()}
     for name, value in chosen.items():
         if isinstance(value, int) and value < 1:
             raise ConfigError(f"--{name.replace('_', '-')} must be at least 1, not {value}")

@@ -45,34 +45,41 @@ def boards_of_model(args: argparse.Namespace) -> list[Named]:
         return [Named("", "prompt", 1, _single(model, args.prompt))]
     source = open_source(args.prompts)
     groups = Groups(source, args.by)
-    said, members = _ask(model, source, groups, quiet=args.quiet)
+    predictions, members = _ask(model, source, groups, quiet=args.quiet)
     sizes = {code: len(rows) for code, rows in members.items()}
     boards = []
     for by, name, code in groups.ordered(sizes):
-        part = said.of(members[code])
+        part = predictions.of(members[code])
         board = aggregate(*part, model.likelihood.name, models=model.model_list, **fit_options(args))
         boards.append(Named(by, name, sizes[code], board))
     return boards
 
 
 def _single(model: Any, prompt: str) -> Leaderboard:
-    said = model.predict([prompt])
-    return aggregate(said.coefs, said.eta, said.gamma, model.likelihood.name, models=model.model_list, intervals=None)
+    prediction = model.predict([prompt])
+    return aggregate(
+        prediction.coefs,
+        prediction.eta,
+        prediction.gamma,
+        model.likelihood.name,
+        models=model.model_list,
+        intervals=None,
+    )
 
 
 def _ask(model: Any, source: Source, groups: Groups, *, quiet: bool) -> tuple[_Predictions, dict[int, Ints]]:
     """Predictions for all prompts of a source, and the rows of each group."""
-    said, rows, number = [], dict[int, list[Ints]](), 0
+    predictions, rows, number = [], dict[int, list[Ints]](), 0
     columns = list(dict.fromkeys(["prompt", *groups.bases.values()]))
     with progress(total=source.rows, description="prompts", unit=" prompts", quiet=quiet) as bar:
         for batch in read_votes(source, columns=columns, batch_size=_PROMPTS_AT_ONCE):
-            said.append(model.predict(batch.batch.column("prompt").to_pylist()))
+            predictions.append(model.predict(batch.batch.column("prompt").to_pylist()))
             for group, row in groups.members(batch):
                 for code in np.unique(group):
                     rows.setdefault(int(code), []).append(row[group == code] + number)
             number += len(batch)
             bar.update(len(batch))
-    joined = (_join([getattr(part, name) for part in said]) for name in ("coefs", "eta", "gamma"))
+    joined = (_join([getattr(part, name) for part in predictions]) for name in ("coefs", "eta", "gamma"))
     return _Predictions(*joined), {code: np.concatenate(parts) for code, parts in rows.items()}  # type: ignore[arg-type]
 
 

@@ -66,14 +66,14 @@ def _table(folder: Path) -> Iterator[str]:
     """The loss of each checkpoint on the slices of its time, and how many models it knew."""
     losses = json.loads((folder / "figures" / "loss" / "online.json").read_text("utf-8"))
     checkpoints = sorted(losses, key=int)
-    shown = sorted(losses[checkpoints[-1]], key=int)
-    shown = [number for number in shown if number in checkpoints] or shown
-    yield f"  {'votes trained on':>16} {'models known':>13}   loss on the votes of slice" + _cells(shown)
+    numbers = sorted(losses[checkpoints[-1]], key=int)
+    numbers = [number for number in numbers if number in checkpoints] or numbers
+    yield f"  {'votes trained on':>16} {'models known':>13}   loss on the votes of slice" + _cells(numbers)
     for number in checkpoints:
-        known = json.loads((folder / "models" / "online" / f"checkpoint-{number}" / "model_list.json").read_text())
-        values = [losses[number].get(name) for name in shown]
+        model_list = json.loads((folder / "models" / "online" / f"checkpoint-{number}" / "model_list.json").read_text())
+        values = [losses[number].get(name) for name in numbers]
         cells = _cells(["" if value is None else f"{value:.3f}" for value in values])
-        yield f"  {int(number) * _BATCH:>16,} {len(known):>13}   {'':26}{cells}"
+        yield f"  {int(number) * _BATCH:>16,} {len(model_list):>13}   {'':26}{cells}"
 
 
 def _cells(texts: list[str]) -> str:

@@ -92,9 +92,9 @@ def _leaderboard(held: Held, title: str, examples: Examples) -> str:
         f"  for example: {' / '.join(examples.prompts[0])}",
         f"  {'':4}{'truth':<{width}} score     {'P2L':<{width}} score",
     ]
-    for place, (real, said) in enumerate(zip(true_order[:5], order[:5], strict=True), start=1):
+    for place, (real, predicted_name) in enumerate(zip(true_order[:5], order[:5], strict=True), start=1):
         left = f"{names[real]:<{width}} {to_score(true[real]):5.0f}"
-        right = f"{names[said]:<{width}} {to_score(predicted[said]):5.0f}"
+        right = f"{names[predicted_name]:<{width}} {to_score(predicted[predicted_name]):5.0f}"
         lines.append(f"  {place:<4}{left}     {right}")
     return "\n".join([*lines, f"  rank correlation over all {len(names)} models: {agreement:.2f}"])
 
@@ -104,8 +104,10 @@ def _ranks(values: Floats) -> NDArray[np.int64]:
 
 
 def _ask(model: P2L, prompts: list[list[str]]) -> Forecast:
-    said = model.predict(prompts)
-    return Forecast(said.coefs.astype(np.float64), None if said.eta is None else said.eta.astype(np.float64))
+    predictions = model.predict(prompts)
+    return Forecast(
+        predictions.coefs.astype(np.float64), None if predictions.eta is None else predictions.eta.astype(np.float64)
+    )
 
 
 def _losses(forecast: Forecast, labels: Labels) -> Floats:

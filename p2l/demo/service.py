@@ -84,9 +84,9 @@ def _by_curl(url: str, prompt: list[str]) -> Iterator[str]:
     if shutil.which("curl") is None:
         yield "  (curl is not installed here)"
         return
-    said = json.loads(subprocess.run(line, check=True, capture_output=True).stdout)
-    first = json.dumps(said["leaderboard"][0])
-    yield f'  {{"leaderboard": [{first}, ... {len(said["leaderboard"]) - 1} more], "revision": "{said["revision"]}"}}'
+    answer = json.loads(subprocess.run(line, check=True, capture_output=True).stdout)
+    first, *others = answer["leaderboard"]
+    yield f'  {{"leaderboard": [{json.dumps(first)}, ... {len(others)} more], "revision": "{answer["revision"]}"}}'
 
 
 def _rows(board: PromptLeaderboard) -> Iterator[str]:

@@ -95,11 +95,11 @@ def _simulate(shell: Shell, votes: int) -> None:
 def _train(shell: Shell) -> None:
     print("\n2. Training a text model on them, in one line: a tiny transformer from scratch, which reads.")
     print("   Each vote pulls the coefficients of its two models apart, for prompts like that one.")
-    given = ("--votes", "votes.parquet", "--val", "held_out.parquet")
-    shell.run("p2l", "train", *given, "--size", "tiny", "--output", "models/p2l")
+    votes = ("--votes", "votes.parquet", "--val", "held_out.parquet")
+    shell.run("p2l", "train", *votes, "--size", "tiny", "--output", "models/p2l")
     print("\n3. The same line for a bag of words, which only counts.")
     shell.run("p2l", "init", "--model-type", "tfidf", "--votes", "votes.parquet", "--output", "tfidf")
-    shell.run("p2l", "train", *given, "--size", "tiny", "--backbone", "tfidf", "--output", "models/bag-of-words")
+    shell.run("p2l", "train", *votes, "--size", "tiny", "--backbone", "tfidf", "--output", "models/bag-of-words")
 
 
 def _report(folder: Path, shell: Shell, votes: int) -> None:

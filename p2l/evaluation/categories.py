@@ -95,10 +95,11 @@ def _chosen(category: Category, table: Any, source: str) -> Mask:
     if not paths and category.key == "hard":
         return _hard(category, table, source)
     if not paths:
-        known = _known(table)
+        columns = _known(table)
         raise UnknownCategoryError(
-            f"{source}: no column or tag {category.key!r} for category {category.text}{nearest(category.key, known)}; "
-            f"there are {', '.join(known) or 'none'}"
+            f"{source}: no column or tag {category.key!r} for category "
+            f"{category.text}{nearest(category.key, columns)}; "
+            f"there are {', '.join(columns) or 'none'}"
         )
     if len(paths) > 1:
         raise VoteError(f"{source}: category {category.key} may mean {' or '.join(paths)}; write the path you mean")
@@ -144,18 +145,20 @@ def _column(table: Any, path: str) -> tuple[str, Any]:
 
 def _equal(category: Category, column: tuple[str, Any], path: str, source: str) -> Mask:
     base, values = column
-    found = group_rows(values, path, base, source)
-    names = [name.lower() for name in found.names]
+    members = group_rows(values, path, base, source)
+    names = [name.lower() for name in members.names]
     flags = set(names) <= {"true", "false"}
     if category.value is None and not flags:
-        raise VoteError(f"{source}: category {category.key} needs a value, as in {_example(category.key, found.names)}")
-    wanted = _WORDS.get((category.value or "true").lower(), category.value) if flags else category.value
-    places = [place for place, name in enumerate(names if flags else found.names) if name == wanted]
+        raise VoteError(
+            f"{source}: category {category.key} needs a value, as in {_example(category.key, members.names)}"
+        )
+    text = _WORDS.get((category.value or "true").lower(), category.value) if flags else category.value
+    places = [place for place, name in enumerate(names if flags else members.names) if name == text]
     if not places:
-        hint = nearest(str(wanted), found.names) or f"; values: {', '.join(found.names[:_SHOWN]) or 'none'}"
+        hint = nearest(str(text), members.names) or f"; values: {', '.join(members.names[:_SHOWN]) or 'none'}"
         raise EmptyCategoryError(f"no vote of category {category.text}{hint}")
     mask = np.zeros(len(values), dtype=bool)
-    mask[found.row[np.isin(found.group, places)]] = True
+    mask[members.row[np.isin(members.group, places)]] = True
     return mask
 
 
@@ -170,16 +173,16 @@ def _hard(category: Category, table: Any, source: str) -> Mask:
         raise UnknownCategoryError(f"{source}: category hard counts true criteria, and there are no criteria tags")
     base, values = _column(table, path)
     kind = next(tag.kind for field in table.schema for tag in _tags(field) if tag.path == path)
-    counts, known = np.zeros(len(values), dtype=np.int64), np.zeros(len(values), dtype=bool)
+    counts, has_tag = np.zeros(len(values), dtype=np.int64), np.zeros(len(values), dtype=bool)
     for field in kind:
-        found = group_rows(values, f"{path}.{field.name}", base, source)
-        known[found.row] = True
-        counts[found.row[[found.names[group].lower() == "true" for group in found.group]]] += 1
+        members = group_rows(values, f"{path}.{field.name}", base, source)
+        has_tag[members.row] = True
+        counts[members.row[[members.names[group].lower() == "true" for group in members.group]]] += 1
     word = (category.value or "true").lower()
     if word not in _WORDS:
         raise EmptyCategoryError(f"no vote of category {category.text}; values: true, false")
-    wanted = _WORDS[word] == "true"
-    return np.asarray(known & ((counts >= HARD_CRITERIA) == wanted))
+    is_hard = _WORDS[word] == "true"
+    return np.asarray(has_tag & ((counts >= HARD_CRITERIA) == is_hard))
 
 
 def _holds_criteria(tag: _Tag) -> bool:

@@ -78,11 +78,11 @@ def aggregation_scale(subject: Subject, labels: Ints, truth: Standing, draws: Dr
     for size, samples in zip(draws.sizes, draws.samples, strict=True):
         values = []
         for subsets in draws.rows(len(labels), size, samples, replace=True):
-            known: dict[int, dict[str, Any]] = {}
+            references: dict[int, dict[str, Any]] = {}
             for model in subject.aggregates(subsets):  # one leaderboard is the same for all subsets
-                if id(model) not in known:
-                    known[id(model)] = _compared(subject, truth, model, labels, draws.metrics)
-                values.append(known[id(model)])
+                if id(model) not in references:
+                    references[id(model)] = _compared(subject, truth, model, labels, draws.metrics)
+                values.append(references[id(model)])
         yield _score(size, values, draws)
 
 
@@ -99,18 +99,18 @@ def _score(size: int, values: Sequence[dict[str, Any]], draws: Draws) -> SubsetS
     means = {name: _mean([one[name] for one in values]) for name in draws.metrics}
     single = {name: [one[name] for one in values if isinstance(one[name], float)] for name in draws.metrics}
     width = NormalDist().inv_cdf(0.5 + draws.level / 2)
-    intervals = {name: _interval(means[name], found, width) for name, found in single.items() if len(found) > 1}
+    intervals = {name: _interval(means[name], samples, width) for name, samples in single.items() if len(samples) > 1}
     return SubsetScore(size, len(values), means, intervals)
 
 
 def _mean(values: Sequence[Any]) -> Any:
     """Mean of numbers, or of dictionaries key by key; values that do not apply are left out."""
-    known = [value for value in values if value is not None]
-    if not known:
+    numbers = [value for value in values if value is not None]
+    if not numbers:
         return None
-    if isinstance(known[0], dict):
-        return {key: _mean([value[key] for value in known]) for key in known[0]}
-    return float(np.mean(known))
+    if isinstance(numbers[0], dict):
+        return {key: _mean([value[key] for value in numbers]) for key in numbers[0]}
+    return float(np.mean(numbers))
 
 
 def _interval(mean: float, values: Sequence[float], width: float) -> Interval:
@@ -148,8 +148,8 @@ class _VoteFits:
         size = self.num_models
         etas = theta[:, -1].tolist() if has_eta(self.likelihood) else [None] * len(votes)
         return [
-            Standing(np.where(known, one[:size], np.nan), eta, gamma)
-            for one, known, eta in zip(theta, seen, etas, strict=True)
+            Standing(np.where(listed, one[:size], np.nan), eta, gamma)
+            for one, listed, eta in zip(theta, seen, etas, strict=True)
         ]
 
     def _table(self, labels: Ints) -> Floats:

@@ -63,12 +63,12 @@ def entries(inputs: Inputs) -> list[Entry]:
     """
     _check(inputs)
     lists = {name: list(getattr(inputs, name)) for name in ("eval_path", "checkpoint_path", "hf_checkpoint_file")}
-    given = {name: values for name, values in lists.items() if values}
-    count = max((len(values) for values in given.values()), default=1)
-    names = list(inputs.output_file_name) or _default_names(given, count)
-    for name, values in {**given, "output_file_name": names}.items():
+    flags = {name: values for name, values in lists.items() if values}
+    count = max((len(values) for values in flags.values()), default=1)
+    names = list(inputs.output_file_name) or _default_names(flags, count)
+    for name, values in {**flags, "output_file_name": names}.items():
         if len(values) != count:
-            whole = ", ".join(f"{len(one)} --{flag}" for flag, one in {**given, "output_file_name": names}.items())
+            whole = ", ".join(f"{len(one)} --{flag}" for flag, one in {**flags, "output_file_name": names}.items())
             raise ConfigError(f"--{name} does not go with the other lists ({whole}); give as many of each")
     if len(set(names)) < count:
         raise ConfigError(f"--output_file_name {' '.join(names)}: every output needs a name of its own")
@@ -85,11 +85,11 @@ def _check(inputs: Inputs) -> None:
         raise ConfigError("there is nothing to evaluate: give --eval_path, --checkpoint_path or --model_repo")
 
 
-def _default_names(given: dict[str, list[str]], count: int) -> list[str]:
+def _default_names(names: dict[str, list[str]], count: int) -> list[str]:
     """`eval_metrics` for one output; several are named after their files."""
     if count == 1:
         return ["eval_metrics"]
-    source = next(given[name] for name in ("checkpoint_path", "hf_checkpoint_file", "eval_path") if name in given)
+    source = next(names[name] for name in ("checkpoint_path", "hf_checkpoint_file", "eval_path") if name in names)
     return [Path(path).stem for path in source]
 
 
@@ -129,9 +129,9 @@ def recorded_likelihood(path: str) -> str | None:
     file = Path(path)
     config = _object(file.with_name("config.json")) if file.name in _BESIDE_MODEL else {}
     ours = config.get("p2l")
-    said = _object(file.with_suffix(".info.json")).get("loss_type") or (ours or {}).get("loss_type")
+    recorded = _object(file.with_suffix(".info.json")).get("loss_type") or (ours or {}).get("loss_type")
     try:
-        return None if said is None else get(str(said)).name
+        return None if recorded is None else get(str(recorded)).name
     except ConfigError:
         return None
 
@@ -139,10 +139,10 @@ def recorded_likelihood(path: str) -> str | None:
 def _object(path: Path) -> dict[str, Any]:
     """A JSON object, empty where there is none."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def _from_model_repo(repo: str, names: Sequence[str]) -> str:
@@ -252,10 +252,10 @@ class Settings:
             raise ConfigError("--bootstrap 1 is too few; use 100 or more, or 0 for no intervals")
 
 
-def _check_setting(kind: str, names: Sequence[str], known: Iterable[str]) -> None:
+def _check_setting(kind: str, names: Sequence[str], choices: Iterable[str]) -> None:
     for name in names:
-        if name not in known:
-            raise ConfigError(f"unknown {kind} {name!r}{nearest(name, known)}; use some of {', '.join(known)}")
+        if name not in choices:
+            raise ConfigError(f"unknown {kind} {name!r}{nearest(name, choices)}; use some of {', '.join(choices)}")
 
 
 def _check_draws(name: str, sizes: Sequence[int], samples: Sequence[int]) -> None:

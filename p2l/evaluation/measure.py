@@ -188,8 +188,8 @@ def _intervals(scored: ScoredVotes, prompts: Ints, settings: Settings) -> dict[s
     values = dict(_vote_values(scored, dict.fromkeys((*settings.simple, *ADDED))))
     if not values:
         return {}
-    found = bootstrap_mean(np.stack(list(values.values()), axis=1), clusters=prompts, **_options(settings))
-    return dict(zip(values, _columns(found), strict=True))
+    intervals = bootstrap_mean(np.stack(list(values.values()), axis=1), clusters=prompts, **_options(settings))
+    return dict(zip(values, _columns(intervals), strict=True))
 
 
 def _vote_values(scored: ScoredVotes, names: Any) -> Iterator[tuple[str, Any]]:
@@ -201,8 +201,8 @@ def _vote_values(scored: ScoredVotes, names: Any) -> Iterator[tuple[str, Any]]:
                 yield name, values
 
 
-def _columns(found: Interval) -> list[Interval]:
-    return [Interval(*numbers) for numbers in np.stack(found).T.tolist()]
+def _columns(intervals: Interval) -> list[Interval]:
+    return [Interval(*numbers) for numbers in np.stack(intervals).T.tolist()]
 
 
 def _skill(job: Job, part: _Part, scored: ScoredVotes, limit: int) -> tuple[Interval | None, str | None]:
@@ -244,13 +244,13 @@ def _by_model(job: Job, part: _Part, scored: ScoredVotes, truth: Leaderboard) ->
 def _model_scores(job: Job, part: _Part, values: dict[str, Any], codes: Sequence[int]) -> Iterator[ModelScore]:
     pairs = part.labels[:, :2]
     taking = np.stack([(pairs == code).any(axis=1) for code in codes], axis=1)
-    found: dict[str, list[Interval | None]] = {}
+    intervals: dict[str, list[Interval | None]] = {}
     for name, column in values.items():
         table = np.where(taking, column[:, None], np.nan)
         counts = np.flatnonzero((~np.isnan(table)).any(axis=0)).tolist()
         drawn = bootstrap_mean(table[:, counts], clusters=part.prompts, **_options(job.settings)) if counts else None
-        known = dict(zip(counts, [] if drawn is None else _columns(drawn), strict=True))
-        found[name] = [known.get(place) for place in range(len(codes))]
+        interval_of = dict(zip(counts, [] if drawn is None else _columns(drawn), strict=True))
+        intervals[name] = [interval_of.get(place) for place in range(len(codes))]
     for place, code in enumerate(codes):
         votes = int(taking[:, place].sum())
-        yield ModelScore(job.output.models[code], votes, found["Loss"][place], found["Accuracy"][place])
+        yield ModelScore(job.output.models[code], votes, intervals["Loss"][place], intervals["Accuracy"][place])

@@ -191,8 +191,8 @@ def open_votes_source(path: str, *, split: str = "train") -> Source:
         return source
     columns = [name for name in source.columns if name != HIDDEN]
 
-    def stream(wanted: Sequence[str] | None, size: int) -> Iterator[RawBatch]:
-        return source.stream(columns if wanted is None else wanted, size)
+    def stream(names: Sequence[str] | None, size: int) -> Iterator[RawBatch]:
+        return source.stream(columns if names is None else names, size)
 
     return replace(source, columns=columns, stream=stream)
 
@@ -282,17 +282,17 @@ class _Parts:
         return self.clusters.number(column)
 
     def joined(self, source: str, likelihood: Likelihood, *, sort_models: bool) -> Output:
-        known = len(self.model_list)
+        size = len(self.model_list)
         labels = np.concatenate(self.columns["labels"])
         arrays = {name: _join(self.columns[name], len(labels)) for name in ("coefs", "eta", "gamma")}
         for name in likelihood.parameters if self.need_coefs else ():
             if arrays[name] is None:
                 raise VoteError(_without(source, likelihood, name))
         texts = pa.chunked_array(self.columns["texts"]).combine_chunks() if self.columns["texts"] else None
-        kept = (labels[:, :2] < known).all(axis=1)
-        if not kept.any():
-            raise InputError(f"{source}: no vote is between models of the model list of {known} names")
-        rows = np.flatnonzero(kept)
+        in_list = (labels[:, :2] < size).all(axis=1)
+        if not in_list.any():
+            raise InputError(f"{source}: no vote is between models of the model list of {size} names")
+        rows = np.flatnonzero(in_list)
         arrays = {name: None if values is None else values[rows] for name, values in arrays.items()}
         output = Output(
             source,
@@ -304,7 +304,7 @@ class _Parts:
             arrays["coefs"],
             arrays["eta"],
             arrays["gamma"],
-            _left_out(len(labels) - len(rows), list(self.codes)[known:]),
+            _left_out(len(labels) - len(rows), list(self.codes)[size:]),
         )
         return _sorted(output) if sort_models else output
 
@@ -386,8 +386,8 @@ def _matrix(column: Any, name: str, width: int, place: Any) -> Floats:
     values, rows = column, len(column)
     while _is_list(values.type):
         lengths = pc.list_value_length(values).fill_null(0).to_numpy(zero_copy_only=False)
-        wanted = width if not _is_list(values.type.value_type) else 1
-        wrong = np.flatnonzero(lengths != wanted)
+        expected = width if not _is_list(values.type.value_type) else 1
+        wrong = np.flatnonzero(lengths != expected)
         if len(wrong):
             raise VoteError(
                 f"{place(int(wrong[0]))}: {name} holds {lengths[wrong[0]]} numbers for {width} "

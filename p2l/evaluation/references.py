@@ -141,20 +141,20 @@ class Arena:
         if name not in self.ratings:
             hint = nearest(name, self.ratings) or f"; it has {', '.join(self.ratings)}"
             raise EmptyCategoryError(f"{self.source} has no category {name!r} for {category.text}{hint}")
-        found = [(model, self.ratings[name][model]) for model in models if model in self.ratings[name]]
-        if len(found) < 2:
-            raise EmptyCategoryError(f"{self.source} rates {len(found)} of the models in category {name!r}")
-        coefs = (np.array([rating for _, rating in found]) - 1000.0) / POINTS_PER_LOGIT
-        unknown = np.full(len(found), np.nan)
+        rated = [(model, self.ratings[name][model]) for model in models if model in self.ratings[name]]
+        if len(rated) < 2:
+            raise EmptyCategoryError(f"{self.source} rates {len(rated)} of the models in category {name!r}")
+        coefs = (np.array([rating for _, rating in rated]) - 1000.0) / POINTS_PER_LOGIT
+        unknown = np.full(len(rated), np.nan)
         return Leaderboard(
-            [model for model, _ in found],
+            [model for model, _ in rated],
             coefs,
             unknown,
             unknown,
             likelihood=likelihood,
             loss=float("nan"),
             votes=None,
-            components=np.zeros(len(found), dtype=np.int64),
+            components=np.zeros(len(rated), dtype=np.int64),
             notes=(f"Ratings of {Path(self.source).name}, category {name}.",),
             **one_scale(likelihood),
         )

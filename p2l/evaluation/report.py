@@ -57,8 +57,8 @@ def reliability(one: CategoryResult) -> str | None:
 
 def _diagonal(axis: Any, predicted: Any, observed: Any, mass: Any) -> None:
     axis.plot([0, 1], [0, 1], color="#888888", linewidth=0.8, linestyle=(0, (4, 3)))
-    known = np.isfinite(predicted) & np.isfinite(observed) & (mass > 0)
-    axis.plot(predicted[known], observed[known], color=COLOURS[0], linewidth=1.3, marker="o", markersize=4)
+    has_votes = np.isfinite(predicted) & np.isfinite(observed) & (mass > 0)
+    axis.plot(predicted[has_votes], observed[has_votes], color=COLOURS[0], linewidth=1.3, marker="o", markersize=4)
     ticks = (0, 0.25, 0.5, 0.75, 1)
     axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
@@ -108,12 +108,12 @@ def _metrics(score: SubsetScore) -> list[str]:
 
 
 def _curve(axis: Any, scores: Sequence[SubsetScore], metric: str, place: int) -> None:
-    known = sorted((one for one in scores if metric in _metrics(one)), key=lambda one: one.size)
-    sizes = [one.size for one in known]
+    points = sorted((one for one in scores if metric in _metrics(one)), key=lambda one: one.size)
+    sizes = [one.size for one in points]
     colour = COLOURS[place % len(COLOURS)]
-    values = [one.values[metric] for one in known]
+    values = [one.values[metric] for one in points]
     axis.plot(sizes, values, color=colour, linewidth=1.4, marker=_MARKERS[place % len(_MARKERS)], markersize=3.5)
-    ends = [one.intervals.get(metric) for one in known]
+    ends = [one.intervals.get(metric) for one in points]
     lower = [value if end is None else end.lower for end, value in zip(ends, values, strict=True)]
     upper = [value if end is None else end.upper for end, value in zip(ends, values, strict=True)]
     axis.fill_between(sizes, lower, upper, color=colour, alpha=0.15, linewidth=0)
@@ -122,8 +122,8 @@ def _curve(axis: Any, scores: Sequence[SubsetScore], metric: str, place: int) ->
 def _log_axis(axis: Any, sizes: Sequence[int]) -> None:
     """Ticks at the sizes themselves, as many as have room."""
     axis.set_xscale("log")
-    shown = [size for place, size in enumerate(reversed(sizes)) if place % (1 + len(sizes) // 6) == 0]
-    axis.set_xticks(shown, [f"{size:,}" for size in shown])
+    ticks = [size for place, size in enumerate(reversed(sizes)) if place % (1 + len(sizes) // 6) == 0]
+    axis.set_xticks(ticks, [f"{size:,}" for size in ticks])
     axis.minorticks_off()
 
 
@@ -151,9 +151,9 @@ def across(results: Sequence[OutputResult], metric: str) -> str | None:
     for place, row in enumerate(values):
         axis.plot(row, color=COLOURS[place], marker=_MARKERS[place], markersize=4, linewidth=1.4)
     step = 1 + len(results) // 25
-    shown = range(0, len(results), step)
-    labels = [plain(results[place].name, 24) for place in shown]
-    axis.set_xticks(list(shown), labels, rotation=40, ha="right", rotation_mode="anchor")
+    places = range(0, len(results), step)
+    labels = [plain(results[place].name, 24) for place in places]
+    axis.set_xticks(list(places), labels, rotation=40, ha="right", rotation_mode="anchor")
     axis.set_ylabel(metric, fontsize=8)
     _tidy(axis)
     _legend(figure, [plain(name, 28) for name in names])
@@ -168,11 +168,15 @@ def _value(result: OutputResult, category: str, metric: str) -> float:
     return float("nan")
 
 
-def strengths(made: Explanation) -> str | None:
+def strengths(explanation: Explanation) -> str | None:
     """The map of models and clusters; None where nothing was found."""
     from p2l.insight.explain_report import draw_map
 
-    return figure_svg(draw_map(made), "Strengths and weaknesses of models by cluster") if made.found else None
+    return (
+        figure_svg(draw_map(explanation), "Strengths and weaknesses of models by cluster")
+        if explanation.found
+        else None
+    )
 
 
 _PAGE, _INDEX = "p2l.evaluation/output.html", "p2l.evaluation/outputs.html"
@@ -244,12 +248,12 @@ def write_report(results: Sequence[OutputResult], folder: str | Path) -> Path:
 
 def _file_names(names: Sequence[str]) -> list[str]:
     """A file name for each output, none of them twice and none `index.html`."""
-    made: list[str] = []
+    file_names: list[str] = []
     for number, name in enumerate(names, 1):
         plain = re.sub(r"[^\w.-]+", "-", name).strip("-.")[:80] or "output"
-        taken = {"index.html", *(one.casefold() for one in made)}
-        made.append(f"{plain}-{number}.html" if f"{plain}.html".casefold() in taken else f"{plain}.html")
-    return made
+        used = {"index.html", *(one.casefold() for one in file_names)}
+        file_names.append(f"{plain}-{number}.html" if f"{plain}.html".casefold() in used else f"{plain}.html")
+    return file_names
 
 
 def _output_page(result: OutputResult, home: str | None) -> str:
@@ -305,16 +309,16 @@ def _strengths(result: OutputResult) -> _Strengths:
         return _Strengths(f"Nothing can be said of strengths and weaknesses from this output: {why}.")
     sides: dict[str, Any] = {"eta": result.eta, "gamma": result.gamma, "texts": result.texts}
     try:
-        made = explain(result.coefs, result.models, likelihood=result.likelihood, **sides)
+        explanation = explain(result.coefs, result.models, likelihood=result.likelihood, **sides)
     except P2LError as error:
         return _Strengths(f"Nothing can be said of strengths and weaknesses: {error}.")
     return _Strengths(
         None,
-        made,
-        strengths(made),
-        f"The {MOST_MODELS} of {len(made.models)} models with the largest differences."
-        * (len(made.models) > MOST_MODELS),
-        tables.clusters(made),
-        tables.strengths_of_models(made),
-        tables.found(made),
+        explanation,
+        strengths(explanation),
+        f"The {MOST_MODELS} of {len(explanation.models)} models with the largest differences."
+        * (len(explanation.models) > MOST_MODELS),
+        tables.clusters(explanation),
+        tables.strengths_of_models(explanation),
+        tables.found(explanation),
     )

@@ -63,7 +63,7 @@ def summary(result: OutputResult) -> Table:
         Column("calibration error", 4, note="expected calibration error over all outcomes; lower is better"),
         *(Column(name, 4, note="model's leaderboard against the ground truth") for name in ranks),
     ]
-    made = [
+    cells = [
         [
             Cell(one.name, number, note=one.problem or "", link=f"category-{number}"),
             one.votes,
@@ -76,8 +76,8 @@ def summary(result: OutputResult) -> Table:
         ]
         for number, one in enumerate(rows)
     ]
-    used = [place for place in range(len(columns)) if place < 4 or any(row[place] is not None for row in made)]
-    return Table([columns[place] for place in used], [[row[place] for place in used] for row in made])
+    used = [place for place in range(len(columns)) if place < 4 or any(row[place] is not None for row in cells)]
+    return Table([columns[place] for place in used], [[row[place] for place in used] for row in cells])
 
 
 def across(results: Sequence[OutputResult], metric: str) -> Table | None:
@@ -135,10 +135,14 @@ def _shift(truth: Leaderboard, model: Leaderboard) -> float:
     """What to add to the model's coefficients where only differences count: both then have one mean over models."""
     if not any(shift_invariant(likelihoods.get(side.likelihood)) for side in (truth, model)):
         return 0.0
-    said = dict(zip(model.models, model.coefs.tolist(), strict=True))
-    gaps = [known - said[name] for name, known in zip(truth.models, truth.coefs.tolist(), strict=True) if name in said]
-    known = [gap for gap in gaps if math.isfinite(gap)]
-    return float(np.mean(known)) if known else 0.0
+    coef_of = dict(zip(model.models, model.coefs.tolist(), strict=True))
+    gaps = [
+        finite - coef_of[name]
+        for name, finite in zip(truth.models, truth.coefs.tolist(), strict=True)
+        if name in coef_of
+    ]
+    finite = [gap for gap in gaps if math.isfinite(gap)]
+    return float(np.mean(finite)) if finite else 0.0
 
 
 def _scores(side: Leaderboard | None, shift: float = 0.0) -> dict[str, Cell]:
@@ -162,10 +166,10 @@ def _ranks(side: Mapping[str, Cell]) -> dict[str, int]:
     return {name: place for place, name in enumerate(order, 1)}
 
 
-def _moved(true: int | None, said: int | None) -> Cell | None:
-    if true is None or said is None:
+def _moved(true: int | None, coef_of: int | None) -> Cell | None:
+    if true is None or coef_of is None:
         return None
-    gap = true - said
+    gap = true - coef_of
     return Cell("" if not gap else f"{'+' if gap > 0 else '−'}{abs(gap)}", abs(gap), "quiet")
 
 
@@ -175,8 +179,8 @@ def metrics(one: CategoryResult) -> Table | None:
     for name, value in (one.simple or {}).items():
         if value is None:
             continue
-        found = (one.intervals or {}).get(name)
-        rows.append([name, value, None if found is None else f"{_text(found.lower)} to {_text(found.upper)}"])
+        interval = (one.intervals or {}).get(name)
+        rows.append([name, value, None if interval is None else f"{_text(interval.lower)} to {_text(interval.upper)}"])
     if one.skill is not None:
         over = f" over the leaderboard of {one.skill_over} votes" if one.skill_over else ""
         ends = f"{_text(one.skill.lower)} to {_text(one.skill.upper)}"
@@ -236,7 +240,7 @@ def models(one: CategoryResult) -> Table | None:
 
 def subsets(result: OutputResult, kind: str) -> list[tuple[str, Table]]:
     """For each category, the numbers behind the curves: a row for each size."""
-    made = []
+    tables = []
     for one in result.categories:
         scores: Sequence[SubsetScore] = getattr(one, kind)
         names = list(dict.fromkeys(name for score in scores for name in score.values))
@@ -252,8 +256,8 @@ def subsets(result: OutputResult, kind: str) -> list[tuple[str, Table]]:
             Column("samples"),
             *(Column(name, 4) for name in names),
         ]
-        made.append((one.name, Table(columns, rows)))
-    return made
+        tables.append((one.name, Table(columns, rows)))
+    return tables
 
 
 def _subset_cell(score: SubsetScore, name: str) -> Cell | float | None:
@@ -262,7 +266,7 @@ def _subset_cell(score: SubsetScore, name: str) -> Cell | float | None:
     return value if cell is None or value is None else cell
 
 
-def clusters(made: Explanation) -> Table:
+def clusters(explanation: Explanation) -> Table:
     """The kinds of prompts."""
     columns = [
         Column("cluster", number=False),
@@ -273,12 +277,12 @@ def clusters(made: Explanation) -> Table:
     ]
     rows: list[list[Value]] = [
         [one.name, one.prompts, one.share, ", ".join(one.terms), one.examples[0] if one.examples else None]
-        for one in made.clusters
+        for one in explanation.clusters
     ]
     return Table(columns, rows)
 
 
-def strengths_of_models(made: Explanation) -> Table:
+def strengths_of_models(explanation: Explanation) -> Table:
     """A row for each model: the clusters it does best and worst in."""
     columns = [
         Column("", 0, note="place overall"),
@@ -287,8 +291,8 @@ def strengths_of_models(made: Explanation) -> Table:
         Column("worse at", number=False, wide=True),
     ]
     rows: list[list[Value]] = []
-    for place, name in enumerate(made.models, 1):
-        cells = made.of(name)
+    for place, name in enumerate(explanation.models, 1):
+        cells = explanation.of(name)
         better = [cell for cell in cells if cell.verdict == "better"][:_NAMED]
         worse = [cell for cell in reversed(cells) if cell.verdict == "worse"][:_NAMED]
         rows.append([place, name, _named(better, "good"), _named(worse, "bad")])
@@ -306,14 +310,14 @@ def _points(value: float) -> str:
     return f"{'+' if value > 0 else '−'}{abs(value):.0f}"
 
 
-def found(made: Explanation) -> Table:
+def found(explanation: Explanation) -> Table:
     """Every strength and weakness that was found, the largest first."""
-    cells = made.found
+    cells = explanation.found
     scale = Scale.around([end for cell in cells for end in (cell.lower, cell.upper)], 0.0)
     columns = [
         Column("model", number=False),
         Column("cluster", number=False, wide=True),
-        Column("points against overall", 0, f"with {made.level:.0%} interval over prompts", scale),
+        Column("points against overall", 0, f"with {explanation.level:.0%} interval over prompts", scale),
         Column("place here", 0),
         Column("place overall", 0),
         Column("beats the field here", 3, "chance of winning against another model drawn at random"),

@@ -199,12 +199,12 @@ def _plain(value: Any) -> Any:
     return round(float(value), _DIGITS) if isinstance(value, float) else value
 
 
-def _interval(found: Interval) -> dict[str, Any]:
-    return {name: _number(getattr(found, name)) for name in ("estimate", "lower", "upper", "standard_error")}
+def _interval(interval: Interval) -> dict[str, Any]:
+    return {name: _number(getattr(interval, name)) for name in ("estimate", "lower", "upper", "standard_error")}
 
 
-def _maybe(found: Interval | None) -> dict[str, Any] | None:
-    return None if found is None else _interval(found)
+def _maybe(number: Interval | None) -> dict[str, Any] | None:
+    return None if number is None else _interval(number)
 
 
 def _number(value: Any) -> float | None:
@@ -216,14 +216,14 @@ def _numbers(values: Iterable[Any]) -> list[float | None]:
     return [_number(value) for value in values]
 
 
-def _reliability(found: Any) -> dict[str, Any] | None:
-    if found is None:
+def _reliability(bins: Any) -> dict[str, Any] | None:
+    if bins is None:
         return None
-    rows = {name: place for place, name in enumerate(found.outcomes)}
+    rows = {name: place for place, name in enumerate(bins.outcomes)}
     return {
-        "edges": _numbers(found.edges),
+        "edges": _numbers(bins.edges),
         "outcomes": {
-            name: {part: _numbers(getattr(found, part)[place]) for part in ("predicted", "observed", "mass")}
+            name: {part: _numbers(getattr(bins, part)[place]) for part in ("predicted", "observed", "mass")}
             for name, place in rows.items()
         },
     }
@@ -281,9 +281,9 @@ def _cells(one: CategoryResult) -> tuple[str, ...]:
     return (one.name, f"{one.votes:,}", *values, _with_interval(one.skill, None), *compared)
 
 
-def _with_interval(found: Interval | None, value: float | None) -> str:
-    if found is not None:
-        return f"{found.estimate:.4f} ({found.lower:.4f} to {found.upper:.4f})"
+def _with_interval(score: Interval | None, value: float | None) -> str:
+    if score is not None:
+        return f"{score.estimate:.4f} ({score.lower:.4f} to {score.upper:.4f})"
     return "" if value is None else f"{value:.4f}"
 
 

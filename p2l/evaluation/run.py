@@ -73,8 +73,8 @@ def evaluate_outputs(options: Options) -> list[OutputResult]:
     _check(options, todo)
     names = model_list(options.inputs)
     limits = [k * options.checkpoint_size for k in dict.fromkeys(options.train_checkpoints)]
-    wanted = dict.fromkeys((*options.settings.parsed, ALL))
-    train = read_train_votes(options.train, names, list(wanted), limits) if options.train else None
+    parsed = dict.fromkeys((*options.settings.parsed, ALL))
+    train = read_train_votes(options.train, names, list(parsed), limits) if options.train else None
     shared = _Shared(options, names, train, read_arena(options.arena_path) if options.arena_path else None)
     results, failures = list[OutputResult](), list[tuple[Entry, P2LError]]()
     for entry in todo:
@@ -88,8 +88,8 @@ def evaluate_outputs(options: Options) -> list[OutputResult]:
             failures.append((entry, error))
     _report(options, results)
     if failures:
-        said = "; ".join(_named(entry, error) for entry, error in failures)
-        raise P2LError(f"{len(failures)} of {len(todo)} outputs could not be evaluated: {said}")
+        failed = "; ".join(_named(entry, error) for entry, error in failures)
+        raise P2LError(f"{len(failures)} of {len(todo)} outputs could not be evaluated: {failed}")
     return results
 
 
@@ -160,7 +160,7 @@ def _evaluate(entry: Entry, shared: _Shared) -> OutputResult:
     job = Job(output, settings, shared.train, shared.arena)
     keyed = dict(_measure_all(job, entry, options))
     _write(entry, options, job, keyed)
-    main = [found for key, (category, found) in keyed.items() if key == f"{settings.model_type}-{category.text}"]
+    main = [measured for key, (category, measured) in keyed.items() if key == f"{settings.model_type}-{category.text}"]
     return _result(entry, job, main)
 
 
@@ -171,8 +171,8 @@ def _settled(options: Options, path: str) -> tuple[Settings, tuple[str, ...]]:
         return settings, ()
     if options.any_likelihood:
         return dataclasses.replace(settings, likelihood=get(recorded)), ()
-    said = f"The answers are of a model of likelihood {recorded}; here they are read as {settings.likelihood.name}."
-    return settings, (said,) if settings.model_type == "p2l" else ()
+    note = f"The answers are of a model of likelihood {recorded}; here they are read as {settings.likelihood.name}."
+    return settings, (note,) if settings.model_type == "p2l" else ()
 
 
 def _measure_all(job: Job, entry: Entry, options: Options) -> Iterator[tuple[str, tuple[Category, CategoryResult]]]:
@@ -188,8 +188,8 @@ def _measure_all(job: Job, entry: Entry, options: Options) -> Iterator[tuple[str
             continue
         yield f"{settings.model_type}-{category.text}", (category, measure(job, category, chosen))
         for k in dict.fromkeys(options.train_checkpoints):
-            found = measure(job, category, chosen, limit=k * options.checkpoint_size)
-            yield f"marginal-{category.text}-checkpoint-{k}", (category, found)
+            measured = measure(job, category, chosen, limit=k * options.checkpoint_size)
+            yield f"marginal-{category.text}-checkpoint-{k}", (category, measured)
 
 
 def _write(entry: Entry, options: Options, job: Job, keyed: Mapping[str, tuple[Category, CategoryResult]]) -> None:

@@ -163,15 +163,15 @@ def fit_law(
     units = [float(np.exp(np.log(values).mean())) for values in (counts, sizes)]
     search = _Search(counts / units[0], sizes / units[1], losses, form, floor, ceiling)
     alpha, beta = search.best()
-    found, _ = search.scales(alpha, beta)
+    scales, _ = search.scales(alpha, beta)
     # Sizes were in units of their geometric means.
     powers = (units[0] ** alpha, units[1] ** beta)
     if form == "product":
-        return Law(form, found[0], found[1] * powers[0] * powers[1], alpha, 0.0, beta, ceiling)
+        return Law(form, scales[0], scales[1] * powers[0] * powers[1], alpha, 0.0, beta, ceiling)
     if form == "votes alone":
-        return Law(form, found[0], found[1] * powers[0], alpha, ceiling=ceiling)
+        return Law(form, scales[0], scales[1] * powers[0], alpha, ceiling=ceiling)
     second = powers[1] * (powers[0] if form == "shared" else 1.0)
-    return Law(form, found[0], found[1] * powers[0], alpha, found[2] * second, beta, ceiling)
+    return Law(form, scales[0], scales[1] * powers[0], alpha, scales[2] * second, beta, ceiling)
 
 
 @dataclass(frozen=True)
@@ -191,12 +191,12 @@ class _Search:
 
         columns = np.stack(FORMS[self.form](self.votes, self.parameters, alpha, beta), axis=1)
         if self.floor is None:
-            found, left = nnls(columns, self.loss)
-            return found.tolist(), float(left)
+            coefficients, left = nnls(columns, self.loss)
+            return coefficients.tolist(), float(left)
         excess, weights = _unbent(self.loss - self.floor, self.floor, self.ceiling)
-        found, _ = nnls(columns[:, 1:] * weights[:, None], excess * weights)
-        fitted = _bent(tuple(columns[:, 1:].T), tuple(found.tolist()), self.floor, self.ceiling)
-        return [self.floor, *found.tolist()], float(np.linalg.norm(self.loss - fitted))
+        coefficients, _ = nnls(columns[:, 1:] * weights[:, None], excess * weights)
+        fitted = _bent(tuple(columns[:, 1:].T), tuple(coefficients.tolist()), self.floor, self.ceiling)
+        return [self.floor, *coefficients.tolist()], float(np.linalg.norm(self.loss - fitted))
 
     def best(self) -> tuple[float, float]:
         """Alpha and beta."""
@@ -245,8 +245,8 @@ def leave_one_out(
     cells = np.unique(np.stack([runs.votes, runs.parameters]), axis=1, return_inverse=True)[1].reshape(-1)
     errors = np.empty(len(cells))
     for cell in np.unique(cells):
-        kept, out = np.flatnonzero(cells != cell), np.flatnonzero(cells == cell)
-        part = runs.of(kept)
+        inside, out = np.flatnonzero(cells != cell), np.flatnonzero(cells == cell)
+        part = runs.of(inside)
         law = fit_law(part.votes, part.parameters, part.loss, form=form, floor=floor, ceiling=ceiling)
         errors[out] = runs.loss[out] - law.loss(runs.votes[out], runs.parameters[out])
     return float(np.sqrt(np.mean(errors**2)))

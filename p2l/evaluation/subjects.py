@@ -128,10 +128,10 @@ class ManyFits:
         size, terms = self.num_models, (targets, mean, self.precision)
         objective = Objective(self.likelihood, size, first, second, *terms, gauge, self.ridge)
         try:
-            found: Point = minimise(objective, start, tolerance=_TOLERANCE / 10)
+            point: Point = minimise(objective, start, tolerance=_TOLERANCE / 10)
         except ConvergenceError:
             return np.full(self.size, np.nan)
-        return found.theta
+        return point.theta
 
 
 @one_blas_thread()

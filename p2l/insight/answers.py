@@ -61,23 +61,23 @@ def ask(
     from p2l.batch_inference.prompts import as_turns, open_prompts
     from p2l.inference import P2L
 
-    data, asked = open_prompts(prompts, limit=limit), P2L.from_pretrained(model)
+    data, p2l = open_prompts(prompts, limit=limit), P2L.from_pretrained(model)
     own = embeddings == HIDDEN and HIDDEN not in data.source.columns
     if embeddings is not None and not own:
         _check_column(embeddings, data.source.columns, prompts)
-    said, texts, vectors = [], list[list[str]](), list[Any]()
+    predictions, texts, vectors = [], list[list[str]](), list[Any]()
     with progress(total=data.source.rows, description="prompts", unit=" prompts", quiet=quiet) as bar:
         for _, rows in data.tables():
             turns = as_turns(rows.column("prompt")).to_pylist()
-            said.append(asked.predict(turns, hidden=own))
+            predictions.append(p2l.predict(turns, hidden=own))
             texts += turns
             vectors += rows.column(embeddings).to_pylist() if embeddings is not None and not own else []
             bar.update(len(turns))
-    coefs, eta, gamma, hidden = (_joined([getattr(part, name) for part in said]) for name in _SAID)
+    coefs, eta, gamma, hidden = (_joined([getattr(part, name) for part in predictions]) for name in _SAID)
     if coefs is None:
         raise InputError(f"{prompts}: holds no prompts")
-    found = hidden if own else _matrix(vectors, f"{prompts}: column {embeddings!r}") if vectors else None
-    return Answers(asked.model_list, asked.likelihood.name, coefs, eta, gamma, texts, found)
+    embedding = hidden if own else _matrix(vectors, f"{prompts}: column {embeddings!r}") if vectors else None
+    return Answers(p2l.model_list, p2l.likelihood.name, coefs, eta, gamma, texts, embedding)
 
 
 _SAID = ("coefs", "eta", "gamma", "hidden")
@@ -193,8 +193,8 @@ def _source_rows(path: str, embeddings: str | None) -> Iterator[dict[str, Any]]:
     source = open_source(path)
     if embeddings is not None:
         _check_column(embeddings, source.columns, path)
-    wanted = [name for name in ("prompt", "coefs", "betas", "eta", "gamma", embeddings) if name in source.columns]
-    for batch in source.stream(wanted, _ROWS_AT_ONCE):
+    columns = [name for name in ("prompt", "coefs", "betas", "eta", "gamma", embeddings) if name in source.columns]
+    for batch in source.stream(columns, _ROWS_AT_ONCE):
         yield from batch.batch.to_pylist()
 
 
@@ -221,12 +221,12 @@ def _matrix(rows: Sequence[Any], what: str) -> Floats:
 
 
 def _side(values: Sequence[float | None], what: str) -> Floats | None:
-    known = [value for value in values if value is not None]
-    if not known:
+    numbers = [value for value in values if value is not None]
+    if not numbers:
         return None
-    if len(known) != len(values):
+    if len(numbers) != len(values):
         raise InputError(f"{what}: some rows have it and some have not")
-    return np.asarray(known, dtype=np.float64)
+    return np.asarray(numbers, dtype=np.float64)
 
 
 def _joined(parts: Sequence[Any]) -> Floats | None:
@@ -249,7 +249,7 @@ _LEAST_VOTES = 20
 _AT_ONCE = 4096
 
 
-def with_votes(made: Explanation, votes: Any, *, least: int = _LEAST_VOTES, quiet: bool = True) -> Explanation:
+def with_votes(explanation: Explanation, votes: Any, *, least: int = _LEAST_VOTES, quiet: bool = True) -> Explanation:
     """The explanation with what votes say of each cell.
 
     Args:
@@ -261,33 +261,33 @@ def with_votes(made: Explanation, votes: Any, *, least: int = _LEAST_VOTES, quie
     Raises:
         InputError: the votes cannot be read, or none can be placed.
     """
-    models = sorted(made.models)
+    models = sorted(explanation.models)
     with open_votes(votes, model_list=models, drop_unknown=True, quiet=quiet) as store:
-        cluster, labels = _placed(made, store), store.labels()
-    known = cluster >= 0
-    if not known.any():
+        cluster, labels = _placed(explanation, store), store.labels()
+    placed = cluster >= 0
+    if not placed.any():
         raise InputError(f"{votes}: no vote is on a prompt of a cluster; use --by words, or votes on the prompts asked")
-    cluster, labels = cluster[known], labels[known]
+    cluster, labels = cluster[placed], labels[placed]
     whole = fit_labels(labels, models=models, likelihood=_LIKELIHOOD, intervals=None)
-    found = {
+    seen = {
         (name, model): observed
-        for one, name in enumerate(made.names)
+        for one, name in enumerate(explanation.names)
         if (cluster == one).any()
-        for model, observed in _observed(labels, cluster == one, models, whole, made.level, least).items()
+        for model, observed in _observed(labels, cluster == one, models, whole, explanation.level, least).items()
     }
-    cells = tuple(replace(cell, observed=found.get((cell.cluster, cell.model))) for cell in made.strengths)
-    return replace(made, strengths=cells, agreement=_agreement(cells, len(labels)))
+    cells = tuple(replace(cell, observed=seen.get((cell.cluster, cell.model))) for cell in explanation.strengths)
+    return replace(explanation, strengths=cells, agreement=_agreement(cells, len(labels)))
 
 
-def _placed(made: Explanation, store: VoteStore) -> Ints:
+def _placed(explanation: Explanation, store: VoteStore) -> Ints:
     """Cluster (N,) of each vote; -1 where it is unknown."""
     parts = []
     for start in range(0, len(store), _AT_ONCE):
         texts = store.prompts(range(start, min(start + _AT_ONCE, len(store))))
-        if made.by == "words" and made.places is not None:
-            parts.append(made.places.place_texts(texts))
+        if explanation.by == "words" and explanation.places is not None:
+            parts.append(explanation.places.place_texts(texts))
         else:
-            parts.append(np.array([made.known.get(hash_turns(turns), -1) for turns in texts], dtype=np.int64))
+            parts.append(np.array([explanation.known.get(hash_turns(turns), -1) for turns in texts], dtype=np.int64))
     return np.concatenate(parts)
 
 
@@ -325,12 +325,12 @@ def _tallies(labels: Ints, models: int) -> tuple[Floats, Floats]:
 
 def _agreement(cells: Sequence[Strength], votes: int) -> Agreement:
     compared = [(cell, cell.observed) for cell in cells if cell.observed is not None]
-    said = np.array([cell.change for cell, _ in compared])
+    predicted = np.array([cell.change for cell, _ in compared])
     seen = np.array([observed.change for _, observed in compared])
     weights = np.array([float(observed.votes) for _, observed in compared])
-    found = [(cell, observed) for cell, observed in compared if cell.verdict]
-    same = sum((cell.change > 0) == (observed.change > 0) for cell, observed in found)
-    return Agreement(votes, len(compared), _correlation(said, seen, weights), len(found), same)
+    verdicts = [(cell, observed) for cell, observed in compared if cell.verdict]
+    same = sum((cell.change > 0) == (observed.change > 0) for cell, observed in verdicts)
+    return Agreement(votes, len(compared), _correlation(predicted, seen, weights), len(verdicts), same)
 
 
 def _correlation(one: Floats, other: Floats, weights: Floats) -> float | None:

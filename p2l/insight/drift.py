@@ -119,8 +119,8 @@ class Drift:
             f"changed: {len(self.found)}{self._least()}, at a false discovery rate of {self.fdr:.0%}",
             "",
         ]
-        shown = self.cells if every else self.found or [cell for cell in self.cells if not cell.by]
-        return "\n".join([*head, *_table(shown, self.level), *(f"note: {note}" for note in self.notes)])
+        cells = self.cells if every else self.found or [cell for cell in self.cells if not cell.by]
+        return "\n".join([*head, *_table(cells, self.level), *(f"note: {note}" for note in self.notes)])
 
 
 def judge(measured: Sequence[Measured], *, level: float, fdr: float, least_change: float = 0.0) -> list[Cell]:
@@ -232,12 +232,12 @@ class _Side:
         Raises:
             InputError: that is no number.
         """
-        said = self.model.predict(prompts)
-        if not np.isfinite(said.coefs).all():
+        predictions = self.model.predict(prompts)
+        if not np.isfinite(predictions.coefs).all():
             raise InputError("a model gives coefficients that are no finite numbers; compare another checkpoint")
-        coefs = said.coefs[:, self.columns].astype(np.float64)
+        coefs = predictions.coefs[:, self.columns].astype(np.float64)
         self.coefs.append(coefs - coefs.mean(axis=1, keepdims=True))
-        self.rates.append(win_rates(coefs, self.model.likelihood, said.eta, said.gamma))
+        self.rates.append(win_rates(coefs, self.model.likelihood, predictions.eta, predictions.gamma))
 
 
 def drift_of_models(
@@ -301,10 +301,10 @@ def _ask(sides: Sequence[_Side], prompts: str, by: Sequence[str], *, quiet: bool
             for codes, members in groups.members(batch):
                 pairs |= set(zip(codes.tolist(), rows[members].tolist(), strict=True))
             bar.update(len(batch))
-    found: dict[int, list[int]] = {}
+    rows_of: dict[int, list[int]] = {}
     for code, row in sorted(pairs):
-        found.setdefault(code, []).append(row)
-    return groups, {code: np.array(rows) for code, rows in found.items()}
+        rows_of.setdefault(code, []).append(row)
+    return groups, {code: np.array(rows) for code, rows in rows_of.items()}
 
 
 def _places(batch: VoteBatch, place: dict[int, int]) -> tuple[Ints, list[list[str]]]:
@@ -336,8 +336,8 @@ def _notes(models: Sequence[Any], names: Sequence[str], small: int, least: int) 
     alone = sorted((lists[0] | lists[1]) - set(names))
     notes = ["intervals are over prompts; two trainings on the same votes differ too: --least-change leaves that out."]
     if alone:
-        shown = ", ".join(alone[:5]) + (", ..." if len(alone) > 5 else "")
-        notes.append(f"{len(alone)} models are known to one side only and left out: {shown}.")
+        listed = ", ".join(alone[:5]) + (", ..." if len(alone) > 5 else "")
+        notes.append(f"{len(alone)} models are known to one side only and left out: {listed}.")
     if small:
         notes.append(f"{small} categories with fewer than {least} different prompts are left out.")
     return notes
@@ -382,12 +382,12 @@ def _panels(drift: Drift) -> list[tuple[str, list[tuple[str, Cell]]]]:
     """Title, and (label, cell) of each row; the largest rise on top."""
     if len({cell.model for cell in drift.cells}) == 1:
         return [(drift.cells[0].model, [(cell.title, cell) for cell in drift.cells])]
-    found: dict[str, list[tuple[str, Cell]]] = {}
+    panels: dict[str, list[tuple[str, Cell]]] = {}
     for cell in drift.cells:
-        found.setdefault(cell.title, []).append((cell.model, cell))
-    for cells in found.values():
+        panels.setdefault(cell.title, []).append((cell.model, cell))
+    for cells in panels.values():
         cells.sort(key=lambda row: -row[1].change)
-    return sorted(found.items(), key=lambda item: (bool(item[1][0][1].by), -sum(bool(c.verdict) for _, c in item[1])))
+    return sorted(panels.items(), key=lambda item: (bool(item[1][0][1].by), -sum(bool(c.verdict) for _, c in item[1])))
 
 
 def _draw(axis: Any, title: str, rows: Sequence[tuple[str, Cell]], level: float) -> None:

@@ -103,14 +103,14 @@ def between_versions(model: str, before: str, after: str) -> Rule:
 
 def _versions(batch: VoteBatch) -> list[tuple[str | None, str | None]]:
     """Versions of model_a and of model_b as text; None where a vote does not say."""
-    found = []
+    versions = []
     for row, value in enumerate(batch.batch.column("model_version").to_pylist()):
         pair = _parsed(value)
         if pair is not None and (not isinstance(pair, list) or len(pair) != 2):
             raise VoteError(f"{batch.place(row)}: model_version must be [of model_a, of model_b], not {value!r:.60}")
         first, second = pair or (None, None)
-        found.append((None if first is None else str(first), None if second is None else str(second)))
-    return found
+        versions.append((None if first is None else str(first), None if second is None else str(second)))
+    return versions
 
 
 def _parsed(value: Any) -> Any:
@@ -139,7 +139,7 @@ def drift_of_votes(
         InputError: the votes cannot be read, or there is nothing to compare.
     """
     counted = _count(votes, rule, by, quiet=quiet)
-    found, few, unjoined = VoteDrift(), 0, 0
+    drift, few, unjoined = VoteDrift(), 0, 0
     sizes = counted.tally.groups()
     for column, value, code in counted.groups.ordered(sizes) if sizes else ():
         if code not in sizes:
@@ -150,19 +150,19 @@ def drift_of_votes(
         try:
             cells = category.cells(rule, likelihood, least)
         except (InputError, ConvergenceError) as error:
-            found.notes.append(f"{column} = {value} is left out: {error}.")
+            drift.notes.append(f"{column} = {value} is left out: {error}.")
             continue
-        found.measured += cells.measured
+        drift.measured += cells.measured
         few, unjoined = few + cells.few, unjoined + cells.unjoined
-    if not found.measured:
+    if not drift.measured:
         raise InputError(
             f"{votes}: {rule.missing()} (models need votes on {least} prompts on each side: --min-prompts)"
         )
     if few:
-        found.notes.append(f"{few} cells with fewer than {least} different prompts on a side are left out.")
+        drift.notes.append(f"{few} cells with fewer than {least} different prompts on a side are left out.")
     if unjoined:
-        found.notes.append(f"{unjoined} cells are left out: too few votes join them to the other models.")
-    return found
+        drift.notes.append(f"{unjoined} cells are left out: too few votes join them to the other models.")
+    return drift
 
 
 @dataclass(frozen=True)
@@ -199,8 +199,8 @@ def _add(batch: VoteBatch, rule: Rule, counted: _Counted) -> None:
     with_prompt = "prompt" in batch.batch.schema.names
     cluster = counted.clustered.number(batch.batch.column("prompt") if with_prompt else pa.nulls(len(batch)))
     for group, members in counted.groups.members(batch):
-        kept = counts[members]
-        rows, codes = members[kept], group[kept]
+        cell_counts = counts[members]
+        rows, codes = members[cell_counts], group[cell_counts]
         if len(rows):
             vote = (codes, a[rows], b[rows], winner[rows], np.ones(len(rows)))
             counted.tally.add(*vote)

@@ -189,7 +189,7 @@ def _finite(value: Any) -> Any:
 _MODELS = 20
 
 
-def to_text(made: Explanation, *, models: Sequence[str] = (), every: bool = False, top: int = 3) -> str:
+def to_text(explanation: Explanation, *, models: Sequence[str] = (), every: bool = False, top: int = 3) -> str:
     """Tables for a terminal.
 
     Args:
@@ -198,43 +198,56 @@ def to_text(made: Explanation, *, models: Sequence[str] = (), every: bool = Fals
         every: all cells of each model rather than its few largest strengths and weaknesses.
         top: how many of each.
     """
-    shown = [name for name in made.models if not models or name in models]
+    selected = [name for name in explanation.models if not models or name in models]
     head = [
-        f"{made.prompts:,} prompts measured, in {len(made.clusters)} clusters found on {made.chosen_from:,} others; "
-        f"likelihood {made.likelihood}",
-        f"the clusters explain {max(made.explained, 0.0):.0%} of the variance of the coefficients"
-        + (f"; words alone place {made.recovered:.0%} of prompts" if made.recovered is not None else ""),
+        f"{explanation.prompts:,} prompts measured, in {len(explanation.clusters)} clusters found on "
+        f"{explanation.chosen_from:,} others; likelihood {explanation.likelihood}",
+        f"the clusters explain {max(explanation.explained, 0.0):.0%} of the variance of the coefficients"
+        + (f"; words alone place {explanation.recovered:.0%} of prompts" if explanation.recovered is not None else ""),
         "",
     ]
-    body = [*_clusters(made), "", *_models(made, shown, every, top)]
-    return "\n".join([*head, *body, *_agreement(made), *(f"note: {note}" for note in made.notes)])
+    body = [*_clusters(explanation), "", *_models(explanation, selected, every, top)]
+    return "\n".join([*head, *body, *_agreement(explanation), *(f"note: {note}" for note in explanation.notes)])
 
 
-def _clusters(made: Explanation) -> list[str]:
+def _clusters(explanation: Explanation) -> list[str]:
     rows = [["cluster", "prompts", "share", "typical words"]]
     rows += [
         [_cut(one.name), f"{one.prompts:,}", f"{one.share:.1%}", _cut(", ".join(one.terms), 70)]
-        for one in made.clusters
+        for one in explanation.clusters
     ]
     return text_table(rows[0], rows[1:], left=(0, 3))
 
 
-def _models(made: Explanation, shown: Sequence[str], every: bool, top: int) -> list[str]:
-    rows = [["model", "", "cluster", "points", f"{made.level:.0%} interval", "rank here", "overall", "beats the field"]]
-    if any(cell.observed for cell in made.strengths):
+def _models(explanation: Explanation, selected: Sequence[str], every: bool, top: int) -> list[str]:
+    rows = [
+        [
+            "model",
+            "",
+            "cluster",
+            "points",
+            f"{explanation.level:.0%} interval",
+            "rank here",
+            "overall",
+            "beats the field",
+        ]
+    ]
+    if any(cell.observed for cell in explanation.strengths):
         rows[0].append("votes say")
-    named = shown if every or len(shown) <= _MODELS else shown[:_MODELS]
+    named = selected if every or len(selected) <= _MODELS else selected[:_MODELS]
     for name in named:
-        cells = made.of(name) if every else _extremes(made.of(name), top)
+        cells = explanation.of(name) if every else _extremes(explanation.of(name), top)
         rows += [_row(cell, len(rows[0])) for cell in cells] or [
             [name, "", "(as overall everywhere)", *[""] * (len(rows[0]) - 3)]
         ]
     more = (
-        [f"{len(shown) - len(named)} more models: --models NAME, or --output FILE"] if len(named) < len(shown) else []
+        [f"{len(selected) - len(named)} more models: --models NAME, or --output FILE"]
+        if len(named) < len(selected)
+        else []
     )
-    found = len([cell for cell in made.found if cell.model in set(shown)])
-    least = f", by more than {made.least_change:g} points" if made.least_change else ""
-    line = f"found: {found} strengths and weaknesses{least}, at a false discovery rate of {made.fdr:.0%}"
+    differing = len([cell for cell in explanation.found if cell.model in set(selected)])
+    least = f", by more than {explanation.least_change:g} points" if explanation.least_change else ""
+    line = f"found: {differing} strengths and weaknesses{least}, at a false discovery rate of {explanation.fdr:.0%}"
     return [*text_table(rows[0], rows[1:], left=(0, 1, 2, 8)), *more, line]
 
 
@@ -246,7 +259,7 @@ def _extremes(cells: Sequence[Strength], top: int) -> list[Strength]:
 
 
 def _row(cell: Strength, columns: int) -> list[str]:
-    said = "" if cell.observed is None else f"{cell.observed.change:+.0f} ({cell.observed.votes:,} votes)"
+    observed = "" if cell.observed is None else f"{cell.observed.change:+.0f} ({cell.observed.votes:,} votes)"
     return [
         cell.model,
         cell.verdict,
@@ -256,19 +269,21 @@ def _row(cell: Strength, columns: int) -> list[str]:
         f"{cell.rank} ({cell.rank_lower}-{cell.rank_upper})",
         f"{cell.overall_rank}",
         f"{cell.overall_win_rate:.0%} -> {cell.win_rate:.0%}",
-        said,
+        observed,
     ][:columns]
 
 
-def _agreement(made: Explanation) -> list[str]:
-    found = made.agreement
-    if found is None:
+def _agreement(explanation: Explanation) -> list[str]:
+    agreement = explanation.agreement
+    if agreement is None:
         return []
-    lines = [f"votes: {found.votes:,} placed in clusters; {found.cells} cells have enough of them"]
-    if found.correlation is not None:
-        lines[0] += f"; predicted and observed change correlate by {found.correlation:.2f}"
-    if found.found:
-        lines.append(f"votes move {found.same_sign} of {found.found} strengths and weaknesses in the same direction")
+    lines = [f"votes: {agreement.votes:,} placed in clusters; {agreement.cells} cells have enough of them"]
+    if agreement.correlation is not None:
+        lines[0] += f"; predicted and observed change correlate by {agreement.correlation:.2f}"
+    if agreement.found:
+        lines.append(
+            f"votes move {agreement.same_sign} of {agreement.found} strengths and weaknesses in the same direction"
+        )
     return lines
 
 
@@ -282,14 +297,16 @@ MOST_MODELS = 60
 _COLOURS = {"better": RISE, "worse": FALL, "": "#999999"}
 
 
-def draw_map(made: Explanation, models: Sequence[str] = ()) -> Figure:
+def draw_map(explanation: Explanation, models: Sequence[str] = ()) -> Figure:
     """A row for each model, a column for each cluster, coloured where a difference was found.
 
     Of more than 60 models those with the largest differences are drawn; they stand in the order of the leaderboard.
     """
-    names = _drawn(made, models)
-    clusters = [one.name for one in made.clusters if any(cell.cluster == one.name for cell in made.strengths)]
-    cells = {(cell.model, cell.cluster): cell.change for cell in made.found}
+    names = _drawn(explanation, models)
+    clusters = [
+        one.name for one in explanation.clusters if any(cell.cluster == one.name for cell in explanation.strengths)
+    ]
+    cells = {(cell.model, cell.cluster): cell.change for cell in explanation.found}
     values = np.array([[cells.get((name, one), np.nan) for one in clusters] for name in names])
     values = values.reshape(len(names), len(clusters))
     longest = max((len(plain(one, 42)) for one in clusters), default=0)
@@ -314,15 +331,15 @@ def draw_map(made: Explanation, models: Sequence[str] = ()) -> Figure:
     return figure
 
 
-def _drawn(made: Explanation, models: Sequence[str]) -> list[str]:
-    names = [name for name in made.models if not models or name in models]
+def _drawn(explanation: Explanation, models: Sequence[str]) -> list[str]:
+    names = [name for name in explanation.models if not models or name in models]
     if len(names) <= MOST_MODELS:
         return names
     most: dict[str, float] = {}
-    for cell in made.found:
+    for cell in explanation.found:
         most[cell.model] = max(most.get(cell.model, 0.0), abs(cell.change))
-    kept = set(sorted(names, key=lambda name: -most.get(name, 0.0))[:MOST_MODELS])
-    return [name for name in names if name in kept]
+    drawn = set(sorted(names, key=lambda name: -most.get(name, 0.0))[:MOST_MODELS])
+    return [name for name in names if name in drawn]
 
 
 def _paint(figure: Figure, axis: Any, values: Any) -> None:
@@ -348,9 +365,9 @@ def _paint(figure: Figure, axis: Any, values: Any) -> None:
     bar.outline.set_visible(False)
 
 
-def draw_model(made: Explanation, model: str) -> Figure:
+def draw_model(explanation: Explanation, model: str) -> Figure:
     """A row for each cluster, the best on top: the change and its interval, and a diamond for what votes say."""
-    cells = made.of(model)
+    cells = explanation.of(model)
     figure = new_figure(8.2, 1.3 + 0.27 * max(len(cells), 1))
     axis = figure.subplots()
     for height, cell in enumerate(cells):
@@ -364,7 +381,9 @@ def draw_model(made: Explanation, model: str) -> Figure:
     axis.spines[["top", "right"]].set_visible(False)
     axis.set_title(plain(model), fontsize=10, loc="left")
     votes = ", diamonds: what votes say" if any(cell.observed for cell in cells) else ""
-    axis.set_xlabel(f"points against overall, with {made.level:.0%} interval (grey: none found{votes})", fontsize=8)
+    axis.set_xlabel(
+        f"points against overall, with {explanation.level:.0%} interval (grey: none found{votes})", fontsize=8
+    )
     return figure
 
 

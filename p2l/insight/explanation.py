@@ -81,7 +81,7 @@ class Rules:
 
 
 def measure(
-    said: Said,
+    answers: Said,
     cluster: Ints,
     names: Sequence[str],
     models: Sequence[str],
@@ -90,19 +90,19 @@ def measure(
     rng: np.random.Generator,
 ) -> list[Strength]:
     """A cell for each model and each cluster with enough prompts; clusters (N,) refer to `names`."""
-    strength = said.coefs - said.coefs.mean(axis=1, keepdims=True)
+    strength = answers.coefs - answers.coefs.mean(axis=1, keepdims=True)
     sizes = np.bincount(cluster, minlength=len(names))
     used = [int(one) for one in np.argsort(-sizes, kind="stable") if sizes[one] >= rules.least_prompts]
     if not used:
         return []
     draws = _Draws(strength, cluster, len(names), rng)
-    overall, inside = strength.mean(axis=0), centred(said.means(cluster, len(names))[0])
+    overall, inside = strength.mean(axis=0), centred(answers.means(cluster, len(names))[0])
     lower, upper, error = draws.changes(rules.level)
     rank_lower, rank_upper = draws.ranks(rules.level)
     change = inside - overall
     p = _chances(change[used], error[used], sizes[used], rules.least_change)
     q = adjusted(p.ravel()).reshape(p.shape)
-    rates, overall_rates = _rates(said, cluster, len(names), likelihood)
+    rates, overall_rates = _rates(answers, cluster, len(names), likelihood)
     ranks, overall_ranks = _ranks(inside), _ranks(overall[None])[0]
     points = POINTS_PER_LOGIT * np.stack([change, lower, upper])
     return [
@@ -138,10 +138,10 @@ def _members(cluster: Ints, clusters: int) -> csr_array:
     return csr_array((np.ones(len(cluster)), (cluster, np.arange(len(cluster)))), shape=(clusters, len(cluster)))
 
 
-def _rates(said: Said, cluster: Ints, clusters: int, likelihood: Likelihood) -> tuple[Floats, Floats]:
+def _rates(answers: Said, cluster: Ints, clusters: int, likelihood: Likelihood) -> tuple[Floats, Floats]:
     """Win rates (K, M) in each cluster and (M,) overall, at the mean coefficients."""
-    everything = said.means(np.zeros(len(cluster), dtype=np.int64), 1)
-    inside = said.means(cluster, clusters)
+    everything = answers.means(np.zeros(len(cluster), dtype=np.int64), 1)
+    inside = answers.means(cluster, clusters)
     return win_rates(inside[0], likelihood, *inside[1:]), win_rates(everything[0], likelihood, *everything[1:])[0]
 
 
@@ -259,31 +259,33 @@ def explain(
     first, second = np.sort(order[: number // 2]), np.sort(order[number // 2 :])
     mean, directions = kinds.principal(data.features[first])
     points = (data.features - mean) @ directions
-    found = _find(data, points, first, clusters, by, rules.least_prompts, rng)
-    cluster = _place(found, data, points, second, by)
-    names, terms = _names(data.terms, first, found)
+    clustering = _find(data, points, first, clusters, by, rules.least_prompts, rng)
+    cluster = _place(clustering, data, points, second, by)
+    names, terms = _names(data.terms, first, clustering)
     return _noted(
         rules,
         models=_best_first(models, data.said.coefs),
-        clusters=_clusters(data, points, found, second, cluster, names, terms),
+        clusters=_clusters(data, points, clustering, second, cluster, names, terms),
         strengths=tuple(measure(data.said.of(second), cluster, names, models, likely, rules, rng)),
         likelihood=likely.name,
         prompts=len(second),
         chosen_from=len(first),
         by=by,
         explained=kinds.explained(centred(data.said.coefs[second]), cluster),
-        recovered=_recovered(found, data, points, second),
+        recovered=_recovered(clustering, data, points, second),
         seed=seed,
         names=tuple(names),
-        places=found.places,
+        places=clustering.places,
         known=_known(data.texts, second, cluster),
     )
 
 
 def _noted(rules: Rules, **parts: Any) -> Explanation:
     """The explanation with its rules and with what a reader must know of it."""
-    made = Explanation(level=rules.level, fdr=rules.fdr, least_change=rules.least_change, **parts)
-    return replace(made, notes=tuple(_notes(made, rules, len(made.names) - len(made.clusters))))
+    explanation = Explanation(level=rules.level, fdr=rules.fdr, least_change=rules.least_change, **parts)
+    return replace(
+        explanation, notes=tuple(_notes(explanation, rules, len(explanation.names) - len(explanation.clusters)))
+    )
 
 
 def _check_number(number: int, clusters: int | None, least: int) -> None:
@@ -312,28 +314,28 @@ def _checked(coefs: Any, eta: Any, gamma: Any, models: Sequence[str], likely: li
     if len(models) < 2:
         raise InputError("strengths are against other models; at least two models are needed")
     sides: dict[str, Floats | None] = {}
-    for name, given in (("eta", eta), ("gamma", gamma)):
-        wanted = name in likely.parameters
-        if wanted and given is None:
+    for name, column in (("eta", eta), ("gamma", gamma)):
+        is_needed = name in likely.parameters
+        if is_needed and column is None:
             raise InputError(f"likelihood {likely.name} needs {name}, which the outputs lack")
-        sides[name] = np.asarray(given, dtype=np.float64).reshape(-1) if wanted else None
+        sides[name] = np.asarray(column, dtype=np.float64).reshape(-1) if is_needed else None
     for name, part in (("coefs", values), *sides.items()):
         if part is not None and (len(part) != len(values) or not np.isfinite(part).all()):
             raise InputError(f"{name}: one finite value for each prompt is needed")
     return Said(values, sides["eta"], sides["gamma"])
 
 
-def _different(said: Said, texts: Texts | None, embeddings: Any) -> _Data:
+def _different(answers: Said, texts: Texts | None, embeddings: Any) -> _Data:
     """Every different prompt once."""
-    features = centred(said.coefs) if embeddings is None else _unit(np.asarray(embeddings, dtype=np.float64))
-    if len(features) != len(said.coefs) or (texts is not None and len(texts) != len(said.coefs)):
+    features = centred(answers.coefs) if embeddings is None else _unit(np.asarray(embeddings, dtype=np.float64))
+    if len(features) != len(answers.coefs) or (texts is not None and len(texts) != len(answers.coefs)):
         raise InputError("coefficients, prompts and embeddings must be of the same prompts")
     if texts is None:
-        return _Data(said, features, None, None)
+        return _Data(answers, features, None, None)
     hashes = np.array([hash_turns(list(turns)) for turns in texts], dtype=np.uint64)
     rows = np.sort(np.unique(hashes, return_index=True)[1])
-    kept = [list(texts[row]) for row in rows]
-    return _Data(said.of(rows), features[rows], kept, count_terms(kept))
+    texts_used = [list(texts[row]) for row in rows]
+    return _Data(answers.of(rows), features[rows], texts_used, count_terms(texts_used))
 
 
 def _unit(embeddings: Floats) -> Floats:
@@ -353,8 +355,8 @@ def _find(
     numbers = kinds.candidates(len(first), least)
     shares = []
     for number in numbers:
-        found = _cut(data, points, learn, cut(number))
-        shares.append(kinds.explained(target[test], _place(found, data, points, test, by)))
+        clustering = _cut(data, points, learn, cut(number))
+        shares.append(kinds.explained(target[test], _place(clustering, data, points, test, by)))
     return _cut(data, points, first, cut(kinds.fewest(numbers, shares)))
 
 
@@ -364,26 +366,28 @@ def _cut(data: _Data, points: Floats, rows: Ints, centres: Floats) -> _Found:
     return _Found(centres, cluster, places)
 
 
-def _place(found: _Found, data: _Data, points: Floats, rows: Ints, by: str) -> Ints:
+def _place(clustering: _Found, data: _Data, points: Floats, rows: Ints, by: str) -> Ints:
     if by == "words":
-        if found.places is None or data.terms is None:
+        if clustering.places is None or data.terms is None:
             raise InputError("clusters by words need the prompts; give them, or choose by nearest centre")
-        return found.places.place(data.terms.table[rows])
-    return kinds.nearest(points[rows], found.centres)
+        return clustering.places.place(data.terms.table[rows])
+    return kinds.nearest(points[rows], clustering.centres)
 
 
-def _recovered(found: _Found, data: _Data, points: Floats, rows: Ints) -> float | None:
-    if found.places is None:
+def _recovered(clustering: _Found, data: _Data, points: Floats, rows: Ints) -> float | None:
+    if clustering.places is None:
         return None
-    return float((_place(found, data, points, rows, "words") == _place(found, data, points, rows, "nearest")).mean())
+    return float(
+        (_place(clustering, data, points, rows, "words") == _place(clustering, data, points, rows, "nearest")).mean()
+    )
 
 
-def _names(terms: Terms | None, first: Ints, found: _Found) -> tuple[list[str], list[list[str]]]:
+def _names(terms: Terms | None, first: Ints, clustering: _Found) -> tuple[list[str], list[list[str]]]:
     """A name for each cluster, all different, and its terms."""
-    number = len(found.centres)
+    number = len(clustering.centres)
     if terms is None:
         return [f"cluster {one + 1}" for one in range(number)], [[] for _ in range(number)]
-    typical = typical_terms(terms.of(first), found.cluster, number)
+    typical = typical_terms(terms.of(first), clustering.cluster, number)
     names: list[str] = []
     for place, words in enumerate(typical):
         name = ", ".join(words[:_NAMED]) or f"cluster {place + 1}"
@@ -394,7 +398,7 @@ def _names(terms: Terms | None, first: Ints, found: _Found) -> tuple[list[str], 
 def _clusters(
     data: _Data,
     points: Floats,
-    found: _Found,
+    clustering: _Found,
     rows: Ints,
     cluster: Ints,
     names: Sequence[str],
@@ -407,7 +411,7 @@ def _clusters(
             tuple(terms[one]),
             int(sizes[one]),
             float(sizes[one] / len(rows)),
-            _examples(data.texts, rows[cluster == one], points, found.centres[one]),
+            _examples(data.texts, rows[cluster == one], points, clustering.centres[one]),
         )
         for one in np.argsort(-sizes, kind="stable")
         if sizes[one]
@@ -433,15 +437,17 @@ def _known(texts: list[list[str]] | None, rows: Ints, cluster: Ints) -> dict[int
     return {hash_turns(texts[row]): int(one) for row, one in zip(rows, cluster, strict=True)}
 
 
-def _notes(made: Explanation, rules: Rules, empty: int) -> list[str]:
+def _notes(explanation: Explanation, rules: Rules, empty: int) -> list[str]:
     notes = []
-    small = sum(one.prompts < rules.least_prompts for one in made.clusters) + empty
+    small = sum(one.prompts < rules.least_prompts for one in explanation.clusters) + empty
     if small:
         notes.append(f"Clusters with fewer than {rules.least_prompts} of the prompts measured are not judged: {small}.")
-    if made.explained < kinds.SAYS_LITTLE:
-        how = "The words of a prompt" if made.by == "words" else "Clusters"
-        notes.append(f"{how} tell next to nothing of the coefficients ({max(made.explained, 0.0):.1%} of variance).")
-    if made.by == "nearest":
+    if explanation.explained < kinds.SAYS_LITTLE:
+        how = "The words of a prompt" if explanation.by == "words" else "Clusters"
+        notes.append(
+            f"{how} tell next to nothing of the coefficients ({max(explanation.explained, 0.0):.1%} of variance)."
+        )
+    if explanation.by == "nearest":
         notes.append(
             "Prompts came into clusters by what is said of them: a change is then in part how the clusters were made."
         )

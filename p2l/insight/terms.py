@@ -62,30 +62,30 @@ class Terms:
 
 def terms_of(turns: Sequence[str]) -> set[str]:
     """The terms of one prompt."""
-    found: set[str] = set()
+    terms: set[str] = set()
     for turn in turns:
         text = turn[:_CHARACTERS]
-        found.update(split_words(text))
+        terms.update(split_words(text))
         if not text.isascii():
-            found.update(one + two for run in _RUN.findall(text) for one, two in pairwise(run))
-    return {word.strip("'’_") for word in found if len(word) > 1}
+            terms.update(one + two for run in _RUN.findall(text) for one, two in pairwise(run))
+    return {word.strip("'’_") for word in terms if len(word) > 1}
 
 
 def count_terms(texts: Sequence[Sequence[str]]) -> Terms:
     """The terms that are in at least three of these N prompts, the most frequent 30,000."""
     ids: dict[str, int] = {}
-    found, ends = array("i"), array("q", [0])
+    terms, ends = array("i"), array("q", [0])
     for turns in texts:
-        found.extend([ids.setdefault(term, len(ids)) for term in terms_of(turns)])
-        ends.append(len(found))
-    place, ends_at = np.frombuffer(found, dtype=np.int32), np.frombuffer(ends, dtype=np.int64)
+        terms.extend([ids.setdefault(term, len(ids)) for term in terms_of(turns)])
+        ends.append(len(terms))
+    place, ends_at = np.frombuffer(terms, dtype=np.int32), np.frombuffer(ends, dtype=np.int64)
     whole = csr_array((np.ones(len(place), np.float32), place, ends_at), shape=(len(texts), len(ids)))
     number = np.bincount(place, minlength=len(ids))
     words = np.array(list(ids), dtype=object)
     order = np.lexsort((words, -number)) if len(words) else np.empty(0, np.int64)
-    kept = [int(term) for term in order[:_TERMS] if number[term] >= _LEAST and words[term]]
-    chosen = [str(words[term]) for term in kept]
-    return Terms(chosen, whole[:, kept], {term: place for place, term in enumerate(chosen)})
+    frequent = [int(term) for term in order[:_TERMS] if number[term] >= _LEAST and words[term]]
+    chosen = [str(words[term]) for term in frequent]
+    return Terms(chosen, whole[:, frequent], {term: place for place, term in enumerate(chosen)})
 
 
 def _table(rows: Sequence[Sequence[int]], words: Sequence[str]) -> Any:
@@ -118,13 +118,13 @@ def typical_terms(terms: Terms, cluster: Ints, clusters: int, *, most: int = 8) 
 
 
 def _distinct(words: Sequence[str], score: Floats, most: int) -> list[str]:
-    found: list[str] = []
+    names: list[str] = []
     for place in np.argsort(-score, kind="stable")[: 10 * most]:
-        if score[place] <= 0 or len(found) == most:
+        if score[place] <= 0 or len(names) == most:
             break
-        if not any(_kin(words[place], other) for other in found):
-            found.append(words[place])
-    return found
+        if not any(_kin(words[place], other) for other in names):
+            names.append(words[place])
+    return names
 
 
 def _kin(one: str, other: str) -> bool:

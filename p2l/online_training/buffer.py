@@ -92,8 +92,8 @@ class LagMeter:
         counts = np.bincount(batches, minlength=len(self._batches))
         counts[: len(self._batches)] += self._batches
         self._batches = counts
-        known = seconds[~np.isnan(seconds)]
-        bins = (np.clip(known, _LEAST, _MOST).view(np.int64) >> _SHIFT) - _FIRST
+        timed = seconds[~np.isnan(seconds)]
+        bins = (np.clip(timed, _LEAST, _MOST).view(np.int64) >> _SHIFT) - _FIRST
         self._seconds += np.bincount(bins, minlength=_BINS)
 
     def see_waiting(self, count: int) -> None:

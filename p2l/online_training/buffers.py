@@ -246,13 +246,13 @@ def least_counts(
 
 def _first_with_room(later: dict[int, int], batch: int) -> int:
     """The first batch from `batch` on that is not full; every batch on the way then points to it."""
-    found = later[batch]
-    while found in later:
-        found = later[found]
+    candidates = later[batch]
+    while candidates in later:
+        candidates = later[candidates]
     while (following := later.get(batch)) is not None:
-        later[batch] = found
+        later[batch] = candidates
         batch = following
-    return found
+    return candidates
 
 
 def _with_room(counts: NDArray[np.int64], model: int) -> NDArray[np.int64]:
@@ -336,9 +336,9 @@ class ReplayBuffer:
         for batch in batches:
             held = np.concatenate([self._held, batch]) if len(self._held) else batch
             while len(held) >= self._wanted:
-                wanted = self._wanted
-                done.append(self._with_past(held[:wanted]))
-                held = held[wanted:]
+                size = self._wanted
+                done.append(self._with_past(held[:size]))
+                held = held[size:]
             self._held = held
         return done
 

@@ -91,14 +91,14 @@ def derived_configuration(checkpoint: str | None) -> tuple[Path, dict[str, objec
             f"p2l train or p2l online-train has made, with its {_RECORD}"
         )
     try:
-        kept = json.loads(record.read_text(encoding="utf-8"))
+        recorded = json.loads(record.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{record}: cannot be read: {error}; give --config") from error
-    if "buffer" not in kept:
-        return record, _changes(folder, kept)
-    if kept.get("experience_replay"):
+    if "buffer" not in recorded:
+        return record, _changes(folder, recorded)
+    if recorded.get("experience_replay"):
         raise ConfigError(f"{record}: says experience_replay, the older form of 'buffer'; give the run's --config")
-    return record, {"buffer": _stated(kept["buffer"])}
+    return record, {"buffer": _stated(recorded["buffer"])}
 
 
 def _record_in(folder: Path) -> Path | None:
@@ -115,11 +115,11 @@ def _stated(block: dict[str, Any]) -> dict[str, Any]:
     from p2l.online_training.buffers import BufferSettings
 
     usual = BufferSettings.model_fields
-    kept = {key: value for key, value in block.items() if key == "type" or value != usual[key].default}
-    return kept | ({"on": _stated(kept["on"])} if "on" in kept else {})
+    stated = {key: value for key, value in block.items() if key == "type" or value != usual[key].default}
+    return stated | ({"on": _stated(stated["on"])} if "on" in stated else {})
 
 
-def _changes(folder: Path, kept: dict[str, Any]) -> dict[str, object]:
+def _changes(folder: Path, recorded: dict[str, Any]) -> dict[str, object]:
     changes: dict[str, object] = {
         "proj_name": f"{folder.resolve().name}-online",
         "output_dir": str(folder.parent),
@@ -130,10 +130,10 @@ def _changes(folder: Path, kept: dict[str, Any]) -> dict[str, object]:
         "buffer": {"type": "replay", "epsilon": _REPLAYED},
         "average_steps": _AVERAGED,
     }
-    engine = folder / Path(str(kept.get("deepspeed_config_path"))).name
+    engine = folder / Path(str(recorded.get("deepspeed_config_path"))).name
     if engine.is_file():  # as p2l train --votes writes it; its path there is that of where the run was started
         changes["deepspeed_config_path"] = str(engine.resolve())
-    changes |= {name: kept[name] / _SLOWER for name in _RATES if kept.get(name)}
-    if not kept.get("custom_scheduler"):
+    changes |= {name: recorded[name] / _SLOWER for name in _RATES if recorded.get(name)}
+    if not recorded.get("custom_scheduler"):
         changes |= {"lr_schedule": "constant", "lr_schedule_params": {}, "warmup_steps": _WARMUP}
     return changes

@@ -64,8 +64,8 @@ class FollowFlags:
         """
         if self.follow is None and self.stop_when_idle is not None:
             raise ConfigError("--stop-when-idle goes with --follow; a data set has an end")
-        given = (self.publish_votes, self.publish_minutes, self.gate)
-        if self.publish is None and any(value is not None for value in given):
+        flags = (self.publish_votes, self.publish_minutes, self.gate)
+        if self.publish is None and any(value is not None for value in flags):
             raise ConfigError("--publish-votes, --publish-minutes and --gate need --publish DIR, the folder to serve")
         if self.publish is not None and self.publish_votes is None and self.publish_minutes is None:
             raise ConfigError("--publish needs --publish-votes N or --publish-minutes M: how often")

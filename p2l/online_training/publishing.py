@@ -69,8 +69,8 @@ def published(folder: Path) -> list[Path]:
     from p2l.serving.reload import written_at
 
     with suppress(FileNotFoundError):
-        found = [path for path in folder.iterdir() if _NAME.fullmatch(path.name) and written_at(path)]
-        return sorted(found, key=lambda path: (written_at(path), path.name))
+        paths = [path for path in folder.iterdir() if _NAME.fullmatch(path.name) and written_at(path)]
+        return sorted(paths, key=lambda path: (written_at(path), path.name))
     return []
 
 
@@ -223,8 +223,8 @@ def _one_at_a_time(folder: Path) -> Iterator[None]:
 
 
 def _unwritable(folder: Path, error: OSError) -> InputError:
-    found = disk_error(error)
-    return InputError(f"{folder}: cannot be written: {found.reason if found else error.strerror or error}")
+    reason = disk_error(error)
+    return InputError(f"{folder}: cannot be written: {reason.reason if reason else error.strerror or error}")
 
 
 # Whether a candidate may replace the model that is served: not if it forecasts new votes worse, beyond noise.
@@ -302,20 +302,20 @@ def judge(candidate: Path, served: Path | None, votes: Slice, device: str | None
     """
     if served is None:
         return Verdict(True, "the first one", {})
-    found = compare(candidate, served, votes, device)
-    numbers: dict[str, float | int] = {"held_votes": found.votes, "held_prompts": found.prompts}
-    if found.prompts < FEWEST_PROMPTS:
-        return Verdict(True, f"{found.prompts} held-out prompts are too few to judge by", numbers)
-    if not math.isfinite(found.mean):
-        return Verdict(False, f"its loss on {found.votes:,} held-out votes is no number", numbers)
-    numbers |= {"loss": found.candidate_loss, "served_loss": found.served_loss}
-    numbers |= {"difference": found.mean, "error": found.error}
-    said = (
-        f"loss {found.candidate_loss:.4f} against {found.served_loss:.4f} of {served.name} on {found.votes:,} held-out "
-        f"votes: {found.mean:+.4f} +- {found.error:.4f}"
+    comparison = compare(candidate, served, votes, device)
+    numbers: dict[str, float | int] = {"held_votes": comparison.votes, "held_prompts": comparison.prompts}
+    if comparison.prompts < FEWEST_PROMPTS:
+        return Verdict(True, f"{comparison.prompts} held-out prompts are too few to judge by", numbers)
+    if not math.isfinite(comparison.mean):
+        return Verdict(False, f"its loss on {comparison.votes:,} held-out votes is no number", numbers)
+    numbers |= {"loss": comparison.candidate_loss, "served_loss": comparison.served_loss}
+    numbers |= {"difference": comparison.mean, "error": comparison.error}
+    sentence = (
+        f"loss {comparison.candidate_loss:.4f} against {comparison.served_loss:.4f} of {served.name} on "
+        f"{comparison.votes:,} held-out votes: {comparison.mean:+.4f} +- {comparison.error:.4f}"
     )
-    good = found.mean <= _ERRORS * found.error
-    return Verdict(good, said if good else f"{said}, worse beyond noise", numbers)
+    good = comparison.mean <= _ERRORS * comparison.error
+    return Verdict(good, sentence if good else f"{sentence}, worse beyond noise", numbers)
 
 
 def compare(candidate: Path, served: Path, votes: Slice, device: str | None = None) -> Difference:
@@ -327,12 +327,12 @@ def compare(candidate: Path, served: Path, votes: Slice, device: str | None = No
     new_labels, old_labels = (
         translate_labels(votes.labels, votes.model_list, model.model_list) for model in (new, old)
     )
-    told = counted(new.likelihood, votes.labels) > 0
-    known = np.flatnonzero(told & (new_labels[:, :2] >= 0).all(axis=1) & (old_labels[:, :2] >= 0).all(axis=1))
-    prompts = [votes.prompts[row] for row in known]
+    decisive = counted(new.likelihood, votes.labels) > 0
+    shared = np.flatnonzero(decisive & (new_labels[:, :2] >= 0).all(axis=1) & (old_labels[:, :2] >= 0).all(axis=1))
+    prompts = [votes.prompts[row] for row in shared]
     return paired_difference(
-        _losses(new, prompts, new_labels[known]),
-        _losses(old, prompts, old_labels[known]),
+        _losses(new, prompts, new_labels[shared]),
+        _losses(old, prompts, old_labels[shared]),
         np.array([hash_turns(prompt) for prompt in prompts], dtype=np.uint64),
     )
 
@@ -343,9 +343,10 @@ def _losses(model: P2L, prompts: list[list[str]], labels: NDArray[np.int32]) -> 
         return np.zeros(0)
     different: dict[tuple[str, ...], int] = {}
     about = np.array([different.setdefault(tuple(prompt), len(different)) for prompt in prompts])
-    said = model.predict([list(prompt) for prompt in different])
+    predictions = model.predict([list(prompt) for prompt in different])
     coefs, eta, gamma = (
-        None if values is None else values[about].astype(np.float64) for values in (said.coefs, said.eta, said.gamma)
+        None if values is None else values[about].astype(np.float64)
+        for values in (predictions.coefs, predictions.eta, predictions.gamma)
     )
     return np.asarray(vote_losses(model.likelihood, coefs, labels, eta, gamma), dtype=np.float64)
 
@@ -493,5 +494,5 @@ def _before(folder: Path, arrived: int, now: float) -> tuple[int, float]:
     last = last_decision(folder) or {}
     votes, when = last.get("votes"), last.get("time")
     # More votes than have arrived are those of another run.
-    known = isinstance(votes, int) and votes <= arrived and isinstance(when, float)
-    return (votes, when) if known else (arrived, now)  # type: ignore[return-value]
+    is_valid = isinstance(votes, int) and votes <= arrived and isinstance(when, float)
+    return (votes, when) if is_valid else (arrived, now)  # type: ignore[return-value]

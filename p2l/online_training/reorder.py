@@ -106,9 +106,9 @@ def _reorder(args: argparse.Namespace, **settings: Any) -> int:
     from p2l.votes.reading import FaultyRowError
     from p2l.votes.sources import file_kind
 
-    known = {name: value for name, value in settings.items() if value is not None}
-    made = _settings({**known, "drop_tail": args.drop_tail})
-    buffer = make_buffer(made, args.batch_size, args.seed)
+    stated = {name: value for name, value in settings.items() if value is not None}
+    buffer_settings = _settings({**stated, "drop_tail": args.drop_tail})
+    buffer = make_buffer(buffer_settings, args.batch_size, args.seed)
     output = check_can_write(args.output, args.input)
     file_kind(output)
     try:
@@ -226,10 +226,10 @@ def read_times(path: str, tstamp_file: str | None = None, *, quiet: bool = True)
     if name not in source.columns:
         hint = "; give --tstamp-file FILE.jsonl, lines of question_id and tstamp" if tstamp_file is None else ""
         raise VoteError(f"{source.name}: no column {name!r}; columns: {', '.join(source.columns)}{hint}")
-    known = times_of_ids(tstamp_file) if tstamp_file is not None else {}
+    times_by_id = times_of_ids(tstamp_file) if tstamp_file is not None else {}
     with progress(description=f"read {source.name}", total=source.rows, unit="votes", quiet=quiet) as bar:
         for batch in read_votes(source, columns=[name]):
-            times = _end_times(batch.batch.column(name), known if tstamp_file is not None else None)
+            times = _end_times(batch.batch.column(name), times_by_id if tstamp_file is not None else None)
             if np.isnan(times).any():
                 where = batch.place(int(np.isnan(times).argmax()))
                 raise VoteError(f"{where}: has no tstamp" + (f" in {tstamp_file}" if tstamp_file else ""))
@@ -237,12 +237,12 @@ def read_times(path: str, tstamp_file: str | None = None, *, quiet: bool = True)
             bar.update(len(times))
 
 
-def _end_times(column: Any, known: dict[str, float] | None) -> Times:
+def _end_times(column: Any, times_by_id: dict[str, float] | None) -> Times:
     from p2l.votes.schema import numbers
 
-    if known is None:
+    if times_by_id is None:
         return np.asarray(numbers(column), dtype=np.float64)
-    return np.array([known.get(str(value), np.nan) for value in column.to_pylist()])
+    return np.array([times_by_id.get(str(value), np.nan) for value in column.to_pylist()])
 
 
 def times_of_ids(path: str) -> dict[str, float]:
@@ -251,15 +251,15 @@ def times_of_ids(path: str) -> dict[str, float]:
     Raises:
         VoteError: the file cannot be read, or a line lacks one of the two.
     """
-    found: dict[str, float] = {}
+    times: dict[str, float] = {}
     try:
         with Path(path).expanduser().open(encoding="utf-8") as lines:
             for number, line in enumerate(lines, 1):
                 if line.strip():
-                    found.update([_entry(line, f"{path}: line {number}")])
+                    times.update([_entry(line, f"{path}: line {number}")])
     except (OSError, UnicodeDecodeError) as error:
         raise VoteError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    return found
+    return times
 
 
 def _entry(line: str, where: str) -> tuple[str, float]:

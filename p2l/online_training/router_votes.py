@@ -165,12 +165,12 @@ class RouterVotes:
         for line in _lines_backwards(self._file):
             copied = True
             vote = json.loads(line)
-            found = connection.execute(
+            newest = connection.execute(
                 "SELECT rowid, voted FROM votes WHERE request_id = ?", (vote["question_id"],)
             ).fetchone()
-            if found is not None and found[1] == vote["voted"]:
-                return int(found[0])
-            changed |= found is not None
+            if newest is not None and newest[1] == vote["voted"]:
+                return int(newest[0])
+            changed |= newest is not None
         if copied and not changed:
             raise InputError(
                 f"{self.database}: holds none of the votes that were copied to {self.copy} before; "

@@ -130,11 +130,11 @@ class OnlineSchedule:
 
     def _take(self) -> None:
         """Take a batch of new votes into the buffer, or what is left of the stream, and end it."""
-        wanted = self._arrived + self.buffer.batch_size
-        there = self.stream.wait_for(wanted)
+        end = self._arrived + self.buffer.batch_size
+        there = self.stream.wait_for(end)
         if there > self._arrived:
             self._add(np.arange(self._arrived, there))
-        if there < wanted:
+        if there < end:
             self._ready.extend(ids for ids in self.buffer.drain() if len(ids))
             self._ended = True
 
@@ -216,16 +216,16 @@ def read_counts(path: Path, model_list: list[str]) -> dict[int, int]:
     """
     if not path.is_file():
         raise InputError(f"{path}: no such file; --initial-counts takes a JSON object of model names and counts")
-    found = read_json(path)
-    if not isinstance(found, dict):
+    counts = read_json(path)
+    if not isinstance(counts, dict):
         raise InputError(f"{path}: must be a JSON object of model names and how often each was seen")
     place = {name: position for position, name in enumerate(model_list)}
-    for name, count in found.items():
+    for name, count in counts.items():
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:
             raise InputError(f"{path}: key {name!r}: must be a whole number of votes, got {count!r}")
         if name not in place:
             raise InputError(f"{path}: key {name!r}: is no model of the checkpoint's model_list.json; remove it")
-    return {place[name]: count for name, count in found.items()}
+    return {place[name]: count for name, count in counts.items()}
 
 
 class StreamFingerprint:

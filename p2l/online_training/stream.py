@@ -226,13 +226,13 @@ def _times(votes: VoteStore) -> NDArray[np.float64]:
 
 def _newcomers(stream: VoteStream, known_models: Sequence[str]) -> list[str]:
     """Models of the stream in order of first appearance, without those that are known; model_a before model_b."""
-    names, known = stream.model_list, set(known_models)
-    found: dict[str, None] = {}
+    names, listed = stream.model_list, set(known_models)
+    newcomers: dict[str, None] = {}
     for start in range(0, len(stream), _CHUNK):
         pairs = stream.pairs(np.arange(start, min(start + _CHUNK, len(stream)))).ravel()
         codes, first = np.unique(pairs, return_index=True)
-        found |= dict.fromkeys(names[code] for code in codes[np.argsort(first)] if names[code] not in known)
-    return list(found)
+        newcomers |= dict.fromkeys(names[code] for code in codes[np.argsort(first)] if names[code] not in listed)
+    return list(newcomers)
 
 
 def is_held_out(prompt: list[str], share: float) -> bool:
