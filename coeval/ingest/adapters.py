@@ -50,7 +50,7 @@ class Benchmark:
 
 
 def text_of(row: Mapping[str, Any], *keys: str) -> str:
-    """The first of some keys that a row has, as text that is not empty.
+    """Return the first of some keys that a row has, as text that is not empty.
 
     Raises:
         BadRowError: it has none of them.
@@ -92,19 +92,19 @@ def _options(value: object) -> list[str]:
 
 
 def _letter(value: object, options: Sequence[str]) -> str:
-    """The letter of the right option, given as a number from 0, a letter, or the option itself.
+    """Return the letter of the right option, given as a number from 0, a letter, or the option itself.
 
     Raises:
         BadRowError: it is none of the options.
     """
-    said = str(value).strip()
-    if said.isdigit() and int(said) < len(options):
-        return _LETTERS[int(said)]
-    if said.upper() in _LETTERS[: len(options)]:
-        return said.upper()
-    if said in options:
-        return _LETTERS[options.index(said)]
-    raise BadRowError(f"answer {said[:40]!r} is none of the {len(options)} options")
+    text = str(value).strip()
+    if text.isdigit() and int(text) < len(options):
+        return _LETTERS[int(text)]
+    if text.upper() in _LETTERS[: len(options)]:
+        return text.upper()
+    if text in options:
+        return _LETTERS[options.index(text)]
+    raise BadRowError(f"answer {text[:40]!r} is none of the {len(options)} options")
 
 
 def _choice(
@@ -249,7 +249,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {one.name: one for one in (MMLU, HELLASWAG
 
 
 def benchmark(name: str) -> Benchmark:
-    """A built-in benchmark.
+    """Return a built-in benchmark.
 
     Raises:
         RunInputError: there is none of this name.

@@ -25,7 +25,7 @@ from p2l.common.files import atomic_path
 
 
 def read_configuration(run: Run) -> dict[str, Any]:
-    """The `config.yaml` of a run.
+    """Return the `config.yaml` of a run.
 
     Raises:
         RunInputError: it cannot be read.
@@ -33,17 +33,17 @@ def read_configuration(run: Run) -> dict[str, Any]:
     import yaml
 
     try:
-        found = yaml.safe_load(run.config.read_text(encoding="utf-8"))
+        configuration = yaml.safe_load(run.config.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
         why = error.strerror if isinstance(error, OSError) else "no YAML"
         raise RunInputError(f"{run.config}: cannot be read: {why}") from error
-    if not isinstance(found, dict):
+    if not isinstance(configuration, dict):
         raise RunInputError(f"{run.config}: is no configuration")
-    return found
+    return configuration
 
 
 def patched(configuration: Mapping[str, Any], benchmark: Benchmark, run: Run) -> dict[str, Any]:
-    """The configuration with what the benchmark needs; what is there stays as it is.
+    """Return the configuration with what the benchmark needs; what is there stays as it is.
 
     Raises:
         RunInputError: the teacher's name belongs to a model that is asked, or the task is there and would not be scored
@@ -167,17 +167,17 @@ def take(run: Run, benchmark: Benchmark, path: Path, limit: int | None = None) -
     with main_process(run):
         configuration = read_configuration(run)
         entries, skipped = _entries(benchmark, path)
-        known = _known_ids(run, benchmark)
-        new = [(identity, entry) for identity, entry in _identified(benchmark, entries) if identity not in known]
+        stored_ids = _known_ids(run, benchmark)
+        new = [(identity, entry) for identity, entry in _identified(benchmark, entries) if identity not in stored_ids]
         chosen = new if limit is None else new[:limit]
-        taken = Taken(len(chosen), len(entries) - len(new), skipped)
+        counts = Taken(len(chosen), len(entries) - len(new), skipped)
         whole = _with_values(benchmark, entries)
         changed = patched(configuration, whole, run)
         _write_phase_files(run, whole, extend=is_ours(configuration, benchmark.task))
         _write_items(run, whole, chosen)
         write_configuration(run, changed)
-        _note(meta, whole, taken)
-    return taken
+        _note(meta, whole, counts)
+    return counts
 
 
 def _check_names(benchmark: Benchmark) -> None:
@@ -244,7 +244,7 @@ def _known_ids(run: Run, benchmark: Benchmark) -> set[str]:
 
 def _with_values(benchmark: Benchmark, entries: list[Entry]) -> Benchmark:
     """With every value that an attribute has in the file."""
-    values = {name: dict.fromkeys(known) for name, known in benchmark.attributes.items()}
+    values = {name: dict.fromkeys(declared) for name, declared in benchmark.attributes.items()}
     for entry in entries:
         for name, value in entry.attributes.items():
             if isinstance(value, str | int | float):
@@ -253,7 +253,7 @@ def _with_values(benchmark: Benchmark, entries: list[Entry]) -> Benchmark:
         if label not in values:
             there = ", ".join(values) or "none"
             raise RunInputError(f"label attribute {label!r}: no row has it; attributes: {there}")
-    return replace(benchmark, attributes={name: list(found) for name, found in values.items()})
+    return replace(benchmark, attributes={name: list(distinct) for name, distinct in values.items()})
 
 
 def _write_phase_files(run: Run, benchmark: Benchmark, *, extend: bool) -> None:
@@ -292,18 +292,18 @@ def _write_items(run: Run, benchmark: Benchmark, chosen: list[tuple[str, Entry]]
             store.append(run.datapoints(benchmark.task, benchmark.name), record)
 
 
-def _note(meta: Meta, benchmark: Benchmark, taken: Taken) -> None:
+def _note(meta: Meta, benchmark: Benchmark, counts: Taken) -> None:
     """Log what was taken; where that is something, phases 4 and 5 lack its answers."""
     entry = {
         "benchmark": benchmark.name,
         "teacher_id": benchmark.name,
         "task_name": benchmark.task,
-        "n_written": taken.written,
-        "n_skipped": taken.there + taken.skipped,
+        "n_written": counts.written,
+        "n_skipped": counts.there + counts.skipped,
         "ingested_at": now(),
     }
     changes: dict[str, Any] = {"ingest_log": [*(meta.data.get("ingest_log") or []), entry]}
-    if taken.written:
+    if counts.written:
         changes["phases_completed"] = [phase for phase in meta.completed if phase not in _REOPENED]
         changes["status"] = "in_progress"
     meta.update(**changes)

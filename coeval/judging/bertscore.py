@@ -88,7 +88,7 @@ def _is_cached(name: str) -> bool:
 
 
 def wrong_options(options: Mapping[str, Any]) -> str | None:
-    """What is wrong with the options of a factor, as a sentence."""
+    """Return what is wrong with the options of a factor, as a sentence."""
     name, layer, device = (options.get(key) for key in OPTIONS)
     for key, value in (("model_type", name), ("device", device)):
         if value is not None and not (isinstance(value, str) and value.strip()):
@@ -150,10 +150,10 @@ def _scorer(name: str, layer: int, device: str | None) -> _Scorer:
 
 
 def _embedded(scorer: _Scorer, texts: Sequence[str]) -> dict[str, _Text]:
-    """Each text with its tokens; texts of about one length go together."""
+    """Return each text with its tokens; texts of about one length go together."""
     import torch
 
-    found: dict[str, _Text] = {}
+    embedded: dict[str, _Text] = {}
     ends = (scorer.tokenizer.cls_token_id, scorer.tokenizer.sep_token_id)
     outer = torch.tensor([token for token in ends if token is not None])
     for start in range(0, len(texts), _BATCH):
@@ -168,9 +168,9 @@ def _embedded(scorer: _Scorer, texts: Sequence[str]) -> dict[str, _Text]:
         vectors = torch.nn.functional.normalize(hidden, dim=-1).cpu()
         is_token, ids = inputs["attention_mask"].bool().cpu(), inputs["input_ids"].cpu()
         for row, text in enumerate(part):
-            kept = is_token[row]
-            found[text] = _Text(vectors[row][kept], ~torch.isin(ids[row][kept], outer))
-    return found
+            mask = is_token[row]
+            embedded[text] = _Text(vectors[row][mask], ~torch.isin(ids[row][mask], outer))
+    return embedded
 
 
 def _f1(reference: _Text, response: _Text) -> float:

@@ -11,7 +11,7 @@ _LABEL_JUDGE = Model(name="label", interface="label", roles=("judge",))
 
 
 def judges_of(config: Config, task: Task) -> tuple[Model, ...]:
-    """The judges of a task; where it has labels and no judge is there for them, one that compares them."""
+    """Return the judges of a task; where it has labels and no judge is there for them, one that compares them."""
     judges = config.with_role("judge")
     if task.label_attributes and all(judge.interface != "label" for judge in judges):
         return (*judges, _LABEL_JUDGE)
@@ -33,7 +33,7 @@ def required_factors(judge: Model, task: Task, rubric: Rubric) -> tuple[str, ...
 
 
 def metric_of(definition: object) -> str | None:
-    """The metric that a factor of a rubric is; None where it is a question."""
+    """Return the metric that a factor of a rubric is; None where it is a question."""
     return str(definition["metric"]) if isinstance(definition, Mapping) and "metric" in definition else None
 
 

@@ -24,7 +24,7 @@ _AROUND = " \t\r\n*`\"'."
 
 
 def expected_value(scale: Scale, tokens: Iterable[Sequence[object]]) -> float | None:
-    """The expected score in [0, 1]; None where the tokens do not tell grades apart.
+    """Return the expected score in [0, 1]; None where the tokens do not tell grades apart.
 
     Args:
         scale: of the grades.
@@ -46,13 +46,13 @@ def expected_value(scale: Scale, tokens: Iterable[Sequence[object]]) -> float | 
 
 
 def _begun(scale: Scale, token: str) -> list[str]:
-    """The grades that a token may be the beginning of; a number is one as a whole."""
-    said = token.strip(_AROUND).lower()
-    if not said:
+    """Return the grades that a token may be the beginning of; a number is one as a whole."""
+    text = token.strip(_AROUND).lower()
+    if not text:
         return []
     if scale.is_range:
-        return [grade for grade in scale.grades if grade == said]
-    return [grade for grade in scale.grades if grade.lower().startswith(said)]
+        return [grade for grade in scale.grades if grade == text]
+    return [grade for grade in scale.grades if grade.lower().startswith(text)]
 
 
 def clashing(scale: Scale) -> tuple[str, str] | None:
@@ -79,17 +79,17 @@ class Graded:
 
 def grading_of(task: Task) -> dict[str, Any]:
     """What reading a judge's reply takes, as part of a question's context; empty where grades are words alone."""
-    said: dict[str, Any] = {
+    grading: dict[str, Any] = {
         "scale": task.scale.to_json(),
         "rationale": task.rationale,
         "expected": task.expected_scores,
     }
     is_plain = task.scale.is_default and not task.rationale and not task.expected_scores
-    return {} if is_plain else {"grading": said}
+    return {} if is_plain else {"grading": grading}
 
 
 def read_factors(context: Mapping[str, Any], text: str) -> Graded:
-    """The grades of all factors that were asked for in one reply.
+    """Return the grades of all factors that were asked for in one reply.
 
     Raises:
         MalformedAnswerError: one has no grade of the scale.
@@ -97,15 +97,15 @@ def read_factors(context: Mapping[str, Any], text: str) -> Graded:
     how = context.get("grading")
     if not how:
         return Graded(read_scores(text, context["factors"]), text)
-    rationale, found = split_rationale(text, "scores") if how["rationale"] else ("", None)
-    if found is not None and not isinstance(found, Mapping):
+    rationale, scores = split_rationale(text, "scores") if how["rationale"] else ("", None)
+    if scores is not None and not isinstance(scores, Mapping):
         raise MalformedAnswerError('"scores" is no object')
-    given = graded_in(read_object(text) if found is None else found, context["factors"])
-    return _graded(how, given, text, rationale)
+    replies = graded_in(read_object(text) if scores is None else scores, context["factors"])
+    return _graded(how, replies, text, rationale)
 
 
 def read_factor(context: Mapping[str, Any], factor: str, text: str) -> Graded:
-    """The grade of one factor.
+    """Return the grade of one factor.
 
     Raises:
         MalformedAnswerError: it is none of the scale.
@@ -113,16 +113,16 @@ def read_factor(context: Mapping[str, Any], factor: str, text: str) -> Graded:
     how = context.get("grading")
     if not how:
         return Graded({factor: read_level(text)}, text)
-    rationale, said = split_rationale(text, "score") if how["rationale"] else ("", text)
-    return _graded(how, {factor: said}, text, rationale)
+    rationale, grade = split_rationale(text, "score") if how["rationale"] else ("", text)
+    return _graded(how, {factor: grade}, text, rationale)
 
 
-def _graded(how: Mapping[str, Any], given: Mapping[str, Any], text: str, rationale: str) -> Graded:
+def _graded(how: Mapping[str, Any], replies: Mapping[str, Any], text: str, rationale: str) -> Graded:
     scale = scale_of(how["scale"])
     grades = {}
-    for factor, said in given.items():
+    for factor, reply in replies.items():
         try:
-            grades[factor] = scale.read(said)
+            grades[factor] = scale.read(reply)
         except MalformedAnswerError:
             if not how["rationale"]:
                 raise
@@ -133,25 +133,25 @@ def _graded(how: Mapping[str, Any], given: Mapping[str, Any], text: str, rationa
 
 
 def split_rationale(text: str, key: str) -> tuple[str, Any]:
-    """The rationale of a reply, and what stands under the other key.
+    """Return the rationale of a reply, and what stands under the other key.
 
     Raises:
         MalformedAnswerError: it is no object with both.
     """
     try:
-        found = read_object(text)
+        reply = read_object(text)
     except MalformedAnswerError:
         raise MalformedAnswerError(f'no JSON object with "rationale" and "{key}"') from None
-    said = found.get("rationale")
-    if not isinstance(said, str) or not said.strip():
+    rationale = reply.get("rationale")
+    if not isinstance(rationale, str) or not rationale.strip():
         raise MalformedAnswerError("no rationale")
-    if key not in found:
+    if key not in reply:
         raise MalformedAnswerError(f'no "{key}"')
-    return said.strip(), found[key]
+    return rationale.strip(), reply[key]
 
 
 def weighed(context: Mapping[str, Any], graded: Graded, tokens: Any) -> Graded:
-    """The same with the expected score in the place of the grade's, where the tokens tell it."""
+    """Return the same with the expected score in the place of the grade's, where the tokens tell it."""
     how = context.get("grading")
     value = expected_value(scale_of(how["scale"]), tokens) if how and how["expected"] else None
     if value is None:
@@ -173,12 +173,12 @@ def is_score(value: object) -> bool:
 
 
 def description_of(definition: object) -> str:
-    """What tells a good answer from a bad one by a factor."""
+    """Return what tells a good answer from a bad one by a factor."""
     return str(definition.get("description") or "") if isinstance(definition, Mapping) else str(definition)
 
 
 def weight_of(definition: object) -> float:
-    """How much a factor counts."""
+    """Return how much a factor counts."""
     weight = definition.get("weight") if isinstance(definition, Mapping) else None
     is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
     return float(weight) if is_number and isfinite(weight) and weight > 0 else 1.0  # type: ignore[arg-type, operator]
@@ -186,5 +186,5 @@ def weight_of(definition: object) -> float:
 
 def weights_in(rubric: Mapping[str, Any]) -> dict[str, float]:
     """Factor -> weight, of those that count for more or less than 1."""
-    found = {factor: weight_of(definition) for factor, definition in rubric.items()}
-    return {factor: weight for factor, weight in found.items() if weight != 1.0}
+    weights = {factor: weight_of(definition) for factor, definition in rubric.items()}
+    return {factor: weight for factor, weight in weights.items() if weight != 1.0}

@@ -43,7 +43,7 @@ class LabelAccuracy:
 
 
 def predicted_label(text: str, attribute: str) -> str | None:
-    """The label that an answer gives for an attribute; None where it gives none."""
+    """Return the label that an answer gives for an attribute; None where it gives none."""
     try:
         named = {str(key).strip().casefold(): value for key, value in read_object(text).items()}
     except MalformedAnswerError:
@@ -61,9 +61,9 @@ def _as_text(value: Any) -> str | None:
 
 
 def _marked(text: str) -> str | None:
-    """What follows the last marker, on its line."""
-    found = [next(filter(None, groups)) for groups in _MARKED.findall(text)]
-    return found[-1].strip() if found and len(found[-1].strip()) <= _LONGEST else None
+    """Return what follows the last marker, on its line."""
+    labels = [next(filter(None, groups)) for groups in _MARKED.findall(text)]
+    return labels[-1].strip() if labels and len(labels[-1].strip()) <= _LONGEST else None
 
 
 def _only_line(text: str) -> str | None:
@@ -73,13 +73,13 @@ def _only_line(text: str) -> str | None:
 
 def matches(prediction: str, truth: object) -> bool:
     """Whether a label is the right one."""
-    said, right = _plain(prediction), _plain(truth if isinstance(truth, str) else json.dumps(truth))
-    if said == right:
+    guess, right = _plain(prediction), _plain(truth if isinstance(truth, str) else json.dumps(truth))
+    if guess == right:
         return True
-    said_number, right_number = _number(said), _number(right)
+    said_number, right_number = _number(guess), _number(right)
     if said_number is not None and right_number is not None:
         return said_number == right_number
-    (letter, rest), (right_letter, right_rest) = _option(said), _option(right)
+    (letter, rest), (right_letter, right_rest) = _option(guess), _option(right)
     if rest and right_rest:
         return rest == right_rest and (letter == right_letter or "" in (letter, right_letter))
     return bool(letter) and letter == right_letter
@@ -102,43 +102,43 @@ def _number(text: str) -> Decimal | None:
 
 
 def _option(text: str) -> tuple[str, str]:
-    """The letter of an option and what follows it; ("", text) where there is no letter."""
-    found = _OPTION.fullmatch(text)
-    if found is None:
+    """Return the letter of an option and what follows it; ("", text) where there is no letter."""
+    match = _OPTION.fullmatch(text)
+    if match is None:
         return "", text
-    return found[1] or found[3], (found[2] or "").strip()
+    return match[1] or match[3], (match[2] or "").strip()
 
 
 def label_scores(attributes: Sequence[str], truth: Mapping[str, Any], text: str) -> dict[str, float]:
     """`label:{attribute}` -> 1 or 0, of those the item was made with; 0 where the answer gives no label."""
-    found = {}
+    scores = {}
     for attribute in attributes:
         if attribute in truth:
-            said = predicted_label(text, attribute)
-            found[f"{LABEL_PREFIX}{attribute}"] = float(said is not None and matches(said, truth[attribute]))
-    return found
+            label = predicted_label(text, attribute)
+            scores[f"{LABEL_PREFIX}{attribute}"] = float(label is not None and matches(label, truth[attribute]))
+    return scores
 
 
 def label_accuracy(labels: Iterable[tuple[object, str | None]]) -> LabelAccuracy:
-    """How often predictions are right.
+    """Return how often predictions are right.
 
     Args:
         labels: of each answer the right label, and the one it gives (`predicted_label`) or None.
     """
     right, wrong, missed = Counter[str](), Counter[str](), Counter[str]()
-    skipped, pairs = 0, [(str(truth), said) for truth, said in labels]
-    known = sorted({truth for truth, _ in pairs})
-    for truth, said in pairs:
-        if said is not None and matches(said, truth):
+    skipped, pairs = 0, [(str(truth), prediction) for truth, prediction in labels]
+    truths = sorted({truth for truth, _ in pairs})
+    for truth, prediction in pairs:
+        if prediction is not None and matches(prediction, truth):
             right[truth] += 1
             continue
         missed[truth] += 1
-        if said is None:
+        if prediction is None:
             skipped += 1
         else:
-            wrong[next((label for label in known if matches(said, label)), said)] += 1
+            wrong[next((label for label in truths if matches(prediction, label)), prediction)] += 1
     matched, total = right.total(), len(pairs) - skipped
-    per_label = {label: _rates(right[label], wrong[label], missed[label]) for label in known}
+    per_label = {label: _rates(right[label], wrong[label], missed[label]) for label in truths}
     return LabelAccuracy(_share(matched, total), _share(matched, len(pairs)), total, matched, skipped, per_label)
 
 
@@ -161,5 +161,5 @@ class _Rated(Protocol):
 
 
 def hamming_accuracy(accuracies: Sequence[_Rated]) -> float:
-    """The mean accuracy over several label attributes; one that no answer names counts as 0."""
+    """Return the mean accuracy over several label attributes; one that no answer names counts as 0."""
     return round(sum(one.accuracy or 0.0 for one in accuracies) / len(accuracies), 4) if accuracies else 0.0

@@ -34,14 +34,14 @@ def metric_scores(
     Raises:
         RunInputError: a metric's package or model is not there, or there is no such metric.
     """
-    found: list[dict[str, float]] = [{} for _ in responses]
+    rows: list[dict[str, float]] = [{} for _ in responses]
     for factor, definition in rubric.items():
         if isinstance(definition, Mapping) and "metric" in definition:
             options = {key: value for key, value in definition.items() if key not in _OF_ALL}
             values = _metric(str(definition["metric"]))(references, responses, options)
-            for scores, value in zip(found, values, strict=True):
+            for scores, value in zip(rows, values, strict=True):
                 scores[factor] = value
-    return found
+    return rows
 
 
 def missing_package(definition: Mapping[str, Any]) -> str | None:
@@ -50,31 +50,31 @@ def missing_package(definition: Mapping[str, Any]) -> str | None:
 
 
 def wrong_definition(definition: Mapping[str, Any]) -> str | None:
-    """What is wrong with a factor that names a known metric, as a sentence."""
+    """Return what is wrong with a factor that names a known metric, as a sentence."""
     metric = str(definition["metric"])
-    known = (*_OF_ALL, *(OPTIONS if metric == "bertscore" else ()))
+    options = (*_OF_ALL, *(OPTIONS if metric == "bertscore" else ()))
     for key in definition:
-        if key not in known:
-            hint = nearest(str(key), known) or f"; there are {', '.join(known)}"
+        if key not in options:
+            hint = nearest(str(key), options) or f"; there are {', '.join(options)}"
             return f"{key!r} is no option of {metric}{hint}"
     return wrong_options(definition) if metric == "bertscore" else None
 
 
 def bleu4(reference: str, response: str) -> float:
     """Smoothed sentence BLEU-4 of an answer."""
-    expected, said = reference.lower().split(), response.lower().split()
-    if not set(expected) & set(said):
+    expected, words = reference.lower().split(), response.lower().split()
+    if not set(expected) & set(words):
         return 0.0
-    logs = (math.log(_precision(expected, said, n)) for n in range(1, _ORDER + 1))
-    brevity = min(0.0, 1.0 - len(expected) / len(said))
+    logs = (math.log(_precision(expected, words, n)) for n in range(1, _ORDER + 1))
+    brevity = min(0.0, 1.0 - len(expected) / len(words))
     return math.exp(brevity + sum(logs) / _ORDER)
 
 
-def _precision(expected: Sequence[str], said: Sequence[str], n: int) -> float:
+def _precision(expected: Sequence[str], words: Sequence[str], n: int) -> float:
     """Share of an answer's n-grams that the reference has too, each as often as it has it at most."""
-    known, given = _ngrams(expected, n), _ngrams(said, n)
-    shared = sum((known & given).values())
-    return (shared or _SMOOTHED_ZERO) / max(1, given.total())
+    expected_ngrams, ngrams = _ngrams(expected, n), _ngrams(words, n)
+    shared = sum((expected_ngrams & ngrams).values())
+    return (shared or _SMOOTHED_ZERO) / max(1, ngrams.total())
 
 
 def _ngrams(words: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
@@ -83,8 +83,8 @@ def _ngrams(words: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
 
 def exact_match(reference: str, response: str) -> float:
     """1 where the answer is the reference, or one of its alternatives between `|`; case and space do not count."""
-    said = _plain(response)
-    return float(any(said == _plain(one) for one in (reference, *reference.split("|"))))
+    answer = _plain(response)
+    return float(any(answer == _plain(one) for one in (reference, *reference.split("|"))))
 
 
 def _plain(text: str) -> str:
@@ -116,7 +116,7 @@ _Pair = tuple[Mapping[str, Any], Mapping[str, Any]]
 
 
 def scores_for(judge: Model, task: Task, rubric: Mapping[str, Any], pairs: Sequence[_Pair]) -> list[dict[str, str]]:
-    """What a computing judge says of answers: factor -> a number in [0, 1] as text, of four places at most.
+    """Return what a computing judge says of answers: factor -> a number in [0, 1] as text, of four places at most.
 
     Args:
         judge: of interface `metric` (every factor of the rubric that is a metric) or `label` (every label attribute
@@ -131,9 +131,9 @@ def scores_for(judge: Model, task: Task, rubric: Mapping[str, Any], pairs: Seque
     texts = [str(response["response"]) for _, response in pairs]
     if judge.interface == "label":
         truths = [item.get("sampled_target_attributes") or {} for item, _ in pairs]
-        found = [label_scores(task.label_attributes, truth, text) for truth, text in zip(truths, texts, strict=True)]
+        rows = [label_scores(task.label_attributes, truth, text) for truth, text in zip(truths, texts, strict=True)]
     elif judge.interface == "metric":
-        found = metric_scores(rubric, [str(item.get("reference_response") or "") for item, _ in pairs], texts)
+        rows = metric_scores(rubric, [str(item.get("reference_response") or "") for item, _ in pairs], texts)
     else:
         raise RunInputError(f"{judge.name}: interface {judge.interface!r} is asked, it does not compute")
-    return [{factor: str(round(min(max(value, 0.0), 1.0), 4)) for factor, value in scores.items()} for scores in found]
+    return [{factor: str(round(min(max(value, 0.0), 1.0), 4)) for factor, value in scores.items()} for scores in rows]

@@ -54,26 +54,26 @@ REPLIES = {"evaluate_single": _single, "evaluate_per_factor": _per_factor, "comp
 
 
 def reply_line(task: Task, prompt: str) -> str:
-    """How a judge of a task is to reply to a prompt; empty for prompts that grade nothing."""
+    """Return how a judge of a task is to reply to a prompt; empty for prompts that grade nothing."""
     return REPLIES[prompt](task) if prompt in REPLIES else ""
 
 
 def grading_text(task: Task) -> str:
-    """How a task is evaluated, in a few words: `per_factor`, or `single, 1-5, rationale first`."""
+    """Return how a task is evaluated, in a few words: `per_factor`, or `single, 1-5, rationale first`."""
     return ", ".join([task.evaluation_mode, *_unusual(task.scale, task.rationale, task.expected_scores)])
 
 
 def grading_said(configured: Mapping[str, Any]) -> str:
-    """The same of a task as it is stored, without the mode; empty for levels alone."""
+    """Return the same of a task as it is stored, without the mode; empty for levels alone."""
     return ", ".join(
         _unusual(scale_in(configured), configured.get("rationale") is True, configured.get("expected_scores") is True)
     )
 
 
 def _unusual(scale: Scale, rationale: bool, expected: bool) -> list[str]:
-    said = [] if scale.is_default else [scale.short]
-    said += ["rationale first"] if rationale else []
-    return said + (["expected scores"] if expected else [])
+    words = [] if scale.is_default else [scale.short]
+    words += ["rationale first"] if rationale else []
+    return words + (["expected scores"] if expected else [])
 
 
 PROMPTS: Mapping[str, str] = {
@@ -221,26 +221,26 @@ VARIABLES: Mapping[str, frozenset[str]] = {
 
 
 def template_for(task: Task, model: str, prompt: str) -> str:
-    """The text of a prompt: the task's own for this model, its own for all, or the built-in one."""
+    """Return the text of a prompt: the task's own for this model, its own for all, or the built-in one."""
     library = task.prompt_library
     return library.get(f"{prompt}.{model}") or library.get(prompt) or PROMPTS[prompt]
 
 
 def shown_template(task: Task, model: str, prompt: str) -> str:
-    """The text of a prompt with what the task alone decides: how judges reply, and on which scale."""
+    """Return the text of a prompt with what the task alone decides: how judges reply, and on which scale."""
     template = template_for(task, model, prompt)
     return template.replace("{reply}", reply_line(task, prompt)).replace("{scale}", task.scale.text)
 
 
 def render(task: Task, model: str, prompt: str, **values: Any) -> str:
-    """The prompt with its variables filled in; those that the task alone decides are always there."""
+    """Return the prompt with its variables filled in; those that the task alone decides are always there."""
     about = {"task_description": task.description, "output_description": task.output_description, "seed": "{}"}
-    known = {**about, "reply": reply_line(task, prompt), "scale": task.scale.text, **values}
-    return template_for(task, model, prompt).format(**known).strip()
+    variables = {**about, "reply": reply_line(task, prompt), "scale": task.scale.text, **values}
+    return template_for(task, model, prompt).format(**variables).strip()
 
 
 def unknown_variables(prompt: str, template: str) -> list[str]:
-    """What a template names that this prompt does not have.
+    """Return what a template names that this prompt does not have.
 
     Raises:
         ValueError: braces that do not match; `str.format` says how.

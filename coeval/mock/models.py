@@ -62,25 +62,25 @@ class Persona:
         Raises:
             ConfigError: a value of the wrong kind.
         """
-        known = {key: parameters[key] for key in cls.__dataclass_fields__ if parameters.get(key) is not None}
-        for key, value in known.items():
+        own = {key: parameters[key] for key in cls.__dataclass_fields__ if parameters.get(key) is not None}
+        for key, value in own.items():
             _check(key, value)
-        return cls(**known)
+        return cls(**own)
 
     def skill_at(self, prompt: str) -> float:
-        """Its skill at this prompt."""
+        """Return its skill at this prompt."""
         if not isinstance(self.skill, Mapping):
             return float(self.skill)
-        found = (level for part, level in self.skill.items() if part.lower() in prompt.lower())
-        return float(next(found, self.skill.get("default", 0.5)))
+        levels = (level for part, level in self.skill.items() if part.lower() in prompt.lower())
+        return float(next(levels, self.skill.get("default", 0.5)))
 
     def uniform(self, *about: object) -> float:
-        """A number in (0, 1) that depends on the persona and on what it is about, and on nothing else."""
+        """Return a number in (0, 1) that depends on the persona and on what it is about, and on nothing else."""
         text = repr((self.model, self.seed, self.attempt, *about)).encode("utf-8", "surrogatepass")
         return (int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") + 0.5) / 2**64
 
     def error(self, *about: object) -> float:
-        """A normal deviate times the noise."""
+        """Return a normal deviate times the noise."""
         return self.noise * _NORMAL.inv_cdf(min(max(self.uniform(*about), 1e-9), 1 - 1e-9)) if self.noise else 0.0
 
 
@@ -96,8 +96,8 @@ def _check_number(key: str, value: Any, highest: float | None) -> None:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     in_range = is_number and (highest is None or 0.0 <= value <= highest)
     if not in_range or (key in ("noise", "latency") and value < 0):
-        wanted = f"a number from 0 to {highest:g}" if highest else "a number of the right sign"
-        raise ConfigError(f"mock: {key}: {value!r} is not {wanted}")
+        expected = f"a number from 0 to {highest:g}" if highest else "a number of the right sign"
+        raise ConfigError(f"mock: {key}: {value!r} is not {expected}")
 
 
 # How a mock judge grades: the form and the scale that its prompt asks for, read from the prompt's last line.
@@ -116,16 +116,16 @@ class Wanted:
     rationale: bool = False
 
     def said(self, grade: str) -> Any:
-        """A grade as a value of JSON."""
+        """Return a grade as a value of JSON."""
         return int(grade) if self.scale.is_range else grade
 
     def with_rationale(self, key: str, value: Any) -> str:
-        """The reply that says why first."""
+        """Return the reply that says why first."""
         return json.dumps({"rationale": "That is how good it looks to me.", key: value}, ensure_ascii=False)
 
 
 def wanted_in(reply: str) -> Wanted:
-    """What the last line of a prompt asks for."""
+    """Return what the last line of a prompt asks for."""
     is_reasoned = '"rationale"' in reply
     if match := _RANGE.search(reply):
         return Wanted(scale_of(f"{match[1]}-{match[2]}"), is_reasoned)
@@ -135,24 +135,24 @@ def wanted_in(reply: str) -> Wanted:
 
 
 def grade_at(scale: Scale, seen: float) -> str:
-    """The grade for a quality: each has the same part of [0, 1]."""
+    """Return the grade for a quality: each has the same part of [0, 1]."""
     size = len(scale.grades)
     return scale.grades[sum(seen >= place / size for place in range(1, size))]
 
 
 def alternatives(scale: Scale, seen: float) -> list[tuple[str, float]]:
-    """The grades that it could have been, the likeliest first, with the logarithm of their probability."""
+    """Return the grades that it could have been, the likeliest first, with the logarithm of their probability."""
     size = len(scale.grades)
     weights = [math.exp(-0.5 * ((seen * size - place - 0.5) / _SPREAD) ** 2) for place in range(size)]
     total = sum(weights)
-    found = [(grade, math.log(weight / total)) for grade, weight in zip(scale.grades, weights, strict=True) if weight]
-    return sorted(found, key=lambda one: -one[1])[:_SHOWN]
+    grades = [(grade, math.log(weight / total)) for grade, weight in zip(scale.grades, weights, strict=True) if weight]
+    return sorted(grades, key=lambda one: -one[1])[:_SHOWN]
 
 
-def as_logprobs(found: Sequence[tuple[str, float]], said: str) -> Mapping[str, Any]:
-    """The same as a choice of a chat completion has it."""
-    tops = [{"token": token, "logprob": logprob, "bytes": None} for token, logprob in found]
-    first = next((one for one in tops if one["token"] == said), {"token": said, "logprob": 0.0, "bytes": None})
+def as_logprobs(grades: Sequence[tuple[str, float]], grade: str) -> Mapping[str, Any]:
+    """Return the same as a choice of a chat completion has it."""
+    tops = [{"token": token, "logprob": logprob, "bytes": None} for token, logprob in grades]
+    first = next((one for one in tops if one["token"] == grade), {"token": grade, "logprob": 0.0, "bytes": None})
     return {"content": [{**first, "top_logprobs": tops}], "refusal": None}
 
 
@@ -190,7 +190,7 @@ class Recognised:
 
 
 def recognise(text: str) -> Recognised:
-    """What a prompt asks for.
+    """Return what a prompt asks for.
 
     A text of the user's own is a judge's prompt where it names the three levels, and a student's in any other case.
     """
@@ -208,7 +208,7 @@ def recognise(text: str) -> Recognised:
 
 @cache
 def _pattern(prompt: str) -> tuple[str, re.Pattern[str]]:
-    """What a prompt opens with, and what matches the whole of it with a group for each variable."""
+    """Return what a prompt opens with, and what matches the whole of it with a group for each variable."""
     opening, parts, seen = "", list[str](), set[str]()
     for literal, name, _, _ in string.Formatter().parse(PROMPTS[prompt].strip()):
         opening = opening if parts else literal
@@ -254,7 +254,7 @@ _TOPICS = (
 
 
 def answer(prompt: str, system: str, parameters: Mapping[str, Any]) -> str:
-    """What a mock model of these parameters answers.
+    """Return what a mock model of these parameters answers.
 
     Args:
         prompt: the last that the user says.
@@ -267,31 +267,31 @@ def answer(prompt: str, system: str, parameters: Mapping[str, Any]) -> str:
     persona = Persona.of(parameters)
     if persona.text is not None:
         return persona.text
-    asked = recognise(prompt)
-    said = _ANSWERS[asked.prompt](asked, persona, f"{system}\n{prompt}")
+    question = recognise(prompt)
+    reply = _ANSWERS[question.prompt](question, persona, f"{system}\n{prompt}")
     is_malformed = persona.malformed_rate and persona.uniform("form", system, prompt) < persona.malformed_rate
-    return _malformed(said) if is_malformed else said
+    return _malformed(reply) if is_malformed else reply
 
 
 def quality_of(text: str) -> float:
-    """The quality that an answer says it has; 0.5 where it says nothing."""
-    found = _QUALITY.search(text)
-    return min(float(found[1]), 1.0) if found else _UNMARKED
+    """Return the quality that an answer says it has; 0.5 where it says nothing."""
+    match = _QUALITY.search(text)
+    return min(float(match[1]), 1.0) if match else _UNMARKED
 
 
-def _malformed(said: str) -> str:
+def _malformed(reply: str) -> str:
     """Half a JSON object, or words where one was asked for."""
-    return said[: len(said) // 2] if said.startswith("{") else "That is hard to say."
+    return reply[: len(reply) // 2] if reply.startswith("{") else "That is hard to say."
 
 
 def _attributes(pool: Mapping[str, list[str]]) -> Callable[[Recognised, Persona, str], str]:
-    def chosen(asked: Recognised, persona: Persona, text: str) -> str:  # noqa: ARG001
+    def chosen(question: Recognised, persona: Persona, text: str) -> str:  # noqa: ARG001
         return json.dumps({name: pool[name] for name in _some(pool, persona, text)})
 
     return chosen
 
 
-def _rubric(asked: Recognised, persona: Persona, text: str) -> str:  # noqa: ARG001
+def _rubric(question: Recognised, persona: Persona, text: str) -> str:  # noqa: ARG001
     return json.dumps({name: _FACTORS[name] for name in _some(_FACTORS, persona, text)})
 
 
@@ -301,80 +301,82 @@ def _some(pool: Mapping[str, Any], persona: Persona, text: str) -> list[str]:
     return [name for name in pool if name in drawn]
 
 
-def _item(asked: Recognised, persona: Persona, text: str) -> str:
-    """An item that names its attributes, so that labels can be found in it."""
+def _item(question: Recognised, persona: Persona, text: str) -> str:
+    """Return an item that names its attributes, so that labels can be found in it."""
     topic = _TOPICS[int(persona.uniform("topic", text) * len(_TOPICS))]
     number = int(persona.uniform("number", text) * 1e6)
-    wanted = _mapping(asked.values.get("target_attributes", ""))
-    hints = "".join(f" [{name}: {value}]" for name, value in wanted.items())
-    task = asked.values.get("task_description", "").strip().rstrip(".")
+    attributes = _mapping(question.values.get("target_attributes", ""))
+    hints = "".join(f" [{name}: {value}]" for name, value in attributes.items())
+    task = question.values.get("task_description", "").strip().rstrip(".")
     prompt = f"{task}: {topic}, case {number}.{hints}"
-    response = json.dumps(wanted) if "JSON" in asked.values.get("output_description", "") else f"All about {topic}."
+    response = (
+        json.dumps(attributes) if "JSON" in question.values.get("output_description", "") else f"All about {topic}."
+    )
     return json.dumps({"prompt": prompt, "response": response}, ensure_ascii=False)
 
 
 def _mapping(text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        parsed = json.loads(text)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return parsed if isinstance(parsed, dict) else {}
 
 
-def _student(asked: Recognised, persona: Persona, text: str) -> str:  # noqa: ARG001
-    """An answer that says how good it is; where JSON is asked for, an object with labels, right or not."""
+def _student(question: Recognised, persona: Persona, text: str) -> str:  # noqa: ARG001
+    """Return an answer that says how good it is; where JSON is asked for, an object with labels, right or not."""
     quality = min(max(persona.skill_at(text) + persona.error("quality", text), 0.0), 1.0)
     words = "This is what I make of it. " * (1 + int(3 * persona.uniform("length", text)))
-    said = f"{words}(quality {quality:.2f})"
+    remark = f"{words}(quality {quality:.2f})"
     if "JSON" not in text:
-        return said
+        return remark
     labels = {
         name: value if persona.uniform(name, text) < quality else "unknown" for name, value in _HINT.findall(text)
     }
-    return json.dumps({**labels, "remark": said}, ensure_ascii=False)
+    return json.dumps({**labels, "remark": remark}, ensure_ascii=False)
 
 
-def _grades(asked: Recognised, persona: Persona, text: str) -> str:
-    wanted = wanted_in(asked.values.get("reply", ""))
+def _grades(question: Recognised, persona: Persona, text: str) -> str:
+    form = wanted_in(question.values.get("reply", ""))
     grades = {
-        factor: wanted.said(grade_at(wanted.scale, _seen(factor, asked, persona, text))) for factor in asked.factors
+        factor: form.said(grade_at(form.scale, _seen(factor, question, persona, text))) for factor in question.factors
     }
-    return wanted.with_rationale("scores", grades) if wanted.rationale else json.dumps(grades, ensure_ascii=False)
+    return form.with_rationale("scores", grades) if form.rationale else json.dumps(grades, ensure_ascii=False)
 
 
-def _grade(asked: Recognised, persona: Persona, text: str) -> str:
-    wanted = wanted_in(asked.values.get("reply", ""))
-    grade = grade_at(wanted.scale, _seen(_factor(asked), asked, persona, text))
-    return wanted.with_rationale("score", wanted.said(grade)) if wanted.rationale else grade
+def _grade(question: Recognised, persona: Persona, text: str) -> str:
+    form = wanted_in(question.values.get("reply", ""))
+    grade = grade_at(form.scale, _seen(_factor(question), question, persona, text))
+    return form.with_rationale("score", form.said(grade)) if form.rationale else grade
 
 
-def _factor(asked: Recognised) -> str:
-    return asked.values.get("rubric_factor_name", "").strip()
+def _factor(question: Recognised) -> str:
+    return question.values.get("rubric_factor_name", "").strip()
 
 
-def _seen(factor: str, asked: Recognised, persona: Persona, text: str) -> float:
-    return quality_of(asked.values["response"]) + persona.error(factor, text)
+def _seen(factor: str, question: Recognised, persona: Persona, text: str) -> float:
+    return quality_of(question.values["response"]) + persona.error(factor, text)
 
 
-def logprobs(prompt: str, system: str, parameters: Mapping[str, Any], said: str) -> Mapping[str, Any] | None:
+def logprobs(prompt: str, system: str, parameters: Mapping[str, Any], grade: str) -> Mapping[str, Any] | None:
     """What a grade that a mock judge gave could have been, as a choice of a chat completion has it; else None."""
-    persona, asked = Persona.of(parameters), recognise(prompt)
-    wanted = wanted_in(asked.values.get("reply", ""))
-    if not parameters.get("logprobs") or asked.prompt != "evaluate_per_factor" or said not in wanted.scale.grades:
+    persona, question = Persona.of(parameters), recognise(prompt)
+    form = wanted_in(question.values.get("reply", ""))
+    if not parameters.get("logprobs") or question.prompt != "evaluate_per_factor" or grade not in form.scale.grades:
         return None
-    seen = _seen(_factor(asked), asked, persona, f"{system}\n{prompt}")
-    return as_logprobs(alternatives(wanted.scale, seen), said)
+    seen = _seen(_factor(question), question, persona, f"{system}\n{prompt}")
+    return as_logprobs(alternatives(form.scale, seen), grade)
 
 
-def _verdict(asked: Recognised, persona: Persona, text: str) -> str:
-    verdict = _better(asked, persona, text)
-    wanted = wanted_in(asked.values.get("reply", ""))
-    return wanted.with_rationale("verdict", verdict) if wanted.rationale else verdict
+def _verdict(question: Recognised, persona: Persona, text: str) -> str:
+    verdict = _better(question, persona, text)
+    form = wanted_in(question.values.get("reply", ""))
+    return form.with_rationale("verdict", verdict) if form.rationale else verdict
 
 
-def _better(asked: Recognised, persona: Persona, text: str) -> str:
-    first = quality_of(asked.values["response_a"]) + persona.error("first", text) + persona.position_bias
-    second = quality_of(asked.values["response_b"]) + persona.error("second", text)
+def _better(question: Recognised, persona: Persona, text: str) -> str:
+    first = quality_of(question.values["response_a"]) + persona.error("first", text) + persona.position_bias
+    second = quality_of(question.values["response_b"]) + persona.error("second", text)
     if max(first, second) < _USELESS:
         return "BAD"
     if abs(first - second) < _EVEN:
@@ -397,13 +399,13 @@ _ANSWERS: Mapping[str, Callable[[Recognised, Persona, str], str]] = {
 
 
 def question_of(request: JSON) -> tuple[str, str]:
-    """What the user says last and what the system says."""
+    """Return what the user says last and what the system says."""
     users = [message for message in request.get("messages") or [] if message.get("role") == "user"]
     return joined_text(users[-1].get("content")) if users else "", system_text(request)
 
 
 def completion_for(request: JSON) -> JSON:
-    """The chat completion that a mock model answers with; four characters are a token.
+    """Return the chat completion that a mock model answers with; four characters are a token.
 
     Raises:
         ConfigError: a parameter of the wrong kind.
@@ -411,9 +413,9 @@ def completion_for(request: JSON) -> JSON:
     prompt, system = question_of(request)
     text = answer(prompt, system, request)
     counts = usage(max(1, (len(prompt) + len(system)) // 4), max(1, len(text) // 4))
-    made = completion(str(request.get("model")), {"role": "assistant", "content": text}, "stop", counts)
-    made["choices"][0]["logprobs"] = logprobs(prompt, system, request, text) if request.get("logprobs") else None
-    return made
+    reply = completion(str(request.get("model")), {"role": "assistant", "content": text}, "stop", counts)
+    reply["choices"][0]["logprobs"] = logprobs(prompt, system, request, text) if request.get("logprobs") else None
+    return reply
 
 
 @protocol("coeval-mock")
@@ -424,7 +426,7 @@ class MockModel:
         self._failed: dict[str, int] = {}  # question -> failures in a row, so that another try is another draw
 
     async def chat(self, request: JSON, timeouts: Timeouts) -> JSON:
-        """A whole chat completion.
+        """Return a whole chat completion.
 
         Raises:
             ProviderError: the persona fails, is too slow or is no persona.
@@ -450,7 +452,7 @@ class MockModel:
             raise ProviderError(Fault.SERVER, "mock failed, as its failure_rate wants it", status=500)
 
     async def stream(self, request: JSON, timeouts: Timeouts) -> AsyncGenerator[JSON, None]:
-        """The whole answer as one chunk.
+        """Yield the whole answer as one chunk.
 
         Raises:
             ProviderError: there is none.

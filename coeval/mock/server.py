@@ -180,7 +180,7 @@ def _refusal(
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line of the server."""
+    """Return the command line of the server."""
     line = parser("python -m coeval.mock.server", "Serve mock models over OpenAI's protocol, for tests and benchmarks.")
     line.add_argument("--host", default="127.0.0.1", help="address to listen on")
     line.add_argument("--port", type=int, default=9000, help="port to listen on; 0 takes a free one and prints it")

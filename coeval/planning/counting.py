@@ -91,9 +91,9 @@ def _count_records(run: Run, stored: Stored) -> None:
             answers[str(record.get("id"))] = answer
 
     def is_of_present(record: Mapping[str, Any], *keys: str) -> bool:
-        item, found = items.get(str(record.get("datapoint_id"))), [answers.get(str(record.get(key))) for key in keys]
-        there = [one for one in found if one is not None]
-        return item is None or (len(there) == len(found) and is_judgement_of(record, item, there))
+        item, marks = items.get(str(record.get("datapoint_id"))), [answers.get(str(record.get(key))) for key in keys]
+        there = [one for one in marks if one is not None]
+        return item is None or (len(there) == len(marks) and is_judgement_of(record, item, there))
 
     for record, is_present in _records(run.evaluation_files(), lambda record: is_of_present(record, "response_id")):
         if not is_present:
@@ -110,7 +110,7 @@ def _count_records(run: Run, stored: Stored) -> None:
 
 
 def stored_before(config: Config, run: Run | None) -> Stored:
-    """What a start finds: that of `run`, which it builds on, else what `resume_from` brings."""
+    """Return what a start finds: that of `run`, which it builds on, else what `resume_from` brings."""
     source = config.experiment.resume_folder
     if run is not None or source is None:
         return read_stored(run) if run is not None else Stored()
@@ -121,8 +121,8 @@ def stored_before(config: Config, run: Run | None) -> Stored:
 
 
 def _phases(meta: Any, key: str) -> tuple[str, ...]:
-    found = meta.get(key) if isinstance(meta, dict) else None
-    return tuple(map(str, found)) if isinstance(found, list) else ()
+    phases = meta.get(key) if isinstance(meta, dict) else None
+    return tuple(map(str, phases)) if isinstance(phases, list) else ()
 
 
 def _read_map(path: Path, stored: Stored) -> None:
@@ -150,19 +150,19 @@ def _records(paths: Iterable[Path], look: Callable[[dict[str, Any]], Made]) -> I
             is_valid = not is_failed(record) and _has_names(record)
             slim = {key: value for key, value in record.items() if key in _SLIM}
             last[str(record.get("id"))] = (slim, look(record)) if is_valid else None
-        yield from (found for found in last.values() if found is not None)
+        yield from (entry for entry in last.values() if entry is not None)
 
 
 def _has_names(record: dict[str, Any]) -> bool:
     """Whether a record says whose it is; one of an earlier form may not."""
     if not isinstance(record.get("scores", {}), dict):
         return False
-    wanted = ["task_id", "teacher_model_id"]
+    keys = ["task_id", "teacher_model_id"]
     if "response_id" in record:
-        wanted += ["judge_model_id", "datapoint_id"]
+        keys += ["judge_model_id", "datapoint_id"]
     elif "datapoint_id" in record and "winner" not in record:
-        wanted += ["student_model_id"]
-    return all(isinstance(record.get(key), str) for key in wanted)
+        keys += ["student_model_id"]
+    return all(isinstance(record.get(key), str) for key in keys)
 
 
 class Tokens(NamedTuple):
@@ -256,15 +256,15 @@ class _Count:
         return not model.is_virtual and (self.only is None or model.name in self.only)
 
     def _there(self, phase: Phase, number: int) -> int:
-        """What of the stored stays."""
+        """Return what of the stored stays."""
         return 0 if self.modes[phase] == "New" else number
 
     def _maps(self, task: Task) -> int:
         """Calls to each teacher for attributes."""
         kinds = {"target": task.target_attributes, "nuanced": task.nuanced_attributes}
-        wanted = [kind for kind, given in kinds.items() if isinstance(given, str)]
+        generated = [kind for kind, setting in kinds.items() if isinstance(setting, str)]
         is_new = self.modes[PHASES[0]] == "New"
-        return sum(is_new or (task.name, kind) not in self.stored.attributes for kind in wanted)
+        return sum(is_new or (task.name, kind) not in self.stored.attributes for kind in generated)
 
     def _rubrics(self, task: Task) -> int:
         is_new = self.modes[PHASES[1]] == "New"
@@ -273,15 +273,15 @@ class _Count:
     def _items(self, task: Task) -> dict[str, int]:
         """Teacher -> the items that there are in the end, those of teachers that are gone included."""
         there = _of(self.stored.items, task.name)
-        found = {name: self._there(PHASES[2], number) for (name,), number in there.items()}
+        counts = {name: self._there(PHASES[2], number) for (name,), number in there.items()}
         for teacher in self.config.with_role("teacher"):
-            number = found.setdefault(teacher.name, 0)
+            number = counts.setdefault(teacher.name, 0)
             missing = {teacher.name: max(0, task.sampling.total - number)} if self._asks(teacher) else {}
-            found[teacher.name] += sum(self._left(PHASES[2], missing, bool(there), bool(number)).values())
-        return found
+            counts[teacher.name] += sum(self._left(PHASES[2], missing, bool(there), bool(number)).values())
+        return counts
 
     def _left(self, phase: Phase, missing: Mapping[Key, int], of_task: bool, of_model: bool) -> Mapping[Key, int]:
-        """What of the missing is made: nothing where the mode keeps what the task, or the model, has."""
+        """Return what of the missing is made: nothing where the mode keeps what the task, or the model, has."""
         mode = self.modes[phase]
         return {} if (mode == "Keep" and of_task) or (mode == "Model" and of_model) else missing
 
@@ -321,7 +321,7 @@ class _Count:
         return {} if self.modes[PHASES[4]] == "New" else self.stored.scored(task.name, teacher, student, judge.name)
 
     def _factors(self, task: Task, judge: Model) -> tuple[str, ...]:
-        """What a judge scores, as far as it is known."""
+        """Return what a judge scores, as far as it is known."""
         rubric = task.rubric if not isinstance(task.rubric, str) else self.stored.rubrics.get(task.name)
         if rubric is None or (isinstance(task.rubric, str) and self.modes[PHASES[1]] == "New"):
             return tuple(f"factor {number}" for number in range(1, UNKNOWN_FACTORS + 1))
@@ -335,16 +335,16 @@ class _Count:
         seen = {key[2:] for key, count in own.items() if count}
         most, missing = task.pairwise.pairs, {}
         for teacher in sorted({name for name, _ in answers}):
-            known = {couple: own.get((teacher, judge.name, *couple), 0) for couple in combinations(names, 2)}
-            possible = {couple: min(answers.get((teacher, one), 0) for one in couple) for couple in known}
+            judged = {couple: own.get((teacher, judge.name, *couple), 0) for couple in combinations(names, 2)}
+            possible = {couple: min(answers.get((teacher, one), 0) for one in couple) for couple in judged}
             if self.modes[PHASES[4]] == "Model":  # a student that joins is compared with those that were there
-                possible.update({couple: known[couple] for couple in known if couple in seen})
-            wanted = sum(possible.values())
-            missing[teacher] = max(0, (wanted if most is None else min(wanted, most)) - sum(known.values()))
+                possible.update({couple: judged[couple] for couple in judged if couple in seen})
+            total = sum(possible.values())
+            missing[teacher] = max(0, (total if most is None else min(total, most)) - sum(judged.values()))
         left = self._left(PHASES[4], missing, bool(there), of_model=False)
         return sum(left.values()) * (2 if task.pairwise.both_orders else 1)
 
 
 def _of(counts: Mapping[Any, int], task: str) -> dict[tuple[str, ...], int]:
-    """The counts of one task, without its name."""
+    """Return the counts of one task, without its name."""
     return {key[1:]: number for key, number in counts.items() if key[0] == task and number}

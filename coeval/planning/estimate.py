@@ -47,7 +47,7 @@ _QUESTIONS = (
 
 
 def guessed(model: Model) -> Speed:
-    """What models of its interface usually reach."""
+    """Return what models of its interface usually reach."""
     return Speed(*INTERFACES[model.interface].speed)
 
 
@@ -83,22 +83,22 @@ def _speed(replies: Sequence[Reply], guess: Speed) -> Speed:
 # An estimate as a table for the terminal.
 
 
-def estimate_text(found: Mapping[str, Any]) -> str:
+def estimate_text(estimate: Mapping[str, Any]) -> str:
     """Totals, then phase by phase, provider by provider, model by model."""
-    what = "What is left" if found["is_remaining_estimate"] else "Estimate"
+    what = "What is left" if estimate["is_remaining_estimate"] else "Estimate"
     head = (
-        f"{what}: {found['total_calls']:,} calls, {dollars(found['total_cost_usd'])}, "
-        f"about {minutes(found['total_time_min'])}"
+        f"{what}: {estimate['total_calls']:,} calls, {dollars(estimate['total_cost_usd'])}, "
+        f"about {minutes(estimate['total_time_min'])}"
     )
-    if found["batch_savings_usd"]:
-        head += f"; batches save {dollars(found['batch_savings_usd'])}"
+    if estimate["batch_savings_usd"]:
+        head += f"; batches save {dollars(estimate['batch_savings_usd'])}"
     phases = [
         (name, f"{part['calls']:,}", dollars(part["cost_usd"]), minutes(part["time_min"]))
-        for name, part in found["per_phase"].items()
+        for name, part in estimate["per_phase"].items()
     ]
     providers = [
         (name, f"{part['calls']:,}", dollars(part["cost_usd"]), minutes(part["time_min"]))
-        for name, part in found["per_provider"].items()
+        for name, part in estimate["per_provider"].items()
     ]
     parts = [
         head,
@@ -106,19 +106,19 @@ def estimate_text(found: Mapping[str, Any]) -> str:
         grid(("provider", "calls", "cost", "time"), providers),
         grid(
             ("model", "calls", "cost", "$/M in", "$/M out", "tokens/s", ""),
-            [row for named in found["per_model"].items() for row in _model_text(*named)],
+            [row for named in estimate["per_model"].items() for row in _model_text(*named)],
         ),
-        "\n".join(_notes(found["per_model"])),
+        "\n".join(_notes(estimate["per_model"])),
     ]
     return "\n\n".join(part for part in parts if part)
 
 
 def _model_text(name: str, part: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """A row for what it is asked for, and for each role that has a model of its own."""
+    """Yield a row for what it is asked for, and for each role that has a model of its own."""
     asked_for = part["models"].items() if len(part["models"]) > 1 else [("", part)]
-    for asked, share in asked_for:
+    for name_there, share in asked_for:
         yield (
-            f"{name}: {asked}" if asked else name,
+            f"{name}: {name_there}" if name_there else name,
             f"{share['estimated_calls']:,}",
             dollars(share["cost_usd"]),
             f"{share['price_input_per_m']:g}",
@@ -136,7 +136,7 @@ def _marks(part: Mapping[str, Any], share: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _notes(models: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """What the marks mean: each reason once, with the models that it holds for."""
+    """Yield what the marks mean: each reason once, with the models that it holds for."""
     if any(share["price_is_default"] for part in models.values() for share in (part, *part["models"].values())):
         yield "price guessed: no price list here has the model; write its usual name, or read the cost as a rough one"
     reasons: dict[str, list[str]] = {}
@@ -152,7 +152,7 @@ def dollars(amount: float) -> str:
 
 
 def minutes(amount: float) -> str:
-    """A duration in the unit that fits."""
+    """Return a duration in the unit that fits."""
     if amount >= 90:
         return f"{amount / 60:.1f} h"
     return f"{amount:.1f} min" if amount >= 1.5 else f"{60 * amount:.0f} s"
@@ -179,7 +179,7 @@ async def estimate(
     modes: Mapping[Any, Mode] | None = None,
     only: Collection[str] | None = None,
 ) -> dict[str, Any]:
-    """The estimate, as `cost_estimate.json` holds it.
+    """Return the estimate, as `cost_estimate.json` holds it.
 
     Args:
         config: the run's.
@@ -204,7 +204,7 @@ def static_estimate(
     modes: Mapping[Any, Mode] | None = None,
     only: Collection[str] | None = None,
 ) -> dict[str, Any]:
-    """The same, with nobody asked."""
+    """Return the same, with nobody asked."""
     stored, work = _left(config, run, modes, only)
     return _estimate(config, stored, work, run=run, speeds={}, samples=0)
 
@@ -212,7 +212,7 @@ def static_estimate(
 def _left(
     config: Config, run: Run | None, modes: Mapping[Any, Mode] | None, only: Collection[str] | None
 ) -> tuple[Stored, list[Work]]:
-    """What is there, and what is left to be asked."""
+    """Return what is there, and what is left to be asked."""
     stored = stored_before(config, run)
     return stored, work_of(config, stored, modes or (continued_modes(config, stored.settled) if run else None), only)
 
@@ -220,8 +220,8 @@ def _left(
 def _estimate(
     config: Config, stored: Stored, work: list[Work], *, run: Run | None, speeds: Mapping[str, Speed], samples: int
 ) -> dict[str, Any]:
-    known = {model.name: speeds.get(model.name) or guessed(model) for model in config.models}
-    phases = {phase: _phase(config, phase, [one for one in work if one.phase == phase], known) for phase in PHASES}
+    all_speeds = {model.name: speeds.get(model.name) or guessed(model) for model in config.models}
+    phases = {phase: _phase(config, phase, [one for one in work if one.phase == phase], all_speeds) for phase in PHASES}
     seconds = sum(part["time_s"] for part in phases.values())
     cost = sum(_cost(config, one) for one in work)
     return {
@@ -232,8 +232,8 @@ def _estimate(
         "total_time_min": round(seconds / 60, 2),
         "batch_savings_usd": round(sum(_cost(config, one, discount=False) for one in work) - cost, 4),
         "per_phase": phases,
-        "per_provider": _providers(config, work, known),
-        "per_model": {model.name: _model(config, model, work, known[model.name]) for model in config.models},
+        "per_provider": _providers(config, work, all_speeds),
+        "per_model": {model.name: _model(config, model, work, all_speeds[model.name]) for model in config.models},
         "assumptions": _assumptions(config, samples),
     }
 
@@ -269,7 +269,7 @@ def _by_interface(work: Iterable[Work]) -> dict[str, list[Work]]:
 
 
 def _seconds(config: Config, phase: Phase, work: list[Work], speeds: Mapping[str, Speed]) -> float:
-    """How long an interface needs for its calls of one phase."""
+    """Return how long an interface needs for its calls of one phase."""
     single = [one for one in work if not config.is_batched(one.model, phase)]
     serial = sum(one.calls * speeds[one.model.name].seconds(one.tokens.output) for one in single)
     calls = sum(one.calls for one in single)
@@ -283,17 +283,17 @@ def _seconds(config: Config, phase: Phase, work: list[Work], speeds: Mapping[str
 
 def _providers(config: Config, work: list[Work], speeds: Mapping[str, Speed]) -> dict[str, Any]:
     """By interface, the dearest first."""
-    found: dict[str, dict[str, Any]] = {}
+    providers: dict[str, dict[str, Any]] = {}
     for interface, group in _by_interface(work).items():
         phases = {one.phase for one in group}
         seconds = sum(_seconds(config, phase, [one for one in group if one.phase == phase], speeds) for phase in phases)
-        found[interface] = {
+        providers[interface] = {
             "calls": sum(one.calls for one in group),
             "cost_usd": round(sum(_cost(config, one) for one in group), 4),
             "time_min": round(seconds / 60, 2),
             "models": sorted({one.model.name for one in group}),
         }
-    return dict(sorted(found.items(), key=lambda pair: -pair[1]["cost_usd"]))
+    return dict(sorted(providers.items(), key=lambda pair: -pair[1]["cost_usd"]))
 
 
 def _model(config: Config, model: Model, work: list[Work], speed: Speed) -> dict[str, Any]:
@@ -313,7 +313,7 @@ def _model(config: Config, model: Model, work: list[Work], speed: Speed) -> dict
 
 
 def _asked_for(config: Config, model: Model, name: str, work: Iterable[Work]) -> dict[str, Any]:
-    """What its provider is asked for by one name; a model has several where a role has one of its own."""
+    """Return what its provider is asked for by one name; a model has several where a role has one of its own."""
     roles = model.asked_for[name]
     own = [one for one in work if ROLE_OF[one.phase] in roles]
     return {

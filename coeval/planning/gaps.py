@@ -43,20 +43,24 @@ class _Said:
 
     def names(self, role: str) -> list[tuple[str, str]]:
         """(name, interface) of the models in a role."""
-        found = [model for model in self.models if role in (model.get("roles") or ())]
-        return [(str(model.get("name")), str(model.get("interface"))) for model in found]
+        models = [model for model in self.models if role in (model.get("roles") or ())]
+        return [(str(model.get("name")), str(model.get("interface"))) for model in models]
 
     @property
     def metrics(self) -> dict[str, Any]:
         """Judge -> its `metric` parameter, if it has one."""
-        found = ((str(model.get("name")), model.get("parameters")) for model in self.models)
-        return {name: said["metric"] for name, said in found if isinstance(said, dict) and said.get("metric")}
+        pairs = ((str(model.get("name")), model.get("parameters")) for model in self.models)
+        return {
+            name: parameters["metric"]
+            for name, parameters in pairs
+            if isinstance(parameters, dict) and parameters.get("metric")
+        }
 
     def judges(self, task: Mapping[str, Any]) -> list[tuple[str, str]]:
-        """The judges of a task; as `coeval.judging.factors.judges_of`, of what is stored."""
-        found = self.names("judge")
-        has_label = any(interface == "label" for _, interface in found)
-        return found if has_label or not task.get("label_attributes") else [*found, ("label", "label")]
+        """Return the judges of a task; as `coeval.judging.factors.judges_of`, of what is stored."""
+        judges = self.names("judge")
+        has_label = any(interface == "label" for _, interface in judges)
+        return judges if has_label or not task.get("label_attributes") else [*judges, ("label", "label")]
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,7 @@ class _Present:
         return answer is not None and (item is None or is_judgement_of(record, item, [answer]))
 
     def owed(self, response: str, factors: set[str]) -> set[str]:
-        """What of these factors an answer is scored by; an item has only the labels that it was made with."""
+        """Return what of these factors an answer is scored by; an item has only the labels that it was made with."""
         item, _ = self._pair(response)
         names = () if item is None else item.attributes
         return {one for one in factors if not one.startswith(LABEL_PREFIX) or one.removeprefix(LABEL_PREFIX) in names}
@@ -83,22 +87,22 @@ class _Present:
 
 
 def find_gaps(run: Run, kinds: Collection[str] = tuple(RECORD_FOLDERS)) -> Iterator[Gap]:
-    """The gaps of these kinds of records; where the configuration cannot be read there are none to tell."""
-    said = _read(run)
-    for task in said.tasks:
+    """Yield the gaps of these kinds of records; where the configuration cannot be read there are none to tell."""
+    config = _read(run)
+    for task in config.tasks:
         name = str(task.get("name"))
         items, item_marks = _items_of(run, name)
         if "data_generation" in kinds:
-            yield from _items(said, task, items)
+            yield from _items(config, task, items)
         answers = _answers_of(run, name, item_marks) if set(kinds) - {"data_generation"} else {}
         if "response_collection" in kinds:
-            yield from _answers(said, task, items, answers)
-        students = {student for student, _ in said.names("student")}
+            yield from _answers(config, task, items, answers)
+        students = {student for student, _ in config.names("student")}
         every_answer = {one: mark for name in students for one, mark in answers.get(name, {}).items()}
         if "evaluation" in kinds:
-            yield from _scores(run, said, task, _Present(item_marks, every_answer))
+            yield from _scores(run, config, task, _Present(item_marks, every_answer))
         if "pairwise" in kinds and task.get("evaluation_mode") == "pairwise":
-            yield from _pairs(run, said, task, items, _Present(item_marks, every_answer))
+            yield from _pairs(run, config, task, items, _Present(item_marks, every_answer))
 
 
 def _read(run: Run) -> _Said:
@@ -108,21 +112,21 @@ def _read(run: Run) -> _Said:
 
 def _items_of(run: Run, task: str) -> tuple[dict[str, set[str]], dict[str, ItemMark]]:
     """Teacher -> ids of its items, and id -> mark."""
-    found, marks = dict[str, set[str]](), dict[str, ItemMark]()
+    items, marks = dict[str, set[str]](), dict[str, ItemMark]()
     for record in _valid(run, "data_generation", task, "prompt"):
-        found.setdefault(str(record.get("teacher_model_id")), set()).add(str(record.get("id")))
+        items.setdefault(str(record.get("teacher_model_id")), set()).add(str(record.get("id")))
         marks[str(record.get("id"))] = item_mark(record)
-    return found, marks
+    return items, marks
 
 
 def _answers_of(run: Run, task: str, items: Mapping[str, ItemMark]) -> dict[str, dict[str, AnswerMark]]:
     """Student -> id -> mark, of the answers to items as they are now."""
-    found: dict[str, dict[str, AnswerMark]] = {}
+    answers: dict[str, dict[str, AnswerMark]] = {}
     for record in _valid(run, "response_collection", task, "response"):
         item = items.get(str(record.get("datapoint_id")))
         if item is None or is_answer_to(record, item):
-            found.setdefault(str(record.get("student_model_id")), {})[str(record.get("id"))] = answer_mark(record)
-    return found
+            answers.setdefault(str(record.get("student_model_id")), {})[str(record.get("id"))] = answer_mark(record)
+    return answers
 
 
 def _valid(run: Run, kind: str, task: str, needed: str) -> Iterator[dict[str, Any]]:
@@ -130,39 +134,39 @@ def _valid(run: Run, kind: str, task: str, needed: str) -> Iterator[dict[str, An
         yield from (record for record in read_records(path) if not is_failed(record) and record.get(needed))
 
 
-def _items(said: _Said, task: Mapping[str, Any], items: Mapping[str, set[str]]) -> Iterator[Gap]:
+def _items(config: _Said, task: Mapping[str, Any], items: Mapping[str, set[str]]) -> Iterator[Gap]:
     sampling = task.get("sampling")
     total = int(sampling.get("total") or 0) if isinstance(sampling, dict) else 0
-    for teacher, interface in said.names("teacher"):
+    for teacher, interface in config.names("teacher"):
         missing = total - len(items.get(teacher, ()))
         if interface != "benchmark" and missing > 0:
             yield Gap("data_generation", str(task.get("name")), teacher, missing)
 
 
 def _answers(
-    said: _Said, task: Mapping[str, Any], items: Mapping[str, set[str]], answers: Mapping[str, Collection[str]]
+    config: _Said, task: Mapping[str, Any], items: Mapping[str, set[str]], answers: Mapping[str, Collection[str]]
 ) -> Iterator[Gap]:
     every_item = set().union(*items.values())
-    for student, _ in said.names("student"):
+    for student, _ in config.names("student"):
         missing = len(every_item - {one.rpartition("__")[0] for one in answers.get(student, ())})
         if missing:
             yield Gap("response_collection", str(task.get("name")), student, missing)
 
 
-def _scores(run: Run, said: _Said, task: Mapping[str, Any], present: _Present) -> Iterator[Gap]:
+def _scores(run: Run, config: _Said, task: Mapping[str, Any], present: _Present) -> Iterator[Gap]:
     name = str(task.get("name"))
     rubric = read_json(run.rubric(name))
-    for judge, interface in said.judges(task):
+    for judge, interface in config.judges(task):
         if task.get("evaluation_mode") == "pairwise" and interface not in VIRTUAL:
             continue
-        factors = _factors(interface, said.metrics.get(judge), task, rubric if isinstance(rubric, dict) else {})
+        factors = _factors(interface, config.metrics.get(judge), task, rubric if isinstance(rubric, dict) else {})
         missing = _unscored(run, name, judge, factors, present) if factors else 0
         if missing:
             yield Gap("evaluation", name, judge, missing)
 
 
 def _factors(interface: str, metric: object, task: Mapping[str, Any], rubric: Mapping[str, Any]) -> set[str]:
-    """What a judge of this interface scores; as `coeval.judging.factors.required_factors`, of what is stored."""
+    """Return what a judge of this interface scores; as `coeval.judging.factors.required_factors`, of what is stored."""
     if interface == "label":
         return {f"{LABEL_PREFIX}{name}" for name in task.get("label_attributes") or ()}
     if interface == "metric":
@@ -172,7 +176,7 @@ def _factors(interface: str, metric: object, task: Mapping[str, Any], rubric: Ma
 
 
 def _pairs(
-    run: Run, said: _Said, task: Mapping[str, Any], items: Mapping[str, set[str]], present: _Present
+    run: Run, config: _Said, task: Mapping[str, Any], items: Mapping[str, set[str]], present: _Present
 ) -> Iterator[Gap]:
     """Verdicts that judges owe: all pairs of answers to an item, or as many as the schedule has."""
     name, pairwise = str(task.get("name")), task.get("pairwise")
@@ -180,23 +184,23 @@ def _pairs(
     answered: dict[str, list[str]] = {}
     for datapoint, _, student in (identity.rpartition("__") for identity in present.answers):
         answered.setdefault(datapoint, []).append(student)
-    possible = [meetings({one: answered.get(one, []) for one in found}) for found in items.values()]
-    for judge, interface in said.judges(task):
+    possible = [meetings({one: answered.get(one, []) for one in ids}) for ids in items.values()]
+    for judge, interface in config.judges(task):
         if interface not in VIRTUAL:
-            known = read_seen(files_of(run, name, judge), judge, counts_of(present.items, present.answers)).verdicts
+            verdicts = read_seen(files_of(run, name, judge), judge, counts_of(present.items, present.answers)).verdicts
             most = limit if isinstance(limit, int) else None
-            missing = sum(Schedule(part, known, most, seed=0).left for part in possible)
+            missing = sum(Schedule(part, verdicts, most, seed=0).left for part in possible)
             if missing:
                 yield Gap("pairwise", name, judge, missing)
 
 
 def _unscored(run: Run, task: str, judge: str, factors: set[str], present: _Present) -> int:
-    """How many answers lack a score of this judge for one of these factors, in one record or several."""
+    """Return how many answers lack a score of this judge for one of these factors, in one record or several."""
     left = {response: present.owed(response, factors) for response in present.answers}
     for path in run.evaluation_files(task):
         for record in read_records(path) if path.name.endswith(f".{judge}.evaluations.jsonl") else ():
             if record.get("judge_model_id") == judge and not is_failed(record) and present.has(record):
                 scores = record.get("scores")
-                found = scores.items() if isinstance(scores, dict) else ()
-                left[record["response_id"]] -= {factor for factor, score in found if is_score(score)}
+                factor_scores = scores.items() if isinstance(scores, dict) else ()
+                left[record["response_id"]] -= {factor for factor, score in factor_scores if is_score(score)}
     return sum(map(bool, left.values()))

@@ -34,7 +34,7 @@ def plan_text(
     modes: Mapping[Any, Mode] | None = None,
     only: Collection[str] | None = None,
 ) -> str:
-    """The plan of a run; with `run`, of what is left of it.
+    """Return the plan of a run; with `run`, of what is left of it.
 
     Args:
         config: the run's.
@@ -85,12 +85,12 @@ def calls_per_task(
 
 
 def batched_in(config: Config, phase: Phase) -> list[str]:
-    """The models whose calls of a phase go in batches."""
+    """Return the models whose calls of a phase go in batches."""
     return [model.name for model in config.with_role(ROLE_OF[phase]) if config.is_batched(model, phase)]
 
 
 def sampling_text(sampling: Sampling) -> tuple[str, str, str]:
-    """How many target attributes, nuanced attributes and items."""
+    """Return how many target attributes, nuanced attributes and items."""
     target = sampling.target if isinstance(sampling.target, str) else _range(sampling.target)
     return target, _range(sampling.nuance), f"{sampling.total} a teacher"
 
@@ -100,7 +100,7 @@ def _range(ends: tuple[int, int]) -> str:
 
 
 def _asked_for(model: Model) -> str:
-    """What its provider calls it, with the roles where they have models of their own."""
+    """Return what its provider calls it, with the roles where they have models of their own."""
     names = model.asked_for
     if len(names) == 1:
         return next(iter(names))
@@ -219,7 +219,7 @@ def _state(meta: Meta, phase: str, *, has_files: bool) -> str:
 
 
 def _maps(run: Run, phase: str) -> int | None:
-    """How many maps of attributes, or rubrics, there are."""
+    """Return how many maps of attributes, or rubrics, there are."""
     folder = {"attribute_mapping": "phase1_attributes", "rubric_mapping": "phase2_rubric"}.get(phase)
     return None if folder is None else len(list((run.folder / folder).glob("[!.]*.json")))
 

@@ -19,7 +19,7 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 def make_provider(kind: str, account: Account) -> Provider:
-    """A client of the provider; no connection is made before the first call.
+    """Return a client of the provider; no connection is made before the first call.
 
     Raises:
         ConfigError: no provider or protocol has this name, or it has not the account's options.
@@ -28,10 +28,10 @@ def make_provider(kind: str, account: Account) -> Provider:
     from route.providers import anthropic, gemini, mock, openai  # noqa: F401
 
     name = kind if kind in PROTOCOLS else spec_of(kind).protocol
-    make, known = PROTOCOLS[name]
+    make, options = PROTOCOLS[name]
     for option in account.options:
-        if option not in known:
-            hint = nearest(option, known) or f"; there are {', '.join(sorted(known))}"
+        if option not in options:
+            hint = nearest(option, options) or f"; there are {', '.join(sorted(options))}"
             raise ConfigError(f"{kind}: options: {option!r} is not known{hint}")
     return make(account)
 
@@ -43,7 +43,7 @@ def account_for(
     env: Mapping[str, str],
     options: Mapping[str, Any] | None = None,
 ) -> Account:
-    """Where a provider is and the key for it: from the configuration, `${VARIABLE}` in it, or the environment.
+    """Return where a provider is and the key for it: from the configuration, `${VARIABLE}` in it, or the environment.
 
     A key of the environment goes to the provider it belongs to and to no other address: for a `base_url` elsewhere the
     key has to be given as well, where one is needed.
@@ -70,10 +70,10 @@ def expand(text: str, env: Mapping[str, str], where: str) -> str:
     """
 
     def value(match: re.Match[str]) -> str:
-        found = env.get(match[1])
-        if not found:
+        variable = env.get(match[1])
+        if not variable:
             raise ConfigError(f"{where}: the environment variable {match[1]} is not set; set it, or write the value")
-        return found
+        return variable
 
     return _VARIABLE.sub(value, text)
 
@@ -95,7 +95,7 @@ def _base_url(kind: str, spec: ProviderSpec, base_url: str | None, env: Mapping[
 
 
 def _checked_path(kind: str, url: str) -> str:
-    """The path of an address that can be asked; the message does not repeat it, since it may hold a secret."""
+    """Return the path of an address that can be asked; the message does not repeat it, since it may hold a secret."""
     try:
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 80) > 0

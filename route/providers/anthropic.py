@@ -52,7 +52,7 @@ _ONLY_JSON = "Answer with one JSON object and nothing else."
 
 
 def messages_request(request: JSON, *, max_tokens: int) -> JSON:
-    """The request for Anthropic; `max_tokens` is what it may answer if the request does not say.
+    """Return the request for Anthropic; `max_tokens` is what it may answer if the request does not say.
 
     Raises:
         ProviderError: it asks for what the Messages API does not have.
@@ -229,7 +229,7 @@ _FINISH = {
 
 
 def completion_of(answer: JSON, *, clock: Callable[[], float] = time.time) -> JSON:
-    """A whole answer as a chat completion."""
+    """Return a whole answer as a chat completion."""
     blocks: list[JSON] = answer.get("content") or []
     texts = [block.get("text", "") for block in blocks if block.get("type") == "text"]
     message: JSON = {"role": "assistant", "content": "".join(texts) if texts else None, "refusal": None}
@@ -246,9 +246,9 @@ def completion_of(answer: JSON, *, clock: Callable[[], float] = time.time) -> JS
     return made
 
 
-def _stopped_by(told: JSON) -> JSON:
-    """The stop sequence that ended an answer, in the field that vLLM has for it."""
-    sequence = told.get("stop_sequence")
+def _stopped_by(event: JSON) -> JSON:
+    """Return the stop sequence that ended an answer, in the field that vLLM has for it."""
+    sequence = event.get("stop_sequence")
     return {"stop_reason": sequence} if sequence else {}
 
 
@@ -277,7 +277,7 @@ class Translator:
         """The tool call that has no arguments so far."""
 
     def take(self, event: JSON) -> list[JSON]:
-        """What an event adds to the answer."""
+        """Return what an event adds to the answer."""
         match event.get("type"):
             case "message_start":
                 return self._start(event.get("message") or {})
@@ -363,7 +363,7 @@ class Anthropic:
         self._transport = Transport(account, "anthropic")
 
     async def chat(self, request: JSON, timeouts: Timeouts) -> JSON:
-        """A whole chat completion.
+        """Return a whole chat completion.
 
         Raises:
             ProviderError: there is none.
@@ -371,7 +371,7 @@ class Anthropic:
         return self._completion(await self._transport.answer(self._url, self._body(request), timeouts))
 
     async def stream(self, request: JSON, timeouts: Timeouts) -> AsyncGenerator[JSON, None]:
-        """The chunks of a chat completion.
+        """Yield the chunks of a chat completion.
 
         Raises:
             ProviderError: before the first chunk or after any.

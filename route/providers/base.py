@@ -101,7 +101,7 @@ class Provider(Protocol):
     """One account at one provider: a pool of connections that is made once."""
 
     async def chat(self, request: JSON, timeouts: Timeouts) -> JSON:
-        """A whole chat completion.
+        """Return a whole chat completion.
 
         Raises:
             ProviderError: there is none.
@@ -109,7 +109,7 @@ class Provider(Protocol):
         ...
 
     def stream(self, request: JSON, timeouts: Timeouts) -> AsyncIterator[JSON]:
-        """The chunks of a chat completion; closing the iterator ends the request at the provider.
+        """Yield the chunks of a chat completion; closing the iterator ends the request at the provider.
 
         Raises:
             ProviderError: before the first chunk or after any; a stream that ends without an error was complete.

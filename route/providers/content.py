@@ -32,12 +32,12 @@ class DataURL(NamedTuple):
 
 
 def unsupported(who: str, what: str) -> ProviderError:
-    """The error for what one protocol cannot say; another model may."""
+    """Return the error for what one protocol cannot say; another model may."""
     return ProviderError(Fault.UNSUPPORTED, f"{who} cannot take {what}", detail=f"{who} cannot take {what}")
 
 
 def as_list(value: Any) -> list[Any]:
-    """A list as it is, anything else in one; None is an empty one."""
+    """Return a list as it is, anything else in one; None is an empty one."""
     if value is None:
         return []
     return value if isinstance(value, list) else [value]
@@ -50,31 +50,31 @@ def parts_of(content: Any) -> list[JSON]:
 
 
 def joined_text(content: Any) -> str:
-    """The text of a content, whatever its form."""
+    """Return the text of a content, whatever its form."""
     return "\n".join(part.get("text") or part.get("refusal") or "" for part in parts_of(content))
 
 
 def data_url(url: str) -> DataURL | None:
-    """The file in a `data:` URL of base64, or None for any other URL."""
+    """Return the file in a `data:` URL of base64, or None for any other URL."""
     match = _DATA_URL.match(url)
     return DataURL((match[1] or "application/octet-stream").lower(), url[match.end() :]) if match else None
 
 
 def image_url(part: JSON) -> str:
-    """The URL of an image part, which is an object with `url` or, from some clients, the text itself."""
+    """Return the URL of an image part, which is an object with `url` or, from some clients, the text itself."""
     image = part.get("image_url")
     return str(image.get("url") if isinstance(image, dict) else image)
 
 
 def system_text(request: JSON, further: str = "") -> str:
-    """What the system says, wherever it says it, and `further`; in paragraphs."""
+    """Return what the system says, wherever it says it, and `further`; in paragraphs."""
     system = (message for message in request.get("messages") or [] if message.get("role") in SYSTEM_ROLES)
     texts = [*(joined_text(message.get("content")) for message in system), further]
     return "\n\n".join(text for text in texts if text.strip())
 
 
 def translated(who: str, translate: Callable[[JSON], JSON], request: JSON) -> JSON:
-    """A request in another protocol's words.
+    """Return a request in another protocol's words.
 
     Raises:
         ProviderError: it is no chat completion request, or asks for what the protocol does not have.
@@ -99,13 +99,13 @@ def refuse_the_impossible(who: str, request: JSON) -> None:
 
 
 def named_by(options: Mapping[str, Any], option: str) -> frozenset[str]:
-    """The fields that an account's option names: one, or several."""
+    """Return the fields that an account's option names: one, or several."""
     named = options.get(option) or ()
     return frozenset([named] if isinstance(named, str) else named)
 
 
 def renamed(request: JSON, roles: Mapping[str, str]) -> JSON:
-    """The request with other roles in its messages."""
+    """Return the request with other roles in its messages."""
     messages = request.get("messages")
     if not isinstance(messages, list):
         return request
@@ -118,7 +118,7 @@ def _renamed(message: Any, roles: Mapping[str, str]) -> Any:
 
 
 def without(request: JSON, omit: Collection[str]) -> JSON:
-    """The request without some of its fields."""
+    """Return the request without some of its fields."""
     return {key: value for key, value in request.items() if key not in omit}
 
 
@@ -134,7 +134,7 @@ def completion(
     identifier: str | None = None,
     clock: Callable[[], float] = time.time,
 ) -> JSON:
-    """A chat completion with one choice."""
+    """Return a chat completion with one choice."""
     return {
         "id": identifier or f"chatcmpl-{uuid.uuid4().hex}",
         "object": "chat.completion",
@@ -146,7 +146,7 @@ def completion(
 
 
 def chunk(frame: JSON, delta: JSON, finish_reason: str | None = None) -> JSON:
-    """A chunk with one choice; `frame` has what all chunks of an answer share: id, created, model."""
+    """Return a chunk with one choice; `frame` has what all chunks of an answer share: id, created, model."""
     return {
         **frame,
         "object": "chat.completion.chunk",
@@ -212,12 +212,12 @@ def _message(message: Any, keep: Collection[str]) -> Any:
     if not isinstance(message, dict) or message.get("role") != "assistant":
         return message
     nulls = {key for key in _MAY_BE_NULL if key in message and message[key] is None}
-    taken = ((ANSWERS_ALONE - frozenset(keep)) & message.keys()) | nulls
-    kept = {key: value for key, value in message.items() if key not in taken} if taken else message
-    calls = kept.get("tool_calls")
+    dropped = ((ANSWERS_ALONE - frozenset(keep)) & message.keys()) | nulls
+    cleaned = {key: value for key, value in message.items() if key not in dropped} if dropped else message
+    calls = cleaned.get("tool_calls")
     if _SIGNATURES in keep or not isinstance(calls, list):
-        return kept
-    return {**kept, "tool_calls": [_unsigned(call) for call in calls]}
+        return cleaned
+    return {**cleaned, "tool_calls": [_unsigned(call) for call in calls]}
 
 
 def _unsigned(call: Any) -> Any:

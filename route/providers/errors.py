@@ -93,7 +93,7 @@ def refusal(
     *,
     clock: Callable[[], float] = time.time,
 ) -> ProviderError:
-    """The error that stands for a refusal.
+    """Return the error that stands for a refusal.
 
     Args:
         who: the provider's host.
@@ -103,30 +103,30 @@ def refusal(
         secrets: what no text may show.
         clock: seconds since 1970, for dates in Retry-After.
     """
-    said = complaint(body)
-    fault = classify(status, said)
+    details = complaint(body)
+    fault = classify(status, details)
     delay = retry_after(headers, clock)
-    words = ", ".join([str(status)] * (status is not None) + [code for code in said.codes if _CODE.fullmatch(code)])
+    words = ", ".join([str(status)] * (status is not None) + [code for code in details.codes if _CODE.fullmatch(code)])
     return ProviderError(
         fault,
         masked(f"{who} {_MEANING[fault]}" + (f" ({words})" if words else ""), secrets),
         status=status,
-        retry_after=said.delay if delay is None else delay,
-        detail=masked(said.message, secrets)[:_LONGEST_DETAIL],
+        retry_after=details.delay if delay is None else delay,
+        detail=masked(details.message, secrets)[:_LONGEST_DETAIL],
     )
 
 
-def classify(status: int | None, said: Complaint) -> Fault:
-    """Why the request was refused."""
-    status = said.number if status is None else status
-    text = " ".join([*said.codes, said.message]).lower()
+def classify(status: int | None, details: Complaint) -> Fault:
+    """Return why the request was refused."""
+    status = details.number if status is None else status
+    text = " ".join([*details.codes, details.message]).lower()
     if status is None or status < 500 or status in (500, 503):
         by_words = _by_words(text, status)
         if by_words is not None:
             return by_words
     if status is None:
-        found = [_BY_CODE[code.lower()] for code in said.codes if code.lower() in _BY_CODE]
-        return found[0] if found else Fault.SERVER
+        codes = [_BY_CODE[code.lower()] for code in details.codes if code.lower() in _BY_CODE]
+        return codes[0] if codes else Fault.SERVER
     return _by_status(status)
 
 
@@ -163,7 +163,7 @@ def _by_status(status: int) -> Fault:
 
 
 def complaint(body: object) -> Complaint:
-    """What a body says, whoever wrote it."""
+    """Return what a body says, whoever wrote it."""
     if isinstance(body, bytes):
         body = _loaded(body)
     if isinstance(body, list):
@@ -212,8 +212,8 @@ def _message(error: Mapping[str, object]) -> str:
 
 
 def _delay(error: Mapping[str, object]) -> float | None:
-    found = (re.fullmatch(r"([0-9.]+)s", str(detail.get("retryDelay"))) for detail in _details(error))
-    return next((_seconds(match[1]) for match in found if match), None)
+    delays = (re.fullmatch(r"([0-9.]+)s", str(detail.get("retryDelay"))) for detail in _details(error))
+    return next((_seconds(match[1]) for match in delays if match), None)
 
 
 def _one_line(text: str) -> str:

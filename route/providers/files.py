@@ -166,7 +166,7 @@ def _key_check(base_url: str) -> str | None:
 
 
 def _names(answer: Mapping[str, Any]) -> list[str]:
-    """The names in a list of models, as OpenAI, Google, Cohere or GitHub write it."""
+    """Return the names in a list of models, as OpenAI, Google, Cohere or GitHub write it."""
     models = answer["list"]
     if isinstance(models, dict):
         models = models["data"] if "data" in models else models["models"]

@@ -64,7 +64,7 @@ _UNSIGNED = "skip_thought_signature_validator"
 
 
 def generate_request(request: JSON) -> JSON:
-    """The request for Gemini, without its model, which is part of the path.
+    """Return the request for Gemini, without its model, which is part of the path.
 
     Raises:
         ProviderError: it asks for what the API does not have.
@@ -115,7 +115,7 @@ def _parts(message: JSON, names: Mapping[Any, Any], *, signed: bool) -> Iterator
 
 
 def _result(text: str) -> JSON:
-    """A tool's answer as an object, which is all that Gemini takes."""
+    """Return a tool's answer as an object, which is all that Gemini takes."""
     parsed = _loaded(text)
     return parsed if isinstance(parsed, dict) else {"result": text}
 
@@ -166,10 +166,10 @@ def _generation(request: JSON) -> JSON:
     stops = as_list(request.get("stop"))
     if stops:
         settings["stopSequences"] = stops
-    wanted = request.get("response_format") or {}
-    if wanted.get("type") in ("json_object", "json_schema"):
+    form = request.get("response_format") or {}
+    if form.get("type") in ("json_object", "json_schema"):
         settings["responseMimeType"] = "application/json"
-    schema = (wanted.get("json_schema") or {}).get("schema")
+    schema = (form.get("json_schema") or {}).get("schema")
     if schema:
         settings["responseJsonSchema"] = schema
     return settings
@@ -212,7 +212,7 @@ _BROKEN = frozenset({"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MAN
 
 
 def completion_of(answer: JSON, *, clock: Callable[[], float] = time.time) -> JSON:
-    """A whole answer as a chat completion; it has a candidate."""
+    """Return a whole answer as a chat completion; it has a candidate."""
     candidate = answer["candidates"][0]
     parts = _answer_parts(candidate)
     texts, thoughts = _texts(parts, thought=False), _texts(parts, thought=True)
@@ -282,7 +282,7 @@ class Translator:
         return self._reason is not None
 
     def take(self, answer: JSON) -> list[JSON]:
-        """What a piece adds to the answer."""
+        """Return what a piece adds to the answer."""
         candidate = (answer.get("candidates") or [{}])[0]
         self._counts |= answer.get("usageMetadata") or {}
         self._reason = candidate.get("finishReason") or self._reason
@@ -291,7 +291,7 @@ class Translator:
         ]
 
     def end(self) -> list[JSON]:
-        """What comes after the last piece."""
+        """Return what comes after the last piece."""
         chunks = [chunk(self._frame, {}, finish_of(self._reason, has_calls=self._calls > 0))]
         if self._with_usage:
             chunks.append({**chunk(self._frame, {}), "choices": [], "usage": _usage(self._counts)})
@@ -325,7 +325,7 @@ class Gemini:
         self._transport = Transport(account, "gemini")
 
     async def chat(self, request: JSON, timeouts: Timeouts) -> JSON:
-        """A whole chat completion.
+        """Return a whole chat completion.
 
         Raises:
             ProviderError: there is none.
@@ -337,7 +337,7 @@ class Gemini:
         return self._transport.understood(completion_of, answer)
 
     async def stream(self, request: JSON, timeouts: Timeouts) -> AsyncGenerator[JSON, None]:
-        """The chunks of a chat completion.
+        """Yield the chunks of a chat completion.
 
         Raises:
             ProviderError: before the first chunk or after any.
@@ -371,7 +371,7 @@ class Gemini:
         return f"{self._base}/models/{model}:{method}"
 
     def _checked(self, answer: JSON) -> JSON:
-        """The answer, unless it says why there is none.
+        """Return the answer, unless it says why there is none.
 
         Raises:
             ProviderError: it does.

@@ -49,7 +49,7 @@ class EventParser:
         self._data: list[bytes] = []
 
     def feed(self, received: bytes) -> list[Event]:
-        """The events that end within `received`.
+        """Return the events that end within `received`.
 
         Raises:
             ValueError: an event is longer than any answer.
@@ -62,7 +62,7 @@ class EventParser:
         return self._events(lines)
 
     def end(self) -> list[Event]:
-        """What came last, where the stream ends without the empty line that closes an event."""
+        """Return what came last, where the stream ends without the empty line that closes an event."""
         lines, self._rest = [self._rest, b""], b""
         return self._events(lines)
 
@@ -129,7 +129,7 @@ class Transport:
         self._draining: set[asyncio.Task[None]] = set()
 
     async def answer(self, url: str, body: JSON, timeouts: Timeouts) -> JSON:
-        """The JSON object that the provider answers with.
+        """Return the JSON object that the provider answers with.
 
         Raises:
             ProviderError: there is none.
@@ -145,7 +145,7 @@ class Transport:
         return answer
 
     async def fetch(self, url: str, timeouts: Timeouts) -> object:
-        """The JSON that the provider has at an address, asked for with GET.
+        """Return the JSON that the provider has at an address, asked for with GET.
 
         Raises:
             ProviderError: there is none.
@@ -195,21 +195,21 @@ class Transport:
                 self._let_go(response, complete)
 
     def parsed(self, text: bytes) -> JSON:
-        """The JSON object that the provider sent.
+        """Return the JSON object that the provider sent.
 
         Raises:
             ProviderError: it is none.
         """
         try:
-            found = json.loads(text)
+            parsed = json.loads(text)
         except (ValueError, RecursionError):
             raise self.malformed("what is no JSON") from None
-        if not isinstance(found, dict):
+        if not isinstance(parsed, dict):
             raise self.malformed("JSON that is no object")
-        return found
+        return parsed
 
     def understood(self, translate: Callable[[JSON], T], sent: JSON) -> T:
-        """What `translate` makes of what the provider sent.
+        """Return what `translate` makes of what the provider sent.
 
         Raises:
             ProviderError: it is of another shape than any answer.
@@ -220,11 +220,11 @@ class Transport:
             raise self.malformed("an answer of an unknown shape") from None
 
     def failure(self, body: object) -> ProviderError:
-        """The error that an error object inside an answer or a stream stands for."""
+        """Return the error that an error object inside an answer or a stream stands for."""
         return refusal(self._host, None, {}, body, self._secrets)
 
     def malformed(self, what: str) -> ProviderError:
-        """The error for an answer that is none."""
+        """Return the error for an answer that is none."""
         return ProviderError(Fault.MALFORMED, f"{self._host} sent {what}")
 
     async def close(self) -> None:
@@ -237,7 +237,7 @@ class Transport:
             await self._session.close()
 
     async def _open(self, url: str, body: JSON | None, timeouts: Timeouts) -> aiohttp.ClientResponse:
-        """The response to a request, unless it is a refusal; without a body it is a GET."""
+        """Return the response to a request, unless it is a refusal; without a body it is a GET."""
         response = await self._pool().request(
             "GET" if body is None else "POST",
             url,
@@ -309,7 +309,7 @@ async def _events(reader: aiohttp.StreamReader, first: float, stall: float, end:
 
 
 async def _read(reader: aiohttp.StreamReader, deadline: float) -> bytes:
-    """What has come, or comes before the deadline; nothing at the end.
+    """Return what has come, or comes before the deadline; nothing at the end.
 
     Raises:
         asyncio.TimeoutError: nothing came.
@@ -327,7 +327,7 @@ async def _drain(response: aiohttp.ClientResponse) -> None:
 
 
 def _proxy_for(scheme: str, host: str) -> str | None:
-    """The proxy of the environment, as other HTTP clients take it; never for this machine."""
+    """Return the proxy of the environment, as other HTTP clients take it; never for this machine."""
     if host in _LOCAL or proxy_bypass(host):
         return None
     return getproxies().get(scheme)

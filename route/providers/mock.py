@@ -72,12 +72,12 @@ class Trouble:
         """
         name, _, number = text.partition(":")
         try:
-            found = cls(name, float(number) if number else None)
+            trouble = cls(name, float(number) if number else None)
         except ValueError:
             raise ConfigError(f"mock: {text!r}: what follows the colon is no number") from None
         if name not in TROUBLES:
             raise ConfigError(f"mock: there is no trouble {name!r}; choose from {', '.join(TROUBLES)}")
-        return found
+        return trouble
 
 
 @dataclass(frozen=True)
@@ -108,14 +108,14 @@ class Script:
         try:
             script = cls(**{**options, "failures": tuple(options.get("failures", ()))})
         except TypeError:
-            known = ", ".join(cls.__dataclass_fields__)
-            raise ConfigError(f"mock: options are {known}; got {', '.join(options)}") from None
+            options_text = ", ".join(cls.__dataclass_fields__)
+            raise ConfigError(f"mock: options are {options_text}; got {', '.join(options)}") from None
         for text in (*script.failures, script.failure):
             Trouble.of(text)
         return script
 
     def pieces(self) -> list[str]:
-        """The answer, token by token; its concatenation is the text."""
+        """Return the answer, token by token; its concatenation is the text."""
         words = self.text.split(" ") if self.text is not None else [_WORDS[n % len(_WORDS)] for n in range(self.tokens)]
         return [word if number == 0 else f" {word}" for number, word in enumerate(words)]
 
@@ -137,7 +137,7 @@ class Mock:
         self._failures.extend(map(Trouble.of, troubles))
 
     def next_trouble(self, request: JSON) -> Trouble:
-        """What happens to this request."""
+        """Return what happens to this request."""
         self.requests.append(request)
         if self._failures:
             return self._failures.popleft()
@@ -187,7 +187,7 @@ class MockProvider:
         self.mock = Mock(Script.of(account.options))
 
     async def chat(self, request: JSON, timeouts: Timeouts) -> JSON:
-        """The script's answer, or its trouble.
+        """Return the script's answer, or its trouble.
 
         Raises:
             ProviderError: the script wants it.
@@ -200,7 +200,7 @@ class MockProvider:
         return completion(str(request.get("model")), message, "stop", self.mock.usage(request))
 
     async def stream(self, request: JSON, timeouts: Timeouts) -> AsyncGenerator[JSON, None]:
-        """The script's answer, token by token.
+        """Yield the script's answer, token by token.
 
         Raises:
             ProviderError: the script wants it, before the first chunk or after some.
@@ -251,7 +251,7 @@ async def _fail(trouble: Trouble, limit: float) -> None:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line of the server."""
+    """Return the command line of the server."""
     line = parser(
         "python -m route.providers.mock", "Serve scripted answers over OpenAI's protocol, for tests and demos."
     )
@@ -289,7 +289,7 @@ _FOR_EVER = 3600.0  # seconds; longer than any client waits
 
 
 def application(mock: Mock) -> web.Application:
-    """The server's application: POST /v1/chat/completions."""
+    """Return the server's application: POST /v1/chat/completions."""
 
     async def complete(request: web.Request) -> web.StreamResponse:
         body: JSON = json.loads(await request.read())

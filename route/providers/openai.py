@@ -31,7 +31,7 @@ from route.providers.http import WHOLE, Event, Transport
 
 
 def classic(request: JSON) -> JSON:
-    """The request in the words of the first chat completions."""
+    """Return the request in the words of the first chat completions."""
     body = dict(request)
     limit = body.pop("max_completion_tokens", None)
     if limit is not None:
@@ -44,7 +44,7 @@ DIALECTS: Mapping[str, Callable[[JSON], JSON]] = {"current": dict, "classic": cl
 
 
 def dialect_of(options: Mapping[str, Any]) -> Callable[[JSON], JSON]:
-    """What turns a request into the words that an account's provider knows.
+    """Return what turns a request into the words that an account's provider knows.
 
     Raises:
         ConfigError: there is no such dialect.
@@ -84,7 +84,7 @@ class OpenAICompatible:
         self._transport = Transport(account, protocol)
 
     async def chat(self, request: JSON, timeouts: Timeouts) -> JSON:
-        """A whole chat completion.
+        """Return a whole chat completion.
 
         Raises:
             ProviderError: there is none.
@@ -95,14 +95,14 @@ class OpenAICompatible:
         return self._completion(answer)
 
     async def stream(self, request: JSON, timeouts: Timeouts) -> AsyncGenerator[JSON, None]:
-        """The chunks of a chat completion.
+        """Yield the chunks of a chat completion.
 
         Raises:
             ProviderError: before the first chunk or after any; also where a stream ends before `[DONE]` and before each
                 choice has its finish reason.
         """
         body = {**self._body(request), "stream": True}
-        wanted = body["n"] if isinstance(body.get("n"), int) else 1
+        n_choices = body["n"] if isinstance(body.get("n"), int) else 1
         finished, begun = set[int](), False
         async with aclosing(self._transport.events(self._url(body), body, timeouts)) as events:
             try:
@@ -114,9 +114,9 @@ class OpenAICompatible:
                         finished.update(self._transport.understood(self._finished, chunk))
                         yield chunk
             except ProviderError:
-                if len(finished) < wanted:
+                if len(finished) < n_choices:
                     raise
-        if len(finished) < wanted:
+        if len(finished) < n_choices:
             raise self._transport.malformed("a stream without its end" if begun else "an empty stream")
 
     async def close(self) -> None:
@@ -160,7 +160,7 @@ protocol("openai", "dialect", "keep", "omit")(OpenAICompatible)
 
 @protocol("azure", "api_version", "dialect", "keep", "omit")
 def azure(account: Account) -> OpenAICompatible:
-    """A client of an Azure resource.
+    """Return a client of an Azure resource.
 
     `base_url` is the resource (`https://NAME.openai.azure.com`), one deployment of it (`.../openai/deployments/NAME`),
     or its newer interface without versions (`.../openai/v1`). `options["api_version"]` goes with the first two.
@@ -196,7 +196,7 @@ _SAMPLING = (
 
 
 def for_reasoning(request: JSON) -> JSON:
-    """The request without what reasoning models refuse; `max_tokens` is called `max_completion_tokens` there."""
+    """Return the request without what reasoning models refuse; `max_tokens` is called `max_completion_tokens` there."""
     body = {key: value for key, value in request.items() if key not in _SAMPLING}
     limit = body.pop("max_tokens", None)
     if limit is not None:
@@ -220,7 +220,7 @@ class WholeAnswers:
         return await self._provider.chat(request, timeouts)
 
     async def stream(self, request: JSON, timeouts: Timeouts) -> AsyncGenerator[JSON, None]:
-        """The whole answer as one chunk, and one with the usage if it was asked for.
+        """Yield the whole answer as one chunk, and one with the usage if it was asked for.
 
         Raises:
             ProviderError: there is no answer.
@@ -236,11 +236,11 @@ class WholeAnswers:
 
 @protocol("openai-reasoning", "omit")
 def reasoning(account: Account) -> Provider:
-    """A client of reasoning models."""
+    """Return a client of reasoning models."""
     return OpenAICompatible(account, prepare=for_reasoning)
 
 
 @protocol("openai-o1", "omit")
 def o1(account: Account) -> Provider:
-    """A client of o1 and its like."""
+    """Return a client of o1 and its like."""
     return WholeAnswers(OpenAICompatible(account, prepare=for_o1))
