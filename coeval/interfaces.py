@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from route.providers.registry import PLANNED, PROVIDERS, ProviderSpec
+from route.providers.registry import OWN_MACHINE, PLANNED, PROVIDERS, ProviderSpec
 
 VIRTUAL = ("benchmark", "metric", "label")
 """Judges and teachers that compute or were ingested: no model is called."""
@@ -19,6 +19,7 @@ _HUGGINGFACE = ProviderSpec(
     interface="huggingface",
     key_fields=("api_key", "token"),
     is_free=True,
+    speed=OWN_MACHINE,
     top_logprobs=0,
 )
 INTERFACES: Mapping[str, ProviderSpec] = {

@@ -1,4 +1,4 @@
-"""From a name in the configuration to a client.
+"""From a provider's name in the configuration to its address, key and client.
 
 make_provider("groq", account_for("groq", None, None, os.environ))
 """
@@ -19,12 +19,12 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 def make_provider(kind: str, account: Account) -> Provider:
-    """Return a client of the provider; no connection is made before the first call.
+    """Return a client of the provider; it connects at its first request.
 
     Raises:
-        ConfigError: no provider or protocol has this name, or it has not the account's options.
+        ConfigError: no provider or protocol has this name, or it does not have the account's options.
     """
-    # Here, not above: a configuration is checked without loading an HTTP client.
+    # Imported here: a configuration is checked without loading an HTTP client.
     from route.providers import anthropic, gemini, mock, openai  # noqa: F401
 
     name = kind if kind in PROTOCOLS else spec_of(kind).protocol
@@ -43,10 +43,9 @@ def account_for(
     env: Mapping[str, str],
     options: Mapping[str, Any] | None = None,
 ) -> Account:
-    """Return where a provider is and the key for it: from the configuration, `${VARIABLE}` in it, or the environment.
+    """Return the address and key of a provider: from the configuration, a `${VARIABLE}` in it, or the environment.
 
-    A key of the environment goes to the provider it belongs to and to no other address: for a `base_url` elsewhere the
-    key has to be given as well, where one is needed.
+    A key from the environment is only sent to its own provider: a `base_url` elsewhere needs an `api_key` as well.
 
     Raises:
         ConfigError: an unknown provider, an unset variable, no address, no key, or one that no header can carry.
@@ -63,10 +62,10 @@ def account_for(
 
 
 def expand(text: str, env: Mapping[str, str], where: str) -> str:
-    """`text` with each `${VARIABLE}` replaced by its value.
+    """Replace each `${VARIABLE}` in a text by its value.
 
     Raises:
-        ConfigError: the variable is not set, or empty.
+        ConfigError: a variable is not set, or empty.
     """
 
     def value(match: re.Match[str]) -> str:
@@ -95,7 +94,7 @@ def _base_url(kind: str, spec: ProviderSpec, base_url: str | None, env: Mapping[
 
 
 def _checked_path(kind: str, url: str) -> str:
-    """Return the path of an address that can be asked; the message does not repeat it, since it may hold a secret."""
+    """Check an address and return its path; no message repeats the address, which may hold a secret."""
     try:
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 80) > 0

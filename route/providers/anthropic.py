@@ -1,4 +1,11 @@
-"""The client of Anthropic's Messages API, and of whatever else speaks it at the account's `base_url`."""
+"""The client of Anthropic's Messages API, or of another service that speaks it at the account's `base_url`.
+
+System messages become the one system prompt, tool results become parts of user turns, and neighbouring turns of one
+role are merged. Hints without a counterpart are dropped (`seed`, penalties, `store`, `reasoning_effort`); what changes
+the answer is refused, so that another model gets the request (`n`, `logprobs`, audio). Other fields pass through:
+`thinking`, `top_k` and `output_config` can be sent or configured. Answers keep text, tool calls and thinking (as
+`reasoning_content`); tokens read from the cache and written to it count as part of the prompt.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +21,8 @@ from route.providers.base import JSON, Account, ProviderError, Timeouts, protoco
 from route.providers.content import (
     HINTS,
     SYSTEM_ROLES,
+    TRANSLATED,
+    arguments_of,
     as_list,
     asks_for_usage,
     chunk,
@@ -28,37 +37,24 @@ from route.providers.content import (
     translated,
     unsupported,
     usage,
+    usage_chunk,
     without,
 )
 from route.providers.http import WHOLE, Transport
 
-# From a chat completion request to one of Anthropic's Messages API.
-#
-# System messages become the one system prompt, wherever they stand; tool results become parts of user turns;
-# neighbouring turns of one role become one. Fields without a counterpart that are mere hints are dropped (`seed`,
-# penalties, `store`, `reasoning_effort`, ...); those without which the answer would not be what was asked (`n`,
-# `logprobs`, audio) are refused, so that another model gets the request. Fields that nobody here knows are passed
-# through: `thinking`, `top_k`, `output_config` can be sent or configured as they are.
-
 _WHO = "anthropic"
-_TRANSLATED = frozenset(
-    {
-        *("messages", "max_tokens", "max_completion_tokens", "stop", "tools", "tool_choice", "parallel_tool_calls"),
-        *("response_format", "temperature", "user", "safety_identifier", "stream", "stream_options", "n", "logprobs"),
-    }
-)
 _HINTS = HINTS | {"seed", "frequency_penalty", "presence_penalty"}
 _ONLY_JSON = "Answer with one JSON object and nothing else."
 
 
 def messages_request(request: JSON, *, max_tokens: int) -> JSON:
-    """Return the request for Anthropic; `max_tokens` is what it may answer if the request does not say.
+    """Translate a chat completion request; `max_tokens` is the limit where the request has none.
 
     Raises:
         ProviderError: it asks for what the Messages API does not have.
     """
     refuse_the_impossible(_WHO, request)
-    body = {key: value for key, value in request.items() if key not in _TRANSLATED and key not in _HINTS}
+    body = {key: value for key, value in request.items() if key not in TRANSLATED and key not in _HINTS}
     limit = request.get("max_completion_tokens") or request.get("max_tokens")
     body["max_tokens"] = max_tokens if limit is None else limit
     system = system_text(request, _ONLY_JSON if _format_type(request) == "json_object" else "")
@@ -87,15 +83,15 @@ def _turns(messages: list[JSON]) -> list[JSON]:
         elif blocks:
             turns.append({"role": role, "content": blocks})
     if turns and turns[-1]["role"] == "assistant" and turns[-1]["content"][-1]["type"] == "text":
-        # The beginning of an answer may not end in white space there.
+        # A prefill that ends in white space is refused.
         turns[-1]["content"][-1]["text"] = turns[-1]["content"][-1]["text"].rstrip()
     return turns
 
 
 def _can_think(body: JSON) -> bool:
-    """Whether the thinking that was asked for can go on: in the middle of calling tools it cannot begin.
+    """Whether thinking may stay enabled: not in the middle of tool calls that came without signed thoughts.
 
-    The thoughts that led to a call would have to come back with it, signed; OpenAI's messages have no place for them.
+    Such thoughts would have to come back with the call, and OpenAI's messages have no place for them.
     """
     if (body.get("thinking") or {}).get("type") != "enabled":
         return True
@@ -119,17 +115,12 @@ def _blocks(message: JSON) -> Iterator[JSON]:
 
 def _tool_use(call: JSON) -> JSON:
     function = call.get("function") or {}
-    try:
-        arguments = json.loads(function.get("arguments") or "{}")
-    except ValueError:
-        arguments = None
-    # An object is all that Anthropic takes; what an earlier model made up should not end the conversation.
-    given = arguments if isinstance(arguments, dict) else {"arguments": function.get("arguments")}
-    return {"type": "tool_use", "id": _identifier(call.get("id")), "name": function.get("name"), "input": given}
+    identifier = _identifier(call.get("id"))
+    return {"type": "tool_use", "id": identifier, "name": function.get("name"), "input": arguments_of(function)}
 
 
 def _identifier(name: Any) -> str:
-    """Identifiers of other providers have characters that Anthropic refuses."""
+    """Replace the characters that Anthropic refuses in identifiers of other providers."""
     return re.sub(r"[^A-Za-z0-9_-]", "_", str(name))
 
 
@@ -145,7 +136,7 @@ def _block(part: JSON) -> JSON:
             return {"type": "document", "source": _source(part["file"]["file_data"])}
         case "input_audio" | "file" as kind:
             raise unsupported(_WHO, f"content of the type {kind}")
-    return part  # of Anthropic's own types, with caching marks and all
+    return part  # a type of Anthropic's own, passed through with its cache marks
 
 
 def _source(url: str) -> JSON:
@@ -179,7 +170,7 @@ def _tools(request: JSON) -> JSON:
 
 def _tool(tool: JSON) -> JSON:
     if tool.get("type") != "function":
-        return tool  # of Anthropic's own
+        return tool  # one of Anthropic's own
     function = tool.get("function") or {}
     schema = function.get("parameters") or {"type": "object", "properties": {}}
     translated = {"name": function.get("name"), "input_schema": schema}
@@ -211,12 +202,6 @@ def _format_type(request: JSON) -> Any:
     return (request.get("response_format") or {}).get("type")
 
 
-# From Anthropic's answers, whole or streamed, to chat completions.
-#
-# Text, tool calls and thinking (as `reasoning_content`) are kept; stop reasons and usage get OpenAI's words. Tokens
-# read
-# from the cache and written to it are part of the prompt.
-
 _FINISH = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -229,7 +214,7 @@ _FINISH = {
 
 
 def completion_of(answer: JSON, *, clock: Callable[[], float] = time.time) -> JSON:
-    """Return a whole answer as a chat completion."""
+    """Translate a whole answer into a chat completion."""
     blocks: list[JSON] = answer.get("content") or []
     texts = [block.get("text", "") for block in blocks if block.get("type") == "text"]
     message: JSON = {"role": "assistant", "content": "".join(texts) if texts else None, "refusal": None}
@@ -241,13 +226,13 @@ def completion_of(answer: JSON, *, clock: Callable[[], float] = time.time) -> JS
         message["tool_calls"] = calls
     finish = _FINISH.get(str(answer.get("stop_reason")), "stop")
     counts = _usage(answer.get("usage") or {})
-    made = completion(str(answer.get("model")), message, finish, counts, identifier=answer.get("id"), clock=clock)
-    made["choices"][0] |= _stopped_by(answer)
-    return made
+    chat = completion(str(answer.get("model")), message, finish, counts, identifier=answer.get("id"), clock=clock)
+    chat["choices"][0] |= _stopped_by(answer)
+    return chat
 
 
 def _stopped_by(event: JSON) -> JSON:
-    """Return the stop sequence that ended an answer, in the field that vLLM has for it."""
+    """Return the stop sequence that ended an answer, in the field that vLLM uses for it."""
     sequence = event.get("stop_sequence")
     return {"stop_reason": sequence} if sequence else {}
 
@@ -264,20 +249,20 @@ def _usage(counts: JSON) -> JSON:
 
 
 class Translator:
-    """The events of one stream as chunks."""
+    """Translates the events of one stream into chunks."""
 
     def __init__(self, *, with_usage: bool, clock: Callable[[], float] = time.time) -> None:
         self.finished = False
-        """Whether the answer was told to be complete."""
+        """Whether the end of the answer has arrived."""
         self._with_usage = with_usage
         self._frame: JSON = {"id": "", "created": int(clock()), "model": ""}
         self._counts: JSON = {}
         self._calls = 0
         self._bare: JSON | None = None
-        """The tool call that has no arguments so far."""
+        """The tool call without arguments so far."""
 
     def take(self, event: JSON) -> list[JSON]:
-        """Return what an event adds to the answer."""
+        """Return the chunks of an event."""
         match event.get("type"):
             case "message_start":
                 return self._start(event.get("message") or {})
@@ -289,7 +274,7 @@ class Translator:
                 return self._end_block()
             case "message_delta":
                 return self._end(event)
-        return []  # pings, and kinds of events that are yet to come
+        return []  # pings, and events of future kinds
 
     def _chunk(self, delta: JSON, finish: str | None = None) -> list[JSON]:
         return [chunk(self._frame, delta, finish)]
@@ -327,9 +312,9 @@ class Translator:
     def _end_block(self) -> list[JSON]:
         if self._bare is None:
             return []
-        # A tool without arguments streams none; clients parse what they got as JSON.
-        given, self._bare = self._bare.get("input") or {}, None
-        return self._arguments(json.dumps(given))
+        # A tool without arguments streams none, but clients parse what they got as JSON.
+        arguments, self._bare = self._bare.get("input") or {}, None
+        return self._arguments(json.dumps(arguments))
 
     def _end(self, event: JSON) -> list[JSON]:
         self._counts |= {key: value for key, value in (event.get("usage") or {}).items() if value is not None}
@@ -340,11 +325,11 @@ class Translator:
         chunks = self._chunk({}, _FINISH.get(str(reason), "stop"))
         chunks[0]["choices"][0] |= _stopped_by(event["delta"])
         if self._with_usage:
-            chunks.append({**chunk(self._frame, {}), "choices": [], "usage": _usage(self._counts)})
+            chunks.append(usage_chunk(self._frame, _usage(self._counts)))
         return chunks
 
 
-_MAX_TOKENS = 4096  # which every model of theirs may answer
+_MAX_TOKENS = 4096  # within the limit of every one of their models
 
 
 @protocol("anthropic", "max_tokens", "omit")
@@ -352,10 +337,10 @@ class Anthropic:
     """One account at Anthropic."""
 
     def __init__(self, account: Account) -> None:
-        """A client that connects when it is asked.
+        """A client that connects at its first request.
 
-        `options["max_tokens"]` is what an answer may have where the request does not say (4,096); `options["omit"]`
-        names fields to leave out, such as the `temperature` that their newest models refuse.
+        `options["max_tokens"]` limits answers where the request does not (4,096); `options["omit"]` names fields to
+        leave out, such as the `temperature` that the newest models refuse.
         """
         self._url = f"{account.base_url.rstrip('/').removesuffix('/v1')}/v1/messages"
         self._max_tokens = int(account.options.get("max_tokens", _MAX_TOKENS))
@@ -363,7 +348,7 @@ class Anthropic:
         self._transport = Transport(account, "anthropic")
 
     async def chat(self, request: JSON, timeouts: Timeouts) -> JSON:
-        """Return a whole chat completion.
+        """Request a whole chat completion.
 
         Raises:
             ProviderError: there is none.
@@ -371,7 +356,7 @@ class Anthropic:
         return self._completion(await self._transport.answer(self._url, self._body(request), timeouts))
 
     async def stream(self, request: JSON, timeouts: Timeouts) -> AsyncGenerator[JSON, None]:
-        """Yield the chunks of a chat completion.
+        """Request a chat completion and yield its chunks.
 
         Raises:
             ProviderError: before the first chunk or after any.

@@ -1,7 +1,8 @@
-"""What every provider client offers, whatever the provider speaks: OpenAI's chat completions in and out.
+"""The interface of all provider clients: OpenAI's chat completions in and out, whatever protocol the provider speaks.
 
-A request is the body of a chat completion as OpenAI's API takes it, with the provider's own name of the model; an
-answer is a chat completion, a stream is its chunks. Translation into other protocols, both ways, is the client's job.
+A request is the body of a chat completion with the provider's own name of the model; an answer is a chat completion,
+a stream its chunks. The client translates both ways. A client registers its maker with `@protocol(NAME, *OPTIONS)`: a
+function or class that takes an `Account` and returns a `Provider`.
 """
 
 from __future__ import annotations
@@ -16,42 +17,42 @@ JSON: TypeAlias = dict[str, Any]
 
 
 class Fault(enum.Enum):
-    """Why a provider gave no answer, as far as it matters for what to do next."""
+    """The kind of a provider's failure, as far as it decides what to do next."""
 
     RATE_LIMIT = "rate_limit"
-    """429: come again, here or elsewhere."""
+    """429: retry later, here or elsewhere."""
     SERVER = "server"
-    """5xx: the provider's own trouble."""
+    """5xx: a failure of the provider's own."""
     CONNECTION = "connection"
-    """It cannot be reached, or the connection broke."""
+    """The provider cannot be reached, or the connection broke."""
     TIMEOUT = "timeout"
     """No answer, no first token or no next token in time."""
     MALFORMED = "malformed"
-    """What it sent is no answer: a broken chunk, a stream without its end."""
+    """The answer cannot be read: a broken chunk, a stream without its end."""
     CONTEXT_LENGTH = "context_length"
     """The prompt is too long for this model."""
     CONTENT_FILTER = "content_filter"
     """The provider refuses the content."""
     REQUEST = "request"
-    """The provider cannot use the request as it is (400, 413, 422)."""
+    """The request is invalid (400, 413, 422)."""
     UNSUPPORTED = "unsupported"
-    """This model is not there (404) or cannot do what the request asks, an assistant prefill say; another one may."""
+    """The model does not exist (404) or lacks what the request needs, such as assistant prefill; another may do."""
     CREDENTIALS = "credentials"
-    """The account at this provider is not accepted: a wrong key, no credit left (401, 402, 403)."""
+    """The account is refused: a wrong key, no credit left (401, 402, 403)."""
 
     @property
     def may_pass(self) -> bool:
-        """Whether the same request may succeed at the same provider a moment later."""
+        """Whether the same request may succeed at the same provider on a retry."""
         return self in (Fault.RATE_LIMIT, Fault.SERVER, Fault.CONNECTION, Fault.TIMEOUT, Fault.MALFORMED)
 
     @property
     def is_the_requests(self) -> bool:
-        """Whether another model would refuse it just as well, so that the client has to hear of it."""
+        """Whether another model would refuse it too, so that the client gets the error."""
         return self in (Fault.CONTENT_FILTER, Fault.REQUEST)
 
 
 class ProviderError(Exception):
-    """No answer, or none to the end; the text is one sentence without keys and without the prompt."""
+    """No complete answer; the message is one sentence without keys and without the prompt."""
 
     def __init__(
         self,
@@ -62,10 +63,9 @@ class ProviderError(Exception):
         retry_after: float | None = None,
         detail: str = "",
     ) -> None:
-        """Say why, and what the provider said.
+        """An error with the provider's status, its Retry-After in seconds, and its own message.
 
-        `status` is the provider's; `retry_after` is in seconds, if it said so; `detail` are its own words, keys masked.
-        They may quote the request: they are for the client that sent it, not for logs.
+        The message, `detail`, has its keys masked but may quote the request: it is for the client, not for logs.
         """
         super().__init__(message)
         self.fault = fault
@@ -76,13 +76,13 @@ class ProviderError(Exception):
 
 @dataclass(frozen=True)
 class Account:
-    """Where a provider is and who asks; never printed."""
+    """The address, key and options for one provider; never printed."""
 
     base_url: str
     api_key: str | None = field(default=None, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     options: Mapping[str, Any] = field(default_factory=dict)
-    """What one kind of provider needs beyond that (Azure's API version, the script of a mock)."""
+    """Options of the client, such as Azure's API version or the script of a mock."""
 
 
 @dataclass(frozen=True)
@@ -91,17 +91,17 @@ class Timeouts:
 
     connect: float = 5.0
     first_token: float = 60.0
-    """Until the whole answer without streaming, until the first chunk with."""
+    """Until the first chunk of a stream, or the whole answer without one."""
     stall: float = 30.0
     """Between two chunks."""
     total: float = 600.0
 
 
 class Provider(Protocol):
-    """One account at one provider: a pool of connections that is made once."""
+    """A client of one account, with one pool of connections."""
 
     async def chat(self, request: JSON, timeouts: Timeouts) -> JSON:
-        """Return a whole chat completion.
+        """Request a whole chat completion.
 
         Raises:
             ProviderError: there is none.
@@ -109,7 +109,7 @@ class Provider(Protocol):
         ...
 
     def stream(self, request: JSON, timeouts: Timeouts) -> AsyncIterator[JSON]:
-        """Yield the chunks of a chat completion; closing the iterator ends the request at the provider.
+        """Request a chat completion and yield its chunks; closing the iterator ends the request at the provider.
 
         Raises:
             ProviderError: before the first chunk or after any; a stream that ends without an error was complete.
@@ -121,30 +121,26 @@ class Provider(Protocol):
         ...
 
 
-# The protocols that a client exists for. To add one, decorate its maker with `@protocol(NAME)`: a function that takes
-# an `Account` and returns a `Provider`.
-
 Maker: TypeAlias = Callable[[Account], Provider]
-Made = TypeVar("Made", bound=Maker)
+AnyMaker = TypeVar("AnyMaker", bound=Maker)
 
 
-class Registered(NamedTuple):
-    """A protocol's client."""
+class Client(NamedTuple):
+    """The client of a protocol."""
 
     make: Maker
     options: frozenset[str]
-    """Of an account, as far as it reads them."""
+    """The account options that it reads."""
 
 
-PROTOCOLS: dict[str, Registered] = {}
-"""How the client of each protocol is made."""
+PROTOCOLS: dict[str, Client] = {}
 
 
-def protocol(name: str, *options: str) -> Callable[[Made], Made]:
-    """Register the decorated maker of a client, a function or a class, and the options of an account that it reads."""
+def protocol(name: str, *options: str) -> Callable[[AnyMaker], AnyMaker]:
+    """Register the decorated maker as the client of a protocol, with the account options that it reads."""
 
-    def register(make: Made) -> Made:
-        PROTOCOLS[name] = Registered(make, frozenset(options))
+    def register(make: AnyMaker) -> AnyMaker:
+        PROTOCOLS[name] = Client(make, frozenset(options))
         return make
 
     return register

@@ -1,7 +1,8 @@
-"""What requests of OpenAI's API consist of, for the clients of protocols that say it otherwise."""
+"""The shapes of OpenAI's chat completions API: requests, answers and chunks, as all clients read and build them."""
 
 from __future__ import annotations
 
+import json
 import re
 import time
 import uuid
@@ -12,14 +13,21 @@ from route.providers.base import JSON, Fault, ProviderError
 
 SYSTEM_ROLES = ("system", "developer")
 SHAPE_ERRORS = (AttributeError, IndexError, KeyError, TypeError, ValueError)
-"""What reading JSON raises where it is of another shape than it should be."""
+"""What reading JSON of an unexpected shape raises."""
+TRANSLATED = frozenset(
+    {
+        *("messages", "max_tokens", "max_completion_tokens", "stop", "tools", "tool_choice", "parallel_tool_calls"),
+        *("response_format", "temperature", "user", "safety_identifier", "stream", "stream_options", "n", "logprobs"),
+    }
+)
+"""Fields that clients of other protocols translate or refuse."""
 HINTS = frozenset(
     {
         *("audio", "logit_bias", "metadata", "modalities", "prediction", "prompt_cache_key", "prompt_cache_retention"),
         *("reasoning_effort", "service_tier", "store", "top_logprobs", "verbosity", "web_search_options"),
     }
 )
-"""Fields that a protocol without a counterpart may leave out: the answer is still one to the request."""
+"""Fields that a protocol without a counterpart leaves out: the answer still fits the request."""
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)?(?:;[\w=.+-]+)*?;base64,", re.IGNORECASE)
 
 
@@ -32,19 +40,19 @@ class DataURL(NamedTuple):
 
 
 def unsupported(who: str, what: str) -> ProviderError:
-    """Return the error for what one protocol cannot say; another model may."""
+    """Return the error for what a protocol cannot express; another model may take the request."""
     return ProviderError(Fault.UNSUPPORTED, f"{who} cannot take {what}", detail=f"{who} cannot take {what}")
 
 
 def as_list(value: Any) -> list[Any]:
-    """Return a list as it is, anything else in one; None is an empty one."""
+    """Return a list as it is, None as an empty list and anything else as a list of one."""
     if value is None:
         return []
     return value if isinstance(value, list) else [value]
 
 
 def parts_of(content: Any) -> list[JSON]:
-    """Content as parts: a string is one text part, an empty text none."""
+    """Return content as parts: a string as one text part, an empty text as none."""
     parts = [{"type": "text", "text": part} if isinstance(part, str) else part for part in as_list(content)]
     return [part for part in parts if not (part.get("type") == "text" and not part.get("text"))]
 
@@ -55,26 +63,39 @@ def joined_text(content: Any) -> str:
 
 
 def data_url(url: str) -> DataURL | None:
-    """Return the file in a `data:` URL of base64, or None for any other URL."""
+    """Return the file in a base64 `data:` URL, or None for any other URL."""
     match = _DATA_URL.match(url)
     return DataURL((match[1] or "application/octet-stream").lower(), url[match.end() :]) if match else None
 
 
 def image_url(part: JSON) -> str:
-    """Return the URL of an image part, which is an object with `url` or, from some clients, the text itself."""
+    """Return the URL of an image part, which is an object with `url` or, from some clients, a string."""
     image = part.get("image_url")
     return str(image.get("url") if isinstance(image, dict) else image)
 
 
+def arguments_of(function: JSON) -> JSON:
+    """Return the arguments of a tool call as an object, the only form that Anthropic and Gemini take.
+
+    Malformed arguments of an earlier model go under the key `arguments`, so that the conversation can go on.
+    """
+    text = function.get("arguments")
+    try:
+        arguments = json.loads(text or "{}")
+    except ValueError:
+        arguments = None
+    return arguments if isinstance(arguments, dict) else {"arguments": text}
+
+
 def system_text(request: JSON, further: str = "") -> str:
-    """Return what the system says, wherever it says it, and `further`; in paragraphs."""
+    """Return all system messages and `further` as paragraphs."""
     system = (message for message in request.get("messages") or [] if message.get("role") in SYSTEM_ROLES)
     texts = [*(joined_text(message.get("content")) for message in system), further]
     return "\n\n".join(text for text in texts if text.strip())
 
 
 def translated(who: str, translate: Callable[[JSON], JSON], request: JSON) -> JSON:
-    """Return a request in another protocol's words.
+    """Translate a request into another protocol.
 
     Raises:
         ProviderError: it is no chat completion request, or asks for what the protocol does not have.
@@ -87,10 +108,10 @@ def translated(who: str, translate: Callable[[JSON], JSON], request: JSON) -> JS
 
 
 def refuse_the_impossible(who: str, request: JSON) -> None:
-    """Turn away what would have an answer other than the one that was asked for.
+    """Refuse requests that the protocol would answer with something else.
 
     Raises:
-        ProviderError: several answers, or probabilities of tokens.
+        ProviderError: the request asks for several answers, or for log-probabilities.
     """
     if (request.get("n") or 1) != 1:
         raise unsupported(who, "n above 1")
@@ -99,7 +120,7 @@ def refuse_the_impossible(who: str, request: JSON) -> None:
 
 
 def named_by(options: Mapping[str, Any], option: str) -> frozenset[str]:
-    """Return the fields that an account's option names: one, or several."""
+    """Return the field or fields that an option of an account names."""
     named = options.get(option) or ()
     return frozenset([named] if isinstance(named, str) else named)
 
@@ -120,9 +141,6 @@ def _renamed(message: Any, roles: Mapping[str, str]) -> Any:
 def without(request: JSON, omit: Collection[str]) -> JSON:
     """Return the request without some of its fields."""
     return {key: value for key, value in request.items() if key not in omit}
-
-
-# Chat completions and their chunks, as every client makes them.
 
 
 def completion(
@@ -146,7 +164,7 @@ def completion(
 
 
 def chunk(frame: JSON, delta: JSON, finish_reason: str | None = None) -> JSON:
-    """Return a chunk with one choice; `frame` has what all chunks of an answer share: id, created, model."""
+    """Return a chunk with one choice; `frame` has what all chunks of an answer share: id, created and model."""
     return {
         **frame,
         "object": "chat.completion.chunk",
@@ -155,7 +173,7 @@ def chunk(frame: JSON, delta: JSON, finish_reason: str | None = None) -> JSON:
 
 
 def usage(prompt: int, answer: int, *, cached: int | None = None, reasoning: int | None = None) -> JSON:
-    """Tokens of prompt and answer in OpenAI's words; `cached` and `reasoning` are parts of them."""
+    """Return token counts in OpenAI's form; `cached` and `reasoning` tokens are included in the totals."""
     counts: JSON = {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer}
     if cached is not None:
         counts["prompt_tokens_details"] = {"cached_tokens": cached}
@@ -164,14 +182,19 @@ def usage(prompt: int, answer: int, *, cached: int | None = None, reasoning: int
     return counts
 
 
+def usage_chunk(frame: JSON, counts: JSON) -> JSON:
+    """Return the last chunk of a stream, which has the usage and no choice."""
+    return {**chunk(frame, {}), "choices": [], "usage": counts}
+
+
 def asks_for_usage(request: JSON) -> bool:
-    """Whether a stream is to end with a chunk that has the usage."""
+    """Whether a stream should end with a chunk that has the usage."""
     options = request.get("stream_options")
     return isinstance(options, dict) and bool(options.get("include_usage"))
 
 
 def chunks_of(answer: JSON, *, with_usage: bool) -> list[JSON]:
-    """A whole chat completion as a stream: one chunk with all choices, and one with the usage if it was asked for."""
+    """Return a chat completion as a stream: one chunk with all choices, and one with the usage if requested."""
     frame = {key: value for key, value in answer.items() if key not in ("choices", "usage")}
     frame["object"] = "chat.completion.chunk"
     chunks = [{**frame, "choices": [_delta_choice(choice) for choice in answer["choices"]]}]
@@ -188,11 +211,8 @@ def _delta_choice(choice: JSON) -> JSON:
     return {**{key: value for key, value in choice.items() if key != "message"}, "delta": delta}
 
 
-# What a conversation carries from one model's answers to another model.
-#
-# Clients send answers back as they got them, with fields that only answers have; the provider that did not write them
-# refuses them. So they are taken out of the assistant's messages: the name of the model that the router adds, thoughts,
-# annotations, nulls, signatures of tool calls. An account's option `keep` names those that its provider wants back.
+# Clients send answers back as they got them, with fields that only answers have, and a provider refuses those that
+# another one wrote. An account's option `keep` names the fields that its own provider wants back.
 
 ANSWERS_ALONE = frozenset({"model", "reasoning_content", "reasoning", "reasoning_details", "annotations", "images"})
 """Fields of an answer's message that a request's message does not have."""
@@ -201,7 +221,7 @@ _SIGNATURES = "extra_content"
 
 
 def for_another_model(request: JSON, keep: Collection[str]) -> JSON:
-    """The request with the assistant's messages as any provider takes them; the request itself is not changed."""
+    """Return a copy of the request without what only another provider's answers have in assistant messages."""
     messages = request.get("messages")
     if not isinstance(messages, list):
         return request

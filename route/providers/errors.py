@@ -1,8 +1,8 @@
-"""What a provider's refusal means: from status, headers and body to a `Fault`.
+"""Classification of a provider's refusal: from status, headers and body to a `Fault`.
 
 Providers agree on little: the body may be OpenAI's `{"error": {"message", "type", "code"}}`, Anthropic's or Google's
 variant of it, a bare `{"message"}` or `{"detail"}`, a list, or HTML. Words and codes decide before the status does,
-because a full context is a 400 here, a 413 there and a 500 elsewhere.
+because an exceeded context is a 400, a 413 or a 500, depending on the provider.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from p2l.common.retry import parse_retry_after
 from route.providers.base import Fault, ProviderError
 
 _LONGEST_DETAIL = 500
-_SHORTEST_SECRET = 6  # a shorter one would be found in ordinary words
+_SHORTEST_SECRET = 6  # a shorter one would match ordinary words
 _KEY_LIKE = re.compile(r"\b(?:sk|pk|gsk|hf|xai|key|AIza)[-_]?[A-Za-z0-9_\-*.]{12,}|(?i:bearer)\s+\S+")
 _CODE = re.compile(r"[A-Za-z][A-Za-z0-9_.\-]{0,63}")
 _CONTEXT = re.compile(
@@ -56,7 +56,7 @@ _BY_CODE: Mapping[str, Fault] = {
     "deadline_exceeded": Fault.TIMEOUT,
     "timeout_error": Fault.TIMEOUT,
 }
-"""For errors inside a stream, which have no status; anything else there is the provider's own trouble."""
+"""For errors inside a stream, which have no status; any other code there is a failure of the provider."""
 _MEANING: Mapping[Fault, str] = {
     Fault.RATE_LIMIT: "takes no more requests at the moment",
     Fault.SERVER: "failed",
@@ -73,15 +73,15 @@ _MEANING: Mapping[Fault, str] = {
 
 @dataclass(frozen=True)
 class Complaint:
-    """What the body of a refusal says."""
+    """The contents of a refusal's body."""
 
     message: str = ""
     codes: tuple[str, ...] = ()
-    """Types, codes and statuses as words."""
+    """Types, codes and statuses that are words."""
     number: int | None = None
     """A status inside the body."""
     delay: float | None = None
-    """Seconds, where the body says when to come again."""
+    """Seconds until a retry, where the body says so."""
 
 
 def refusal(
@@ -93,14 +93,14 @@ def refusal(
     *,
     clock: Callable[[], float] = time.time,
 ) -> ProviderError:
-    """Return the error that stands for a refusal.
+    """Return the error for a refusal.
 
     Args:
         who: the provider's host.
         status: of the response; None inside a stream.
         headers: of the response.
         body: the bytes, or the parsed object of an event.
-        secrets: what no text may show.
+        secrets: texts to mask.
         clock: seconds since 1970, for dates in Retry-After.
     """
     details = complaint(body)
@@ -117,7 +117,7 @@ def refusal(
 
 
 def classify(status: int | None, details: Complaint) -> Fault:
-    """Return why the request was refused."""
+    """Return the kind of failure."""
     status = details.number if status is None else status
     text = " ".join([*details.codes, details.message]).lower()
     if status is None or status < 500 or status in (500, 503):
@@ -163,7 +163,7 @@ def _by_status(status: int) -> Fault:
 
 
 def complaint(body: object) -> Complaint:
-    """Return what a body says, whoever wrote it."""
+    """Parse the body of a refusal in any provider's format."""
     if isinstance(body, bytes):
         body = _loaded(body)
     if isinstance(body, list):
@@ -182,7 +182,7 @@ def _loaded(body: bytes) -> object:
     try:
         loaded: object = json.loads(body)
     except (ValueError, RecursionError):
-        return "" if b"<" in body[:200] else body.decode("utf-8", "replace")  # a proxy's page says nothing
+        return "" if b"<" in body[:200] else body.decode("utf-8", "replace")  # an HTML page comes from a proxy
     return loaded
 
 
@@ -221,7 +221,7 @@ def _one_line(text: str) -> str:
 
 
 def retry_after(headers: Mapping[str, str], clock: Callable[[], float] = time.time) -> float | None:
-    """Seconds until the provider wants to be asked again, or None where it does not say, or nothing that can be read.
+    """Return the seconds until the provider accepts a retry, or None if it does not say so legibly.
 
     Reads `retry-after-ms` before `Retry-After`, which is a number of seconds or a date.
     """
@@ -240,7 +240,7 @@ def _seconds(text: str | None) -> float | None:
 
 
 def masked(text: str, secrets: Iterable[str]) -> str:
-    """`text` without the secrets, and without anything that looks like a key."""
+    """Mask the secrets in a text and everything that looks like a key."""
     for secret in secrets:
         if len(secret) >= _SHORTEST_SECRET:
             text = text.replace(secret, "***")

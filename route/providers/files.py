@@ -1,4 +1,4 @@
-"""What providers have besides single answers: files that are sent and fetched, and things that are removed."""
+"""What providers offer besides single answers: files for batch jobs, and the list of their models."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import anyio
 
 from p2l.common.errors import ConfigError
 from route.providers.base import JSON, Account, ProviderError, Timeouts
-from route.providers.errors import refusal
 from route.providers.http import Transport
 from route.providers.registry import PROVIDERS, spec_of
 
@@ -22,10 +21,10 @@ _BLOCK = 1 << 16
 
 
 class FileTransport(Transport):
-    """The connections to one account at one provider, for files too."""
+    """Connections to one account, with upload, download and removal of files."""
 
     async def send_file(self, url: str, path: Path, fields: dict[str, str], name: str, timeouts: Timeouts) -> JSON:
-        """Send a file as a form's field `file`, called `name`; the JSON object that the provider answers with.
+        """Upload a file as the form field `file` under a name and return the provider's JSON object.
 
         Raises:
             ProviderError: it refuses the file, or cannot be reached.
@@ -35,24 +34,24 @@ class FileTransport(Transport):
             form.add_field("file", file, filename=name, content_type="application/jsonl")
             body = form()
             with self._translated(), anyio.fail_after(timeouts.total):
-                text = await self._request("POST", url, timeouts, body, {"Content-Type": body.content_type})
+                text = await self._text("POST", url, timeouts, body, {"Content-Type": body.content_type})
         return self.parsed(text)
 
     async def send_bytes(self, url: str, body: bytes, timeouts: Timeouts) -> JSON:
-        """Send JSON that is written already; the JSON object that the provider answers with.
+        """Post encoded JSON and return the provider's JSON object.
 
         Raises:
             ProviderError: it refuses it, or cannot be reached.
         """
         with self._translated(), anyio.fail_after(timeouts.total):
-            text = await self._request("POST", url, timeouts, body, {})
+            text = await self._text("POST", url, timeouts, body)
         return self.parsed(text)
 
     async def fetch_file(self, url: str, path: Path, timeouts: Timeouts) -> None:
-        """Append what lies at an address to a file, ended with a newline; may be larger than memory.
+        """Append the contents of an address, which may exceed memory, to a file and end it with a newline.
 
         Raises:
-            ProviderError: it is not to be had; the file is then as it was.
+            ProviderError: they cannot be fetched; the file is then as it was.
             OSError: the file cannot be written.
         """
         with path.open("ab") as file:
@@ -66,17 +65,17 @@ class FileTransport(Transport):
                 raise
 
     async def remove(self, url: str, timeouts: Timeouts) -> None:
-        """Remove what lies at an address.
+        """Delete what lies at an address.
 
         Raises:
-            ProviderError: it cannot be.
+            ProviderError: the provider refuses, or cannot be reached.
         """
         with self._translated(), anyio.fail_after(timeouts.total):
-            await self._request("DELETE", url, timeouts, None, {})
+            await self._text("DELETE", url, timeouts)
 
     async def _copy(self, url: str, file: Any, timeouts: Timeouts) -> None:
         with anyio.fail_after(timeouts.first_token):
-            response = await self._open(url, None, timeouts)
+            response = await self._open("GET", url, timeouts)
         last = b"\n"
         try:
             while block := await asyncio.wait_for(response.content.read(_BLOCK), timeouts.stall):
@@ -87,37 +86,19 @@ class FileTransport(Transport):
         if not last.endswith(b"\n"):
             file.write(b"\n")
 
-    async def _request(self, method: str, url: str, timeouts: Timeouts, body: Any, headers: dict[str, str]) -> bytes:
-        response = await self._pool().request(
-            method,
-            url,
-            data=body,
-            headers=headers,
-            timeout=aiohttp.ClientTimeout(total=None, connect=timeouts.connect),
-            proxy=self._proxy,
-            allow_redirects=False,
-        )
-        try:
-            text = await response.read()
-        finally:
-            response.close()
-        if 200 <= response.status < 300:
-            return text
-        raise refusal(self._host, response.status, response.headers, text, self._secrets)
-
 
 class Catalogue:
-    """The models of one account."""
+    """The models that an account can reach; listing them costs no tokens."""
 
     def __init__(self, kind: str, account: Account) -> None:
         """`kind` as in `make_provider`.
 
         Raises:
-            ConfigError: no provider has this name, or it is in this process and lists none.
+            ConfigError: no provider has this name, or it is the mock, which lists no models.
         """
         spec = spec_of(kind)
         if spec.protocol == "mock":
-            raise ConfigError("mock: is in this process and lists no models")
+            raise ConfigError("mock: answers in this process and lists no models")
         base = account.base_url.rstrip("/")
         self._url, self._query = f"{base.removesuffix(spec.models.strip)}{spec.models.path}", spec.models.query
         self._is_azure = spec.protocol == "azure"
@@ -133,10 +114,10 @@ class Catalogue:
         return not self._is_azure
 
     async def models(self, timeouts: Timeouts) -> list[str]:
-        """Their names, in order.
+        """Return their names, sorted.
 
         Raises:
-            ProviderError: the list is not to be had, the key is not accepted, or this is no provider.
+            ProviderError: the list cannot be fetched, the key is refused, or the answer is not a list of models.
         """
         if self._key_check is not None:
             await self._transport.fetch(self._key_check, timeouts)
@@ -144,7 +125,7 @@ class Catalogue:
         return sorted(self._transport.understood(_names, {"list": answer}))
 
     async def has(self, model: str, timeouts: Timeouts) -> bool:
-        """Whether the provider knows a model by a name that is not on its list, such as an alias."""
+        """Whether the provider has a model by a name that is not on its list, such as an alias."""
         try:
             await self._transport.fetch(f"{self._url}/{quote(model, safe='/')}", timeouts)
         except ProviderError as error:
@@ -159,7 +140,7 @@ class Catalogue:
 
 
 def _key_check(base_url: str) -> str | None:
-    """Where keys for a host are checked whose list is open to everybody, whichever provider the account is of."""
+    """Return the address that checks keys for a host whose model list is public; by host, not by provider."""
     host = urlsplit(base_url).hostname
     checks = {urlsplit(spec.base_url).hostname: spec.models.key_check for spec in PROVIDERS.values() if spec.base_url}
     return checks.get(host)

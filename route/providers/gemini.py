@@ -1,4 +1,11 @@
-"""The client of Gemini's own protocol, generateContent."""
+"""The client of Gemini's own protocol, generateContent.
+
+System messages become the system instruction, the assistant is called `model`, and a tool's answer refers to the tool
+by its name. Images and files go inline. Hints without a counterpart are dropped, what changes the answer is refused,
+and other fields pass through (`safetySettings`, `generationConfig`, `cachedContent`). A stream is a sequence of
+answers that each hold a further piece. Thoughts become `reasoning_content`; the signature of a tool call travels in
+`extra_content`, as in Google's OpenAI-compatible interface, since it has to come back.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +22,8 @@ from route.providers.base import JSON, Account, Fault, ProviderError, Timeouts, 
 from route.providers.content import (
     HINTS,
     SYSTEM_ROLES,
+    TRANSLATED,
+    arguments_of,
     as_list,
     asks_for_usage,
     chunk,
@@ -29,16 +38,10 @@ from route.providers.content import (
     translated,
     unsupported,
     usage,
+    usage_chunk,
     without,
 )
 from route.providers.http import Transport
-
-# From a chat completion request to one of Google's generateContent.
-#
-# System messages become the system instruction, the assistant is called `model`, a tool's answer refers to the tool by
-# its name. Images and files go inline. As for Anthropic, mere hints without a counterpart are dropped, what cannot be
-# had
-# is refused, and unknown fields are passed through (`safetySettings`, `generationConfig`, `cachedContent`).
 
 _WHO = "gemini"
 _GENERATION = {
@@ -51,20 +54,14 @@ _GENERATION = {
     "presence_penalty": "presencePenalty",
     "frequency_penalty": "frequencyPenalty",
 }
-_TRANSLATED = frozenset(
-    {
-        *_GENERATION,
-        *("model", "messages", "stop", "tools", "tool_choice", "parallel_tool_calls", "response_format", "user"),
-        *("safety_identifier", "stream", "stream_options", "n", "logprobs"),
-    }
-)
+_TRANSLATED = TRANSLATED | {*_GENERATION, "model"}
 _MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
-# What Google documents for calls that another model made: from version 3 on theirs are signed.
+# From Gemini 3 on tool calls are signed; Google documents this value for calls of another model.
 _UNSIGNED = "skip_thought_signature_validator"
 
 
 def generate_request(request: JSON) -> JSON:
-    """Return the request for Gemini, without its model, which is part of the path.
+    """Translate a chat completion request, without its model, which is part of the path.
 
     Raises:
         ProviderError: it asks for what the API does not have.
@@ -115,24 +112,17 @@ def _parts(message: JSON, names: Mapping[Any, Any], *, signed: bool) -> Iterator
 
 
 def _result(text: str) -> JSON:
-    """Return a tool's answer as an object, which is all that Gemini takes."""
-    parsed = _loaded(text)
+    """Return a tool's answer as an object, the only form that Gemini takes."""
+    try:
+        parsed = json.loads(text)
+    except ValueError:
+        parsed = None
     return parsed if isinstance(parsed, dict) else {"result": text}
 
 
 def _call(call: JSON) -> JSON:
     function = call.get("function") or {}
-    arguments = _loaded(function.get("arguments") or "{}")
-    given = arguments if isinstance(arguments, dict) else {"arguments": function.get("arguments")}
-    return {"functionCall": {"name": function.get("name"), "args": given}}
-
-
-def _loaded(text: str) -> object:
-    try:
-        loaded: object = json.loads(text)
-    except ValueError:
-        return None
-    return loaded
+    return {"functionCall": {"name": function.get("name"), "args": arguments_of(function)}}
 
 
 def _part(part: JSON) -> JSON:
@@ -180,7 +170,7 @@ def _tools(request: JSON) -> JSON:
     if not tools:
         return {}
     declared = [_declaration(tool.get("function") or {}) for tool in tools if tool.get("type") == "function"]
-    others = [tool for tool in tools if tool.get("type") != "function"]  # of Google's own
+    others = [tool for tool in tools if tool.get("type") != "function"]  # Google's own
     body: JSON = {"tools": [*([{"functionDeclarations": declared}] if declared else []), *others]}
     choice = request.get("tool_choice")
     return body | ({"toolConfig": {"functionCallingConfig": _calling(choice)}} if choice is not None else {})
@@ -201,18 +191,12 @@ def _calling(choice: Any) -> JSON:
     raise unsupported(_WHO, "this tool_choice")
 
 
-# From Gemini's answers, whole or streamed, to chat completions.
-#
-# A stream is a sequence of answers that each hold a further piece. Thoughts become `reasoning_content`; the signature
-# of
-# a tool call travels in `extra_content`, as in Google's own OpenAI-compatible interface, since it has to come back.
-
 _FINISH = {"STOP": "stop", "MAX_TOKENS": "length", "OTHER": "stop", "FINISH_REASON_UNSPECIFIED": "stop"}
 _BROKEN = frozenset({"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS", "MALFORMED_RESPONSE"})
 
 
 def completion_of(answer: JSON, *, clock: Callable[[], float] = time.time) -> JSON:
-    """Return a whole answer as a chat completion; it has a candidate."""
+    """Translate a whole answer that has a candidate into a chat completion."""
     candidate = answer["candidates"][0]
     parts = _answer_parts(candidate)
     texts, thoughts = _texts(parts, thought=False), _texts(parts, thought=True)
@@ -229,13 +213,13 @@ def completion_of(answer: JSON, *, clock: Callable[[], float] = time.time) -> JS
 
 
 def finish_of(reason: object, *, has_calls: bool) -> str:
-    """OpenAI's word; whatever is none of the ordinary reasons is one of many kinds of safety."""
+    """Return OpenAI's finish reason; every unusual reason of Gemini is some kind of safety filter."""
     finish = _FINISH.get(str(reason or "STOP"), "content_filter")
     return "tool_calls" if has_calls and finish == "stop" else finish
 
 
 def why_not(answer: JSON) -> tuple[str, str]:
-    """Why the prompt was refused, and the finish reason after which there is no answer; empty where it is well."""
+    """Return the reason why the prompt was blocked and the finish reason of a broken answer; empty if neither."""
     blocked = str((answer.get("promptFeedback") or {}).get("blockReason") or "")
     reasons = (str(candidate.get("finishReason")) for candidate in answer.get("candidates") or [])
     return blocked, next((reason for reason in reasons if reason in _BROKEN), "")
@@ -266,7 +250,7 @@ def _usage(counts: JSON) -> JSON:
 
 
 class Translator:
-    """The answers of one stream as chunks."""
+    """Translates the answers of one stream into chunks."""
 
     def __init__(self, *, with_usage: bool, clock: Callable[[], float] = time.time) -> None:
         self._with_usage = with_usage
@@ -278,11 +262,11 @@ class Translator:
 
     @property
     def finished(self) -> bool:
-        """Whether the answer was told to be complete."""
+        """Whether the end of the answer has arrived."""
         return self._reason is not None
 
     def take(self, answer: JSON) -> list[JSON]:
-        """Return what a piece adds to the answer."""
+        """Return the chunks of a piece."""
         candidate = (answer.get("candidates") or [{}])[0]
         self._counts |= answer.get("usageMetadata") or {}
         self._reason = candidate.get("finishReason") or self._reason
@@ -291,10 +275,10 @@ class Translator:
         ]
 
     def end(self) -> list[JSON]:
-        """Return what comes after the last piece."""
+        """Return the chunks after the last piece."""
         chunks = [chunk(self._frame, {}, finish_of(self._reason, has_calls=self._calls > 0))]
         if self._with_usage:
-            chunks.append({**chunk(self._frame, {}), "choices": [], "usage": _usage(self._counts)})
+            chunks.append(usage_chunk(self._frame, _usage(self._counts)))
         return chunks
 
     def _begin(self, answer: JSON) -> list[JSON]:
@@ -319,13 +303,13 @@ class Gemini:
     """One account at Google."""
 
     def __init__(self, account: Account) -> None:
-        """A client that connects when it is asked; `options["omit"]` names fields to leave out."""
+        """A client that connects at its first request; `options["omit"]` names fields to leave out."""
         self._base = account.base_url.rstrip("/")
         self._omit = named_by(account.options, "omit")
         self._transport = Transport(account, "gemini")
 
     async def chat(self, request: JSON, timeouts: Timeouts) -> JSON:
-        """Return a whole chat completion.
+        """Request a whole chat completion.
 
         Raises:
             ProviderError: there is none.
@@ -337,7 +321,7 @@ class Gemini:
         return self._transport.understood(completion_of, answer)
 
     async def stream(self, request: JSON, timeouts: Timeouts) -> AsyncGenerator[JSON, None]:
-        """Yield the chunks of a chat completion.
+        """Request a chat completion and yield its chunks.
 
         Raises:
             ProviderError: before the first chunk or after any.
@@ -371,10 +355,10 @@ class Gemini:
         return f"{self._base}/models/{model}:{method}"
 
     def _checked(self, answer: JSON) -> JSON:
-        """Return the answer, unless it says why there is none.
+        """Return the answer unless it is an error.
 
         Raises:
-            ProviderError: it does.
+            ProviderError: it is.
         """
         if answer.get("error"):
             raise self._transport.failure(answer)

@@ -1,7 +1,7 @@
 """HTTP to one provider: one pool of connections, time limits, and every failure as a `ProviderError`.
 
-What a limit costs matters on the hot path: a timer for each wait (about 2 us) instead of a task. Connections that have
-brought a whole answer are kept; one whose answer was given up is closed, which ends the request at the provider.
+Time limits are timers (about 2 us each) instead of tasks, since every chunk of a stream has one. A connection whose
+answer is complete is kept; closing any other ends the request at the provider.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -23,13 +23,7 @@ from route.providers.base import JSON, Account, Fault, ProviderError, Timeouts
 from route.providers.content import SHAPE_ERRORS
 from route.providers.errors import refusal
 
-# Server-sent events out of the bytes of a stream, whatever way the network has cut them.
-#
-# Lines may end in LF, CRLF or CR; comments (`: keep-alive`) and fields that nobody needs (`id`, `retry`) are skipped;
-# the
-# data lines of one event are joined by LF.
-
-_LONGEST = 32 * 2**20  # bytes of one event: above it a provider fills our memory, not an answer
+_LONGEST = 32 * 2**20  # bytes of one event; more would fill our memory
 
 
 class Event(NamedTuple):
@@ -41,7 +35,10 @@ class Event(NamedTuple):
 
 
 class EventParser:
-    """Takes bytes as they come and gives the events that are whole."""
+    """Parser of server-sent events; bytes may arrive cut anywhere.
+
+    Lines end in LF, CRLF or CR. Comments (`: keep-alive`) and the fields `id` and `retry` are skipped.
+    """
 
     def __init__(self) -> None:
         self._rest = b""
@@ -52,7 +49,7 @@ class EventParser:
         """Return the events that end within `received`.
 
         Raises:
-            ValueError: an event is longer than any answer.
+            ValueError: an event is longer than 32 MiB.
         """
         lines = (self._rest + received).splitlines(keepends=True)
         # A line that ends in CR may be one that ends in CRLF, cut in the middle.
@@ -62,7 +59,7 @@ class EventParser:
         return self._events(lines)
 
     def end(self) -> list[Event]:
-        """Return what came last, where the stream ends without the empty line that closes an event."""
+        """Return the last event of a stream that ends without the empty line that closes it."""
         lines, self._rest = [self._rest, b""], b""
         return self._events(lines)
 
@@ -129,44 +126,36 @@ class Transport:
         self._draining: set[asyncio.Task[None]] = set()
 
     async def answer(self, url: str, body: JSON, timeouts: Timeouts) -> JSON:
-        """Return the JSON object that the provider answers with.
+        """Post JSON and return the JSON object that the provider answers with.
 
         Raises:
             ProviderError: there is none.
         """
         with self._translated(), anyio.fail_after(min(timeouts.first_token, timeouts.total)):
-            response = await self._open(url, body, timeouts)
-            try:
-                answer = self.parsed(await response.read())
-            finally:
-                response.close()  # which keeps the connection of an answer that has been read
+            answer = self.parsed(await self._text("POST", url, timeouts, _encoded(body)))
         if answer.get("error"):
             raise self.failure(answer)
         return answer
 
     async def fetch(self, url: str, timeouts: Timeouts) -> object:
-        """Return the JSON that the provider has at an address, asked for with GET.
+        """Get the JSON at an address.
 
         Raises:
             ProviderError: there is none.
         """
         with self._translated(), anyio.fail_after(min(timeouts.first_token, timeouts.total)):
-            response = await self._open(url, None, timeouts)
-            try:
-                text = await response.read()
-            finally:
-                response.close()
+            text = await self._text("GET", url, timeouts)
         try:
             return json.loads(text)
         except (ValueError, RecursionError):
             raise self.malformed("what is no JSON") from None
 
     async def events(self, url: str, body: JSON, timeouts: Timeouts) -> AsyncGenerator[Event, None]:
-        """The events of a stream up to the last one: `[DONE]`, `message_stop`, or the last before the stream's end.
+        """Post JSON and yield the events of the stream up to `[DONE]`, `message_stop`, or its end.
 
-        The first has to come within `timeouts.first_token`, comments not counted. After it there is no other provider
-        to turn to, so that whatever arrives, a comment too, shows that this one is alive; `timeouts.stall` of silence
-        end it.
+        The first event has to arrive within `timeouts.first_token`, comments not counted: the router can still turn to
+        another provider. After it a comment counts as a sign of life, and `timeouts.stall` seconds of silence are an
+        error.
 
         Raises:
             ProviderError: before the first event or after any.
@@ -177,7 +166,7 @@ class Transport:
         try:
             with self._translated():
                 with anyio.fail_after(first - clock()):
-                    response = await self._open(url, body, timeouts)
+                    response = await self._open("POST", url, timeouts, _encoded(body))
                     whole = await response.read() if response.content_type == "application/json" else None
                 if whole is not None:
                     complete = True
@@ -192,10 +181,10 @@ class Transport:
                 complete = True
         finally:
             if response is not None:
-                self._let_go(response, complete)
+                self._release(response, complete)
 
     def parsed(self, text: bytes) -> JSON:
-        """Return the JSON object that the provider sent.
+        """Parse a JSON object.
 
         Raises:
             ProviderError: it is none.
@@ -209,10 +198,10 @@ class Transport:
         return parsed
 
     def understood(self, translate: Callable[[JSON], T], sent: JSON) -> T:
-        """Return what `translate` makes of what the provider sent.
+        """Translate what the provider sent.
 
         Raises:
-            ProviderError: it is of another shape than any answer.
+            ProviderError: it does not have the shape of an answer.
         """
         try:
             return translate(sent)
@@ -220,11 +209,11 @@ class Transport:
             raise self.malformed("an answer of an unknown shape") from None
 
     def failure(self, body: object) -> ProviderError:
-        """Return the error that an error object inside an answer or a stream stands for."""
+        """Return the error for an error object inside an answer or a stream."""
         return refusal(self._host, None, {}, body, self._secrets)
 
     def malformed(self, what: str) -> ProviderError:
-        """Return the error for an answer that is none."""
+        """Return the error for an answer that cannot be used."""
         return ProviderError(Fault.MALFORMED, f"{self._host} sent {what}")
 
     async def close(self) -> None:
@@ -236,12 +225,29 @@ class Transport:
         if self._session is not None:
             await self._session.close()
 
-    async def _open(self, url: str, body: JSON | None, timeouts: Timeouts) -> aiohttp.ClientResponse:
-        """Return the response to a request, unless it is a refusal; without a body it is a GET."""
+    async def _text(
+        self, method: str, url: str, timeouts: Timeouts, data: Any = None, headers: Mapping[str, str] | None = None
+    ) -> bytes:
+        """Return the body of the response to a request."""
+        response = await self._open(method, url, timeouts, data, headers)
+        try:
+            return await response.read()
+        finally:
+            response.close()  # keeps the connection, since the body has been read
+
+    async def _open(
+        self, method: str, url: str, timeouts: Timeouts, data: Any = None, headers: Mapping[str, str] | None = None
+    ) -> aiohttp.ClientResponse:
+        """Return the response to a request.
+
+        Raises:
+            ProviderError: its status is not 2xx.
+        """
         response = await self._pool().request(
-            "GET" if body is None else "POST",
+            method,
             url,
-            data=None if body is None else json.dumps(body).encode(),
+            data=data,
+            headers=headers,
             timeout=aiohttp.ClientTimeout(total=None, connect=timeouts.connect),
             proxy=self._proxy,
             allow_redirects=False,  # the key is for this address alone
@@ -255,7 +261,7 @@ class Transport:
         raise refusal(self._host, response.status, response.headers, text, self._secrets)
 
     def _pool(self) -> aiohttp.ClientSession:
-        """Made by the first call, which runs in the loop that the connections belong to."""
+        """Return the pool; the first call makes it, in the event loop that the connections belong to."""
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE),
@@ -266,7 +272,7 @@ class Transport:
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
-        """Errors of the HTTP client as ours; without their cause, whose text may hold the request's headers."""
+        """Raise errors of the HTTP client as `ProviderError`, without their cause: its text may hold the headers."""
         try:
             yield
         except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError) as error:
@@ -283,12 +289,12 @@ class Transport:
         except ValueError as error:
             raise self.malformed(str(error)) from None
 
-    def _let_go(self, response: aiohttp.ClientResponse, complete: bool) -> None:
-        """Keep the connection of a whole answer for the next request; close any other."""
+    def _release(self, response: aiohttp.ClientResponse, complete: bool) -> None:
+        """Keep the connection of a complete answer for the next request; close any other."""
         if not complete or response.content.is_eof():
             response.close()
             return
-        # The few bytes after the last event have to be read first, and nobody should wait for them.
+        # The few bytes after the last event have to be read first; the caller does not wait for them.
         task = asyncio.create_task(_drain(response))
         self._draining.add(task)
         task.add_done_callback(self._draining.discard)
@@ -296,7 +302,7 @@ class Transport:
 
 
 async def _events(reader: aiohttp.StreamReader, first: float, stall: float, end: float) -> AsyncGenerator[Event, None]:
-    """Events as they come; `first` and `end` are times of the loop's clock, `stall` is in seconds."""
+    """Yield events as they arrive; `first` and `end` are times of the loop's clock, `stall` is in seconds."""
     clock = asyncio.get_running_loop().time
     parser, begun = EventParser(), False
     while True:
@@ -309,10 +315,10 @@ async def _events(reader: aiohttp.StreamReader, first: float, stall: float, end:
 
 
 async def _read(reader: aiohttp.StreamReader, deadline: float) -> bytes:
-    """Return what has come, or comes before the deadline; nothing at the end.
+    """Return what has arrived, or arrives before the deadline; nothing at the end.
 
     Raises:
-        asyncio.TimeoutError: nothing came.
+        asyncio.TimeoutError: nothing arrived.
     """
     timer = asyncio.get_running_loop().call_at(deadline, reader.set_exception, asyncio.TimeoutError())
     try:
@@ -321,13 +327,17 @@ async def _read(reader: aiohttp.StreamReader, deadline: float) -> bytes:
         timer.cancel()
 
 
+def _encoded(body: JSON) -> bytes:
+    return json.dumps(body).encode()
+
+
 async def _drain(response: aiohttp.ClientResponse) -> None:
     with contextlib.suppress(aiohttp.ClientError, OSError), anyio.move_on_after(_DRAIN):
         await response.read()
 
 
 def _proxy_for(scheme: str, host: str) -> str | None:
-    """Return the proxy of the environment, as other HTTP clients take it; never for this machine."""
+    """Return the proxy of the environment; none for this machine."""
     if host in _LOCAL or proxy_bypass(host):
         return None
     return getproxies().get(scheme)

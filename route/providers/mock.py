@@ -1,7 +1,7 @@
 """A provider that costs nothing: scripted text, latency and troubles, for tests, benchmarks and the demo.
 
-In the router's process it is the provider `mock`, with a `Script` as options of its account; as a server that speaks
-OpenAI's protocol over the loopback interface it is
+In the router's process it is the provider `mock`, whose account options are a `Script`; as a server that speaks OpenAI's
+protocol over the loopback interface it is
 
     python -m route.providers.mock --port 9000 --latency 0.2 --tokens 50 --token-seconds 0.01
 """
@@ -25,15 +25,13 @@ from aiohttp import web
 from p2l.common.cli import parser, positive, run
 from p2l.common.errors import ConfigError
 from route.providers.base import JSON, Account, Fault, ProviderError, Timeouts, protocol
-from route.providers.content import asks_for_usage, chunk, completion, joined_text
+from route.providers.content import asks_for_usage, chunk, completion, joined_text, usage, usage_chunk
 from route.providers.errors import refusal
 
-# What a mock provider says and does: text, pace, and troubles in order or at random.
-#
-# A trouble is written as its name, some with a number: `rate-limit` (429), `rate-limit:2` (with Retry-After of 2 s),
-# `status:503`, `reset`, `silence` (no response at all), `slow:5` (first token after 5 s), `cut` and `stall` (after half
-# of the answer), `malformed` (a broken chunk), `no-done`, `context-length`, `content-filter`, `prefill`, `credentials`;
-# `ok` is none.
+# A trouble is a name, some with a number: `rate-limit` (429), `rate-limit:2` (with Retry-After of 2 s), `status:503`,
+# `reset`, `silence` (no response at all), `slow:5` (first token after 5 s), `cut` and `stall` (after half of the
+# answer), `malformed` (a broken chunk), `no-done`, `context-length`, `content-filter`, `prefill`, `credentials`; `ok`
+# is none.
 
 _WORDS = ("the", "river", "carries", "small", "boats", "under", "old", "bridges", "while", "morning", "light", "turns")
 _REMEMBERED = 1000
@@ -57,15 +55,15 @@ _REFUSALS = {
 
 @dataclass(frozen=True)
 class Trouble:
-    """What goes wrong with one request."""
+    """A failure that a request meets."""
 
     name: str
     number: float | None = None
-    """Of seconds or a status, see above."""
+    """Seconds or a status, as above."""
 
     @classmethod
     def of(cls, text: str) -> Trouble:
-        """`NAME` or `NAME:NUMBER`.
+        """Parse `NAME` or `NAME:NUMBER`.
 
         Raises:
             ConfigError: there is no such trouble, or the number is none.
@@ -74,7 +72,7 @@ class Trouble:
         try:
             trouble = cls(name, float(number) if number else None)
         except ValueError:
-            raise ConfigError(f"mock: {text!r}: what follows the colon is no number") from None
+            raise ConfigError(f"mock: {text!r}: the text after the colon is no number") from None
         if name not in TROUBLES:
             raise ConfigError(f"mock: there is no trouble {name!r}; choose from {', '.join(TROUBLES)}")
         return trouble
@@ -85,25 +83,25 @@ class Script:
     """How a mock provider behaves."""
 
     text: str | None = None
-    """What it answers; by default `tokens` words."""
+    """The answer; by default `tokens` words."""
     tokens: int = 16
     latency: float = 0.0
     """Seconds until the first token."""
     token_seconds: float = 0.0
     """Seconds between two tokens."""
     failures: tuple[str, ...] = ()
-    """Troubles of the first requests, one each."""
+    """Troubles of the first requests, in order."""
     failure_rate: float = 0.0
-    """Share of the requests after them that meet `failure`."""
+    """Share of the later requests that meet `failure`."""
     failure: str = "status:500"
     seed: int = 0
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Script:
-        """From the options of an account.
+        """Read the options of an account.
 
         Raises:
-            ConfigError: an option that a mock does not have, or a trouble that there is not.
+            ConfigError: an unknown option or trouble.
         """
         try:
             script = cls(**{**options, "failures": tuple(options.get("failures", ()))})
@@ -121,13 +119,13 @@ class Script:
 
 
 class Mock:
-    """A script that is being played."""
+    """A running script."""
 
     def __init__(self, script: Script) -> None:
         self.script = script
         self.pieces = script.pieces()
         self.requests: deque[JSON] = deque(maxlen=_REMEMBERED)
-        """The last bodies that came, for tests to look at."""
+        """The last bodies that arrived, for tests."""
         self._failures = deque(map(Trouble.of, script.failures))
         self._usual = Trouble.of(script.failure)
         self._random = random.Random(script.seed)
@@ -137,7 +135,7 @@ class Mock:
         self._failures.extend(map(Trouble.of, troubles))
 
     def next_trouble(self, request: JSON) -> Trouble:
-        """Return what happens to this request."""
+        """Return the trouble of this request, which may be `ok`."""
         self.requests.append(request)
         if self._failures:
             return self._failures.popleft()
@@ -145,14 +143,13 @@ class Mock:
         return self._usual if unlucky else Trouble("ok")
 
     def usage(self, request: JSON) -> JSON:
-        """Tokens, counted as words."""
+        """Count words as tokens."""
         prompt = sum(len(joined_text(message.get("content")).split()) for message in request.get("messages", []))
-        answer = len(self.pieces)
-        return {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer}
+        return usage(prompt, len(self.pieces))
 
 
 def refusal_body(trouble: Trouble) -> tuple[int, dict[str, str], JSON] | None:
-    """Status, headers and body of a trouble that is a refusal; None for any other."""
+    """Return status, headers and body of a trouble that is a refusal, or None for any other."""
     if trouble.name not in _REFUSALS:
         return None
     status, kind, code, message = _REFUSALS[trouble.name]
@@ -172,16 +169,13 @@ _FAULTS = {
     "silence": Fault.TIMEOUT,
     "stall": Fault.TIMEOUT,
 }
-_MIDDLE = (
-    "cut",
-    "stall",
-    "malformed",
-)  # go wrong in the middle of a stream; `no-done` at its end, the others before it
+_MIDDLE = ("cut", "stall", "malformed")
+"""Failures in the middle of a stream; `no-done` is one at its end, the others are before it."""
 
 
 @protocol("mock", *Script.__dataclass_fields__)
 class MockProvider:
-    """The script of an account, played in this process."""
+    """The script of an account, run in this process."""
 
     def __init__(self, account: Account) -> None:
         self.mock = Mock(Script.of(account.options))
@@ -190,7 +184,7 @@ class MockProvider:
         """Return the script's answer, or its trouble.
 
         Raises:
-            ProviderError: the script wants it.
+            ProviderError: the script says so.
         """
         trouble = await self._begin(request, timeouts)
         await _pause(self.mock.script.token_seconds * len(self.mock.pieces), timeouts.total)
@@ -203,7 +197,7 @@ class MockProvider:
         """Yield the script's answer, token by token.
 
         Raises:
-            ProviderError: the script wants it, before the first chunk or after some.
+            ProviderError: the script says so, before the first chunk or after some.
         """
         trouble = await self._begin(request, timeouts)
         whole = completion(str(request.get("model")), {}, "stop", self.mock.usage(request))
@@ -219,10 +213,10 @@ class MockProvider:
             await _fail(trouble, timeouts.stall)
         yield chunk(frame, {}, "stop")
         if asks_for_usage(request):
-            yield {**chunk(frame, {}), "choices": [], "usage": whole["usage"]}
+            yield usage_chunk(frame, whole["usage"])
 
     async def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing: there are no connections."""
 
     async def _begin(self, request: JSON, timeouts: Timeouts) -> Trouble:
         """Wait for the first token, or fail before it."""
@@ -247,7 +241,7 @@ async def _fail(trouble: Trouble, limit: float) -> None:
     fault = _FAULTS[trouble.name]
     if fault is Fault.TIMEOUT:
         await asyncio.sleep(limit)
-    raise ProviderError(fault, f"mock was told to fail ({trouble.name})")
+    raise ProviderError(fault, f"mock failed as scripted ({trouble.name})")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -279,17 +273,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     flags = vars(build_parser().parse_args(argv))
     host, port = flags.pop("host"), flags.pop("port")
     script = Script.of(flags)
-
     asyncio.run(serve(script, host, port))
 
-
-# A mock provider as a server: OpenAI's chat completions over HTTP, and the misbehaviour that only a wire has.
 
 _FOR_EVER = 3600.0  # seconds; longer than any client waits
 
 
 def application(mock: Mock) -> web.Application:
-    """Return the server's application: POST /v1/chat/completions."""
+    """Build the server: OpenAI's POST /v1/chat/completions, with failures that only a wire has."""
 
     async def complete(request: web.Request) -> web.StreamResponse:
         body: JSON = json.loads(await request.read())
@@ -355,7 +346,7 @@ async def _stream(request: web.Request, body: JSON, mock: Mock, trouble: Trouble
         return response
     await response.write(_event(chunk(frame, {}, "stop")))
     if asks_for_usage(body):
-        await response.write(_event({**chunk(frame, {}), "choices": [], "usage": counts}))
+        await response.write(_event(usage_chunk(frame, counts)))
     await response.write(b"data: [DONE]\n\n")
     return response
 
@@ -382,7 +373,7 @@ def _event(body: JSON) -> bytes:
 
 @contextlib.asynccontextmanager
 async def running(mock: Mock, host: str = "127.0.0.1", port: int = 0) -> AsyncGenerator[str, None]:
-    """Serve while the block runs; gives the base URL."""
+    """Serve while the block runs, and yield the base URL."""
     runner = web.AppRunner(application(mock), access_log=None, handler_cancellation=True, shutdown_timeout=0.0)
     await runner.setup()
     try:

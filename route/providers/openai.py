@@ -1,6 +1,8 @@
-"""The client of every provider that speaks OpenAI's chat completions: what was asked goes out as it is.
+"""The client of every provider that speaks OpenAI's chat completions: requests go out as they came.
 
-Fields that nobody here knows are passed through both ways, and so is content of null.
+Unknown fields pass through both ways, and so does content of null. Many providers only know the first names of fields:
+their dialect is `classic`, which says `max_tokens` for `max_completion_tokens`, since a provider that does not know it
+refuses it or, worse, ignores it, and `system` for the role `developer`.
 """
 
 from __future__ import annotations
@@ -24,14 +26,9 @@ from route.providers.content import (
 )
 from route.providers.http import WHOLE, Event, Transport
 
-# What others call differently who speak OpenAI's protocol: many of them stopped at its first names.
-#
-# `classic` says `max_tokens` for `max_completion_tokens`, which a provider that does not know it refuses or, worse,
-# passes over, and `system` for the role `developer`.
-
 
 def classic(request: JSON) -> JSON:
-    """Return the request in the words of the first chat completions."""
+    """Rename fields and roles to those of the first chat completions."""
     body = dict(request)
     limit = body.pop("max_completion_tokens", None)
     if limit is not None:
@@ -44,7 +41,7 @@ DIALECTS: Mapping[str, Callable[[JSON], JSON]] = {"current": dict, "classic": cl
 
 
 def dialect_of(options: Mapping[str, Any]) -> Callable[[JSON], JSON]:
-    """Return what turns a request into the words that an account's provider knows.
+    """Return the function that turns a request into the dialect of an account's provider.
 
     Raises:
         ConfigError: there is no such dialect.
@@ -66,15 +63,14 @@ class OpenAICompatible:
         url: Callable[[JSON], str] | None = None,
         prepare: Callable[[JSON], JSON] | None = None,
     ) -> None:
-        """A client that connects when it is asked.
+        """A client that connects at its first request.
 
         Args:
-            account: of its options, `omit` names fields that this provider refuses and that are left out, `keep` those
-                of its own answers that it wants to see again (`history.py`), and `dialect` is `classic` where it knows
-                the first names of fields and roles alone (`dialect.py`).
+            account: its options are `omit`, the fields that this provider refuses; `keep`, those of its own answers
+                that it wants back; and `dialect`, `current` or `classic`.
             protocol: decides how the key is sent.
-            url: of a request; `base_url` and `/chat/completions` by default.
-            prepare: what a request becomes before it is sent; the dialect says so by default.
+            url: the address for a request; `base_url` and `/chat/completions` by default.
+            prepare: changes a request before it is sent; by default into the dialect.
         """
         completions = f"{account.base_url.rstrip('/')}/chat/completions"
         self._url = url or (lambda _: completions)
@@ -84,22 +80,22 @@ class OpenAICompatible:
         self._transport = Transport(account, protocol)
 
     async def chat(self, request: JSON, timeouts: Timeouts) -> JSON:
-        """Return a whole chat completion.
+        """Request a whole chat completion.
 
         Raises:
             ProviderError: there is none.
         """
-        # OpenAI refuses options of a stream where there is none.
+        # OpenAI refuses stream options without a stream.
         body = without(self._body(request), ("stream", "stream_options"))
         answer = await self._transport.answer(self._url(body), body, timeouts)
         return self._completion(answer)
 
     async def stream(self, request: JSON, timeouts: Timeouts) -> AsyncGenerator[JSON, None]:
-        """Yield the chunks of a chat completion.
+        """Request a chat completion and yield its chunks.
 
         Raises:
-            ProviderError: before the first chunk or after any; also where a stream ends before `[DONE]` and before each
-                choice has its finish reason.
+            ProviderError: before the first chunk or after any; also for a stream that ends before `[DONE]` and before
+                each choice has its finish reason.
         """
         body = {**self._body(request), "stream": True}
         n_choices = body["n"] if isinstance(body.get("n"), int) else 1
@@ -141,7 +137,7 @@ class OpenAICompatible:
 
     @staticmethod
     def _finished(chunk: JSON) -> set[int]:
-        """Which choices end with this chunk."""
+        """Return the choices that end with this chunk."""
         return {choice.get("index", 0) for choice in chunk["choices"] if choice.get("finish_reason")}
 
     def _completion(self, answer: JSON) -> JSON:
@@ -155,12 +151,10 @@ class OpenAICompatible:
 
 protocol("openai", "dialect", "keep", "omit")(OpenAICompatible)
 
-# OpenAI's models at Azure: the model's name is that of a deployment, and is part of the path.
-
 
 @protocol("azure", "api_version", "dialect", "keep", "omit")
 def azure(account: Account) -> OpenAICompatible:
-    """Return a client of an Azure resource.
+    """Return a client of OpenAI's models at Azure, where the model names a deployment and is part of the path.
 
     `base_url` is the resource (`https://NAME.openai.azure.com`), one deployment of it (`.../openai/deployments/NAME`),
     or its newer interface without versions (`.../openai/v1`). `options["api_version"]` goes with the first two.
@@ -180,8 +174,6 @@ def azure(account: Account) -> OpenAICompatible:
     return OpenAICompatible(account, protocol="azure", url=url)
 
 
-# OpenAI's reasoning models: no sampling parameters, and for the first of them no streaming and no system message.
-
 _SAMPLING = (
     "temperature",
     "top_p",
@@ -196,7 +188,7 @@ _SAMPLING = (
 
 
 def for_reasoning(request: JSON) -> JSON:
-    """Return the request without what reasoning models refuse; `max_tokens` is called `max_completion_tokens` there."""
+    """Drop the sampling parameters, which reasoning models refuse, and rename `max_tokens`."""
     body = {key: value for key, value in request.items() if key not in _SAMPLING}
     limit = body.pop("max_tokens", None)
     if limit is not None:
@@ -205,22 +197,22 @@ def for_reasoning(request: JSON) -> JSON:
 
 
 def for_o1(request: JSON) -> JSON:
-    """The same for o1: what the system says comes from the user, since o1's first versions have no other role."""
+    """Prepare a request for the first versions of o1, which have no system role either."""
     return renamed(for_reasoning(request), dict.fromkeys(SYSTEM_ROLES, "user"))
 
 
 class WholeAnswers:
-    """A provider that does not stream: its answer comes as one chunk."""
+    """A provider without streams: its whole answer is one chunk."""
 
     def __init__(self, provider: Provider) -> None:
         self._provider = provider
 
     async def chat(self, request: JSON, timeouts: Timeouts) -> JSON:
-        """As the provider does it."""
+        """Request a whole chat completion."""
         return await self._provider.chat(request, timeouts)
 
     async def stream(self, request: JSON, timeouts: Timeouts) -> AsyncGenerator[JSON, None]:
-        """Yield the whole answer as one chunk, and one with the usage if it was asked for.
+        """Yield the whole answer as one chunk, and one with the usage if requested.
 
         Raises:
             ProviderError: there is no answer.
@@ -242,5 +234,5 @@ def reasoning(account: Account) -> Provider:
 
 @protocol("openai-o1", "omit")
 def o1(account: Account) -> Provider:
-    """Return a client of o1 and its like."""
+    """Return a client of o1 and other models without streams."""
     return WholeAnswers(OpenAICompatible(account, prepare=for_o1))

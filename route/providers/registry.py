@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from p2l.common.cli import nearest
 from p2l.common.errors import ConfigError
@@ -28,6 +28,8 @@ class ModelList(NamedTuple):
 
 
 _USUAL_LIST = ModelList()
+OWN_MACHINE = (10.0, 15.0)
+"""Speed of a model on the user's own machine."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class ProviderSpec:
     batch_discount: float | None = None
     """Price of a call in a batch job, as a share of a single one's; None: no batch jobs are sent there."""
     is_free: bool = False
-    speed: tuple[float, float] = (10.0, 15.0)
+    speed: tuple[float, float] = (1.5, 80)
     """Usual seconds of a short answer and tokens a second, until they are measured."""
     max_tokens: int | None = None
     """Tokens of an answer where CoEval's configuration sets no limit and the protocol requires one."""
@@ -75,26 +77,23 @@ _GEMINI = "https://generativelanguage.googleapis.com/v1beta"
 _GEMINI_KEY = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
 _CLASSIC: Mapping[str, object] = {"dialect": "classic"}
 
+
+def _compatible(name: str, base_url: str, *key_variables: str, **more: Any) -> ProviderSpec:
+    """A provider of OpenAI's protocol that CoEval calls by the same name."""
+    return ProviderSpec(name, "openai", base_url, key_variables, **{"interface": name, **more})
+
+
 _SPECS = (
     ProviderSpec(
-        "openai",
-        "openai",
-        _OPENAI,
-        _OPENAI_KEY,
-        _OPENAI_URL,
+        *("openai", "openai", _OPENAI, _OPENAI_KEY, _OPENAI_URL),
         interface="openai",
         batch_discount=0.5,
-        speed=(1.5, 80),
         has_openai_models=True,
     ),
     ProviderSpec("openai-reasoning", "openai-reasoning", _OPENAI, _OPENAI_KEY, _OPENAI_URL),
     ProviderSpec("openai-o1", "openai-o1", _OPENAI, _OPENAI_KEY, _OPENAI_URL),
     ProviderSpec(
-        "anthropic",
-        "anthropic",
-        "https://api.anthropic.com",
-        ("ANTHROPIC_API_KEY",),
-        ("ANTHROPIC_BASE_URL",),
+        *("anthropic", "anthropic", "https://api.anthropic.com", ("ANTHROPIC_API_KEY",), ("ANTHROPIC_BASE_URL",)),
         models=ModelList("/v1", "/v1/models", "?limit=1000"),
         interface="anthropic",
         batch_discount=0.5,
@@ -103,23 +102,18 @@ _SPECS = (
         top_logprobs=0,
     ),
     ProviderSpec(
-        "gemini",
-        "gemini",
-        _GEMINI,
-        _GEMINI_KEY,
+        *("gemini", "gemini", _GEMINI, _GEMINI_KEY),
         models=ModelList(query="?pageSize=1000"),
         interface="gemini",
         batch_discount=0.5,
         speed=(2.0, 100),
         top_logprobs=0,
     ),
-    ProviderSpec("gemini-compatible", "openai", f"{_GEMINI}/openai", _GEMINI_KEY, options={"keep": ("extra_content",)}),
     ProviderSpec(
-        "azure",
-        "azure",
-        None,
-        ("AZURE_OPENAI_API_KEY",),
-        ("AZURE_OPENAI_ENDPOINT",),
+        *("gemini-compatible", "openai", f"{_GEMINI}/openai", _GEMINI_KEY), options={"keep": ("extra_content",)}
+    ),
+    ProviderSpec(
+        *("azure", "azure", None, ("AZURE_OPENAI_API_KEY",), ("AZURE_OPENAI_ENDPOINT",)),
         options={"api_version": "2024-08-01-preview"},
         option_variables={"api_version": "AZURE_OPENAI_API_VERSION"},
         interface="azure_openai",
@@ -128,132 +122,66 @@ _SPECS = (
         speed=(2.0, 70),
         has_openai_models=True,
     ),
-    ProviderSpec(
-        "azure-ai",
-        "openai",
-        "https://models.inference.ai.azure.com",
-        ("AZURE_AI_API_KEY", "GITHUB_TOKEN"),
+    _compatible(
+        *("azure-ai", "https://models.inference.ai.azure.com", "AZURE_AI_API_KEY", "GITHUB_TOKEN"),
         interface="azure_ai",
         key_fields=("api_key", "endpoint"),
         speed=(2.0, 70),
         has_openai_models=True,
     ),
-    ProviderSpec(
-        "openrouter",
-        "openai",
-        "https://openrouter.ai/api/v1",
-        ("OPENROUTER_API_KEY",),
+    _compatible(
+        *("openrouter", "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
         headers={"HTTP-Referer": "http://localhost", "X-Title": "P2L"},
         options={"keep": ("reasoning", "reasoning_details", "extra_content")},
         models=ModelList(key_check="https://openrouter.ai/api/v1/key"),
-        interface="openrouter",
         speed=(2.5, 60),
         has_openai_models=True,
     ),
-    ProviderSpec(
-        "groq", "openai", "https://api.groq.com/openai/v1", ("GROQ_API_KEY",), interface="groq", speed=(0.3, 500)
-    ),
-    ProviderSpec(
-        "deepseek",
-        "openai",
-        "https://api.deepseek.com/v1",
-        ("DEEPSEEK_API_KEY",),
+    _compatible("groq", "https://api.groq.com/openai/v1", "GROQ_API_KEY", speed=(0.3, 500)),
+    _compatible(
+        *("deepseek", "https://api.deepseek.com/v1", "DEEPSEEK_API_KEY"),
         options={**_CLASSIC, "keep": ("reasoning_content",)},
-        interface="deepseek",
-        speed=(1.5, 80),
     ),
-    ProviderSpec(
-        "mistral",
-        "openai",
-        "https://api.mistral.ai/v1",
-        ("MISTRAL_API_KEY",),
+    _compatible(
+        *("mistral", "https://api.mistral.ai/v1", "MISTRAL_API_KEY"),
         # It refuses unknown fields, this one too; its streams carry the usage without it.
         options={**_CLASSIC, "omit": ("stream_options",)},
-        interface="mistral",
-        speed=(1.5, 80),
     ),
-    ProviderSpec(
-        "deepinfra",
-        "openai",
-        "https://api.deepinfra.com/v1/openai",
-        ("DEEPINFRA_API_KEY",),
-        options=_CLASSIC,
-        interface="deepinfra",
-        speed=(1.5, 80),
-    ),
-    ProviderSpec(
-        "cerebras",
-        "openai",
-        "https://api.cerebras.ai/v1",
-        ("CEREBRAS_API_KEY",),
-        interface="cerebras",
-        speed=(1.5, 1000),
-    ),
-    ProviderSpec(
-        "cohere",
-        "openai",
-        "https://api.cohere.com/compatibility/v1",
-        ("COHERE_API_KEY",),
+    _compatible("deepinfra", "https://api.deepinfra.com/v1/openai", "DEEPINFRA_API_KEY", options=_CLASSIC),
+    _compatible("cerebras", "https://api.cerebras.ai/v1", "CEREBRAS_API_KEY", speed=(1.5, 1000)),
+    _compatible(
+        *("cohere", "https://api.cohere.com/compatibility/v1", "COHERE_API_KEY"),
         options=_CLASSIC,
         models=ModelList("/compatibility/v1", "/v1/models", "?page_size=1000"),
-        interface="cohere",
         speed=(2.0, 70),
     ),
-    ProviderSpec(
-        "huggingface",
-        "openai",
-        "https://router.huggingface.co/v1",
-        ("HF_TOKEN", "HUGGINGFACE_HUB_TOKEN"),
+    _compatible(
+        *("huggingface", "https://router.huggingface.co/v1", "HF_TOKEN", "HUGGINGFACE_HUB_TOKEN"),
         options=_CLASSIC,
         models=ModelList(key_check="https://huggingface.co/api/whoami-v2"),
         interface="huggingface_api",  # CoEval's `huggingface` runs models in its own process
         key_fields=("api_key", "token", "base_url"),
         speed=(2.0, 60),
     ),
-    ProviderSpec(
-        "together",
-        "openai",
-        "https://api.together.xyz/v1",
-        ("TOGETHER_API_KEY",),
-        options=_CLASSIC,
-        interface="together",
-        speed=(1.5, 80),
-    ),
-    ProviderSpec(
-        "fireworks",
-        "openai",
-        "https://api.fireworks.ai/inference/v1",
-        ("FIREWORKS_API_KEY",),
-        interface="fireworks",
-        speed=(1.5, 80),
-        top_logprobs=5,
-    ),
-    ProviderSpec(
-        "xai", "openai", "https://api.x.ai/v1", ("XAI_API_KEY",), interface="xai", speed=(1.5, 80), top_logprobs=8
-    ),
-    ProviderSpec(
-        "ollama",
-        "openai",
-        "http://localhost:11434/v1",
+    _compatible("together", "https://api.together.xyz/v1", "TOGETHER_API_KEY", options=_CLASSIC),
+    _compatible("fireworks", "https://api.fireworks.ai/inference/v1", "FIREWORKS_API_KEY", top_logprobs=5),
+    _compatible("xai", "https://api.x.ai/v1", "XAI_API_KEY", top_logprobs=8),
+    _compatible(
+        *("ollama", "http://localhost:11434/v1"),
         url_variables=("OLLAMA_HOST",),
         needs_key=False,
         options=_CLASSIC,
-        interface="ollama",
         is_free=True,
+        speed=OWN_MACHINE,
     ),
-    ProviderSpec(
-        "vllm",
-        "openai",
-        "http://localhost:8000/v1",
-        ("VLLM_API_KEY",),
+    _compatible(
+        *("vllm", "http://localhost:8000/v1", "VLLM_API_KEY"),
         needs_key=False,
         options=_CLASSIC,
-        interface="vllm",
         is_free=True,
+        speed=OWN_MACHINE,
     ),
-    ProviderSpec(
-        "mock", "mock", "http://mock", needs_key=False, interface="mock", is_free=True, speed=(0.001, 1_000_000)
-    ),
+    ProviderSpec("mock", "mock", "http://mock", needs_key=False, interface="mock", is_free=True, speed=(0.001, 1e6)),
 )
 PROVIDERS: Mapping[str, ProviderSpec] = {spec.name: spec for spec in _SPECS}
 """By the name in the router's configuration."""
@@ -265,8 +193,7 @@ ALIASES: Mapping[str, str] = {
 """Other spellings."""
 PLANNED = (
     ProviderSpec(
-        "bedrock",
-        "",
+        *("bedrock", ""),
         key_variables=("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID"),
         interface="bedrock",
         key_fields=("api_key", "access_key_id", "secret_access_key", "session_token", "region", "batch_role_arn"),
