@@ -1,6 +1,6 @@
 """A provider that costs nothing: scripted text, latency and troubles, for tests, benchmarks and the demo.
 
-In the router's process it is the provider `mock`, whose account options are a `Script`; as a server that speaks OpenAI's
+In the router's process it is the provider `mock`, whose options are a `Script`; as a server that speaks OpenAI's
 protocol over the loopback interface it is
 
     python -m route.providers.mock --port 9000 --latency 0.2 --tokens 50 --token-seconds 0.01
