@@ -23,9 +23,9 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 
-from coeval.analysis.export import write_tables
+from coeval.analysis.tables import write_tables
 from coeval.analysis.units import Loaded, load_run
-from coeval.reports.registry import FOLDERS, REPORTS, build
+from coeval.reports.registry import REPORTS, build
 
 FACTORS = ("accuracy", "clarity", "style", "tone")
 TASKS, BASELINE = 4, 4000
@@ -97,7 +97,7 @@ def steps(loaded: Loaded, folder: Path) -> None:
     """Print the seconds of each report with its JSON and CSV."""
     for name in REPORTS:
         start = time.perf_counter()
-        write_tables(build(name, loaded), folder / FOLDERS[name])
+        write_tables(build(name, loaded), folder / REPORTS[name].folder)
         print(f"  {name:26s} {time.perf_counter() - start:7.2f} s")
 
 

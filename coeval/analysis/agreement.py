@@ -20,7 +20,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from coeval.analysis.bias import bias_report
 from coeval.analysis.judge_results import AgreementRow, JudgePair, JudgeRow, Reliability
+from coeval.analysis.results import DEFAULTS, JudgeReport, RobustSettings
 from coeval.analysis.statistics import (
     alpha_columns,
     alpha_of_sums,
@@ -69,6 +71,20 @@ def _shared(pairs: Pairs, judges: int) -> Iterator[_Shared]:
         levels = pairs.is_level[rows, a] & pairs.is_level[rows, b]
         cells = np.where(levels, 3 * np.rint(2 * one) + np.rint(2 * other), -1).astype(np.int64)
         yield _Shared(a, b, rows, (gap < 1e-9).astype(np.float64), 1.0 - gap, cells)
+
+
+def judge_report(loaded: Loaded, settings: RobustSettings = DEFAULTS) -> JudgeReport:
+    """Compute the report on judges."""
+    return JudgeReport(
+        loaded.header,
+        settings.agreement_metric,
+        is_degenerate(loaded),
+        judge_rows(loaded, settings.agreement_metric),
+        judge_pairs(loaded),
+        breakdown(loaded),
+        reliability(loaded),
+        bias_report(loaded),
+    )
 
 
 def coverage(loaded: Loaded) -> Floats:

@@ -11,13 +11,14 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from coeval.analysis.records import LEVELS, Skips
 from coeval.analysis.results import Skipped
 from coeval.analysis.statistics import mid_ranks, resample
+from coeval.analysis.tables import ItemCount, Shown, estimated
 from coeval.analysis.units import Codes, Floats, Loaded
 from coeval.errors import RunInputError
 from coeval.parsing import MalformedAnswerError
@@ -211,30 +212,27 @@ class PeopleAgreement:
     rater: str
     kind: str
     """judge, annotator (beside the others), or people: all of them among themselves, the ceiling."""
-    dimension: str
+    dimension: Annotated[str, Shown("of")]
     """all, task or factor."""
     value: str
-    rows: int
+    rows: Annotated[int, Shown("comparisons")]
     answers: int
     """Pairs of answer and factor."""
-    datapoints: int
-    equal: float | None
-    """Share of equal scores."""
+    datapoints: ItemCount
+    equal: Annotated[float | None, estimated("equal", "share of equal scores", "equal_")]
     equal_lower: float | None
     equal_upper: float | None
-    weighted: float | None
-    """Mean of 1 - |difference|."""
+    weighted: Annotated[float | None, estimated("weighted", "mean of 1 - |difference|", "weighted_")]
     weighted_lower: float | None
     weighted_upper: float | None
-    kappa: float | None
-    """Of equal scores; None where scores are not of a scale, or never vary."""
+    kappa: Annotated[float | None, estimated("kappa", "of equal scores, less what chance brings", "kappa_")]
+    """None where scores are not of a scale, or never vary."""
     kappa_lower: float | None
     kappa_upper: float | None
-    spearman: float | None
+    spearman: Annotated[float | None, estimated("spearman", "correlation of ranks", "spearman_")]
     spearman_lower: float | None
     spearman_upper: float | None
-    bias: float | None
-    """Mean of the rater's score less people's."""
+    bias: Annotated[float | None, estimated("bias", "mean of the rater's score less people's", "bias_")]
     bias_lower: float | None
     bias_upper: float | None
 

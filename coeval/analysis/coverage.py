@@ -13,7 +13,6 @@ from coeval.analysis.agreement import judge_rows
 from coeval.analysis.distribution import level_counts
 from coeval.analysis.records import TaskAbout
 from coeval.analysis.results import (
-    Columns,
     CompleteReport,
     CountRow,
     CoverageRow,
@@ -24,7 +23,9 @@ from coeval.analysis.results import (
     SummaryReport,
 )
 from coeval.analysis.statistics import Summaries
-from coeval.analysis.students import student_rows, teacher_rows
+from coeval.analysis.students import student_rows
+from coeval.analysis.tables import Columns
+from coeval.analysis.teachers import teacher_rows
 from coeval.analysis.units import Codes, Loaded
 
 _COUNTED = ("task", "teacher", "student", "judge")

@@ -3,51 +3,54 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from coeval.analysis.tables import JudgeName, ScoreCount, Shown, estimated, named, toned
+
+_WEIGHTED = "mean over peers, each weighted by the scores shared with it"
+_PLAIN = "plain mean over peers"
 
 
 @dataclass(frozen=True)
 class JudgeRow:
     """How far a judge agrees with its peers."""
 
-    rank: int | None
+    rank: Annotated[int | None, Shown("rank")]
     """None: too few scores to be ranked."""
-    judge: str
-    kind: str
-    """model, metric or label."""
-    units: int
+    judge: JudgeName
+    kind: Annotated[str, Shown("kind", "model, metric or label")]
+    units: ScoreCount
     coverage: float
     """Its units, as a share of those of the judge of its kind with most."""
-    spa: float | None
-    """Plain mean over peers of the share of equal levels."""
-    wpa: float | None
-    kappa: float | None
-    weighted_spa: float | None
-    """Mean over peers, each weighted by the scores shared with it."""
+    spa: Annotated[float | None, Shown("SPA", _PLAIN, 3)]
+    """Share of equal levels."""
+    wpa: Annotated[float | None, Shown("WPA", _PLAIN, 3)]
+    kappa: Annotated[float | None, Shown("κ", _PLAIN, 3)]
+    weighted_spa: Annotated[float | None, estimated("SPA weighted", _WEIGHTED, "weighted_spa_")]
     weighted_spa_lower: float | None
     weighted_spa_upper: float | None
-    weighted_wpa: float | None
-    weighted_kappa: float | None
-    kappa_label: str
-    """Of `weighted_kappa`; empty where that is None."""
+    weighted_wpa: Annotated[float | None, Shown("WPA weighted", _WEIGHTED, 3)]
+    weighted_kappa: Annotated[float | None, Shown("κ weighted", _WEIGHTED, 3)]
+    kappa_label: Annotated[str, Shown("reads as", "of the weighted κ")]
+    """Empty where that is None."""
 
 
 @dataclass(frozen=True)
 class JudgePair:
     """How far two judges agree on what both scored."""
 
-    judge_a: str
-    judge_b: str
-    n: int
-    """(response, factor) pairs that both scored."""
-    spa: float | None
+    judge_a: Annotated[str, named("judge")]
+    judge_b: Annotated[str, named("judge", "and")]
+    n: Annotated[int, Shown("in common", "answers and factors that both scored")]
+    spa: Annotated[float | None, estimated("SPA", "", "spa_")]
     spa_lower: float | None
     spa_upper: float | None
-    wpa: float | None
-    kappa: float | None
-    kappa_label: str
-    quadratic_kappa: float | None
-    spearman: float | None
-    kendall: float | None
+    wpa: Annotated[float | None, Shown("WPA", digits=3)]
+    kappa: Annotated[float | None, Shown("κ", digits=3)]
+    kappa_label: Annotated[str, Shown("reads as")]
+    quadratic_kappa: Annotated[float | None, Shown("quadratic κ", digits=3)]
+    spearman: Annotated[float | None, Shown("Spearman", digits=3)]
+    kendall: Annotated[float | None, Shown("Kendall", digits=3)]
     """Tau-b."""
 
 
@@ -68,39 +71,36 @@ class AgreementRow:
 class Reliability:
     """How far all judges agree."""
 
-    scope: str
+    scope: Annotated[str, Shown("scores of")]
     """`all`, `task`, `factor`."""
-    value: str
-    judges: int
-    pairs: int
-    """(response, factor) pairs with two scores or more."""
-    alpha_ordinal: float | None
-    """Krippendorff's alpha."""
-    alpha_interval: float | None
+    value: Annotated[str, Shown("")]
+    judges: Annotated[int, Shown("judges")]
+    pairs: Annotated[int, Shown("answers and factors", "with two scores or more")]
+    alpha_ordinal: Annotated[float | None, Shown("α ordinal", "Krippendorff's alpha, levels as ranks", 3)]
+    alpha_interval: Annotated[
+        float | None, estimated("α interval", "Krippendorff's alpha, levels as 0, 0.5 and 1", "alpha_", zero=True)
+    ]
     alpha_lower: float | None
-    """Limits of `alpha_interval`."""
     alpha_upper: float | None
-    icc_single: float | None
-    """ICC(2,1), absolute agreement of one judge, on pairs that all judges scored."""
-    icc_average: float | None
-    """ICC(2,k), of the mean of the judges."""
+    icc_single: Annotated[float | None, Shown("ICC of one", "ICC(2,1): absolute agreement of one judge", 3)]
+    """On pairs that all judges scored."""
+    icc_average: Annotated[float | None, Shown("ICC of the mean", "ICC(2,k): of the mean of all judges", 3)]
 
 
 @dataclass(frozen=True)
 class SelfPreferenceRow:
     """Whether a judge rates its own answers above what its peers give them."""
 
-    judge: str
-    units: int
-    """Of its own answers that a peer scored too."""
-    own: float
-    """Mean score that it gives itself."""
-    peers: float
-    """Mean score that its peers give the same answers."""
-    others_gap: float
-    """How far it lies above its peers on answers of others."""
-    preference: float
-    """(own - peers) - others_gap: its leniency taken out."""
+    judge: JudgeName
+    units: Annotated[int, Shown("own scores")]
+    """Of answers that a peer scored too."""
+    own: Annotated[float, Shown("gives itself", digits=3)]
+    peers: Annotated[float, Shown("peers give it", digits=3)]
+    others_gap: Annotated[float, Shown("lead on others", "how far it lies above its peers on answers of others", 3)]
+    preference: Annotated[
+        float,
+        toned("preference", "its lead over peers on its own answers, less the same on answers of others"),
+    ]
     lower: float
     upper: float
 
@@ -111,13 +111,13 @@ class VerbosityRow:
 
     judge: str
     """Empty: all judges."""
-    responses: int
-    r: float | None
-    """Pearson correlation of a response's token count with its mean score."""
-    within_datapoint_r: float | None
-    """The same with datapoint means taken out of both: answers to one item compared."""
+    responses: Annotated[int, Shown("answers")]
+    r: Annotated[float | None, Shown("over all", "correlation of length and score over all answers", 3)]
+    within_datapoint_r: Annotated[
+        float | None, toned("within items", "correlation of length and score among answers to one item")
+    ]
+    """Datapoint means are taken out of both."""
     lower: float | None
-    """Limits of `within_datapoint_r`."""
     upper: float | None
 
 
@@ -125,12 +125,12 @@ class VerbosityRow:
 class FamilyRow:
     """Whether a judge rates other models of its own family above what judges of other families give."""
 
-    judge: str
-    family: str
-    students: str
+    judge: JudgeName
+    family: Annotated[str, Shown("family")]
+    students: Annotated[str, Shown("students of it", wide=True)]
     """Names, with a comma between."""
-    units: int
-    preference: float
+    units: ScoreCount
+    preference: Annotated[float, toned("preference")]
     """As in self-preference."""
     lower: float
     upper: float
@@ -140,18 +140,17 @@ class FamilyRow:
 class FlipRow:
     """How often a judge changes its verdict with the order of the answers."""
 
-    judge: str
-    pairs: int
-    """Pairs seen in both orders."""
-    flips: int
-    """Of these, the other model won in the other order."""
-    inconsistent: int
-    """Of these, the two verdicts differ: flips, and those where one of them is a tie."""
-    flip_rate: float
+    judge: JudgeName
+    pairs: Annotated[int, Shown("pairs in both orders")]
+    flips: Annotated[int, Shown("flips", "the other answer won in the other order")]
+    inconsistent: Annotated[int, Shown("of two minds", "flips, and pairs of which one order was a tie")]
+    flip_rate: Annotated[float, estimated("flip rate")]
     lower: float
     upper: float
-    first_share: float | None
-    """Among verdicts that name a winner, the share for the answer shown first: 0.5 is without bias."""
+    first_share: Annotated[
+        float | None,
+        Shown("for the first", "share of decided verdicts for the answer shown first; 0.5 is without bias", 3),
+    ]
 
 
 @dataclass(frozen=True)

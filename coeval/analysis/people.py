@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from coeval.analysis.annotations import Annotations, PeopleAgreement, agreement_
 from coeval.analysis.records import LEVELS
 from coeval.analysis.results import Header, Skipped
 from coeval.analysis.statistics import Summaries, group_means
+from coeval.analysis.tables import ItemCount, JudgeName, Rank, ScoreCount, Shown, StudentName, estimated
 from coeval.analysis.units import Codes, Floats, Loaded, Units
 
 # From a judge's score to the score that people give such answers: a step for each score, never falling.
@@ -106,6 +108,7 @@ def cross_validated(judge: Floats, people: Floats, items: Codes) -> Floats | Non
 
 
 FEW = 10
+_CALIBRATED = "mean of what the judges' scores are worth, on all answers; 95 % interval"
 _DRAWS = 200
 _CERTAIN = 1.959964
 _WORDS = {value: word.capitalize() for word, value in LEVELS.items()}
@@ -115,16 +118,14 @@ _WORDS = {value: word.capitalize() for word, value in LEVELS.items()}
 class JudgeCalibration:
     """What a judge's map is made of, and what it is good for."""
 
-    judge: str
+    judge: JudgeName
     factor: str
     """Empty: all factors."""
-    pairs: int
-    """(answer, factor) that the judge and people scored."""
-    datapoints: int
-    mae_raw: float
-    """Mean distance of the judge's scores from people's."""
-    mae_calibrated: float | None
-    """The same after a map made of other items, in five parts; None with a single item."""
+    pairs: Annotated[int, Shown("compared", "(answer, factor) that the judge and people scored")]
+    datapoints: ItemCount
+    mae_raw: Annotated[float, Shown("distance", "mean distance from people's scores", 3)]
+    mae_calibrated: Annotated[float | None, Shown("calibrated", "the same after a map made of other items", 3)]
+    """Cross-validated in five folds; None with a single item."""
     few: bool
     """Whether there are fewer than ten items: the map is a guess."""
 
@@ -133,19 +134,19 @@ class JudgeCalibration:
 class MapRow:
     """What one score of a judge is worth."""
 
-    judge: str
+    judge: JudgeName
     factor: str
-    score: float
-    level: str
+    score: Annotated[float, Shown("score", digits=3)]
+    level: Annotated[str, Shown("level")]
     """The word for it, where the judge gives levels."""
-    pairs: int
-    people: float | None
-    """Mean of what people gave; None where they scored no such answer."""
+    pairs: Annotated[int, Shown("compared")]
+    people: Annotated[float | None, estimated("people", "mean of what people gave; 95 % interval")]
+    """None where they scored no such answer."""
     lower: float | None
     upper: float | None
-    calibrated: float
-    """Never less than that of a lower score; between neighbours where people scored no such answer."""
-    units: int
+    calibrated: Annotated[float, Shown("worth", "the same, made never to fall", 3)]
+    """Between its neighbours where people scored no such answer."""
+    units: Annotated[int, Shown("in the run")]
     """The judge's scores of this kind in the whole run."""
 
 
@@ -153,24 +154,22 @@ class MapRow:
 class StudentCalibration:
     """A student's scores on all answers, as judges gave them and put right."""
 
-    rank: int
+    rank: Rank
     """By `calibrated`."""
-    student: str
-    raw_rank: int
-    raw: float
-    """Mean of the same scores as they are."""
+    student: StudentName
+    raw_rank: Annotated[int, Shown("raw rank")]
+    raw: Annotated[float, estimated("raw", "mean of the same scores as judges gave them", "raw_")]
     raw_lower: float
     raw_upper: float
-    calibrated: float
+    calibrated: Annotated[float, estimated("calibrated", _CALIBRATED)]
     lower: float
     upper: float
-    units: int
+    units: ScoreCount
     """Scores of judges that have a map."""
-    people: float | None
-    """Mean of what people gave the student's answers that they scored."""
-    people_pairs: int
-    gap: float | None
-    """People less calibrated judges on those answers: a judge may favour a student for what no map of scores sees."""
+    people: Annotated[float | None, Shown("people", "mean of what people gave the answers that they scored", 3)]
+    people_pairs: Annotated[int, Shown("people's scores", "(answer, factor) that people scored")]
+    gap: Annotated[float | None, estimated("gap", "people less calibrated judges on those answers", "gap_")]
+    """A judge may favour a student for what no map of scores sees."""
     gap_lower: float | None
     gap_upper: float | None
 

@@ -1,21 +1,17 @@
-"""What each report says, as frozen data: the pages, the workbook, JSON and CSV all show these.
+"""What each report holds, as frozen dataclasses: pages, workbook, JSON and CSV all follow from these.
 
-A report is a `Header` and tables; a table is a tuple of flat rows, or `Columns` of them where they may be very many, so
-that any of them is a CSV file as it is. Scores lie in [0, 1] (High 1, Medium 0.5, Low 0). `lower` and `upper` are 95 %
-limits of a bootstrap that draws whole datapoints. None is what cannot be computed (no data, one judge, no variance),
-never zero.
+A report is a `Header` and tables; a table is a tuple of flat rows, or `Columns` of them where they may be very many.
+Scores lie in [0, 1] (High 1, Medium 0.5, Low 0). `lower` and `upper` are 95 % limits of a bootstrap that draws whole
+datapoints. None is what cannot be computed (no data, one judge, no variance), never zero.
 
 Dimensions are named task, factor, judge, teacher, student, and `attribute`, whose values read `name=value`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
-
-import numpy as np
-import numpy.typing as npt
+from typing import Annotated, Any
 
 from coeval.analysis.judge_results import (
     AgreementRow,
@@ -28,79 +24,37 @@ from coeval.analysis.judge_results import (
     Reliability,
     SpreadRow,
 )
+from coeval.analysis.tables import (
+    Columns,
+    ItemCount,
+    JudgeName,
+    Rank,
+    ScoreCount,
+    Shown,
+    StudentName,
+    TaskName,
+    TeacherName,
+    barred,
+    estimated,
+    named,
+)
 
-# Tables as columns: a run of twenty models has a hundred thousand rows in some, too many to be an object each.
-#
-# Shapes: N rows.
-
-Row = TypeVar("Row")
-
-
-@dataclass(frozen=True, eq=False)
-class Columns(Generic[Row]):
-    """A table; to iterate over it gives its rows."""
-
-    row: type[Row]
-    """The dataclass that a row is; `values` are in the order of its fields."""
-    names: Mapping[str, Sequence[str]]
-    """Column of names -> what its codes stand for."""
-    values: Mapping[str, npt.NDArray[Any]]
-    """Column -> (N,): codes where it has names; NaN is None in a row."""
-
-    def __len__(self) -> int:
-        return len(next(iter(self.values.values())))
-
-    def __iter__(self) -> Iterator[Row]:
-        columns = [self.listed(name) for name in self.values]
-        for row in zip(*columns, strict=True):
-            yield self.row(**dict(zip(self.values, row, strict=True)))
-
-    def __getitem__(self, place: int) -> Row:
-        return next(iter(self.where(np.array([place]))))
-
-    def where(self, rows: npt.NDArray[Any]) -> Columns[Row]:
-        """The rows that a mask or indices choose."""
-        return Columns(self.row, self.names, {name: column[rows] for name, column in self.values.items()})
-
-    def listed(self, name: str) -> list[Any]:
-        """A column as plain values, names in full."""
-        if name in self.names:
-            return [self.names[name][code] for code in self.values[name].tolist()]
-        return plain_list(self.values[name])
-
-    def plain(self) -> dict[str, Any]:
-        """For JSON: names and, for each column, its values; columns of names hold places in those."""
-        columns = {name: plain_list(column) for name, column in self.values.items()}
-        return {"names": {name: list(found) for name, found in self.names.items()}, "columns": columns}
-
-
-def plain_list(column: npt.NDArray[Any]) -> list[Any]:
-    """Values of a column, None for what is no number."""
-    values: list[Any] = column.tolist()
-    if column.dtype.kind == "f" and not np.isfinite(column).all():
-        return [value if known else None for value, known in zip(values, np.isfinite(column).tolist(), strict=True)]
-    return values
-
-
-# Rows of the reports on teachers and students; see `results.py`.
+_RATING = "as of chess ratings: 400 more is ten wins to one; the bar is a 95 % interval over items"
+_MACRO = "mean of the tasks' means: no task counts more for having more factors"
 
 
 @dataclass(frozen=True)
 class TeacherRow:
     """How well a teacher's items tell students apart: larger is better."""
 
-    rank: int
-    teacher: str
-    v1: float
-    """Mean over (task, factor) of the variance of the students' means."""
-    s2: float
-    """Mean over (datapoint, factor) of the standard deviation of the students' scores."""
-    r3: float
-    """Mean over (task, factor) of the range of the students' means."""
-    root_v1: float
-    """The other form of S2: the square root of V1."""
-    items: int
-    units: int
+    rank: Rank
+    teacher: TeacherName
+    v1: Annotated[float, barred("V1", "mean over tasks and factors of the variance of the students' means")]
+    s2: Annotated[float, barred("S2", "mean over items and factors of the standard deviation of the students' scores")]
+    r3: Annotated[float, barred("R3", "mean over tasks and factors of the range of the students' means")]
+    root_v1: Annotated[float, Shown("√V1", "the other form of S2: the square root of V1", 4)]
+    items: ItemCount
+    units: ScoreCount
 
 
 @dataclass(frozen=True)
@@ -121,114 +75,108 @@ class TeacherCell:
 class StudentRow:
     """A student's standing."""
 
-    rank: int
-    student: str
-    mean: float
+    rank: Rank
+    student: StudentName
+    mean: Annotated[float, estimated("mean", "of all scores; the bar is a 95 % interval over items")]
     """Mean of all its units, weighted by factor."""
     lower: float
     upper: float
-    macro: float
-    """Mean over tasks of the task's mean: no task counts more for having more factors."""
+    macro: Annotated[float, estimated("mean over tasks", _MACRO, "macro_")]
     macro_lower: float
     macro_upper: float
-    without_self: float | None
-    """`mean` without the scores that the student gave itself."""
+    without_self: Annotated[
+        float | None, estimated("without self", "without the scores that it gave itself", "without_self_", bar=False)
+    ]
     without_self_lower: float | None
     without_self_upper: float | None
-    composite: float
-    """1 + 4 mean, on 1 to 5."""
-    valid_evals: int
-    """Units."""
-    responses: int
-    datapoints: int
-    unweighted: float
-    """`mean` if all factors counted alike."""
+    composite: Annotated[float, Shown("1 to 5", "1 + 4 mean", 2)]
+    valid_evals: ScoreCount
+    responses: Annotated[int, Shown("answers")]
+    datapoints: ItemCount
+    unweighted: Annotated[float, Shown("unweighted", "the mean if all factors counted alike", 3)]
 
 
 @dataclass(frozen=True)
 class StudentCell:
     """A student's mean on one value of a dimension (task, factor, judge, teacher, attribute)."""
 
-    student: str
+    student: StudentName
     dimension: str
     value: str
-    mean: float
+    mean: Annotated[float, estimated("mean")]
     lower: float
     upper: float
-    units: int
+    units: ScoreCount
 
 
 @dataclass(frozen=True)
 class StudentPair:
     """Whether one student is better than another, on the datapoints that both answered."""
 
-    better: str
-    worse: str
-    difference: float
+    better: Annotated[str, named("student", "better")]
+    worse: Annotated[str, named("student", "worse")]
+    difference: Annotated[float, estimated("difference", zero=True)]
     lower: float
     upper: float
     p_value: float
     """Two-sided, of the normal approximation to the bootstrap."""
     significant: bool
     """Whether `p_value` is below 0.05 after Holm's correction for all pairs."""
-    datapoints: int
+    datapoints: Annotated[int, Shown("items in common")]
 
 
 @dataclass(frozen=True)
 class PairPower:
     """How many items would separate two students."""
 
-    better: str
-    worse: str
-    difference: float
-    sd: float
-    """Of the difference between the two on one datapoint."""
-    datapoints: int
-    """What the run has."""
-    needed: int | None
-    """For a two-sided test at 5 % that finds the difference in 80 of 100 runs; None where there is no difference."""
-    power: float
-    """Of that test with what the run has."""
+    better: Annotated[str, named("student", "better")]
+    worse: Annotated[str, named("student", "worse")]
+    difference: Annotated[float, Shown("difference", digits=3)]
+    sd: Annotated[float, Shown("sd", "of the difference on one item", 3)]
+    datapoints: Annotated[int, Shown("items it has")]
+    needed: Annotated[
+        int | None, Shown("items it needs", "to find this difference in 80 of 100 runs, two-sided at 5 %")
+    ]
+    """None where there is no difference."""
+    power: Annotated[float, Shown("power", "chance to find it with the items it has", 2)]
 
 
 @dataclass(frozen=True)
 class VarianceRow:
     """What part of the variance of scores a source has."""
 
-    source: str
+    source: Annotated[str, Shown("source")]
     """student, item, judge, teacher, factor, student x item, residual."""
-    variance: float
-    share: float
+    variance: Annotated[float, Shown("variance", digits=5)]
+    share: Annotated[float, barred("share", digits=3)]
 
 
 @dataclass(frozen=True)
 class LabelRow:
     """How often a student's label is the right one; no judge is asked."""
 
-    student: str
-    task: str
-    attribute: str
-    accuracy: float | None
-    """Matched among those from which a label could be read."""
-    strict_accuracy: float
-    """Matched among all."""
-    n_total: int
-    n_matched: int
-    n_skipped: int
+    student: StudentName
+    task: TaskName
+    attribute: Annotated[str, Shown("label")]
+    accuracy: Annotated[float | None, Shown("accuracy", "among answers from which a label could be read", 3)]
+    strict_accuracy: Annotated[float, barred("strict accuracy", "among all answers", 3)]
+    n_total: Annotated[int, Shown("read")]
+    n_matched: Annotated[int, Shown("right")]
+    n_skipped: Annotated[int, Shown("not read")]
 
 
 @dataclass(frozen=True)
 class LabelValueRow:
     """The same for one label."""
 
-    student: str
-    task: str
-    attribute: str
-    label: str
-    precision: float
-    recall: float
-    f1: float
-    support: int
+    student: StudentName
+    task: TaskName
+    attribute: Annotated[str, Shown("label")]
+    label: Annotated[str, Shown("value")]
+    precision: Annotated[float, Shown("precision", digits=3)]
+    recall: Annotated[float, Shown("recall", digits=3)]
+    f1: Annotated[float, Shown("F1", digits=3)]
+    support: ItemCount
 
 
 @dataclass(frozen=True)
@@ -252,15 +200,14 @@ class PairBoardRow:
     """`overall`, or a task."""
     attribute: str
     """`name=value`; empty: all items."""
-    rank: int
-    student: str
-    score: float
-    """On the scale of chess ratings, 1000 in the middle."""
+    rank: Rank
+    student: StudentName
+    score: Annotated[float, estimated("score", _RATING, digits=0)]
+    """1000 in the middle."""
     lower: float | None
     upper: float | None
-    win_rate: float
-    votes: int
-    """Preferences that count."""
+    win_rate: Annotated[float, Shown("win rate", "expected against the others", 3)]
+    votes: Annotated[int, Shown("preferences")]
     component: int
     """Group of students that comparisons join; between groups a rank says nothing."""
 
@@ -269,11 +216,11 @@ class PairBoardRow:
 class Skipped:
     """Records of one kind that were left out."""
 
-    code: str
+    code: Annotated[str, Shown("code")]
     """PARSE_ERROR_P3/P4/P5, MISSING_RESPONSE, MISSING_DATAPOINT, INCOMPLETE_SCORES, INVALID_SCORE_VALUE,
     FAILED_P3/P4/P5, DUPLICATE_P3/P4/P5, STALE_P4/P5, and those of verdicts on pairs, which end in _PAIR."""
-    count: int
-    example: str
+    count: Annotated[int, Shown("records")]
+    example: Annotated[str, Shown("for example", wide=True)]
     """Where: `file:line`, or the id of a record."""
 
 
@@ -431,16 +378,14 @@ class JudgeConsistency:
 class CoverageRow:
     """What there is, and should be, of one combination of models."""
 
-    task: str
-    teacher: str
-    student: str
-    judge: str
-    expected: int
-    """Datapoints of the teacher in the task."""
-    actual: int
-    """Evaluations stored."""
-    valid: int
-    failed: int
+    task: TaskName
+    teacher: TeacherName
+    student: StudentName
+    judge: JudgeName
+    expected: Annotated[int, Shown("expected", "items of the teacher in the task")]
+    actual: Annotated[int, Shown("stored")]
+    valid: Annotated[int, Shown("valid")]
+    failed: Annotated[int, Shown("failed")]
 
 
 @dataclass(frozen=True)
@@ -448,9 +393,9 @@ class CountRow:
     """Records of a phase, by one value of a dimension."""
 
     phase: str
-    dimension: str
+    dimension: Annotated[str, Shown("by")]
     value: str
-    records: int
+    records: Annotated[int, Shown("records")]
     failed: int
 
 
@@ -458,19 +403,15 @@ class CountRow:
 class StrataRow:
     """How much of what a task's target attributes span has items."""
 
-    task: str
-    strata: int
-    """Combinations of values of the declared attributes that items are made with: of all of them, or of as many as
-    the task draws."""
-    covered: int
-    """Those with an item that has them all."""
-    coverage: float | None
-    rare: int
-    """Those with one or two items."""
-    values: int
-    """Declared values of all attributes."""
-    values_covered: int
-    value_coverage: float | None
+    task: TaskName
+    strata: Annotated[int, Shown("combinations", "of one value of each declared target attribute")]
+    """Of all attributes, or of as many as the task draws."""
+    covered: Annotated[int, Shown("with an item")]
+    coverage: Annotated[float | None, barred("share", digits=2)]
+    rare: Annotated[int, Shown("with one or two items")]
+    values: Annotated[int, Shown("values", "declared values of all target attributes")]
+    values_covered: Annotated[int, Shown("values with an item")]
+    value_coverage: Annotated[float | None, barred("share of values", digits=2)]
 
 
 @dataclass(frozen=True)
@@ -488,46 +429,51 @@ class CoverageSummary:
 class RobustSettings:
     """How the robust set was chosen."""
 
-    judge_selection: str
-    agreement_metric: str
-    teacher_score_formula: str
-    agreement_threshold: float | None
+    judge_selection: str = "top_half"
+    """Or all."""
+    agreement_metric: str = "spa"
+    """Or wpa, kappa: ranks the judges."""
+    teacher_score_formula: str = "v1"
+    """Or s2, r3: ranks the teachers."""
+    agreement_threshold: float | None = 1.0
     """Share of (student, factor) pairs on which the judges have to be of one mind; None in the other form."""
-    theta: float | None
+    theta: float | None = None
     """Other form: how far judges may lie from the pair's mean."""
-    q_fraction: float
+    q_fraction: float = 0.5
     """Share of the chosen judges that has to have scored (or to lie within theta)."""
+
+
+DEFAULTS = RobustSettings()
 
 
 @dataclass(frozen=True)
 class RobustStudent:
     """A student on the robust set and on all."""
 
-    rank: int
-    student: str
-    robust: float
+    rank: Rank
+    student: StudentName
+    robust: Annotated[float, estimated("robust", "mean over pairs of item and factor of the chosen judges' mean")]
     lower: float
     upper: float
-    full_rank: int
-    full: float
+    full_rank: Annotated[int, Shown("rank on all")]
+    full: Annotated[float, Shown("on all", "all items and judges, on the factors that the chosen judges score", 3)]
     delta: float
     """robust - full."""
     flagged: bool
     """Whether |delta| > 0.1."""
-    pairs: int
-    """(datapoint, factor) pairs."""
+    pairs: Annotated[int, Shown("pairs", "of item and factor")]
 
 
 @dataclass(frozen=True)
 class RobustTeacher:
     """How many of a teacher's items were kept."""
 
-    teacher: str
+    teacher: TeacherName
     chosen: bool
-    score: float
-    items: int
-    candidates: int
-    kept: int
+    score: Annotated[float, barred("score", "with the chosen judges only")]
+    items: ItemCount
+    candidates: Annotated[int, Shown("candidates")]
+    kept: Annotated[int, Shown("kept")]
 
 
 @dataclass(frozen=True)
@@ -592,17 +538,17 @@ class SliceRow:
 class ModelRow:
     """A model in all its roles; None where it has not the role."""
 
-    model: str
-    student_mean: float | None
+    model: Annotated[str, named("model")]
+    student_mean: Annotated[float | None, estimated("as student", "mean score", "student_")]
     student_lower: float | None
     student_upper: float | None
     student_evals: int
-    v1: float | None
+    v1: Annotated[float | None, Shown("as teacher: V1", "how far its items set students apart", 4)]
     s2: float | None
     r3: float | None
-    spa: float | None
+    spa: Annotated[float | None, Shown("as judge: SPA", "how far peers agree with it", 3)]
     wpa: float | None
-    kappa: float | None
+    kappa: Annotated[float | None, Shown("as judge: κ", "the same beyond chance", 3)]
 
 
 @dataclass(frozen=True)

@@ -24,15 +24,23 @@ import numpy.typing as npt
 
 from coeval.analysis.agreement import judge_rows, ranked_judges
 from coeval.analysis.judge_results import JudgeRow
-from coeval.analysis.results import RobustSettings, RobustStudent, RobustSummary, RobustTeacher, StudentCell, TeacherRow
+from coeval.analysis.results import (
+    DEFAULTS,
+    RobustSettings,
+    RobustStudent,
+    RobustSummary,
+    RobustTeacher,
+    StudentCell,
+    TeacherRow,
+)
 from coeval.analysis.statistics import Summaries, group_means
-from coeval.analysis.students import score_weights, teacher_rows
+from coeval.analysis.students import score_weights
+from coeval.analysis.teachers import teacher_rows
 from coeval.analysis.units import Codes, Floats, Loaded, Pairs, Units
 from coeval.storage.jsonl import read_json, read_records
 from coeval.storage.records import is_failed, now
 from p2l.common.files import atomic_path
 
-DEFAULTS = RobustSettings("top_half", "spa", "v1", 1.0, None, 0.5)
 FLAGGED = 0.1
 _UNDEFINED = {
     "kappa": "kappa has no value where judges never vary or give numbers; try --agreement-metric spa",

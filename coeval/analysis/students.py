@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from itertools import combinations
-from statistics import NormalDist, mean
-from typing import Any, Protocol
+from statistics import mean
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -25,197 +24,16 @@ from coeval.analysis.results import (
     HammingRow,
     LabelRow,
     LabelValueRow,
-    PairPower,
     StudentCell,
     StudentPair,
+    StudentReport,
     StudentRow,
-    TeacherCell,
-    TeacherRow,
-    VarianceRow,
 )
 from coeval.analysis.statistics import Summaries, group_means, resample
-from coeval.analysis.units import Codes, Floats, Loaded, Pairs, Units, once
+from coeval.analysis.units import Codes, Floats, Loaded, Units, once
+from coeval.analysis.variance import pair_power, variance_rows
 from coeval.judging.labels import hamming_accuracy, label_accuracy, predicted_label
-from p2l.common.bootstrap import limits
-from p2l.metrics import bootstrap_mean
-
-# How well a teacher's items tell students apart.
-#
-# mu(s; t, k, a) is the mean over datapoints of student s's judge-mean score, for teacher t, task k, factor a.
-# * V1(t): mean over (k, a) of the variance (n - 1) of mu across students. * R3(t): mean over (k, a) of max - min of mu.
-# * S2(t): mean over (datapoint, factor) of the standard deviation (n - 1) across students of the judge-mean score; the
-#   square root of V1, a different quantity that also goes by that name, is given beside it.
-# What fewer than two students answered tells nothing and is left out; where nothing is left all are 0.
-
-Numbers = npt.NDArray[Any]
-
-
-@dataclass(frozen=True)
-class _Discrimination:
-    """Of each stratum: V1, S2, R3."""
-
-    v1: Floats
-    s2: Floats
-    r3: Floats
-
-
-def teacher_rows(loaded: Loaded, formula: str = "v1") -> tuple[TeacherRow, ...]:
-    """Teachers with scores, best first by `formula`."""
-    size = len(loaded.teachers)
-    found = _discrimination(loaded.pairs, loaded.pairs.teacher, np.arange(len(loaded.pairs)), size)
-    items = np.bincount(loaded.datapoint_teacher, minlength=size)
-    units = np.bincount(loaded.units.teacher, minlength=size)
-    order = sorted(
-        (teacher for teacher in range(size) if units[teacher]),
-        key=lambda teacher: (-getattr(found, formula)[teacher], loaded.teachers[teacher]),
-    )
-    return tuple(
-        TeacherRow(
-            rank,
-            loaded.teachers[teacher],
-            v1=float(found.v1[teacher]),
-            s2=float(found.s2[teacher]),
-            r3=float(found.r3[teacher]),
-            root_v1=float(np.sqrt(found.v1[teacher])),
-            items=int(items[teacher]),
-            units=int(units[teacher]),
-        )
-        for rank, teacher in enumerate(order, start=1)
-    )
-
-
-def teacher_cells(loaded: Loaded) -> tuple[TeacherCell, ...]:
-    """The same by factor, task and attribute value."""
-    return tuple(cell for name in ("factor", "task", "attribute") for cell in _teacher_cells(loaded, name))
-
-
-def _teacher_cells(loaded: Loaded, dimension: str) -> list[TeacherCell]:
-    names = loaded.names(dimension)
-    rows, values = loaded.grouped(loaded.pairs, dimension)
-    strata = loaded.pairs.teacher[rows] * len(names) + values
-    size = len(loaded.teachers) * len(names)
-    found = _discrimination(loaded.pairs, strata, rows, size)
-    unit_rows, unit_values = loaded.grouped(loaded.units, dimension)
-    unit_strata = loaded.units.teacher[unit_rows] * len(names) + unit_values
-    n = np.bincount(unit_strata, minlength=size)
-    mean = np.bincount(unit_strata, loaded.units.norm[unit_rows], minlength=size) / np.maximum(n, 1)
-    return [
-        TeacherCell(
-            loaded.teachers[stratum // len(names)],
-            dimension,
-            names[stratum % len(names)],
-            *(float(found.v1[stratum]), float(found.s2[stratum]), float(found.r3[stratum]), float(mean[stratum])),
-            units=int(n[stratum]),
-        )
-        for stratum in np.flatnonzero(n)
-    ]
-
-
-def _discrimination(pairs: Pairs, strata: Numbers, rows: Numbers, size: int) -> _Discrimination:
-    """V1, S2 and R3 of strata, which rows of pairs may be in several of."""
-    factor, scores, student = pairs.factor[rows], pairs.mean[rows], pairs.student[rows]
-    task_cell = np.stack([strata, pairs.task[rows], factor], axis=1)
-    means, owners = _means(np.column_stack([task_cell, student]), scores)
-    spread, stretch, stratum = _spread(owners[:, :3], means)
-    item_cell = np.stack([strata, pairs.datapoint[rows], factor], axis=1)
-    by_item, item_owners = _means(np.column_stack([item_cell, student]), scores)
-    item_spread, _, item_stratum = _spread(item_owners[:, :3], by_item)
-    return _Discrimination(
-        _average(stratum, spread, size),
-        _average(item_stratum, np.sqrt(item_spread), size),
-        _average(stratum, stretch, size),
-    )
-
-
-def _codes(keys: Numbers) -> tuple[Numbers, Numbers]:
-    """The distinct rows of keys (N, K), and which of them each row is."""
-    codes = np.zeros(len(keys), dtype=np.int64)
-    for column in keys.T:
-        codes = np.unique(codes * (int(column.max(initial=0)) + 1) + column, return_inverse=True)[1]
-    _, first = np.unique(codes, return_index=True)
-    return keys[first], codes
-
-
-def _means(keys: Numbers, values: Floats) -> tuple[Floats, Numbers]:
-    owners, codes = _codes(keys)
-    return np.bincount(codes, values, minlength=len(owners)) / np.bincount(codes, minlength=len(owners)), owners
-
-
-def _spread(cells: Numbers, means: Floats) -> tuple[Floats, Floats, Numbers]:
-    """Variance and range across students in each cell with two or more, and the cell's stratum."""
-    owners, codes = _codes(cells)
-    n = np.bincount(codes, minlength=len(owners))
-    centre = np.bincount(codes, means, minlength=len(owners)) / np.maximum(n, 1)
-    squares = np.bincount(codes, (means - centre[codes]) ** 2, minlength=len(owners))
-    high, low = np.full(len(owners), -np.inf), np.full(len(owners), np.inf)
-    np.maximum.at(high, codes, means)
-    np.minimum.at(low, codes, means)
-    enough = n > 1
-    return squares[enough] / (n[enough] - 1), (high - low)[enough], owners[enough, 0]
-
-
-def _average(strata: Numbers, values: Floats, size: int) -> Floats:
-    n = np.bincount(strata, minlength=size)
-    average: Floats = np.bincount(strata, values, minlength=size) / np.maximum(n, 1)
-    return average
-
-
-# How often students name the label that an item was made with; no judge is asked.
-
-_Said = dict[tuple[str, str, str], list[tuple[object, str | None]]]
-
-
-def label_rows(loaded: Loaded) -> tuple[tuple[LabelRow, ...], tuple[LabelValueRow, ...]]:
-    """Accuracy by (student, task, attribute), and by label."""
-    rows, values = [], []
-    for key, said in sorted(_said(loaded).items()):
-        found = label_accuracy(said)
-        accuracy = found.accuracy if found.n_total else None
-        rows.append(LabelRow(*key, accuracy, found.strict_accuracy, found.n_total, found.n_matched, found.n_skipped))
-        support = [str(truth) for truth, _ in said]
-        for label, rates in sorted(found.per_label.items()):
-            numbers = (rates["precision"], rates["recall"], rates["f1"])
-            values.append(LabelValueRow(*key, label, *numbers, support=support.count(label)))
-    return tuple(rows), tuple(values)
-
-
-def hamming_rows(rows: Iterable[LabelRow]) -> tuple[HammingRow, ...]:
-    """Mean accuracy of each (student, task) over its label attributes, where it has several."""
-    groups: dict[tuple[str, str], list[LabelRow]] = defaultdict(list)
-    for row in rows:
-        groups[row.student, row.task].append(row)
-    return tuple(
-        HammingRow(
-            *key,
-            len(group),
-            hamming_accuracy(group),
-            round(mean(row.strict_accuracy for row in group), 4),
-        )
-        for key, group in groups.items()
-        if len(group) > 1
-    )
-
-
-def _said(loaded: Loaded) -> _Said:
-    """(student, task, attribute) -> the right label and the one said, of each response."""
-    found: _Said = defaultdict(list)
-    for key, truth, said in _labels(loaded):
-        found[key].append((truth, said))
-    return found
-
-
-def _labels(loaded: Loaded) -> Iterator[tuple[tuple[str, str, str], str, str | None]]:
-    for response, text in sorted(loaded.texts.items()):
-        datapoint = int(loaded.response_datapoint[response])
-        if datapoint < 0:
-            continue
-        task = loaded.tasks[loaded.datapoint_task[datapoint]]
-        student = loaded.students[loaded.response_student[response]]
-        for attribute in loaded.about.tasks[task].label_attributes:
-            truth = loaded.attributes[datapoint].get(attribute)
-            if truth is not None:
-                yield (student, task, attribute), truth, predicted_label(text, attribute)
-
+from p2l.common.bootstrap import bootstrap_mean, limits
 
 # What each score counts in a student's means: the weight of its factor in its task.
 #
@@ -259,6 +77,23 @@ def score_weights(loaded: Loaded, table: OfFactors) -> Floats | None:
 
 _DIMENSIONS = ("task", "factor", "judge", "teacher", "attribute")
 SIGNIFICANT = 0.05
+
+
+def student_report(loaded: Loaded) -> StudentReport:
+    """Compute the report on students."""
+    labels, values = label_rows(loaded)
+    scores = by_datapoint(loaded)
+    return StudentReport(
+        loaded.header,
+        student_rows(loaded),
+        student_cells(loaded),
+        student_pairs(loaded, scores),
+        pair_power(loaded, scores),
+        variance_rows(loaded),
+        labels,
+        values,
+        hamming_rows(labels),
+    )
 
 
 @once
@@ -363,9 +198,13 @@ def by_datapoint(loaded: Loaded) -> Floats:
     return means
 
 
-def student_pairs(loaded: Loaded) -> tuple[StudentPair, ...]:
-    """Every two students that share datapoints, the better first; largest differences first."""
-    scores = by_datapoint(loaded)
+def student_pairs(loaded: Loaded, scores: Floats) -> tuple[StudentPair, ...]:
+    """Compare every two students that share datapoints, the better first; largest differences first.
+
+    Args:
+        loaded: the run.
+        scores: of each student on each datapoint, (D, S).
+    """
     pairs = [(a, b) for a, b in combinations(range(scores.shape[1]), 2) if _common(scores, a, b) > 1]
     if not pairs:
         return ()
@@ -404,103 +243,58 @@ def _holm(chances: list[float]) -> npt.NDArray[np.float64]:
     return corrected
 
 
-# How many items separate two students, and where the variance of scores comes from.
-#
-# A two-sided test at 5 % of the mean difference d over n datapoints, with standard deviation sd of the difference on
-# one,
-# finds it with power Phi(|d| sqrt(n) / sd - 1.96); 80 % needs n = ((1.960 + 0.842) sd / d)^2.
-#
-# Variance components: y = mu + student + teacher + item + judge + factor + student x item + residual, all random, by
-# Henderson's first method: T_f = sum over levels l of f of (sum of y in l)^2 / n_l has expectation
-# N mu^2 + sum over g of sigma_g^2 sum_l sum_m n_lm^2 / n_l + levels(f) sigma_e^2, a linear system in the variances that
-# needs no balance. Estimates below 0 are shown as 0.
+# How often students name the label that an item was made with; no judge is asked.
 
-_CERTAIN = NormalDist().inv_cdf(0.975)
-_FOUND = NormalDist().inv_cdf(0.8)
+_Said = dict[tuple[str, str, str], list[tuple[object, str | None]]]
 
 
-def needed_items(difference: float, sd: float) -> int | None:
-    """Datapoints for 80 % power; None without a difference."""
-    if abs(difference) < 1e-9:
-        return None
-    return max(2, math.ceil(((_CERTAIN + _FOUND) * sd / difference) ** 2))
+def label_rows(loaded: Loaded) -> tuple[tuple[LabelRow, ...], tuple[LabelValueRow, ...]]:
+    """Accuracy by (student, task, attribute), and by label."""
+    rows, values = [], []
+    for key, said in sorted(_said(loaded).items()):
+        found = label_accuracy(said)
+        accuracy = found.accuracy if found.n_total else None
+        rows.append(LabelRow(*key, accuracy, found.strict_accuracy, found.n_total, found.n_matched, found.n_skipped))
+        support = [str(truth) for truth, _ in said]
+        for label, rates in sorted(found.per_label.items()):
+            numbers = (rates["precision"], rates["recall"], rates["f1"])
+            values.append(LabelValueRow(*key, label, *numbers, support=support.count(label)))
+    return tuple(rows), tuple(values)
 
 
-def test_power(difference: float, sd: float, datapoints: int) -> float:
-    """The chance that the test finds the difference."""
-    if sd < 1e-12:
-        return 1.0 if abs(difference) > 1e-12 else 0.05
-    shift = abs(difference) * math.sqrt(datapoints) / sd
-    return NormalDist().cdf(shift - _CERTAIN) + NormalDist().cdf(-shift - _CERTAIN)
+def hamming_rows(rows: Iterable[LabelRow]) -> tuple[HammingRow, ...]:
+    """Mean accuracy of each (student, task) over its label attributes, where it has several."""
+    groups: dict[tuple[str, str], list[LabelRow]] = defaultdict(list)
+    for row in rows:
+        groups[row.student, row.task].append(row)
+    return tuple(
+        HammingRow(
+            *key,
+            len(group),
+            hamming_accuracy(group),
+            round(mean(row.strict_accuracy for row in group), 4),
+        )
+        for key, group in groups.items()
+        if len(group) > 1
+    )
 
 
-def pair_power(loaded: Loaded) -> tuple[PairPower, ...]:
-    """Of every two students that share datapoints; those that need most last."""
-    scores, found = by_datapoint(loaded), []
-    for a, b in combinations(range(scores.shape[1]), 2):
-        gaps = scores[:, a] - scores[:, b]
-        gaps = gaps[~np.isnan(gaps)]
-        if len(gaps) < 2:
+def _said(loaded: Loaded) -> _Said:
+    """(student, task, attribute) -> the right label and the one said, of each response."""
+    found: _Said = defaultdict(list)
+    for key, truth, said in _labels(loaded):
+        found[key].append((truth, said))
+    return found
+
+
+def _labels(loaded: Loaded) -> Iterator[tuple[tuple[str, str, str], str, str | None]]:
+    for response, text in sorted(loaded.texts.items()):
+        datapoint = int(loaded.response_datapoint[response])
+        if datapoint < 0:
             continue
-        mean, sd = float(gaps.mean()), float(gaps.std(ddof=1))
-        names = (loaded.students[a], loaded.students[b]) if mean >= 0 else (loaded.students[b], loaded.students[a])
-        power = test_power(mean, sd, len(gaps))
-        found.append(PairPower(*names, abs(mean), sd, len(gaps), needed_items(mean, sd), power))
-    return tuple(sorted(found, key=lambda row: (row.needed or math.inf, row.better, row.worse)))
-
-
-def variance_rows(loaded: Loaded) -> tuple[VarianceRow, ...]:
-    """Variance components of all units."""
-    units = loaded.units
-    sources = {
-        "student": units.student,
-        "teacher": units.teacher,
-        "item": units.datapoint,
-        "judge": units.judge,
-        "factor": units.task * max(len(loaded.factors), 1) + units.factor,
-        "student x item": units.response,
-    }
-    found = variance_components(units.norm, sources)
-    total = sum(found.values())
-    return tuple(VarianceRow(name, value, value / total if total else 0.0) for name, value in found.items())
-
-
-def variance_components(values: Floats, sources: Mapping[str, Codes]) -> dict[str, float]:
-    """Variance of each source that varies, and `residual`; sources that coincide with one before are left out."""
-    if len(values) < 2:
-        return {}
-    values = values - values.mean()
-    levels = _distinct({name: np.unique(codes, return_inverse=True)[1] for name, codes in sources.items()})
-    names, n = list(levels), len(values)
-    matrix, right = np.zeros((len(names) + 1, len(names) + 1)), np.zeros(len(names) + 1)
-    base = np.array([float((np.bincount(levels[name]) ** 2).sum()) / n for name in names] + [1.0])
-    for row, name in enumerate(names):
-        counts = np.bincount(levels[name])
-        right[row] = float((np.bincount(levels[name], values) ** 2 / counts).sum())
-        matrix[row] = [_shared(levels[name], counts, levels[other]) for other in names] + [len(counts)]
-    matrix[-1] = n
-    right[-1] = float((values**2).sum())
-    solved = np.linalg.lstsq(matrix - base, right, rcond=None)[0]
-    return dict(zip([*names, "residual"], np.maximum(solved, 0.0).tolist(), strict=True))
-
-
-def _distinct(levels: Mapping[str, Codes]) -> dict[str, Codes]:
-    """Sources with more than one level and fewer than values, each different from those before."""
-    kept: dict[str, Codes] = {}
-    for name, codes in levels.items():
-        size = int(codes.max()) + 1
-        alike = any(int(other.max()) + 1 == size and _joint(codes, other) == size for other in kept.values())
-        if 1 < size < len(codes) and not alike:
-            kept[name] = codes
-    return kept
-
-
-def _joint(one: Codes, other: Codes) -> int:
-    return len(np.unique(one * (int(other.max()) + 1) + other))
-
-
-def _shared(codes: Codes, counts: Codes, other: Codes) -> float:
-    """Sum over levels l of one and m of the other of n_lm^2 / n_l."""
-    width = int(other.max()) + 1
-    cells, joint = np.unique(codes * width + other, return_counts=True)
-    return float((joint.astype(np.float64) ** 2 / counts[cells // width]).sum())
+        task = loaded.tasks[loaded.datapoint_task[datapoint]]
+        student = loaded.students[loaded.response_student[response]]
+        for attribute in loaded.about.tasks[task].label_attributes:
+            truth = loaded.attributes[datapoint].get(attribute)
+            if truth is not None:
+                yield (student, task, attribute), truth, predicted_label(text, attribute)

@@ -14,26 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coeval.cli import LOG_LEVELS, add_log_level, run
+from coeval.reports.registry import PAGES, REPORTS, build
 from p2l.common.cli import parser
 
 if TYPE_CHECKING:
     from coeval.analysis.results import CompleteReport, Header, Report, RobustSettings, RobustSummary
     from coeval.analysis.units import Loaded
 
-
-REPORTS = {
-    "score-distribution": "how scores spread over levels, by model, factor, task and attribute",
-    "teacher-report": "how well each teacher's items tell students apart",
-    "judge-report": "how far judges agree, and what may be wrong with them",
-    "student-report": "how good students are, with intervals",
-    "interaction-matrix": "students on each teacher's items",
-    "judge-consistency": "how each judge uses the scale, by attribute and over time",
-    "coverage-summary": "what there is and what is missing",
-    "robust-summary": "students on the items that the best judges agree on",
-    "summary-report": "one live page: choose teachers and judges, see the ranking",
-    "pairs": "the page of leaderboards from pairs or scores, as `all` makes it",
-    "complete-report": "a workbook of all figures (xlsx)",
-}
 FORWARDED = {
     "calibrate": (
         "coeval.commands.calibrate:main",
@@ -63,7 +50,7 @@ def build_parser() -> ArgumentParser:
     """The flags."""
     flags = parser("coeval analyze", "Make reports, tables, benchmarks and preferences of a run.")
     subs = flags.add_subparsers(dest="sub", required=True, metavar="SUB")
-    for name, about in {**REPORTS, **_WHOLE}.items():
+    for name, about in {**{name: entry.help for name, entry in REPORTS.items()}, **_WHOLE}.items():
         one = subs.add_parser(name, help=about, description=about, formatter_class=flags.formatter_class)
         one.add_argument("--run", required=True, type=Path, metavar="PATH", help="folder of the run")
         one.add_argument("--out", required=True, type=Path, metavar="PATH", help=_out_help(name))
@@ -178,10 +165,9 @@ def _settings(args: Namespace) -> RobustSettings:
 
 def _write_one(loaded: Loaded, settings: RobustSettings, args: Namespace) -> int:
     from coeval.analysis.coverage import slices
-    from coeval.analysis.export import write_tables
     from coeval.analysis.results import CompleteReport, RobustSummary
-    from coeval.reports import write
-    from coeval.reports.registry import FOLDERS, build
+    from coeval.analysis.tables import write_tables
+    from coeval.reports.pages import write
 
     name, out = args.sub, args.out
     report = build(name, loaded, settings)
@@ -192,14 +178,15 @@ def _write_one(loaded: Loaded, settings: RobustSettings, args: Namespace) -> int
     if isinstance(report, CompleteReport):
         return _write_workbook(report, out)
     tables = write_tables(report, out)
-    print(f"wrote {write(FOLDERS[name], report, out, slices=slices(loaded))} and {len(tables)} tables")
+    print(f"wrote {write(REPORTS[name].folder, report, out, slices=slices(loaded))} and {len(tables)} tables")
     return 0
 
 
 def _write_workbook(report: CompleteReport, out: Path) -> int:
     """A file that ends in .xlsx alone, or a folder with the tables too."""
-    from coeval.analysis.export import write_tables
-    from coeval.reports import WORKBOOK, write_workbook
+    from coeval.analysis.tables import write_tables
+    from coeval.reports.pages import WORKBOOK
+    from coeval.reports.workbook import write_workbook
 
     if out.suffix == ".xlsx":
         print(f"wrote {write_workbook(report, out)}")
@@ -241,16 +228,15 @@ def _no_scores(header: Header) -> str:
 
 def _write_all(loaded: Loaded, settings: RobustSettings, out: Path) -> int:
     from coeval.analysis.coverage import complete_report
-    from coeval.analysis.export import write_tables
-    from coeval.reports import WORKBOOK, write_all
-    from coeval.reports.registry import FOLDERS, build
+    from coeval.analysis.tables import write_tables
+    from coeval.reports.pages import WORKBOOK, write_all
 
     complete = complete_report(loaded)
     wait_for_workbook = _begin_workbook(complete, out / WORKBOOK)
-    results = {FOLDERS[name]: build(name, loaded, settings) for name in REPORTS if name != "complete-report"}
+    results = {entry.folder: build(entry.name, loaded, settings) for entry in PAGES.values()}
     if not loaded.header.units:
         print(f"note: {_no_scores(loaded.header)}", file=sys.stderr)
-    elif _is_empty(results[FOLDERS["robust-summary"]]):
+    elif _is_empty(results["robust_summary"]):
         print("warning: the other reports are written all the same", file=sys.stderr)
     for folder, report in {**results, "complete_report": complete}.items():
         write_tables(report, out / folder)
@@ -266,7 +252,7 @@ def _begin_workbook(report: CompleteReport, path: Path) -> Callable[[], object]:
     Returns:
         What waits for it, and raises what it raised.
     """
-    from coeval.reports import write_workbook
+    from coeval.reports.workbook import write_workbook
 
     if len(report.raw) < _LARGE:
         write_workbook(report, path)

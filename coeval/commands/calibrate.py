@@ -38,8 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Write the report; it ends with 1 where the folder holds no run, or no annotation can be used."""
     args = build_parser().parse_args(argv)
     from coeval.analysis.annotations import WHY, read_annotations
-    from coeval.analysis.export import write_tables
     from coeval.analysis.people import calibration
+    from coeval.analysis.tables import write_tables
     from coeval.analysis.units import load_run
     from coeval.reports.pairs import write_people
 

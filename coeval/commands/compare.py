@@ -53,7 +53,7 @@ def _compare(args: Namespace) -> int:
     import json
 
     from coeval.analysis.compare import compare_runs
-    from coeval.analysis.export import plain, write_tables
+    from coeval.analysis.tables import plain, write_tables
     from coeval.analysis.units import load_run
 
     students = args.students.split(",") if args.students else None

@@ -191,7 +191,7 @@ def leaderboard_parser() -> argparse.ArgumentParser:
 def leaderboard_main(argv: Sequence[str] | None = None) -> int:
     """Run the command; it ends with 1 where the folder holds no run, or the run no preferences."""
     given = leaderboard_parser().parse_args(argv)
-    from coeval.analysis.export import plain
+    from coeval.analysis.tables import plain
     from coeval.pairs.board import BoardOptions, boards, rows_of
     from coeval.pairs.preferences import gather
     from coeval.storage.jsonl import write_json

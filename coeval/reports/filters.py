@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from coeval.analysis.results import Columns, Header, SliceRow
-from coeval.reports.pieces import note_of
+from coeval.analysis.results import Header, SliceRow
+from coeval.analysis.tables import Columns
+from coeval.reports.pieces import describe
 
 DIMENSIONS = ("task", "teacher", "student", "judge", "factor")
 _UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
@@ -58,7 +59,7 @@ def joined(constant: str, more: Mapping[str, Any]) -> str:
 
 
 def _notes(header: Header, dimension: str, names: Sequence[str]) -> dict[str, str]:
-    return {name: note for name in names if (note := note_of(header, dimension, name))}
+    return {name: note for name in names if (note := describe(header, dimension, name))}
 
 
 def _sums(slices: Columns[SliceRow]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Writing reports: a folder with `index.html` for each, the portal, the workbook.
+"""Writing reports: a folder with `index.html` for each, and the portal that leads to them and to the workbook.
 
 Pages hold style, script and figures themselves: they open from a disk without a network, so no library of charts lies
 beside them.
@@ -6,16 +6,13 @@ beside them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from coeval.analysis.results import (
-    Columns,
     CompleteReport,
     JudgeReport,
-    ModelRow,
     PairsReport,
     Report,
     SliceRow,
@@ -23,45 +20,19 @@ from coeval.analysis.results import (
     SummaryReport,
     TeacherReport,
 )
-from coeval.reports import judges, pairs, robust, students
+from coeval.analysis.tables import Columns
 from coeval.reports.filters import cube, joined
-from coeval.reports.pieces import Notes, Place, estimate, frame, name_cell, named_table, notes_of
+from coeval.reports.pieces import frame, table
+from coeval.reports.registry import PAGES, resolve
 from coeval.reports.students import ranking
-from p2l.common.report.tables import Column, Table, Value, render, write_page
+from p2l.common.report.tables import render, write_page
 
 PORTAL, WORKBOOK = "index.html", "complete_report.xlsx"
 
 
-@dataclass(frozen=True)
-class Page:
-    """A report: its title and what it is about."""
-
-    title: str
-    about: str
-    live: bool = False
-    """Whether filters compute figures anew, for which the page holds sums of scores; else they hide rows alone."""
-
-
-PAGES: Mapping[str, Page] = {
-    "summary": Page("Summary", "Students ranked by the judges and teachers that you trust.", live=True),
-    "student_report": Page("Students", "Who answers best, overall and where, and how sure that is.", live=True),
-    "pairs": Page("Pairs", "Students ranked by which of two answers is preferred, overall and by task."),
-    "teacher_report": Page("Teachers", "Whose items tell students apart.", live=True),
-    "judge_report": Page("Judges", "How far judges agree with each other, and their biases."),
-    "score_distribution": Page(
-        "Score distribution", "How High, Medium and Low spread over models, tasks and factors.", live=True
-    ),
-    "interaction_matrix": Page("Teachers and students", "Which students do well on whose items.", live=True),
-    "judge_consistency": Page("Consistency of judges", "How each judge uses the scale, by attribute and over time."),
-    "robust_summary": Page("Robust ranking", "The ranking on items on which good judges were of one mind."),
-    "coverage_summary": Page("Coverage", "What the run should hold, what it holds, and what of that can be used."),
-}
-"""Folder name -> page, in the order of the portal."""
-
-
 def write(
     name: str,
-    result: Report,
+    report: Report,
     folder: str | Path,
     slices: Columns[SliceRow] | None = None,
     *,
@@ -71,7 +42,8 @@ def write(
 
     Args:
         name: one of `PAGES`.
-        result: what its module shows.
+        report: as `coeval.reports.registry.build` computes it.
+        folder: where to write.
         slices: raw slices of the same run (`CompleteReport.raw`), which filters in the browser work on; without them
             the page has no filters.
         siblings: reports in folders beside this one, which the page links to.
@@ -79,51 +51,34 @@ def write(
     Raises:
         InputError: the file cannot be written.
     """
-    data = cube(result.header, slices, with_sums=PAGES[name].live) if slices is not None and len(slices) else ""
-    return _write(name, result, folder, data, siblings)
+    sums = cube(report.header, slices, with_sums=PAGES[name].live) if slices is not None and len(slices) else ""
+    return _write(name, report, folder, sums, siblings)
 
 
-def _write(name: str, result: Report, folder: str | Path, data: str, siblings: Sequence[str]) -> Path:
-    """The same with the constant that filters work on."""
-    (parts, dimensions), page = _contents()[name], PAGES[name]
-    if data and isinstance(result, SummaryReport):
-        data = joined(data, choices(result))
-    if data and isinstance(result, StudentReport) and result.header.weights:
-        data = joined(data, {"weights": result.header.weights})
-    shown = {**frame(result.header, page.title, page.about, _place(name, siblings)), **parts(result)}
-    text = render(f"coeval.reports/{name}.html", cube=data, dimensions=dimensions, **shown)
+def _write(name: str, report: Report, folder: str | Path, sums: str, siblings: Sequence[str]) -> Path:
+    """Write a page with the constant that its filters work on."""
+    page = PAGES[name]
+    if sums and isinstance(report, SummaryReport):
+        sums = joined(sums, choices(report))
+    if sums and isinstance(report, StudentReport) and report.header.weights:
+        sums = joined(sums, {"weights": report.header.weights})
+    context = {**frame(report.header, page.title, page.about, _links(name, siblings)), **resolve(page.context)(report)}
+    text = render(f"coeval.reports/{name}.html", cube=sums, dimensions=page.dimensions, **context)
     return write_page(text, Path(folder) / PORTAL)
 
 
-def _contents() -> dict[str, tuple[Callable[[Any], dict[str, Any]], tuple[str, ...]]]:
-    """Of every page what its template shows of a report, and the dimensions that it is filtered by."""
-    return {
-        "summary": (summary_report_parts, SUMMARY_REPORT_DIMENSIONS),
-        "student_report": (students.student_report_parts, students.STUDENT_REPORT_DIMENSIONS),
-        "pairs": (pairs.pairs_report_parts, pairs.PAIRS_REPORT_DIMENSIONS),
-        "judge_report": (judges.judge_report_parts, judges.JUDGE_REPORT_DIMENSIONS),
-        "judge_consistency": (judges.judge_consistency_parts, judges.JUDGE_CONSISTENCY_DIMENSIONS),
-        "teacher_report": (students.teacher_report_parts, students.TEACHER_REPORT_DIMENSIONS),
-        "interaction_matrix": (students.interaction_matrix_parts, students.INTERACTION_MATRIX_DIMENSIONS),
-        "score_distribution": (students.score_distribution_parts, students.SCORE_DISTRIBUTION_DIMENSIONS),
-        "robust_summary": (robust.robust_summary_parts, robust.ROBUST_SUMMARY_DIMENSIONS),
-        "coverage_summary": (robust.coverage_summary_parts, robust.COVERAGE_SUMMARY_DIMENSIONS),
-    }
+def _links(name: str, siblings: Sequence[str]) -> list[tuple[str, str, bool]]:
+    links = [(f"../{one}/{PORTAL}", page.title, one == name) for one, page in PAGES.items() if one in siblings]
+    return [(f"../{PORTAL}", "All reports", False), *links] if siblings else []
 
 
-def _place(name: str, siblings: Sequence[str]) -> Place:
-    if not siblings:
-        return Place()
-    links = [(f"../{one}/{PORTAL}", PAGES[one].title, one == name) for one in PAGES if one in siblings]
-    return Place([(f"../{PORTAL}", "All reports", False), *links])
-
-
-def write_all(results: Mapping[str, Report], complete: CompleteReport, folder: str | Path) -> Path:
+def write_all(reports: Mapping[str, Report], complete: CompleteReport, folder: str | Path) -> Path:
     """Write every report into its folder, and a portal that leads to them and to the workbook beside it.
 
     Args:
-        results: folder name -> report.
+        reports: folder name -> report.
         complete: of the same run.
+        folder: where to write.
 
     Returns:
         The path of the portal.
@@ -132,70 +87,42 @@ def write_all(results: Mapping[str, Report], complete: CompleteReport, folder: s
         InputError: a file cannot be written.
     """
     home = Path(folder)
-    data = {
+    sums = {
         live: cube(complete.header, complete.raw, with_sums=live) if len(complete.raw) else "" for live in (True, False)
     }
-    for name, result in results.items():
-        _write(name, result, home / name, data[PAGES[name].live], tuple(results))
-    return write_page(_portal(results, complete), home / PORTAL)
+    for name, report in reports.items():
+        _write(name, report, home / name, sums[PAGES[name].live], tuple(reports))
+    return write_page(_portal(reports, complete), home / PORTAL)
 
 
-def _portal(results: Mapping[str, Report], complete: CompleteReport) -> str:
-
-    header = complete.header
-    cards = [(f"{name}/{PORTAL}", page) for name, page in PAGES.items() if name in results]
-    about = "Students answer what teachers ask; judges score the answers."
-    shown: dict[str, Any] = {**frame(header, "Reports", about, Place()), **portal_parts(results, complete)}
-    return render("coeval.reports/portal.html", cube="", dimensions=(), cards=cards, workbook=WORKBOOK, **shown)
+# The portal: what the run shows in a few lines, and the way to every report.
 
 
-# The portal: what the run says in a few lines, and the way to every report.
-
-
-def portal_parts(results: Mapping[str, Report], complete: CompleteReport) -> dict[str, Any]:
-    """What the template shows."""
-    notes = notes_of(complete.header)
-    students = results.get("student_report")
-    return {
-        "ranking": ranking(students.students, notes) if isinstance(students, StudentReport) else None,
-        "models": _models(complete.models, notes),
-        "findings": _findings(results),
+def _portal(reports: Mapping[str, Report], complete: CompleteReport) -> str:
+    students = reports.get("student_report")
+    context = {
+        **frame(complete.header, "Reports", "Students answer what teachers ask; judges score the answers."),
+        "ranking": ranking(students) if isinstance(students, StudentReport) else None,
+        "models": table(complete.models, complete.header),
+        "findings": _findings(reports),
         "contents": [],
+        "cards": [(f"{name}/{PORTAL}", page) for name, page in PAGES.items() if name in reports],
+        "workbook": WORKBOOK,
     }
+    return render("coeval.reports/portal.html", cube="", dimensions=(), **context)
 
 
-def _models(models: tuple[ModelRow, ...], notes: Notes) -> Table | None:
-    columns = [
-        Column("model", number=False),
-        Column("as student", note="mean score"),
-        Column("as teacher: V1", 4, note="how far its items set students apart"),
-        Column("as judge: SPA", 3, note="how far peers agree with it"),
-        Column("as judge: κ", 3, note="the same beyond chance"),
-    ]
-    rows: list[list[Value]] = [
-        [
-            name_cell("model", row.model, notes),
-            estimate(row.student_mean, row.student_lower, row.student_upper),
-            row.v1,
-            row.spa,
-            row.kappa,
-        ]
-        for row in models
-    ]
-    return named_table(columns, rows, barred=[1])
-
-
-def _findings(results: Mapping[str, Report]) -> list[str]:
-    """One sentence for each role."""
-    pairs = results.get("pairs")
-    students, teachers, judges = (results.get(f"{role}_report") for role in ("student", "teacher", "judge"))
-    made = [
+def _findings(reports: Mapping[str, Report]) -> list[str]:
+    """Return one sentence for each role."""
+    pairs = reports.get("pairs")
+    students, teachers, judges = (reports.get(f"{role}_report") for role in ("student", "teacher", "judge"))
+    sentences = [
         _students(students) if isinstance(students, StudentReport) else None,
         _teachers(teachers) if isinstance(teachers, TeacherReport) else None,
         _judges(judges) if isinstance(judges, JudgeReport) else None,
         _pairs(pairs) if isinstance(pairs, PairsReport) else None,
     ]
-    return [sentence for sentence in made if sentence]
+    return [sentence for sentence in sentences if sentence]
 
 
 def _students(report: StudentReport) -> str | None:
@@ -209,7 +136,7 @@ def _students(report: StudentReport) -> str | None:
 
 
 def _pairs(report: PairsReport) -> str | None:
-    """Of a run without scores alone: there the other pages have nothing to show."""
+    """Describe a run that has verdicts alone: there the other pages have nothing to show."""
     if report.header.units or not report.native:
         return None
     text = f"The run has no scores but {report.header.verdicts:,} verdicts on pairs, by which the page of pairs ranks"
@@ -218,9 +145,7 @@ def _pairs(report: PairsReport) -> str | None:
 
 
 def _teachers(report: TeacherReport) -> str | None:
-    if not report.teachers or report.one_student:
-        return None
-    if len(report.teachers) < 2:
+    if len(report.teachers) < 2 or report.one_student:
         return None
     return f"Items of {report.teachers[0].teacher} tell students apart best, by {report.formula.upper()}."
 
@@ -237,32 +162,31 @@ def _judges(report: JudgeReport) -> str | None:
     return f"Peers agree most with {ranked[0].judge}{alpha}."
 
 
-# Report summary-report: a dashboard on which readers choose judges and teachers, and students are ranked anew.
+# Summary: a dashboard on which readers choose judges and teachers, and students are ranked anew.
 
-SUMMARY_REPORT_DIMENSIONS = ("student", "task", "factor", "judge", "teacher")
 _TEACHERS = ("v1", "s2", "r3")
 _JUDGES = ("weighted_spa", "weighted_wpa", "weighted_kappa")
 
 
-def summary_report_parts(result: SummaryReport) -> dict[str, Any]:
-    """What the template shows."""
+def summary_context(report: SummaryReport) -> dict[str, Any]:
+    """Return what the summary shows."""
     return {
-        "ranking": ranking(result.students, notes_of(result.header)),
-        "teachers": len(result.teachers),
-        "judges": len(result.judges),
+        "ranking": ranking(report),
+        "teachers": len(report.teachers),
+        "judges": len(report.judges),
         "lone": [
-            row.judge for row in result.judges if row.units and all(getattr(row, name) is None for name in _JUDGES)
+            row.judge for row in report.judges if row.units and all(getattr(row, name) is None for name in _JUDGES)
         ],
         "contents": [("live", "Choose and rank"), ("ranking", "Ranking on all scores")],
     }
 
 
-def choices(result: SummaryReport) -> dict[str, Any]:
-    """What the script of the page chooses by: scores of teachers and judges, where thresholds begin, ranks on all."""
+def choices(report: SummaryReport) -> dict[str, Any]:
+    """Return what the script chooses by: scores of teachers and judges, where thresholds begin, ranks on all."""
     return {
-        "teachers": {row.teacher: [getattr(row, name) for name in _TEACHERS] for row in result.teachers},
-        "judges": {row.judge: [getattr(row, name) for name in _JUDGES] for row in result.judges},
-        "thresholds": {"teacher": result.teacher_threshold, "judge": result.judge_threshold},
-        "ranks": {row.student: row.rank for row in result.students},
-        **({"weights": result.header.weights} if result.header.weights else {}),
+        "teachers": {row.teacher: [getattr(row, name) for name in _TEACHERS] for row in report.teachers},
+        "judges": {row.judge: [getattr(row, name) for name in _JUDGES] for row in report.judges},
+        "thresholds": {"teacher": report.teacher_threshold, "judge": report.judge_threshold},
+        "ranks": {row.student: row.rank for row in report.students},
+        **({"weights": report.header.weights} if report.header.weights else {}),
     }

@@ -1,15 +1,111 @@
-"""What reports are made of beside tables: heat maps and stacks of levels. Nothing is computed from records here."""
+"""What pages are made of: tables of rows, heat maps, stacks of levels, lines over time, and the head of every page."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any
 
-from coeval.analysis.results import Header
+from coeval.analysis.results import DistributionRow, Header
+from coeval.analysis.tables import Shown, shown_fields
 from p2l.common.report.tables import Cell, Column, Scale, Table, Value, number_text
+
+# Tables.
+
+
+@dataclass(frozen=True)
+class Computed:
+    """A column of cells that are computed from a row; those of `barred` columns hold bars from zero."""
+
+    column: Column
+    cell: Callable[[Any], Value]
+    barred: bool = False
+
+
+def table(
+    rows: Iterable[Any], header: Header, columns: Sequence[str | Computed] | None = None, **changes: Shown
+) -> Table | None:
+    """Return rows as a table, or None where there are none.
+
+    Args:
+        rows: dataclasses of one kind, whose fields say how they are shown.
+        header: of the report, for descriptions of the names in it.
+        columns: names of fields, and computed columns, in order; None: every field that is shown.
+        changes: field -> how it is shown in this table instead.
+    """
+    rows = list(rows)
+    if not rows:
+        return None
+    fields = {**shown_fields(type(rows[0])), **changes}
+    made = [_column(rows, header, one, fields) for one in (columns or list(fields))]
+    return Table([column for column, _ in made], list(zip(*(cells for _, cells in made), strict=True)))
+
+
+def _column(
+    rows: Sequence[Any], header: Header, one: str | Computed, fields: Mapping[str, Shown]
+) -> tuple[Column, list[Value]]:
+    """Return a column with its cells; bars share the range of all of them."""
+    if isinstance(one, Computed):
+        column, cells = one.column, [one.cell(row) for row in rows]
+        barred, zero = one.barred, 0.0 if one.barred else None
+    else:
+        shown = fields[one]
+        cells = [_cell(row, one, shown, header) for row in rows]
+        is_text = shown.is_text or bool(shown.kind)
+        column = Column(shown.title, shown.digits, shown.note, number=not is_text, wide=shown.wide)
+        barred, zero = shown.bar, 0.0 if shown.zero else None
+    ends = [end for cell in cells if isinstance(cell, Cell) and cell.bar for end in cell.bar]
+    return (replace(column, scale=Scale.around(ends, zero)) if barred and ends else column), cells
+
+
+def _cell(row: Any, name: str, shown: Shown, header: Header) -> Value:
+    value: Value = getattr(row, name)
+    if shown.kind and isinstance(value, str):
+        return name_cell(header, shown.kind, value)
+    if shown.ends is not None:
+        lower, upper = (getattr(row, f"{shown.ends}{end}") for end in ("lower", "upper"))
+        cell = estimate(getattr(row, name), lower, upper, shown.digits)
+        return replace(cell, tone="bad") if cell and shown.tone and (lower > 0 or upper < 0) else cell
+    if shown.bar:
+        return amount(getattr(row, name), shown.digits)
+    return None if value == "" else value
+
+
+def name_cell(header: Header, kind: str, name: str) -> Cell:
+    """Return the name of a model, a task or another value of a dimension, with its description as the note."""
+    note = describe(header, kind, name)
+    return Cell(name, name.casefold(), note=f"{name}: {note}" if note else name)
+
+
+def estimate(value: float | None, lower: float | None, upper: float | None, digits: int | None = 3) -> Cell | None:
+    """Return a number with the limits of its interval as a bar and a note."""
+    if value is None or math.isnan(value):
+        return None
+    if lower is None or upper is None or math.isnan(lower) or math.isnan(upper):
+        return Cell(number_text(value, digits), value, bar=(math.nan, value, math.nan))
+    ends = f"95 %: {number_text(lower, digits)} to {number_text(upper, digits)}"
+    return Cell(number_text(value, digits), value, note=ends, bar=(lower, value, upper))
+
+
+def amount(value: float | None, digits: int | None = 4) -> Cell | None:
+    """Return a number with a bar from zero."""
+    if value is None or math.isnan(value):
+        return None
+    return Cell(number_text(value, digits), value, bar=(0.0, value, value))
+
+
+def yes_no(flag: bool) -> Cell:
+    """Return a cell that says yes in colour, or no; yes sorts first."""
+    return Cell("yes", "0", "good") if flag else Cell("no", "1", "quiet")
+
+
+def percent(part: float, of: float, least: float = 0.0) -> Cell | None:
+    """Return a share, in colour below `least`; None of nothing."""
+    return Cell(f"{part / of:.0%}", part / of, "bad" if part / of < least else "") if of else None
+
+
+# Heat maps.
 
 _MANY, _SOME = 8, 4  # columns, columns with long names
 _LONG, _CUT = 14, 18  # letters of a long name, and of one that would be cut
@@ -47,9 +143,12 @@ class Grid:
     rows: Sequence[Head]
     columns: Sequence[Head]
     cells: Mapping[tuple[str, str], GridCell]
-    caption: str = ""
-    empty: str = "There is nothing to show: no valid scores."
-    corner: str = ""
+    empty: str
+
+    @property
+    def corner(self) -> str:
+        """The head of the rows' names."""
+        return f"{self.row_kind} \\ {self.column_kind}"
 
     @property
     def turned(self) -> bool:
@@ -59,31 +158,35 @@ class Grid:
         return len(names) > _MANY or longest > _CUT or (len(names) > _SOME and longest > _LONG)
 
     def at(self, row: Head, column: Head) -> GridCell | None:
-        """The square where they meet, if there is one."""
+        """Return the square where they meet, if there is one."""
         return self.cells.get((row.name, column.name))
 
 
 def grid_of(
+    header: Header,
     kinds: tuple[str, str],
     values: Iterable[tuple[str, str, float | None, str]],
     *,
-    notes: Callable[[str, str], str] = lambda _kind, _name: "",
+    rows: Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
     digits: int = 2,
     most: float | None = 1.0,
     deviation: bool = False,
     own: bool = False,
-    caption: str = "",
     empty: str = "There is nothing to show: no valid scores.",
-    order: tuple[Sequence[str], Sequence[str]] = ((), ()),
 ) -> Grid:
-    """A heat map of (row, column, value, what it comes from).
+    """Return a heat map of (row, column, value, what it comes from).
 
     Args:
-        notes: what is said of a name of a dimension.
+        header: of the report, for descriptions of names.
+        kinds: the dimensions of rows and columns.
+        values: one for each square; None: there is none.
+        rows, columns: names that come first, in this order; None: as in the header.
+        digits: places after the point.
         most: the value of the deepest shade; None for the largest that there is.
         deviation: whether values are differences, written with their sign.
         own: whether a row and a column of one name are the same model.
-        order: names of rows and of columns that come first, in this order.
+        empty: what is shown where there are no values.
     """
     known = [(row, column, value, origin) for row, column, value, origin in values if value is not None]
     top = most if most is not None else max((abs(value) for _, _, value, _ in known), default=1.0) or 1.0
@@ -97,48 +200,37 @@ def grid_of(
         )
         for row, column, value, origin in known
     }
-    rows = _ordered(order[0], (row for row, _ in cells))
-    columns = _ordered(order[1], (column for _, column in cells))
-    heads = (
-        [Head(name, notes(kinds[0], name)) for name in rows],
-        [Head(name, notes(kinds[1], name)) for name in columns],
+    return Grid(
+        *kinds,
+        _heads(header, kinds[0], rows, (row for row, _ in cells)),
+        _heads(header, kinds[1], columns, (column for _, column in cells)),
+        cells,
+        empty,
     )
-    return Grid(*kinds, *heads, cells, caption, empty, f"{kinds[0]} \\ {kinds[1]}")
+
+
+def _heads(header: Header, kind: str, order: Sequence[str] | None, names: Iterable[str]) -> list[Head]:
+    first = getattr(header, f"{kind}s", ()) if order is None else order
+    return [Head(name, describe(header, kind, name)) for name in _ordered(first, names)]
 
 
 def _ordered(first: Sequence[str], names: Iterable[str]) -> list[str]:
-    found = dict.fromkeys(names)
-    return [name for name in first if name in found] + [name for name in found if name not in set(first)]
+    rest = dict.fromkeys(names)
+    return [name for name in first if name in rest] + [name for name in rest if name not in set(first)]
 
 
 def signed_text(value: float, digits: int | None = None) -> str:
-    """A number with its sign."""
+    """Return a number with its sign."""
     text = number_text(value, digits)
     return text if value <= 0 or not any(digit in text for digit in "123456789") else f"+{text}"
 
 
-class Levels(Protocol):
-    """What has counts of levels."""
-
-    @property
-    def high(self) -> int:
-        """Scores High."""
-        ...
-
-    @property
-    def medium(self) -> int:
-        """Scores Medium."""
-        ...
-
-    @property
-    def low(self) -> int:
-        """Scores Low."""
-        ...
+# Stacks of levels.
 
 
 @dataclass(frozen=True)
 class LevelRow:
-    """A name with the counts of its levels."""
+    """A name with the counts of its levels; `numeric` counts scores that are numbers."""
 
     name: str
     note: str
@@ -147,75 +239,35 @@ class LevelRow:
     high: int
     medium: int
     low: int
-    numeric: int = field(default=0)
+    numeric: int
 
     def share(self, count: int) -> float:
-        """A count as a share of all scores."""
-        return count / self.units if self.units else 0.0
+        """Return a count as a share of all scores."""
+        return count / self.units
 
     def percent(self, count: int) -> str:
-        """The same, as text."""
+        """Return a count as a share of all scores, as text."""
         return f"{100 * self.share(count):.0f}%"
 
 
-def levels_of(
-    rows: Iterable[tuple[str, int, float, Levels, int]], kind: str, notes: Callable[[str, str], str]
-) -> list[LevelRow]:
-    """Rows of (name, scores, mean, levels, numbers of metrics), the best first."""
-    made = [
-        LevelRow(name, notes(kind, name), units, mean, levels.high, levels.medium, levels.low, numeric)
-        for name, units, mean, levels, numeric in rows
-        if units
-    ]
-    return sorted(made, key=lambda row: -row.mean)
+def levels_of(header: Header, kind: str, rows: Iterable[tuple[str, DistributionRow]]) -> list[LevelRow]:
+    """Return the sums of (name, row) by name, the best mean first."""
+    groups: dict[str, list[DistributionRow]] = {}
+    for name, row in rows:
+        groups.setdefault(name, []).append(row)
+    return sorted((_summed(header, kind, *group) for group in groups.items()), key=lambda row: -row.mean)
 
 
-# Cells and columns that several reports share.
-
-Notes = Callable[[str, str], str]
-
-
-def name_cell(kind: str, name: str, notes: Notes) -> Cell:
-    """A name with what is known of it."""
-    note = notes(kind, name)
-    return Cell(name, name.casefold(), note=f"{name}: {note}" if note else name)
+def _summed(header: Header, kind: str, name: str, rows: Sequence[DistributionRow]) -> LevelRow:
+    units, *counts = (sum(getattr(row, field) for row in rows) for field in ("units", *LEVEL_COUNTS))
+    mean = rows[0].mean if len(rows) == 1 else sum(row.mean * row.units for row in rows) / units
+    return LevelRow(name, describe(header, kind, name), units, mean, *counts)
 
 
-def estimate(value: float | None, lower: float | None, upper: float | None, digits: int = 3) -> Cell | None:
-    """A number with the limits of its interval as a bar and a note."""
-    if value is None or math.isnan(value):
-        return None
-    if lower is None or upper is None or math.isnan(lower) or math.isnan(upper):
-        return Cell(number_text(value, digits), value, bar=(math.nan, value, math.nan))
-    ends = f"95 %: {number_text(lower, digits)} to {number_text(upper, digits)}"
-    return Cell(number_text(value, digits), value, note=ends, bar=(lower, value, upper))
+LEVEL_COUNTS = ("high", "medium", "low", "numeric")
 
 
-def amount(value: float | None, digits: int = 4) -> Cell | None:
-    """A number as a bar from zero."""
-    if value is None or math.isnan(value):
-        return None
-    return Cell(number_text(value, digits), value, bar=(0.0, value, value))
-
-
-def scaled(column: Column, rows: Sequence[Sequence[Any]], place: int, *, zero: float | None = None) -> Column:
-    """A column whose bars share the range of its cells."""
-    cells = [row[place] for row in rows if isinstance(row[place], Cell)]
-    ends = [end for cell in cells if cell.bar for end in cell.bar]
-    return Column(column.title, column.digits, column.note, Scale.around(ends, zero) if ends else None)
-
-
-def named_table(
-    columns: Sequence[Column], rows: Sequence[Sequence[Any]], *, barred: Iterable[int] = (), zero: float | None = None
-) -> Table | None:
-    """A table, or None where it would be empty; `barred` columns get the range of their cells."""
-    if not rows:
-        return None
-    with_bars = set(barred)
-    made = [
-        scaled(column, rows, place, zero=zero) if place in with_bars else column for place, column in enumerate(columns)
-    ]
-    return Table(made, rows)
+# Lines over time.
 
 
 @dataclass(frozen=True)
@@ -235,8 +287,8 @@ class Spark:
 
 
 def sparks(series: Iterable[tuple[str, Sequence[float | None]]], what: str) -> list[Spark]:
-    """A line for each name that has values; one value is a level line."""
-    made = []
+    """Return a line for each name that has values; one value is a level line."""
+    lines = []
     for name, values in series:
         known = [(place, value) for place, value in enumerate(values) if value is not None]
         if not known:
@@ -246,11 +298,11 @@ def sparks(series: Iterable[tuple[str, Sequence[float | None]]], what: str) -> l
         span = max(1, known[-1][0])
         points = tuple((round(100 * place / span, 2), round(20 * (1 - value), 2)) for place, value in known)
         title = f"{what} of {name}, from {known[0][1]:.2f} to {known[-1][1]:.2f}"
-        made.append(Spark(name, title, points, known[0][1], known[-1][1]))
-    return made
+        lines.append(Spark(name, title, points, known[0][1], known[-1][1]))
+    return lines
 
 
-# What every report shares: its head (id, status, counts), what was left out, and what names mean.
+# The head of every page (id, status, counts, records left out), and what names mean.
 
 _CODES = {
     "PARSE_ERROR_P3": "an item that is no JSON record",
@@ -279,26 +331,25 @@ _CODES = {
 }
 
 
-@dataclass(frozen=True)
-class Place:
-    """A page among the others: links to them as (target, text, whether it is this one)."""
+def frame(header: Header, title: str, about: str, links: Sequence[tuple[str, str, bool]] = ()) -> dict[str, Any]:
+    """Return what `report.html` shows at the head and the foot of a page.
 
-    links: Sequence[tuple[str, str, bool]] = ()
-
-
-def frame(header: Header, title: str, about: str, place: Place) -> dict[str, Any]:
-    """What `report.html` needs for the head of a page and its foot."""
+    Args:
+        header: of the report.
+        title, about: of the page.
+        links: to other pages, as (target, text, whether it is this one).
+    """
+    roles = (header.teachers, header.students, header.judges)
     return {
         "title": f"{title}: {header.experiment_id}",
         "about": about,
-        "links": place.links,
+        "links": links,
         "banner": _banner(header),
         "facts": _facts(header),
-        "skipped": _skipped(header) if header.skipped else None,
+        "skipped": _skipped(header),
         "skipped_count": sum(one.count for one in header.skipped),
         "words": _words(header),
-        "own": len({*header.teachers, *header.students, *header.judges})
-        < len(header.teachers) + len(header.students) + len(header.judges),
+        "own": len({name for names in roles for name in names}) < sum(map(len, roles)),
     }
 
 
@@ -329,23 +380,17 @@ def _part(count: int, of: int) -> str:
     return f"{count:,} ({count / of:.0%})" if of else f"{count:,}"
 
 
-def _skipped(header: Header) -> Table:
-    columns = [
-        Column("code", number=False),
-        Column("records"),
-        Column("meaning", number=False, wide=True),
-        Column("for example", number=False, wide=True),
-    ]
-    rows: list[list[Value]] = [[one.code, one.count, _CODES.get(one.code, ""), one.example] for one in header.skipped]
-    return Table(columns, rows)
+def _skipped(header: Header) -> Table | None:
+    meaning = Computed(Column("meaning", number=False, wide=True), lambda row: _CODES.get(row.code, ""))
+    return table(header.skipped, header, ("code", "count", meaning, "example"))
 
 
 def _words(header: Header) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Descriptions for readers who have no pointer to rest on a name."""
+    """Return all descriptions, for readers who have no pointer to rest on a name."""
     attributes = [
         (f"{task}: {name}", ", ".join(values))
-        for task, found in header.attribute_values.items()
-        for name, values in found.items()
+        for task, declared in header.attribute_values.items()
+        for name, values in declared.items()
     ]
     kinds = [
         ("Tasks", list(header.task_descriptions.items())),
@@ -357,41 +402,28 @@ def _words(header: Header) -> list[tuple[str, list[tuple[str, str]]]]:
 
 
 def _factors(header: Header) -> list[tuple[str, str]]:
-    """Each factor's description, with its weight where that is not 1."""
-    found = []
+    """Return each factor's description, with its weight where that is not 1."""
+    factors = []
     for key, text in header.factor_descriptions.items():
         task, _, factor = key.partition("/")
         weight = header.weights.get(task, {}).get(factor)
-        found.append((key, text if weight is None else f"{text} (weight {weight:g})"))
-    return found
+        factors.append((key, text if weight is None else f"{text} (weight {weight:g})"))
+    return factors
 
 
-def notes_of(header: Header) -> Callable[[str, str], str]:
-    """`note_of` of this header."""
-    return partial(note_of, header)
-
-
-def note_of(header: Header, dimension: str, name: str) -> str:
-    """What is known of a task, a factor, an attribute's value, or a model."""
+def describe(header: Header, dimension: str, name: str) -> str:
+    """Return what is known of a task, a factor, an attribute's value, or a model."""
     if dimension == "task":
         return header.task_descriptions.get(name, "")
     if dimension == "factor":
-        found = {key.partition("/")[0]: text for key, text in header.factor_descriptions.items() if _is(key, name)}
-        texts = dict.fromkeys(found.values())
-        return next(iter(texts), "") if len(texts) < 2 else "\n".join(f"{task}: {text}" for task, text in found.items())
+        keys = ((key.partition("/"), text) for key, text in header.factor_descriptions.items())
+        texts = {task: text for (task, _, factor), text in keys if factor == name}
+        if len(set(texts.values())) < 2:
+            return next(iter(texts.values()), "")
+        return "\n".join(f"{task}: {text}" for task, text in texts.items())
     if dimension == "attribute":
         attribute = name.partition("=")[0]
-        values = dict.fromkeys(
-            value for found in header.attribute_values.values() for value in found.get(attribute, ())
-        )
+        tasks = header.attribute_values.values()
+        values = dict.fromkeys(value for declared in tasks for value in declared.get(attribute, ()))
         return f"one of {', '.join(values)}" if values else ""
-    return _roles(header, name)
-
-
-def _is(key: str, factor: str) -> bool:
-    return key.partition("/")[2] == factor
-
-
-def _roles(header: Header, name: str) -> str:
-    roles = [role for role in ("teacher", "student", "judge") if name in getattr(header, f"{role}s")]
-    return ", ".join(roles)
+    return ", ".join(role for role in ("teacher", "student", "judge") if name in getattr(header, f"{role}s"))

@@ -1,97 +1,179 @@
-"""Every report by the name of its subcommand."""
+"""Every report, registered once: its names, what computes it, and the page that shows it.
+
+The columns of its tables are declared by the dataclasses of their rows (`coeval.analysis.results`). Functions are named
+by text, so that `coeval analyze --help` need not import what computes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from coeval.analysis.agreement import breakdown, is_degenerate, judge_pairs, judge_rows, reliability
-from coeval.analysis.bias import bias_report
-from coeval.analysis.coverage import complete_report, coverage_summary, summary_report
-from coeval.analysis.distribution import interaction_matrix, judge_consistency, score_distribution
-from coeval.analysis.results import JudgeReport, Report, RobustSettings, StudentReport, TeacherReport
-from coeval.analysis.robust import DEFAULTS, robust_summary
-from coeval.analysis.students import (
-    hamming_rows,
-    label_rows,
-    pair_power,
-    student_cells,
-    student_pairs,
-    student_rows,
-    teacher_cells,
-    teacher_rows,
-    variance_rows,
+if TYPE_CHECKING:
+    from coeval.analysis.results import Report, RobustSettings
+    from coeval.analysis.units import Loaded
+
+_MODELS = ("student", "teacher", "judge", "task", "factor")
+
+
+@dataclass(frozen=True)
+class ReportEntry:
+    """A report.
+
+    Attributes:
+        name: of the subcommand of `coeval analyze`.
+        help: what the subcommand makes.
+        build: `module:function` of `coeval.analysis` or `coeval.pairs` that computes it of a run.
+        takes_settings: whether `build` takes `RobustSettings` too.
+        folder: that `coeval analyze all` writes it to; with `.html`, its template.
+        title: of the page; empty: it has none.
+        about: the sentence below the title.
+        context: `module:function` of `coeval.reports` that returns what the template shows.
+        dimensions: that the page is filtered by.
+        live: whether filters compute figures anew, for which the page holds sums of scores; else they hide rows alone.
+    """
+
+    name: str
+    help: str
+    build: str
+    takes_settings: bool = False
+    folder: str = ""
+    title: str = ""
+    about: str = ""
+    context: str = ""
+    dimensions: tuple[str, ...] = _MODELS
+    live: bool = False
+
+
+_ENTRIES = (
+    ReportEntry(
+        "summary-report",
+        "one live page: choose teachers and judges, see the ranking",
+        "coeval.analysis.coverage:summary_report",
+        folder="summary",
+        title="Summary",
+        about="Students ranked by the judges and teachers that you trust.",
+        context="coeval.reports.pages:summary_context",
+        dimensions=("student", "task", "factor", "judge", "teacher"),
+        live=True,
+    ),
+    ReportEntry(
+        "student-report",
+        "how good students are, with intervals",
+        "coeval.analysis.students:student_report",
+        folder="student_report",
+        title="Students",
+        about="Who answers best, overall and where, and how sure that is.",
+        context="coeval.reports.students:student_context",
+        dimensions=("student", "judge", "teacher", "task", "factor"),
+        live=True,
+    ),
+    ReportEntry(
+        "pairs",
+        "the page of leaderboards from pairs or scores, as `all` makes it",
+        "coeval.pairs.board:pairs_report",
+        folder="pairs",
+        title="Pairs",
+        about="Students ranked by which of two answers is preferred, overall and by task.",
+        context="coeval.reports.pairs:pairs_context",
+        dimensions=("student",),
+    ),
+    ReportEntry(
+        "teacher-report",
+        "how well each teacher's items tell students apart",
+        "coeval.analysis.teachers:teacher_report",
+        takes_settings=True,
+        folder="teacher_report",
+        title="Teachers",
+        about="Whose items tell students apart.",
+        context="coeval.reports.students:teacher_context",
+        dimensions=("teacher", "student", "judge", "task", "factor"),
+        live=True,
+    ),
+    ReportEntry(
+        "judge-report",
+        "how far judges agree, and what may be wrong with them",
+        "coeval.analysis.agreement:judge_report",
+        takes_settings=True,
+        folder="judge_report",
+        title="Judges",
+        about="How far judges agree with each other, and their biases.",
+        context="coeval.reports.judges:judge_context",
+        dimensions=("judge", "teacher", "student", "task", "factor"),
+    ),
+    ReportEntry(
+        "score-distribution",
+        "how scores spread over levels, by model, factor, task and attribute",
+        "coeval.analysis.distribution:score_distribution",
+        folder="score_distribution",
+        title="Score distribution",
+        about="How High, Medium and Low spread over models, tasks and factors.",
+        context="coeval.reports.students:distribution_context",
+        live=True,
+    ),
+    ReportEntry(
+        "interaction-matrix",
+        "students on each teacher's items",
+        "coeval.analysis.distribution:interaction_matrix",
+        folder="interaction_matrix",
+        title="Teachers and students",
+        about="Which students do well on whose items.",
+        context="coeval.reports.students:interaction_context",
+        dimensions=("teacher", "student", "judge", "task", "factor"),
+        live=True,
+    ),
+    ReportEntry(
+        "judge-consistency",
+        "how each judge uses the scale, by attribute and over time",
+        "coeval.analysis.distribution:judge_consistency",
+        folder="judge_consistency",
+        title="Consistency of judges",
+        about="How each judge uses the scale, by attribute and over time.",
+        context="coeval.reports.judges:consistency_context",
+        dimensions=("judge",),
+    ),
+    ReportEntry(
+        "robust-summary",
+        "students on the items that the best judges agree on",
+        "coeval.analysis.robust:robust_summary",
+        takes_settings=True,
+        folder="robust_summary",
+        title="Robust ranking",
+        about="The ranking on items on which good judges were of one mind.",
+        context="coeval.reports.robust:robust_context",
+    ),
+    ReportEntry(
+        "coverage-summary",
+        "what there is and what is missing",
+        "coeval.analysis.coverage:coverage_summary",
+        folder="coverage_summary",
+        title="Coverage",
+        about="What the run should hold, what it holds, and what of that can be used.",
+        context="coeval.reports.robust:coverage_context",
+        dimensions=("task", "teacher", "student", "judge"),
+    ),
+    ReportEntry(
+        "complete-report",
+        "a workbook of all figures (xlsx)",
+        "coeval.analysis.coverage:complete_report",
+        folder="complete_report",
+    ),
 )
-from coeval.analysis.units import Loaded
-from coeval.pairs.board import pairs_report
-
-FOLDERS = {
-    "coverage-summary": "coverage_summary",
-    "score-distribution": "score_distribution",
-    "teacher-report": "teacher_report",
-    "judge-report": "judge_report",
-    "student-report": "student_report",
-    "interaction-matrix": "interaction_matrix",
-    "judge-consistency": "judge_consistency",
-    "robust-summary": "robust_summary",
-    "summary-report": "summary",
-    "pairs": "pairs",
-    "complete-report": "complete_report",
-}
-"""Report -> the folder that `all` gives it."""
+REPORTS = {entry.name: entry for entry in _ENTRIES}
+"""Subcommand -> report, in the order of the portal."""
+PAGES = {entry.folder: entry for entry in _ENTRIES if entry.title}
+"""Folder -> report that has a page."""
 
 
-def judge_report(loaded: Loaded, metric: str = "spa") -> JudgeReport:
-    """Report judge-report."""
-    return JudgeReport(
-        loaded.header,
-        metric,
-        is_degenerate(loaded),
-        judge_rows(loaded, metric),
-        judge_pairs(loaded),
-        breakdown(loaded),
-        reliability(loaded),
-        bias_report(loaded),
-    )
+def build(name: str, loaded: Loaded, settings: RobustSettings | None = None) -> Report:
+    """Compute the report of a subcommand; None: with the default settings."""
+    entry = REPORTS[name]
+    report: Report = resolve(entry.build)(loaded, *([settings] if settings and entry.takes_settings else []))
+    return report
 
 
-def teacher_report(loaded: Loaded, formula: str = "v1") -> TeacherReport:
-    """Report teacher-report."""
-    students = len({*loaded.units.student.tolist()})
-    return TeacherReport(loaded.header, formula, students == 1, teacher_rows(loaded, formula), teacher_cells(loaded))
-
-
-def student_report(loaded: Loaded) -> StudentReport:
-    """Report student-report."""
-    labels, values = label_rows(loaded)
-    return StudentReport(
-        loaded.header,
-        student_rows(loaded),
-        student_cells(loaded),
-        student_pairs(loaded),
-        pair_power(loaded),
-        variance_rows(loaded),
-        labels,
-        values,
-        hamming_rows(labels),
-    )
-
-
-REPORTS: dict[str, Callable[[Loaded, RobustSettings], Report]] = {
-    "coverage-summary": lambda loaded, _: coverage_summary(loaded),
-    "score-distribution": lambda loaded, _: score_distribution(loaded),
-    "teacher-report": lambda loaded, settings: teacher_report(loaded, settings.teacher_score_formula),
-    "judge-report": lambda loaded, settings: judge_report(loaded, settings.agreement_metric),
-    "student-report": lambda loaded, _: student_report(loaded),
-    "interaction-matrix": lambda loaded, _: interaction_matrix(loaded),
-    "judge-consistency": lambda loaded, _: judge_consistency(loaded),
-    "robust-summary": robust_summary,
-    "summary-report": lambda loaded, _: summary_report(loaded),
-    "pairs": lambda loaded, _: pairs_report(loaded),
-    "complete-report": lambda loaded, _: complete_report(loaded),
-}
-"""Report -> what builds its report."""
-
-
-def build(name: str, loaded: Loaded, settings: RobustSettings = DEFAULTS) -> Report:
-    """The report of a subcommand."""
-    return REPORTS[name](loaded, settings)
+def resolve(function: str) -> Any:
+    """Import a function named `module:function`."""
+    module, _, name = function.partition(":")
+    return getattr(import_module(module), name)

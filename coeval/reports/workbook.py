@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from coeval.analysis.results import Columns, CompleteReport, Header, ModelRow
+from coeval.analysis.results import CompleteReport, Header, ModelRow
+from coeval.analysis.tables import Columns
 from p2l.common.files import atomic_path
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from coeval.analysis.coverage import coverage_summary, slices
-from coeval.analysis.export import write_tables
+from coeval.analysis.students import student_report
+from coeval.analysis.tables import write_tables
 from coeval.analysis.units import Loaded, load_run
-from coeval.reports.registry import student_report
 from tests.coeval.analysis.runs import both, evaluation, response, run_of, write_lines, write_run
 
 RUBRIC = {"fit": "Does it fit?", "bleu4": {"metric": "bleu", "description": "overlap"}}

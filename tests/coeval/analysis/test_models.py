@@ -15,19 +15,15 @@ from coeval.analysis.distribution import interaction_matrix, judge_consistency, 
 from coeval.analysis.results import RobustSettings
 from coeval.analysis.robust import robust_summary
 from coeval.analysis.students import (
+    by_datapoint,
     label_rows,
-    needed_items,
-    pair_power,
     student_cells,
     student_pairs,
     student_rows,
-    teacher_cells,
-    teacher_rows,
-    test_power,
-    variance_components,
 )
+from coeval.analysis.teachers import teacher_cells, teacher_report, teacher_rows
 from coeval.analysis.units import load_run
-from coeval.reports.registry import teacher_report
+from coeval.analysis.variance import needed_items, pair_power, test_power, variance_components
 from tests.coeval.analysis.runs import both, run_of, verdict, write_lines, write_run
 
 LEVELS = ("High", "Medium", "Low")
@@ -171,9 +167,9 @@ def test_intervals_and_tests_see_a_real_difference(tmp_path: Path) -> None:
     rows = student_rows(loaded)
     assert [row.student for row in rows] == ["s1", "s2", "s3"]
     assert all(row.lower < row.mean < row.upper for row in rows)
-    first = student_pairs(loaded)[0]
+    first = student_pairs(loaded, by_datapoint(loaded))[0]
     assert (first.better, first.worse, first.significant) == ("s1", "s3", True)
-    power = pair_power(loaded)[0]
+    power = pair_power(loaded, by_datapoint(loaded))[0]
     assert power.needed is not None
     assert power.needed < power.datapoints
     assert power.power > 0.99

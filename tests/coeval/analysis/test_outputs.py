@@ -13,8 +13,8 @@ import pytest
 
 from coeval.analysis.compare import changed, compare_runs
 from coeval.analysis.coverage import coverage_summary, slices
-from coeval.analysis.export import write_tables
 from coeval.analysis.robust import plurality
+from coeval.analysis.tables import write_tables
 from coeval.analysis.units import load_run
 from coeval.cli import with_exit_code
 from coeval.commands import analyze, compare

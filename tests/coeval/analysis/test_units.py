@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from coeval.analysis.export import plain
 from coeval.analysis.records import norm_of
+from coeval.analysis.tables import plain
 from coeval.analysis.units import Loaded, load_run
 from coeval.errors import RunInputError
 from coeval.reports.registry import build

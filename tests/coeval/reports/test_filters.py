@@ -18,10 +18,11 @@ import yaml
 from coeval.analysis.coverage import slices, summary_report
 from coeval.analysis.distribution import interaction_matrix, score_distribution
 from coeval.analysis.results import SummaryReport
-from coeval.analysis.students import student_cells, student_rows, teacher_cells
+from coeval.analysis.students import student_cells, student_rows
+from coeval.analysis.teachers import teacher_cells
 from coeval.analysis.units import Loaded, load_run
-from coeval.reports import write
-from coeval.reports.registry import FOLDERS, build
+from coeval.reports.pages import write
+from coeval.reports.registry import PAGES, build
 from tests.coeval.reports.helpers import FACTORS, write_run
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), "")
@@ -89,7 +90,7 @@ def shown(loaded: Loaded, tmp_path_factory: pytest.TempPathFactory) -> Mapping[s
     home = tmp_path_factory.mktemp("pages")
     names = f"const JUDGE = {json.dumps(JUDGE)}, TASK = {json.dumps(TASK)}, NAME = "
     frames = ""
-    made_of = {name: build(next(key for key, folder in FOLDERS.items() if folder == name), loaded) for name in SHOWN}
+    made_of = {name: build(PAGES[name].name, loaded) for name in SHOWN}
     made_of["summary without peers"] = without_peers(summary_report(loaded))
     for name, report in made_of.items():
         page = write(name.split()[0], report, home / name, slices(loaded)).read_text("utf-8")

@@ -16,11 +16,11 @@ from openpyxl import load_workbook
 from coeval.analysis.coverage import complete_report
 from coeval.analysis.results import CompleteReport, Report, RobustSettings
 from coeval.analysis.units import load_run
-from coeval.reports import PAGES, write, write_all, write_workbook
 from coeval.reports.filters import cube, embedded
+from coeval.reports.pages import write, write_all
 from coeval.reports.pieces import grid_of, signed_text
-from coeval.reports.registry import FOLDERS, build
-from coeval.reports.workbook import SHEETS, Sheet, column_of, write_sheets
+from coeval.reports.registry import PAGES, REPORTS, ReportEntry, build, resolve
+from coeval.reports.workbook import SHEETS, Sheet, column_of, write_sheets, write_workbook
 from p2l.common.report.tables import number_text
 from tests.coeval.reports.helpers import HOSTILE, write_run
 
@@ -54,7 +54,7 @@ class Page(HTMLParser):
 def reports() -> tuple[dict[str, Report], CompleteReport]:
     with TemporaryDirectory() as folder:
         loaded = load_run(write_run(Path(folder) / "small", items=2, pairs=True))
-        results = {FOLDERS[name]: build(name, loaded, SETTINGS) for name in FOLDERS if FOLDERS[name] in PAGES}
+        results = {folder: build(page.name, loaded, SETTINGS) for folder, page in PAGES.items()}
         return results, complete_report(loaded)
 
 
@@ -79,6 +79,12 @@ def rows_of(constant: Any) -> list[list[Any]]:
     places = [start + step for start, length in runs for step in range(length)]
     where = np.stack(np.unravel_index(places, sizes), axis=1).tolist()
     return [[*at, *constant["sums"][sum_]] for at, sum_ in zip(where, constant["sum"], strict=True)]
+
+
+@pytest.mark.parametrize("entry", REPORTS.values(), ids=list(REPORTS))
+def test_an_entry_of_the_registry_names_functions(entry: ReportEntry) -> None:
+    assert callable(resolve(entry.build))
+    assert not entry.title or callable(resolve(entry.context))
 
 
 def test_every_report_has_a_page_and_the_portal_leads_to_it() -> None:
@@ -190,7 +196,7 @@ def test_names_of_models_are_escaped_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", list(PAGES))
 def test_a_run_without_scores_says_why_parts_are_empty(name: str, tmp_path: Path) -> None:
     run = write_run(tmp_path / "empty", failures=1.0, items=1, students=["ant"], judges=["jay"])
-    result = build(next(key for key in FOLDERS if FOLDERS[key] == name), load_run(run), SETTINGS)
+    result = build(PAGES[name].name, load_run(run), SETTINGS)
     text = write(name, result, tmp_path / "out").read_text("utf-8")
     assert "quiet" in text
     assert Page(text).count("script") == 1  # nothing to filter
@@ -199,15 +205,15 @@ def test_a_run_without_scores_says_why_parts_are_empty(name: str, tmp_path: Path
 def test_two_models_make_pages_without_a_crowd(tmp_path: Path) -> None:
     run = write_run(tmp_path / "two", items=1, students=["ant"], teachers=["ant"], judges=["ant"], tasks=["mail"])
     loaded = load_run(run)
-    for name, folder in FOLDERS.items():
-        if folder in PAGES:
-            assert write(folder, build(name, loaded, SETTINGS), tmp_path / folder).is_file()
+    for folder, page in PAGES.items():
+        assert write(folder, build(page.name, loaded, SETTINGS), tmp_path / folder).is_file()
 
 
 def test_heads_of_many_or_long_columns_stand_upright() -> None:
-    few = grid_of(("judge", "task"), [("jay", name, 0.5, "") for name in "abc"])
-    many = grid_of(("judge", "task"), [("jay", name, 0.5, "") for name in "abcdefghi"])
-    long = grid_of(("judge", "task"), [("jay", f"a-rather-long-name-{place}", 0.5, "") for place in range(5)])
+    header = reports()[1].header
+    few = grid_of(header, ("judge", "task"), [("jay", name, 0.5, "") for name in "abc"])
+    many = grid_of(header, ("judge", "task"), [("jay", name, 0.5, "") for name in "abcdefghi"])
+    long = grid_of(header, ("judge", "task"), [("jay", f"a-rather-long-name-{place}", 0.5, "") for place in range(5)])
     assert [one.turned for one in (few, many, long)] == [False, True, True]
 
 
@@ -299,7 +305,7 @@ def test_the_page_of_pairs_ranks_as_the_leaderboards_do(tmp_path: Path) -> None:
 def test_two_judges_are_not_ranked_in_words_and_one_that_was_chosen_is_named(tmp_path: Path) -> None:
     run = write_run(tmp_path / "two", items=1, students=["ant", "bee"], teachers=["fox"], judges=["owl", "jay"])
     loaded, names = load_run(run), ("judge-report", "robust-summary")
-    results = {FOLDERS[name]: build(name, loaded, replace(SETTINGS, agreement_threshold=0.0)) for name in names}
+    results = {REPORTS[name].folder: build(name, loaded, replace(SETTINGS, agreement_threshold=0.0)) for name in names}
     write_all(results, complete_report(loaded), tmp_path / "out")
     portal, robust = ((tmp_path / "out" / f"{name}index.html").read_text("utf-8") for name in ("", "robust_summary/"))
     assert re.search(r"Only (owl|jay) was chosen\..*--judge-selection all", robust)

@@ -1,0 +1,235 @@
+"""Tables of reports, each declared once: the dataclass of its rows is what pages, CSV, JSON and the workbook follow.
+
+    @dataclass(frozen=True)
+    class Standing:
+        student: Annotated[str, named("student")]
+        mean: Annotated[float, estimated("mean", "of all scores")]
+        lower: float
+        upper: float
+
+CSV and JSON have every field by its name; pages show those with a `Shown`. A report is a dataclass of such tables:
+`report.json` holds all of it, and each of its tables is a CSV file of the table's name.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Generic, TypeAlias, TypeVar, get_type_hints
+
+import numpy as np
+import numpy.typing as npt
+
+from p2l.common.files import atomic_path
+
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True)
+class Shown:
+    """How pages show a field of a row.
+
+    Attributes:
+        title: of its column.
+        note: shown when the pointer rests on the title.
+        digits: places after the point.
+        kind: the dimension of which it names a value (task, student, ...), so that cells show that value's description.
+        ends: of an estimate the prefix of the fields `lower` and `upper`, the limits of its interval.
+        bar: whether cells have bars on a shared scale: of an estimate its interval, else from zero.
+        tone: whether an estimate stands out whose interval leaves zero out.
+        zero: whether the scale has a line at zero.
+        wide: whether it holds prose, which wraps.
+        is_text: whether the field's type is text, which is set to the left.
+    """
+
+    title: str
+    note: str = ""
+    digits: int | None = None
+    kind: str = ""
+    ends: str | None = None
+    bar: bool = False
+    tone: bool = False
+    zero: bool = False
+    wide: bool = False
+    is_text: bool = False
+
+
+def named(kind: str, title: str = "") -> Shown:
+    """Show the name of a task, a model or another value of a dimension."""
+    return Shown(title or kind, kind=kind)
+
+
+def estimated(
+    title: str, note: str = "", ends: str = "", *, digits: int = 3, bar: bool = True, zero: bool = False
+) -> Shown:
+    """Show an estimate with the interval that the fields `{ends}lower` and `{ends}upper` hold."""
+    return Shown(title, note, digits, ends=ends, bar=bar, zero=zero)
+
+
+def toned(title: str, note: str = "") -> Shown:
+    """Show an estimate that stands out where its interval leaves zero out."""
+    return Shown(title, note, 3, ends="", bar=True, tone=True, zero=True)
+
+
+def barred(title: str, note: str = "", digits: int = 4) -> Shown:
+    """Show an amount with a bar from zero."""
+    return Shown(title, note, digits, bar=True, zero=True)
+
+
+TaskName: TypeAlias = Annotated[str, named("task")]
+StudentName: TypeAlias = Annotated[str, named("student")]
+TeacherName: TypeAlias = Annotated[str, named("teacher")]
+JudgeName: TypeAlias = Annotated[str, named("judge")]
+Rank: TypeAlias = Annotated[int, Shown("rank")]
+ScoreCount: TypeAlias = Annotated[int, Shown("scores")]
+ItemCount: TypeAlias = Annotated[int, Shown("items")]
+
+
+def shown_fields(row: type) -> Mapping[str, Shown]:
+    """The fields of a row that pages show, in order."""
+    shown = {}
+    for name, hint in get_type_hints(row, include_extras=True).items():
+        for one in getattr(hint, "__metadata__", ()):
+            if isinstance(one, Shown):
+                shown[name] = dataclasses.replace(one, is_text=hint.__origin__ is str)
+    return shown
+
+
+@dataclass(frozen=True, eq=False)
+class Columns(Generic[Row]):
+    """A table by columns of N rows, for tables of a hundred thousand rows; iterating over it gives its rows."""
+
+    row: type[Row]
+    """The dataclass that a row is; `values` are in the order of its fields."""
+    names: Mapping[str, Sequence[str]]
+    """Column of names -> what its codes stand for."""
+    values: Mapping[str, npt.NDArray[Any]]
+    """Column -> (N,): codes where it has names; NaN is None in a row."""
+
+    def __len__(self) -> int:
+        return len(next(iter(self.values.values())))
+
+    def __iter__(self) -> Iterator[Row]:
+        columns = [self.listed(name) for name in self.values]
+        for row in zip(*columns, strict=True):
+            yield self.row(**dict(zip(self.values, row, strict=True)))
+
+    def __getitem__(self, place: int) -> Row:
+        return next(iter(self.where(np.array([place]))))
+
+    def where(self, rows: npt.NDArray[Any]) -> Columns[Row]:
+        """Return the rows that a mask or indices choose."""
+        return Columns(self.row, self.names, {name: column[rows] for name, column in self.values.items()})
+
+    def listed(self, name: str) -> list[Any]:
+        """Return a column as plain values, names in full."""
+        if name in self.names:
+            return [self.names[name][code] for code in self.values[name].tolist()]
+        return _plain_list(self.values[name])
+
+    def plain(self) -> dict[str, Any]:
+        """Return names and columns for JSON, an eighth of the size of a list of rows; columns of names hold codes."""
+        columns = {name: _plain_list(column) for name, column in self.values.items()}
+        return {"names": {name: list(names) for name, names in self.names.items()}, "columns": columns}
+
+
+def _plain_list(column: npt.NDArray[Any]) -> list[Any]:
+    """Return a column's values, None for NaN and infinity."""
+    values: list[Any] = column.tolist()
+    if column.dtype.kind == "f" and not np.isfinite(column).all():
+        return [value if math.isfinite(value) else None for value in values]
+    return values
+
+
+Rows: TypeAlias = "tuple[Any, ...] | Columns[Any]"
+
+
+def plain(value: Any) -> Any:
+    """Return a value for JSON: dataclasses as maps, tuples as lists, NaN and infinity as null."""
+    if isinstance(value, (str, int)) or value is None:
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Columns):
+        return value.plain()
+    if isinstance(value, Mapping):
+        return {str(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(entry) for entry in value]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {name: plain(getattr(value, name)) for name in field_names(type(value))}
+    return value
+
+
+def field_names(kind: type) -> tuple[str, ...]:
+    """Return the names of a dataclass's fields."""
+    return tuple(field.name for field in dataclasses.fields(kind))
+
+
+def tables_of(report: Any) -> Iterator[tuple[str, Rows]]:
+    """Yield name and rows of a report's tables that have rows, those of its members too, but not of its header."""
+    for name in field_names(type(report)):
+        value = getattr(report, name)
+        if isinstance(value, Columns):
+            if len(value):
+                yield name, value
+        elif name != "header" and dataclasses.is_dataclass(value) and not isinstance(value, type):
+            yield from tables_of(value)
+        elif isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
+            yield name, value
+
+
+def write_tables(report: object, folder: Path) -> list[Path]:
+    """Write `report.json` and a CSV file for each table, and return their paths.
+
+    Raises:
+        InputError: the folder cannot be written.
+    """
+    text = json.dumps(plain(report), ensure_ascii=False, separators=(",", ":"))
+    paths = [_write(folder / "report.json", text + "\n")]
+    return paths + [_write(folder / f"{name}.csv", _csv(rows)) for name, rows in tables_of(report)]
+
+
+def _write(path: Path, text: str) -> Path:
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(text.encode("utf-8", "replace"))
+    return path
+
+
+def _csv(rows: Rows) -> str:
+    names = field_names(rows.row if isinstance(rows, Columns) else type(rows[0]))
+    if isinstance(rows, Columns):
+        columns = [_csv_column(rows, name) for name in names]
+        return "\r\n".join([",".join(names), *map(",".join, zip(*columns, strict=True)), ""])
+    file = io.StringIO(newline="")
+    writer = csv.writer(file)
+    writer.writerow(names)
+    writer.writerows([_csv_value(getattr(row, name)) for name in names] for row in rows)
+    return file.getvalue()
+
+
+def _csv_value(value: Any) -> Any:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "" if plain(value) is None else value
+
+
+def _csv_column(table: Columns[Any], name: str) -> list[str]:
+    """Return a column as CSV fields; each distinct value is written out once, since most are repeated."""
+    codes, place = np.unique(table.values[name], return_inverse=True)
+    if name in table.names:
+        fields = [_quoted(table.names[name][code]) for code in codes.tolist()]
+    else:
+        fields = [str(_csv_value(value)) for value in codes.tolist()]
+    texts: list[str] = np.array([*fields, ""], dtype=object)[place].tolist()
+    return texts
+
+
+def _quoted(text: str) -> str:
+    return f'"{text.replace(chr(34), 2 * chr(34))}"' if set(text) & set(',"\r\n') else text

@@ -1,0 +1,138 @@
+"""How well a teacher's items tell students apart.
+
+mu(s; t, k, a) is the mean over datapoints of student s's judge-mean score, for teacher t, task k, factor a.
+* V1(t): mean over (k, a) of the variance (n - 1) of mu across students. * R3(t): mean over (k, a) of max - min of mu.
+* S2(t): mean over (datapoint, factor) of the standard deviation (n - 1) across students of the judge-mean score; the
+  square root of V1, a different quantity that also goes by that name, is given beside it.
+What fewer than two students answered is left out; where nothing is left all are 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coeval.analysis.results import DEFAULTS, RobustSettings, TeacherCell, TeacherReport, TeacherRow
+from coeval.analysis.units import Floats, Loaded, Pairs
+
+Numbers = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class _Discrimination:
+    """Of each stratum: V1, S2, R3."""
+
+    v1: Floats
+    s2: Floats
+    r3: Floats
+
+
+def teacher_report(loaded: Loaded, settings: RobustSettings = DEFAULTS) -> TeacherReport:
+    """Compute the report on teachers."""
+    formula = settings.teacher_score_formula
+    one_student = len({*loaded.units.student.tolist()}) == 1
+    return TeacherReport(loaded.header, formula, one_student, teacher_rows(loaded, formula), teacher_cells(loaded))
+
+
+def teacher_rows(loaded: Loaded, formula: str = "v1") -> tuple[TeacherRow, ...]:
+    """Teachers with scores, best first by `formula`."""
+    size = len(loaded.teachers)
+    found = _discrimination(loaded.pairs, loaded.pairs.teacher, np.arange(len(loaded.pairs)), size)
+    items = np.bincount(loaded.datapoint_teacher, minlength=size)
+    units = np.bincount(loaded.units.teacher, minlength=size)
+    order = sorted(
+        (teacher for teacher in range(size) if units[teacher]),
+        key=lambda teacher: (-getattr(found, formula)[teacher], loaded.teachers[teacher]),
+    )
+    return tuple(
+        TeacherRow(
+            rank,
+            loaded.teachers[teacher],
+            v1=float(found.v1[teacher]),
+            s2=float(found.s2[teacher]),
+            r3=float(found.r3[teacher]),
+            root_v1=float(np.sqrt(found.v1[teacher])),
+            items=int(items[teacher]),
+            units=int(units[teacher]),
+        )
+        for rank, teacher in enumerate(order, start=1)
+    )
+
+
+def teacher_cells(loaded: Loaded) -> tuple[TeacherCell, ...]:
+    """The same by factor, task and attribute value."""
+    return tuple(cell for name in ("factor", "task", "attribute") for cell in _teacher_cells(loaded, name))
+
+
+def _teacher_cells(loaded: Loaded, dimension: str) -> list[TeacherCell]:
+    names = loaded.names(dimension)
+    rows, values = loaded.grouped(loaded.pairs, dimension)
+    strata = loaded.pairs.teacher[rows] * len(names) + values
+    size = len(loaded.teachers) * len(names)
+    found = _discrimination(loaded.pairs, strata, rows, size)
+    unit_rows, unit_values = loaded.grouped(loaded.units, dimension)
+    unit_strata = loaded.units.teacher[unit_rows] * len(names) + unit_values
+    n = np.bincount(unit_strata, minlength=size)
+    mean = np.bincount(unit_strata, loaded.units.norm[unit_rows], minlength=size) / np.maximum(n, 1)
+    return [
+        TeacherCell(
+            loaded.teachers[stratum // len(names)],
+            dimension,
+            names[stratum % len(names)],
+            *(float(found.v1[stratum]), float(found.s2[stratum]), float(found.r3[stratum]), float(mean[stratum])),
+            units=int(n[stratum]),
+        )
+        for stratum in np.flatnonzero(n)
+    ]
+
+
+def _discrimination(pairs: Pairs, strata: Numbers, rows: Numbers, size: int) -> _Discrimination:
+    """V1, S2 and R3 of strata, which rows of pairs may be in several of."""
+    factor, scores, student = pairs.factor[rows], pairs.mean[rows], pairs.student[rows]
+    task_cell = np.stack([strata, pairs.task[rows], factor], axis=1)
+    means, owners = _means(np.column_stack([task_cell, student]), scores)
+    spread, stretch, stratum = _spread(owners[:, :3], means)
+    item_cell = np.stack([strata, pairs.datapoint[rows], factor], axis=1)
+    by_item, item_owners = _means(np.column_stack([item_cell, student]), scores)
+    item_spread, _, item_stratum = _spread(item_owners[:, :3], by_item)
+    return _Discrimination(
+        _average(stratum, spread, size),
+        _average(item_stratum, np.sqrt(item_spread), size),
+        _average(stratum, stretch, size),
+    )
+
+
+def _codes(keys: Numbers) -> tuple[Numbers, Numbers]:
+    """The distinct rows of keys (N, K), and which of them each row is."""
+    codes = np.zeros(len(keys), dtype=np.int64)
+    for column in keys.T:
+        codes = np.unique(codes * (int(column.max(initial=0)) + 1) + column, return_inverse=True)[1]
+    _, first = np.unique(codes, return_index=True)
+    return keys[first], codes
+
+
+def _means(keys: Numbers, values: Floats) -> tuple[Floats, Numbers]:
+    owners, codes = _codes(keys)
+    return np.bincount(codes, values, minlength=len(owners)) / np.bincount(codes, minlength=len(owners)), owners
+
+
+def _spread(cells: Numbers, means: Floats) -> tuple[Floats, Floats, Numbers]:
+    """Variance and range across students in each cell with two or more, and the cell's stratum."""
+    owners, codes = _codes(cells)
+    n = np.bincount(codes, minlength=len(owners))
+    centre = np.bincount(codes, means, minlength=len(owners)) / np.maximum(n, 1)
+    squares = np.bincount(codes, (means - centre[codes]) ** 2, minlength=len(owners))
+    high, low = np.full(len(owners), -np.inf), np.full(len(owners), np.inf)
+    np.maximum.at(high, codes, means)
+    np.minimum.at(low, codes, means)
+    enough = n > 1
+    return squares[enough] / (n[enough] - 1), (high - low)[enough], owners[enough, 0]
+
+
+def _average(strata: Numbers, values: Floats, size: int) -> Floats:
+    n = np.bincount(strata, minlength=size)
+    average: Floats = np.bincount(strata, values, minlength=size) / np.maximum(n, 1)
+    return average

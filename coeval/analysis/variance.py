@@ -1,0 +1,117 @@
+"""How many items separate two students, and where the variance of scores comes from.
+
+A two-sided test at 5 % of the mean difference d over n datapoints, with standard deviation sd of the difference on one,
+finds it with power Phi(|d| sqrt(n) / sd - 1.96); 80 % needs n = ((1.960 + 0.842) sd / d)^2.
+
+Variance components: y = mu + student + teacher + item + judge + factor + student x item + residual, all random, by
+Henderson's first method: T_f = sum over levels l of f of (sum of y in l)^2 / n_l has expectation
+N mu^2 + sum over g of sigma_g^2 sum_l sum_m n_lm^2 / n_l + levels(f) sigma_e^2, a linear system in the variances that
+needs no balance. Estimates below 0 are shown as 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from itertools import combinations
+from statistics import NormalDist
+
+import numpy as np
+
+from coeval.analysis.results import PairPower, VarianceRow
+from coeval.analysis.units import Codes, Floats, Loaded
+
+_CERTAIN = NormalDist().inv_cdf(0.975)
+_FOUND = NormalDist().inv_cdf(0.8)
+
+
+def needed_items(difference: float, sd: float) -> int | None:
+    """Datapoints for 80 % power; None without a difference."""
+    if abs(difference) < 1e-9:
+        return None
+    return max(2, math.ceil(((_CERTAIN + _FOUND) * sd / difference) ** 2))
+
+
+def test_power(difference: float, sd: float, datapoints: int) -> float:
+    """The chance that the test finds the difference."""
+    if sd < 1e-12:
+        return 1.0 if abs(difference) > 1e-12 else 0.05
+    shift = abs(difference) * math.sqrt(datapoints) / sd
+    return NormalDist().cdf(shift - _CERTAIN) + NormalDist().cdf(-shift - _CERTAIN)
+
+
+def pair_power(loaded: Loaded, scores: Floats) -> tuple[PairPower, ...]:
+    """Compute the power of the test of every two students that share datapoints; those that need most last.
+
+    Args:
+        loaded: the run.
+        scores: of each student on each datapoint, (D, S).
+    """
+    found = []
+    for a, b in combinations(range(scores.shape[1]), 2):
+        gaps = scores[:, a] - scores[:, b]
+        gaps = gaps[~np.isnan(gaps)]
+        if len(gaps) < 2:
+            continue
+        mean, sd = float(gaps.mean()), float(gaps.std(ddof=1))
+        names = (loaded.students[a], loaded.students[b]) if mean >= 0 else (loaded.students[b], loaded.students[a])
+        power = test_power(mean, sd, len(gaps))
+        found.append(PairPower(*names, abs(mean), sd, len(gaps), needed_items(mean, sd), power))
+    return tuple(sorted(found, key=lambda row: (row.needed or math.inf, row.better, row.worse)))
+
+
+def variance_rows(loaded: Loaded) -> tuple[VarianceRow, ...]:
+    """Variance components of all units."""
+    units = loaded.units
+    sources = {
+        "student": units.student,
+        "teacher": units.teacher,
+        "item": units.datapoint,
+        "judge": units.judge,
+        "factor": units.task * max(len(loaded.factors), 1) + units.factor,
+        "student x item": units.response,
+    }
+    found = variance_components(units.norm, sources)
+    total = sum(found.values())
+    return tuple(VarianceRow(name, value, value / total if total else 0.0) for name, value in found.items())
+
+
+def variance_components(values: Floats, sources: Mapping[str, Codes]) -> dict[str, float]:
+    """Variance of each source that varies, and `residual`; sources that coincide with one before are left out."""
+    if len(values) < 2:
+        return {}
+    values = values - values.mean()
+    levels = _distinct({name: np.unique(codes, return_inverse=True)[1] for name, codes in sources.items()})
+    names, n = list(levels), len(values)
+    matrix, right = np.zeros((len(names) + 1, len(names) + 1)), np.zeros(len(names) + 1)
+    base = np.array([float((np.bincount(levels[name]) ** 2).sum()) / n for name in names] + [1.0])
+    for row, name in enumerate(names):
+        counts = np.bincount(levels[name])
+        right[row] = float((np.bincount(levels[name], values) ** 2 / counts).sum())
+        matrix[row] = [_shared(levels[name], counts, levels[other]) for other in names] + [len(counts)]
+    matrix[-1] = n
+    right[-1] = float((values**2).sum())
+    solved = np.linalg.lstsq(matrix - base, right, rcond=None)[0]
+    return dict(zip([*names, "residual"], np.maximum(solved, 0.0).tolist(), strict=True))
+
+
+def _distinct(levels: Mapping[str, Codes]) -> dict[str, Codes]:
+    """Sources with more than one level and fewer than values, each different from those before."""
+    kept: dict[str, Codes] = {}
+    for name, codes in levels.items():
+        size = int(codes.max()) + 1
+        alike = any(int(other.max()) + 1 == size and _joint(codes, other) == size for other in kept.values())
+        if 1 < size < len(codes) and not alike:
+            kept[name] = codes
+    return kept
+
+
+def _joint(one: Codes, other: Codes) -> int:
+    return len(np.unique(one * (int(other.max()) + 1) + other))
+
+
+def _shared(codes: Codes, counts: Codes, other: Codes) -> float:
+    """Sum over levels l of one and m of the other of n_lm^2 / n_l."""
+    width = int(other.max()) + 1
+    cells, joint = np.unique(codes * width + other, return_counts=True)
+    return float((joint.astype(np.float64) ** 2 / counts[cells // width]).sum())
