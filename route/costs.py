@@ -26,7 +26,7 @@ from p2l.common.errors import ConfigError, InputError
 from p2l.common.files import atomic_path, check_can_write
 from p2l.common.text_table import align
 from p2l.training.config import read_yaml
-from route.storage.database import SchemaError, check_ours
+from route.storage.database import SchemaError, check_schema
 from route.storage.ledger import DAY
 
 _MILLION = 1_000_000
@@ -159,7 +159,7 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
     try:
         with contextlib.closing(sqlite3.connect(path)) as connection:
             connection.execute("PRAGMA query_only = ON")
-            check_ours(connection)
+            check_schema(connection)
             yield connection
     except (sqlite3.Error, SchemaError) as error:
         raise InputError(f"{path}: cannot be read as the database of a router: {error}") from error

@@ -1,8 +1,8 @@
 """A conversation keeps its model between turns.
 
-A conversation is what the header `x-p2l-conversation` names, else what begins with the same texts: the digest of key,
-`user` and the messages up to the first one of the user's. Two conversations that begin alike may share a model; what
-begins alike is still routed anew each time, because only a request that holds an answer already looks its model up.
+A conversation is named by the header `x-p2l-conversation`, else by the texts it begins with: the digest of key, `user`
+and the messages up to the first one of the user. Two conversations that begin alike may share a model. A first request
+is always routed, because only a request that already holds an answer looks its model up.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from itertools import takewhile
 from typing import Any
 
 from p2l.common.cache import LRUCache
-from route.storage.database import Database
+from route.storage.database import Database, WriteBehind
 
 HEADER = "x-p2l-conversation"
 KEPT_SECONDS = 86_400
-"""How long after its last turn a conversation is forgotten."""
+"""Seconds after its last turn until a conversation is forgotten."""
 _MOST_FORGOTTEN = 1_000  # in one transaction, so that none takes long
 
 
 def conversation_of(body: Mapping[str, Any], *, key: str, header: str | None = None) -> str:
-    """Which conversation a chat request is of: a digest; `key` is the name of the API key, `header` that of HEADER."""
+    """Return the digest that names the conversation of a request; `key` is the name of its API key."""
     if header:
         return _digest([key, header])
     messages = body.get("messages") or []
@@ -34,7 +34,7 @@ def conversation_of(body: Mapping[str, Any], *, key: str, header: str | None = N
 
 
 def goes_on(body: Mapping[str, Any], *, header: str | None = None) -> bool:
-    """Whether a chat request is not the first of its conversation: it holds an answer already, or HEADER names one."""
+    """Return whether a request continues a conversation: it holds an answer, or HEADER names one."""
     return bool(header) or any(_role(message) == "assistant" for message in body.get("messages") or [])
 
 
@@ -43,7 +43,7 @@ def _role(message: Any) -> Any:
 
 
 def _text(message: Any) -> Any:
-    """Role and texts of a message; images and the like, which may be large, are left out."""
+    """Return role and texts of a message, without images and the like, which may be large."""
     content = message.get("content") if isinstance(message, Mapping) else None
     if isinstance(content, list):
         content = [part.get("text") for part in content if isinstance(part, Mapping)]
@@ -54,29 +54,20 @@ def _digest(parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
-class Sticky:
-    """Which model answers which conversation; used from one event loop."""
+class Sticky(WriteBehind):
+    """The model of each conversation; used from one event loop."""
 
     def __init__(self, database: Database, *, capacity: int = 100_000, clock: Callable[[], float] = time.time) -> None:
-        """Keeps the `capacity` conversations that were used last in memory, and those of a day in the database."""
-        self._database = database
+        """Keep the `capacity` conversations used last in memory, and those of a day in the database."""
+        super().__init__(database, clock)
         self._capacity = capacity
-        self._clock = clock
-        self._models: LRUCache[str, str] = LRUCache(capacity)  # by conversation
+        self._models: LRUCache[str, str] = LRUCache(capacity)
         self._gathered: dict[str, tuple[str, float]] = {}  # (model, time) by conversation
 
-    async def start(self) -> None:
-        """Write what is remembered every 100 ms from now on."""
-        await self._database.add(self)
-
-    async def close(self) -> None:
-        """Write what is not yet written; the database stays open."""
-        await self._database.flush()
-
     async def model_of(self, conversation: str) -> str | None:
-        """The model that answered it last, here or before, or in another worker; None where none is known.
+        """Return the model that answered last, here or in another worker, or None.
 
-        It waits for the database only where this worker does not know the conversation.
+        It reads the database only for a conversation that this worker does not have in memory.
         """
         if (model := self._models.get(conversation)) is not None:
             return model
@@ -89,19 +80,19 @@ class Sticky:
         return model
 
     def remember(self, conversation: str, model: str) -> None:
-        """Take note of who answered, without waiting."""
+        """Remember which model answered, without waiting."""
         self._models.put(conversation, model)
         self._gathered[conversation] = (model, self._clock())
         if len(self._gathered) > self._capacity:
             del self._gathered[next(iter(self._gathered))]
 
     def take(self) -> dict[str, tuple[str, float]]:
-        """See `route.storage.database.Part`."""
-        taken, self._gathered = self._gathered, {}
-        return taken
+        """See `WriteBehind`."""
+        batch, self._gathered = self._gathered, {}
+        return batch
 
     def write(self, connection: sqlite3.Connection, batch: dict[str, tuple[str, float]]) -> None:
-        """See `route.storage.database.Part`."""
+        """See `WriteBehind`."""
         connection.executemany(
             "INSERT OR REPLACE INTO conversations VALUES (?, ?, ?)",
             [(conversation, *last) for conversation, last in batch.items()],
@@ -112,14 +103,8 @@ class Sticky:
             (self._clock() - KEPT_SECONDS, _MOST_FORGOTTEN),
         )
 
-    def read(self, connection: sqlite3.Connection) -> None:
-        """See `route.storage.database.Part`; what others remember is looked up when it is asked for."""
-
-    def absorb(self, news: None) -> None:
-        """See `route.storage.database.Part`."""
-
     def give_back(self, batch: dict[str, tuple[str, float]]) -> None:
-        """See `route.storage.database.Part`."""
+        """See `WriteBehind`."""
         self._gathered = batch | self._gathered
 
 

@@ -1,13 +1,12 @@
 """The router's one file: SQLite, written in a thread of its own, so that no request waits for a disk.
 
-What happens is gathered in memory and written every 100 ms, everything in one transaction; in the same transaction each
-worker reads what the others have written. Several workers may open one file (write-ahead log); it must be on a local
-disk. Without a path everything is in memory and ends with the process.
+Events gather in memory and are written every 100 ms, all in one transaction, in which each worker also reads what the
+others have written. Several workers may open one file (write-ahead log); it must be on a local disk. Without a path
+everything is in memory and ends with the process.
 
-What can be lost: a process that is killed loses what happened since its last transaction, so at most 100 ms plus the
-time that one transaction takes. What was committed is on the disk (`synchronous = FULL`), so a power cut loses no more
-than a kill. A stop by SIGTERM loses nothing. While the file cannot be written (disk full, locked for over 5 s), what
-happens stays in memory and is written when it can be.
+A process that is killed loses the events since its last transaction: at most 100 ms plus the time of one transaction.
+A power cut loses no more (`synchronous = FULL`), a stop by SIGTERM nothing. While the file cannot be written (disk
+full, locked for over 5 s), events stay in memory.
 """
 
 from __future__ import annotations
@@ -17,30 +16,28 @@ import contextlib
 import logging
 import os
 import sqlite3
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from p2l.common.errors import ConfigError
 
-# Tables of the router's database, and how an older file becomes one of today.
+# The tables; keys of clients are there by name, prompts only with `store_prompts: true`.
 #
-# | table | a row is |
+# | table | one row is |
 # |---|---|
-# | usage | answers that a key got of a model on one day (days since 1970, UTC); `measured` ones came with token counts
-# |
+# | usage | the answers of a model to a key on one day (days since 1970, UTC); `measured` ones came with token counts |
 # | spend | what a key spent on one day |
-# | arrivals | requests of a key in one second, of the last minute |
+# | arrivals | the requests of a key in one second, of the last minute |
 # | answers | an answer of the last day, as it was shown |
 # | votes | an answer that was voted on |
-# | conversations | which model answered a conversation last |
-# | clock | one row: the number of the last transaction that changed spend or arrivals; their rows bear it |
-#
-# Keys are there by name. Texts of prompts are there only where the configuration says `store_prompts: true`.
+# | conversations | the model that answered a conversation last |
+# | clock | the only one: the number of the last transaction that changed spend or arrivals, whose rows carry it |
 
 APPLICATION_ID = 0x50324C52
-"""Marks the file as a database of the router ("P2LR")."""
+"""Marks the file as a database of the router: "P2LR"."""
 _SHOWN = """
     request_id TEXT PRIMARY KEY, time REAL NOT NULL, key TEXT NOT NULL, model_a TEXT NOT NULL, model_b TEXT,
     version_a TEXT, version_b TEXT, propensity REAL NOT NULL, revision TEXT NOT NULL, prompt TEXT"""
@@ -67,21 +64,17 @@ _MIGRATIONS = (
     CREATE INDEX conversations_time ON conversations (time);
     """,
 )
-"""One text per version of the file, oldest first; a text is never changed once it was released."""
+"""One script per version of the file, oldest first; a released one is never changed."""
 
 
 class SchemaError(Exception):
-    """The file is of another program, or of a newer version of this one; the text says so without naming it."""
+    """The file belongs to another program, or to a newer version of this one; the text says so without naming it."""
 
 
-def check_ours(connection: sqlite3.Connection) -> None:
-    """Look before anything is changed.
-
-    Raises:
-        SchemaError: the file holds something, but not the tables of a router of today or before.
-    """
-    used = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    if used and _pragma(connection, "application_id") != APPLICATION_ID:
+def check_schema(connection: sqlite3.Connection) -> None:
+    """Raise SchemaError if the file holds anything but the tables of this router or of an earlier one."""
+    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if tables and _pragma(connection, "application_id") != APPLICATION_ID:
         raise SchemaError("it is a database of another program; choose another path")
     version = _pragma(connection, "user_version")
     if version > len(_MIGRATIONS):
@@ -89,12 +82,8 @@ def check_ours(connection: sqlite3.Connection) -> None:
 
 
 def prepare(connection: sqlite3.Connection) -> None:
-    """Bring the file to the newest version, inside a transaction.
-
-    Raises:
-        SchemaError: another process has made something else of it meanwhile.
-    """
-    check_ours(connection)
+    """Migrate the file to the newest version, inside a transaction; raise SchemaError as `check_schema` does."""
+    check_schema(connection)  # again: another process may have written to it since
     for script in _MIGRATIONS[_pragma(connection, "user_version") :]:
         for statement in script.split(";"):
             connection.execute(statement)
@@ -109,63 +98,76 @@ def _pragma(connection: sqlite3.Connection, name: str) -> int:
 
 T = TypeVar("T")
 FLUSH_SECONDS = 0.1
-"""How long what happened waits in memory."""
+"""How long events wait in memory."""
 _BUSY_SECONDS = 5.0
 _LOGGER = logging.getLogger("route")
 
 
-class Part(Protocol):
-    """Something that gathers what happens in the event loop and writes it with everything else."""
+class WriteBehind(ABC):
+    """Events of one kind that gather in the event loop and are written together with all others."""
 
+    def __init__(self, database: Database, clock: Callable[[], float]) -> None:
+        """Write to `database`; `clock` returns seconds since 1970, UTC."""
+        self._database = database
+        self._clock = clock
+
+    async def start(self) -> None:
+        """Read what earlier runs and other workers wrote, and write what gathers every 100 ms from now on."""
+        await self._database.add(self)
+
+    async def close(self) -> None:
+        """Write what has gathered; the database stays open."""
+        await self._database.flush()
+
+    @abstractmethod
     def take(self) -> Any:
-        """What has gathered since the last time (falsy: nothing); in the event loop."""
-        ...
+        """Return what has gathered since the last call (falsy: nothing) and start anew; in the event loop."""
 
+    @abstractmethod
     def write(self, connection: sqlite3.Connection, batch: Any) -> Any:
-        """Write it, and read what others wrote; in the thread, inside a transaction."""
-        ...
+        """Write a batch, then read as `read` does; in the thread, inside a transaction."""
+
+    @abstractmethod
+    def give_back(self, batch: Any) -> None:
+        """Gather a batch again that could not be written; in the event loop."""
 
     def read(self, connection: sqlite3.Connection) -> Any:
-        """Only read what others wrote; in the thread."""
-        ...
+        """Read what other workers wrote; in the thread."""
+        return None
 
     def absorb(self, news: Any) -> None:
-        """What `write` or `read` returned, in the event loop."""
-        ...
-
-    def give_back(self, batch: Any) -> None:
-        """What was taken could not be written; in the event loop."""
-        ...
+        """Take over what `write` or `read` returned; in the event loop."""
+        return None
 
 
 class Database:
     """One connection, used by one thread; transactions run one after the other."""
 
     def __init__(self, path: Path | None = None, *, flush_seconds: float = FLUSH_SECONDS) -> None:
-        """Nothing is opened yet; a `path` of None is memory."""
+        """Open nothing yet; a `path` of None is memory."""
         self.path = path
         self.fault: str | None = None
         """Why the file cannot be written now; None: it can."""
         self.flush_seconds = flush_seconds
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="route-database")
         self._connection: sqlite3.Connection | None = None
-        self._parts: list[Part] = []
+        self._buffers: list[WriteBehind] = []
         self._version: int | None = None
         self._one_flush = asyncio.Lock()
         self._stop = asyncio.Event()
         self._ticking: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Open or make the file, readable by its owner alone, and write to it every 100 ms from now on.
+        """Open or create the file, readable by its owner alone, and write to it every 100 ms from now on.
 
         Raises:
-            ConfigError: it cannot be opened, is no database of the router, or of a newer one.
+            ConfigError: it cannot be opened, or is not a database of this router.
         """
         await self._in_thread(self._open)
         self._ticking = asyncio.create_task(self._tick(), name="route-database")
 
     async def close(self) -> None:
-        """Write what is not yet written and close the file; closing twice is no mistake."""
+        """Write what has gathered and close the file; a second call does nothing."""
         if self._ticking is None:
             return
         self._stop.set()
@@ -176,43 +178,35 @@ class Database:
         await self._in_thread(self._close)
         self._thread.shutdown()
 
-    async def add(self, part: Part) -> None:
-        """Write and read for `part` from now on; it has read once when this returns."""
-        part.absorb(await self.read(part.read))
-        self._parts.append(part)
+    async def add(self, buffer: WriteBehind) -> None:
+        """Read for `buffer` once, and write and read for it with every flush from now on."""
+        buffer.absorb(await self.read(buffer.read))
+        self._buffers.append(buffer)
 
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Do `work` in one transaction, in the thread; it is on the disk when this returns.
-
-        Raises:
-            sqlite3.Error: nothing of it was written.
-        """
+        """Run `work` in one transaction, in the thread; raise sqlite3.Error if nothing of it was written."""
         return await self._in_thread(lambda: self._transaction(work))
 
     async def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Do `work` that changes nothing, in the thread; it waits for no other worker.
-
-        Raises:
-            sqlite3.Error: the file cannot be read.
-        """
+        """Run `work`, which changes nothing, in the thread; it waits for no other worker."""
         return await self._in_thread(lambda: work(self._opened()))
 
     async def flush(self) -> bool:
-        """Write what has gathered now; whether it is on the disk when this returns."""
-        return await asyncio.shield(self._flush())  # who asked may be cancelled; what was taken may not be lost
+        """Write what has gathered; return whether it is on the disk."""
+        return await asyncio.shield(self._flush())  # a cancelled caller must not lose a batch that was taken
 
     async def _flush(self) -> bool:
         async with self._one_flush:
-            taken = [(part, part.take()) for part in self._parts]
+            batches = [(buffer, buffer.take()) for buffer in self._buffers]
             try:
-                news = await self._in_thread(lambda: self._write(taken))
+                news = await self._in_thread(lambda: self._write(batches))
             except sqlite3.Error as error:
-                for part, batch in taken:
-                    part.give_back(batch)
+                for buffer, batch in batches:
+                    buffer.give_back(batch)
                 self._notice(str(error))
                 return False
-            for (part, _), of_part in zip(taken, news, strict=False):
-                part.absorb(of_part)
+            for (buffer, _), rows in zip(batches, news, strict=False):
+                buffer.absorb(rows)
             self._notice(None)
             return True
 
@@ -232,14 +226,14 @@ class Database:
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
-    def _write(self, taken: list[tuple[Part, Any]]) -> list[Any]:
-        if any(batch for _, batch in taken):
-            return self._transaction(lambda connection: [part.write(connection, batch) for part, batch in taken])
+    def _write(self, batches: list[tuple[WriteBehind, Any]]) -> list[Any]:
+        if any(batch for _, batch in batches):
+            return self._transaction(lambda connection: [buffer.write(connection, batch) for buffer, batch in batches])
         connection = self._opened()
         version = connection.execute("PRAGMA data_version").fetchone()[0]
-        if version == self._version:  # nobody else has written, so there is nothing to read
+        if version == self._version:  # no other worker has written since
             return []
-        news = [part.read(connection) for part, _ in taken]
+        news = [buffer.read(connection) for buffer, _ in batches]
         self._version = version
         return news
 
@@ -281,8 +275,8 @@ def _connect(path: Path | None) -> sqlite3.Connection:
     connection = sqlite3.connect(
         path or ":memory:", timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
     )
-    check_ours(connection)
+    check_schema(connection)  # before anything is changed
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA secure_delete = ON")  # a prompt whose time is over is gone from the file
+    connection.execute("PRAGMA secure_delete = ON")  # a forgotten prompt must not stay in free pages of the file
     return connection

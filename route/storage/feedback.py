@@ -1,9 +1,9 @@
-"""What was shown to whom, and which answer was better: the votes that the router's own traffic gives.
+"""Feedback: the answers that were shown, and the votes on them.
 
-An answer is remembered for a day; a vote on it names its request. A request with `compare: true` shows the answers of
-two models, and a vote on it is a vote of P2L's schema: `p2l export-votes` writes those. Thumbs on a single answer are
-kept too, but compare nothing, so they are no votes to train on. Prompts are kept only where the configuration says
-`store_prompts: true`, and where nobody votes they are gone after the day.
+An answer is kept for a day; a vote on it names its request. A request with `compare: true` shows the answers of two
+models, and a vote on it is a vote of P2L's schema: `p2l export-votes` writes those. Thumbs on a single answer are kept
+too, but compare nothing, so they cannot be trained on. Prompts are kept only with `store_prompts: true`, and without a
+vote they are gone after the day.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from p2l.common.errors import InputError
-from route.storage.database import Database
+from route.storage.database import Database, WriteBehind
 from route.storage.ledger import Refusal
 
 VERDICTS = ("first", "second", "tie", "both_bad", "up", "down")
-"""Of two answers: the first or the second one was better, neither, or both were bad; of one: thumbs up or down."""
+"""The first four compare two answers, the last two are thumbs on one."""
 KEPT_SECONDS = 86_400
-"""How long an answer can be voted on; without a vote it is forgotten then."""
+"""Seconds in which an answer can be voted on; without a vote it is forgotten then."""
 _OF_TWO = frozenset(VERDICTS[:4])
 _MEANING: dict[str, dict[str | int, str]] = {
     "thumbs": {"up": "up", "down": "down"},
@@ -43,13 +43,13 @@ _Row: TypeAlias = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class ShownAnswer:
-    """What one request was answered with."""
+    """The answer, or the two answers, to one request."""
 
     request_id: str
     key: str
-    """Name of the key that asked: no other may vote on it."""
+    """Name of the key of the request: no other may vote on it."""
     models: tuple[str, ...]
-    """One model, or the two of `compare: true` in the order shown (the order of the answer's choices)."""
+    """One model, or the two of `compare: true` in the order of the choices."""
     propensity: float
     """Probability that this model, or this pair in either order, was shown."""
     versions: tuple[str, ...] = ()
@@ -57,14 +57,14 @@ class ShownAnswer:
     revision: str = ""
     """Of the P2L model that chose."""
     prompt: tuple[str, ...] | None = None
-    """The user's turns; stored only where prompts are."""
+    """The user's turns; stored only with `store_prompts`."""
     time: float | None = None
     """Seconds since 1970; None: now."""
 
 
 @dataclass(frozen=True)
 class Vote:
-    """What `POST /v1/feedback` says."""
+    """The body of `POST /v1/feedback`."""
 
     request_id: str
     verdict: str
@@ -73,23 +73,20 @@ class Vote:
 
 @dataclass(frozen=True)
 class StoredVote:
-    """A vote that is on the disk, as the client may hear of it."""
+    """A vote that is on the disk, as the client sees it."""
 
     request_id: str
     verdict: str
     models: tuple[str, ...]
-    """Now that the vote is given: who answered, in the order shown."""
+    """Who answered, in the order shown; revealed by the vote."""
     replaced: bool
-    """There was an earlier vote on this request; the new one counts."""
+    """Whether it replaced an earlier vote on this request."""
 
 
 def parse_vote(body: Mapping[str, Any]) -> Vote:
-    """Read `{"request_id": ..., "thumbs": "up" | "down"}` or `{"request_id": ..., "better": ...}`.
+    """Parse `{"request_id": ..., "thumbs": "up" | "down"}` or `{"request_id": ..., "better": ...}`.
 
-    `better` is the index of the better choice, 0 or 1, or "tie" or "both_bad".
-
-    Raises:
-        InputError: it is neither; one line that says what is wrong.
+    `better` is the index of the better choice, 0 or 1, or "tie" or "both_bad". Raises InputError for anything else.
     """
     unknown = sorted(set(body) - {"request_id", "thumbs", "better"})
     if unknown:
@@ -97,43 +94,32 @@ def parse_vote(body: Mapping[str, Any]) -> Vote:
     request_id = body.get("request_id")
     if not (isinstance(request_id, str) and 0 < len(request_id) <= _LONGEST_ID and request_id.isascii()):
         raise InputError("request_id must be the text of the answer's x-request-id")
-    given = [(field, body[field]) for field in ("thumbs", "better") if body.get(field) is not None]
-    if len(given) != 1:
+    choices = [(field, body[field]) for field in ("thumbs", "better") if body.get(field) is not None]
+    if len(choices) != 1:
         raise InputError("a vote has either thumbs or better")
-    field, word = given[0]
+    field, word = choices[0]
     verdict = None if isinstance(word, bool) or not isinstance(word, str | int) else _MEANING[field].get(word)
     if verdict is None:
         raise InputError(f"{field} must be {_CHOICES[field]}")
     return Vote(request_id, verdict)
 
 
-class Feedback:
+class Feedback(WriteBehind):
     """Answers and votes; used from one event loop."""
 
     def __init__(
         self, database: Database, *, store_prompts: bool = False, clock: Callable[[], float] = time.time
     ) -> None:
-        """`clock` gives seconds since 1970, UTC."""
-        self._database = database
+        """Write to `database`; `clock` returns seconds since 1970, UTC."""
+        super().__init__(database, clock)
         self._store_prompts = store_prompts
-        self._clock = clock
         self._gathered: list[_Row] = []
 
-    async def start(self) -> None:
-        """Write what is remembered every 100 ms from now on."""
-        await self._database.add(self)
-
-    async def close(self) -> None:
-        """Write what is not yet written; the database stays open."""
-        await self._database.flush()
-
     def remember(self, answer: ShownAnswer) -> None:
-        """Take note of an answer, without waiting; its prompt is dropped here unless prompts are stored.
+        """Remember an answer, without waiting; its prompt is dropped here unless prompts are stored.
 
-        While the database cannot be written, the newest 100,000 are kept.
-
-        Raises:
-            ValueError: it shows neither one model nor two different ones, or the propensity is no probability above 0.
+        While the database cannot be written, the newest 100,000 are kept. Raises ValueError for an answer that shows
+        neither one model nor two different ones, or whose propensity is not a probability above 0.
         """
         if len(answer.models) not in (1, 2) or len(set(answer.models)) < len(answer.models):
             raise ValueError(f"an answer shows one model or two different ones, not {answer.models}")
@@ -146,8 +132,8 @@ class Feedback:
     async def vote(self, vote: Vote, *, key: str) -> StoredVote | Refusal:
         """Store a vote; it is on the disk when this returns. A later vote on the same request replaces it.
 
-        404 where the key named `key` got no such answer within a day; 400 where thumbs are given to two answers, or
-        one answer is called the better one; 503 where the database cannot be written.
+        Refuses with 404 where the key `key` got no such answer within a day, with 400 thumbs on two answers and a
+        choice on one, with 503 while the database cannot be written.
         """
         try:
             await self._database.flush()
@@ -164,26 +150,20 @@ class Feedback:
         return await self._database.run(lambda connection: _store_vote(connection, vote, key, now))
 
     def take(self) -> list[_Row]:
-        """See `route.storage.database.Part`."""
-        taken, self._gathered = self._gathered, []
-        return taken
+        """See `WriteBehind`."""
+        batch, self._gathered = self._gathered, []
+        return batch
 
     def write(self, connection: sqlite3.Connection, batch: list[_Row]) -> None:
-        """See `route.storage.database.Part`."""
+        """See `WriteBehind`."""
         connection.executemany(f"INSERT OR REPLACE INTO answers VALUES ({_MARKS})", batch)
         connection.execute(
             "DELETE FROM answers WHERE rowid IN (SELECT rowid FROM answers WHERE time < ? ORDER BY time LIMIT ?)",
             (self._clock() - KEPT_SECONDS, _MOST_FORGOTTEN),
         )
 
-    def read(self, connection: sqlite3.Connection) -> None:
-        """See `route.storage.database.Part`; what others remember is looked up when it is voted on."""
-
-    def absorb(self, news: None) -> None:
-        """See `route.storage.database.Part`."""
-
     def give_back(self, batch: list[_Row]) -> None:
-        """See `route.storage.database.Part`."""
+        """See `WriteBehind`."""
         self._gathered = (batch + self._gathered)[-_MOST_WAITING:]
 
 
@@ -208,7 +188,7 @@ def _store_vote(connection: sqlite3.Connection, vote: Vote, key: str, now: float
         return Refusal(404, "answer_not_found", "no answer of the last day with this request_id was given to this key")
     models = tuple(model for model in row[3:5] if model is not None)
     if (len(models) == 2) != (vote.verdict in _OF_TWO):
-        meant = "two answers: say which was better" if len(models) == 2 else "one answer: give thumbs"
-        return Refusal(400, "wrong_kind_of_vote", f"this request showed {meant}")
+        advice = "two answers: say which was better" if len(models) == 2 else "one answer: give thumbs"
+        return Refusal(400, "wrong_kind_of_vote", f"this request showed {advice}")
     connection.execute(f"INSERT OR REPLACE INTO votes VALUES ({_MARKS}, ?, ?)", (*row, vote.verdict, now))
     return StoredVote(vote.request_id, vote.verdict, models, replaced=before is not None)

@@ -1,8 +1,8 @@
-"""Who may ask, how often, for how much money a day, and what was spent.
+"""The ledger: who may ask, how often, for how much money a day, and what was spent.
 
-Every question is answered from memory, in microseconds and without waiting. What happened is written to the database
-every 100 ms, in its thread, and what other workers wrote there is read in the same transaction: workers share limits,
-each seeing the others at most two such intervals late. See `route.storage.database` for what a crash can lose.
+Every question is answered from memory, without waiting. Sums are written to the database every 100 ms, and what other
+workers wrote there is read in the same transaction: workers share limits, each seeing the others at most two such
+intervals late. See `route.storage.database` for what a crash can lose.
 
 A day is a day of UTC. A minute is any 60 seconds, counted by whole seconds. Spend is known when an answer ends, so a
 key can exceed its spend per day by the requests it has in flight.
@@ -15,18 +15,14 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import astuple, dataclass, field
+from typing import Any, NamedTuple, TypeVar
 
 from p2l.common.errors import ConfigError
 from p2l.common.web import digest_of, matches
-from route.storage.database import Database
+from route.storage.database import Database, WriteBehind
 
-# What the ledger gathers, and the statements that add it to the database and read what other workers added.
-#
-# Everything is a sum, so that workers only ever add to the rows of the others. Rows of `spend` and `arrivals` bear the
-# number of the transaction that changed them last: a worker reads only what changed since its own last look.
-
+K = TypeVar("K")
 DAY = 86_400
 """Seconds."""
 WINDOW = 61
@@ -35,8 +31,9 @@ _KEPT_DAYS = 1  # of spend, before today: a worker's clock may be late
 _MOST = 2**53  # more tokens than any answer has, and still exact
 
 
-class Usage(NamedTuple):
-    """What answers used; `measured` of the `answers` came with token counts."""
+@dataclass(frozen=True)
+class Usage:
+    """The usage of answers; `measured` of the `answers` came with token counts."""
 
     answers: int
     measured: int
@@ -44,19 +41,12 @@ class Usage(NamedTuple):
     completion_tokens: int
     cost: float
 
-    def plus(self, other: Usage) -> Usage:
-        """The sum of both."""
-        return Usage(
-            self.answers + other.answers,
-            self.measured + other.measured,
-            self.prompt_tokens + other.prompt_tokens,
-            self.completion_tokens + other.completion_tokens,
-            self.cost + other.cost,
-        )
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
 
     @classmethod
     def of(cls, answers: int, cost: float, prompt_tokens: int | None, completion_tokens: int | None) -> Usage:
-        """Of the answers to one request; they are measured only with both counts, and only with possible ones."""
+        """Return the usage of one request; it is measured only with both counts, and only with possible ones."""
         counts = (prompt_tokens, completion_tokens)
         if any(count is None or not 0 <= count <= _MOST for count in counts):
             return cls(answers, 0, 0, 0, cost)
@@ -64,41 +54,28 @@ class Usage(NamedTuple):
 
 
 @dataclass
-class Gathered:
-    """What happened and is not in the database yet."""
+class Sums:
+    """Sums that are not in the database yet; the names are those of keys."""
 
     usage: dict[tuple[int, str, str], Usage] = field(default_factory=dict)
-    """By (day, model, name of the key)."""
+    """By (day, model, name)."""
     spend: dict[tuple[int, str], float] = field(default_factory=dict)
-    """By (day, name of the key)."""
+    """By (day, name)."""
     arrivals: dict[tuple[int, str], int] = field(default_factory=dict)
-    """By (second, name of the key)."""
+    """By (second, name)."""
 
     def __bool__(self) -> bool:
         return bool(self.usage or self.spend or self.arrivals)
 
-    def add_usage(self, day: int, model: str, key: str, usage: Usage) -> None:
-        """One more sum of a model and a key."""
-        place = (day, model, key)
-        known = self.usage.get(place)
-        self.usage[place] = usage if known is None else known.plus(usage)
+    def add(self, other: Sums) -> None:
+        """Add every sum of another one."""
+        for name in ("usage", "spend", "arrivals"):
+            for place, amount in getattr(other, name).items():
+                _add(getattr(self, name), place, amount)
 
-    def add_spend(self, day: int, key: str, cost: float) -> None:
-        """More spend of a key."""
-        self.spend[day, key] = self.spend.get((day, key), 0.0) + cost
 
-    def add_arrivals(self, second: int, key: str, requests: int) -> None:
-        """More requests of a key."""
-        self.arrivals[second, key] = self.arrivals.get((second, key), 0) + requests
-
-    def add(self, other: Gathered) -> None:
-        """Everything that another one holds."""
-        for (day, model, key), usage in other.usage.items():
-            self.add_usage(day, model, key, usage)
-        for (day, key), cost in other.spend.items():
-            self.add_spend(day, key, cost)
-        for (second, key), requests in other.arrivals.items():
-            self.add_arrivals(second, key, requests)
+def _add(sums: dict[K, Any], place: K, amount: Any) -> None:
+    sums[place] = sums[place] + amount if place in sums else amount
 
 
 class News(NamedTuple):
@@ -110,8 +87,12 @@ class News(NamedTuple):
     arrivals: list[tuple[int, str, int]]
 
 
-def write_gathered(connection: sqlite3.Connection, gathered: Gathered, *, now: float) -> None:
-    """Add sums to the rows, and forget what no limit needs any more; inside a transaction."""
+def write_sums(connection: sqlite3.Connection, sums: Sums, *, now: float) -> None:
+    """Add sums to the rows, and delete what no limit needs any more; inside a transaction.
+
+    Workers only ever add to rows. Rows of `spend` and `arrivals` carry the number of the transaction that changed them
+    last, so that a worker reads only what changed since its own last flush.
+    """
     connection.execute("UPDATE clock SET flush = flush + 1")
     flush = connection.execute("SELECT flush FROM clock").fetchone()[0]
     connection.executemany(
@@ -119,30 +100,26 @@ def write_gathered(connection: sqlite3.Connection, gathered: Gathered, *, now: f
            answers = answers + excluded.answers, measured = measured + excluded.measured,
            prompt_tokens = prompt_tokens + excluded.prompt_tokens,
            completion_tokens = completion_tokens + excluded.completion_tokens, cost = cost + excluded.cost""",
-        [(*place, *usage) for place, usage in gathered.usage.items()],
+        [(*place, *astuple(usage)) for place, usage in sums.usage.items()],
     )
-    _add(connection, "spend (day, key, cost, flush)", "cost", gathered.spend.items(), flush)
-    _add(connection, "arrivals (second, key, requests, flush)", "requests", gathered.arrivals.items(), flush)
+    _add_to(connection, "spend (day, key, cost, flush)", "cost", sums.spend.items(), flush)
+    _add_to(connection, "arrivals (second, key, requests, flush)", "requests", sums.arrivals.items(), flush)
     connection.execute("DELETE FROM spend WHERE day < ?", (int(now // DAY) - _KEPT_DAYS,))
     connection.execute("DELETE FROM arrivals WHERE second < ?", (int(now) - 2 * WINDOW,))
 
 
-def _add(
-    connection: sqlite3.Connection,
-    table: str,
-    column: str,
-    sums: Iterable[tuple[tuple[int, str], float]],
-    flush: int,
+def _add_to(
+    connection: sqlite3.Connection, table: str, column: str, rows: Iterable[tuple[tuple[int, str], float]], flush: int
 ) -> None:
     connection.executemany(
         f"INSERT INTO {table} VALUES (?, ?, ?, ?) "
         f"ON CONFLICT DO UPDATE SET {column} = {column} + excluded.{column}, flush = excluded.flush",
-        [(*place, number, flush) for place, number in sums],
+        [(*place, amount, flush) for place, amount in rows],
     )
 
 
 def read_news(connection: sqlite3.Connection, *, since: int) -> News:
-    """The rows that transactions after number `since` changed."""
+    """Read the rows that transactions after number `since` changed."""
     flush = connection.execute("SELECT flush FROM clock").fetchone()[0]
     spend = connection.execute("SELECT day, key, cost FROM spend WHERE flush > ?", (since,)).fetchall()
     arrivals = connection.execute("SELECT second, key, requests FROM arrivals WHERE flush > ?", (since,)).fetchall()
@@ -151,24 +128,24 @@ def read_news(connection: sqlite3.Connection, *, since: int) -> News:
 
 @dataclass(frozen=True)
 class KeyRecord:
-    """What a key may do; the key itself is not kept."""
+    """An API key and its limits; the key itself is not kept."""
 
     name: str
     """In logs, metrics and the database."""
     digest: str = field(repr=False)
     """SHA-256 of the key, in hexadecimal."""
     spend_per_day: float | None = None
-    """In the unit of the models' costs; None: as much as it likes."""
+    """In the unit of the models' costs; None: no limit."""
     requests_per_minute: int | None = None
     models: frozenset[str] | None = None
     """Names of the models it may be answered by; None: all."""
     cost: float | None = None
-    """Budget of its requests that state none."""
+    """Budget of its requests that name none."""
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a request is not served, as the client hears it."""
+    """Why a request is not served, for the client."""
 
     status: int
     """Of HTTP."""
@@ -185,7 +162,7 @@ class Admission:
 
     key: KeyRecord
     models: tuple[str, ...]
-    """Which of the models asked about may answer it, in the order asked."""
+    """Those of the models asked about that may answer it, in the same order."""
 
 
 def key_record(
@@ -197,44 +174,28 @@ def key_record(
     models: Collection[str] | None = None,
     cost: float | None = None,
 ) -> KeyRecord:
-    """The record of a key as the configuration states it; unnamed keys are called after their digest."""
+    """Return the record of a key of the configuration; an unnamed one is called after its digest."""
     digest = digest_of(key)
     allowed = None if models is None else frozenset(models)
     return KeyRecord(name or f"key-{digest[:12]}", digest, spend_per_day, requests_per_minute, allowed, cost)
 
 
-class Ledger:
+class Ledger(WriteBehind):
     """The accounts of all keys; used from one event loop."""
 
     def __init__(
         self, keys: Sequence[KeyRecord], database: Database, *, clock: Callable[[], float] = time.time
     ) -> None:
-        """`clock` gives seconds since 1970, UTC.
-
-        Raises:
-            ConfigError: two keys are equal or have the same name.
-        """
+        """Know these keys; raise ConfigError if two are equal or have the same name."""
+        super().__init__(database, clock)
         self._keys = _by_digest(keys)
-        self._database = database
-        self._clock = clock
-        self._gathered = Gathered()
+        self._gathered = Sums()
         self._spent: dict[tuple[int, str], float] = {}  # by (day, name): the database's sum and what has gathered
         self._arrivals: dict[str, dict[int, int]] = {}  # by name: requests by second
         self._seen = -1  # number of the last transaction whose rows are known
 
-    async def start(self) -> None:
-        """Read what was spent and asked before, and keep the database up to date from now on."""
-        await self._database.add(self)
-
-    async def close(self) -> None:
-        """Write what is not yet written; the database stays open."""
-        await self._database.flush()
-
     def check(self, bearer: str | None) -> KeyRecord | Refusal:
-        """Whose key this is: the text after `Bearer `, or None where there was none (401); 403 for a wrong one.
-
-        The time it takes tells nothing about any key: keys are found by their digests.
-        """
+        """Return the record of a request's key; refuse a request without one (401) or with a wrong one (403)."""
         if bearer is None:
             return Refusal(401, "invalid_api_key", "no API key: send the header 'Authorization: Bearer KEY'")
         record = self._keys.get(digest_of(bearer))
@@ -243,9 +204,9 @@ class Ledger:
         return record
 
     def admit(self, key: KeyRecord, model_names: Sequence[str]) -> Admission | Refusal:
-        """Whether this key may be served now, and by which of these models; counts the request if so.
+        """Admit a request and count it, or refuse it.
 
-        403 where none of the models is allowed, 429 with `retry_after` where the minute or the day is used up.
+        403 if the key may use none of the models, 429 with `retry_after` if its minute or its day is used up.
         """
         models = tuple(name for name in model_names if key.models is None or name in key.models)
         if not models:
@@ -268,26 +229,25 @@ class Ledger:
         prompt_tokens: int | None = None,
         completion_tokens: int | None = None,
     ) -> None:
-        """Book an answer when it has ended, or the part of it that has to be paid; tokens as the provider counts them.
+        """Charge an answer when it has ended, or the part of it that has to be paid.
 
-        `answers` is the number of choices that a request was answered with (`n`); cost and tokens are of all of them.
-
-        Raises:
-            ValueError: the cost is negative or no number.
+        Tokens are as the provider counts them; cost and tokens are those of all `answers` (choices) together. Raises
+        ValueError for a cost that is negative or not a number.
         """
         if not (math.isfinite(cost) and cost >= 0):
             raise ValueError(f"cost is {cost!r}; it must be a finite number, zero or more")
         day = self._today()
-        self._gathered.add_usage(day, model, key.name, Usage.of(answers, cost, prompt_tokens, completion_tokens))
-        self._gathered.add_spend(day, key.name, cost)
-        self._spent[day, key.name] = self._spent.get((day, key.name), 0.0) + cost
+        usage = Usage.of(answers, cost, prompt_tokens, completion_tokens)
+        _add(self._gathered.usage, (day, model, key.name), usage)
+        for sums in (self._gathered.spend, self._spent):
+            _add(sums, (day, key.name), cost)
 
     def spent_today(self, key: KeyRecord) -> float:
-        """What a key has spent since midnight, UTC, as far as this worker knows."""
+        """Return what a key has spent since midnight, UTC, as far as this worker knows."""
         return self._spent.get((self._today(), key.name), 0.0)
 
     def spend_left(self, key: KeyRecord) -> float | None:
-        """What a key may still spend today; None where it has no limit."""
+        """Return what a key may still spend today; None without a limit."""
         return None if key.spend_per_day is None else max(key.spend_per_day - self.spent_today(key), 0.0)
 
     def _today(self) -> int:
@@ -312,33 +272,33 @@ class Ledger:
 
     def _count(self, name: str, second: int) -> None:
         self._note(name, second, self._arrivals.get(name, {}).get(second, 0) + 1)
-        self._gathered.add_arrivals(second, name, 1)
+        _add(self._gathered.arrivals, (second, name), 1)
 
     def _note(self, name: str, second: int, requests: int) -> None:
-        """So many requests came in that second; what has left the window goes."""
+        """Set the requests of one second, and forget seconds that have left the window."""
         window = self._arrivals.setdefault(name, {})
         if second not in window:
-            for old in [known for known in window if known <= second - WINDOW]:
+            for old in [other for other in window if other <= second - WINDOW]:
                 del window[old]
         window[second] = requests
 
-    def take(self) -> Gathered:
-        """See `route.storage.database.Part`."""
-        taken, self._gathered = self._gathered, Gathered()
-        return taken
+    def take(self) -> Sums:
+        """See `WriteBehind`."""
+        batch, self._gathered = self._gathered, Sums()
+        return batch
 
-    def write(self, connection: sqlite3.Connection, batch: Gathered) -> News:
-        """See `route.storage.database.Part`."""
+    def write(self, connection: sqlite3.Connection, batch: Sums) -> News:
+        """See `WriteBehind`."""
         if batch:
-            write_gathered(connection, batch, now=self._clock())
+            write_sums(connection, batch, now=self._clock())
         return self.read(connection)
 
     def read(self, connection: sqlite3.Connection) -> News:
-        """See `route.storage.database.Part`."""
+        """See `WriteBehind`."""
         return read_news(connection, since=self._seen)
 
     def absorb(self, news: News) -> None:
-        """See `route.storage.database.Part`."""
+        """See `WriteBehind`."""
         self._seen = news.flush
         today = self._today()
         self._spent = {place: cost for place, cost in self._spent.items() if place[0] >= today - 1}
@@ -347,13 +307,13 @@ class Ledger:
         for second, name, requests in news.arrivals:
             self._note(name, second, requests + self._gathered.arrivals.get((second, name), 0))
 
-    def give_back(self, batch: Gathered) -> None:
-        """See `route.storage.database.Part`."""
+    def give_back(self, batch: Sums) -> None:
+        """See `WriteBehind`."""
         self._gathered.add(batch)
 
 
 def _until_free(recent: Sequence[tuple[int, int]], excess: int, now: float) -> float:
-    """Seconds until so many requests, oldest first, have left the window; a whole window where they never will."""
+    """Return the seconds until `excess` requests, oldest first, have left the window; at most a whole window."""
     for second, count in recent:
         excess -= count
         if excess <= 0:
