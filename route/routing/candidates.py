@@ -1,4 +1,4 @@
-"""The models of a configuration as arrays, made once: what can be chosen, at what cost, within which limits.
+"""The models of a configuration as arrays, built once, and the kinds of router.
 
 Shapes: M models, cheapest first (equal costs in the order of the configuration); L limits, K candidates.
 """
@@ -32,10 +32,10 @@ Indices: TypeAlias = npt.NDArray[np.intp]
 
 
 class NoModelError(P2LError):
-    """No model can be chosen, whatever the budget; the message says why."""
+    """No model can be chosen, whatever the budget."""
 
     def __init__(self, message: str, *, oversize: bool = False) -> None:
-        """`oversize`: a larger context window alone would have helped."""
+        """Fail with `message`; `oversize` if only the context windows were too small."""
         super().__init__(message)
         self.oversize = oversize
 
@@ -44,7 +44,7 @@ class Menu:
     """The models of a configuration, cheapest first."""
 
     def __init__(self, models: Sequence[RoutedModel], limits: Sequence[Limit] = ()) -> None:
-        """Raise ConfigError for what cannot be routed among: no model, a name twice, a cost that is none."""
+        """Build the arrays; raise ConfigError for no model, a name twice, a wrong cost, coefficient or limit."""
         _check_models(models)
         self.models = tuple(sorted(models, key=lambda model: model.cost))
         self.names = tuple(model.name for model in self.models)
@@ -60,61 +60,61 @@ class Menu:
         self._least_window = min(windows)
         self._everything = np.arange(len(models))
 
-    def coefs(self, said: Coefficients) -> Floats:
-        """The coefficients (M,) of one prompt; NaN for models that neither P2L nor the configuration has one for."""
-        return np.fromiter(map(said.coefs.get, self.names, self._priors), np.float64, len(self.names))
+    def coefs(self, coefficients: Coefficients) -> Floats:
+        """Return the coefficients (M,) of one prompt; NaN where neither P2L nor the configuration has one."""
+        return np.fromiter(map(coefficients.coefs.get, self.names, self._priors), np.float64, len(self.names))
 
     def by_name(self, scores: Floats) -> dict[str, float]:
-        """The scores (M,) that are no NaN."""
+        """Return the scores (M,) by name, without NaN."""
         return {name: score for name, score in zip(self.names, scores.tolist(), strict=True) if score == score}
 
     def costs_of(self, names: Collection[str]) -> dict[str, float]:
-        """Costs of some of the models, or of all."""
+        """Return the costs of some or all models."""
         return self.cost_of.copy() if len(names) == len(self.names) else {name: self.cost_of[name] for name in names}
 
     def unknown(self, model_list: Collection[str]) -> list[str]:
-        """Names of the models that P2L does not know and that have no prior coefficient."""
-        known = set(model_list)
-        return [model.name for model in self.models if model.name not in known and model.prior_coef is None]
+        """Return the models that have neither a place in P2L's list nor a prior coefficient."""
+        listed = set(model_list)
+        return [model.name for model in self.models if model.name not in listed and model.prior_coef is None]
 
     def candidates(
         self,
-        known: npt.NDArray[np.bool_] | None,
+        scored: npt.NDArray[np.bool_] | None,
         allowed: Collection[str] | None,
         without: Collection[str],
         tokens: int | None,
     ) -> Indices:
-        """Places (K,) of the models that may be chosen.
+        """Return the places (K,) of the models that may be chosen.
 
         Args:
-            known: mask (M,) of the models that have a score, or None for all.
+            scored: mask (M,) of the models that have a score, or None for all.
             allowed: names that may be chosen, or None for all.
             without: names that may not.
             tokens: length of the prompt.
 
         Raises:
-            NoModelError: none.
+            NoModelError: there is none.
         """
         # Most requests leave out no model.
         if (
-            (known is None or known.all())
+            (scored is None or scored.all())
             and allowed is None
             and not without
             and (tokens is None or tokens <= self._least_window)
         ):
             return self._everything
-        kept = np.ones(len(self.names), dtype=np.bool_) if known is None else known.copy()
+        left = np.ones(len(self.names), dtype=np.bool_) if scored is None else scored.copy()
         if allowed is not None:
-            kept &= np.fromiter(map(allowed.__contains__, self.names), np.bool_, len(self.names))
-        kept[[self.places[name] for name in without if name in self.places]] = False
-        large = np.flatnonzero(kept if tokens is None else kept & (self._windows >= tokens))
+            left &= np.fromiter(map(allowed.__contains__, self.names), np.bool_, len(self.names))
+        left[[self.places[name] for name in without if name in self.places]] = False
+        large = np.flatnonzero(left if tokens is None else left & (self._windows >= tokens))
         if not len(large):
-            raise self._nothing_left(tokens, kept)
+            raise self._nothing_left(tokens, left)
         return large
 
-    def _nothing_left(self, tokens: int | None, kept: npt.NDArray[np.bool_]) -> NoModelError:
-        if kept.any():
-            largest = int(self._windows[kept].max())
+    def _nothing_left(self, tokens: int | None, left: npt.NDArray[np.bool_]) -> NoModelError:
+        if left.any():
+            largest = int(self._windows[left].max())
             return NoModelError(
                 f"the prompt has about {tokens} tokens, and no model that is left takes more than {largest}",
                 oversize=True,
@@ -137,7 +137,7 @@ def _check_models(models: Sequence[RoutedModel]) -> None:
 
 
 def _amounts(models: Sequence[RoutedModel], limit: Limit) -> list[float]:
-    """How much (M,) of a limited quantity an answer of each model takes."""
+    """Return how much (M,) of a limited quantity an answer of each model takes."""
     if not 0.0 <= limit.most < math.inf:
         raise ConfigError(f"limit on {limit.quantity!r}: most must be a number of at least 0, not {limit.most}")
     kind, _, provider = limit.quantity.partition(":")
@@ -165,8 +165,6 @@ def _amount(model: RoutedModel, quantity: str) -> float:
     return float(amount)
 
 
-# The kinds of router: where coefficients come from, what they mean as scores, which optimizers go with them.
-
 Score: TypeAlias = Callable[[Floats, Opponents], Floats]
 Strength: TypeAlias = Callable[[Floats, Floats, Opponents], float]
 ALIASES = {"bag-endpoint": "grk-endpoint", "bag-local": "grk-local"}
@@ -174,7 +172,7 @@ ALIASES = {"bag-endpoint": "grk-endpoint", "bag-local": "grk-local"}
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of router."""
+    """A kind of router: where coefficients come from, what they mean as scores, which optimizers go with them."""
 
     name: str
     source: str
@@ -182,12 +180,11 @@ class Kind:
     family: str
     """Of the scores: bt, grk or random."""
     optimizer: str
-    """The one it takes unless another is named."""
+    """The default."""
     score: Score
     """(coefs (M,), opponents) -> scores (M,)"""
     strength: Strength
     """(coefs (P,), shares (P,), opponents) -> the coefficient of the mixture"""
-
     compares: bool = False
     """Whether scores and strength depend on opponents; they get empty ones if not."""
 
@@ -197,68 +194,48 @@ class Kind:
         return self.source != "none"
 
 
-ROUTERS: dict[str, Kind] = {}
+def _sources(family: str, optimizer: str, score: Score, strength: Strength, *, compares: bool = False) -> list[Kind]:
+    """Return the kinds of one family, with coefficients from an endpoint and from a model in this process."""
+    return [
+        Kind(f"{family}-{source}", source, family, optimizer, score, strength, compares)
+        for source in ("endpoint", "local")
+    ]
 
 
-def register(
-    name: str, *, source: str, family: str, optimizer: str, strength: Strength, compares: bool = False
-) -> Callable[[Score], Score]:
-    """Register the decorated function as the scores of a new kind of router."""
+def _logit(coefs: Floats, shares: Floats, _: Opponents) -> float:
+    return grounded_strength(coefs, shares)
 
-    def add(score: Score) -> Score:
-        ROUTERS[name] = Kind(name, source, family, optimizer, score, strength, compares)
-        return score
 
-    return add
+ROUTERS = {
+    kind.name: kind
+    for kind in (
+        *_sources("bt", "optimal-lp", scores_against, strength_against, compares=True),
+        *_sources("grk", "simple-lp", lambda coefs, _: grounded_scores(coefs), _logit),
+        # There are no coefficients, so nothing calls score and strength.
+        Kind("random", "none", "random", "strict", lambda coefs, _: np.full(len(coefs), 0.5), _logit),
+    )
+}
 
 
 def get(name: str) -> Kind:
-    """The kind of that name or alias.
-
-    Raises:
-        ConfigError: there is none; the message gives the nearest name and the list.
-    """
+    """Return the kind of that name or alias; raise ConfigError with the list of names if there is none."""
     kind = ROUTERS.get(ALIASES.get(name, name))
     if kind is None:
-        known = [*ROUTERS, *ALIASES]
-        raise ConfigError(f"unknown router type {name!r}{nearest(name, known)}; use one of {', '.join(known)}")
+        names = [*ROUTERS, *ALIASES]
+        raise ConfigError(f"unknown router type {name!r}{nearest(name, names)}; use one of {', '.join(names)}")
     return kind
 
 
 def pair(kind: Kind, optimizer: str | None) -> Optimizer:
-    """The optimizer of a router of this kind; None stands for the kind's own.
+    """Return the optimizer of a router of this kind, by default the kind's own.
 
     Raises:
-        ConfigError: there is none of that name, or it makes no sense of this kind's scores.
+        ConfigError: there is none of that name, or it does not understand this kind's scores.
     """
-    chosen = optimizers.get(optimizer or kind.optimizer)
-    if kind.family not in chosen.families:
+    selected = optimizers.get(optimizer or kind.optimizer)
+    if kind.family not in selected.families:
         fitting = [name for name, other in OPTIMIZERS.items() if kind.family in other.families]
         raise ConfigError(
-            f"cost optimizer {chosen.name} does not go with router type {kind.name}; use {' or '.join(fitting)}"
+            f"cost optimizer {selected.name} does not go with router type {kind.name}; use {' or '.join(fitting)}"
         )
-    return chosen
-
-
-def _logit(coefs: Floats, shares: Floats, _opponents: Opponents) -> float:
-    return grounded_strength(coefs, shares)
-
-
-@register(
-    "bt-endpoint", source="endpoint", family="bt", optimizer="optimal-lp", strength=strength_against, compares=True
-)
-@register("bt-local", source="local", family="bt", optimizer="optimal-lp", strength=strength_against, compares=True)
-def _against_the_field(coefs: Floats, opponents: Opponents) -> Floats:
-    return scores_against(coefs, opponents)
-
-
-@register("grk-endpoint", source="endpoint", family="grk", optimizer="simple-lp", strength=_logit)
-@register("grk-local", source="local", family="grk", optimizer="simple-lp", strength=_logit)
-def _grounded(coefs: Floats, _opponents: Opponents) -> Floats:
-    return grounded_scores(coefs)
-
-
-@register("random", source="none", family="random", optimizer="strict", strength=_logit)
-def _all_alike(coefs: Floats, _opponents: Opponents) -> Floats:
-    """Nobody asks, for there are no coefficients."""
-    return np.full(len(coefs), 0.5)
+    return selected

@@ -1,4 +1,4 @@
-"""What the router decides for one request, and from what.
+"""The input and the output of a routing decision.
 
 Shapes: M routable models.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class RoutedModel:
-    """A model of the configuration, as far as choosing needs it."""
+    """A model of the configuration, as far as routing needs it."""
 
     name: str
     cost: float
@@ -39,7 +39,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Coefficients:
-    """What P2L says of one prompt."""
+    """P2L's output for one prompt."""
 
     coefs: Mapping[str, float]
     """By the names of the P2L model's list."""
@@ -49,7 +49,7 @@ class Coefficients:
 
 @dataclass(frozen=True)
 class FrontierPoint:
-    """A corner of the best that money buys: from here to the next corner two models are mixed."""
+    """A corner of the cost-quality frontier; between two corners their models are mixed."""
 
     model: str
     cost: float
@@ -58,13 +58,13 @@ class FrontierPoint:
 
 @dataclass(frozen=True)
 class Decision:
-    """Which model, and why."""
+    """The chosen model, and why."""
 
     model: str
     probabilities: Mapping[str, float]
-    """Of the mixture that the budget allows, before exploring; only models with a share."""
+    """Shares of the optimal mixture, before exploring; only models that have one."""
     propensity: float
-    """Probability with which `model` was chosen, exploring included."""
+    """Probability of choosing `model`, exploring included."""
     scores: Mapping[str, float]
     """Of every routable model."""
     costs: Mapping[str, float]
@@ -72,13 +72,13 @@ class Decision:
     """None without scores."""
     expected_cost: float
     strength: float | None
-    """Bradley-Terry coefficient of the routed system at this budget, on this prompt; None without coefficients."""
+    """Coefficient of the routed system at this budget, on this prompt; None without coefficients."""
     frontier: tuple[FrontierPoint, ...]
-    """Of the whole hull, cheapest first."""
+    """The corners, cheapest first."""
     budget: float | None
     explored: bool = False
     static: bool = False
-    """There were no scores in time: the configured order decided."""
+    """Whether the configured order decided, since there were no scores in time."""
     optimizer: str = ""
     revision: str = ""
     """Of the P2L model whose scores decided."""

@@ -33,40 +33,40 @@ _DUST = 1e-9  # shares below this are a solver's noise
 
 
 class InfeasibleError(InputError):
-    """No choice among the models keeps to the budget or the limits; the message names what the cheapest costs."""
+    """No mixture of the models is within the budget and the limits."""
 
     def __init__(self, message: str, *, cheapest: float) -> None:
-        """`cheapest` is the least budget that buys an answer, other limits aside."""
+        """Fail with `message`; `cheapest` is the least budget that buys an answer, other limits aside."""
         super().__init__(message)
         self.cheapest = cheapest
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """Candidates by their positions, and with which probability each is taken: positive, 1 in sum."""
+    """Positions of candidates and their probabilities: positive, 1 in sum."""
 
     positions: tuple[int, ...]
     shares: tuple[float, ...]
 
     def items(self) -> Iterator[tuple[int, float]]:
-        """Position and share of every model that has one."""
+        """Return the pairs of position and share."""
         return zip(self.positions, self.shares, strict=True)
 
     def draw(self, rng: np.random.Generator) -> int:
-        """A position, drawn by the shares."""
+        """Draw a position by the shares."""
         if len(self.positions) == 1:
             return self.positions[0]
         mark = rng.random() * math.fsum(self.shares)
         return self.positions[min(bisect_right(list(accumulate(self.shares)), mark), len(self.positions) - 1)]
 
     def mean(self, values: Floats) -> float:
-        """Expectation of `values` (K,)."""
+        """Return the expectation of `values` (K,)."""
         return sum(share * float(values[position]) for position, share in self.items())
 
 
 @dataclass
 class Problem:
-    """One choice to make."""
+    """The optimisation problem of one request."""
 
     scores: Floats
     """(K,)"""
@@ -81,15 +81,14 @@ class Problem:
 
     @cached_property
     def corners(self) -> list[int]:
-        """Positions of the hull's corners, cheapest first."""
+        """Return the positions of the hull's corners, cheapest first."""
         return hull(self.scores, self.costs)
 
     @property
     def fitting(self) -> Indices:
-        """Positions of the candidates that keep to the budget and to every limit by themselves; may be none.
+        """Return the positions of the candidates that are within the budget and every limit by themselves.
 
-        Raises:
-            InfeasibleError: none costs so little as the budget.
+        There may be none; InfeasibleError is raised where all cost more than the budget.
         """
         count = self.num_affordable
         if not len(self.most):
@@ -98,11 +97,7 @@ class Problem:
 
     @property
     def num_affordable(self) -> int:
-        """How many candidates cost no more than the budget, each by itself; they are the first ones.
-
-        Raises:
-            InfeasibleError: none.
-        """
+        """Return how many candidates, the first ones, cost no more than the budget; raise InfeasibleError for 0."""
         if self.budget is None:
             return len(self.costs)
         count = int(self.costs.searchsorted(self.budget, side="right"))
@@ -115,17 +110,13 @@ class Problem:
 
 
 def check_budget(budget: float | None) -> None:
-    """Refuse what is no budget.
-
-    Raises:
-        InputError: it is negative, infinite or no number.
-    """
+    """Raise InputError for a budget that is negative, infinite or not a number."""
     if budget is not None and not 0.0 <= budget < math.inf:
         raise InputError(f"a budget must be a number of at least 0, not {budget}; leave it out to get the best model")
 
 
 def hull(scores: Floats, costs: Floats) -> list[int]:
-    """Positions of the corners of the upper concave hull of (costs, scores), from the cheapest model to the best.
+    """Return the positions of the corners of the upper concave hull of (costs, scores), from cheapest to best.
 
     Costs (K,) ascend. Scores rise strictly from corner to corner; points on an edge are no corners; of models with
     equal cost and score the first counts.
@@ -146,7 +137,7 @@ def hull(scores: Floats, costs: Floats) -> list[int]:
 
 
 def _is_below(xs: list[float], ys: list[float], x: float, y: float) -> bool:
-    """Whether the last point lies on or below the line from the one before it to (x, y)."""
+    """Return whether the last point lies on or below the line from the one before it to (x, y)."""
     return (ys[-1] - ys[-2]) * (x - xs[-1]) <= (y - ys[-1]) * (xs[-1] - xs[-2])
 
 
@@ -181,11 +172,7 @@ def register(
 
 
 def get(name: str) -> Optimizer:
-    """The optimizer of that name.
-
-    Raises:
-        ConfigError: there is none; the message gives the nearest name and the list.
-    """
+    """Return the optimizer of that name; raise ConfigError with the list of names if there is none."""
     if name not in OPTIMIZERS:
         raise ConfigError(
             f"unknown cost optimizer {name!r}{nearest(name, OPTIMIZERS)}; use one of {', '.join(OPTIMIZERS)}"
@@ -195,14 +182,14 @@ def get(name: str) -> Optimizer:
 
 @register("strict", families=("bt", "grk", "random"), keeps_each=True)
 def _strict(problem: Problem) -> Mixture:
-    """The best of the models that cost no more than the budget, each by itself."""
+    """Take the best model that costs no more than the budget."""
     return Mixture((int(problem.scores[: problem.num_affordable].argmax()),), (1.0,))
 
 
 @register("simple-lp", families=("grk",))
 @register("optimal-lp", families=("bt",))
 def _on_the_hull(problem: Problem) -> Mixture:
-    """The point of the hull above the budget: one corner, or a mixture of two neighbours."""
+    """Take the point of the hull above the budget: one corner, or a mixture of two neighbours."""
     if not problem.num_affordable or problem.budget is None:
         return Mixture((problem.corners[-1],), (1.0,))
     corners = problem.corners
@@ -219,10 +206,10 @@ def _on_the_hull(problem: Problem) -> Mixture:
 
 @register("lp", takes_limits=True)
 def _linear_program(problem: Problem) -> Mixture:
-    """The optimum under the budget and further limits: at most 1 + L + 1 models; without limits that of the hull."""
+    """Solve for the budget and L further limits, which mixes at most 1 + L + 1 models; without limits use the hull."""
     if not len(problem.most):
         return _on_the_hull(problem)
-    problem.num_affordable  # noqa: B018 (the clearer message where the budget alone is too small)
+    problem.num_affordable  # noqa: B018 (raises the clearer message where the budget alone is too small)
     rows, most = problem.amounts, problem.most
     if problem.budget is not None:
         rows, most = np.vstack([problem.costs, rows]), np.append(problem.budget, most)
@@ -233,17 +220,14 @@ def _linear_program(problem: Problem) -> Mixture:
             cheapest=float(problem.costs[0]),
         )
     shares = np.where(shares > _DUST, shares, 0.0)
-    kept = np.flatnonzero(shares)
-    return Mixture(tuple(kept.tolist()), tuple((shares[kept] / shares.sum()).tolist()))
+    mixed = np.flatnonzero(shares)
+    return Mixture(tuple(mixed.tolist()), tuple((shares[mixed] / shares.sum()).tolist()))
 
 
 def _vertex(scores: Floats, rows: Floats, most: Floats) -> Floats | None:
-    """Shares (K,) that maximise scores.p with rows (L, K) p <= most (L,), or None where there are none.
+    """Return the shares p (K,) that maximise scores.p under rows (L, K) p <= most (L,); None if infeasible.
 
     The simplex method ends at a vertex, which mixes as few models as possible; an interior-point method would mix all.
-
-    Raises:
-        ConfigError: cvxpy is not installed.
     """
     try:
         import cvxpy
@@ -279,7 +263,7 @@ _MOST_STEPS = 60
 
 
 class Opponents(NamedTuple):
-    """Whom a model is compared with."""
+    """The models that a model is compared with."""
 
     coefs: Floats
     """(Q,)"""
@@ -288,7 +272,7 @@ class Opponents(NamedTuple):
 
 
 def scores_against(coefs: Floats, opponents: Opponents) -> Floats:
-    """Probability (M,) with which each model wins against an opponent drawn by the weights; a tie is half a win."""
+    """Return the win rates (M,) against an opponent drawn by the weights; a tie is half a win."""
     if not max(np.abs(coefs).max(), np.abs(opponents.coefs).max()) <= _REACH:
         halves = np.tanh(0.5 * (coefs[:, None] - opponents.coefs))
         return 0.5 + 0.5 * (halves @ opponents.weights)
@@ -299,7 +283,7 @@ def scores_against(coefs: Floats, opponents: Opponents) -> Floats:
 
 
 def strength_against(coefs: Floats, shares: Floats, opponents: Opponents) -> float:
-    """The coefficient of a model that would win as often as the mixture `shares` (P,) of models with `coefs` (P,).
+    """Return the coefficient of a model that would win as often as a mixture `shares` (P,) of models `coefs` (P,).
 
     Newton's method on the log-odds of winning, which are nearly linear in t, between the least and the largest
     coefficient of the mixture; halving where a step leads outside.
@@ -327,11 +311,11 @@ def strength_against(coefs: Floats, shares: Floats, opponents: Opponents) -> flo
 
 
 def _rates(t: float, worths: Floats, weights: Floats) -> tuple[float, float, float]:
-    """How often coefficient t wins and loses against opponents of worths exp(coefs), and the slope of winning in t."""
+    """Return win rate, loss rate and slope of the win rate at coefficient t; worths are exp(coefs) of the opponents."""
     worth = math.exp(min(max(t, -_REACH), _REACH))
     sums = worths + worth
     parts = weights / sums
-    # dot takes half the time of @ here
+    # dot takes half the time of @ on vectors this short.
     return worth * float(np.add.reduce(parts)), float(parts.dot(worths)), worth * float((parts / sums).dot(worths))
 
 
@@ -340,12 +324,12 @@ def _log_odds(won: float, lost: float) -> float:
 
 
 def grounded_scores(coefs: Floats) -> Floats:
-    """sigmoid (M,) of the coefficients of a grounded model: the chance to be good enough."""
+    """Return the sigmoid (M,) of grounded coefficients: the probability of a good enough answer."""
     return np.asarray(0.5 + 0.5 * np.tanh(0.5 * coefs))
 
 
 def grounded_strength(coefs: Floats, shares: Floats) -> float:
-    """logit of the mean score of the mixture `shares` (P,) of models with `coefs` (P,)."""
+    """Return the logit of the mean score of a mixture `shares` (P,) of models `coefs` (P,)."""
     low, high = float(coefs.min()), float(coefs.max())
     if low == high:
         return low

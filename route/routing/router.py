@@ -1,14 +1,14 @@
-"""Which model answers a request: coefficients, a budget and what is at hand in, a decision out.
+"""The router: coefficients, a budget and the available models in, a decision out.
 
     router = Router(models, kind="grk-endpoint", rng=np.random.default_rng())
     decision = router.decide(Coefficients({"small": 0.3, "large": 1.2}), budget=2.0)
 
-A kind (`candidates.py`) says where coefficients come from and what they mean: those of `bt-*` are compared with
-opponents, by default all models of the leaderboard; those of `grk-*` are grounded; `random` has none. Without
-coefficients, when none came in time, the configured order decides, and the decision says so.
+Coefficients of the kinds `bt-*` are compared with opponents, by default all models of the leaderboard; those of `grk-*`
+are grounded; `random` has none. Without coefficients, when none came in time, the configured order decides, and the
+decision says so.
 
-With probability `explore` the model is any one that keeps to budget and limits by itself, each equally likely, so that
-the whole policy keeps to them as the mixture does.
+With probability `explore` the model is drawn uniformly from those within budget and limits by themselves, so that the
+whole policy stays within them as the mixture does.
 
 Shapes: M models of the configuration, cheapest first; K candidates, Q opponents, P models of a mixture.
 """
@@ -26,20 +26,20 @@ import numpy.typing as npt
 
 from p2l.common.cli import nearest
 from p2l.common.errors import ConfigError
-from route.routing.candidates import Menu, get, pair
+from route.routing.candidates import Menu, NoModelError, get, pair
 from route.routing.decision import Coefficients, Decision, FrontierPoint, Limit, RoutedModel
-from route.routing.optimizers import Mixture, Opponents, Problem, check_budget
+from route.routing.optimizers import InfeasibleError, Mixture, Opponents, Problem, check_budget
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Indices: TypeAlias = npt.NDArray[np.intp]
 Mask: TypeAlias = npt.NDArray[np.bool_]
-_NOBODY: Indices = np.empty(0, dtype=np.intp)
+_EMPTY: Indices = np.empty(0, dtype=np.intp)
 _NO_OPPONENTS = Opponents(np.empty(0), np.empty(0))
 
 
 @dataclass
 class _Draw:
-    """Which candidate, with which probability."""
+    """A candidate, and the probability of choosing it."""
 
     position: int
     propensity: float = 1.0
@@ -47,7 +47,7 @@ class _Draw:
 
 
 class Router:
-    """Decides for every request; holds no state but its random generator."""
+    """Decides every request; its only state is its random generator."""
 
     def __init__(
         self,
@@ -61,10 +61,10 @@ class Router:
         static_order: Sequence[str] = (),
         explore: float = 0.0,
     ) -> None:
-        """Arrays are made here, once.
+        """Build the arrays that all decisions share.
 
         Args:
-            models: whom requests can go to.
+            models: candidates of every request.
             kind: a name or alias of `ROUTERS`.
             rng: draws from mixtures.
             optimizer: a name of `OPTIMIZERS` that goes with the kind; by default the kind's own.
@@ -72,11 +72,11 @@ class Router:
             limits: of the optimizer `lp`.
             static_order: names, the first choice first, for requests without coefficients; models that it leaves out
                 come after it, the dearest first.
-            explore: share of the requests that go to any model.
+            explore: share of the requests that go to a random model.
 
         Raises:
-            ConfigError: names the model, weight or limit that cannot be, or a kind and an optimizer that do not fit.
-            InfeasibleError: no mixture of the models keeps to the limits.
+            ConfigError: a model, weight or limit is wrong, or kind and optimizer do not fit.
+            InfeasibleError: no mixture of the models is within the limits.
         """
         self.kind = get(kind)
         self.optimizer = pair(self.kind, optimizer)
@@ -89,11 +89,11 @@ class Router:
         self._named_opponents = _named_opponents(opponents)
         self._explore = explore
         self._rng = rng
-        if limits:  # a solver that is missing, and limits that nothing keeps, are better found now
+        if limits:  # so that a missing solver and infeasible limits show at start
             self.optimizer.solve(self._problem(np.zeros(len(models)), np.arange(len(models)), None))
 
     def unknown(self, model_list: Sequence[str]) -> list[str]:
-        """Configured models that P2L does not know and that have no `prior_coef`: requests never go to them.
+        """Return the models that P2L does not know and that have no `prior_coef`: requests never go to them.
 
         Raises:
             ConfigError: P2L knows none of the configured models, or none of the opponents.
@@ -105,9 +105,9 @@ class Router:
                 f"P2L knows none of the configured models: {_some(self.menu.names)} are not among "
                 f"{_some(model_list)}; name them under model_configs as P2L's model list does"
             )
-        named, _ = self._named_opponents
-        if named and set(named).isdisjoint(model_list):
-            raise ConfigError(f"opponent_weights: P2L knows none of {_some(named)}; it knows {_some(model_list)}")
+        names, _ = self._named_opponents
+        if names and set(names).isdisjoint(model_list):
+            raise ConfigError(f"opponent_weights: P2L knows none of {_some(names)}; it knows {_some(model_list)}")
         return self.menu.unknown(model_list)
 
     def decide(
@@ -127,47 +127,58 @@ class Router:
             budget: most that an answer may cost, on average over requests, or by itself under `strict` and without
                 coefficients; None buys the best.
             allowed: names that may be chosen, or None for all.
-            without: names that may not: they failed, or rest.
+            without: names that may not, since they failed or are blocked.
             tokens: of the prompt; models whose context window is smaller are left out.
-            fixed: the model of this conversation, kept while it is a candidate that the budget admits.
+            fixed: the model of this conversation, kept while it is a candidate within the budget.
 
         Raises:
-            InputError: the budget is negative, infinite or no number.
+            InputError: the budget is negative, infinite or not a number.
             InfeasibleError: there is no choice within the budget and the limits.
             NoModelError: there is none whatever the budget.
         """
         check_budget(budget)
-        coefs, known = self._coefs(coefficients)
-        places = self.menu.candidates(known, allowed, without, tokens)
+        coefs, mask = self._coefs(coefficients)
+        places = self.menu.candidates(mask, allowed, without, tokens)
         if coefficients is None or coefs is None:
             return self._unscored(places, budget, fixed)
-        return self._scored(coefficients, coefs, known, places, budget, fixed)
+        return self._scored(coefficients, coefs, mask, places, budget, fixed)
+
+    def fitting(
+        self, budget: float | None, allowed: Collection[str], without: Collection[str], tokens: int | None
+    ) -> set[str]:
+        """Return the models within budget and limits by themselves; arguments as of `decide`."""
+        try:
+            places = self.menu.candidates(None, allowed, without, tokens)
+            positions = self._problem(np.zeros(len(places)), places, budget).fitting
+        except (InfeasibleError, NoModelError):
+            return set()
+        return {self.menu.names[place] for place in places[positions]}
 
     def _coefs(self, coefficients: Coefficients | None) -> tuple[Floats | None, Mask | None]:
-        """(M,), or None where no model has any; and which models have one, or None for all."""
+        """Return coefficients (M,) and the mask of the models that have one; None for no model, and for all."""
         if coefficients is None or not self.kind.scored:
             return None, None
         coefs = self.menu.coefs(coefficients)
-        known = np.isfinite(coefs)
-        if known.all():
+        mask = np.isfinite(coefs)
+        if mask.all():
             return coefs, None
-        return (coefs, known) if known.any() else (None, None)
+        return (coefs, mask) if mask.any() else (None, None)
 
     def _scored(
         self,
-        said: Coefficients,
+        coefficients: Coefficients,
         coefs: Floats,
-        known: Mask | None,
+        mask: Mask | None,
         places: Indices,
         budget: float | None,
         fixed: str | None,
     ) -> Decision:
-        opponents = self._opponents(said) if self.kind.compares else _NO_OPPONENTS
-        scores = self._scores(coefs, known, opponents)
+        opponents = self._opponents(coefficients) if self.kind.compares else _NO_OPPONENTS
+        scores = self._scores(coefs, mask, opponents)
         problem = self._problem(scores[places], places, budget)
-        kept = self._kept(fixed, problem, places)
-        mixture = kept or self.optimizer.solve(problem)
-        draw = self._draw(problem, mixture) if kept is None else _Draw(kept.positions[0])
+        own = self._own_model(fixed, problem, places)
+        mixture = own or self.optimizer.solve(problem)
+        draw = self._draw(problem, mixture) if own is None else _Draw(own.positions[0])
         by_name = self.menu.by_name(scores)
         return Decision(
             model=self.menu.names[places[draw.position]],
@@ -182,14 +193,14 @@ class Router:
             budget=budget,
             explored=draw.explored,
             optimizer=self.optimizer.name,
-            revision=said.revision,
+            revision=coefficients.revision,
         )
 
     def _unscored(self, places: Indices, budget: float | None, fixed: str | None) -> Decision:
-        """Without scores: the first of the static order, or under `random` any model; within the budget by itself."""
+        """Choose without scores: the first of the static order, or under `random` any model, within the budget."""
         problem = self._problem(np.zeros(len(places)), places, budget)
-        kept = self._kept(fixed, problem, places)
-        mixture = kept or self._blind(problem, places)
+        own = self._own_model(fixed, problem, places)
+        mixture = own or self._without_scores(problem, places)
         position = mixture.draw(self._rng)
         return Decision(
             model=self.menu.names[places[position]],
@@ -202,33 +213,33 @@ class Router:
             strength=None,
             frontier=(),
             budget=budget,
-            static=self.kind.scored and kept is None,
+            static=self.kind.scored and own is None,
             optimizer=self.optimizer.name,
         )
 
-    def _blind(self, problem: Problem, places: Indices) -> Mixture:
-        """Of the candidates that fit by themselves, the first in the static order; under `random` all alike."""
+    def _without_scores(self, problem: Problem, places: Indices) -> Mixture:
+        """Mix the fitting candidates uniformly under `random`, else take the first of them in the static order."""
         free = problem.fitting if len(problem.fitting) else np.arange(problem.num_affordable)
         if self.kind.scored:
             return Mixture((int(free[self._ranks[places[free]].argmin()]),), (1.0,))
         return Mixture(tuple(free.tolist()), (1.0 / len(free),) * len(free))
 
-    def _scores(self, coefs: Floats, known: Mask | None, opponents: Opponents) -> Floats:
-        """(M,), NaN for unknown models."""
-        if known is None:
+    def _scores(self, coefs: Floats, mask: Mask | None, opponents: Opponents) -> Floats:
+        """Return the scores (M,); NaN where there is no coefficient."""
+        if mask is None:
             return self.kind.score(coefs, opponents)
         scores = np.full(len(coefs), np.nan)
-        scores[known] = self.kind.score(coefs[known], opponents)
+        scores[mask] = self.kind.score(coefs[mask], opponents)
         return scores
 
-    def _opponents(self, said: Coefficients) -> Opponents:
-        """The models of the leaderboard by weight; all alike where it has none of those that were named."""
+    def _opponents(self, coefficients: Coefficients) -> Opponents:
+        """Return the opponents by weight; all models of the leaderboard alike if it has none of those configured."""
         names, weights = self._named_opponents
         if names:
-            coefs = np.fromiter(map(said.coefs.get, names, repeat(np.nan)), np.float64, len(names))
+            coefs = np.fromiter(map(coefficients.coefs.get, names, repeat(np.nan)), np.float64, len(names))
             if np.isfinite(coefs).any():
                 return _weighted(coefs, weights)
-        coefs = np.fromiter(said.coefs.values(), np.float64, len(said.coefs))
+        coefs = np.fromiter(coefficients.coefs.values(), np.float64, len(coefficients.coefs))
         return _weighted(coefs, np.ones(len(coefs)))
 
     def _problem(self, scores: Floats, places: Indices, budget: float | None) -> Problem:
@@ -236,10 +247,10 @@ class Router:
         amounts = menu.amounts[:, places] if len(menu.most) else menu.amounts
         return Problem(scores, menu.costs[places], budget, amounts, menu.most)
 
-    def _kept(self, fixed: str | None, problem: Problem, places: Indices) -> Mixture | None:
-        """The conversation's own model, if it can be had.
+    def _own_model(self, fixed: str | None, problem: Problem, places: Indices) -> Mixture | None:
+        """Return the conversation's own model, if it is a candidate within a budget that holds for each request.
 
-        Where a budget holds on average, the conversation's first draw was part of that average; so are its later turns.
+        A budget that holds on average already counted the conversation's first draw, so later turns may exceed it.
         """
         if fixed is None:
             return None
@@ -250,8 +261,8 @@ class Router:
         return Mixture((int(position[0]),), (1.0,))
 
     def _draw(self, problem: Problem, mixture: Mixture) -> _Draw:
-        """One candidate: of the mixture, or with probability `explore` of all that fit by themselves."""
-        free = problem.fitting if self._explore else _NOBODY
+        """Draw a candidate from the mixture, or with probability `explore` from all that fit by themselves."""
+        free = problem.fitting if self._explore else _EMPTY
         share = self._explore if len(free) else 0.0
         explored = share > 0.0 and self._rng.random() < share
         position = int(free[self._rng.integers(len(free))]) if explored else mixture.draw(self._rng)
@@ -272,7 +283,7 @@ class Router:
 
 
 def _static_ranks(menu: Menu, order: Sequence[str]) -> Indices:
-    """Rank (M,) of each model of the menu in the static order."""
+    """Return the rank (M,) of each model in the static order."""
     for name in order:
         if name not in menu.places:
             raise ConfigError(f"static_order: no model is configured as {name!r}{nearest(name, menu.names)}")
@@ -281,7 +292,7 @@ def _static_ranks(menu: Menu, order: Sequence[str]) -> Indices:
 
 
 def _named_opponents(weights: Mapping[str, float] | None) -> tuple[tuple[str, ...], Floats]:
-    """Names (Q,) and weights (Q,) of the opponents with a weight; none of both where all models are opponents."""
+    """Return names (Q,) and weights (Q,) of the opponents; both empty if all models are opponents."""
     if weights is None:
         return (), np.empty(0)
     for name, weight in weights.items():
@@ -294,13 +305,13 @@ def _named_opponents(weights: Mapping[str, float] | None) -> tuple[tuple[str, ..
 
 
 def _weighted(coefs: Floats, weights: Floats) -> Opponents:
-    """Opponents whose coefficient is a number, by normalised weight."""
-    there = np.isfinite(coefs)
-    if not there.all():
-        coefs, weights = coefs[there], weights[there]
+    """Return the opponents that have a coefficient, with normalised weights."""
+    finite = np.isfinite(coefs)
+    if not finite.all():
+        coefs, weights = coefs[finite], weights[finite]
     return Opponents(coefs, weights / weights.sum())
 
 
 def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:3])
-    return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown
+    first = ", ".join(names[:3])
+    return f"{first} and {len(names) - 3} more" if len(names) > 3 else first

@@ -1,7 +1,6 @@
-"""Where coefficients come from: a P2L endpoint, a P2L model in this process, or nowhere.
+"""Scorers: coefficients from a P2L endpoint, from a P2L model in this process, or none.
 
-A scorer never fails a request. Where it has no coefficients in time it says None, and the router takes its static
-order.
+A scorer never fails a request: without coefficients in time it returns None, and the router takes its static order.
 """
 
 from __future__ import annotations
@@ -25,45 +24,39 @@ if TYPE_CHECKING:
     from p2l.inference import P2L
 
 
-# What P2L said of recent prompts: a prompt that comes again costs nothing, and one on its way is asked for once.
-
 Ask: TypeAlias = "Callable[[Sequence[str]], Awaitable[Coefficients | None]]"
-"""Coefficients for the user's turns; None where there are none."""
+"""Returns the coefficients for the user's turns, or None."""
 
 
 class Memory:
-    """A bounded cache in front of `ask`, for one event loop.
+    """A cache of the prompts used last in front of `ask`, for one event loop.
 
-    Prompts are kept as digests only. An entry of 130 models takes about 8 kB. The one used longest ago goes first.
+    It holds digests of prompts only; an entry of 130 models takes about 8 kB. Concurrent requests for one prompt are
+    asked once.
     """
 
     def __init__(self, ask: Ask, *, capacity: int = 2000, most_waiting: int = 256) -> None:
-        """`capacity` prompts are kept; while `most_waiting` are being asked for, further ones get None at once."""
+        """Keep `capacity` prompts; while `most_waiting` are being asked, return None for further ones at once."""
         self._ask = ask
         self._most_waiting = most_waiting
         self._coefficients: LRUCache[bytes, Coefficients] = LRUCache(capacity)
         self._waiting: dict[bytes, asyncio.Task[Coefficients | None]] = {}
 
     def recall(self, turns: Sequence[str], revision: str) -> Coefficients | None:
-        """What this revision of the model said of the prompt, if that is known."""
+        """Return the cached output of this revision of the model for the prompt."""
         return self._coefficients.get(_key(turns, revision))
 
     async def ask(self, turns: Sequence[str], timeout: float | None) -> Coefficients | None:
-        """Ask for the prompt, or join those who wait for it.
+        """Ask for a prompt, or wait for a request that already does.
 
-        Args:
-            turns: of the user.
-            timeout: seconds; the answer is remembered even if it comes later.
-
-        Raises:
-            TimeoutError: there is no answer yet.
+        Raises TimeoutError after `timeout` seconds; an answer that comes later is cached all the same.
         """
         key = _key(turns)
         task = self._waiting.get(key)
         if task is None:
             if len(self._waiting) >= self._most_waiting:
                 return None
-            task = self._waiting[key] = asyncio.create_task(self._asked(key, turns))
+            task = self._waiting[key] = asyncio.create_task(self._fetch(key, turns))
         # Unlike wait_for, this leaves the task alone when the time is over or the request is cancelled.
         done, _ = await asyncio.wait({task}, timeout=timeout)
         if not done:
@@ -71,29 +64,29 @@ class Memory:
         return task.result()
 
     async def close(self) -> None:
-        """Ask no more."""
+        """Cancel the requests under way."""
         tasks = list(self._waiting.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _asked(self, waiting: bytes, turns: Sequence[str]) -> Coefficients | None:
+    async def _fetch(self, waiting: bytes, turns: Sequence[str]) -> Coefficients | None:
         try:
-            said = await self._ask(turns)
+            coefficients = await self._ask(turns)
         finally:
             del self._waiting[waiting]
-        if said is not None:
-            self._coefficients.put(_key(turns, said.revision), said)
-        return said
+        if coefficients is not None:
+            self._coefficients.put(_key(turns, coefficients.revision), coefficients)
+        return coefficients
 
 
 def _key(turns: Sequence[str], revision: str = "") -> bytes:
-    """A digest of both; lengths keep turns apart."""
-    found = hashlib.blake2b(digest_size=20)
+    """Return a digest of both; the lengths keep turns apart."""
+    digest = hashlib.blake2b(digest_size=20)
     for text in (revision, *turns):
         content = text.encode("utf-8", "surrogatepass")
-        found.update(len(content).to_bytes(8, "little") + content)
-    return found.digest()
+        digest.update(len(content).to_bytes(8, "little") + content)
+    return digest.digest()
 
 
 _START_SECONDS = 1.5  # the router starts without its endpoint rather than late
@@ -105,32 +98,28 @@ OnModels = Callable[[Sequence[str]], None]
 
 
 class Scorer(Protocol):
-    """Gives the coefficients of prompts."""
+    """A source of coefficients."""
 
     @property
     def model_list(self) -> Sequence[str] | None:
-        """Models that have a coefficient; None while that is not known."""
+        """Return the models that have a coefficient; None while the list is unknown."""
         ...
 
     @property
     def trouble(self) -> str:
-        """Why there are no coefficients now: a sentence, or nothing."""
+        """Return why there are no coefficients now, or an empty text."""
         ...
 
     async def start(self) -> None:
-        """Get ready.
-
-        Raises:
-            InputError: it can never be: the key is refused, or the model is of another kind than the router.
-        """
+        """Connect or load; raise InputError for what waiting does not mend: a refused key, a model of another kind."""
         ...
 
     async def close(self) -> None:
-        """Give back what was taken."""
+        """Release connections and threads."""
         ...
 
     async def coefficients(self, turns: Sequence[str], timeout: float | None) -> Coefficients | None:
-        """Of the prompt that the user's turns make; None where there are none within `timeout` seconds."""
+        """Return the coefficients of a prompt; None if there are none within `timeout` seconds."""
         ...
 
 
@@ -141,21 +130,21 @@ class RandomScorer:
     trouble = ""
 
     async def start(self) -> None:
-        """See `Scorer`; likewise the next two."""
+        """Do nothing."""
 
     async def close(self) -> None:
         """Do nothing."""
 
     async def coefficients(self, _turns: Sequence[str], _timeout: float | None) -> Coefficients | None:
-        """None, for the router has no use for any."""
+        """Return None."""
         return None
 
 
 class EndpointScorer:
-    """Asks a P2L endpoint.
+    """Coefficients from a P2L endpoint.
 
-    While the endpoint cannot be reached, or has missed the time limit several times in a row, it is not asked: requests
-    do not wait for it, and it is tried again in the background, ever less often up to twice a minute.
+    An endpoint that cannot be reached, or has missed the time limit several times in a row, is tried again in the
+    background with exponential backoff; until then requests do not wait for it.
     """
 
     def __init__(
@@ -167,14 +156,14 @@ class EndpointScorer:
         capacity: int = 2000,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        """Ask nothing yet.
+        """Send nothing yet.
 
         Args:
             client: of the endpoint; closed by `close`.
-            family: bt or grk, whose coefficients are wanted.
-            on_models: hears the model list when it becomes known and whenever it changes; what it raises as a
-                `P2LError` counts as trouble of the endpoint, at start as a mistake.
-            capacity: prompts to remember.
+            family: bt or grk, the meaning that the coefficients must have.
+            on_models: called with the model list when it becomes known and whenever it changes; a `P2LError` from it
+                counts as trouble of the endpoint, at start as a mistake.
+            capacity: prompts to cache.
             sleep: waits for some seconds.
         """
         self._client = client
@@ -201,18 +190,18 @@ class EndpointScorer:
         return self._trouble
 
     async def start(self) -> None:
-        """Ask for the model list; if the endpoint cannot be reached now, go on trying in the background."""
+        """Fetch the model list; keep trying in the background if the endpoint cannot be reached now."""
         try:
             await asyncio.wait_for(self._learn(), _START_SECONDS)
         except InputError:
             raise
         except P2LError as error:
-            self._rest(str(error))
+            self._pause_until_recovered(str(error))
         except asyncio.TimeoutError:
-            self._rest("the P2L endpoint gave no answer in time")
+            self._pause_until_recovered("the P2L endpoint gave no answer in time")
 
     async def close(self) -> None:
-        """End what runs in the background, and the connections."""
+        """Cancel background tasks and close the connections."""
         if self._recovery is not None:
             self._recovery.cancel()
             await asyncio.gather(self._recovery, return_exceptions=True)
@@ -221,30 +210,30 @@ class EndpointScorer:
 
     async def coefficients(self, turns: Sequence[str], timeout: float | None) -> Coefficients | None:
         """See `Scorer`."""
-        said = self._memory.recall(turns, self._revision)
-        if said is not None or self._trouble:
-            return said
+        coefficients = self._memory.recall(turns, self._revision)
+        if coefficients is not None or self._trouble:
+            return coefficients
         try:
-            said = await self._memory.ask(turns, timeout)
+            return await self._memory.ask(turns, timeout)
         except TimeoutError:
             self._misses += 1
             if self._misses >= _MOST_MISSES:
-                self._rest(f"the P2L endpoint was too slow {self._misses} times in a row")
-        return said
+                self._pause_until_recovered(f"the P2L endpoint was too slow {self._misses} times in a row")
+            return None
 
     async def _ask(self, turns: Sequence[str]) -> Coefficients | None:
         try:
             answer = await self._client.predict(turns)
             names = await self._names(answer)
         except P2LError as error:
-            if not _is_the_prompts(error):
-                self._rest(str(error))
+            if not _is_of_the_prompt(error):
+                self._pause_until_recovered(str(error))
             return None
         self._misses, self._pause = 0, _FIRST_PAUSE
         return Coefficients(dict(zip(names, answer.coefs, strict=True)), answer.eta, answer.revision)
 
     async def _names(self, answer: ModelAnswer) -> tuple[str, ...]:
-        """Of the coefficients in an answer; a revision not met before has its list asked for, once."""
+        """Return the names of an answer's coefficients; fetch the list of a new revision, once."""
         async with self._learning:
             names = self._lists.get(answer.revision, ())
             if len(names) != len(answer.coefs):
@@ -256,7 +245,7 @@ class EndpointScorer:
         return names
 
     async def _learn(self) -> None:
-        """Ask what is served, and by which names."""
+        """Fetch the likelihood and the model list."""
         with suppress(MalformedAnswerError):  # not every endpoint has this path
             check_family(self._family, str((await self._client.info()).get("likelihood", "")))
         listed = await self._client.models()
@@ -269,7 +258,7 @@ class EndpointScorer:
             del self._lists[next(iter(self._lists))]
         self._revision = listed.revision
 
-    def _rest(self, trouble: str) -> None:
+    def _pause_until_recovered(self, trouble: str) -> None:
         self._trouble = trouble
         if self._recovery is None or self._recovery.done():
             self._recovery = asyncio.create_task(self._recover())
@@ -286,13 +275,13 @@ class EndpointScorer:
                 self._trouble = str(error)
 
 
-def _is_the_prompts(error: P2LError) -> bool:
-    """Whether the endpoint is well and only this prompt is not."""
+def _is_of_the_prompt(error: P2LError) -> bool:
+    """Return whether the endpoint works and only refuses this prompt."""
     return isinstance(error, InputError) and not isinstance(error, KeyRefusedError | ConfigError)
 
 
 class LocalScorer:
-    """Asks a P2L model in this process, in a thread of its own; prompts wait for one another."""
+    """Coefficients from a P2L model in this process, in a thread of its own; prompts wait for one another."""
 
     def __init__(
         self, path: str | Path, *, family: str, on_models: OnModels | None = None, capacity: int = 2000
@@ -316,11 +305,7 @@ class LocalScorer:
         return "" if self._model is not None else "the model is not loaded yet"
 
     async def start(self) -> None:
-        """Load the model.
-
-        Raises:
-            InputError: the folder holds no model, or one of another kind.
-        """
+        """Load the model; raise InputError if the folder holds none, or one of another kind."""
         model = await asyncio.get_running_loop().run_in_executor(self._thread, self._load)
         check_family(self._family, model.likelihood.name)
         if self._on_models is not None:
@@ -328,7 +313,7 @@ class LocalScorer:
         self._model = model
 
     async def close(self) -> None:
-        """End the thread, after the prompt that it works on."""
+        """End the thread, after the prompt under way."""
         await self._memory.close()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
@@ -336,9 +321,9 @@ class LocalScorer:
         """See `Scorer`."""
         if self._model is None:
             return None
-        said = self._memory.recall(turns, self._model.revision)
-        if said is not None:
-            return said
+        coefficients = self._memory.recall(turns, self._model.revision)
+        if coefficients is not None:
+            return coefficients
         try:
             return await self._memory.ask(turns, timeout)
         except TimeoutError:
@@ -360,20 +345,15 @@ class LocalScorer:
 
     def _predict(self, turns: Sequence[str]) -> Coefficients:
         assert self._model is not None
-        said = self._model.predict([list(turns)])
-        coefs = dict(zip(self._model.model_list, said.coefs[0].tolist(), strict=True))
-        return Coefficients(coefs, None if said.eta is None else float(said.eta[0]), self._model.revision)
+        output = self._model.predict([list(turns)])
+        coefs = dict(zip(self._model.model_list, output.coefs[0].tolist(), strict=True))
+        return Coefficients(coefs, None if output.eta is None else float(output.eta[0]), self._model.revision)
 
 
 def check_family(family: str, name: str) -> None:
-    """Refuse a P2L model whose coefficients mean something else than the router takes them for.
+    """Raise ConfigError if a P2L model's coefficients mean something else than the router's kind needs.
 
-    Args:
-        family: bt or grk.
-        name: of the model's likelihood, or "" where an older endpoint does not say.
-
-    Raises:
-        ConfigError: they differ; the message names the router types that fit.
+    `family` is bt or grk, `name` that of the model's likelihood, or "" where an older endpoint has none.
     """
     if name not in likelihood.LIKELIHOODS:
         return
@@ -394,17 +374,17 @@ def make_scorer(
     path: str | Path | None = None,
     on_models: OnModels | None = None,
 ) -> Scorer:
-    """The scorer of a kind of router.
+    """Build the scorer of a kind of router.
 
     Args:
         kind: of the router.
         endpoint: URL of the P2L endpoint, for `*-endpoint`.
         api_key: of the endpoint.
         path: model folder or hub id, for `*-local`.
-        on_models: hears the model list when it becomes known and whenever it changes.
+        on_models: called with the model list when it becomes known and whenever it changes.
 
     Raises:
-        ConfigError: what the kind needs is missing or is no URL.
+        ConfigError: endpoint or path is missing, or the endpoint is no URL.
     """
     if kind.source == "endpoint":
         if not endpoint:
@@ -420,5 +400,5 @@ def make_scorer(
 def _client(endpoint: str, api_key: str | None) -> AsyncP2LClient:
     from p2l.client import AsyncP2LClient
 
-    # An answer that comes after the request's time limit is still remembered, so the client may wait longer.
+    # An answer that comes after the request's time limit is still cached, so the client may wait longer.
     return AsyncP2LClient(endpoint, api_key, timeout=15.0, attempt_timeout=10.0, retries=1)

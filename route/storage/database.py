@@ -131,13 +131,12 @@ class WriteBehind(ABC):
     def give_back(self, batch: Any) -> None:
         """Gather a batch again that could not be written; in the event loop."""
 
-    def read(self, connection: sqlite3.Connection) -> Any:
+    def read(self, _connection: sqlite3.Connection) -> Any:
         """Read what other workers wrote; in the thread."""
         return None
 
-    def absorb(self, news: Any) -> None:
+    def absorb(self, _news: Any) -> None:  # noqa: B027  (optional: only the ledger has news)
         """Take over what `write` or `read` returned; in the event loop."""
-        return None
 
 
 class Database:
