@@ -1,4 +1,4 @@
-"""The HTTP application: its routes, and what each error becomes."""
+"""The HTTP application: its routes and error handlers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _Handler = Callable[[Service, Request], Awaitable[Response]]
 
 
 def build_app(config: RouterConfig, settings: Settings) -> Starlette:
-    """The application that serves a configuration."""
+    """Build the application that serves a configuration."""
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -43,14 +43,14 @@ def build_app(config: RouterConfig, settings: Settings) -> Starlette:
             service = make_service(config, settings)
             await service.start()
         except P2LError as error:
-            app.state.problem = error  # for whoever runs the server
+            app.state.problem = error  # reported by route.service.server
             raise
         app.state.service = service
         app.router.routes.extend(_routes(service))
-        gc.freeze()  # what lives as long as the process need not be looked through again and again
-        watching = asyncio.ensure_future(end_when_orphaned(LOGGER))
+        gc.freeze()  # so that the collector skips what lives as long as the process
+        orphan_check = asyncio.ensure_future(end_when_orphaned(LOGGER))
         yield
-        watching.cancel()
+        orphan_check.cancel()
         await service.close()
 
     return Starlette(lifespan=lifespan, exception_handlers={HTTPException: _http, Exception: _unexpected})
@@ -82,7 +82,7 @@ def _routes(service: Service) -> list[BaseRoute]:
 
 
 async def _route(service: Service, request: Request) -> Response:
-    """The decision for a chat request, without asking any model; it counts as a request of its key."""
+    """Answer with the decision for a chat request, without asking a model; it counts as a request of its key."""
     key = authenticate(service, request.headers)
     incoming = await read_chat(service, request.headers, request.receive)
     if incoming.direct is not None:
@@ -95,7 +95,7 @@ async def _route(service: Service, request: Request) -> Response:
 
 
 async def _feedback(service: Service, request: Request) -> Response:
-    """A vote on an earlier answer."""
+    """Store a vote on an earlier answer."""
     key = authenticate(service, request.headers)
     body = parse_object(await read_body(request.headers, request.receive, _VOTE_BYTES, _VOTE_SECONDS))
     try:
@@ -117,13 +117,13 @@ async def _feedback(service: Service, request: Request) -> Response:
 
 
 async def _models(service: Service, request: Request) -> Response:
-    """The router, then each model that this key may be routed to."""
+    """List the router, then each model that this key may be routed to."""
     key = authenticate(service, request.headers)
     return JSONResponse({"object": "list", "data": [_card(service, name) for name in _visible(service, key)]})
 
 
 async def _model(service: Service, request: Request) -> Response:
-    """One of them."""
+    """Answer with one of the models that `_models` lists."""
     key = authenticate(service, request.headers)
     name = request.path_params["name"]
     if name not in _visible(service, key):
@@ -141,16 +141,16 @@ def _card(service: Service, name: str) -> JSON:
 
 
 async def _health(_: Service, __: Request) -> Response:
-    """200 while the process answers."""
+    """Answer 200 while the process runs."""
     return JSONResponse({"status": "ok"})
 
 
 async def _ready(service: Service, _: Request) -> Response:
-    """200 while there is a model that is not known to be failing; says whether there are scores."""
+    """Answer 200 while a model is not blocked, and with whether there are scores."""
     blocked = service.fleet.blocked()
-    well = [name for name in service.roster.routable if name not in blocked]
-    state = {"status": "ready" if well else "no model is well", "scores": service.scorer.model_list is not None}
-    return JSONResponse({**state, "blocked": sorted(blocked)}, 200 if well else 503)
+    available = [name for name in service.roster.routable if name not in blocked]
+    state = {"status": "ready" if available else "no model is well", "scores": service.scorer.model_list is not None}
+    return JSONResponse({**state, "blocked": sorted(blocked)}, 200 if available else 503)
 
 
 async def _metrics(service: Service, _: Request) -> Response:
@@ -159,7 +159,7 @@ async def _metrics(service: Service, _: Request) -> Response:
 
 
 async def _http(_: Request, error: Exception) -> Response:
-    """What Starlette itself refuses: unknown paths and methods."""
+    """Answer what Starlette itself refuses: unknown paths and methods."""
     assert isinstance(error, HTTPException)
     code = "unknown_url" if error.status_code == 404 else "method_not_allowed"
     return ApiError(error.status_code, code, str(error.detail)).response(error.headers)

@@ -1,11 +1,10 @@
-"""POST /v1/chat/completions, and what speaks like it: who asks, what, which model answers, how the answer goes out."""
+"""POST /v1/chat/completions and /v1/messages: authenticate, read, choose a model, ask it, answer."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import logging
-import math
 import random
 import secrets
 import time
@@ -16,9 +15,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from p2l.common.web import ClientGoneError, Deadline, alive
-from route.config import ROUTER_NAME, LimitConfig
+from route.config import ROUTER_NAME
 from route.providers.base import JSON
-from route.routing.decision import Decision, RoutedModel
+from route.routing.decision import Decision
 from route.service.dialects import OPENAI, Dialect
 from route.service.dispatch import Choice, Direct, Routed, Trip, ask_whole
 from route.service.errors import ApiError, deadline_passed, of_refusal
@@ -29,124 +28,15 @@ from route.service.wire import Incoming, key_of, mark_answer, outputs_of, parse_
 from route.storage.conversations import HEADER, conversation_of, goes_on
 from route.storage.ledger import KeyRecord, Refusal
 
-# `compare: true`: the answers of two models, sides shuffled, so that a vote between them can be asked for.
-#
-# The first model is the one that the request would have gone to; the other is drawn from all models that keep to the
-# budget by themselves, each with the same chance, so that new models earn votes as well. Which is which the order of
-# the
-# two choices does not tell.
-
-_random = random.SystemRandom()
-
-
-async def answer_of_two(exchange: Exchange, trip: Trip) -> JSON:
-    """One answer with two choices, each with its `model`; with one, when only one of the models answered.
-
-    Raises:
-        ApiError: nobody answered, or there are no two models within the budget.
-    """
-    service = exchange.service
-    choice = trip.choice
-    assert isinstance(choice, Routed)
-    first = service.dispatcher.first(trip).name
-    assert choice.decision is not None
-    candidates = _candidates(exchange, choice)
-    others = sorted(candidates - {first})
-    if not others:
-        raise ApiError(400, "nothing_to_compare", "compare: no second model keeps to the budget", param="compare")
-    sides = [first, _random.choice(others)]
-    explore = 0.0 if choice.decision.static else service.config.explore  # without scores nothing is explored
-    propensity = min(1.0, propensity_of(sides, choice.decision, candidates, explore))
-    _random.shuffle(sides)
-    answers = await _ask(exchange, trip, sides)
-    exchange.remember(propensity if len(answers) == 2 else None)
-    return {**_joined(exchange, answers), **outputs_of(choice.decision, exchange.attempts)}
-
-
-def propensity_of(pair: Sequence[str], decision: Decision, candidates: Collection[str], explore: float) -> float:
-    """Probability that these two are shown, in either order: each may have been the first choice, the other drawn."""
-
-    def chosen(name: str) -> float:
-        if name == decision.model:
-            return decision.propensity
-        drawn = explore / len(candidates) if name in candidates else 0.0
-        return (1 - explore) * decision.probabilities.get(name, 0.0) + drawn
-
-    def joins(name: str, first: str) -> float:
-        return 1 / (len(candidates) - (first in candidates)) if name in candidates else 0.0
-
-    a, b = pair
-    return chosen(a) * joins(b, a) + chosen(b) * joins(a, b)
-
-
-def _candidates(exchange: Exchange, choice: Routed) -> set[str]:
-    """Models that keep to budget and limits by themselves and take a prompt of this length."""
-    limits = exchange.service.config.limits
-    targets = exchange.service.fleet.targets
-    blocked = exchange.service.fleet.blocked()
-    most = math.inf if choice.budget is None else choice.budget
-    fitting = set()
-    for name in set(choice.allowed) - blocked:
-        model = targets[name].config
-        window = model.context_window
-        fits = window is None or choice.tokens is None or choice.tokens <= window
-        if fits and model.cost <= most and all(_keeps(model.routed(name), limit) for limit in limits):
-            fitting.add(name)
-    return fitting
-
-
-def _keeps(model: RoutedModel, limit: LimitConfig) -> bool:
-    """Whether a model keeps to a limit by itself."""
-    kind, _, provider = limit.quantity.partition(":")
-    if kind == "share":
-        return limit.most >= 1 or model.provider != provider
-    amount = model.cost if kind == "cost" else model.amounts.get(limit.quantity, 0.0)
-    return amount <= limit.most
-
-
-async def _ask(exchange: Exchange, trip: Trip, sides: Sequence[str]) -> list[JSON]:
-    """The answers that came, in the order of `sides`, with the names of their models."""
-    service = exchange.service
-    trips = [Trip(trip.incoming, trip.deadline, Direct(name)) for name in sides]
-    exchange.trips += trips
-    runs = (service.dispatcher.run(each, ask_whole) for each in trips)
-    results = await asyncio.gather(*runs, return_exceptions=True)
-    faults = [result for result in results if isinstance(result, BaseException)]
-    unexpected = next((fault for fault in faults if not isinstance(fault, ApiError)), None)
-    if unexpected is not None or len(faults) == len(results):
-        raise unexpected or faults[0]
-    answers = []
-    for result in results:
-        if not isinstance(result, BaseException):
-            target, answer = result
-            exchange.answers.append(Answered(target.name, usage_of(answer)))
-            answers.append(mark_answer(answer, target.name, None, []))
-    return answers
-
-
-def _joined(exchange: Exchange, answers: Sequence[JSON]) -> JSON:
-    choices = [{**answer["choices"][0], "index": index} for index, answer in enumerate(answers)]
-    usages = [answer.get("usage") or {} for answer in answers]
-    counts = ("prompt_tokens", "completion_tokens", "total_tokens")
-    return {
-        "id": exchange.request_id,
-        "object": "chat.completion",
-        "created": int(time.time()),
-        "model": ROUTER_NAME,
-        "choices": choices,
-        "usage": {count: sum(usage.get(count) or 0 for usage in usages) for count in counts},
-    }
-
-
 _BODY_SECONDS = 60.0
 _log = logging.getLogger("route.service")
 
 
 class ChatEndpoint:
-    """The ASGI application of one route; it writes streams itself, so that it can end them with an error."""
+    """The ASGI application of one route; it writes streams itself, to be able to end them with an error."""
 
     def __init__(self, service: Service, dialect: Dialect = OPENAI) -> None:
-        """Answer with what `service` has, to clients that speak `dialect`."""
+        """Answer clients that speak `dialect`."""
         self._service = service
         self._dialect = dialect
 
@@ -172,7 +62,7 @@ class ChatEndpoint:
 
 
 class _Reply:
-    """Where the answer goes; knows whether its head is out already."""
+    """The response under way; knows whether its head was sent."""
 
     def __init__(self, send: Send, dialect: Dialect) -> None:
         self.dialect = dialect
@@ -225,7 +115,7 @@ async def _answer(exchange: Exchange, headers: Headers, receive: Receive, reply:
             await _stream(exchange, trip, reply)
         else:
             answer = await _whole(exchange, trip)
-    # Not before the client's end of the connection is left alone: the server reports it as closed when all is sent.
+    # Only after `alive` has ended: the server reports the connection as closed when the response is complete.
     exchange.status = 200
     if answer is None:
         await reply.end()
@@ -236,23 +126,15 @@ async def _answer(exchange: Exchange, headers: Headers, receive: Receive, reply:
 
 
 def authenticate(service: Service, headers: Headers) -> KeyRecord:
-    """Whose request it is.
-
-    Raises:
-        ApiError: 401 without a key, 403 with a wrong one.
-    """
-    found = service.ledger.check(key_of(headers))
-    if isinstance(found, Refusal):
-        raise of_refusal(found)
-    return found
+    """Return the record of the request's key; raise `ApiError` 401 without a key, 403 with a wrong one."""
+    record = service.ledger.check(key_of(headers))
+    if isinstance(record, Refusal):
+        raise of_refusal(record)
+    return record
 
 
 async def read_chat(service: Service, headers: Headers, receive: Receive, dialect: Dialect = OPENAI) -> Incoming:
-    """The request, checked.
-
-    Raises:
-        ApiError: it cannot be used.
-    """
+    """Read and check the request; raise `ApiError` if it cannot be used."""
     raw = await read_body(headers, receive, int(service.settings.max_body_mb * 2**20), _BODY_SECONDS)
     by_name = service.settings.direct_by_name
     return parse_chat(raw, headers, service.fleet.targets, by_name=by_name, translate=dialect.request)
@@ -261,23 +143,23 @@ async def read_chat(service: Service, headers: Headers, receive: Receive, dialec
 async def choose_for(
     exchange: Exchange, incoming: Incoming, headers: Mapping[str, str], key: KeyRecord
 ) -> tuple[Choice, str | None]:
-    """How the model of a request is chosen, and its conversation where that keeps its model.
+    """Return how the model of a request is chosen, and its conversation if that keeps its model.
 
     Raises:
-        ApiError: 403 or 429, the key may not ask this or not now; 400, nothing keeps to the budget.
+        ApiError: 403 or 429, the key may not use the models, or not now.
     """
     service = exchange.service
-    asked = service.roster.routable if incoming.direct is None else [incoming.direct]
-    admission = service.ledger.admit(key, asked)
+    models = service.roster.routable if incoming.direct is None else [incoming.direct]
+    admission = service.ledger.admit(key, models)
     if isinstance(admission, Refusal):
         raise of_refusal(admission)
     if incoming.direct is not None:
         return Direct(incoming.direct), None
     conversation, fixed = None, None
     if service.config.sticky and not incoming.compare:
-        named = headers.get(HEADER)
-        conversation = conversation_of(incoming.body, key=key.name, header=named)
-        fixed = await service.sticky.model_of(conversation) if goes_on(incoming.body, header=named) else None
+        header = headers.get(HEADER)
+        conversation = conversation_of(incoming.body, key=key.name, header=header)
+        fixed = await service.sticky.model_of(conversation) if goes_on(incoming.body, header=header) else None
     with service.metrics.scoring.time():
         coefficients = await service.scorer.coefficients(incoming.turns, service.config.score_timeout_ms / 1000)
     window = service.fleet.smallest_window
@@ -311,9 +193,92 @@ async def _stream(exchange: Exchange, trip: Trip, reply: _Reply) -> None:
 
 
 async def _report(exchange: Exchange, error: ApiError, reply: _Reply) -> None:
-    """Tell the client what went wrong, as a response or as the last event of its stream."""
+    """Send an error, as a response or as the last event of a stream that has begun."""
     if reply.begun:
         await reply.fail(error)
         return
     exchange.status = error.status
     await reply.refuse(error, exchange.headers())
+
+
+# `compare: true`: the answers of two models, in random order, so that a vote between them can be asked for.
+#
+# The first model is the one that the request would have gone to; the other is drawn uniformly from all models within
+# the budget by themselves, so that new models earn votes as well.
+
+_random = random.SystemRandom()
+
+
+async def answer_of_two(exchange: Exchange, trip: Trip) -> JSON:
+    """Return one answer with two choices, each with its `model`; with one choice if only one model answered.
+
+    Raises:
+        ApiError: neither answered, or there are no two models within the budget.
+    """
+    service = exchange.service
+    choice = trip.choice
+    assert isinstance(choice, Routed)
+    first = service.dispatcher.first(trip).name
+    assert choice.decision is not None
+    blocked = service.fleet.blocked()
+    candidates = choice.router.fitting(choice.budget, choice.allowed, blocked, choice.tokens)
+    others = sorted(candidates - {first})
+    if not others:
+        raise ApiError(400, "nothing_to_compare", "compare: no second model keeps to the budget", param="compare")
+    sides = [first, _random.choice(others)]
+    explore = 0.0 if choice.decision.static else service.config.explore  # without scores nothing is explored
+    propensity = min(1.0, propensity_of(sides, choice.decision, candidates, explore))
+    _random.shuffle(sides)
+    answers = await _ask(exchange, trip, sides)
+    exchange.remember(propensity if len(answers) == 2 else None)
+    return {**_joined(exchange, answers), **outputs_of(choice.decision, exchange.attempts)}
+
+
+def propensity_of(pair: Sequence[str], decision: Decision, candidates: Collection[str], explore: float) -> float:
+    """Return the probability of this pair: each may have been the first choice, and the other drawn."""
+
+    def first_choice(name: str) -> float:
+        if name == decision.model:
+            return decision.propensity
+        explored = explore / len(candidates) if name in candidates else 0.0
+        return (1 - explore) * decision.probabilities.get(name, 0.0) + explored
+
+    def drawn_second(name: str, first: str) -> float:
+        return 1 / (len(candidates) - (first in candidates)) if name in candidates else 0.0
+
+    a, b = pair
+    return first_choice(a) * drawn_second(b, a) + first_choice(b) * drawn_second(a, b)
+
+
+async def _ask(exchange: Exchange, trip: Trip, sides: Sequence[str]) -> list[JSON]:
+    """Ask both models; return the answers that came, in the order of `sides`."""
+    service = exchange.service
+    trips = [Trip(trip.incoming, trip.deadline, Direct(name)) for name in sides]
+    exchange.trips += trips
+    runs = (service.dispatcher.run(each, ask_whole) for each in trips)
+    outcomes = await asyncio.gather(*runs, return_exceptions=True)
+    errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+    unexpected = next((error for error in errors if not isinstance(error, ApiError)), None)
+    if unexpected is not None or len(errors) == len(outcomes):
+        raise unexpected or errors[0]
+    answers = []
+    for outcome in outcomes:
+        if not isinstance(outcome, BaseException):
+            target, answer = outcome
+            exchange.answers.append(Answered(target.name, usage_of(answer)))
+            answers.append(mark_answer(answer, target.name, None, []))
+    return answers
+
+
+def _joined(exchange: Exchange, answers: Sequence[JSON]) -> JSON:
+    choices = [{**answer["choices"][0], "index": index} for index, answer in enumerate(answers)]
+    usages = [answer.get("usage") or {} for answer in answers]
+    counts = ("prompt_tokens", "completion_tokens", "total_tokens")
+    return {
+        "id": exchange.request_id,
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": ROUTER_NAME,
+        "choices": choices,
+        "usage": {count: sum(usage.get(count) or 0 for usage in usages) for count in counts},
+    }

@@ -1,4 +1,4 @@
-"""What the clients of one API say and hear; between the two everything is one of OpenAI's chat completions."""
+"""The APIs that clients speak; inside the router every request is one of OpenAI's chat completions."""
 
 from __future__ import annotations
 
@@ -15,33 +15,29 @@ from route.service.errors import ApiError
 
 
 class Events(Protocol):
-    """The events of one stream, as they are sent."""
+    """The server-sent events of one stream."""
 
     def take(self, chunk: JSON) -> bytes:
-        """What a chunk of a chat completion becomes; may be nothing.
-
-        Raises:
-            ProviderError: it is no chunk, or does not fit to those before.
-        """
+        """Translate a chunk of a chat completion, possibly to nothing; raise ProviderError for a malformed one."""
         ...
 
     def fail(self, error: ApiError) -> bytes:
-        """The last event of a stream that broke: nothing that looks like an end comes after it."""
+        """Return the last event of a stream that broke, after which no end follows."""
         ...
 
     def end(self) -> bytes:
-        """The end of a stream that is complete."""
+        """Return the end of a complete stream."""
         ...
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """The translation from and to one API."""
+    """Translations from and to one API; those of requests and answers raise `ApiError`."""
 
     request: Callable[[JSON], JSON]
-    """The body of a chat completion from that of a request; raises `ApiError`."""
+    """From the body of a request to that of a chat completion."""
     answer: Callable[[JSON], JSON]
-    """A whole answer from a chat completion; raises `ApiError`."""
+    """From a chat completion to an answer."""
     error: Callable[[ApiError], JSON]
     """The body of an error."""
     events: Callable[[], Events]
@@ -59,16 +55,14 @@ class _ChunkEvents:
         return b"data: [DONE]\n\n"
 
 
-def _as_it_is(body: JSON) -> JSON:
+def _unchanged(body: JSON) -> JSON:
     return body
 
 
-OPENAI = Dialect(_as_it_is, _as_it_is, ApiError.body, _ChunkEvents)
+OPENAI = Dialect(_unchanged, _unchanged, ApiError.body, _ChunkEvents)
 """Chat completions."""
 
-# POST /v1/messages: Anthropic's Messages API, answered the way chat completions are.
-
-_NO_COMPLETION = "what the provider said is not of the form of a chat completion"
+_NO_COMPLETION = "the answer of the provider is not a chat completion"
 
 
 def _request(body: JSON) -> JSON:

@@ -1,4 +1,4 @@
-"""What clients hear when there is no answer: one sentence in OpenAI's error shape, with the status that fits."""
+"""Errors for clients: one sentence in OpenAI's error object, with the status that fits."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _CODES = {
 
 
 class ApiError(Exception):
-    """No answer; the message is for the client."""
+    """An error response; the message is for the client."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class ApiError(Exception):
         param: str | None = None,
         retry_after: float | None = None,
     ) -> None:
-        """`param` is the field of the body that is wrong; `retry_after` in seconds."""
+        """Fail with a status; `param` names the wrong field of the body, `retry_after` is in seconds."""
         super().__init__(message)
         self.status = status
         self.code = code
@@ -66,32 +66,32 @@ class ApiError(Exception):
         self.retry_after = retry_after
 
     def body(self) -> JSON:
-        """`{"error": {message, type, param, code}}`."""
+        """Return `{"error": {message, type, param, code}}`."""
         kind = _TYPES.get(self.status, "server_error")
         return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
 
     def response(self, headers: Mapping[str, str] | None = None, body: JSON | None = None) -> Response:
-        """The whole response; with `body` in place of OpenAI's."""
-        sent = dict(headers or {})
+        """Return the response, by default with OpenAI's body."""
+        own = dict(headers or {})
         if self.retry_after is not None:
-            sent["retry-after"] = str(max(1, math.ceil(self.retry_after)))
+            own["retry-after"] = str(max(1, math.ceil(self.retry_after)))
         if self.status in (401, 403, 408, 413):
-            sent["connection"] = "close"  # the rest of the body is never read
-        return Response(json.dumps(body or self.body()), self.status, sent, media_type="application/json")
+            own["connection"] = "close"  # the rest of the body is never read
+        return Response(json.dumps(body or self.body()), self.status, own, media_type="application/json")
 
 
 def of_refusal(refusal: Refusal) -> ApiError:
-    """What the ledger or the feedback store refuses."""
+    """Return the error for a refusal of the ledger or the feedback store."""
     return ApiError(refusal.status, refusal.code, refusal.message, retry_after=refusal.retry_after)
 
 
 def deadline_passed() -> ApiError:
-    """Return what a client gets whose request took longer than `timeouts.total`."""
+    """Return the error for a request that took longer than `timeouts.total`."""
     return ApiError(504, "deadline_exceeded", "the time of this request was up before its answer was complete")
 
 
 def of_choice(error: P2LError) -> ApiError:
-    """Why no model could be chosen, well or not."""
+    """Return the error for a request for which no model can be chosen."""
     if not isinstance(error, NoModelError):
         return ApiError(400, "infeasible_budget", str(error), param="cost")
     if error.oversize:
@@ -100,7 +100,7 @@ def of_choice(error: P2LError) -> ApiError:
 
 
 def of_fault(error: ProviderError, model: str) -> ApiError:
-    """What the last provider's fault means for the client of the router."""
+    """Return the error for the fault of the last provider."""
     status = _STATUS[error.fault]
     if error.fault is Fault.REQUEST and error.status in (404, 413, 422):
         status = error.status

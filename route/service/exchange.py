@@ -1,10 +1,9 @@
-"""One chat request and what became of it: the books are made up when it ends, however it ends."""
+"""One chat request, from its start to the charge, metrics and log line at its end."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import quote
 
 from route.config import ModelConfig
@@ -15,10 +14,13 @@ from route.service.state import Service
 from route.storage.feedback import ShownAnswer
 from route.storage.ledger import KeyRecord
 
+_REASONS = ("budget", "probabilities", "propensity", "explored", "static", "revision")
+"""Fields of a decision that are logged."""
+
 
 @dataclass(frozen=True)
 class Answered:
-    """An answer that has to be paid, or the part of it that came."""
+    """An answer that has to be paid, or the part of it that arrived."""
 
     model: str
     tokens: tuple[int | None, int | None] = (None, None)
@@ -26,7 +28,7 @@ class Answered:
     choices: int = 1
 
     def cost(self, config: ModelConfig) -> float:
-        """From tokens and price where both are known, else the usual cost of an answer."""
+        """Return the cost from tokens and price where both are known, else the configured cost."""
         prompt, completion = self.tokens
         if config.price is None or prompt is None or completion is None:
             return config.cost * self.choices
@@ -35,7 +37,7 @@ class Answered:
 
 @dataclass
 class Exchange:
-    """What is known of a request so far."""
+    """The state of a request."""
 
     service: Service
     request_id: str
@@ -51,34 +53,34 @@ class Exchange:
 
     @property
     def decision(self) -> Decision | None:
-        """Why the first model was chosen."""
+        """Return the decision on the first model."""
         return self.trips[0].choice.decision if self.trips else None
 
     @property
     def attempts(self) -> list[str]:
-        """Every model that was asked, in order."""
+        """Return every model that was asked, in order."""
         return [name for trip in self.trips for name in trip.tried]
 
     def headers(self) -> dict[str, str]:
-        """What every response has; which model at which cost, once there is one."""
-        sent = {"x-request-id": self.request_id, "request-id": self.request_id}  # as OpenAI and Anthropic name it
+        """Return the headers of every response; with models and cost once there is an answer."""
+        headers = {"x-request-id": self.request_id, "request-id": self.request_id}  # as OpenAI and Anthropic name it
         if self.answers:
             names = [answer.model for answer in self.answers]
             costs = [self.service.config.model_configs[name].cost for name in names]
-            sent |= {"x-p2l-model": ",".join(map(_in_a_header, names)), "x-p2l-cost": f"{sum(costs):.10g}"}
+            headers |= {"x-p2l-model": ",".join(map(_header_text, names)), "x-p2l-cost": f"{sum(costs):.10g}"}
             if self.decision is not None and self.decision.static:
-                sent["x-p2l-static"] = "true"
-        return sent
+                headers["x-p2l-static"] = "true"
+        return headers
 
     def tick(self) -> None:
-        """The first token is there."""
+        """Record the time of the first token."""
         self.first_token = time.perf_counter() - self.started
 
     def remember(self, propensity: float | None = None) -> None:
-        """Let the answers be voted on; `propensity` of a pair, by default that of the decision."""
+        """Store the answers for votes; `propensity` of a pair, by default that of the decision."""
         decision = self.decision
         if decision is None or self.key is None:
-            return  # a model that was called by name was shown for no reason of ours
+            return  # the client named the model, so a vote would have no propensity
         names = tuple(answer.model for answer in self.answers)
         configs = self.service.config.model_configs
         versions = tuple(configs[name].version or "" for name in names)
@@ -95,7 +97,7 @@ class Exchange:
         )
 
     def close(self) -> None:
-        """Charge, count and log."""
+        """Charge the key, count and log."""
         seconds = time.perf_counter() - self.started
         spent = sum(self._charge(answer) for answer in self.answers) if self.answers else None
         self._count(seconds)
@@ -135,16 +137,7 @@ class Exchange:
         decision = self.decision
         first = self.trips[0].incoming if self.trips else None
         prompt, completion = self.answers[0].tokens if self.answers else (None, None)
-        chosen: dict[str, Any] = {}
-        if decision is not None:
-            chosen = {
-                "budget": decision.budget,
-                "probabilities": decision.probabilities,
-                "propensity": decision.propensity,
-                "explored": decision.explored,
-                "static": decision.static,
-                "revision": decision.revision,
-            }
+        reasons = {} if decision is None else {name: getattr(decision, name) for name in _REASONS}
         log_request(
             RequestRecord(
                 request_id=self.request_id,
@@ -161,11 +154,11 @@ class Exchange:
                 cost=spent,
                 sticky=self.sticky,
                 code=self.code,
-                **chosen,
+                **reasons,
             )
         )
 
 
-def _in_a_header(name: str) -> str:
-    """A name as it is, or percent-encoded where no header could carry it."""
+def _header_text(name: str) -> str:
+    """Return a name, percent-encoded where no header could carry it."""
     return name if name.isascii() and name.isprintable() else quote(name)

@@ -1,4 +1,8 @@
-"""Counters of the router for Prometheus, of one process or summed over its workers."""
+"""Metrics of the router for Prometheus, and its logs as JSON lines, which hold no prompts, answers or keys.
+
+A request is logged by a record with fixed fields, so that nothing else can slip in. Of an unexpected error the type and
+the place are logged, not its text, which may quote the request.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +22,12 @@ from p2l.serving.metrics import exposition
 from route.providers.base import ProviderError
 
 NOBODY = "none"
-"""The model of a request that none answered."""
+"""The label of a request that no model answered."""
 _SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
 
 
 class RouterMetrics:
-    """What the router counts."""
+    """The metrics of one worker."""
 
     def __init__(self) -> None:
         """Start at zero."""
@@ -55,17 +59,17 @@ class RouterMetrics:
         )
 
     def failed(self, model: str, error: ProviderError) -> None:
-        """A model gave no answer."""
+        """Count a fault of a model."""
         self.errors.labels(model, error.fault.value).inc()
 
     def used(self, model: str, tokens: tuple[int | None, int | None]) -> None:
-        """Tokens of prompt and answer."""
+        """Count the tokens of prompt and answer."""
         for kind, count in zip(("prompt", "completion"), tokens, strict=True):
             if count:
                 self.tokens.labels(model, kind).inc(count)
 
     def text(self) -> bytes:
-        """All of it in Prometheus' text format, over all workers."""
+        """Return all metrics in Prometheus' text format, summed over workers."""
         return exposition(self.registry)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
@@ -75,18 +79,13 @@ class RouterMetrics:
         return Histogram(f"p2l_router_{name}", text, ["model"], buckets=_SECONDS, registry=self.registry)
 
 
-# Logs as JSON lines, without prompts, answers or keys.
-#
-# A request is logged by a record with fixed fields, so that nothing else can slip in. Of an error that nobody expected,
-# the type and the place are logged, not its text: the text may quote the request.
-
 LOGGER = logging.getLogger("route")
-"""For everything else that the router has to say: `LOGGER.warning("...", extra={"fields": {...}})`."""
+"""The logger of everything but requests: `LOGGER.warning("...", extra={"fields": {...}})`."""
 
 
 @dataclass(frozen=True)
 class RequestRecord:
-    """One request, when it has ended."""
+    """One request that has ended."""
 
     request_id: str
     key: str
@@ -95,7 +94,7 @@ class RequestRecord:
     """Of HTTP; 499: the client went away."""
     seconds: float
     model: str | None = None
-    """Who answered; None: nobody."""
+    """Which answered, if any."""
     tried: tuple[str, ...] = ()
     """Every model that was asked, in order."""
     faults: tuple[str, ...] = ()
@@ -122,34 +121,37 @@ class RequestRecord:
 def log_request(record: RequestRecord) -> None:
     """Write one line; fields that are None, False or empty are left out."""
     if LOGGER.isEnabledFor(logging.INFO):
-        said = {field.name: getattr(record, field.name) for field in fields(record)}
-        LOGGER.info("request", extra={"fields": {name: _short(value) for name, value in said.items() if _says(value)}})
+        entries = {field.name: getattr(record, field.name) for field in fields(record)}
+        LOGGER.info(
+            "request", extra={"fields": {name: _short(entry) for name, entry in entries.items() if _is_set(entry)}}
+        )
 
 
-def _says(value: Any) -> bool:
-    return value is not None and value is not False and value not in ("", ())
+def _is_set(entry: Any) -> bool:
+    return entry is not None and entry is not False and entry not in ("", ())
 
 
-def _short(value: Any) -> Any:
-    if isinstance(value, float):
-        return float(f"{value:.6g}")
-    if isinstance(value, Mapping):
-        return {name: _short(part) for name, part in value.items()}
-    return value
+def _short(entry: Any) -> Any:
+    """Round numbers to six digits."""
+    if isinstance(entry, float):
+        return float(f"{entry:.6g}")
+    if isinstance(entry, Mapping):
+        return {name: _short(part) for name, part in entry.items()}
+    return entry
 
 
 def set_up_logs(stream: TextIO | None = None, level: int = logging.INFO) -> None:
-    """Send everything that is logged, uvicorn's lines too, to `stream` (standard error) as JSON lines.
+    """Log everything, uvicorn's lines too, to `stream` (standard error) as JSON lines.
 
-    Uvicorn's line per request is left out: the router writes its own. Start uvicorn with `log_config=None`.
+    Uvicorn's line per request is left out, since the router writes its own. Start uvicorn with `log_config=None`.
     """
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(_JsonLines())
     logging.basicConfig(handlers=[handler], level=level, force=True)
-    for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):  # whatever configured them before
+    for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):  # which may have been configured before
         logging.getLogger(name).handlers.clear()
         logging.getLogger(name).propagate = True
-    for chatty in ("uvicorn.access", "httpx2"):  # a line for every request, and for every question to P2L
+    for chatty in ("uvicorn.access", "httpx2"):  # which log a line for every request
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
 
@@ -173,5 +175,5 @@ def _iso(seconds: float) -> str:
 
 
 def _places(trace: TracebackType | None) -> list[str]:
-    """Innermost last: file, line and function, without the texts of errors."""
+    """Return file, line and function of each frame, innermost last, without the texts of errors."""
     return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(trace)]

@@ -1,4 +1,4 @@
-"""What the routes work with while the service runs, and how it is put together."""
+"""The service: its settings, its parts, and the checks before it starts."""
 
 from __future__ import annotations
 
@@ -25,8 +25,6 @@ from route.storage.database import Database
 from route.storage.feedback import Feedback
 from route.storage.ledger import KeyRecord, Ledger, key_record
 
-# What the command line asks of the service.
-
 
 @dataclass(frozen=True)
 class Settings:
@@ -49,12 +47,12 @@ class Settings:
     workers: int = 1
     max_body_mb: float = 20.0
     database: str | None = None
-    """Overrides the configuration's: workers without a database of their own share one of the control folder."""
+    """Overrides the configuration's: workers without one share a database in the control folder."""
 
 
 @dataclass
 class Service:
-    """One worker's router and everything around it."""
+    """The parts of one worker."""
 
     settings: Settings
     config: RouterConfig
@@ -72,36 +70,30 @@ class Service:
     """Seconds since 1970."""
 
     async def start(self) -> None:
-        """Open the database and begin to ask for scores."""
+        """Open the database and start the scorer."""
         await self.database.start()
-        for part in (self.ledger, self.feedback, self.sticky):
-            await part.start()
+        for buffer in (self.ledger, self.feedback, self.sticky):
+            await buffer.start()
         await self.scorer.start()
 
     async def close(self) -> None:
-        """Write what is not yet written and close every connection."""
-        for part in (self.ledger, self.feedback, self.sticky):
-            await part.close()
+        """Write what has gathered and close every connection."""
         await self.database.close()
         await self.scorer.close()
         await self.fleet.close()
 
 
 class Roster:
-    """Which models requests may be routed to: those that P2L knows, or whose worth the configuration states."""
+    """The models that requests may be routed to: those that P2L knows, or that have a prior coefficient."""
 
     def __init__(self, router: Router, names: Sequence[str]) -> None:
-        """All of `names`, until the model list of P2L is known."""
+        """Route to all of `names`, until the model list of P2L is known."""
         self._router = router
         self._names = names
         self.routable = list(names)
 
-    def hear(self, model_list: Sequence[str]) -> None:
-        """Take note of the models that P2L knows.
-
-        Raises:
-            ConfigError: it knows none of ours.
-        """
+    def update(self, model_list: Sequence[str]) -> None:
+        """Route to the models that P2L knows; raise ConfigError if it knows none of them."""
         unknown = self._router.unknown(model_list)
         if unknown:
             LOGGER.warning(
@@ -112,11 +104,7 @@ class Roster:
 
 
 def make_router(config: RouterConfig, settings: Settings) -> Router:
-    """The router of a configuration.
-
-    Raises:
-        ConfigError: the router type, the optimizer and the limits do not go together.
-    """
+    """Build the router of a configuration; raise ConfigError if type, optimizer and limits do not fit."""
     return Router(
         config.routed_models(),
         kind=settings.router_type,
@@ -129,18 +117,18 @@ def make_router(config: RouterConfig, settings: Settings) -> Router:
     )
 
 
-def _heard_by(metrics: RouterMetrics) -> Callable[[str, ProviderError], None]:
-    def hear(model: str, error: ProviderError) -> None:
+def _on_fault(metrics: RouterMetrics) -> Callable[[str, ProviderError], None]:
+    def report(model: str, error: ProviderError) -> None:
         metrics.failed(model, error)
-        # Without the provider's words, which may quote the prompt.
+        # Without the text of the provider, which may quote the prompt.
         fields = {"model": model, "fault": error.fault.value, "provider_status": error.status}
         LOGGER.warning("no answer", extra={"fields": fields})
 
-    return hear
+    return report
 
 
 def make_service(config: RouterConfig, settings: Settings) -> Service:
-    """All parts, not yet started; call it within the event loop."""
+    """Build all parts without starting them; call it within the event loop."""
     metrics = RouterMetrics()
     fleet = make_fleet(config, os.environ)
     path = settings.database or config.database
@@ -158,9 +146,9 @@ def make_service(config: RouterConfig, settings: Settings) -> Service:
             endpoint=settings.router_model_endpoint,
             api_key=settings.router_api_key,
             path=settings.router_model_name,
-            on_models=roster.hear,
+            on_models=roster.update,
         ),
-        dispatcher=Dispatcher(fleet, config.max_attempts, config.timeouts, failed=_heard_by(metrics)),
+        dispatcher=Dispatcher(fleet, config.max_attempts, config.timeouts, failed=_on_fault(metrics)),
         database=database,
         ledger=Ledger([*_unlimited(settings), *map(_record, config.keys)], database),
         feedback=Feedback(database, store_prompts=config.store_prompts),
@@ -185,15 +173,8 @@ def _unlimited(settings: Settings) -> list[KeyRecord]:
     return [KeyRecord(name=f"key-{digest[:12]}", digest=digest) for digest in settings.api_keys]
 
 
-# Whether a configuration and the flags go together, before anything is opened.
-
-
 def check_together(config: RouterConfig, settings: Settings) -> None:
-    """Refuse what could never be served.
-
-    Raises:
-        ConfigError: names the flag, or the line and key of the configuration.
-    """
+    """Raise ConfigError, with the flag or the line of the configuration, if the two do not go together."""
     kind = get(settings.router_type)
     pair(kind, settings.cost_optimizer)
     if kind.source == "local" and not settings.router_model_name:
@@ -211,6 +192,6 @@ def check_together(config: RouterConfig, settings: Settings) -> None:
 
 
 def _line(path: str, problem: str) -> str:
-    """`:LINE` where the problem begins with a key of the configuration."""
+    """Return `:LINE` if the problem begins with a key of the configuration."""
     key = re.match(r"\w*", problem)
     return f":{line_of(path, [key[0]])}" if key and key[0] in RouterConfig.model_fields else ""

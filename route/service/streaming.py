@@ -1,6 +1,6 @@
-"""Streams: the first token is waited for before anything is sent, so that until then another model can take over.
+"""Streams: nothing is sent before the first token, so that until then another model can take over.
 
-After it a failure cannot be hidden any more: the stream ends with an error event, without a finish reason and `[DONE]`.
+A later failure cannot be hidden: the stream ends with an error event, without a finish reason and `[DONE]`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BARE_DELTA = {"role", "content", "refusal"}
 
 @dataclass
 class Opened:
-    """A stream whose first token is there."""
+    """A stream whose first token has arrived."""
 
     head: list[JSON]
     """All chunks so far."""
@@ -39,7 +39,7 @@ async def open_stream(target: Target, request: JSON, timeouts: Timeouts) -> Open
     try:
         async for chunk in chunks:
             head.append(chunk)
-            if _says_something(chunk):
+            if _has_content(chunk):
                 return Opened(head, chunks)
     except BaseException:
         await chunks.aclose()
@@ -49,8 +49,8 @@ async def open_stream(target: Target, request: JSON, timeouts: Timeouts) -> Open
     raise ProviderError(Fault.MALFORMED, "the stream ended before it began")
 
 
-def _says_something(chunk: JSON) -> bool:
-    """Whether there is more in it than the role, with which a provider may begin before it knows what to say."""
+def _has_content(chunk: JSON) -> bool:
+    """Return whether a chunk holds more than the role, which a provider may send before its first token."""
     for choice in chunk.get("choices") or []:
         delta = choice.get("delta") or {}
         if choice.get("finish_reason") or delta.get("content") or delta.get("refusal"):
@@ -61,18 +61,14 @@ def _says_something(chunk: JSON) -> bool:
 
 
 async def send_start(send: Send, headers: dict[str, str]) -> None:
-    """The head of the response."""
-    sent = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache", "x-accel-buffering": "no"}
-    raw = [(name.encode(), value.encode("latin-1", "replace")) for name, value in (sent | headers).items()]
+    """Send the head of the response."""
+    fixed = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache", "x-accel-buffering": "no"}
+    raw = [(name.encode(), value.encode("latin-1", "replace")) for name, value in (fixed | headers).items()]
     await send({"type": "http.response.start", "status": 200, "headers": raw})
 
 
 async def relay(exchange: Exchange, trip: Trip, target: Target, opened: Opened, write: Write) -> None:
-    """Hand every chunk on; keeps count of what has to be paid.
-
-    Raises:
-        ApiError: the stream broke.
-    """
+    """Pass every chunk on and count the usage; raise `ApiError` if the stream breaks."""
     async with aclosing(opened.rest):
         try:
             await _relay_head(exchange, trip, target, opened, write)

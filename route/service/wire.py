@@ -1,4 +1,4 @@
-"""A chat request as it comes in: what is the router's is taken out and checked, the rest is left as it is."""
+"""Chat requests and answers: fields of the router are checked and removed, or added; the rest passes unchanged."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Incoming:
     """One chat request."""
 
     body: JSON
-    """What goes to a provider, in OpenAI's words; without the router's own fields."""
+    """The body for a provider, without the router's own fields."""
     turns: tuple[str, ...]
-    """The text of the user's turns: what P2L reads."""
+    """The text of the user's turns, P2L's input."""
     budget: float | None
     direct: str | None
-    """The model that was asked for by name."""
+    """The model that the client named."""
     compare: bool
     stream: bool
     size: int
@@ -41,13 +41,13 @@ class Incoming:
 
     @property
     def wants_usage(self) -> bool:
-        """Whether the client of a stream asked for the chunk with the usage."""
+        """Return whether the client of a stream asked for the chunk with the usage."""
         options = self.body.get("stream_options")
         return isinstance(options, dict) and options.get("include_usage") is True
 
     @property
     def ends_with_assistant(self) -> bool:
-        """Whether the model is to go on with the beginning of an answer, which not every provider takes."""
+        """Return whether the model is to continue an answer, which not every provider accepts."""
         return bool(self.body["messages"][-1]["role"] == "assistant")
 
 
@@ -67,11 +67,7 @@ async def read_body(headers: Headers, receive: Receive, max_bytes: int, seconds:
 
 
 def parse_object(raw: bytes) -> JSON:
-    """A body that is a JSON object.
-
-    Raises:
-        ApiError: 400, it is none.
-    """
+    """Parse a body that is a JSON object; raise `ApiError` 400 for any other."""
     try:
         body = _DECODER.decode(raw.decode("utf-8-sig"))
     except (ValueError, RecursionError):
@@ -89,24 +85,22 @@ def parse_chat(
     by_name: bool,
     translate: Callable[[JSON], JSON] = lambda body: body,
 ) -> Incoming:
-    """Read a chat request; with `by_name` its `model` calls one of `models` directly.
-
-    `translate` makes it one of OpenAI's, if it came in other words.
+    """Parse a chat request that `translate` brings into OpenAI's form; with `by_name` its `model` may name a model.
 
     Raises:
         ApiError: 400, a field cannot be used; 404, there is no such model.
     """
     body = translate(parse_object(raw))
     _check_messages(body.get("messages"))
-    asked = body.pop("model", None)
+    model = body.pop("model", None)
     direct = body.pop("direct_model", None)
-    if direct is None and by_name and isinstance(asked, str) and asked in models:
-        direct = asked
+    if direct is None and by_name and isinstance(model, str) and model in models:
+        direct = model
     if direct is not None and (not isinstance(direct, str) or direct not in models):
         raise ApiError(404, "model_not_found", f"no model {direct!r}; GET /v1/models lists them", param="direct_model")
     budget = _budget(body.pop("cost", None), headers.get("x-p2l-cost"))
-    compare = _truth(body, "compare")
-    stream = _truth(body, "stream")
+    compare = _flag(body, "compare")
+    stream = _flag(body, "stream")
     if not isinstance(body.get("stream_options"), (dict, type(None))):
         raise _bad("stream_options", "must be an object")
     if compare and (stream or direct is not None or body.get("n") not in (None, 1)):
@@ -115,9 +109,9 @@ def parse_chat(
 
 
 def tokens_of(incoming: Incoming, smallest_window: int) -> int | None:
-    """About how many tokens prompt and answer take; None when that is below `smallest_window` in any case.
+    """Estimate the tokens of prompt and answer; None if they are below `smallest_window` in any case.
 
-    Four bytes of text are taken for a token, which suits English; a provider that counts more says so itself.
+    Four bytes of text count as a token, which suits English; a provider that counts more refuses the prompt itself.
     """
     body = incoming.body
     answer = body.get("max_completion_tokens") or body.get("max_tokens") or 0
@@ -160,15 +154,15 @@ def _is_text(part: Any) -> bool:
 
 
 def _budget(in_body: Any, in_header: str | None) -> float | None:
-    """The budget of a request: what the body says, else what the header says."""
-    given = in_header if in_body is None else in_body
-    if given is None:
+    """Return the budget of the body, else that of the header."""
+    budget = in_header if in_body is None else in_body
+    if budget is None:
         return None
     where = "the header x-p2l-cost" if in_body is None else "cost"
     try:
-        if isinstance(given, bool) or (in_body is not None and isinstance(given, str)):
+        if isinstance(budget, bool) or (in_body is not None and isinstance(budget, str)):
             raise ValueError
-        number = float(given)
+        number = float(budget)
     except (TypeError, ValueError, OverflowError):
         raise _bad(where, "must be a number") from None
     if not 0 <= number < math.inf:
@@ -176,11 +170,11 @@ def _budget(in_body: Any, in_header: str | None) -> float | None:
     return number
 
 
-def _truth(body: JSON, field: str) -> bool:
-    value = body.pop(field, None)
-    if value is not None and not isinstance(value, bool):
+def _flag(body: JSON, field: str) -> bool:
+    flag = body.pop(field, None)
+    if flag is not None and not isinstance(flag, bool):
         raise _bad(field, "must be true or false")
-    return value is True
+    return flag is True
 
 
 def _bad(param: str, problem: str) -> ApiError:
@@ -193,13 +187,15 @@ def _refuse_constant(name: str) -> NoReturn:
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
-# What goes to a provider, and what of its answer goes to the client.
-
 _MOST_TOKENS = 100_000_000
+_REASONS = (
+    *("model", "probabilities", "propensity", "expected_score", "expected_cost", "strength"),
+    *("budget", "explored", "static", "optimizer", "revision"),
+)
 
 
 def request_for(model: ModelConfig, incoming: Incoming) -> JSON:
-    """The body for this model's provider: what the request says goes before what the configuration says."""
+    """Return the body for this model's provider; the request overrides the configuration."""
     body = incoming.body
     request = {**model.extra_fields, **body, **_sampling(model, body), "model": model.name}
     if model.system_prompt and not any(message["role"] in ("system", "developer") for message in body["messages"]):
@@ -213,14 +209,14 @@ def request_for(model: ModelConfig, incoming: Incoming) -> JSON:
 
 
 def _sampling(model: ModelConfig, body: JSON) -> JSON:
-    given = {"temperature": model.temp, "top_p": model.top_p, "top_k": model.top_k, "max_tokens": model.max_tokens}
+    settings = {"temperature": model.temp, "top_p": model.top_p, "top_k": model.top_k, "max_tokens": model.max_tokens}
     if body.get("max_completion_tokens") is not None:
-        del given["max_tokens"]  # the same limit under its newer name
-    return {key: value for key, value in given.items() if value is not None and body.get(key) is None}
+        del settings["max_tokens"]  # the same limit under its newer name
+    return {key: setting for key, setting in settings.items() if setting is not None and body.get(key) is None}
 
 
 def mark_answer(answer: JSON, name: str, decision: Decision | None, attempts: list[str]) -> JSON:
-    """The answer for the client: with the router's name of the model, the scores and why it was chosen."""
+    """Return the answer for the client: with the configured name of the model, scores and decision."""
     for choice in answer.get("choices") or []:
         if isinstance(choice.get("message"), dict):
             choice["message"]["model"] = name
@@ -228,7 +224,7 @@ def mark_answer(answer: JSON, name: str, decision: Decision | None, attempts: li
 
 
 def mark_chunk(chunk: JSON, name: str) -> JSON:
-    """A chunk for the client: with the router's name of the model, in each delta too."""
+    """Return the chunk for the client: with the configured name of the model, in each delta too."""
     chunk["model"] = name
     for choice in chunk.get("choices") or []:
         if isinstance(choice.get("delta"), dict):
@@ -237,14 +233,14 @@ def mark_chunk(chunk: JSON, name: str) -> JSON:
 
 
 def outputs_of(decision: Decision | None, attempts: list[str]) -> JSON:
-    """What the answer, or the first chunk of a stream, has beyond OpenAI's fields: scores, and why this model."""
+    """Return the fields that an answer, or the first chunk of a stream, has beyond OpenAI's."""
     if decision is None:
         return {"router_outputs": None}
     return {"router_outputs": dict(decision.scores), "router_decision": {**_reasons(decision), "attempts": attempts}}
 
 
 def decision_of(decision: Decision) -> JSON:
-    """All of a decision as JSON, with the whole frontier."""
+    """Return a whole decision as JSON."""
     return {
         **_reasons(decision),
         "scores": dict(decision.scores),
@@ -254,34 +250,22 @@ def decision_of(decision: Decision) -> JSON:
 
 
 def _reasons(decision: Decision) -> JSON:
-    return {
-        "model": decision.model,
-        "probabilities": dict(decision.probabilities),
-        "propensity": decision.propensity,
-        "expected_score": decision.expected_score,
-        "expected_cost": decision.expected_cost,
-        "strength": decision.strength,
-        "budget": decision.budget,
-        "explored": decision.explored,
-        "static": decision.static,
-        "optimizer": decision.optimizer,
-        "revision": decision.revision,
-    }
+    return {name: getattr(decision, name) for name in _REASONS}
 
 
 def is_usage_only(chunk: JSON) -> bool:
-    """Whether a chunk says nothing but what was used."""
+    """Return whether a chunk holds nothing but the usage."""
     return not chunk.get("choices") and chunk.get("usage") is not None
 
 
 def usage_of(answer: JSON | None) -> tuple[int | None, int | None]:
-    """Tokens of prompt and answer, as the provider counted them."""
+    """Return the tokens of prompt and answer, as the provider counted them."""
     usage = (answer or {}).get("usage")
     if not isinstance(usage, dict):
         return None, None
     return _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
 
 
-def _count(value: Any) -> int | None:
-    """A number of tokens; what no answer can have is not believed, since keys pay for it."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_TOKENS else None
+def _count(tokens: Any) -> int | None:
+    """Return a number of tokens; None for what no answer can have, since keys pay for it."""
+    return tokens if isinstance(tokens, int) and not isinstance(tokens, bool) and 0 <= tokens <= _MOST_TOKENS else None
