@@ -105,8 +105,8 @@ def _add_tfidf_flags(group: Any) -> None:
 #
 # Models that read prompts in different ways (a transformer from scratch, a sentence encoder, a bag of words) err in
 # different ways, and the mean of their coefficients, eta and gamma errs less than each (docs/experiments.md). The
-# folder
-# that is written holds a copy of each member, and serves wherever a model folder does for reading; its cost is the sum.
+# folder that is written holds a copy of each member, and serves wherever a model folder does for reading; its cost is
+# the sum.
 
 
 def committee_parser() -> argparse.ArgumentParser:
@@ -130,8 +130,7 @@ def committee_main(argv: Sequence[str] | None = None) -> None:
 # Command: `p2l rollback DIR`: serve the model that was published before the one that is served now.
 #
 # An endpoint with `--watch DIR` follows within seconds, without a restart. The model taken out stays in DIR/rolled-
-# back.
-# A run that publishes into DIR goes on; what it publishes next is served.
+# back. A run that publishes into DIR goes on; what it publishes next is served.
 
 
 def rollback_parser() -> argparse.ArgumentParser:

@@ -209,9 +209,8 @@ def _model_list(path: str | None) -> list[str] | None:
 #
 # A row is an answer of two models (`compare: true`) that was voted on: prompt, model_a and model_b as they were shown,
 # winner, tstamp (when they were shown), propensity (probability that these two were shown), model_version (of both,
-# null
-# where the router's configuration states none), question_id (the request's id). Thumbs compare nothing and are left
-# out.
+# null where the router's configuration states none), question_id (the request's id). Thumbs compare nothing and are
+# left out.
 #
 # The file of the router is read by its schema, also while routers are writing to it.
 

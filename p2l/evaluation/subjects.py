@@ -30,8 +30,7 @@ from p2l.metrics import ScoredVotes, Standing
 
 # Many small leaderboards at once: Newton on stacks of pair tables, for the thousands of fits of an aggregation curve.
 #
-# The objective is that of `p2l.leaderboard.newton`: the mean negative log-likelihood of a table of outcomes, a
-# normal
+# The objective is that of `p2l.leaderboard.newton`: the mean negative log-likelihood of a table of outcomes, a normal
 # prior and, where only differences count, a curvature along the shift that changes nothing. Steps of all subsets are
 # computed together; a subset on which plain Newton does not descend is fitted alone by `p2l.leaderboard.newton`,
 # damped.

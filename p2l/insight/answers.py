@@ -236,9 +236,8 @@ def _joined(parts: Sequence[Any]) -> Floats | None:
 # Whether votes bear strengths out: real votes, on prompts of each cluster, against all of them.
 #
 # A vote's prompt comes into a cluster by its words (or as it did when it was measured). One leaderboard is fitted to
-# all
-# votes, and one to those of each cluster, pulled towards the first as groups of `p2l leaderboard --by` are. Votes that
-# the model was trained on prove little: give others.
+# all votes, and one to those of each cluster, pulled towards the first as groups of `p2l leaderboard --by` are. Votes
+# that the model was trained on prove little: give others.
 #
 # Shapes: N votes, M models, K clusters.
 

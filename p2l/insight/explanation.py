@@ -33,9 +33,8 @@ from p2l.votes.schema import hash_turns
 # How each model does in each cluster against how it does overall, with intervals over prompts.
 #
 # A model's strength on a prompt is its coefficient less the mean of the M models; its change in a cluster is the mean
-# of
-# that over the cluster's prompts less the mean over all. The bootstrap draws prompts again, for the cluster and for the
-# whole together; beyond 2,048 prompts these are dealt into as many groups, which are drawn in their place.
+# of that over the cluster's prompts less the mean over all. The bootstrap draws prompts again, for the cluster and for
+# the whole together; beyond 2,048 prompts these are dealt into as many groups, which are drawn in their place.
 #
 # Shapes: N prompts, M models, K clusters, G groups of prompts, R replicates.
 

@@ -169,9 +169,8 @@ def learn_places(terms: Terms, cluster: Ints, clusters: int) -> Places:
 # Kinds of prompts that nobody named: clusters of what a model says of each, or of embeddings.
 #
 # What is clustered is the few directions that hold most of the variance (principal components). Ward's method on a
-# sample
-# gives every number of clusters at once, and without random starts; k-means on up to 20,000 prompts then mends the
-# borders. SciPy has both; scikit-learn would add nothing that is needed here.
+# sample gives every number of clusters at once, and without random starts; k-means on up to 20,000 prompts then mends
+# the borders. SciPy has both; scikit-learn would add nothing that is needed here.
 #
 # How many: prompts that chose nothing are put into clusters, and the share of the variance of their coefficients that
 # lies between the clusters is taken, adjusted for their number (adjusted R^2). The fewest clusters that reach 95 % of

@@ -50,10 +50,8 @@ def without_prefix(prefix: str, state: Mapping[str, Any]) -> dict[str, Any]:
 # How long votes wait in a buffer: exact in batches, within 0.4 % in seconds, in memory that does not grow with votes.
 #
 # The clock in batches is that of the stream: a vote arrives in batch (votes before it) // batch_size, and leaves in
-# batch
-# (votes before the one whose arrival completed its batch) // batch_size. What is drained leaves at the end of the
-# stream.
-# In seconds: the time of the newest vote that had arrived when it left, less its own.
+# batch (votes before the one whose arrival completed its batch) // batch_size. What is drained leaves at the end of the
+# stream. In seconds: the time of the newest vote that had arrived when it left, less its own.
 
 _SHIFT = 45  # of the 52 bits of a float's fraction; the 7 left make bins of 1/128 of an octave
 _LEAST, _MOST = 2.0**-10, 2.0**40  # seconds; what is shorter than a millisecond counts as none

@@ -82,12 +82,10 @@ class StraightBuffer(ClockedBuffer):
 
 # Geometric buffer: votes between familiar models are spread over a long horizon, votes on new models are used at once.
 #
-# A vote whose less familiar model had n votes before it has p = max(epsilon, gamma^n). It draws k ~ Geometric(p) on
-# {1, 2, ...} and goes into the first batch with room at or after current + k - 1; the current batch is the first that
-# is
+# A vote whose less familiar model had n votes before it has p = max(epsilon, gamma^n). It draws k ~ Geometric(p) on {1,
+# 2, ...} and goes into the first batch with room at or after current + k - 1; the current batch is the first that is
 # not yet full, and leaves when it is, in the order of arrival. Both models' counts grow as the vote arrives, wherever
-# it
-# goes. Vote i uses the i-th number of the seeded generator, so the order does not depend on how the stream is cut.
+# it goes. Vote i uses the i-th number of the seeded generator, so the order does not depend on how the stream is cut.
 #
 # Cost: O(N) with path compression over full batches, about 0.7 us a vote; memory for what waits alone (24 bytes a vote,
 # and some hundred bytes for every batch that has votes).
@@ -269,11 +267,10 @@ def _generator(seed: int, skip: int) -> np.random.Generator:
 # Replay buffer: every batch of new votes takes some past ones along, each past vote once at most.
 #
 # After `min_batches` batches of new votes alone, a batch is `batch_size` new votes, in the order in which they come,
-# and
-# behind them round(batch_size epsilon / (1 - epsilon)) drawn uniformly without replacement from the pool: votes given
-# out
-# in earlier batches and not replayed yet. Where the pool holds fewer, the batch takes what there is. So epsilon = 0.2
-# costs 25 % more compute. With `full_size` a batch has that many votes in all, and as many fewer new ones.
+# and behind them round(batch_size epsilon / (1 - epsilon)) drawn uniformly without replacement from the pool: votes
+# given out in earlier batches and not replayed yet. Where the pool holds fewer, the batch takes what there is. So
+# epsilon = 0.2 costs 25 % more compute. With `full_size` a batch has that many votes in all, and as many fewer new
+# ones.
 #
 # `limit` bounds the pool. A full pool is a uniform sample of all past votes that were not replayed, as long as its
 # share
@@ -551,13 +548,11 @@ def make_buffer(
 
 @register("none", keys={"drop_tail"})
 def _make_none(parts: Parts) -> Buffer:
-
     return StraightBuffer(parts.batch_size, drop_tail=parts.settings.drop_tail)
 
 
 @register("geometric", keys={"gamma", "epsilon", "drop_tail"})
 def _make_geometric(parts: Parts) -> Buffer:
-
     settings = parts.settings
     return GeometricBuffer(
         parts.batch_size,
@@ -571,7 +566,6 @@ def _make_geometric(parts: Parts) -> Buffer:
 
 @register("replay", keys={"epsilon", "limit", "min_batches", "keep_size", "drop_tail", "on"})
 def _make_replay(parts: Parts) -> Buffer:
-
     settings = parts.settings
     epsilon = 0.2 if settings.epsilon is None else settings.epsilon
     size = new_votes(parts.batch_size, epsilon) if settings.keep_size else parts.batch_size

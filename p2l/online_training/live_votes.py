@@ -30,8 +30,7 @@ from p2l.votes.schema import WINNERS, unknown_winner
 # One line of a growing file as a vote.
 #
 # The rules are those of `p2l votes check`, but each line is judged by itself: whether it is a vote may not depend on
-# the
-# lines that happened to come with it, or a run that was stopped would go on with other votes. 130,000 lines take
+# the lines that happened to come with it, or a run that was stopped would go on with other votes. 130,000 lines take
 # about a second.
 
 _CODES = {winner: code for code, winner in enumerate(WINNERS)}

@@ -369,8 +369,7 @@ def paired_difference(
 # Publishes the model of a run into a folder while the run goes on: every so many votes, every so many minutes.
 #
 # Whether it is time, and whether to stop, the first process decides for all. While nothing is served yet, the model
-# that
-# the run begins with is published at once, or the one of its first step, so that an endpoint can start.
+# that the run begins with is published at once, or the one of its first step, so that an endpoint can start.
 
 
 @dataclass(frozen=True)

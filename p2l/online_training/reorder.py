@@ -139,7 +139,6 @@ def _settings(values: dict[str, Any]) -> BufferSettings:
 
 
 def _report(output: Path, done: Reordered, left_out: int) -> str:
-
     lag = done.lag
     days = f"{lag.median_seconds / 86400:.3g} days, 99 % within {lag.p99_seconds / 86400:.3g}"
     return "\n".join(

@@ -72,8 +72,7 @@ from p2l.votes import VoteStore, open_votes_together
 # decay of zero is zero. When a model's first vote arrives its row is set; from then on it trains like any other.
 #
 # When the rows run out, weights and optimizer state are written out uncut, a model with twice the rows is built, and
-# the
-# engine starts again with it. Nothing else changes, so a run that had to grow ends where one with more room does.
+# the engine starts again with it. Nothing else changes, so a run that had to grow ends where one with more room does.
 
 
 def room_for(models: int, capacity: int) -> int:

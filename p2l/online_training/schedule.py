@@ -163,9 +163,8 @@ def count_steps(stream: VoteStream, buffer: Buffer, state: Mapping[str, Any] | N
 # What a checkpoint holds of the stream: `stream_state.npz`, beside the model and the optimizer's state.
 #
 # Where the stream stood, what waits in the buffer and what it counts, which batches were ready, the room of the head
-# and
-# the model list. No pickle. The votes themselves are not in it: a fingerprint tells whether the run goes on with the
-# same ones, followed by any that have come since.
+# and the model list. No pickle. The votes themselves are not in it: a fingerprint tells whether the run goes on with
+# the same ones, followed by any that have come since.
 #
 # Shapes: n votes.
 
