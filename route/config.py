@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,8 +16,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from p2l.common.cli import nearest
+from p2l.common.config import Number, Whole, lines_of, owner_of, read_yaml
 from p2l.common.errors import ConfigError
-from p2l.training.config import Number, Whole, read_yaml
 from route.providers.base import Timeouts
 from route.routing.decision import Limit, RoutedModel
 
@@ -259,16 +259,6 @@ def load_config(path: str | Path) -> RouterConfig:
     return config.model_copy(update={"database": database})
 
 
-_PARTS: Mapping[str, type[BaseModel]] = {
-    "model_configs": ModelConfig,
-    "price": Price,
-    "keys": KeyConfig,
-    "timeouts": TimeoutsConfig,
-    "breaker": BreakerConfig,
-    "limits": LimitConfig,
-}
-
-
 def _first_problem(error: ValidationError, path: Path) -> str:
     """`file:line: key 'a.b': what is wrong`; an unknown key goes first, since it is often a missing one misspelt."""
     problems = error.errors()
@@ -282,8 +272,7 @@ def _first_problem(error: ValidationError, path: Path) -> str:
     key = ".".join(place)
     where = f"{path}:{line_of(path, place)}"
     if problem["type"] == "extra_forbidden":
-        owner = next((_PARTS[part] for part in reversed(place[:-1]) if part in _PARTS), RouterConfig)
-        return f"{where}: unknown key {key!r}{nearest(place[-1], owner.model_fields)}"
+        return f"{where}: unknown key {key!r}{nearest(place[-1], owner_of(RouterConfig, problem['loc']).model_fields)}"
     if problem["type"] == "missing":
         return f"{where}: key {key!r} is missing; add it"
     shown = "" if _may_be_secret(place, problem["input"]) else f", got {problem['input']!r}"
@@ -297,31 +286,12 @@ def _may_be_secret(place: Sequence[str], value: object) -> bool:
 
 
 def line_of(path: str | Path, place: Sequence[str]) -> int:
-    """The line, from 1, of a key; of the innermost part of it that is there when the key itself is missing."""
-    node: yaml.Node | None = yaml.compose(Path(path).read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
-    line = 1
-    rest = list(place)
-    while rest and node is not None:
-        found = _child(node, rest)
-        if found is None:
-            break
-        line, node, rest = found
-    return line
-
-
-def _child(node: yaml.Node, place: list[str]) -> tuple[int, yaml.Node, list[str]] | None:
-    """Line and value of the first key of `place`, and what is left of `place`; names of models may hold dots."""
-    if isinstance(node, yaml.SequenceNode):
-        index = int(place[0]) if place[0].isdigit() else len(node.value)
-        return (
-            (node.value[index].start_mark.line + 1, node.value[index], place[1:]) if index < len(node.value) else None
-        )
-    if isinstance(node, yaml.MappingNode):
-        for length in range(1, len(place) + 1):
-            for key, value in node.value:
-                if str(key.value) == ".".join(place[:length]):
-                    return key.start_mark.line + 1, value, place[length:]
-    return None
+    """Return the line, from 1, of a key; where it is missing, of the innermost part of it that is there."""
+    node = yaml.compose(Path(path).read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    # Names of models may hold dots, and the place of a message is split at each: joined both are the same.
+    lines = {".".join(map(str, where)): line for where, line, _ in lines_of(node)} if node else {}
+    ends = range(len(place), 0, -1)
+    return next((line for end in ends if (line := lines.get(".".join(place[:end])))), 1)
 
 
 def _environment(match: re.Match[str]) -> str:

@@ -22,10 +22,10 @@ from pathlib import Path
 import yaml
 
 from p2l.common.cli import nearest, parser, positive, run
+from p2l.common.config import read_yaml
 from p2l.common.errors import ConfigError, InputError
 from p2l.common.files import atomic_path, check_can_write
 from p2l.common.text_table import align
-from p2l.training.config import read_yaml
 from route.storage.database import SchemaError, check_schema
 from route.storage.ledger import DAY
 

@@ -64,9 +64,7 @@ def resolve_auto(
 
 def _is_unreadable(number: int, problems: Problems) -> bool:
     """Whether what the model is asked for has to be mended first."""
-    where = ("models", number)
-    by_role = any(problems.within(*where, "role_parameters", role, "model") for role in ROLES)
-    return by_role or problems.at(*where, "parameters") or problems.within(*where, "parameters", "model")
+    return any(problems.within("models", number, key) for key in ("parameters", "role_parameters"))
 
 
 def _at_provider(model: Model, deal: _Deal) -> Model:

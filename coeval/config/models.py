@@ -1,393 +1,318 @@
-"""`models[]` of the file."""
+"""`models[]` and `experiment` of the file."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    Strict,
+    TypeAdapter,
+    ValidationInfo,
+)
 
 from coeval.config.keys import REDACTED
-from coeval.config.reading import Fields, Problems, Where, kind_of, shown
+from coeval.config.reading import (
+    AboveZero,
+    Bool,
+    Count,
+    Entry,
+    Positive,
+    Problems,
+    Secret,
+    Text,
+    empty_as,
+    expanded,
+    hint,
+    kind_of,
+    number,
+    one_of,
+    read,
+    shown,
+)
 from coeval.interfaces import BATCHING, INTERFACES, LATER, VIRTUAL
 from coeval.judging.metrics import METRICS
-from coeval.schema import BATCH_PHASES, MODES, PHASES, ROLES, Experiment, Mode, Model, Role, Rubric, Task
-from p2l.common.cli import nearest
+from coeval.schema import BATCH_PHASES, PHASES, ROLES, Experiment, Mode, Model, Phase, Role
+from p2l.common.config import Where
 
-MODEL_KEYS = (
-    "name",
-    "interface",
-    "parameters",
-    "roles",
-    "role_parameters",
-    "access_key",
-    "batch_enabled",
-    "resolved",
-)
-NAME_OF_MODEL = re.compile(r"[A-Za-z0-9._-]+")
 _ONLY_ROLE: Mapping[str, Role] = {"benchmark": "teacher", "metric": "judge", "label": "judge"}
-_TEXTS = ("system_prompt", "device", "base_url", "azure_endpoint", "api_version", "site_url", "site_name", "metric")
-_OF_EVERY_ROLE = (
-    "api_key",
-    "base_url",
-    "azure_endpoint",
-    "api_version",
-    "region",
-    "project",
-    "location",
-    "service_account_key",
-    "access_key_id",
-    "secret_access_key",
-    "session_token",
-    "site_url",
-    "site_name",
-)
-_TRUTHS = ("load_in_4bit", "load_in_8bit")
+_SITE = ("api_key", "base_url", "azure_endpoint", "api_version", "site_url", "site_name")
+_CLOUD = ("region", "project", "location", "service_account_key")
+_SESSION = ("access_key_id", "secret_access_key", "session_token")
 _LONGEST_NAME = 72  # the name of a file has three of them, and 255 characters in all
+_LONGEST_ID = 200  # of the 255 that a folder's name may have
 
 
-def check_name(fields: Fields, pattern: re.Pattern[str], letters: str) -> str:
-    """The name of a model or task, of the characters that files and ids may have."""
-    name = fields.text("name", needed="a name that is its own")
-    if len(name) > _LONGEST_NAME:
-        fields.wrong("name", f"may have {_LONGEST_NAME} characters, and has {len(name)}", "V-04")
-    if name and not pattern.fullmatch(name):
-        fields.wrong("name", f"{name[:60]!r} may hold {letters} alone", "V-04")
-    if "__" in name:
-        fields.wrong("name", f"{name[:60]!r} must not hold '__', which parts the ids of records", "V-04")
-    return name
+def name_of(letters: str, pattern: str, longest: int = _LONGEST_NAME, forbidden: str = "__") -> AfterValidator:
+    """Accept the characters that files and ids may have."""
+
+    def check(name: str) -> str:
+        if not re.fullmatch(pattern, name) or set(name) == {"."}:
+            raise ValueError(f"{name[:60]!r} may hold {letters} alone (V-04)")
+        if len(name) > longest:
+            raise ValueError(f"may have {longest} characters, and has {len(name)} (V-04)")
+        if forbidden and forbidden in name:
+            raise ValueError(f"{name[:60]!r} must not hold {forbidden!r}, which parts the ids of records (V-04)")
+        return name
+
+    return AfterValidator(check)
+
+
+def _interface(interface: str) -> str:
+    if interface in LATER:
+        raise ValueError(f"{interface} is not supported yet; reach the model through another provider (V-06)")
+    if interface != "auto" and interface not in INTERFACES:
+        raise ValueError(f"there is no {interface[:60]!r}{hint(interface, [*INTERFACES, 'auto'])} (V-06)")
+    return interface
+
+
+def _roles(roles: tuple[Role, ...], info: ValidationInfo) -> tuple[Role, ...]:
+    interface = info.data.get("interface", "")
+    only = _ONLY_ROLE.get(interface)
+    if not roles:
+        raise ValueError(f"name at least one of {', '.join(ROLES)} (V-05)")
+    if only and set(roles) != {only}:
+        raise ValueError(f"a model with `interface: {interface}` is a {only} and nothing else (V-19)")
+    return tuple(role for role in ROLES if role in roles)
+
+
+def _address(address: str) -> str:
+    if "@" in address.partition("://")[2].partition("/")[0]:  # the message must not repeat it
+        raise ValueError("holds a name or password; take it out, and write the key as access_key")
+    return address
+
+
+def _not_both(load_in_8bit: bool, info: ValidationInfo) -> bool:
+    if load_in_8bit and info.data.get("load_in_4bit"):
+        raise ValueError("does not go with load_in_4bit; remove one of the two")
+    return load_in_8bit
+
+
+def _json(value: Any) -> Any:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        raise ValueError("must be what JSON can say; put dates in quotes") from None
+    return value
+
+
+class _Parameters(Entry):
+    """The parameters that are checked; others go to the provider as they are."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Annotated[Any, AfterValidator(_json)]]
+
+    model: Text = ""
+    system_prompt: Text = ""
+    device: Text = ""
+    base_url: Annotated[Text, AfterValidator(_address)] = ""
+    azure_endpoint: Annotated[Text, AfterValidator(_address)] = ""
+    api_version: Text = ""
+    site_url: Text = ""
+    site_name: Text = ""
+    metric: Annotated[Text, one_of(METRICS, "there is no {value}; choose from {all} (V-18)")] = ""
+    max_tokens: Positive = 1
+    max_new_tokens: Positive = 1
+    max_output_tokens: Positive = 1
+    load_in_4bit: Bool = False
+    load_in_8bit: Annotated[Bool, AfterValidator(_not_both)] = False
+    api_key: Secret = ""
+    session_token: Secret = ""
+    secret_access_key: Secret = ""
+    access_key_id: Secret = ""
+    temperature: Annotated[float, number("a number from 0 to 2", lambda value: 0 <= value <= 2)] = 1.0
+
+
+def _parameters(raw: Any) -> dict[str, Any]:
+    """Return the parameters as they are written, once they are checked."""
+    parameters = {key: value for key, value in raw.items() if value != REDACTED} if isinstance(raw, Mapping) else raw
+    _Parameters.model_validate(parameters)
+    return dict(parameters)
+
+
+def _batches(batch_enabled: bool, info: ValidationInfo) -> bool:
+    interface = info.data.get("interface", "")
+    if batch_enabled and interface in INTERFACES and interface not in BATCHING:
+        raise ValueError(f"{interface} has no batches here; remove it (V-13)")
+    return batch_enabled
+
+
+def _resolved(value: Any, info: ValidationInfo) -> Any:
+    if info.data.get("interface", "") not in ("auto", ""):
+        raise ValueError("goes with `interface: auto` alone; remove it")
+    return value
+
+
+_Parameter = Annotated[dict[str, Any], PlainValidator(_parameters)]
+_Role = Annotated[Role, one_of(ROLES, "there is no role {value}{near}; choose from {all} (V-05)")]
+_SPACED = "letters, digits, '.', '_' and '-'"
+
+
+class ModelEntry(Entry):
+    """One of `models`."""
+
+    name: Annotated[Text, name_of(_SPACED, "[A-Za-z0-9._-]+")] = Field(default="", description="a name that is its own")
+    interface: Annotated[Text, AfterValidator(_interface)] = Field(
+        default="", description="the provider, such as `interface: openai`, or `auto`"
+    )
+    parameters: _Parameter = Field(default_factory=dict)
+    roles: Annotated[
+        tuple[_Role, ...],
+        BeforeValidator(lambda roles: (roles,) if isinstance(roles, str) else roles),
+        AfterValidator(_roles),
+    ] = Field(default=(), description=f"at least one of {', '.join(ROLES)}")
+    role_parameters: dict[Role, _Parameter] = Field(default_factory=dict)
+    access_key: Secret | None = None
+    batch_enabled: Annotated[Bool | None, AfterValidator(_batches)] = None
+    resolved: Annotated[Any, AfterValidator(_resolved)] = None
+    """What `auto` became, in the configuration that a run keeps."""
 
 
 def read_models(entries: list[Any], problems: Problems) -> tuple[Model, ...]:
-    """Every model; those with `interface: auto` still have it."""
+    """Return every model; those with `interface: auto` still have it."""
     models: list[Model] = []
-    for number, entry in enumerate(entries):
-        where = ("models", number)
-        if isinstance(entry, Mapping) and isinstance(entry.get("name"), str) and entry["name"].strip():
-            problems.name(where, entry["name"])
-        model = _read_model(Fields(entry, where, problems, MODEL_KEYS), where, problems)
+    for position, raw in enumerate(entries):
+        where = ("models", position)
+        problems.name(where, raw)
+        model = _model(read(ModelEntry, raw, where, problems), raw, where, problems)
         if model.name and any(model.name == other.name for other in models):
             problems.add((*where, "name"), f"{model.name!r} is the name of two models; rename one", "V-02")
         models.append(model)
     return tuple(models)
 
 
-def _read_model(fields: Fields, where: Where, problems: Problems) -> Model:
-    name = check_name(fields, NAME_OF_MODEL, "letters, digits, '.', '_' and '-'")
-    interface = _interface(fields)
-    parameters = fields.fields("parameters")
-    given = parameters.values
-    _check_parameters(parameters)
-    roles, by_role = _roles(fields, interface), _role_parameters(fields, where, problems)
-    is_asked = interface in INTERFACES and interface not in (*VIRTUAL, "mock")
-    if is_asked and not (roles and all(by_role.get(role, {}).get("model") for role in roles)):
-        parameters.required("model", f"what {interface} calls the model, such as `model: {name or 'NAME'}`")
-    model = Model(
-        name=name,
-        interface=interface,
-        roles=roles,
-        parameters={key: value for key, value in parameters.values.items() if key != "api_key"},
-        role_parameters=by_role,
-        access_key=_access_key(fields) or parameters.secret("api_key"),
-        key_left_out=REDACTED in (fields.values.get("access_key"), given.get("api_key")),
-        batch_enabled=fields.truth("batch_enabled", False) if fields.has("batch_enabled") else None,
-    )
-    if model.batch_enabled and interface in INTERFACES and interface not in BATCHING:
-        fields.wrong("batch_enabled", f"{interface} has no batches here; remove it", "V-13")
-    return model
-
-
-def _access_key(fields: Fields) -> str | None:
-    key = fields.secret("access_key")
-    return None if key == REDACTED else key
-
-
-def _interface(fields: Fields) -> str:
-    interface = fields.text("interface", needed="the provider, such as `interface: openai`, or `auto`")
-    if interface in LATER:
-        fields.wrong("interface", f"{interface} is not supported yet; reach the model through another provider", "V-06")
-    elif interface and interface != "auto" and interface not in INTERFACES:
-        known = [*INTERFACES, "auto"]
-        hint = nearest(interface, known) or f"; there are {', '.join(known)}"
-        fields.wrong("interface", f"there is no {interface[:60]!r}{hint}", "V-06")
-    if fields.has("resolved") and interface != "auto":
-        fields.wrong("resolved", "goes with `interface: auto` alone; remove it")
-    return interface
-
-
-def _roles(fields: Fields, interface: str) -> tuple[Role, ...]:
-    given = [fields.values["roles"]] if isinstance(fields.values.get("roles"), str) else fields.entries("roles")
-    for number, role in enumerate(given):
-        if role not in ROLES:
-            hint = nearest(role, ROLES) if isinstance(role, str) else ""
-            message = f"there is no role {shown(role)}{hint}; choose from {', '.join(ROLES)}"
-            fields.problems.add((*fields.where, "roles", number), message, "V-05")
-    roles = tuple(role for role in ROLES if role in given)
-    if not given and fields.is_mapping and not fields.problems.at(*fields.where, "roles"):
-        fields.wrong("roles", f"name at least one of {', '.join(ROLES)}", "V-05")
-    only = _ONLY_ROLE.get(interface)
-    if only and roles and roles != (only,):
-        fields.wrong("roles", f"a model with `interface: {interface}` is a {only} and nothing else", "V-19")
-    return roles
-
-
-def _role_parameters(fields: Fields, where: Where, problems: Problems) -> dict[str, Mapping[str, Any]]:
-    by_role: dict[str, Mapping[str, Any]] = {}
-    for role, inner in fields.fields("role_parameters", ROLES).values.items():
-        parameters = Fields(inner, (*where, "role_parameters", role), problems, None)
-        _check_parameters(parameters)
-        for key in _OF_EVERY_ROLE:
-            if parameters.has(key):
-                parameters.wrong(key, "is the same in every role: move it to `parameters`, or add a second model")
-        by_role[role] = parameters.values
-    return by_role
-
-
-def _check_parameters(parameters: Fields) -> None:
-    """The parameters that are known; others go to the provider as they are."""
-    values = parameters.values
-    parameters.values = {key: value for key, value in values.items() if value != REDACTED}
-    parameters.text("model")
-    for key in _TEXTS:
-        parameters.text(key)
-    _check_addresses(parameters)
-    for key in ("max_tokens", "max_new_tokens", "max_output_tokens"):
-        parameters.whole(key, 1, least=1)
-    for key in _TRUTHS:
-        parameters.truth(key, False)
-    for key in ("api_key", "session_token", "secret_access_key", "access_key_id"):
-        parameters.secret(key)
-    temperature = values.get("temperature")
-    if temperature is not None and (
-        isinstance(temperature, bool) or not isinstance(temperature, int | float) or not 0 <= temperature <= 2
-    ):
-        parameters.wrong("temperature", f"must be a number from 0 to 2, and is {kind_of(temperature)}")
-    if all(values.get(key) is True for key in _TRUTHS):
-        parameters.wrong("load_in_8bit", "does not go with load_in_4bit; remove one of the two")
-    metric = values.get("metric")
-    if isinstance(metric, str) and metric.strip() and metric not in METRICS:
-        parameters.wrong("metric", f"there is no {metric[:60]!r}; choose from {', '.join(METRICS)}", "V-18")
-    for key, value in values.items():
-        if not _is_json(value) and not parameters.problems.at(*parameters.where, key):
-            parameters.wrong(key, "must be what JSON can say; put dates in quotes")
-
-
-def _check_addresses(parameters: Fields) -> None:
-    """Whether an address holds a name or a password; the message does not repeat it."""
-    for key in ("base_url", "azure_endpoint"):
-        address = parameters.values.get(key)
-        if isinstance(address, str) and "@" in address.partition("://")[2].partition("/")[0]:
-            parameters.wrong(key, "holds a name or password; take it out, and write the key as access_key")
-
-
-def _is_json(value: object) -> bool:
-    try:
-        json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError, RecursionError):
-        return False
-    return True
-
-
-# Whether judges have something to score, and whatever is to be scored has a judge, as far as a configuration tells.
-
-
-def check_judges(models: Sequence[Model], tasks: Sequence[Task], problems: Problems) -> None:
-    """Metrics without a judge that computes them, judges of metrics without any, tasks in which nobody scores anything.
-
-    Rubrics that teachers write, or that come from an earlier run, are not known yet: nothing is said of them.
-    """
-    judges = [model for model in models if "judge" in model.roles]
-    if not judges:
-        return
-    for number, task in enumerate(tasks):
-        rubric = _rubric(task)
-        if rubric is not None and not problems.at("tasks", number) and not problems.within("tasks", number, "rubric"):
-            _check_task(number, task, rubric, judges, problems)
-    _check_metric_judges(models, tasks, problems)
-
-
-def _rubric(task: Task) -> Rubric | None:
-    return None if isinstance(task.rubric, str) or not task.rubric else task.rubric
-
-
-def _check_task(number: int, task: Task, rubric: Rubric, judges: Sequence[Model], problems: Problems) -> None:
-    where = ("tasks", number, "rubric")
-    for factor, metric in _metrics(rubric).items():
-        if not any(_computes(judge, metric) for judge in judges):
-            message = (
-                f"nobody computes {metric}; add a judge with `interface: metric` (a `metric` among its parameters is "
-                "the only one that it computes), or remove the factor"
-            )
-            problems.add((*where, factor), message, "V-18")
-    reads = any(judge.interface not in VIRTUAL for judge in judges)
-    if not reads and not _metrics(rubric) and not task.label_attributes and task.evaluation_mode != "pairwise":
-        problems.add(where, "no judge reads answers, and nothing of them is computed; add a judge that is a model")
-
-
-def _check_metric_judges(models: Sequence[Model], tasks: Sequence[Task], problems: Problems) -> None:
-    rubrics = [_rubric(task) for task in tasks]
-    metrics = {metric for rubric in rubrics if rubric is not None for metric in _metrics(rubric).values()}
-    if not rubrics or None in rubrics or any(problems.within("tasks", n, "rubric") for n in range(len(tasks))):
-        return
-    for number, model in enumerate(models):
-        if model.interface == "metric" and not any(_computes(model, metric) for metric in metrics):
-            own = model.parameters.get("metric") or "a metric"
-            message = f"no rubric has {own} for it to compute; add a factor such as `NAME: {{metric: {_example(own)}}}`"
-            problems.add(("models", number, "interface"), f"{message}, or remove this model", "V-18")
-
-
-def _metrics(rubric: Rubric) -> dict[str, str]:
-    """Factor -> metric, of those that are computed."""
-    return {
-        factor: str(definition["metric"])
-        for factor, definition in rubric.items()
-        if isinstance(definition, Mapping) and "metric" in definition
-    }
-
-
-def _computes(judge: Model, metric: str) -> bool:
-    return judge.interface == "metric" and judge.parameters.get("metric") in (None, metric)
-
-
-def _example(metric: object) -> str:
-    return "bleu" if metric == "a metric" else str(metric)
-
-
-# `experiment` of the file.
-
-EXPERIMENT_KEYS = (
-    "id",
-    "storage_folder",
-    "resume_from",
-    "phases",
-    "log_level",
-    "quota",
-    "generation_retries",
-    "batch",
-    "batch_poll_seconds",
-    "probe_mode",
-    "probe_on_fail",
-    "estimate_cost",
-    "estimate_samples",
-    "seed",
-    "concurrency",
-    "rate_limit",
-    "request_timeout",
-    "budget_usd",
-    "cache",
-)
-_ID = re.compile(r"[A-Za-z0-9._-]+")
-_LONGEST_ID = 200  # of the 255 that a folder's name may have
-_STORAGE = "the folder that runs are kept in"
-
-
-def read_experiment(value: object, problems: Problems, resume: str | None) -> Experiment:
-    """The experiment; `resume` takes the place of its `resume_from`."""
-    fields = Fields({} if value is None else value, ("experiment",), problems, EXPERIMENT_KEYS)
-    resume_from = resume or fields.text("resume_from")
-    written = _modes(fields)
-    default: Mode = "Keep" if resume_from else "New"
-    if value is None:
-        problems.add(("experiment",), "is missing; add it with an id and a storage_folder", "V-01")
-    return Experiment(
-        id=_id(fields) if value is not None else "",
-        storage_folder=fields.folder("storage_folder", needed=_STORAGE) if value is not None else Path(),
-        resume_from=resume_from,
-        phases={phase: written.get(phase, default) for phase in PHASES},
-        written_phases=frozenset(written),
-        log_level=fields.choice("log_level", ("DEBUG", "INFO", "WARNING", "ERROR"), "INFO"),
-        quota=_quota(fields),
-        generation_retries=fields.whole("generation_retries", 2, rule="V-12"),
-        batch=_batch(fields),
-        batch_poll_seconds=fields.above_zero("batch_poll_seconds"),
-        probe_mode=fields.choice("probe_mode", ("full", "resume", "disable"), "full", "V-15"),
-        probe_on_fail=fields.choice("probe_on_fail", ("abort", "warn"), "abort", "V-16"),
-        estimate_cost=fields.truth("estimate_cost", False),
-        estimate_samples=fields.whole("estimate_samples", 2),
-        seed=fields.whole("seed", 0),
-        concurrency=_concurrency(fields),
-        rate_limit=_rates(fields),
-        request_timeout=fields.above_zero("request_timeout") or 120.0,
-        budget_usd=fields.above_zero("budget_usd"),
-        cache=fields.truth("cache", True),
+def _model(entry: ModelEntry, raw: Any, where: Where, problems: Problems) -> Model:
+    for role, own in entry.role_parameters.items():
+        for key in (*_SITE, *_CLOUD, *_SESSION):
+            if own.get(key) is not None:
+                message = "is the same in every role: move it to `parameters`, or add a second model"
+                problems.add((*where, "role_parameters", role, key), message)
+    written = raw if isinstance(raw, Mapping) else {}
+    inner = written.get("parameters")
+    parameters: Mapping[str, Any] = inner if isinstance(inner, Mapping) else {}
+    own_names = [entry.role_parameters.get(role, {}).get("model") for role in entry.roles]
+    is_called = entry.interface in INTERFACES and entry.interface not in (*VIRTUAL, "mock")
+    if is_called and not parameters.get("model") and not (own_names and all(own_names)):
+        message = f"is missing; add what {entry.interface} calls the model, such as `model: {entry.name or 'NAME'}`"
+        problems.add((*where, "parameters", "model"), message)
+    keys = (entry.access_key, entry.parameters.get("api_key"))
+    return Model(
+        name=entry.name,
+        interface=entry.interface,
+        roles=entry.roles,
+        parameters={key: value for key, value in entry.parameters.items() if key != "api_key"},
+        role_parameters=dict(entry.role_parameters.items()),
+        access_key=next((key for key in keys if key and key != REDACTED), None),
+        key_left_out=REDACTED in (written.get("access_key"), parameters.get("api_key")),
+        batch_enabled=entry.batch_enabled,
     )
 
 
-def _id(fields: Fields) -> str:
-    text = fields.text("id", needed="the name of the run's folder")
-    if text and (not _ID.fullmatch(text) or set(text) == {"."}):
-        fields.wrong("id", f"{text[:60]!r} may hold letters, digits, '.', '_' and '-' alone", "V-04")
-    elif len(text) > _LONGEST_ID:
-        fields.wrong("id", f"may have {_LONGEST_ID} characters, and has {len(text)}", "V-04")
-    return text
+def _filled(value: Any) -> Any:
+    """Return a mapping without its empty values."""
+    return {k: inner for k, inner in value.items() if inner is not None} if isinstance(value, Mapping) else value
 
 
-def _modes(fields: Fields) -> dict[str, Mode]:
-    inner = fields.fields("phases", PHASES)
-    written: dict[str, Mode] = {}
-    for phase in inner.values:
-        if not inner.has(phase):
-            inner.wrong(phase, f"is empty; choose from {', '.join(MODES)}")
-            continue
-        mode = inner.choice(phase, MODES, "New")
-        if mode == "Model" and phase in PHASES[:2]:
-            inner.wrong(phase, "`Model` is for the last three phases; choose New, Keep or Extend", "V-08")
-        written[phase] = mode
-    return written
+def _batching(name: str) -> str:
+    if name not in BATCHING:
+        is_other = name in INTERFACES or name in LATER
+        why = "has no batches here" if is_other else f"is no interface{hint(name, BATCHING, or_all=False)}"
+        raise ValueError(f"{why}; those with batches are {', '.join(BATCHING)} (V-13)")
+    return name
 
 
-def _quota(fields: Fields) -> dict[str, int]:
-    inner = fields.fields("quota")
-    quota: dict[str, int] = {}
-    for model, value in inner.values.items():
-        quota[model] = 0  # whose model's name is looked at, whatever the entry says
-        if not isinstance(value, Mapping):
-            inner.wrong(model, f"must be `{{max_calls: N}}`, and is {kind_of(value)}")
-            continue
-        limit = inner.fields(model, ("max_calls",))
-        if limit.required("max_calls", "`max_calls: N`"):
-            quota[model] = limit.whole("max_calls", 0)
-    return quota
+def _model_name(name: str, info: ValidationInfo) -> str:
+    names = (info.context or {}).get("models")  # None where a mistake leaves them open
+    if names and name not in names:
+        raise ValueError(f"there is no model of this name{hint(name, names, or_all=False)}")
+    return name
 
 
-def _batch(fields: Fields) -> dict[str, dict[str, bool]]:
-    inner = fields.fields("batch")
-    batch: dict[str, dict[str, bool]] = {}
-    for interface in inner.values:
-        if interface not in BATCHING:
-            known = interface in INTERFACES or interface in LATER
-            why = "has no batches here" if known else f"is no interface{nearest(interface, BATCHING)}"
-            inner.wrong(interface, f"{why}; those with batches are {', '.join(BATCHING)}", "V-13")
-            continue
-        phases = inner.fields(interface)
-        for phase in phases.values:
-            if phase not in BATCH_PHASES:
-                hint = nearest(phase, BATCH_PHASES)
-                phases.wrong(phase, f"is no phase with batches{hint}; those are {', '.join(BATCH_PHASES)}", "V-13")
-        batch[interface] = {phase: phases.truth(phase, False) for phase in phases.values if phase in BATCH_PHASES}
-    return batch
-
-
-def _interfaces(inner: Fields) -> list[str]:
-    """Those of a mapping's keys that are interfaces."""
-    for name in inner.values:
-        if name not in INTERFACES:
-            inner.wrong(name, f"is no interface{nearest(name, INTERFACES)}")
-    return [name for name in inner.values if name in INTERFACES and inner.has(name)]
-
-
-def _concurrency(fields: Fields) -> int | dict[str, int]:
-    value = fields.values.get("concurrency")
-    if value is None or isinstance(value, int):
-        return fields.whole("concurrency", 10, least=1)
+def _quota(value: Any) -> Any:
     if not isinstance(value, Mapping):
-        fields.wrong("concurrency", f"must be a whole number, or a map of interfaces to numbers; is {shown(value)}")
-        return 10
-    inner = fields.fields("concurrency")
-    return {name: inner.whole(name, 10, least=1) for name in _interfaces(inner)}
+        raise ValueError(f"must be `{{max_calls: N}}`, and is {kind_of(value)}")
+    return value
 
 
-def _rates(fields: Fields) -> dict[str, float]:
-    inner = fields.fields("rate_limit")
-    return {name: inner.above_zero(name) or 1.0 for name in _interfaces(inner)}
+def _concurrency(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return _LIMITS.validate_python(value)
+    if not isinstance(value, int):
+        raise ValueError(f"must be a whole number, or a map of interfaces to numbers; is {shown(value)}")
+    return _ONE_LIMIT.validate_python(value)
+
+
+_Key = Annotated[str, Strict()]
+_InterfaceName = Annotated[_Key, one_of(INTERFACES, "is no interface{near}")]
+_LIMITS = TypeAdapter[dict[str, int]](Annotated[dict[_InterfaceName, Positive], BeforeValidator(_filled)])
+_ONE_LIMIT = TypeAdapter[int](Positive)
+_BatchPhase = Annotated[_Key, one_of(BATCH_PHASES, "is no phase with batches{near}; those are {all} (V-13)")]
+_InBatches = Annotated[dict[_BatchPhase, Annotated[Bool, empty_as(False)]], empty_as({})]
+
+
+class _Quota(Entry):
+    max_calls: Count = Field(description="`max_calls: N`")
+
+
+class ExperimentEntry(Entry):
+    """`experiment`."""
+
+    id: Annotated[Text, name_of(_SPACED, "[A-Za-z0-9._-]+", _LONGEST_ID, "")] = Field(
+        default="", description="the name of the run's folder"
+    )
+    storage_folder: Text = Field(default="", description="the folder that runs are kept in")
+    resume_from: Text | None = None
+    phases: dict[Phase, Mode] = Field(default_factory=dict)
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    quota: dict[Annotated[_Key, AfterValidator(_model_name)], Annotated[_Quota, BeforeValidator(_quota)]] = Field(
+        default_factory=dict
+    )
+    generation_retries: Count = Field(default=2, title="V-12")
+    batch: dict[Annotated[_Key, AfterValidator(_batching)], _InBatches] = Field(default_factory=dict)
+    batch_poll_seconds: AboveZero | None = None
+    probe_mode: Literal["full", "resume", "disable"] = Field(default="full", title="V-15")
+    probe_on_fail: Literal["abort", "warn"] = Field(default="abort", title="V-16")
+    estimate_cost: Bool = False
+    estimate_samples: Count = 2
+    seed: Count = 0
+    concurrency: Annotated[int | dict[str, int], PlainValidator(_concurrency)] = 10
+    rate_limit: Annotated[dict[_InterfaceName, AboveZero], BeforeValidator(_filled)] = Field(default_factory=dict)
+    request_timeout: AboveZero = 120.0
+    budget_usd: AboveZero | None = None
+    cache: Bool = True
+
+
+def read_experiment(raw: object, problems: Problems, resume: str | None, names: set[str] | None) -> Experiment:
+    """Return the experiment.
+
+    Args:
+        raw: as it is written.
+        problems: the mistakes so far.
+        resume: takes the place of its `resume_from`.
+        names: of the models, if they are without mistakes.
+    """
+    where = ("experiment",)
+    entry = ExperimentEntry() if raw is None else read(ExperimentEntry, raw, where, problems, models=names)
+    if raw is None:
+        problems.add(where, "is missing; add it with an id and a storage_folder", "V-01")
+    for phase in PHASES[:2]:
+        if entry.phases.get(phase) == "Model":
+            message = "`Model` is for the last three phases; choose New, Keep or Extend"
+            problems.add((*where, "phases", phase), message, "V-08")
+    resume_from = resume or entry.resume_from
+    default: Mode = "Keep" if resume_from else "New"
+    return Experiment(
+        **entry.model_dump(exclude={"quota", "phases", "resume_from", "storage_folder"}),
+        storage_folder=expanded(entry.storage_folder),
+        resume_from=resume_from,
+        phases={phase: entry.phases.get(phase, default) for phase in PHASES},
+        written_phases=frozenset(entry.phases),
+        quota={model: quota.max_calls for model, quota in entry.quota.items()},
+    )

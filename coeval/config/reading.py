@@ -1,23 +1,33 @@
-"""Mappings of a configuration read key by key: what is wrong is noted, a default stands in, and reading goes on."""
+"""A YAML file read into pydantic models: every mistake with its line and key, all of them at once."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import islice
 from math import isfinite
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar, overload
+from typing import Annotated, Any, TypeVar
 
 import yaml
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    PlainValidator,
+    Strict,
+    ValidationError,
+    model_validator,
+)
 
 from p2l.common.cli import nearest
+from p2l.common.config import Where, line_at, lines_of, owner_of
 from p2l.common.errors import ConfigError, P2LError
 
-# What is wrong with a configuration: gathered, then told all at once, each with its line and its key.
-
-Where: TypeAlias = tuple[str | int, ...]
-"""The keys and positions that lead to a value of the file."""
-_LONGEST = 80
+_LONGEST = 80  # letters of a name in a message
+_MOST = 500_000  # values; a few lines of aliases of aliases may stand for more than fit into memory
+_YamlLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where it was built
 
 
 class ConfigErrors(P2LError):  # noqa: N818 - there are several of them
@@ -33,59 +43,56 @@ class NoKeyError(ConfigError):
 
 
 class Problems:
-    """What has been found so far."""
+    """The mistakes of a file so far."""
 
     def __init__(self, file: str = "", lines: Mapping[Where, int] | None = None) -> None:
         """`lines` are the numbers of the lines that values begin at."""
         self._file = file
         self._lines = lines or {}
         self._names: dict[Where, str] = {}
-        self._found: list[tuple[int, str]] = []
+        self._messages: dict[str, int] = {}  # each once -> its line
         self._places: set[Where] = set()
 
     def __bool__(self) -> bool:
-        return bool(self._found)
+        return bool(self._messages)
 
     def at(self, *where: str | int) -> bool:
-        """Whether something is wrong with this very value, so that what follows from it need not be told."""
+        """Whether this very value is wrong, so that what follows from it need not be reported."""
         return where in self._places
 
     def within(self, *where: str | int) -> bool:
-        """Whether something is wrong with this value or with anything in it."""
+        """Whether this value or anything in it is wrong."""
         return any(place[: len(where)] == where for place in self._places)
 
-    def name(self, where: Where, name: str) -> None:
-        """Call an entry of a list by its name in messages."""
-        self._names[where] = name
+    def any_within(self, part: str, *keys: str) -> bool:
+        """Whether an entry of a list, or one of these keys of an entry, is wrong."""
+        return any(
+            place[:1] == (part,) and (len(place) == 2 or place[2:3] in [(key,) for key in keys])
+            for place in self._places
+        )
+
+    def name(self, where: Where, entry: object) -> None:
+        """Call an entry of a list by its name in messages, if it has one."""
+        name = entry.get("name") if isinstance(entry, Mapping) else None
+        if isinstance(name, str) and name.strip():
+            self._names[where] = name
 
     def add(self, where: Where, message: str, rule: str = "") -> None:
         """Note that the value at `where` is wrong; the message says what to do."""
-        line = self._line(where)
+        line = line_at(self._lines, where)
         place = ":".join(str(part) for part in (self._file, line) if part)
-        suffix = f" ({rule})" if rule else ""
-        text = _on_one_line(": ".join(part for part in (place, self._shown(where), message) if part) + suffix)
+        text = ": ".join(part for part in (place, self._key(where), message) if part)
+        # Names and values come from the file: line breaks and the like are shown as YAML writes them.
+        text = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
         self._places.add(where)
-        if all(text != other for _, other in self._found):
-            self._found.append((line or 0, text))
-
-    def messages(self) -> list[str]:
-        """One line for each, in the order of the file."""
-        return [text for _, text in sorted(self._found, key=lambda found: found[0])]
+        self._messages.setdefault(f"{text} ({rule})" if rule else text, line or 0)
 
     def raise_any(self) -> None:
-        """End here if anything was found.
+        """Raise ConfigErrors with all mistakes, in the order of the file, if there are any."""
+        if self._messages:
+            raise ConfigErrors(sorted(self._messages, key=self._messages.__getitem__))
 
-        Raises:
-            ConfigErrors: it was.
-        """
-        if self._found:
-            raise ConfigErrors(self.messages())
-
-    def _line(self, where: Where) -> int | None:
-        """Of the innermost part of `where` that the file has."""
-        return next((self._lines[where[:end]] for end in range(len(where), 0, -1) if where[:end] in self._lines), None)
-
-    def _shown(self, where: Where) -> str:
+    def _key(self, where: Where) -> str:
         text = ""
         for end, part in enumerate(where, 1):
             name = self._names.get(where[:end])
@@ -97,29 +104,17 @@ class Problems:
         return text
 
 
-def _on_one_line(text: str) -> str:
-    """What a terminal shows as it is: line breaks and the like as YAML writes them."""
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
-
-
-# A YAML file as it is written: its values, the line of each, and what is no YAML, or is written twice.
-
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where it was built
-_MOST = 500_000
-"""Values; a few lines of aliases of aliases may stand for more than fit into memory."""
-
-
 def read_yaml(path: Path) -> tuple[Any, Problems]:
-    """What a file says, and where mistakes in it go, with its lines; keys that are written twice are there already.
+    """Return what a file says, and its problems so far: keys that are written twice.
 
     Raises:
         ConfigErrors: it cannot be read, or is no YAML.
     """
     text = _text(path)
     try:
-        loader = _Loader(text)
+        loader = _YamlLoader(text)
         node = loader.get_single_node()
-        found = [*islice(_lines(node, ()), _MOST)] if node is not None else []
+        places = [*islice(lines_of(node), _MOST)] if node is not None else []
         raw = loader.construct_document(node) if node is not None else None
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
@@ -127,11 +122,11 @@ def read_yaml(path: Path) -> tuple[Any, Problems]:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigErrors([f"{path}: is no YAML: {reason}"]) from None
-    if len(found) == _MOST:
+    if len(places) == _MOST:
         raise ConfigErrors([f"{path}: holds more than {_MOST:,} values, counting what aliases stand for; shorten it"])
-    problems = Problems(str(path), {where: line for where, line, _ in found})
-    for where, _, repeated in found:
-        if repeated:
+    problems = Problems(str(path), {where: line for where, line, _ in places})
+    for where, _, is_repeated in places:
+        if is_repeated:
             problems.add(where, "is written twice; remove one of the two")
     return raw, problems
 
@@ -148,33 +143,164 @@ def _text(path: Path) -> str:
         raise ConfigErrors([f"{path}:{line}: is no text in UTF-8; save it in that encoding"]) from None
 
 
-def _lines(node: yaml.Node, where: Where, above: tuple[yaml.Node, ...] = ()) -> Iterator[tuple[Where, int, bool]]:
-    """Where each value is, and whether its key was there before.
+class Entry(BaseModel):
+    """A mapping of the file; an empty value counts as none.
 
-    Raises:
-        ValueError: an anchor holds itself.
+    Of its fields, the description says what to add where the key is missing, and the title which rule a mistake breaks.
     """
-    if any(node is other for other in above):
-        raise ValueError(f"line {node.start_mark.line + 1} refers to itself")
-    above = (*above, node)
-    if isinstance(node, yaml.SequenceNode):
-        for number, inner in enumerate(node.value):
-            yield (*where, number), inner.start_mark.line + 1, False
-            yield from _lines(inner, (*where, number), above)
-    elif isinstance(node, yaml.MappingNode):
-        seen = set[str]()
-        for key, inner in node.value:
-            name = str(key.value)
-            yield (*where, name), key.start_mark.line + 1, name in seen
-            seen.add(name)
-            yield from _lines(inner, (*where, name), above)
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_empty(cls, raw: Any) -> Any:
+        if not isinstance(raw, Mapping):
+            return raw
+        return {key: value for key, value in raw.items() if value is not None or key not in cls.model_fields}
+
+
+AnyEntry = TypeVar("AnyEntry", bound=Entry)
+
+
+def read(kind: type[AnyEntry], raw: object, where: Where, problems: Problems, **context: Any) -> AnyEntry:
+    """Return a mapping as a model; where a value is wrong the problem is noted and the default stands in.
+
+    Args:
+        kind: all its fields have defaults.
+        raw: the mapping.
+        where: its place in the file.
+        problems: the mistakes so far.
+        context: for validators.
+    """
+    if not isinstance(raw, Mapping):
+        problems.add(where, f"must be a mapping, 'key: value', and is {kind_of(raw)}")
+        return kind()
+    for key, field in kind.model_fields.items():
+        if field.description and raw.get(key) is None:
+            problems.add((*where, key), f"is missing; add {field.description}")
+    try:
+        return kind.model_validate(raw, context=context)
+    except ValidationError as error:
+        errors = error.errors(include_url=False)
+    for each in errors:
+        place = each["loc"]
+        if place[-1] == "[key]" or each["type"] == "invalid_key":
+            place = (*place[: -2 if len(place) > 1 else -1], str(each["input"]))
+        rule = next((field.title for key, field in kind.model_fields.items() if key == place[0]), None)
+        problems.add((*where, *place), _message(kind, each), rule or "")
+    wrong = {each["loc"][0] for each in errors}
+    return kind.model_validate({key: value for key, value in raw.items() if key not in wrong}, context=context)
+
+
+def _message(kind: type[Entry], error: Mapping[str, Any]) -> str:
+    """Return what is wrong as the end of a sentence that begins with the key."""
+    place, value, sort = error["loc"], error["input"], error["type"]
+    is_key = place[-1] == "[key]"
+    if sort == "value_error":
+        return str(error["ctx"]["error"])
+    if sort == "invalid_key" or (is_key and sort == "string_type"):
+        return f"keys are text: write {str(value)!r} in quotes"
+    if sort == "missing":
+        return f"is missing; add {owner_of(kind, place).model_fields[str(place[-1])].description}"
+    if sort == "extra_forbidden":
+        return f"unknown key{hint(str(place[-1]), owner_of(kind, place).model_fields)}"
+    if sort == "literal_error":
+        choices = re.findall("'([^']*)'", error["ctx"]["expected"])
+        if is_key:
+            return f"unknown key{hint(value, choices)}"
+        return f"must be one of {', '.join(choices)}, and is {shown(value)}{hint(value, choices, or_all=False)}"
+    if sort == "bool_type":
+        return f"must be true or false, and is {shown(value)}"
+    if sort == "string_type":
+        return f"must be text, and is {kind_of(value)}; write it in quotes"
+    form = "list, '- ...'" if sort in ("list_type", "tuple_type") else "mapping, 'key: value'"
+    return f"must be a {form}, and is {kind_of(value)}"
+
+
+def hint(word: object, choices: Collection[str], *, or_all: bool = True) -> str:
+    """Return the nearest of the words that may stand there, else (`or_all`) all of them."""
+    near = nearest(word, choices) if isinstance(word, str) else ""
+    return near or (f"; there are {', '.join(choices)}" if or_all else "")
+
+
+def kind_of(value: object) -> str:
+    """Return what a value is, in the words of somebody who writes YAML."""
+    if value is None:
+        return "empty"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Mapping):
+        return "a mapping"
+    if isinstance(value, str):
+        return "text"
+    if isinstance(value, bytes):
+        return "bytes"
+    return "a list" if isinstance(value, Sequence) else str(value)
+
+
+def shown(value: object) -> str:
+    """Return a value of a key that holds no secret, for a message: short, on one line."""
+    return repr(value)[:60] if isinstance(value, str) else kind_of(value)
+
+
+# Types of values.
+
+
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise ValueError("must not be empty")
+    return text
+
+
+def _secret(value: object) -> str:
+    if not (isinstance(value, str) and value.strip()):
+        raise ValueError("must be text that is not empty; write it in quotes")
+    return value
+
+
+def number(words: str, accepts: Callable[[Any], bool], of: type = float) -> PlainValidator:
+    """Accept a number, or with `of=int` a whole one."""
+
+    def check(value: Any) -> Any:
+        is_number = not isinstance(value, bool) and isinstance(value, int if of is int else (int, float))
+        if not is_number or not accepts(value):
+            raise ValueError(f"must be {words}, and is {shown(value)}")
+        return of(value)
+
+    return PlainValidator(check)
+
+
+def one_of(choices: Collection[str], message: str) -> BeforeValidator:
+    """Accept some words; the message may show the `value`, the word `near` to it, and `all` of them."""
+
+    def check(value: Any) -> Any:
+        if value not in tuple(choices):
+            near = hint(value, choices, or_all=False)
+            raise ValueError(message.format(value=shown(value), near=near, all=", ".join(choices)))
+        return value
+
+    return BeforeValidator(check)
+
+
+def empty_as(default: object) -> BeforeValidator:
+    """Accept an empty value, below a key that is no field, as this one."""
+    return BeforeValidator(lambda value: default if value is None else value)
+
+
+Text = Annotated[str, Strict(), AfterValidator(_not_blank)]
+Secret = Annotated[str, PlainValidator(_secret)]
+"""Text that no message repeats."""
+Bool = Annotated[bool, Strict()]
+AboveZero = Annotated[float, number("a number above 0", lambda value: isfinite(value) and value > 0)]
+Count = Annotated[int, number("a whole number of at least 0", lambda value: value >= 0, int)]
+Positive = Annotated[int, number("a whole number of at least 1", lambda value: value >= 1, int)]
 
 
 # Paths as users write them, looked at without an exception where one cannot be: it is not there then.
 
 
 def expanded(text: str | Path) -> Path:
-    """A path with `~` as the user's home; as it is where nobody knows that home."""
+    """Return a path with `~` as the user's home; as it is where nobody knows that home."""
     try:
         return Path(text).expanduser()
     except RuntimeError:
@@ -192,146 +318,3 @@ def is_there(path: Path) -> bool:
 def is_folder(path: Path) -> bool:
     """Whether a path is that of a folder."""
     return is_there(path) and path.is_dir()
-
-
-Choice = TypeVar("Choice", bound=str)
-
-
-def kind_of(value: object) -> str:
-    """What a value is, in the words of somebody who writes YAML."""
-    if value is None:
-        return "empty"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, Mapping):
-        return "a mapping"
-    if isinstance(value, str):
-        return "text"
-    if isinstance(value, bytes):
-        return "bytes"
-    return "a list" if isinstance(value, Sequence) else str(value)
-
-
-def shown(value: object) -> str:
-    """A value of a key that holds no secret, for a message: short, on one line."""
-    return repr(value)[:60] if isinstance(value, str) else kind_of(value)
-
-
-class Fields:
-    """One mapping of the file."""
-
-    def __init__(self, value: object, where: Where, problems: Problems, known: Collection[str] | None) -> None:
-        """`known` are the keys that it may have; None: any."""
-        self.where, self.problems = where, problems
-        self.values: dict[str, Any] = {}
-        self.is_mapping = isinstance(value, Mapping)
-        if not isinstance(value, Mapping):
-            problems.add(where, f"must be a mapping, 'key: value', and is {kind_of(value)}")
-            return
-        for key, inner in value.items():
-            if not isinstance(key, str):
-                problems.add((*where, str(key)), f"keys are text: write {str(key)!r} in quotes")
-            elif known is not None and key not in known:
-                hint = nearest(key, known) or f"; there are {', '.join(known)}"
-                problems.add((*where, key), f"unknown key{hint}")
-            else:
-                self.values[key] = inner
-
-    def has(self, key: str) -> bool:
-        """Whether the key is there with a value."""
-        return self.values.get(key) is not None
-
-    def wrong(self, key: str, message: str, rule: str = "") -> None:
-        """Note that a key's value is wrong."""
-        self.problems.add((*self.where, key), message, rule)
-
-    def is_unclear(self, key: str) -> bool:
-        """Whether a mistake in a key's value leaves open what it says."""
-        return self.problems.within(*self.where, key)
-
-    def required(self, key: str, what: str) -> bool:
-        """Whether the key has a value; noted when it has none."""
-        if not self.has(key) and self.is_mapping:
-            self.wrong(key, f"is missing; add {what}")
-        return self.has(key)
-
-    @overload
-    def text(self, key: str) -> str | None: ...
-    @overload
-    def text(self, key: str, *, needed: str) -> str: ...
-    def text(self, key: str, *, needed: str = "") -> str | None:
-        """A text that is not blank; with `needed`, which says what it is, one has to be there."""
-        value = self.values.get(key)
-        if value is None and needed:
-            self.required(key, needed)
-        elif value is not None and not isinstance(value, str):
-            self.wrong(key, f"must be text, and is {kind_of(value)}; write it in quotes")
-        elif value is not None and not value.strip():
-            self.wrong(key, "must not be empty")
-        return value if isinstance(value, str) and value.strip() else "" if needed else None
-
-    def folder(self, key: str, *, needed: str) -> Path:
-        """A path of a folder, `~` being the user's; the working folder where there is none."""
-        return expanded(self.text(key, needed=needed))
-
-    def secret(self, key: str) -> str | None:
-        """A text that no message repeats."""
-        value = self.values.get(key)
-        if value is not None and not (isinstance(value, str) and value.strip()):
-            self.wrong(key, "must be text that is not empty; write it in quotes")
-            return None
-        return value
-
-    def truth(self, key: str, default: bool) -> bool:
-        """True or false."""
-        value = self.values.get(key)
-        if value is not None and not isinstance(value, bool):
-            self.wrong(key, f"must be true or false, and is {shown(value)}")
-        return value if isinstance(value, bool) else default
-
-    def whole(self, key: str, default: int, least: int = 0, rule: str = "") -> int:
-        """A whole number."""
-        value = self.values.get(key)
-        if value is None:
-            return default
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            self.wrong(key, f"must be a whole number of at least {least}, and is {shown(value)}", rule)
-            return default
-        return value
-
-    def above_zero(self, key: str) -> float | None:
-        """A number above 0."""
-        value = self.values.get(key)
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not (isfinite(value) and value > 0):
-            self.wrong(key, f"must be a number above 0, and is {shown(value)}")
-            return None
-        return float(value)
-
-    def choice(self, key: str, choices: Sequence[Choice], default: Choice, rule: str = "") -> Choice:
-        """One of several words."""
-        value = self.values.get(key)
-        if value is None:
-            return default
-        for choice in choices:
-            if choice == value:
-                return choice
-        hint = nearest(value, choices) if isinstance(value, str) else ""
-        self.wrong(key, f"must be one of {', '.join(choices)}, and is {shown(value)}{hint}", rule)
-        return default
-
-    def fields(self, key: str, known: Collection[str] | None = None) -> Fields:
-        """The mapping below a key; empty when there is none."""
-        value = self.values.get(key)
-        return Fields({} if value is None else value, (*self.where, key), self.problems, known)
-
-    def entries(self, key: str) -> list[Any]:
-        """The list below a key."""
-        value = self.values.get(key)
-        if value is None:
-            return []
-        if not isinstance(value, list):
-            self.wrong(key, f"must be a list, '- ...', and is {kind_of(value)}")
-            return []
-        return value

@@ -2,361 +2,315 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Mapping
-from typing import Any, Literal
+from collections.abc import Collection, Iterable, Mapping
+from typing import Annotated, Any, Literal
 
-from coeval.config.models import check_name
-from coeval.config.reading import Fields, Problems, Where, kind_of, shown
-from coeval.interfaces import tells_logprobs
+from pydantic import AfterValidator, Field, PlainValidator, Strict, TypeAdapter
+
+from coeval.config.models import name_of
+from coeval.config.reading import (
+    AboveZero,
+    Bool,
+    Count,
+    Entry,
+    Positive,
+    Problems,
+    Text,
+    hint,
+    kind_of,
+    read,
+    shown,
+)
 from coeval.judging.grading import clashing
 from coeval.judging.metrics import METRICS, wrong_definition
 from coeval.judging.prompts import PROMPTS, VARIABLES, unknown_variables
-from coeval.schema import (
-    DEFAULT,
-    WANTED,
-    Attributes,
-    Experiment,
-    Model,
-    Pairwise,
-    Rubric,
-    Sampling,
-    Scale,
-    Task,
-    scale_of,
-)
-from p2l.common.cli import nearest
+from coeval.schema import DEFAULT, WANTED, Attributes, Pairwise, Sampling, Scale, Task, scale_of
+from p2l.common.config import Where
 
-# How judges of a task grade: `scale`, `rationale`, `expected_scores`, and the weights in its rubric.
-
-GRADING_KEYS = ("scale", "rationale", "expected_scores")
+_A_GRADE = "what tells a good answer from a bad one"
 
 
-def read_grading(fields: Fields, mode: str) -> dict[str, Any]:
-    """The three keys, as arguments of `Task`."""
-    found = {
-        "scale": _scale(fields),
-        "rationale": fields.truth("rationale", False),
-        "expected_scores": fields.truth("expected_scores", False),
-    }
-    if fields.is_unclear("evaluation_mode"):
-        return found
-    if fields.has("scale") and mode == "pairwise":
-        fields.wrong("scale", "has no use where answers are compared in pairs; remove it, or write another mode")
-    if found["expected_scores"]:
-        _check_alone(fields, mode, found)
-    return found
+def _values(values: Any) -> list[Any]:
+    if not isinstance(values, list):
+        raise ValueError(f"must be a list of values, and is {kind_of(values)}")
+    if not values:
+        raise ValueError("has no values; add some, or remove it")
+    if any(value is None or isinstance(value, list | Mapping) for value in values):
+        raise ValueError("each value must be text, a number, true or false")
+    return [value if isinstance(value, str | bool | int | float) else str(value) for value in values]
 
 
-def _scale(fields: Fields) -> Scale:
-    given = fields.values.get("scale")
-    if given is None:
-        return DEFAULT
+def _word_or(adapter: TypeAdapter[Any], what: str, *words: str) -> PlainValidator:
+    """Accept one of two words, or a mapping as the adapter has it."""
+
+    def check(value: Any) -> Any:
+        if not isinstance(value, str):
+            return adapter.validate_python(value)
+        if value not in words:
+            choice = f"must be a map of {what}, `{words[0]}` or `{words[1]}`"
+            raise ValueError(f"{choice}, and is {shown(value)}{hint(value, words, or_all=False)}")
+        return value
+
+    return PlainValidator(check)
+
+
+_AttributeMap = dict[Annotated[str, Strict()], Annotated[list[Any], PlainValidator(_values)]]
+_AttributesOrWord = Annotated[
+    Attributes | Literal["auto", "complete"],
+    _word_or(TypeAdapter(_AttributeMap), "attributes to values", "auto", "complete"),
+]
+
+
+class _Weighted(Entry):
+    description: Text = Field(description=_A_GRADE)
+    weight: AboveZero = 1.0
+
+
+class _WeightOfMetric(Entry):
+    weight: AboveZero = 1.0
+
+
+def _factor(definition: Any) -> Any:
+    """Return a description, a description with its weight, or a metric, as it is written."""
+    if not isinstance(definition, Mapping):
+        return _TEXT.validate_python(definition)
+    metric, description = definition.get("metric"), definition.get("description")
+    if "metric" not in definition and ("weight" in definition or "description" in definition):
+        _Weighted.model_validate(definition)
+        return definition
+    if metric not in METRICS:
+        near = hint(metric, METRICS, or_all=False)
+        choice = f"needs a description, or `metric:` one of {', '.join(METRICS)}"
+        raise ValueError(f"{choice}; it is {shown(metric)}{near} (V-18)")
+    if reason := wrong_definition(definition):
+        raise ValueError(f"{reason} (V-18)")
+    if description is not None and not isinstance(description, str):
+        raise ValueError("its description must be text")
+    _WeightOfMetric.model_validate({"weight": definition.get("weight")})
+    return definition
+
+
+_TEXT = TypeAdapter(Text)
+_RubricMap = dict[Annotated[str, Strict()], Annotated[str | _Weighted, PlainValidator(_factor)]]
+
+
+def _not_empty(rubric: Any) -> Any:
+    if not rubric:
+        raise ValueError("has no factors; add some, or write `auto`")
+    return rubric
+
+
+def _range(value: Any) -> tuple[int, int]:
+    """Return `[min, max]`, `[n]` or `n` as two ends."""
+    ends = value if isinstance(value, list) else [value]
+    if not 1 <= len(ends) <= 2 or any(isinstance(end, bool) or not isinstance(end, int) or end < 0 for end in ends):
+        written = str(value)[:40] if isinstance(value, list) else shown(value)
+        raise ValueError(f"must be `[min, max]`, `[n]`, `n` or `all` with whole numbers, and is {written}")
+    if ends[0] > ends[-1]:
+        raise ValueError(f"the least, {ends[0]}, is above the most, {ends[-1]}; turn them round")
+    return ends[0], ends[-1]
+
+
+def _range_or_all(value: Any) -> Any:
+    return value if value == "all" else _range(value)
+
+
+class _Sampling(Entry):
+    target: Annotated[tuple[int, int] | Literal["all"], PlainValidator(_range_or_all)] = Field(
+        description="`target: [min, max]`, or `all`"
+    )
+    nuance: Annotated[tuple[int, int] | None, PlainValidator(_range)] = None
+    total: Count = Field(description="`total: N`, items for each teacher")
+
+
+class _Pairwise(Entry):
+    schedule: Literal["all", "active"] = "all"
+    pairs: Positive | None = None
+    both_orders: Bool = True
+    reference: Bool = True
+
+
+def _scale(value: Any) -> Scale:
     try:
-        return scale_of(given)
+        return scale_of(value)
     except (ValueError, TypeError) as error:
-        hint = nearest(given, ("levels",)) if isinstance(given, str) else ""
-        why = str(error) if isinstance(error, ValueError) else f"must be {WANTED}"
-        fields.wrong("scale", f"{why}, and is {shown(given)}{hint}" if why.startswith("must be") else why)
-        return DEFAULT
+        reason = str(error) if isinstance(error, ValueError) else f"must be {WANTED}"
+        if reason.startswith("must be"):
+            reason += f", and is {shown(value)}{hint(value, ('levels',), or_all=False)}"
+        raise ValueError(reason) from None
 
 
-def _check_alone(fields: Fields, mode: str, found: Mapping[str, Any]) -> None:
-    """Whether the first token of an answer is the grade of one factor, and tells it from all others."""
-    key, clash = "expected_scores", clashing(found["scale"])
-    if mode != "per_factor":
-        fields.wrong(key, "looks at the first token of an answer; write `evaluation_mode: per_factor`, or remove it")
-    if found["rationale"]:
-        fields.wrong(key, "looks at the first token of an answer, which `rationale` makes another; remove one of them")
-    if clash is not None:
-        one, other = clash
-        fields.wrong(key, f"needs grades of which each begins with another token, not {one!r} and {other!r}; use `0-9`")
+def _label(label: Any) -> str:
+    if not isinstance(label, str):
+        raise ValueError(f"must be the name of a target attribute, and is {kind_of(label)} (V-17)")
+    return label
 
 
-def check_expected(models: tuple[Model, ...], tasks: tuple[Task, ...], run: Experiment, problems: Problems) -> None:
-    """Whether somebody tells the probabilities that expected scores take."""
-    judges = [model for model in models if "judge" in model.roles and not model.is_virtual]
-    for number, task in enumerate(tasks):
-        where = ("tasks", number, "expected_scores")
-        if not task.expected_scores or not judges:
-            continue
-        batched = [model.name for model in judges if _is_batched(model, run)]
-        if batched:
-            message = f"cannot be had from batch jobs, and {batched[0]} judges in batches; turn one of them off"
-            problems.add(where, message)
-        if not any(tells_logprobs(model.interface) for model in judges):
-            problems.add(where, "no judge's interface tells log-probabilities; add one that does, or remove it")
+class TaskEntry(Entry):
+    """One of `tasks`."""
+
+    name: Annotated[Text, name_of("letters, digits, '_' and '-'", "[A-Za-z0-9_-]+")] = Field(
+        default="", description="a name that is its own"
+    )
+    description: Text = Field(default="", description="a sentence that says what the task is")
+    output_description: Text = Field(default="", description="a sentence that says what an answer looks like")
+    target_attributes: _AttributesOrWord = Field(
+        default_factory=dict, description="a map of attributes to values, `auto` or `complete`"
+    )
+    nuanced_attributes: _AttributesOrWord = Field(default_factory=dict)
+    target_attributes_seed: _AttributeMap = Field(default_factory=dict)
+    nuanced_attributes_seed: _AttributeMap = Field(default_factory=dict)
+    sampling: _Sampling | None = Field(
+        default=None, description="`target: [min, max]`, `nuance: [min, max]` and `total: N`"
+    )
+    rubric: Annotated[
+        _RubricMap | Literal["auto", "extend"],
+        _word_or(TypeAdapter(_RubricMap), "factors to descriptions", "auto", "extend"),
+        AfterValidator(_not_empty),
+    ] = Field(default_factory=dict, description="a map of factors to descriptions, `auto` or `extend`")
+    evaluation_mode: Literal["single", "per_factor", "pairwise"] = "single"
+    pairwise: _Pairwise = Field(default_factory=_Pairwise)
+    store_nuanced: Bool = False
+    prompt_library: dict[Annotated[str, Strict()], Text] = Field(default_factory=dict)
+    label_attributes: list[Annotated[str, PlainValidator(_label)]] = Field(default_factory=list)
+    category: Text | None = None
+    scale: Annotated[Scale, PlainValidator(_scale)] = DEFAULT
+    rationale: Bool = False
+    expected_scores: Bool = False
 
 
-def _is_batched(model: Model, run: Experiment) -> bool:
-    asked = bool(run.batch.get(model.interface, {}).get("evaluation", False))
-    return asked if model.batch_enabled is None else model.batch_enabled
-
-
-def is_weighted(definition: Mapping[str, Any]) -> bool:
-    """Whether a factor's map is a description with a weight, and no metric."""
-    return "metric" not in definition and ("weight" in definition or "description" in definition)
-
-
-def check_weighted(inner: Fields, factor: str) -> None:
-    """Check `{description, weight}`, and the weight of a metric."""
-    given = inner.values[factor]
-    if "metric" in given:
-        given = {"weight": given.get("weight")}
-    else:
-        fields = inner.fields(factor, ("description", "weight"))
-        fields.text("description", needed="what tells a good answer from a bad one")
-    Fields(given, (*inner.where, factor), inner.problems, None).above_zero("weight")
-
-
-TASK_KEYS = (
-    "name",
-    "description",
-    "output_description",
-    "target_attributes",
-    "nuanced_attributes",
-    "target_attributes_seed",
-    "nuanced_attributes_seed",
-    "sampling",
-    "rubric",
-    "evaluation_mode",
-    "pairwise",
-    "store_nuanced",
-    "prompt_library",
-    "label_attributes",
-    "category",
-    *GRADING_KEYS,
-)
-_NAME = re.compile(r"[A-Za-z0-9_-]+")
-_Range = tuple[int, int]
+TASK_KEYS = tuple(TaskEntry.model_fields)
 
 
 def read_tasks(entries: list[Any], problems: Problems, models: Collection[str] | None) -> tuple[Task, ...]:
-    """Every task.
+    """Return every task.
 
     Args:
         entries: the list of the file.
-        problems: where mistakes go.
+        problems: the mistakes so far.
         models: names that prompts may be written for; None where they are not known (tasks of an earlier run).
     """
     tasks: list[Task] = []
-    for number, entry in enumerate(entries):
+    for number, raw in enumerate(entries):
         where = ("tasks", number)
-        if isinstance(entry, Mapping) and isinstance(entry.get("name"), str) and entry["name"].strip():
-            problems.name(where, entry["name"])
-        task = _read_task(Fields(entry, where, problems, TASK_KEYS), models)
-        if task.name and any(task.name == other.name for other in tasks):
-            problems.add((*where, "name"), f"{task.name!r} is the name of two tasks; rename one", "V-03")
-        tasks.append(task)
+        problems.name(where, raw)
+        entry = read(TaskEntry, raw, where, problems)
+        _check_attributes(entry, where, problems)
+        _check_judging(entry, where, problems)
+        _check_prompts(entry.prompt_library, (*where, "prompt_library"), problems, models)
+        if entry.name and any(entry.name == other.name for other in tasks):
+            problems.add((*where, "name"), f"{entry.name!r} is the name of two tasks; rename one", "V-03")
+        tasks.append(_task(entry))
     return tuple(tasks)
 
 
-def _read_task(fields: Fields, models: Collection[str] | None) -> Task:
-    fields.required("target_attributes", "a map of attributes to values, `auto` or `complete`")
-    target = _attributes(fields, "target_attributes")
-    nuanced = _attributes(fields, "nuanced_attributes")
-    seeds = {key: _seed(fields, f"{key}_attributes_seed", of) for key, of in (("target", target), ("nuanced", nuanced))}
-    _check_overlap(fields, _names(target, seeds["target"]), _names(nuanced, seeds["nuanced"]))
-    mode: Literal["single", "per_factor", "pairwise"] = fields.choice(
-        "evaluation_mode", ("single", "per_factor", "pairwise"), "single"
-    )
+def _task(entry: TaskEntry) -> Task:
+    sampling = entry.sampling
+    settings = {key: value for key, value in entry if key not in ("sampling", "pairwise", "label_attributes")}
     return Task(
-        name=check_name(fields, _NAME, "letters, digits, '_' and '-'"),
-        description=fields.text("description", needed="a sentence that says what the task is"),
-        output_description=fields.text("output_description", needed="a sentence that says what an answer looks like"),
-        target_attributes=target,
-        nuanced_attributes=nuanced,
-        target_attributes_seed=seeds["target"],
-        nuanced_attributes_seed=seeds["nuanced"],
-        sampling=_sampling(fields, target, nuanced),
-        rubric=_rubric(fields),
-        evaluation_mode=mode,
-        pairwise=_pairwise(fields, mode),
-        store_nuanced=fields.truth("store_nuanced", False),
-        prompt_library=_prompts(fields, models),
-        label_attributes=_labels(fields, target, seeds["target"]),
-        category=fields.text("category"),
-        **read_grading(fields, mode),
+        **settings,
+        sampling=Sampling(sampling.target, sampling.nuance or (0, 0), sampling.total) if sampling else _NO_ITEMS,
+        pairwise=Pairwise(**dict(entry.pairwise)),
+        label_attributes=tuple(dict.fromkeys(entry.label_attributes)),
     )
 
 
-def _attributes(fields: Fields, key: str) -> Attributes | Literal["auto", "complete"]:
-    value = fields.values.get(key)
-    if value is None:
-        return {}
-    if value == "auto":
-        return "auto"
-    if value == "complete":
-        if not fields.has(f"{key}_seed"):
-            fields.wrong(key, f"`complete` needs {key}_seed to start from; add it, or write `auto`")
-        return "complete"
-    if isinstance(value, str):
-        hint = nearest(value, ("auto", "complete"))
-        fields.wrong(key, f"must be a map of attributes to values, `auto` or `complete`, and is {shown(value)}{hint}")
-        return {}
-    return _attribute_map(fields, key)
+_NO_ITEMS = Sampling((0, 0), (0, 0), 0)
 
 
-def _attribute_map(fields: Fields, key: str) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = {}
-    inner = fields.fields(key)
-    for name, values in inner.values.items():
-        if not isinstance(values, list):
-            inner.wrong(name, f"must be a list of values, and is {kind_of(values)}")
-        elif not values:
-            inner.wrong(name, "has no values; add some, or remove it")
-        elif any(value is None or isinstance(value, list | Mapping) for value in values):
-            inner.wrong(name, "each value must be text, a number, true or false")
-        else:
-            found[name] = [value if isinstance(value, str | bool | int | float) else str(value) for value in values]
-    return found
+def _check_attributes(entry: TaskEntry, where: Where, problems: Problems) -> None:
+    """Check attributes, their seeds, the numbers that are drawn of them, and the labels among them."""
+    names = {}
+    for kind, key in (("target", "target_attributes"), ("nuance", "nuanced_attributes")):
+        attributes: Any = getattr(entry, key)
+        seed: Mapping[str, Any] = getattr(entry, f"{key}_seed")
+        has_seed = f"{key}_seed" in entry.model_fields_set or problems.within(*where, f"{key}_seed")
+        if attributes == "complete" and not has_seed:
+            message = f"`complete` needs {key}_seed to start from; add it, or write `auto`"
+            problems.add((*where, key), message)
+        if has_seed and not isinstance(attributes, str) and not problems.within(*where, key):
+            problems.add((*where, f"{key}_seed"), f"goes with `{key}: auto` or `complete`; remove one of the two")
+        names[kind] = set(seed) if isinstance(attributes, str) else {*attributes, *seed}
+        _check_number(entry.sampling, kind, attributes, (*where, "sampling", kind), problems)
+    for name in sorted(names["target"] & names["nuance"]):
+        message = f"{name!r} is a target attribute too; keep it in one of the two"
+        problems.add((*where, "nuanced_attributes"), message)
+    if not any(problems.within(*where, key) for key in ("target_attributes", "target_attributes_seed")):
+        _check_labels(entry.label_attributes, names["target"], (*where, "label_attributes"), problems)
 
 
-def _seed(fields: Fields, key: str, of: Attributes | str) -> Attributes:
-    if fields.has(key) and not isinstance(of, str) and not fields.is_unclear(key.removesuffix("_seed")):
-        fields.wrong(key, f"goes with `{key.removesuffix('_seed')}: auto` or `complete`; remove one of the two")
-    return _attribute_map(fields, key) if fields.has(key) else {}
-
-
-def _names(attributes: Attributes | str, seed: Attributes) -> set[str]:
-    return set(seed) if isinstance(attributes, str) else {*attributes, *seed}
-
-
-def _check_overlap(fields: Fields, target: set[str], nuanced: set[str]) -> None:
-    for name in sorted(target & nuanced):
-        fields.wrong("nuanced_attributes", f"{name!r} is a target attribute too; keep it in one of the two")
-
-
-def _sampling(
-    fields: Fields, target: Attributes | Literal["auto", "complete"], nuanced: Attributes | Literal["auto", "complete"]
-) -> Sampling:
-    fields.required("sampling", "`target: [min, max]`, `nuance: [min, max]` and `total: N`")
-    inner = fields.fields("sampling", ("target", "nuance", "total"))
-    if fields.has("sampling"):
-        inner.required("target", "`target: [min, max]`, or `all`")
-        inner.required("total", "`total: N`, items for each teacher")
-        if nuanced:
-            inner.required("nuance", "`nuance: [min, max]`")
-    drawn: _Range | Literal["all"] = "all"
-    if inner.values.get("target") != "all":
-        drawn = _range(inner, "target", target, " or `all`")
-    nuance = _range(inner, "nuance", nuanced, "")
-    return Sampling(drawn, nuance, inner.whole("total", 0))
-
-
-def _range(inner: Fields, key: str, attributes: Attributes | Literal["auto", "complete"], other: str) -> _Range:
-    """`[min, max]`, `[n]` or `n`, at most what there is to draw from."""
-    value = inner.values[key] if inner.has(key) else 0
-    ends = value if isinstance(value, list) else [value]
-    if not 1 <= len(ends) <= 2 or any(isinstance(end, bool) or not isinstance(end, int) or end < 0 for end in ends):
-        inner.wrong(key, f"must be `[min, max]`, `[n]`, `n`{other} with whole numbers, and is {_range_shown(value)}")
-        return (0, 0)
-    low, high = ends[0], ends[-1]
-    if low > high:
-        inner.wrong(key, f"the least, {low}, is above the most, {high}; turn them round")
-    if attributes and not isinstance(attributes, str) and low > len(attributes):
-        inner.wrong(key, f"asks for at least {low} attributes of {len(attributes)}; lower it, or add attributes")
-    return (low, high)
-
-
-def _range_shown(value: object) -> str:
-    return str(value)[:40] if isinstance(value, list) else shown(value)
-
-
-def _rubric(fields: Fields) -> Rubric | Literal["auto", "extend"]:
-    what = "a map of factors to descriptions, `auto` or `extend`"
-    if not fields.required("rubric", what):
-        return {}
-    value = fields.values["rubric"]
-    if value == "auto":
-        return "auto"
-    if value == "extend":
-        return "extend"
-    if isinstance(value, str):
-        fields.wrong("rubric", f"must be {what}, and is {shown(value)}{nearest(value, ('auto', 'extend'))}")
-        return {}
-    inner = fields.fields("rubric")
-    if inner.is_mapping and not value:
-        fields.wrong("rubric", "has no factors; add some, or write `auto`")
-    for factor, definition in inner.values.items():
-        _check_factor(inner, factor, definition)
-    return inner.values
-
-
-def _check_factor(inner: Fields, factor: str, definition: object) -> None:
-    if not isinstance(definition, Mapping):
-        inner.text(factor, needed="what tells a good answer from a bad one")
+def _check_number(sampling: _Sampling | None, kind: str, attributes: Any, where: Where, problems: Problems) -> None:
+    if sampling is None:
         return
-    if is_weighted(definition):
-        check_weighted(inner, factor)
+    ends = sampling.target if kind == "target" else sampling.nuance
+    if ends is None and attributes:
+        problems.add(where, "is missing; add `nuance: [min, max]`")
+    if isinstance(ends, tuple) and isinstance(attributes, Mapping) and attributes and ends[0] > len(attributes):
+        message = f"asks for at least {ends[0]} attributes of {len(attributes)}; lower it, or add attributes"
+        problems.add(where, message)
+
+
+def _check_labels(labels: Iterable[str], names: Collection[str], where: Where, problems: Problems) -> None:
+    for number, label in enumerate(labels):
+        if label not in names:
+            near = hint(label, names, or_all=False)
+            near = near or "; it has to be given as a map, since labels are what is known"
+            problems.add((*where, number), f"{label[:60]!r} is no target attribute written here{near}", "V-17")
+
+
+def _check_judging(entry: TaskEntry, where: Where, problems: Problems) -> None:
+    """Check what goes with some modes of evaluation alone."""
+    mode, pairwise = entry.evaluation_mode, entry.pairwise
+    if pairwise.schedule == "active" and pairwise.pairs is None:
+        message = "is missing; `schedule: active` needs the number of pairs that a judge may see"
+        problems.add((*where, "pairwise", "pairs"), message)
+    if problems.within(*where, "evaluation_mode"):
         return
-    metric = definition.get("metric")
-    if metric not in METRICS:
-        hint = nearest(metric, METRICS) if isinstance(metric, str) else ""
-        inner.wrong(
-            factor,
-            f"needs a description, or `metric:` one of {', '.join(METRICS)}; it is {shown(metric)}{hint}",
-            "V-18",
-        )
-    elif why := wrong_definition(definition):
-        inner.wrong(factor, why, "V-18")
-    else:
-        check_weighted(inner, factor)
-    if definition.get("description") is not None and not isinstance(definition["description"], str):
-        inner.wrong(factor, "its description must be text")
+    if "pairwise" in entry.model_fields_set and mode != "pairwise":
+        problems.add((*where, "pairwise"), "goes with `evaluation_mode: pairwise` alone; write that, or remove it")
+    if "scale" in entry.model_fields_set and mode == "pairwise":
+        message = "has no use where answers are compared in pairs; remove it, or write another mode"
+        problems.add((*where, "scale"), message)
+    if entry.expected_scores:
+        for message in _why_no_expectation(entry):
+            problems.add((*where, "expected_scores"), message)
 
 
-def _pairwise(fields: Fields, mode: str) -> Pairwise:
-    if fields.has("pairwise") and mode != "pairwise" and not fields.is_unclear("evaluation_mode"):
-        fields.wrong("pairwise", "goes with `evaluation_mode: pairwise` alone; write that, or remove it")
-    inner = fields.fields("pairwise", ("schedule", "pairs", "both_orders", "reference"))
-    schedule: Literal["all", "active"] = inner.choice("schedule", ("all", "active"), "all")
-    pairs = inner.whole("pairs", 1, least=1) if inner.has("pairs") else None
-    if schedule == "active" and pairs is None:
-        inner.wrong("pairs", "is missing; `schedule: active` needs the number of pairs that a judge may see")
-    return Pairwise(schedule, pairs, inner.truth("both_orders", True), inner.truth("reference", True))
+def _why_no_expectation(entry: TaskEntry) -> Iterable[str]:
+    """Yield why the first token of an answer is not the grade of one factor, or does not tell it from all others."""
+    if entry.evaluation_mode != "per_factor":
+        yield "looks at the first token of an answer; write `evaluation_mode: per_factor`, or remove it"
+    if entry.rationale:
+        yield "looks at the first token of an answer, which `rationale` makes another; remove one of them"
+    clash = clashing(entry.scale)
+    if clash is not None:
+        yield f"needs grades of which each begins with another token, not {clash[0]!r} and {clash[1]!r}; use `0-9`"
 
 
-def _labels(fields: Fields, target: Attributes | str, seed: Attributes) -> tuple[str, ...]:
-    known = _names(target, seed)
-    is_known = not any(fields.is_unclear(key) for key in ("target_attributes", "target_attributes_seed"))
-    labels: list[str] = []
-    for number, label in enumerate(fields.entries("label_attributes")):
-        where = (*fields.where, "label_attributes", number)
-        if not isinstance(label, str):
-            fields.problems.add(where, f"must be the name of a target attribute, and is {kind_of(label)}", "V-17")
-        elif is_known and label not in known:
-            hint = nearest(label, known) or "; it has to be given as a map, since labels are what is known"
-            fields.problems.add(where, f"{label[:60]!r} is no target attribute written here{hint}", "V-17")
-        elif label not in labels:
-            labels.append(label)
-    return tuple(labels)
-
-
-def _prompts(fields: Fields, models: Collection[str] | None) -> dict[str, str]:
-    inner = fields.fields("prompt_library")
-    for key, template in inner.values.items():
+def _check_prompts(
+    prompts: Mapping[str, str], where: Where, problems: Problems, models: Collection[str] | None
+) -> None:
+    for key, template in prompts.items():
         prompt, _, model = key.partition(".")
         if prompt not in PROMPTS:
-            hint = nearest(prompt, PROMPTS) or f"; there are {', '.join(PROMPTS)}"
-            inner.wrong(key, f"there is no prompt {prompt!r}{hint}")
+            problems.add((*where, key), f"there is no prompt {prompt!r}{hint(prompt, PROMPTS)}")
             continue
         if model and models is not None and model not in models:
-            inner.wrong(key, f"there is no model {model!r}{nearest(model, models)}; write {prompt} or {prompt}.MODEL")
-        if inner.text(key, needed="the text of the prompt") and isinstance(template, str):
-            _check_template((*inner.where, key), inner.problems, prompt, template)
-    return {key: text for key, text in inner.values.items() if isinstance(text, str)}
+            near = hint(model, models, or_all=False)
+            problems.add((*where, key), f"there is no model {model!r}{near}; write {prompt} or {prompt}.MODEL")
+        _check_template((*where, key), problems, prompt, template)
 
 
 def _check_template(where: Where, problems: Problems, prompt: str, template: str) -> None:
-    known = sorted(VARIABLES[prompt])
+    variables = sorted(VARIABLES[prompt])
     try:
         unknown = unknown_variables(prompt, template)
         if not unknown:
-            template.format(**dict.fromkeys(known, ""))
+            template.format(**dict.fromkeys(variables, ""))
     except (ValueError, LookupError, AttributeError) as error:
         problems.add(where, f"{error}; write braces that belong to the text twice, {{{{ and }}}}")
         return
     for name in unknown:
-        hint = nearest(name, known) or f"; there are {', '.join(known)}, and braces of the text are written twice"
-        problems.add(where, f"there is no variable {{{name}}}{hint}")
+        near = hint(name, variables, or_all=False)
+        near = near or f"; there are {', '.join(variables)}, and braces of the text are written twice"
+        problems.add(where, f"there is no variable {{{name}}}{near}")

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from p2l.common.cli import nearest
+from p2l.common.config import Number, Whole
 from p2l.common.errors import ConfigError
 from p2l.online_training.buffer import (
     RECORD,
@@ -36,7 +37,6 @@ from p2l.online_training.buffer import (
     with_prefix,
     without_prefix,
 )
-from p2l.training.config import Number, Whole
 
 # The buffer that holds nothing back: votes are trained on in the order in which they come.
 

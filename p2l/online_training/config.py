@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from p2l.common.config import Number, Whole
 from p2l.common.errors import ConfigError
 from p2l.online_training.buffers import BufferSettings
-from p2l.training.config import Number, TrainConfig, Whole
+from p2l.training.config import TrainConfig
 
 
 class ExperienceReplay(BaseModel):

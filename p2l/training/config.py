@@ -6,25 +6,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from p2l.common.cli import nearest
+from p2l.common.config import Number, Whole, read_yaml
 from p2l.common.errors import ConfigError
 
 # Keys of `p2l.online_training.online_train`; named here so that the message can say where they belong.
 _ONLINE_KEYS = {"buffer", "experience_replay", "model_capacity", "new_models", "vote_order"}
 
 
-def _no_truth_value(value: object) -> object:
-    if isinstance(value, bool):
-        raise ValueError("must be a number")
-    return value
-
-
-# pydantic takes `true` for 1.
-Whole = Annotated[int, BeforeValidator(_no_truth_value)]
-Number = Annotated[float, BeforeValidator(_no_truth_value)]
 _Beta = Annotated[Number, Field(ge=0, lt=1)]
 
 
@@ -199,57 +190,6 @@ def load_config_as(kind: type[Config], path: str | Path, changes: Mapping[str, o
         raise ConfigError(f"{path}: {_first_problem(error)}") from error
     _check_head_and_loss(config, path)
     return config
-
-
-def read_yaml(path: str | Path) -> dict[str, Any]:
-    """A YAML file that holds a mapping; None values count as absent.
-
-    Raises:
-        ConfigError: no such file, no valid YAML, or no mapping.
-    """
-    try:
-        text = Path(path).expanduser().read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = "is no UTF-8 text" if isinstance(error, UnicodeDecodeError) else f"cannot be read: {error.strerror}"
-        raise ConfigError(f"{path}: {reason}") from error
-    try:
-        raw = yaml.load(text, Loader=_Loader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(_no_yaml(path, error)) from error
-    if not isinstance(raw, dict):
-        raise ConfigError(f"{path}: expected 'key: value' lines, found {type(raw).__name__}")
-    return {key: value for key, value in raw.items() if value is not None}
-
-
-def _no_yaml(path: str | Path, error: Exception) -> str:
-    """What is wrong, and where; not the text that is wrong, which may be a secret."""
-    mark = getattr(error, "problem_mark", None)
-    where = f"{path}:{mark.line + 1}" if mark is not None else f"{path}"
-    problem = getattr(error, "problem", None) or getattr(error, "reason", None)
-    if problem is None:
-        problem = "is nested too deeply" if isinstance(error, RecursionError) else "a value cannot be read"
-    return f"{where}: not valid YAML: {' '.join(str(problem).split())}"
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML 1.1 reads `8e-6` (no dot) as text; users mean a number. A key given twice is an error."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        twice = next((key for index, key in enumerate(keys) if key in keys[:index]), None)
-        if twice is not None:
-            raise yaml.constructor.ConstructorError(None, None, f"key {twice!r} is given twice", node.start_mark)
-        return super().construct_mapping(node, deep=deep)
-
-
-def _exponent_float() -> None:
-    import re
-
-    pattern = re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$")
-    _Loader.add_implicit_resolver("tag:yaml.org,2002:float", pattern, list("-+0123456789."))
-
-
-_exponent_float()
 
 
 def _is_rate(value: object) -> bool:

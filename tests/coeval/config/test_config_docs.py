@@ -9,8 +9,9 @@ import yaml
 
 from coeval.config.keys import Keys
 from coeval.config.loading import load_config
-from coeval.config.models import EXPERIMENT_KEYS, MODEL_KEYS
-from coeval.config.tasks import TASK_KEYS
+from coeval.config.models import ExperimentEntry, ModelEntry
+from coeval.config.reading import Entry
+from coeval.config.tasks import TaskEntry
 from coeval.interfaces import INTERFACES
 from tests.conftest import ROOT
 
@@ -24,10 +25,10 @@ def rows(heading: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("heading", "keys"), [("Models", MODEL_KEYS), ("Tasks", TASK_KEYS), ("Experiment", EXPERIMENT_KEYS)]
+    ("heading", "entry"), [("Models", ModelEntry), ("Tasks", TaskEntry), ("Experiment", ExperimentEntry)]
 )
-def test_every_key_is_documented(heading: str, keys: tuple[str, ...]) -> None:
-    assert tuple(rows(heading)) == keys
+def test_every_key_is_documented(heading: str, entry: type[Entry]) -> None:
+    assert tuple(rows(heading)) == tuple(entry.model_fields)
 
 
 @pytest.fixture
@@ -41,7 +42,9 @@ def test_the_example_is_sound(config: Any) -> None:
     assert config.models[1].interface == "groq"
 
 
-@pytest.mark.parametrize("key", [key for key in EXPERIMENT_KEYS if key not in ("id", "storage_folder", "phases")])
+@pytest.mark.parametrize(
+    "key", [key for key in ExperimentEntry.model_fields if key not in ("id", "storage_folder", "phases")]
+)
 def test_documented_defaults_are_those_of_the_code(config: Any, key: str) -> None:
     said = yaml.safe_load(rows("Experiment")[key].strip("`"))
     found = getattr(config.experiment, key)

@@ -277,7 +277,7 @@ def test_going_on_with_a_broken_meta_is_refused(tmp_path: Path) -> None:
 def test_a_metric_that_cannot_be_computed_here_is_told_before_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coeval.config.loading.missing_package", lambda factor: f"{factor['metric']} needs a package")
+    monkeypatch.setattr("coeval.config.checks.missing_package", lambda factor: f"{factor['metric']} needs a package")
 
     def change(raw: Any) -> None:
         raw["tasks"][0]["rubric"]["alike"] = {"metric": "bertscore"}
