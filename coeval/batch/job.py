@@ -1,9 +1,9 @@
-"""One batch job, and what its requests are for.
+"""Batch jobs on the disk: the questions of each, the list of pending ones, and what they count for until settled.
 
-The questions of a job lie in a file of their own, `batches/{token}.jsonl`, written before the job is sent, so that
-another process can send it, find it at the provider, and make records of its answers. A request's id at the provider is
-`{token}-{question}-{part}`, both counted from 0 and the token unlike any other, so that a job can be known by its
-requests where a provider lets nothing else be attached to it.
+The questions of a job are written to `batches/{token}.jsonl` before the job is submitted, so that another process can
+submit it, find it at the provider, and make records of its answers. The id of a request at the provider is
+`{token}-{question}-{part}`, both counted from 0. The token is unique, so a job is recognised by its requests where a
+provider lets nothing else be attached to it.
 """
 
 from __future__ import annotations
@@ -31,12 +31,11 @@ SUBMITTING = "submitting"
 
 @dataclass(frozen=True)
 class Sent:
-    """One part of a question as it goes to the provider."""
+    """One part of a question as it is sent to the provider."""
 
     body: JSON
-    """In the provider's own words."""
     prompt_tokens: int
-    """At most, for what is set aside."""
+    """Upper bound, for the budget."""
     answer_tokens: int
 
 
@@ -46,49 +45,46 @@ class Entry:
 
     question: Question
     sent: Mapping[str, Sent]
-    """Part -> what is asked in this job."""
+    """Part -> what this job asks."""
     kept: Mapping[str, Reply] = field(default_factory=dict)
-    """Part -> an answer of use from an earlier job."""
+    """Part -> usable answer from an earlier job."""
     used: Mapping[str, Reply] = field(default_factory=dict)
-    """Part -> the last answer of no use, with the tokens of all of them."""
+    """Part -> last unusable answer, with the tokens of all of them."""
     attempt: int = 0
 
     def as_line(self) -> bytes:
-        """The entry as it is stored."""
-        value = {
-            "question": self.question.to_json(),
-            "sent": {part: asdict(sent) for part, sent in self.sent.items()},
-            "kept": {part: asdict(reply) for part, reply in self.kept.items()},
-            "used": {part: asdict(reply) for part, reply in self.used.items()},
-            "attempt": self.attempt,
+        """Return the entry as a line of JSON."""
+        parts = {
+            name: {part: asdict(one) for part, one in getattr(self, name).items()} for name in ("sent", "kept", "used")
         }
-        return json.dumps(value, ensure_ascii=False).encode(errors="replace") + b"\n"
+        columns = {"question": self.question.to_json(), **parts, "attempt": self.attempt}
+        return json.dumps(columns, ensure_ascii=False).encode(errors="replace") + b"\n"
 
     @classmethod
     def from_line(cls, line: bytes) -> Entry:
-        """The entry that was stored."""
-        value = json.loads(line)
+        """Parse a stored entry."""
+        columns = json.loads(line)
         return cls(
-            Question.from_json(value["question"]),
-            {part: Sent(**sent) for part, sent in value["sent"].items()},
-            {part: Reply(**reply) for part, reply in value["kept"].items()},
-            {part: Reply(**reply) for part, reply in value["used"].items()},
-            value["attempt"],
+            Question.from_json(columns["question"]),
+            {part: Sent(**sent) for part, sent in columns["sent"].items()},
+            {part: Reply(**reply) for part, reply in columns["kept"].items()},
+            {part: Reply(**reply) for part, reply in columns["used"].items()},
+            columns["attempt"],
         )
 
     @property
     def prompt_tokens(self) -> int:
-        """What is asked in this job comes to, at most."""
+        """Upper bound of the prompt tokens that this job asks."""
         return sum(sent.prompt_tokens for sent in self.sent.values())
 
     def key(self, part: str) -> str:
-        """Names one request in the run: task, record, part and attempt."""
+        """Return the name of one request in the run: task, record, part and attempt."""
         return "\0".join((self.question.task, self.question.id, part, str(self.attempt)))
 
 
 @dataclass(frozen=True)
 class Job:
-    """A job, as `pending_batches.json` has it."""
+    """A job as stored in `pending_batches.json`."""
 
     token: str
     interface: str
@@ -96,118 +92,101 @@ class Job:
     model: str
     description: str
     submitted_at: str
-    """Before it was sent."""
+    """Taken before it was submitted."""
     n_requests: int
     held_usd: float
-    """Counted as spent until the answers tell what they cost."""
+    """Counted as spent until the answers show the true cost."""
     id_to_key: Mapping[str, str] = field(repr=False)
     status: str = SUBMITTING
-    """`submitting`, `pending`, `api_...` as the provider says at the end, or `provider_failed`."""
+    """`submitting`, `pending`, or `api_` and the provider's final state."""
     batch_id: str | None = None
     input_file: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Of the model, without keys: where to ask for the job."""
+    """Address parameters of the model, without keys."""
     in_turn: bool = False
-    """Whether it is part of a job that the provider had no room for: parts are sent one after the other."""
+    """It is part of a job that found no room: such parts are sent one after the other."""
 
     @property
     def name(self) -> str:
-        """Its key in the file: the provider's id, as soon as there is one."""
+        """Return its key in the file: the provider's id once known."""
         return self.batch_id or f"{SUBMITTING}-{self.token}"
-
-    def to_json(self) -> dict[str, Any]:
-        """As it is stored under its name."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Job:
-        """As it was stored.
-
-        Raises:
-            TypeError: it was stored by another program.
-        """
-        return cls(**value)
 
 
 def new_token() -> str:
-    """A name for a job that no other has, anywhere."""
+    """Return a unique token for a job."""
     return f"ce{secrets.token_hex(8)}"
 
 
 def custom_id(token: str, question: int, part: int) -> str:
-    """The id of a request at the provider."""
+    """Return the id of a request at the provider."""
     return f"{token}-{question}-{part}"
 
 
 def questions_file(run: Run, token: str) -> Path:
-    """Where the questions of a job lie."""
+    """Return the path of a job's questions."""
     return run.folder / "batches" / f"{token}.jsonl"
 
 
 def entries(path: Path) -> Iterator[Entry]:
-    """The questions of a job, one in memory at a time.
+    """Yield the questions of a job, one in memory at a time.
 
     Raises:
-        OSError: the file is not there.
+        OSError: the file cannot be read.
         ValueError: it is damaged.
     """
     with path.open("rb") as lines:
-        for line in lines:
-            yield Entry.from_line(line)
+        yield from map(Entry.from_line, lines)
 
 
-# `pending_batches.json`: the jobs whose answers are not stored yet, replaced whole, under a lock of all processes.
-
-
-class Pending:
-    """The jobs of one run."""
+class PendingJobs:
+    """The jobs of a run whose answers are not stored yet: `pending_batches.json`, replaced whole under a lock."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
 
     def jobs(self, phase: str | None = None, model: str | None = None) -> list[Job]:
-        """The jobs, of one phase and model or all, in the order in which they were sent.
+        """Return the jobs of a phase and model, or all, in the order of submission.
 
         Raises:
-            RunInputError: the file cannot be read: what it held may still be paid for, so it is not passed over.
+            RunInputError: the file cannot be read; its jobs may still be paid for, so they are not skipped.
         """
-        found = [self._job(name, value) for name, value in self._read().items()]
-        return [job for job in found if phase in (None, job.phase) and model in (None, job.model)]
+        jobs = [self._job(name, columns) for name, columns in self._read().items()]
+        return [job for job in jobs if phase in (None, job.phase) and model in (None, job.model)]
 
     def put(self, *jobs: Job, instead: Job | None = None) -> None:
-        """Add jobs, or renew them, and take another away, all at once; on the disk when this returns."""
-        with self._changing() as data:
-            gone = {job.token for job in jobs} | ({instead.token} if instead is not None else set())
-            for name in [name for name, value in data.items() if value.get("token") in gone]:
-                del data[name]
-            data.update({job.name: job.to_json() for job in jobs})
+        """Add or update jobs and remove another in one replacement, on the disk when this returns."""
+        with self._changing() as stored:
+            gone = {job.token for job in (*jobs, *([instead] if instead else []))}
+            for name in [name for name, columns in stored.items() if columns.get("token") in gone]:
+                del stored[name]
+            stored.update({job.name: asdict(job) for job in jobs})
         if instead is not None:
             self.tidy(instead.token)
 
     def remove(self, job: Job) -> None:
-        """Take a job away, and its questions."""
+        """Remove a job and its files."""
         self.put(instead=job)
 
     def results_file(self, job: Job) -> Path:
-        """Where the answers lie that were fetched."""
+        """Return the path of the downloaded answers."""
         return questions_file(self.run, job.token).with_suffix(".results.jsonl")
 
     def start_file(self, job: Job) -> Path:
-        """Where it is noted how long the files of records were before this job's were added."""
+        """Return the path of the note how long the record files were before this job's records."""
         return questions_file(self.run, job.token).with_suffix(".start.json")
 
     def tidy(self, token: str) -> None:
-        """Remove the files of a job that is not noted."""
+        """Remove the files of a job that is not pending."""
         folder = questions_file(self.run, token).parent
-        for pattern in (f"{token}.*", f".{token}.*"):  # the latter were being written when a process was killed
+        for pattern in (f"{token}.*", f".{token}.*"):  # the latter are unfinished files of a killed process
             for path in folder.glob(pattern):
                 path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # others are in there
+        with contextlib.suppress(OSError):  # other jobs have files there
             folder.rmdir()
 
-    def _job(self, name: str, value: Any) -> Job:
+    def _job(self, name: str, columns: Any) -> Job:
         try:
-            return Job.from_json(value)
+            return Job(**columns)
         except TypeError:
             raise RunInputError(
                 f"{self.run.pending}: job {name!r} was not written by this program; fetch its answers with the program "
@@ -217,29 +196,27 @@ class Pending:
     def _read(self) -> dict[str, Any]:
         if not self.run.pending.exists():
             return {}
-        data = read_json(self.run.pending)
-        if not isinstance(data, dict):
+        stored = read_json(self.run.pending)
+        if not isinstance(stored, dict):
             raise RunInputError(
                 f"{self.run.pending}: is no JSON object; restore it, or remove it to send its jobs anew"
             )
-        return data
+        return stored
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[dict[str, Any]]:
         with locked(self.run.locks / "pending"):
-            data = self._read()
-            yield data
-            if data:
-                write_json(self.run.pending, data)
+            stored = self._read()
+            yield stored
+            if stored:
+                write_json(self.run.pending, stored)
             else:
                 self.run.pending.unlink(missing_ok=True)
 
 
-# What jobs count for in `meta.json`, by token, so that a kill between two files counts nothing twice and nothing not.
-#
-# A job is counted before it is noted among the pending ones, and settled before it is noted there no more; each of
-# these
-# is one replacement of `meta.json`, and `reconcile` makes good what a kill left between it and the other file.
+# What jobs count for, by token, under `batches` of meta.json. A job is charged before it becomes pending and settled
+# before it is no longer pending, each by one replacement of meta.json, so that a kill between the two files counts
+# nothing twice and forgets nothing; `reconcile` repairs what such a kill left.
 
 _KEY = "batches"
 Data = dict[str, Any]
@@ -248,118 +225,112 @@ Data = dict[str, Any]
 def charge_most(
     meta: Meta, token: str, phase: Phase, model: str, limit: int | None, marks: Sequence[tuple[int, float]]
 ) -> int:
-    """Count a job's calls and dollars, of as many of its first questions as there are calls left.
+    """Charge as many of a job's first questions as the model has calls left.
 
     Args:
         meta: where they are counted.
         token: the job's.
-        phase: the phase that it is of.
-        model: the model that it is for.
+        phase: the job's.
+        model: the job's.
         limit: calls that the model may make in all.
-        marks: calls and dollars up to each question.
+        marks: total calls and dollars up to each question.
 
     Returns:
-        Calls that were counted; none is counted for no question.
+        The calls that were charged.
     """
 
     def change(data: Data) -> int:
         left = max(limit - data["quota_used"].get(model, 0), 0) if limit is not None else None
         calls, usd = max(((calls, usd) for calls, usd in marks if left is None or calls <= left), default=(0, 0.0))
         if calls:
-            _add(data, token, phase, model, calls, usd)
+            _charge(data, token, phase, model, calls, usd)
         return calls
 
     return meta.change(change)
 
 
 def charge_more(meta: Meta, token: str, phase: Phase, model: str, limit: int | None, calls: int, usd: float) -> bool:
-    """Count further calls and dollars of a job that is being filled; False, and nothing is, where calls are used up."""
+    """Charge further calls and dollars of a job; return False, and charge nothing, if no calls are left."""
 
     def change(data: Data) -> bool:
         if limit is not None and data["quota_used"].get(model, 0) + calls > limit:
             return False
-        before = _remove(data, token) or {"calls": 0, "usd": 0.0}
-        _count(data, model, -before["calls"], -before["usd"])
-        _add(data, token, phase, model, before["calls"] + calls, before["usd"] + usd)
+        before = (data.get(_KEY) or {}).get(token) or {"calls": 0, "usd": 0.0}
+        _charge(data, token, phase, model, before["calls"] + calls, before["usd"] + usd)
         return True
 
     return meta.change(change)
 
 
-def charge(meta: Meta, *jobs: Job, instead: Job | None = None) -> None:
-    """Count jobs, in the place of another one."""
+def charge(meta: Meta, *jobs: Job, instead: Job) -> None:
+    """Charge jobs in the place of another."""
 
     def change(data: Data) -> None:
-        if instead is not None:
-            _undo(data, instead.token)
+        _refund(data, instead.token)
         for job in jobs:
-            _add(data, job.token, job.phase, job.model, job.n_requests, job.held_usd)
+            _charge(data, job.token, job.phase, job.model, job.n_requests, job.held_usd)
 
     meta.change(change)
 
 
 def settle(meta: Meta, job: Job, unasked: int, usd: float) -> None:
-    """Count what a job cost for what was set aside, and give back the calls that were not made; done once."""
+    """Replace the charge of a job by its true cost, and refund the calls that were not made; once."""
 
     def change(data: Data) -> None:
-        entry = (data.get(_KEY) or {}).get(job.token)
-        if entry is not None and not entry["settled"]:
-            _count(data, entry["model"], -unasked, usd - entry["usd"])
-            entry["settled"] = True
+        before = (data.get(_KEY) or {}).get(job.token)
+        if before is not None and not before["settled"]:
+            _charge(data, job.token, before["phase"], before["model"], before["calls"] - unasked, usd, settled=True)
 
     meta.change(change)
 
 
-def give_back(meta: Meta, token: str) -> None:
-    """Undo what was counted for a job of which nothing was asked."""
-    meta.change(lambda data: _undo(data, token))
+def refund(meta: Meta, token: str) -> None:
+    """Undo the charge of a job of which nothing was asked."""
+    meta.change(lambda data: _refund(data, token))
 
 
-def drop(meta: Meta, job: Job) -> None:
-    """Forget a job that is settled, and noted nowhere else."""
-    meta.change(lambda data: _remove(data, job.token))
+def forget(meta: Meta, job: Job) -> None:
+    """Forget a job that is settled and no longer pending."""
+    meta.change(lambda data: _pop(data, job.token))
 
 
-def reconcile(meta: Meta, pending: Pending, phase: Phase, model: str) -> None:
-    """Bring both files together; only for a process that nobody else is at work on the model's phase beside."""
-    jobs = pending.jobs(phase, model)
-    noted = {job.token for job in jobs}
+def reconcile(meta: Meta, pending: PendingJobs, phase: Phase, model: str) -> None:
+    """Make both files agree; only for the process that has the model's phase to itself."""
+    jobs = {job.token: job for job in pending.jobs(phase, model)}
 
     def change(data: Data) -> set[str]:
-        counted = {
-            token: entry
-            for token, entry in (data.get(_KEY) or {}).items()
-            if (entry["phase"], entry["model"]) == (phase, model)
-        }
-        for token in counted.keys() - noted:
-            _remove(data, token) if counted[token]["settled"] else _undo(data, token)
-        for job in jobs:
-            if job.token not in counted:
-                _add(data, job.token, phase, model, job.n_requests, job.held_usd)
-        return counted.keys() - noted
+        charges = dict(data.get(_KEY) or {})
+        mine = {token for token, charge in charges.items() if (charge["phase"], charge["model"]) == (phase, model)}
+        for token in mine - jobs.keys():
+            _pop(data, token) if charges[token]["settled"] else _refund(data, token)
+        for token in jobs.keys() - mine:
+            _charge(data, token, phase, model, jobs[token].n_requests, jobs[token].held_usd)
+        return mine - jobs.keys()
 
     for token in meta.change(change):
         pending.tidy(token)
 
 
-def _add(data: Data, token: str, phase: str, model: str, calls: int, usd: float) -> None:
+def _charge(data: Data, token: str, phase: str, model: str, calls: int, usd: float, *, settled: bool = False) -> None:
+    """Charge a job in the place of what it was charged before."""
+    _refund(data, token)
     _count(data, model, calls, usd)
-    entry = {"phase": phase, "model": model, "calls": calls, "usd": usd, "settled": False}
+    entry = {"phase": phase, "model": model, "calls": calls, "usd": usd, "settled": settled}
     data[_KEY] = {**(data.get(_KEY) or {}), token: entry}
 
 
-def _undo(data: Data, token: str) -> None:
-    entry = _remove(data, token)
-    if entry is not None:
-        _count(data, entry["model"], -entry["calls"], -entry["usd"])
+def _refund(data: Data, token: str) -> None:
+    before = _pop(data, token)
+    if before is not None:
+        _count(data, before["model"], -before["calls"], -before["usd"])
 
 
-def _remove(data: Data, token: str) -> Data | None:
-    entries = dict(data.pop(_KEY, None) or {})
-    entry: Data | None = entries.pop(token, None)
-    if entries:
-        data[_KEY] = entries
-    return entry
+def _pop(data: Data, token: str) -> Data | None:
+    charges = dict(data.pop(_KEY, None) or {})
+    charge: Data | None = charges.pop(token, None)
+    if charges:
+        data[_KEY] = charges
+    return charge
 
 
 def _count(data: Data, model: str, calls: int, usd: float) -> None:

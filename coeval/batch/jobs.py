@@ -1,167 +1,70 @@
-"""Batch jobs of a run: what phases hand their questions to where a provider answers within a day, for less."""
+"""The batch jobs of a run: phases hand over their questions, and providers answer them within a day, for less.
+
+A job is submitted, polled and settled; it is submitted again, whole or in parts, where the provider has no room for it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
+from typing import Any
 
 from coeval.batch import job as ledger
 from coeval.batch.backends import NoRoomError, State
-from coeval.batch.job import SUBMITTING, Job, Pending, entries, questions_file
-from coeval.batch.outbox import Outbox, split
+from coeval.batch.job import SUBMITTING, Job, PendingJobs, entries, questions_file
+from coeval.batch.queue import RequestQueue, split
 from coeval.batch.results import settle
-from coeval.batch.submission import Desk, attempts_in, backend_for, locate, opened, send, wait_for
+from coeval.batch.submission import JobContext, backend_for, locate, submit, wait_for
 from coeval.calling.caller import Accounts
 from coeval.calling.calls import CallError, Reason
 from coeval.calling.limits import Retries
 from coeval.interfaces import BATCHING
+from coeval.phases.driving import ATTEMPTS
 from coeval.phases.question import Apply, Batching, Question
-from coeval.schema import Config, Model, Phase
+from coeval.schema import BATCH_PHASES, ROLE_OF, Config, Model, Phase
 from coeval.storage.meta import Meta
 from coeval.storage.run import Run
 from coeval.storage.store import Log
 from p2l.common.errors import P2LError
 from route.providers.base import ProviderError
 
-# The course of a job: sent, waited for, settled; sent again, or in parts, where the provider has no room for it.
-
+RETRIES = Retries(attempts=10, timed_out=6)
+"""A job has a day: a provider that is down for some minutes should not end the run."""
 _PATIENCE = 24 * 3600.0  # seconds: as long as a job may take
-_LONGEST = 600.0
+_LONGEST_WAIT = 600.0
 _ROOM = re.compile(r"limit(?::| of)\s*([\d,]+)\s*([KMB]?)\b", re.IGNORECASE)
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9}
 
 
-class TurnedDownError(CallError):
-    """The provider did nothing of a whole job."""
-
-
-async def taken_up(desk: Desk, jobs: Sequence[Job]) -> None:
-    """Go on with jobs of an earlier process, one after the other; one turned down is asked again by the phase.
-
-    Raises:
-        CallError: one cannot be sent or looked at; it stays noted.
-    """
-    # Those at the provider first: they may take the room that the others wait for.
-    known = [job if job.batch_id is not None else await locate(desk, job) or job for job in jobs]
-    for job in sorted(known, key=lambda job: job.batch_id is None):
-        try:
-            await seen_through(desk, job)
-        except TurnedDownError as error:
-            desk.log.warning(f"{job.phase}: {job.model}: {error}")
-
-
-async def seen_through(desk: Desk, job: Job, refusal: NoRoomError | None = None) -> None:
-    """Wait for a job and settle it, and those that ask again what it had no answer of use to.
-
-    `refusal` is what the provider said when the job was sent just now, if it was not taken.
-
-    Raises:
-        TurnedDownError: the provider did nothing of it.
-        CallError: it cannot be sent or looked at; it stays noted.
-    """
-    following: Job | None = job
-    waits = _waits(desk.interval)
-    while following is not None:
-        following, state = await _ended(desk, following) if refusal is None else (following, _refused(refusal))
-        refusal = None
-        if state.later:
-            parts = await _in_parts(desk, following, state)
-            if parts:
-                for part in parts:
-                    await seen_through(desk, part)
-                return
-            wait = next(waits, None)
-            if wait is not None:
-                following = await _unsent(desk, following, state, wait)
-                continue
-        if state.failure:
-            desk.give_back(following)
-            why = f"turned down batch job {following.batch_id or following.token}: {state.failure}"
-            raise TurnedDownError(Reason.FATAL, f"{following.interface} {why}")
-        following = await settle(desk, following, state)
-
-
-async def _ended(desk: Desk, job: Job) -> tuple[Job, State]:
-    """The end of a job, sent before if it was not."""
-    try:
-        sent = job if job.batch_id is not None else await send(desk, job)
-        return sent, await wait_for(desk, sent)
-    except NoRoomError as error:
-        return job, _refused(error)
-
-
-def _refused(error: NoRoomError) -> State:
-    return State("failed", True, " ".join(str(error).split())[:300], later=True)
-
-
-async def _in_parts(desk: Desk, job: Job, state: State) -> list[Job]:
-    """A job that found no room in parts; none where it may find room when others have ended, or is one question."""
-    found = list(entries(questions_file(desk.run, job.token)))
-    tokens, room = sum(entry.prompt_tokens for entry in found), _room_in(state.failure)
-    if len(found) < 2 or (room is not None and tokens <= room) or not _is_alone(desk, job):
-        return []
-    desk.most_tokens = room or -(-tokens // 2)
-    parts = split(desk, job, desk.most_tokens)
-    desk.log.warning(
-        f"{job.phase}: {job.model}: {state.failure}; the batch job is sent in {len(parts)} parts, one after the other"
-    )
-    with contextlib.suppress(ProviderError):
-        await desk.backend.tidy(state)
-    return parts
-
-
-def _is_alone(desk: Desk, job: Job) -> bool:
-    """Whether no other job of the model is at work: otherwise it is these that take the room."""
-    return not any(one.batch_id and one.token != job.token for one in desk.pending.jobs(model=job.model))
-
-
-def _room_in(text: str) -> int | None:
-    """Tokens that may wait at once, if the provider says so."""
-    found = _ROOM.search(text)
-    return int(found[1].replace(",", "")) * _UNITS[found[2].upper()] or None if found else None
-
-
-def _waits(interval: float) -> Iterator[float]:
-    """Seconds before a job is sent again that found no room: ever more, a day in all."""
-    wait, waited = interval, 0.0
-    while waited < _PATIENCE:
-        yield wait
-        waited, wait = waited + wait, min(2 * wait, _LONGEST)
-
-
-async def _unsent(desk: Desk, job: Job, state: State, wait: float) -> Job:
-    """A job that found no room, after a while; noted as unsent, so that another process would send it too."""
-    desk.log.warning(f"{job.phase}: {job.model}: {state.failure}; the batch job is sent again in {wait:.0f} s")
-    job = replace(job, batch_id=None, status=SUBMITTING)
-    desk.pending.put(job)
-    await asyncio.sleep(wait)
-    return job
-
-
-RETRIES = Retries(attempts=10, timed_out=6)
-"""A job has a day: a provider that is out for some minutes should not end the run."""
+class JobRejectedError(CallError):
+    """The provider rejected a whole job."""
 
 
 def make_batching(config: Config, keys: Accounts, run: Run, meta: Meta, log: Log) -> Batching | None:
-    """What sends batch jobs for a run; None where none is asked for and none is pending."""
-    wanted = [model for model in config.models if any(config.is_batched(model, phase) for phase in _phases(model))]
-    for model in wanted:
+    """Return what sends a run's batch jobs; None where none is configured and none is pending."""
+    batched = [
+        model
+        for model in config.models
+        if any(ROLE_OF[phase] in model.roles and config.is_batched(model, phase) for phase in BATCH_PHASES)
+    ]
+    for model in batched:
         if model.interface not in BATCHING:
             log.warning(f"{model.name}: interface {model.interface} has no batches here; it is asked call by call")
     for task in config.tasks:
         if task.evaluation_mode == "pairwise" and task.pairwise.schedule == "active":
-            _tell_of_rounds(config, task.name, wanted, log)
-    if not any(model.interface in BATCHING for model in wanted) and not run.pending.exists():
+            _warn_of_rounds(config, task.name, batched, log)
+    if not any(model.interface in BATCHING for model in batched) and not run.pending.exists():
         return None
-    return Batches(config, keys, run, meta, log)
+    return BatchJobs(config, keys, run, meta, log)
 
 
-def _tell_of_rounds(config: Config, task: str, wanted: list[Model], log: Log) -> None:
-    """Say that comparisons each of which depends on those before take long where each may take a day."""
-    for model in wanted:
+def _warn_of_rounds(config: Config, task: str, batched: list[Model], log: Log) -> None:
+    """Warn that comparisons that depend on earlier ones take long where each round may take a day."""
+    for model in batched:
         if "judge" in model.roles and model.interface in BATCHING and config.is_batched(model, "evaluation"):
             log.warning(
                 f"task {task!r}: judge {model.name} answers in rounds, each a batch job of up to a day; write "
@@ -169,166 +72,243 @@ def _tell_of_rounds(config: Config, task: str, wanted: list[Model], log: Log) ->
             )
 
 
-def _phases(model: Model) -> tuple[Phase, ...]:
-    roles: dict[str, Phase] = {"teacher": "data_generation", "student": "response_collection", "judge": "evaluation"}
-    return tuple(roles[role] for role in model.roles)
-
-
-class Batches:
+class BatchJobs:
     """The batch jobs of one run; see `coeval.phases.question.Batching`."""
 
-    def __init__(
-        self, config: Config, keys: Accounts, run: Run, meta: Meta, log: Log, *, retries: Retries | None = None
-    ) -> None:
-        """What sends batch jobs; connects when it has one. `retries` says how often a provider is asked that is out."""
+    def __init__(self, config: Config, keys: Accounts, run: Run, meta: Meta, log: Log) -> None:
         self._config, self._keys, self._run, self._meta, self._log = config, keys, run, meta, log
-        self._retries = retries or RETRIES
-        self._pending = Pending(run)
+        self._pending = PendingJobs(run)
 
     def takes(self, model: Model, phase: Phase) -> bool:
-        """Whether this model's questions in this phase go through batch jobs."""
+        """Return whether this model's questions in this phase go through batch jobs."""
         return model.interface in BATCHING and self._config.is_batched(model, phase)
 
     async def adopt(self, phase: Phase, model: Model, apply: Apply) -> None:
-        """Wait for jobs that an earlier process sent, or was about to send, and apply their answers.
+        """Finish the jobs that an earlier process submitted, or was about to, and apply their answers.
 
         Raises:
-            CallError: they cannot be looked at, and what is in them must not be asked again.
+            CallError: they cannot be looked up, and what is in them must not be asked again.
         """
         ledger.reconcile(self._meta, self._pending, phase, model.name)
         jobs = self._pending.jobs(phase, model.name)
-        if not jobs:
-            return
-        self._log.info(f"{phase}: {model.name}: {len(jobs)} batch jobs of an earlier start are taken up again")
-        interfaces = sorted({job.interface for job in jobs})
-        for interface in interfaces:
-            async with self._desk(_as_sent(model, interface, jobs), phase, apply) as desk:
-                await _all(_courses(desk, [job for job in jobs if job.interface == interface]))
+        if jobs:
+            self._log.info(f"{phase}: {model.name}: {len(jobs)} batch jobs of an earlier start are taken up again")
+        for interface in sorted({job.interface for job in jobs}):
+            own = [job for job in jobs if job.interface == interface]
+            # The configuration may have moved the model to another provider since.
+            sender = model if model.interface == interface else Model(model.name, interface, model.roles, own[0].settings)
+            async with self._context(sender, phase, apply) as context:
+                # All at once, but parts of a job that found no room one after the other.
+                parts = [job for job in own if job.in_turn]
+                groups = [[job] for job in own if not job.in_turn] + ([parts] if parts else [])
+                await _run_all([_adopt(context, group) for group in groups])
 
     async def answer(self, model: Model, questions: Iterable[Question], apply: Apply) -> None:
         """Send the questions, wait, and apply the answers; a QUOTA or BUDGET error leaves the rest unasked.
 
         Raises:
-            CallError: the model's calls or the run's dollars are used up, or the provider refuses a job.
+            CallError: the model's calls or the run's budget are used up, or the provider rejects a job.
         """
-        waiting = iter(questions)
-        first = next(waiting, None)
+        remaining = iter(questions)
+        first = next(remaining, None)
         if first is None:
             return
-        async with self._desk(model, first.phase, apply) as desk:
-            await _Answering(desk).run(Outbox(desk, _chained(first, waiting)))
+        async with self._context(model, first.phase, apply) as context:
+            await _Running(context, RequestQueue(context, chain([first], remaining))).run()
 
     @contextlib.asynccontextmanager
-    async def _desk(self, model: Model, phase: Phase, apply: Apply) -> AsyncIterator[Desk]:
+    async def _context(self, model: Model, phase: Phase, apply: Apply) -> AsyncIterator[JobContext]:
         experiment = self._config.experiment
         try:
             backend = backend_for(model.interface, self._keys.account(model))
         except P2LError as error:
             raise CallError(Reason.FATAL, str(error)) from None
-        desk = Desk(
-            self._run,
-            self._pending,
-            self._meta,
-            self._log,
-            backend,
-            model,
-            phase,
-            apply,
-            self._retries,
-            experiment.batch_poll_seconds or backend.interval,
-            attempts_in(self._config, phase),
-            experiment.quota.get(model.name),
-            experiment.budget_usd,
-        )
-        async with opened(desk):
-            yield desk
+        async with contextlib.aclosing(backend):
+            yield JobContext(
+                self._run,
+                self._pending,
+                self._meta,
+                self._log,
+                backend,
+                model,
+                phase,
+                apply,
+                RETRIES,
+                experiment.batch_poll_seconds or backend.interval,
+                1 + experiment.generation_retries if phase == "data_generation" else ATTEMPTS,
+                experiment.quota.get(model.name),
+                experiment.budget_usd,
+            )
 
 
-def _chained(first: Question, rest: Iterable[Question]) -> Iterable[Question]:
-    yield first
-    yield from rest
+async def _adopt(context: JobContext, jobs: Sequence[Job]) -> None:
+    """Finish jobs of an earlier process one after the other; the phase asks the questions of rejected ones again.
+
+    Raises:
+        CallError: one cannot be submitted or looked up; it stays pending.
+    """
+    # Those at the provider first: they may occupy the room that the others wait for.
+    located = [job if job.batch_id is not None else await locate(context, job) or job for job in jobs]
+    for job in sorted(located, key=lambda job: job.batch_id is None):
+        try:
+            await _finish(context, job)
+        except JobRejectedError as error:
+            context.tell(job, str(error), "warning")
 
 
-def _as_sent(model: Model, interface: str, jobs: list[Job]) -> Model:
-    """The model as it was when its jobs were sent, if the configuration has moved it to another provider since."""
-    if model.interface == interface:
-        return model
-    settings = next(job.settings for job in jobs if job.interface == interface)
-    return Model(model.name, interface, model.roles, settings)
+async def _finish(context: JobContext, job: Job, refusal: NoRoomError | None = None) -> None:
+    """Wait for a job and settle it, and the jobs that ask again what it has no usable answer to.
+
+    `refusal` is what the provider just said when it did not accept the job.
+
+    Raises:
+        JobRejectedError: the provider rejected it.
+        CallError: it cannot be submitted or looked up; it stays pending.
+    """
+    following: Job | None = job
+    waits = _waits(context.interval)
+    while following is not None:
+        if refusal is None:
+            following, state = await _ended(context, following)
+        else:
+            state, refusal = _no_room(refusal), None
+        if state.no_room:
+            parts = await _split(context, following, state)
+            for part in parts:
+                await _finish(context, part)
+            if parts:
+                return
+            wait = next(waits, None)
+            if wait is not None:
+                following = await _wait_for_room(context, following, state, wait)
+                continue
+        if state.failure:
+            context.cancel(following)
+            why = f"turned down batch job {following.batch_id or following.token}: {state.failure}"
+            raise JobRejectedError(Reason.FATAL, f"{following.interface} {why}")
+        following = await settle(context, following, state)
 
 
-def _courses(desk: Desk, jobs: list[Job]) -> Sequence[Awaitable[None]]:
-    """All jobs at once, but the parts of those for which there was no room one after the other."""
-    parts = [job for job in jobs if job.in_turn]
-    return [taken_up(desk, [job]) for job in jobs if not job.in_turn] + ([taken_up(desk, parts)] if parts else [])
+async def _ended(context: JobContext, job: Job) -> tuple[Job, State]:
+    """Submit a job if it was not, and wait until it has ended."""
+    try:
+        submitted = job if job.batch_id is not None else await submit(context, job)
+        return submitted, await wait_for(context, submitted)
+    except NoRoomError as error:
+        return job, _no_room(error)
 
 
-class _Answering:
-    """Jobs under way."""
+def _no_room(error: NoRoomError) -> State:
+    return State("failed", True, " ".join(str(error).split())[:300], no_room=True)
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+
+async def _split(context: JobContext, job: Job, state: State) -> list[Job]:
+    """Split a job that found no room; return no parts if it is one question, or will fit when other jobs have ended."""
+    questions = list(entries(questions_file(context.run, job.token)))
+    tokens, room = sum(entry.prompt_tokens for entry in questions), _room_in(state.failure)
+    is_alone = not any(one.batch_id and one.token != job.token for one in context.pending.jobs(model=job.model))
+    if len(questions) < 2 or (room is not None and tokens <= room) or not is_alone:
+        return []
+    context.most_tokens = room or -(-tokens // 2)
+    parts = split(context, job, context.most_tokens)
+    sent = f"the batch job is sent in {len(parts)} parts, one after the other"
+    context.tell(job, f"{state.failure}; {sent}", "warning")
+    with contextlib.suppress(ProviderError):
+        await context.backend.tidy(state)
+    return parts
+
+
+def _room_in(text: str) -> int | None:
+    """Return how many tokens may be queued at once, if the provider says so."""
+    match = _ROOM.search(text)
+    return int(match[1].replace(",", "")) * _UNITS[match[2].upper()] or None if match else None
+
+
+def _waits(interval: float) -> Iterator[float]:
+    """Yield the seconds before each new submission of a job that found no room: growing, a day in all."""
+    wait, waited = interval, 0.0
+    while waited < _PATIENCE:
+        yield wait
+        waited, wait = waited + wait, min(2 * wait, _LONGEST_WAIT)
+
+
+async def _wait_for_room(context: JobContext, job: Job, state: State, wait: float) -> Job:
+    """Wait before a job is submitted again; it is stored as not submitted, so another process would submit it too."""
+    context.tell(job, f"{state.failure}; the batch job is sent again in {wait:.0f} s", "warning")
+    job = replace(job, batch_id=None, status=SUBMITTING)
+    context.pending.put(job)
+    await asyncio.sleep(wait)
+    return job
+
+
+class _Running:
+    """The jobs of a queue that are running at the provider."""
+
+    def __init__(self, context: JobContext, queue: RequestQueue) -> None:
+        self._context, self._queue = context, queue
         self._tasks: set[asyncio.Task[None]] = set()
-        self._refused: CallError | None = None
+        self._rejected: CallError | None = None
 
-    async def run(self, outbox: Outbox) -> None:
-        """Send all questions and settle all answers.
+    async def run(self) -> None:
+        """Submit all questions and settle all answers.
 
         Raises:
-            CallError: not all were sent, or a job was refused.
+            CallError: not all were submitted, or a job was rejected.
         """
+        queue = self._queue
         try:
-            while self._refused is None and (await self._begun(outbox) or self._may_go_on(outbox)):
-                if self._tasks and (outbox.stopped is not None or self._desk.most_tokens is not None):
-                    await self._some_end()  # then there is room, or they cost less than was set aside
+            while self._rejected is None and (await self._start_next() or self._may_go_on()):
+                if self._tasks and (queue.stopped is not None or self._context.most_tokens is not None):
+                    await self._wait_for_one()  # then there is room, or they cost less than was held
             while self._tasks:
-                await self._some_end()
+                await self._wait_for_one()
         finally:
-            await _end(self._tasks)
-        stopped = self._refused or outbox.stopped
+            await _cancel(self._tasks)
+        stopped = self._rejected or queue.stopped
         if stopped is not None:
             raise stopped
 
-    def _may_go_on(self, outbox: Outbox) -> bool:
-        """Whether there are questions yet that can be sent when jobs have ended."""
-        return outbox.stopped is not None and outbox.stopped.reason is Reason.BUDGET and bool(self._tasks)
+    def _may_go_on(self) -> bool:
+        """Return whether questions are left that may be sent when running jobs have ended."""
+        stopped = self._queue.stopped
+        return stopped is not None and stopped.reason is Reason.BUDGET and bool(self._tasks)
 
-    async def _begun(self, outbox: Outbox) -> bool:
-        """Send the next job, if there is one."""
-        job, refusal = await outbox.next_job(), None
+    async def _start_next(self) -> bool:
+        """Submit the next job, if there is one."""
+        job, refusal = await self._queue.next_job(), None
         if job is None:
             return False
         try:
-            job = await send(self._desk, job)
+            job = await submit(self._context, job)
         except NoRoomError as error:
             refusal = error
         except CallError as error:
-            self._refused = error
+            self._rejected = error
             return False
-        self._tasks.add(asyncio.create_task(seen_through(self._desk, job, refusal)))
+        self._tasks.add(asyncio.create_task(_finish(self._context, job, refusal)))
         return True
 
-    async def _some_end(self) -> None:
+    async def _wait_for_one(self) -> None:
         done, self._tasks = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             try:
                 task.result()
             except CallError as error:
-                self._refused = self._refused or error
+                self._rejected = self._rejected or error
 
 
-async def _all(works: Sequence[Awaitable[None]]) -> None:
-    """All of them at once; the first error is told when all have ended."""
-    tasks = {asyncio.ensure_future(work) for work in works}
+async def _run_all(works: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Run all at once; raise the first error when all have ended."""
+    tasks = [asyncio.create_task(work) for work in works]
     try:
         await asyncio.wait(tasks)
     finally:
-        await _end(tasks)
+        await _cancel(tasks)
     for task in tasks:
         task.result()
 
 
-async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:
+async def _cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
     running = list(tasks)
     for task in running:
         task.cancel()

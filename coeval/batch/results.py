@@ -1,8 +1,8 @@
-"""From the results of a job to records: each answer once, whatever was killed in between.
+"""From the results of a job to records: each answer is stored once, whatever is killed in between.
 
-The results are fetched into a file first. Before the first record is added, the lengths of the files of records are
-noted: as nobody else adds to the files of this model and phase meanwhile, a later process finds behind them what of
-this job is stored. An answer of no use is asked for again in a job that takes this one's place.
+The results are downloaded first. Before the first record is appended, the lengths of the record files are stored: as
+no other process appends to this model's files of the phase meanwhile, a later process finds behind these lengths what is
+stored of this job. An unusable answer is asked again in a job that takes this one's place.
 """
 
 from __future__ import annotations
@@ -11,21 +11,23 @@ import asyncio
 import contextlib
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from coeval.batch import job as ledger
-from coeval.batch.backends import Result, State, UndecidedError, patiently
-from coeval.batch.job import Entry, Job, Pending, Sent, custom_id, entries, new_token, questions_file
-from coeval.batch.outbox import Packing, begin, closed, cost_of
-from coeval.batch.submission import Desk, backend_for, look, look_up, opened
+from coeval.batch.backends import Result, State, UndecidedError, with_retries
+from coeval.batch.job import Entry, Job, PendingJobs, Sent, custom_id, entries, new_token, questions_file
+from coeval.batch.queue import Draft
+from coeval.batch.submission import JobContext, backend_for, look, look_up
 from coeval.calling.caller import Accounts
 from coeval.calling.calls import CallError, Reason, Reply, check_whole, tokens_in
 from coeval.calling.limits import Retries
 from coeval.interfaces import BATCHING
-from coeval.phases.question import Answer, Question, Settled, apply, kind_of, read_answer
+from coeval.phases.question import ReplyOrError, apply, kind_of, read_answer
 from coeval.schema import Model
 from coeval.storage.jsonl import read_json, write_json
 from coeval.storage.meta import Meta, adding, free_work
@@ -34,230 +36,203 @@ from coeval.storage.store import Log, Store
 from p2l.common.errors import P2LError
 from route.providers.base import Fault, ProviderError
 
-
-@dataclass
-class _Tally:
-    """What came of a job."""
-
-    answered: int = 0
-    failed: int = 0
-    again: int = 0
-    unasked: int = 0
-    usd: float = 0.0
+_LOST = (Fault.UNSUPPORTED, Fault.REQUEST)
+_NO_RESULT = (ValueError, KeyError, TypeError, AttributeError, IndexError)
+_ENDS = {"expired": "expired", "cancelled": "was cancelled"}
 
 
-@dataclass(frozen=True)
-class _Outcome:
-    """What came of one request."""
+class _Answered(NamedTuple):
+    """The answer to one request."""
 
-    answer: Answer
+    answer: ReplyOrError
     may_help: bool
     """Whether asking again may bring another answer."""
 
 
-async def settle(desk: Desk, job: Job, state: State) -> Job | None:
-    """Make records of a job's answers and forget the job; the job that asks again, if there is one.
+async def settle(context: JobContext, job: Job, state: State) -> Job | None:
+    """Store a job's answers as records and forget the job; return the job that asks again, if there is one.
 
     Raises:
-        CallError: the results cannot be fetched; the job stays noted.
+        CallError: the results cannot be downloaded; the job stays pending.
         OSError: a record cannot be stored.
     """
     job = replace(job, status=f"api_{state.status}")
-    desk.pending.put(job)
-    settling = _Settling(desk, job, state, await _fetch(desk, job, state))
+    context.pending.put(job)
+    settling = _Settling(context, job, state, await _download(context, job, state))
     try:
         again = await settling.run()
     finally:
         settling.close()
     with contextlib.suppress(ProviderError):
-        await desk.backend.tidy(state)
+        await context.backend.tidy(state)
     return again
 
 
-async def _fetch(desk: Desk, job: Job, state: State) -> ProviderError | None:
-    """The results as a file of ours, empty where they are lost; why it can be of no use to ask for them again."""
-    path, useless = desk.pending.results_file(job), None
+async def _download(context: JobContext, job: Job, state: State) -> ProviderError | None:
+    """Download the results, or leave an empty file where they are lost; return why asking again would be useless."""
+    path = context.pending.results_file(job)
     if path.exists():
         return None
-    part = path.with_suffix(".part")
+    unfinished = path.with_suffix(".part")
 
-    async def fetch() -> None:
-        part.unlink(missing_ok=True)
-        part.touch()
-        await desk.backend.results(state, part)
+    async def download() -> None:
+        unfinished.write_bytes(b"")
+        await context.backend.results(state, unfinished)
 
+    useless = None
     try:
-        await patiently(desk.retries, fetch)
+        await with_retries(context.retries, download)
     except ProviderError as error:
         if error.fault not in _LOST:
             why = f"{error}; the answers of batch job {job.batch_id} stay there for --continue"
             raise CallError(Reason.FATAL, why) from None
-        desk.log.warning(f"{job.phase}: {job.model}: the answers of batch job {job.batch_id} are lost: {error}")
+        context.tell(job, f"the answers of batch job {job.batch_id} are lost: {error}", "warning")
         useless = error if error.fault is Fault.REQUEST else None
-    part.rename(path)
+    unfinished.rename(path)
     return useless
-
-
-_LOST = (Fault.UNSUPPORTED, Fault.REQUEST)
 
 
 class _Settling:
     """The answers of one job becoming records."""
 
-    def __init__(self, desk: Desk, job: Job, state: State, useless: ProviderError | None) -> None:
-        self._desk, self._job, self._state, self._useless = desk, job, state, useless
-        self._tally = _Tally()
-        self._file: BinaryIO = desk.pending.results_file(job).open("rb")
-        self._places = self._indexed()
+    def __init__(self, context: JobContext, job: Job, state: State, useless: ProviderError | None) -> None:
+        self._context, self._job, self._state, self._useless = context, job, state, useless
+        self._counts: Counter[str] = Counter()
+        self._usd = 0.0
+        self._file: BinaryIO = context.pending.results_file(job).open("rb")
+        self._offsets = self._index()
         self._paths: set[Path] = set()
-        self._again: Packing | None = None
+        self._again: Draft | None = None
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         self._file.close()
         if self._again is not None:
             self._again.file.close()
 
     async def run(self) -> Job | None:
-        """Settle all questions; the job that asks again."""
+        """Settle all questions; return the job that asks again."""
         stored = self._stored_before()
         for number, entry in enumerate(entries(self._questions)):
-            found = {
-                part: self._outcome(custom_id(self._job.token, number, place), sent)
+            # The costs of what was stored before a kill are counted here, too.
+            answered = {
+                part: self._answered(custom_id(self._job.token, number, place), sent)
                 for place, (part, sent) in enumerate(entry.sent.items())
-            }  # counts what the answers cost, of those stored before a kill too
+            }
             if entry.question.id not in stored:
-                self._settle(entry, found)
+                self._settle(entry, answered)
             if number % 50 == 0:
                 await asyncio.sleep(0)
         _sync(self._paths)
-        again = self._finish()
-        self._tell(again)
-        return again
+        return self._finish()
 
     @property
     def _questions(self) -> Path:
-        return questions_file(self._desk.run, self._job.token)
+        return questions_file(self._context.run, self._job.token)
 
-    def _indexed(self) -> Mapping[str, int]:
-        """Id of each request that has a result -> where its line begins."""
-        places: dict[str, int] = {}
-        place = broken = 0
+    def _index(self) -> Mapping[str, int]:
+        """Return the offset of each request's result in the file."""
+        offsets: dict[str, int] = {}
+        offset = broken = 0
         for line in self._file:
             try:
-                result = self._desk.backend.read(json.loads(line))
-                if result.completion is not None or result.custom_id not in places:  # an answer before any error
-                    places[result.custom_id] = place
+                result = self._context.backend.read(json.loads(line))
+                if result.completion is not None or result.custom_id not in offsets:  # an answer before any error
+                    offsets[result.custom_id] = offset
             except _NO_RESULT:
                 broken += 1
-            place += len(line)
+            offset += len(line)
         if broken:
-            job = self._job
-            self._desk.log.warning(f"{job.phase}: {job.model}: {broken} results of job {job.batch_id} cannot be read")
-        return places
+            self._context.tell(self._job, f"{broken} results of job {self._job.batch_id} cannot be read", "warning")
+        return offsets
 
     def _stored_before(self) -> set[str]:
-        """Ids of the questions that an earlier process settled."""
-        start = self._desk.pending.start_file(self._job)
-        known = read_json(start) if start.exists() else None
+        """Return the ids of the questions that an earlier process settled."""
+        start = self._context.pending.start_file(self._job)
         for entry in entries(self._questions):
-            self._paths.add(_path(self._desk, entry.question))
-        if isinstance(known, dict):
-            return {found for path in self._paths for found in _ids_behind(path, known.get(str(path), 0))}
+            question = entry.question
+            self._paths.add(kind_of(question.kind).path(self._context.run, question.context))
+        lengths = read_json(start) if start.exists() else None
+        if isinstance(lengths, dict):
+            return {identity for path in self._paths for identity in _ids_behind(path, lengths.get(str(path), 0))}
         write_json(start, {str(path): path.stat().st_size if path.exists() else 0 for path in self._paths})
         return set()
 
-    def _settle(self, entry: Entry, found: Mapping[str, _Outcome]) -> None:
-        good = {
-            part: one.answer for part, one in found.items() if read_answer(entry.question, part, one.answer)[1] is None
-        }
-        bad = {part: one for part, one in found.items() if part not in good}
-        kept = {part: _summed(entry, part, answer) for part, answer in good.items()}
-        if bad and all(one.may_help for one in bad.values()) and self._ask_again(entry, kept, bad):
-            self._tally.again += len(bad)
-            self._tally.answered += len(good)
-            return
-        answers = {**entry.kept, **kept, **{part: _summed(entry, part, one.answer) for part, one in bad.items()}}
-        failures = self._desk.apply(entry.question, answers).failures
-        self._tally.failed += len(failures)
-        self._tally.answered += len(found) - len(bad)
+    def _settle(self, entry: Entry, answered: Mapping[str, _Answered]) -> None:
+        answers = {part: _with_used(entry, part, one.answer) for part, one in answered.items()}
+        bad = [part for part, one in answered.items() if read_answer(entry.question, part, one.answer)[1] is not None]
+        self._counts["answered"] += len(answered) - len(bad)
+        if bad and all(answered[part].may_help for part in bad) and self._ask_again(entry, answers, bad):
+            self._counts["asked again"] += len(bad)
+        else:
+            settled = self._context.apply(entry.question, {**entry.kept, **answers})
+            self._counts["failed"] += len(settled.failures)
 
-    def _outcome(self, custom: str, sent: Sent) -> _Outcome:
-        """What came of a request; counts what it cost."""
+    def _answered(self, custom: str, sent: Sent) -> _Answered:
+        """Return the answer to a request, and count what it cost."""
         result = self._result(custom)
         if result.completion is None:
-            self._tally.unasked += result.unasked
+            self._counts["unasked"] += result.unasked
             error = result.error or ProviderError(Fault.MALFORMED, "the batch job has no answer to this request")
-            return _Outcome(CallError(Reason.FAILED, str(error)), error.fault.may_pass)
+            return _Answered(CallError(Reason.FAILED, str(error)), error.fault.may_pass)
         read, written, counted = tokens_in(result.completion, {"messages": []})
         if not counted:
             read = sent.prompt_tokens
-        usd = self._desk.price.cost(read, written)
-        self._tally.usd += usd
+        usd = self._context.price.cost(read, written)
+        self._usd += usd
         try:
             text = check_whole(result.completion)
         except ProviderError as error:
-            return _Outcome(CallError(Reason.FAILED, str(error)), error.fault.may_pass)
-        return _Outcome(Reply(text, read, written, usd, 0.0, counted=counted), True)
+            return _Answered(CallError(Reason.FAILED, str(error)), error.fault.may_pass)
+        return _Answered(Reply(text, read, written, usd, 0.0, counted=counted), True)
 
     def _result(self, custom: str) -> Result:
-        place = self._places.get(custom)
-        if place is not None:
-            self._file.seek(place)
-            return self._desk.backend.read(json.loads(self._file.readline()))
-        if self._state.status in ("expired", "cancelled"):
-            word = "expired" if self._state.status == "expired" else "was cancelled"
-            fault = Fault.TIMEOUT if word == "expired" else Fault.REQUEST
-            return Result(custom, error=ProviderError(fault, f"the batch job {word} before this request"), unasked=True)
+        offset = self._offsets.get(custom)
+        if offset is not None:
+            self._file.seek(offset)
+            return self._context.backend.read(json.loads(self._file.readline()))
+        if self._state.status in _ENDS:
+            return Result.unprocessed(custom, _ENDS[self._state.status])
         return Result(custom, error=self._useless)
 
-    def _ask_again(self, entry: Entry, kept: Mapping[str, Answer], bad: Mapping[str, _Outcome]) -> bool:
-        """Put what has no answer of use into the next job, unless it was tried often enough, or may not be."""
-        desk, sent = self._desk, {part: entry.sent[part] for part in bad}
-        usd = sum(cost_of(desk, one) for one in sent.values())
-        if entry.attempt + 1 >= desk.attempts or not desk.has_room_for(usd):
+    def _ask_again(self, entry: Entry, answers: Mapping[str, ReplyOrError], bad: list[str]) -> bool:
+        """Put what has no usable answer into the next job, unless attempts, calls or dollars are used up."""
+        context, sent = self._context, {part: entry.sent[part] for part in bad}
+        usd = context.most_cost(*sent.values())
+        if entry.attempt + 1 >= context.attempts or not context.has_room_for(usd):
             return False
         token = self._again.token if self._again is not None else new_token()
-        if not ledger.charge_more(desk.meta, token, desk.phase, desk.model.name, desk.quota, len(sent), usd):
+        if not ledger.charge_more(
+            context.meta, token, context.phase, context.model.name, context.quota, len(sent), usd
+        ):
             return False
-        replies = {part: reply for part, reply in {**entry.kept, **kept}.items() if isinstance(reply, Reply)}
-        used = {part: _summed(entry, part, one.answer) for part, one in bad.items()}
-        tried = {part: reply for part, reply in used.items() if isinstance(reply, Reply)}
+        replies = {part: answer for part, answer in answers.items() if isinstance(answer, Reply)}
+        kept = {part: reply for part, reply in replies.items() if part not in bad}
+        used = {part: reply for part, reply in replies.items() if part in bad}
         if self._again is None:
-            self._again = begin(desk, token)
-        self._again.add(Entry(entry.question, sent, replies, {**entry.used, **tried}, entry.attempt + 1), usd, 0)
+            self._again = Draft.begin(context, token)
+        again = Entry(entry.question, sent, {**entry.kept, **kept}, {**entry.used, **used}, entry.attempt + 1)
+        self._again.add(again, usd)
         return True
 
     def _finish(self) -> Job | None:
-        """Count what the job cost and forget it; the job that asks again, noted in its place."""
-        desk, job = self._desk, self._job
-        again = closed(desk, self._again) if self._again is not None else None
-        ledger.settle(desk.meta, job, self._tally.unasked, self._tally.usd)
+        """Settle the job's cost and forget it; return the job that asks again, pending in its place."""
+        context, job = self._context, self._job
+        again = self._again.close() if self._again is not None else None
+        ledger.settle(context.meta, job, self._counts.pop("unasked", 0), self._usd)
         if again is None:
-            desk.pending.remove(job)
+            context.pending.remove(job)
         else:
-            desk.pending.put(again, instead=job)
-        ledger.drop(desk.meta, job)
+            context.pending.put(again, instead=job)
+        ledger.forget(context.meta, job)
+        words = ("answered", "failed", "asked again")
+        counts = ", ".join(f"{self._counts[word]} {word}" for word in words if self._counts[word]) or "nothing new"
+        context.tell(job, f"batch job {job.batch_id} {self._state.status}: {counts}, ${self._usd:.4f}")
         return again
-
-    def _tell(self, again: Job | None) -> None:
-        job, tally = self._job, self._tally
-        counts = {"answered": tally.answered, "failed": tally.failed, "asked again": again.n_requests if again else 0}
-        said = ", ".join(f"{count} {word}" for word, count in counts.items() if count) or "nothing new"
-        self._desk.log.info(
-            f"{job.phase}: {job.model}: batch job {job.batch_id} {self._state.status}: {said}, ${tally.usd:.4f}"
-        )
-
-
-_NO_RESULT = (ValueError, KeyError, TypeError, AttributeError, IndexError)
-
-
-def _path(desk: Desk, question: Question) -> Path:
-    return kind_of(question.kind).path(desk.run, question.context)
 
 
 def _ids_behind(path: Path, start: int) -> Iterator[str]:
-    """Ids of the records that a file has from a place on."""
+    """Yield the ids of the records that a file has after an offset."""
     if not path.exists():
         return
     with path.open("rb") as lines:
@@ -267,56 +242,44 @@ def _ids_behind(path: Path, start: int) -> Iterator[str]:
                 yield str(json.loads(line)["id"])
 
 
-def _summed(entry: Entry, part: str, answer: Answer) -> Answer:
-    """An answer with the tokens of those before it."""
+def _with_used(entry: Entry, part: str, answer: ReplyOrError) -> ReplyOrError:
+    """Return an answer with the tokens of the unusable ones before it."""
     before = entry.used.get(part)
     if before is None:
         return answer
-    if isinstance(answer, CallError):
-        return before
-    return replace(
-        answer,
-        prompt_tokens=answer.prompt_tokens + before.prompt_tokens,
-        completion_tokens=answer.completion_tokens + before.completion_tokens,
-        cost_usd=answer.cost_usd + before.cost_usd,
-    )
+    return before if isinstance(answer, CallError) else before.plus(answer)
 
 
 def _sync(paths: set[Path]) -> None:
     """Bring the records to the disk before the job is forgotten."""
     for path in paths:
         if path.exists():
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
 
 
-# Fetch what pending batch jobs have brought, without a run: `coeval status --fetch-batches`.
-#
-# Nothing is sent: an answer of no use is settled as failed, and asked for again by `coeval run --continue`.
+# `coeval status --fetch-batches` stores the answers of finished jobs without a run. Nothing is submitted: an unusable
+# answer fails, and `coeval run --continue` asks it again.
 
 _RETRIES = Retries(attempts=4, rate_limited=4, timed_out=2)
 
 
-async def fetch_batches(run: Run, keys: Accounts, tell: Callable[[str], None], *, retries: Retries = _RETRIES) -> int:
-    """Look at every pending job of a run and store the answers of those that are done.
+async def fetch_batches(run: Run, keys: Accounts, tell: Callable[[str], None]) -> int:
+    """Look up every pending job of a run and store the answers of those that have ended.
 
     Args:
-        run: the folder; what it stores and spends is brought up to date.
-        keys: where the keys are; keys that only stand in the configuration are not known here.
-        tell: hears one line for each job.
-        retries: how often a provider is asked that does not answer.
+        run: the run; its records and counts are updated.
+        keys: the providers' keys; keys that are only in the configuration are not known here.
+        tell: receives one line for each job.
 
     Returns:
-        Jobs that could not be looked at.
+        The number of jobs that could not be looked up.
 
     Raises:
         RunInputError: the folder holds no run, or its list of jobs cannot be read.
         OSError: a record cannot be stored.
     """
-    meta, pending, lost = Meta(run), Pending(run), 0
+    meta, pending, failed = Meta(run), PendingJobs(run), 0
     jobs = pending.jobs()
     if not jobs:
         tell("no batch jobs are pending")
@@ -329,49 +292,36 @@ async def fetch_batches(run: Run, keys: Accounts, tell: Callable[[str], None], *
                     continue
                 ledger.reconcile(meta, pending, job.phase, job.model)
                 try:
-                    tell(f"{job.name}: {await _fetched(store, meta, pending, keys, job, retries)}")
+                    tell(f"{job.name}: {await _fetch(store, meta, pending, keys, job)}")
                 except (CallError, P2LError) as error:
-                    lost += 1
+                    failed += 1
                     tell(f"{job.name}: {error}")
-    return lost
+    return failed
 
 
-async def _fetched(store: Store, meta: Meta, pending: Pending, keys: Accounts, job: Job, retries: Retries) -> str:
-    """What became of one job."""
+async def _fetch(store: Store, meta: Meta, pending: PendingJobs, keys: Accounts, job: Job) -> str:
+    """Store the answers of a job that has ended; return a line about it."""
     if job.interface not in BATCHING:
         return f"interface {job.interface} has no batches here"
-    model = Model(job.model, job.interface, (), job.settings)
-
-    def settled(question: Question, answers: Mapping[str, Answer]) -> Settled:
-        return apply(store, question, answers)
-
-    backend = backend_for(job.interface, keys.account(model))
-    log = Log(store.run.log(), "INFO")
-    desk = Desk(store.run, pending, meta, log, backend, model, job.phase, settled, retries, 0.0, attempts=1)
-    async with opened(desk):
-        return await _looked_at(desk, job)
-
-
-async def _looked_at(desk: Desk, job: Job) -> str:
-    if job.batch_id is None:
-        try:
-            found = await look_up(desk, job)
-        except UndecidedError:
-            return f"may be one of the jobs at work at {job.interface}; look again when those are done"
-        if found is None:
-            return "was not sent; `coeval run ... --continue` sends it"
-        job = _known(desk, job, found)
-    state = await look(desk, job)
-    if not state.done:
-        return f"{state.status}{f', {state.counts}' if state.counts else ''}"
-    if state.failure:
-        desk.give_back(job)
-        return f"turned down: {state.failure}; `coeval run ... --continue` asks again"
-    await settle(desk, job, state)
-    return f"{state.status}, its answers are stored"
-
-
-def _known(desk: Desk, job: Job, batch_id: str) -> Job:
-    job = replace(job, batch_id=batch_id, status="pending")
-    desk.pending.put(job)
-    return job
+    model, log = Model(job.model, job.interface, (), job.settings), Log(store.run.log(), "INFO")
+    async with contextlib.aclosing(backend_for(job.interface, keys.account(model))) as backend:
+        context = JobContext(
+            store.run, pending, meta, log, backend, model, job.phase, partial(apply, store), _RETRIES, 0.0, attempts=1
+        )
+        if job.batch_id is None:
+            try:
+                batch_id = await look_up(context, job)
+            except UndecidedError:
+                return f"may be one of the jobs at work at {job.interface}; look again when those are done"
+            if batch_id is None:
+                return "was not sent; `coeval run ... --continue` sends it"
+            job = replace(job, batch_id=batch_id, status="pending")
+            pending.put(job)
+        state = await look(context, job)
+        if not state.done:
+            return f"{state.status}{f', {state.counts}' if state.counts else ''}"
+        if state.failure:
+            context.cancel(job)
+            return f"turned down: {state.failure}; `coeval run ... --continue` asks again"
+        await settle(context, job, state)
+        return f"{state.status}, its answers are stored"

@@ -1,47 +1,36 @@
-"""Everything that the batch jobs of one model in one phase take, and how a job is sent and found again."""
+"""Submit a job, find it again after an interruption, and poll it, for the jobs of one model in one phase."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import importlib
 import math
-from collections.abc import AsyncIterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from coeval.batch import job as ledger
-from coeval.batch.backends import Backend, Parcel, State, UndecidedError, patiently
-from coeval.batch.job import Job, Pending, questions_file
+from coeval.batch.backends import Backend, State, Submission, UndecidedError, with_retries
+from coeval.batch.job import Job, PendingJobs, Sent, questions_file
 from coeval.calling.calls import CallError, Reason
-from coeval.calling.limits import Retries
+from coeval.calling.limits import ROUNDING, Retries
 from coeval.interfaces import INTERFACES
-from coeval.phases.driving import ATTEMPTS
 from coeval.phases.question import Apply
 from coeval.prices import Price, price_of
-from coeval.schema import ROLE_OF, Config, Model, Phase
+from coeval.schema import ROLE_OF, Model, Phase
 from coeval.storage.meta import Meta
 from coeval.storage.run import Run
 from coeval.storage.store import Log
 from route.providers.base import Account, Fault, ProviderError
 
-_UNCLEAR = (Fault.CONNECTION, Fault.TIMEOUT, Fault.MALFORMED, Fault.SERVER)
-"""After which a job may be there all the same."""
-_BACKENDS = {
-    "openai": ("coeval.batch.backends", "OpenAIBatches"),
-    "azure": ("coeval.batch.backends", "AzureBatches"),
-    "anthropic": ("coeval.batch.anthropic", "AnthropicBatches"),
-    "gemini": ("coeval.batch.gemini", "GeminiBatches"),
-}
-"""Protocol -> module and class, imported when they are used."""
-_ROUNDING = 1e-9
+_UNCERTAIN = (Fault.CONNECTION, Fault.TIMEOUT, Fault.MALFORMED, Fault.SERVER)
+"""After which a job may have been created all the same."""
 
 
 @dataclass
-class Desk:
-    """Where one model's jobs of one phase are sent from and come back to."""
+class JobContext:
+    """Everything that the batch jobs of one model in one phase need."""
 
     run: Run
-    pending: Pending
+    pending: PendingJobs
     meta: Meta
     log: Log
     backend: Backend
@@ -50,164 +39,162 @@ class Desk:
     apply: Apply
     retries: Retries
     interval: float
-    """Seconds between two looks at a job."""
+    """Seconds between two polls of a job."""
     attempts: int
-    """Of an answer of no use, the first one counted; 1 where nothing may be sent."""
+    """Most attempts to get a usable answer; 1 where nothing may be submitted."""
     quota: int | None = None
     budget_usd: float | None = None
     most_tokens: int | None = None
-    """Of one job's prompts, as it turned out; None: as the provider has it."""
+    """Most prompt tokens of one job, once the provider has said so; None: as the backend says."""
 
     @property
-    def limit(self) -> float:
-        """Tokens that a job's prompts may have."""
+    def token_limit(self) -> float:
+        """Return how many prompt tokens a job may have."""
         limits = (self.backend.most_tokens, self.most_tokens)
         return min((limit for limit in limits if limit is not None), default=math.inf)
 
     @property
     def price(self) -> Price:
-        """What tokens cost in a batch."""
+        """Return the price of tokens in a batch."""
         return price_of(self.model, ROLE_OF[self.phase], batched=True)
 
-    def has_room_for(self, usd: float) -> bool:
-        """Whether the run may spend that much more; what costs nothing may always be asked."""
-        return not usd or self.budget_usd is None or self.meta.spent_usd + usd <= self.budget_usd + _ROUNDING
+    def most_cost(self, *sent: Sent) -> float:
+        """Return the dollars that requests may cost."""
+        return sum(self.price.cost(one.prompt_tokens, one.answer_tokens) for one in sent)
 
-    def give_back(self, job: Job) -> None:
-        """Undo what was counted for a job of which nothing was asked, and forget the job."""
-        ledger.give_back(self.meta, job.token)
+    def has_room_for(self, usd: float) -> bool:
+        """Return whether the run may spend that much more; free requests always may be sent."""
+        return not usd or self.budget_usd is None or self.meta.spent_usd + usd <= self.budget_usd + ROUNDING
+
+    def tell(self, job: Job, text: str, level: str = "info") -> None:
+        """Log a line about a job."""
+        getattr(self.log, level)(f"{job.phase}: {job.model}: {text}")
+
+    def cancel(self, job: Job) -> None:
+        """Refund and forget a job of which nothing was asked."""
+        ledger.refund(self.meta, job.token)
         self.pending.remove(job)
 
 
 def backend_for(interface: str, account: Account) -> Backend:
     """Return the client of an interface that takes batch jobs; its protocol decides which."""
-    module, name = _BACKENDS[INTERFACES[interface].protocol]
-    backend: Backend = getattr(importlib.import_module(module), name)(account)
-    return backend
+    from coeval.batch.anthropic import AnthropicBatches
+    from coeval.batch.backends import AzureBatches, OpenAIBatches
+    from coeval.batch.gemini import GeminiBatches
+
+    backends: dict[str, Callable[[Account], Backend]] = {
+        "openai": OpenAIBatches,
+        "azure": AzureBatches,
+        "anthropic": AnthropicBatches,
+        "gemini": GeminiBatches,
+    }
+    return backends[INTERFACES[interface].protocol](account)
 
 
-@contextlib.asynccontextmanager
-async def opened(desk: Desk) -> AsyncIterator[Desk]:
-    """Close the connections at the end."""
-    try:
-        yield desk
-    finally:
-        await desk.backend.close()
-
-
-def attempts_in(config: Config, phase: Phase) -> int:
-    """How often an answer is asked for that is of no use."""
-    return 1 + config.experiment.generation_retries if phase == "data_generation" else ATTEMPTS
-
-
-async def send(desk: Desk, job: Job) -> Job:
-    """Send a job that is noted as `submitting`; afterwards it has its id.
+async def submit(context: JobContext, job: Job) -> Job:
+    """Submit a job that is pending as `submitting`; return it with its id.
 
     Raises:
-        NoRoomError: it was not taken, and stays noted.
-        CallError: it is refused, and forgotten; or nobody knows, and it stays noted.
+        NoRoomError: it was not accepted, and stays pending.
+        CallError: it was rejected and is forgotten, or its submission is uncertain and it stays pending.
     """
     failed = 0
     while True:
-        job = _noted(desk, job)
+        job = _stored(context, job)
         try:
-            return _sent(desk, job, await desk.backend.submit(_parcel(desk, job)))
+            return _submitted(context, job, await context.backend.submit(_submission(context, job)))
         except ProviderError as error:
             failed += 1
-            wait = desk.retries.wait(error, failed)
-            unclear = error.fault in _UNCLEAR
+            wait = context.retries.wait(error, failed)
+            uncertain = error.fault in _UNCERTAIN
+            if wait is None and uncertain:
+                why = f"{error}; whether a batch job was sent is looked up with --continue"
+                raise CallError(Reason.FATAL, why) from None
             if wait is None:
-                raise _unsent(desk, job, error, unclear=unclear) from None
+                context.cancel(_stored(context, job))
+                raise CallError(Reason.FATAL, f"{error}: {error.detail}" if error.detail else str(error)) from None
         await asyncio.sleep(wait)
-        found = await locate(desk, job) if unclear else None
-        if found is not None:
-            return found
+        located = await locate(context, job) if uncertain else None
+        if located is not None:
+            return located
 
 
-def _noted(desk: Desk, job: Job) -> Job:
-    """The job with all that was noted of it meanwhile."""
-    return next((one for one in desk.pending.jobs(job.phase, job.model) if one.token == job.token), job)
+def _stored(context: JobContext, job: Job) -> Job:
+    """Return the job as it is stored now."""
+    return next((one for one in context.pending.jobs(job.phase, job.model) if one.token == job.token), job)
 
 
-def _parcel(desk: Desk, job: Job) -> Parcel:
-    known = frozenset(one.batch_id for one in desk.pending.jobs() if one.batch_id is not None)
+def _submission(context: JobContext, job: Job) -> Submission:
+    known = frozenset(one.batch_id for one in context.pending.jobs() if one.batch_id is not None)
 
-    def note(file: str) -> None:
-        desk.pending.put(replace(job, input_file=file))
+    def note_file(file: str) -> None:
+        context.pending.put(replace(job, input_file=file))
 
-    return Parcel(job, questions_file(desk.run, job.token), note, known)
-
-
-def _sent(desk: Desk, job: Job, batch_id: str) -> Job:
-    sent = replace(_noted(desk, job), batch_id=batch_id, status="pending")
-    desk.pending.put(sent)
-    desk.log.info(f"{job.phase}: {job.model}: batch job {batch_id} of {job.n_requests} requests is at {job.interface}")
-    return sent
+    return Submission(job, questions_file(context.run, job.token), note_file, known)
 
 
-def _unsent(desk: Desk, job: Job, error: ProviderError, *, unclear: bool) -> CallError:
-    if unclear:
-        return CallError(Reason.FATAL, f"{error}; whether a batch job was sent is looked up with --continue")
-    desk.give_back(_noted(desk, job))
-    detail = f": {error.detail}" if error.detail else ""
-    return CallError(Reason.FATAL, f"{error}{detail}")
+def _submitted(context: JobContext, job: Job, batch_id: str) -> Job:
+    job = replace(_stored(context, job), batch_id=batch_id, status="pending")
+    context.pending.put(job)
+    context.tell(job, f"batch job {batch_id} of {job.n_requests} requests is at {job.interface}")
+    return job
 
 
-async def locate(desk: Desk, job: Job) -> Job | None:
-    """A job of which nobody knows whether it was sent; None where it was not. Waits until that is known.
+async def locate(context: JobContext, job: Job) -> Job | None:
+    """Find a job whose submission was interrupted, waiting until that is decided; None if it was never submitted.
 
     Raises:
-        CallError: that cannot be found out.
+        CallError: it cannot be looked up.
     """
     while True:
         try:
-            found = await look_up(desk, job)
+            batch_id = await look_up(context, job)
         except UndecidedError:
-            desk.log.info(f"{job.phase}: {job.model}: waiting for jobs at {job.interface}, one of which may be ours")
-            await asyncio.sleep(desk.interval)
+            context.tell(job, f"waiting for jobs at {job.interface}, one of which may be ours")
+            await asyncio.sleep(context.interval)
             continue
-        return None if found is None else _sent(desk, job, found)
+        return None if batch_id is None else _submitted(context, job, batch_id)
 
 
-async def look_up(desk: Desk, job: Job) -> str | None:
-    """The id of a job of which nobody knows whether it was sent; None where it was not.
+async def look_up(context: JobContext, job: Job) -> str | None:
+    """Return the id of a job whose submission was interrupted; None if it was never submitted.
 
     Raises:
-        UndecidedError: that will be known later.
-        CallError: that cannot be found out.
+        UndecidedError: this cannot be decided yet.
+        CallError: it cannot be looked up.
     """
-    parcel = _parcel(desk, _noted(desk, job))
+    submission = _submission(context, _stored(context, job))
     try:
-        return await patiently(desk.retries, lambda: desk.backend.find(parcel))
+        return await with_retries(context.retries, lambda: context.backend.find(submission))
     except ProviderError as error:
         raise CallError(Reason.FATAL, f"{error}; whether a batch job was sent is not known") from None
 
 
-async def wait_for(desk: Desk, job: Job) -> State:
-    """The end of a job.
+async def wait_for(context: JobContext, job: Job) -> State:
+    """Poll a job until it has ended.
 
     Raises:
-        CallError: it cannot be looked at; it stays noted.
+        CallError: it cannot be looked up; it stays pending.
     """
-    told = ""
+    counts = ""
     while True:
-        state = await look(desk, job)
+        state = await look(context, job)
         if state.done:
             return state
-        if state.counts != told:
-            told = state.counts
-            desk.log.debug(f"{job.phase}: {job.model}: batch job {job.batch_id}: {state.status}, {told}")
-        await asyncio.sleep(desk.interval)
+        if state.counts != counts:
+            counts = state.counts
+            context.tell(job, f"batch job {job.batch_id}: {state.status}, {counts}", "debug")
+        await asyncio.sleep(context.interval)
 
 
-async def look(desk: Desk, job: Job) -> State:
-    """How a job is; one that the provider has no more has failed.
+async def look(context: JobContext, job: Job) -> State:
+    """Return the state of a job; one that the provider does not know any more has failed.
 
     Raises:
-        CallError: it cannot be looked at.
+        CallError: it cannot be looked up.
     """
     try:
-        return await patiently(desk.retries, lambda: desk.backend.look(str(job.batch_id)))
+        return await with_retries(context.retries, lambda: context.backend.look(str(job.batch_id)))
     except ProviderError as error:
         if error.status == 404:
             return State("gone", True, "the provider knows it no more")

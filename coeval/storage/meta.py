@@ -1,7 +1,7 @@
-"""What a run knows of itself: `meta.json`, replaced whole, read and written under a lock by every process of the run.
+"""The state of a run, shared by all of its processes: `meta.json`, its counters, and the locks.
 
-Calls, before they are made, and dollars are counted in files of their own at once: so a kill takes nothing back, and
-neither a kill nor a second process makes a model ask, or the run spend, more than it may.
+`meta.json` is read and replaced whole under a lock. Calls and dollars are counted in files of their own before a call
+is made, so that neither a kill nor a second process makes a model answer, or the run spend, more than it may.
 """
 
 from __future__ import annotations
@@ -23,13 +23,20 @@ from coeval.storage.records import now
 from coeval.storage.run import Run
 from p2l.common.files import locked
 
-# A number in a file that threads and processes share: some 20 us to change, whole after a kill at any moment.
-
+T = TypeVar("T")
 _DIGITS = 20
+_CALLS = "calls+"  # before a model's name
+_SPENT = "spent"  # dollars times _UNIT
+_UNIT = 10**9
+_DELAY = 1.0  # seconds that the counts in meta.json may be behind
+_POLL = 0.5  # seconds between two attempts to get a lock
 
 
 class SharedNumber:
-    """A number that is only read and set while it is held."""
+    """A number in a file of fixed width: shared by threads and processes, and whole after a kill at any moment.
+
+    Changing it takes some 20 us, far less than replacing meta.json at every call.
+    """
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -37,52 +44,46 @@ class SharedNumber:
         weakref.finalize(self, os.close, self._descriptor)
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """Keep other processes away; threads of this one are the caller's to keep away."""
+    def held(self) -> Iterator[SharedNumber]:
+        """Lock the number against other processes; the caller keeps out threads of this one."""
         with locked(self._descriptor):
-            yield
+            yield self
 
-    def value(self, otherwise: Callable[[], int]) -> int:
-        """The number, or what `otherwise` gives where none was ever set, or a power cut left none."""
-        found = _number(os.pread(self._descriptor, _DIGITS, 0))
-        return otherwise() if found is None else found
+    def get(self) -> int | None:
+        """Return the number; None if none was ever set, or a power cut left none."""
+        return _parsed(os.pread(self._descriptor, _DIGITS, 0))
 
-    def put(self, value: int) -> None:
-        """Set the number, in one write."""
-        os.pwrite(self._descriptor, b"%0*d" % (_DIGITS, value), 0)
-
-
-def stored_number(path: Path) -> int | None:
-    """The number in a file as it is at the moment; None where there is none."""
-    return _number(path.read_bytes())
+    def put(self, number: int) -> None:
+        """Set the number in one write."""
+        os.pwrite(self._descriptor, b"%0*d" % (_DIGITS, number), 0)
 
 
-def _number(text: bytes) -> int | None:
+def _parsed(text: bytes) -> int | None:
     try:
         return int(text)
     except ValueError:
         return None
 
 
-T = TypeVar("T")
-_COUNT = "calls+"  # before a model's name
-_SPENT = "spent"  # dollars times _UNIT
-_UNIT = 10**9
-_LATEST = 1.0  # seconds that meta.json may be behind
+def _counted(data: Mapping[str, Any], counter: str) -> int:
+    """Return what meta.json says of a counter."""
+    if counter == _SPENT:
+        return round(float(data.get("spent_usd") or 0.0) * _UNIT)
+    return int((data.get("quota_used") or {}).get(counter.removeprefix(_CALLS), 0))
 
 
 def create_meta(run: Run, experiment: str, resume_from: str | None = None) -> Meta:
     """Write the `meta.json` of a new run."""
-    time_now = now()
-    for path in (*run.locks.glob(f"{_COUNT}*"), run.locks / _SPENT):  # of an earlier run in this folder
+    created = now()
+    for path in (*run.locks.glob(f"{_CALLS}*"), run.locks / _SPENT):  # of an earlier run in this folder
         path.unlink(missing_ok=True)
     write_json(
         run.meta,
         {
             "experiment_id": experiment,
             "status": "in_progress",
-            "created_at": time_now,
-            "updated_at": time_now,
+            "created_at": created,
+            "updated_at": created,
             "phases_completed": [],
             "phases_in_progress": [],
             "resume_from": resume_from,
@@ -100,34 +101,29 @@ class Meta:
         """Read it.
 
         Raises:
-            RunInputError: there is none, or it is no JSON object.
+            RunInputError: it does not exist, or is no JSON object.
         """
         self.run = run
         self._lock = threading.Lock()
-        self._counts: dict[str, SharedNumber] = {}
-        self._latest = {
-            path.name.removeprefix(_COUNT): number
-            for path in run.locks.glob(f"{_COUNT}*")
-            if (number := stored_number(path)) is not None
-        }
-        self._spent: SharedNumber | None = None
+        self._counters: dict[str, SharedNumber] = {}
         self._written = time.monotonic()
         self.data = self._read()
 
     @property
     def quota_used(self) -> Mapping[str, int]:
         """Calls by model, over all starts of the run."""
-        return {**(self.data.get("quota_used") or {}), **self._latest}
+        calls = {path.name.removeprefix(_CALLS): _parsed(path.read_bytes()) for path in self._call_files()}
+        counted = {model: number for model, number in calls.items() if number is not None}
+        return {**(self.data.get("quota_used") or {}), **counted}
 
     @property
     def spent_usd(self) -> float:
         """Dollars, over all starts of the run and by all of its processes."""
-        with self._lock:
-            path, stored = self.run.locks / _SPENT, _units(self.data)
-            if self._spent is None:  # who only looks may be without the right to write
-                found = stored_number(path) if path.exists() else None
-                return (stored if found is None else found) / _UNIT
-            return self._spent.value(lambda: stored) / _UNIT
+        try:  # without opening it for writing, which who only looks may not do
+            number = _parsed((self.run.locks / _SPENT).read_bytes())
+        except FileNotFoundError:
+            number = None
+        return (_counted(self.data, _SPENT) if number is None else number) / _UNIT
 
     @property
     def completed(self) -> list[str]:
@@ -140,96 +136,75 @@ class Meta:
         return self.completed + list(self.data.get("phases_kept") or [])
 
     def reserve_call(self, model: str, limit: int | None) -> bool:
-        """Count a call about to be made; False, and nothing is counted, where the model's calls are used up."""
-        with self._lock:
-            count = self._count_of(model)
-            with count.held():
-                used = count.value(lambda: self._stored_calls(model))
-                is_granted = limit is None or used < limit
-                count.put(used + is_granted)
-            self._latest[model] = used + is_granted
-        self._write_now_and_then()
-        return is_granted
+        """Count a call about to be made; return False, and count nothing, if the model has no calls left."""
+        return self._add(f"{_CALLS}{model}", 1, limit)
 
     def add_spent(self, usd: float) -> None:
         """Count dollars."""
-        with self._lock, self._spending() as spent:
-            spent.put(spent.value(lambda: _units(self._read())) + round(usd * _UNIT))
-        self._write_now_and_then()
+        self._add(_SPENT, round(usd * _UNIT))
 
     def change(self, make: Callable[[dict[str, Any]], T]) -> T:
-        """Change the newest content, all at once, on the disk when this returns; what `make` returns."""
+        """Change the newest content in one replacement, on the disk when this returns; return what `make` returns."""
         with self._changing() as data:
             return make(data)
 
     def update(self, **keys: Any) -> None:
         """Set keys, on the disk when this returns."""
-        with self._changing() as data:
-            data.update(keys)
-
-    def mark(self, phase: str, *, complete: bool, kept: bool = False) -> None:
-        """A phase has nothing missing, or is at work; `kept`: it lacks what it is not to make."""
-        places = {"phases_completed": complete, "phases_in_progress": not complete, "phases_kept": kept}
-        with self._changing() as data:
-            for key, belongs in places.items():
-                others = [one for one in data.get(key) or [] if one != phase]
-                data[key] = [*others, phase] if belongs else others
+        self.change(lambda data: data.update(keys))
 
     def flush(self) -> None:
         """Write what is only counted so far."""
-        with self._changing():
-            pass
+        self.update()
 
-    def _write_now_and_then(self) -> None:
-        if time.monotonic() - self._written > _LATEST:
+    def mark(self, phase: str, *, complete: bool, kept: bool = False) -> None:
+        """Mark a phase as complete or in progress; `kept`: it lacks what its mode does not let it make."""
+        lists = {"phases_completed": complete, "phases_in_progress": not complete, "phases_kept": kept}
+        with self._changing() as data:
+            for key, belongs in lists.items():
+                others = [one for one in data.get(key) or [] if one != phase]
+                data[key] = [*others, phase] if belongs else others
+
+    def _add(self, counter: str, amount: int, limit: int | None = None) -> bool:
+        with self._lock, self._counter(counter).held() as number:
+            before = number.get()
+            if before is None:
+                before = _counted(self._read(), counter)
+            is_granted = limit is None or before + amount <= limit
+            number.put(before + amount * is_granted)
+        if time.monotonic() - self._written > _DELAY:
             with self._changing(sync=False):
                 pass
+        return is_granted
 
     @contextlib.contextmanager
     def _changing(self, *, sync: bool = True) -> Iterator[dict[str, Any]]:
-        """The newest content, to be changed, together with what was counted here; then written."""
-        with self._lock, _locked(self.run), self._all_counts() as counts, self._spending() as spent:
+        """Yield the newest content with the newest counts, to be changed; then write it."""
+        with self._lock, locked(self.run.locks / "meta"), contextlib.ExitStack() as stack:
             data = self._read()
+            names = [*sorted(path.name for path in self._call_files()), _SPENT]
+            counters = {name: stack.enter_context(self._counter(name).held()) for name in names}
+            numbers = {name: counter.get() for name, counter in counters.items()}
+            counts = {name: _counted(data, name) if number is None else number for name, number in numbers.items()}
+            data["spent_usd"] = counts.pop(_SPENT) / _UNIT
+            calls = {name.removeprefix(_CALLS): count for name, count in counts.items()}
             stored = data.get("quota_used") or {}
-            counted = {model: count.value(lambda model=model: stored.get(model, 0)) for model, count in counts.items()}  # type: ignore[misc]
-            data["quota_used"] = {model: calls for model, calls in {**stored, **counted}.items() if calls}
-            data["spent_usd"] = spent.value(lambda: _units(data)) / _UNIT
+            data["quota_used"] = {model: count for model, count in {**stored, **calls}.items() if count}
             yield data
             data["updated_at"] = now()
-            # First the counts, which are the truth: a kill between the two takes no call back.
-            self._latest = {model: data["quota_used"].get(model, 0) for model in counts}
-            for model, count in counts.items():
-                count.put(self._latest[model])
-            spent.put(_units(data))
+            # First the counters, which are the truth: a kill between the two takes no call back.
+            for name, counter in counters.items():
+                counter.put(_counted(data, name))
             (write_json if sync else _replace)(self.run.meta, data)
             self.data = data
             self._written = time.monotonic()
 
-    def _count_of(self, model: str) -> SharedNumber:
-        """The calls of a model, in a file of its own: replacing meta.json at every call takes too long."""
-        if model not in self._counts:
-            self._counts[model] = SharedNumber(self.run.locks / f"{_COUNT}{model}")
-        return self._counts[model]
+    def _counter(self, name: str) -> SharedNumber:
+        if name not in self._counters:
+            self._counters[name] = SharedNumber(self.run.locks / name)
+        return self._counters[name]
 
-    @contextlib.contextmanager
-    def _all_counts(self) -> Iterator[dict[str, SharedNumber]]:
-        """The counts of all models that have one, held."""
-        with contextlib.ExitStack() as stack:
-            names = sorted(path.name.removeprefix(_COUNT) for path in self.run.locks.glob(f"{_COUNT}*"))
-            counts = {model: self._count_of(model) for model in names}
-            for count in counts.values():
-                stack.enter_context(count.held())
-            yield counts
-
-    @contextlib.contextmanager
-    def _spending(self) -> Iterator[SharedNumber]:
-        """The dollars, held."""
-        self._spent = self._spent or SharedNumber(self.run.locks / _SPENT)
-        with self._spent.held():
-            yield self._spent
-
-    def _stored_calls(self, model: str) -> int:
-        return int((self._read().get("quota_used") or {}).get(model, 0))
+    def _call_files(self) -> Iterator[Path]:
+        return self.run.locks.glob(f"{_CALLS}*")
 
     def _read(self) -> dict[str, Any]:
         data = read_json(self.run.meta)
@@ -239,17 +214,6 @@ class Meta:
         return data
 
 
-def _units(data: Mapping[str, Any]) -> int:
-    """What is spent, as it is counted."""
-    return round(float(data.get("spent_usd") or 0.0) * _UNIT)
-
-
-@contextlib.contextmanager
-def _locked(run: Run) -> Iterator[None]:
-    with locked(run.locks / "meta"):
-        yield
-
-
 def _replace(path: Path, data: Mapping[str, Any]) -> None:
     """Replace the file without waiting for the disk: whole after a kill, perhaps an older one after a power cut."""
     temporary = path.with_name(f".meta.json.{os.getpid()}.quick")
@@ -257,9 +221,7 @@ def _replace(path: Path, data: Mapping[str, Any]) -> None:
     temporary.replace(path)
 
 
-# Which process works on what: locks that a kill frees.
-
-_LOOK = 0.5  # seconds between two looks at work that another process has
+# Which process works on what: locks on files, which a kill frees.
 
 
 @contextlib.contextmanager
@@ -286,17 +248,17 @@ def alone(run: Run) -> Iterator[None]:
 
 @contextlib.contextmanager
 def adding(run: Run) -> Iterator[None]:
-    """Add to the records of a run, beside others; waits while a process replaces files of them."""
+    """Append to the records of a run, beside other processes; wait while one replaces record files."""
     with locked(run.locks / "records", shared=True):
         yield
 
 
 @contextlib.contextmanager
 def replacing(run: Run) -> Iterator[None]:
-    """Replace or move files of a run's records: what a process adds to one that is gone would be lost.
+    """Replace or move record files: what another process appends to a replaced file would be lost.
 
     Raises:
-        RunInputError: a process adds to them, such as one for some models.
+        RunInputError: another process appends to them, such as one for some models.
     """
     with locked(run.locks / "records", wait=False) as is_held:
         if not is_held:
@@ -306,7 +268,7 @@ def replacing(run: Run) -> Iterator[None]:
 
 @contextlib.asynccontextmanager
 async def claimed_work(run: Run, *names: str, on_wait: Callable[[], None] = lambda: None) -> AsyncIterator[None]:
-    """Have some work to oneself, such as (phase, model); waits until no other process has it."""
+    """Have some work, such as (phase, model), to oneself; wait until no other process has it."""
     is_waiting = False
     while True:
         with free_work(run, *names) as is_held:
@@ -316,11 +278,11 @@ async def claimed_work(run: Run, *names: str, on_wait: Callable[[], None] = lamb
         if not is_waiting:
             on_wait()
         is_waiting = True
-        await asyncio.sleep(_LOOK)
+        await asyncio.sleep(_POLL)
 
 
 @contextlib.contextmanager
 def free_work(run: Run, *names: str) -> Iterator[bool]:
-    """Have some work to oneself if no other process has it; whether that is so."""
+    """Have some work to oneself if no other process has it; yield whether that is so."""
     with locked(run.locks / "+".join(names), wait=False) as is_held:
         yield is_held

@@ -1,8 +1,8 @@
-"""Where everything of a run lies, in the form that the manual names, and how the other form is found.
+"""The folder of a run: the paths of its files, reading them without checks, copying and archiving them.
 
-Of responses the manual has `{task}.{student}`, earlier runs have `{task}.{teacher}.{student}`; of attributes
+Responses are named `{task}.{student}` in the manual and `{task}.{teacher}.{student}` in earlier runs; attributes
 `{task}_target_attrs.json` and `{task}.target_attrs.json`. We write the first and read both. A task's name has no dot, a
-model's may: so a file's name tells the task, and who wrote a record is asked of the record.
+model's may: so a file's name tells the task, and only the record tells who wrote it.
 """
 
 from __future__ import annotations
@@ -37,107 +37,107 @@ class Run:
 
     @property
     def meta(self) -> Path:
-        """What the run knows of itself."""
+        """Return the path of the run's state."""
         return self.folder / "meta.json"
 
     @property
     def config(self) -> Path:
-        """The configuration as it was last run, without keys."""
+        """Return the path of the last start's configuration, without keys."""
         return self.folder / "config.yaml"
 
     @property
     def probe(self) -> Path:
-        """Which models answered before the phases."""
+        """Return the path of the probe's results."""
         return self.folder / "probe_results.json"
 
     @property
     def estimate(self) -> Path:
-        """What the run was expected to cost."""
+        """Return the path of the cost estimate."""
         return self.folder / "cost_estimate.json"
 
     @property
     def pending(self) -> Path:
-        """Batch jobs whose answers are not stored yet."""
+        """Return the path of the batch jobs whose answers are not stored yet."""
         return self.folder / "pending_batches.json"
 
     @property
     def errors(self) -> Path:
-        """One line for each piece of work that failed."""
+        """Return the path of the errors, one line for each piece of work that failed."""
         return self.folder / "run_errors.jsonl"
 
     @property
-    def parts(self) -> Path:
-        """Answers that wait for others before they make a record."""
+    def waiting(self) -> Path:
+        """Return the folder of answers that wait for others of their record."""
         return self.folder / ".parts"
 
     @property
     def locks(self) -> Path:
-        """Which process works on what."""
+        """Return the folder of locks and counters."""
         return self.folder / ".locks"
 
     def log(self, only: Collection[str] | None = None) -> Path:
-        """The log, with its own name where only some models are at work."""
+        """Return the path of the log, which has its own name for a process that runs only some models."""
         name = "run" if only is None else f"run_{'_'.join(sorted(only))[:_LONGEST_NAMES]}"
         return self.folder / f"{name}.log"
 
     def attributes(self, task: str, kind: AttributeKind) -> Path:
-        """Where the attributes of a task are written."""
+        """Return the path of a task's attributes."""
         return self.folder / "phase1_attributes" / f"{task}_{kind}_attrs.json"
 
     def rubric(self, task: str) -> Path:
-        """The rubric of a task."""
+        """Return the path of a task's rubric."""
         return self.folder / "phase2_rubric" / f"{task}.rubric.json"
 
     def base_rubric(self, task: str) -> Path:
-        """The rubric of the run resumed from, which `rubric: extend` starts with."""
+        """Return the path of the rubric that `rubric: extend` starts with."""
         return self.folder / "phase2_rubric" / f".{task}.base.json"
 
     def datapoints(self, task: str, teacher: str) -> Path:
-        """The items of a teacher."""
+        """Return the path of a teacher's items."""
         return self._records("data_generation", task, teacher)
 
     def responses(self, task: str, student: str) -> Path:
-        """The answers of a student."""
+        """Return the path of a student's answers."""
         return self._records("response_collection", task, student)
 
     def evaluations(self, task: str, teacher: str, judge: str) -> Path:
-        """The scores by a judge of the answers to a teacher's items."""
+        """Return the path of a judge's scores of the answers to a teacher's items."""
         return self._records("evaluation", task, teacher, judge)
 
     def pairs(self, task: str, teacher: str, judge: str) -> Path:
-        """The verdicts of a judge on pairs of answers to a teacher's items."""
+        """Return the path of a judge's verdicts on pairs of answers to a teacher's items."""
         return self._records("pairwise", task, teacher, judge)
 
     def find_attributes(self, task: str, kind: AttributeKind) -> Path | None:
-        """The attributes of a task in either form; None where there are none."""
+        """Return the attributes file of a task in either form; None if there is none."""
         written = self.attributes(task, kind)
         return _first(written, written.with_name(f"{task}.{kind}_attrs.json"))
 
     def find_rubric(self, task: str) -> Path | None:
-        """The rubric of a task; None where there is none."""
+        """Return the rubric file of a task; None if there is none."""
         return _first(self.rubric(task))
 
     def datapoint_files(self, task: str | None = None) -> list[Path]:
-        """Every file of items, of one task or all."""
+        """Return the files of items, of one task or all."""
         return self.record_files("data_generation", task)
 
     def response_files(self, task: str | None = None) -> list[Path]:
-        """Every file of answers, of one task or all."""
+        """Return the files of answers, of one task or all."""
         return self.record_files("response_collection", task)
 
     def evaluation_files(self, task: str | None = None) -> list[Path]:
-        """Every file of scores, of one task or all."""
+        """Return the files of scores, of one task or all."""
         return self.record_files("evaluation", task)
 
     def pair_files(self, task: str | None = None) -> list[Path]:
-        """Every file of verdicts on pairs, of one task or all."""
+        """Return the files of verdicts on pairs, of one task or all."""
         return self.record_files("pairwise", task)
 
     def record_files(self, kind: str, task: str | None = None) -> list[Path]:
-        """Every file of one kind of record, in the order of their names."""
+        """Return the files of one kind of record, sorted by name."""
         folder, word = RECORD_FOLDERS[kind]
-        found = sorted((self.folder / folder).glob(f"*.{word}.jsonl"))
-        return [path for path in found if task is None or path.name.partition(".")[0] == task]
+        paths = sorted((self.folder / folder).glob(f"*.{word}.jsonl"))
+        return [path for path in paths if task is None or path.name.partition(".")[0] == task]
 
     def _records(self, kind: str, *names: str) -> Path:
         folder, word = RECORD_FOLDERS[kind]
@@ -148,33 +148,30 @@ def _first(*paths: Path) -> Path | None:
     return next((path for path in paths if path.is_file()), None)
 
 
-# What a run says of itself, for whoever needs no checked configuration and no open `Meta`: damage is nothing said.
-
-
 def stored_config(run: Run) -> dict[str, Any]:
-    """The configuration that a run keeps; empty where it cannot be read."""
+    """Return the configuration stored in a run, unchecked; empty if it cannot be read."""
     import yaml
 
     try:
-        found = yaml.safe_load(run.config.read_text(encoding="utf-8"))
+        config = yaml.safe_load(run.config.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError):  # UnicodeDecodeError too, and a date that is none
         return {}
-    return found if isinstance(found, dict) else {}
+    return config if isinstance(config, dict) else {}
 
 
 def entries_of(config: Mapping[str, Any], part: str) -> list[dict[str, Any]]:
-    """The `models` or `tasks` of a configuration, those that are maps."""
-    found = config.get(part)
-    return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+    """Return the `models` or `tasks` of a configuration, those that are maps."""
+    entries = config.get(part)
+    return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
 
 
 def stored_meta(run: Run) -> dict[str, Any] | None:
-    """What `meta.json` holds; None where it cannot be read."""
-    found = read_json(run.meta)
-    return found if isinstance(found, dict) else None
+    """Return the content of `meta.json`; None if it cannot be read."""
+    meta = read_json(run.meta)
+    return meta if isinstance(meta, dict) else None
 
 
-# A new run that starts from an earlier one: what it keeps is copied, so that the earlier run never changes.
+# A run that resumes an earlier one copies what it keeps, so that the earlier run never changes.
 
 _RECORDS: Mapping[Phase, tuple[str, ...]] = {
     "data_generation": ("data_generation",),
@@ -186,10 +183,10 @@ _RECORDS: Mapping[Phase, tuple[str, ...]] = {
 def copy_run(
     source: Run, run: Run, tasks: Sequence[str], modes: Mapping[Phase, Mode], extended: Collection[str] = ()
 ) -> int:
-    """Copy what the phases build on: attributes, rubrics, and the records of phases that are not made anew.
+    """Copy attributes, rubrics, and the records of phases that are not made anew; return the number of files.
 
-    Records of models that the new run does not have come along, for comparison; the rubrics of `extended` tasks become
-    those that theirs begin with. Returns the number of files.
+    Records of models that the new run lacks are copied, too, for comparison; the rubrics of `extended` tasks become
+    the base of theirs.
 
     Raises:
         InputError: a file cannot be read or written.
@@ -208,28 +205,28 @@ def copy_run(
 
 
 def _maps(source: Run, run: Run, task: str, modes: Mapping[Phase, Mode], *, is_base: bool) -> dict[Path, Path]:
-    found: dict[Path, Path] = {}
+    copies: dict[Path, Path] = {}
     for kind in ("target", "nuanced"):
         path = source.find_attributes(task, kind)
         if path is not None and modes["attribute_mapping"] != "New":
-            found[path] = run.attributes(task, kind)
+            copies[path] = run.attributes(task, kind)
     rubric = source.find_rubric(task)
     if rubric is not None and (is_base or modes["rubric_mapping"] != "New"):
-        found[rubric] = run.base_rubric(task) if is_base else run.rubric(task)
-    return found
+        copies[rubric] = run.base_rubric(task) if is_base else run.rubric(task)
+    return copies
 
 
 def renewed_phases(modes: Mapping[Phase, Mode]) -> list[Phase]:
-    """The phases with records that start empty: those in mode `New`, and all that build on them."""
+    """Return the phases whose records start empty: those in mode `New`, and all that build on them."""
     phases = list(_RECORDS)
     first = next((number for number, phase in enumerate(phases) if modes[phase] == "New"), len(phases))
     return phases[first:]
 
 
 def archive(run: Run, phases: Sequence[Phase]) -> Path | None:
-    """Move the files of phases aside; returns the folder they are in now, None where there were none."""
+    """Move the files of phases to the archive; return the folder they are in now, None if there were none."""
     if phases:
-        shutil.rmtree(run.parts, ignore_errors=True)  # they belong to what is moved
+        shutil.rmtree(run.waiting, ignore_errors=True)  # their records are moved
     folder = run.folder / "archive" / now().replace(":", "")
     names: dict[Phase, list[str]] = {
         "attribute_mapping": ["phase1_attributes"],

@@ -1,8 +1,7 @@
-"""The records of a run while it writes them: appended at once, on the disk a moment later.
+"""Write a run's records and log: appended at once, on the disk a moment later.
 
 `append` hands the line to the operating system before it returns, so a kill loses nothing that was appended; a thread
-brings files to the disk (fsync) a few times a second, so a power cut loses at most that moment. `stored` counts what is
-on the disk.
+syncs the files a few times a second, so a power cut loses at most that moment.
 """
 
 from __future__ import annotations
@@ -22,16 +21,17 @@ from coeval.storage.records import now
 from coeval.storage.run import Run
 
 _OPEN_FILES = 100
-_PAUSE = 0.2  # seconds between two visits to the disk
+_PAUSE = 0.2  # seconds between two syncs
 
 
 class Store:
-    """What is appended to the files of one run; safe for threads."""
+    """Appends records to the files of one run; safe for threads."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
         self.appended = 0
         self.stored = 0
+        """Of the appended records, those that are on the disk."""
         self._files: OrderedDict[Path, int] = OrderedDict()
         self._dirty: set[Path] = set()
         self._lock = threading.Lock()
@@ -42,10 +42,10 @@ class Store:
         self._thread.start()
 
     def append(self, path: Path, record: Mapping[str, Any]) -> None:
-        """Add a record to a file.
+        """Append a record to a file.
 
         Raises:
-            OSError: it cannot be written now, or could not be brought to the disk before.
+            OSError: it cannot be written, or an earlier sync failed.
         """
         line = as_line(record)
         with self._lock:
@@ -57,7 +57,7 @@ class Store:
         self._wake.set()
 
     def forget_file(self, path: Path) -> None:
-        """Remove a file that is of no use any more."""
+        """Remove a file that is no longer needed."""
         with self._lock:
             descriptor = self._files.pop(path, None)
             self._dirty.discard(path)
@@ -66,26 +66,26 @@ class Store:
         path.unlink(missing_ok=True)
 
     def error(self, phase: str, error: str, **names: str) -> None:
-        """Note in `run_errors.jsonl` that a piece of work failed."""
+        """Record in `run_errors.jsonl` that a piece of work failed."""
         self.append(self.run.errors, {"phase": phase, "status": "failed", "error": error, "timestamp": now(), **names})
 
     def failures(self, phase: str) -> Counter[str]:
-        """How often each piece of work failed before, by the id of what it should have made."""
+        """Count how often each piece of work failed, by the id of what it should have made."""
         errors = (error for error in read_records(self.run.errors) if error.get("phase") == phase)
         return Counter(error["id"] for error in errors if "id" in error)
 
     def flush(self) -> None:
-        """Wait until all that was appended is on the disk.
+        """Wait until all appended records are on the disk.
 
         Raises:
-            OSError: it cannot be.
+            OSError: they cannot be written.
         """
         self._sync()
         if self._failure is not None:
             raise self._failure
 
     def close(self) -> None:
-        """Bring all to the disk and let go of the files."""
+        """Sync and close all files."""
         self._closed = True
         self._wake.set()
         self._thread.join()
@@ -140,41 +140,39 @@ class Store:
                 os.close(descriptor)
 
 
-# The log of a run: one line each, in its file and, from INFO up, on the terminal.
-
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
 class Log:
-    """Lines `time [LEVEL] message`; warnings and errors also go to stderr, the rest to stdout."""
+    """Writes lines `time [LEVEL] message`; warnings and errors also go to stderr, the rest to stdout."""
 
     def __init__(self, path: Path | None = None, level: str = "INFO") -> None:
-        """`path` None: nothing is kept, until there is a file; see `keep_in`."""
+        """`path` None: lines are held until `keep_in` names a file."""
         self.path = path
         self._early: list[str] = []
         self._least = LEVELS.index(level)
 
     def keep_in(self, path: Path) -> None:
-        """Keep lines in a file from now on, those said before included."""
+        """Write to a file from now on, earlier lines included."""
         self.path = path
         for line in self._early:
             _keep(path, line)
         self._early.clear()
 
     def debug(self, message: str) -> None:
-        """What helps to find a fault."""
+        """Log what helps to find a fault."""
         self._write("DEBUG", message)
 
     def info(self, message: str) -> None:
-        """What happens."""
+        """Log what happens."""
         self._write("INFO", message)
 
     def warning(self, message: str) -> None:
-        """What is missing afterwards, or costs more."""
+        """Log what is missing afterwards, or costs more."""
         self._write("WARNING", message)
 
     def error(self, message: str) -> None:
-        """What makes the exit code 1."""
+        """Log what makes the exit code 1."""
         self._write("ERROR", message)
 
     def _write(self, level: str, message: str) -> None:
