@@ -185,7 +185,7 @@ def mend(run: Run, found: Mapping[str, Found], kinds: tuple[str, ...] = KINDS) -
         InputError: a file cannot be written.
     """
     changed = 0
-    shutil.rmtree(run.parts, ignore_errors=True)  # they may judge what is made anew
+    shutil.rmtree(run.waiting, ignore_errors=True)  # they may judge what is made anew
     for kind in kinds:
         by_file: dict[Path, dict[int, Bad]] = {}
         for bad in found[kind].bad:

@@ -166,7 +166,7 @@ class Backend(ABC):
             KeyError, TypeError, ValueError, AttributeError, IndexError: it is no result.
         """
 
-    async def tidy(self, state: State) -> None:  # noqa: B027, ARG002 - most providers keep nothing to remove
+    async def tidy(self, state: State) -> None:  # noqa: B027 - most providers keep nothing to remove
         """Remove what is no longer needed at the provider.
 
         Raises:

@@ -96,7 +96,9 @@ class BatchJobs:
         for interface in sorted({job.interface for job in jobs}):
             own = [job for job in jobs if job.interface == interface]
             # The configuration may have moved the model to another provider since.
-            sender = model if model.interface == interface else Model(model.name, interface, model.roles, own[0].settings)
+            sender = (
+                model if model.interface == interface else Model(model.name, interface, model.roles, own[0].settings)
+            )
             async with self._context(sender, phase, apply) as context:
                 # All at once, but parts of a job that found no room one after the other.
                 parts = [job for job in own if job.in_turn]

@@ -157,9 +157,7 @@ class RequestQueue:
         """Charge the job; what is above the model's quota is cut."""
         context, requests = self._context, len(draft.keys)
         marks = [(calls, usd) for _, calls, usd in draft.marks]
-        granted = ledger.charge_most(
-            context.meta, draft.token, context.phase, context.model.name, context.quota, marks
-        )
+        granted = ledger.charge_most(context.meta, draft.token, context.phase, context.model.name, context.quota, marks)
         if granted < requests:
             draft.cut(granted)
             self.stopped = CallError(Reason.QUOTA, f"its quota of {context.quota} calls is used up")

@@ -1,8 +1,8 @@
 """From the results of a job to records: each answer is stored once, whatever is killed in between.
 
 The results are downloaded first. Before the first record is appended, the lengths of the record files are stored: as
-no other process appends to this model's files of the phase meanwhile, a later process finds behind these lengths what is
-stored of this job. An unusable answer is asked again in a job that takes this one's place.
+no other process appends to this model's files of the phase meanwhile, a later process finds behind these lengths what
+is stored of this job. An unusable answer is asked again in a job that takes this one's place.
 """
 
 from __future__ import annotations

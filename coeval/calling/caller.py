@@ -1,4 +1,4 @@
-"""Asks models for a run: in turn, again where that helps, within quotas and the budget, never twice what is kept."""
+"""Make the calls of a run: within limits, quotas and the budget, with retries, never for a reply that is cached."""
 
 from __future__ import annotations
 
@@ -7,94 +7,84 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from coeval.calling.cache import Answer, Cache, cache_file, key_of
+from coeval.calling.cache import Cache, CachedReply, cache_file, key_of
 from coeval.calling.calls import (
     Call,
     CallError,
+    LogprobSupport,
     Reason,
     Reply,
-    Wishes,
     chat_request,
     check_whole,
     first_tokens,
+    logprob_parameters,
     tokens_in,
-    wished,
 )
-from coeval.calling.limits import Budget, Ledger, Limits, Retries, Tally, Turns, most_tokens
+from coeval.calling.limits import Budget, Ledger, Limits, MemoryLedger, Retries, Turns, most_tokens
 from coeval.interfaces import INTERFACES
-from coeval.prices import price_of
+from coeval.prices import Price, price_of
 from coeval.schema import Config, Model, Role
 from coeval.storage.run import Run
 from p2l.common.errors import ConfigError, P2LError
 from route.providers.accounts import make_provider
 from route.providers.base import JSON, Account, Fault, Provider, ProviderError, Timeouts
 
-# A provider's client for each model; models of one account share their connections.
-
 _MOCK = Account("http://mock")
+_CONNECT = 10.0  # seconds
+_REJECTIONS = 5  # requests rejected before any reply, after which the parameters must be at fault
+_BILLED = (Fault.TIMEOUT, Fault.MALFORMED)
+"""After which the provider has done its work all the same."""
 
 
 class Accounts(Protocol):
-    """Where the keys are."""
+    """Where the API keys are."""
 
     def account(self, model: Model) -> Account:
-        """Where a model is and the key for it.
+        """Return a model's address and key.
 
         Raises:
-            ConfigError: there is no key; names the variable and the file looked in.
+            ConfigError: there is no key; names the variable and the file that were tried.
         """
         ...
 
 
-def kind_of(interface: str) -> str:
-    """What `route.providers` calls an interface that is asked over the network.
-
-    Raises:
-        ConfigError: nothing here can ask it.
-    """
-    spec = INTERFACES.get(interface)
-    if spec is None or not spec.protocol:
-        raise ConfigError(f"interface: {interface} cannot be asked over the network")
-    return spec.name
-
-
 class Clients:
-    """The clients of one run, each made when its first model is asked."""
+    """The providers' clients of one run, created on first use; models of one account share their connections."""
 
     def __init__(self, accounts: Accounts) -> None:
         self._accounts = accounts
-        self._of_model: dict[str, tuple[Account, Provider]] = {}
-        self._made: list[tuple[str, Account, Provider]] = []
+        self._by_model: dict[str, tuple[Account, Provider]] = {}
+        self._open: list[tuple[str, Account, Provider]] = []
 
     def client_for(self, model: Model) -> tuple[Account, Provider]:
-        """Where a model is, and who asks it.
+        """Return a model's account and client.
 
         Raises:
-            ConfigError: no key for it, or no client of its interface.
+            ConfigError: there is no key for it, or no client of its interface.
         """
-        if model.name not in self._of_model:
-            self._of_model[model.name] = self._client(model)
-        return self._of_model[model.name]
+        if model.name not in self._by_model:
+            self._by_model[model.name] = self._client(model)
+        return self._by_model[model.name]
 
     async def close(self) -> None:
         """Close all connections."""
-        for _, _, provider in self._made:
+        for _, _, provider in self._open:
             await provider.close()
 
     def _client(self, model: Model) -> tuple[Account, Provider]:
         account = _MOCK if model.interface == "mock" else self._accounts.account(model)
-        for interface, other, provider in self._made:
+        for interface, other, provider in self._open:
             if (interface, other) == (model.interface, account):
                 return account, provider
-        provider = _make(model.interface, account)
-        self._made.append((model.interface, account, provider))
+        provider = _connect(model.interface, account)
+        self._open.append((model.interface, account, provider))
         return account, provider
 
 
-def _make(interface: str, account: Account) -> Provider:
+def _connect(interface: str, account: Account) -> Provider:
     if interface == "mock":
         from coeval.mock.models import MockModel
 
@@ -103,56 +93,43 @@ def _make(interface: str, account: Account) -> Provider:
         from coeval.calling.local import LocalModels
 
         return LocalModels(account)
-    return make_provider(kind_of(interface), account)
-
-
-Price = Callable[[Model, Role], tuple[float, float]]
-_MILLION = 1e6
-_CONNECT = 10.0  # seconds
-_REFUSED = 5  # requests without any answer, before the parameters must be at fault
-_BILLED = (Fault.TIMEOUT, Fault.MALFORMED)
-"""After which the provider has done its work all the same."""
+    spec = INTERFACES.get(interface)
+    if spec is None or not spec.protocol:
+        raise ConfigError(f"interface: {interface} cannot be asked over the network")
+    return make_provider(spec.name, account)
 
 
 @dataclass
 class Totals:
-    """What was asked so far, in this process."""
+    """Counts of this process."""
 
     requests: int = 0
     """Sent, the failed ones too."""
     cached: int = 0
     retries: int = 0
     prompt_tokens: int = 0
-    completion_tokens: int = 0
     cost_usd: float = 0.0
-    by_model: Counter[str] = field(default_factory=Counter)
-    """Requests of each model."""
 
 
 @dataclass(frozen=True)
-class _Line:
-    """Everything that asking one model in one role takes."""
+class _Prepared:
+    """A call with everything that sending it needs."""
 
     call: Call
     request: JSON
     provider: Provider
     turns: Turns
-    price: tuple[float, float]
+    price: Price
+    cache_key: bytes | None
 
-    def cost(self, prompt_tokens: int, completion_tokens: int) -> float:
-        """Dollars."""
-        return (prompt_tokens * self.price[0] + completion_tokens * self.price[1]) / _MILLION
-
-
-@dataclass
-class _Bill:
-    """What a request cost."""
-
-    usd: float = 0.0
+    @property
+    def who(self) -> tuple[str, str]:
+        """Return the model and its role."""
+        return self.call.model.name, self.call.role
 
 
 class Caller:
-    """Everything that is asked for one run; made and used in one event loop."""
+    """Makes the calls of one run; used in one event loop."""
 
     def __init__(
         self,
@@ -161,34 +138,34 @@ class Caller:
         ledger: Ledger,
         *,
         cache: Cache | None = None,
-        price: Price | None = None,
+        price: Callable[[Model, Role], Price] = price_of,
         retries: Retries | None = None,
         warn: Callable[[str], None] | None = None,
     ) -> None:
-        """A caller that connects when it is asked.
+        """Create a caller that connects on first use.
 
         Args:
             config: the run's.
             accounts: where the keys are.
             ledger: counts calls and dollars over all starts of the run.
-            cache: of answers; none by default.
-            price: dollars for a million tokens of prompt and of answer; list prices by default.
-            retries: how often and how long.
-            warn: hears what the user should know; stderr by default.
+            cache: of replies; none by default.
+            price: prices of models by role; list prices by default.
+            retries: how often and how long to retry.
+            warn: receives what the user should know; stderr by default.
         """
         experiment = config.experiment
         self.totals = Totals()
         self._quota, self._ledger, self._cache = experiment.quota, ledger, cache
-        self._price, self._retries = price or price_of, retries or Retries()
-        self._prices: dict[tuple[str, str], tuple[float, float]] = {}
+        self._price, self._retries = price, retries or Retries()
+        self._prices: dict[tuple[str, str], Price] = {}
         self._clients = Clients(accounts)
-        self._wishes = Wishes(warn or _to_stderr)
+        self._logprobs = LogprobSupport(warn or _to_stderr)
         self._limits = Limits(experiment.concurrency, experiment.rate_limit)
         self._budget = Budget(experiment.budget_usd, ledger)
         timeout = experiment.request_timeout
         self._timeouts = Timeouts(min(_CONNECT, timeout), timeout, timeout, timeout)
         self._stopped: dict[tuple[str, str], str] = {}
-        self._refused: Counter[tuple[str, str]] = Counter()
+        self._rejections: Counter[tuple[str, str]] = Counter()
         self._answered: set[tuple[str, str]] = set()
 
     async def __aenter__(self) -> Caller:
@@ -204,107 +181,98 @@ class Caller:
             self._cache.close()
 
     async def ask(self, call: Call) -> Reply:
-        """The answer; waits for its turn at the provider, retries what may pass, counts quota and dollars.
+        """Return the reply to a call, from the cache or within the provider's limits, the quota and the budget.
 
         Raises:
             CallError: there is none.
         """
-        line, key = self._line(call)
-        kept = self._cache.get(key) if self._cache is not None and key is not None else None
-        if kept is not None:
-            self.totals.cached += 1
-            answer = kept
-        else:
-            answer = await self._tried(line)
-            if self._cache is not None and key is not None:
-                self._cache.put(key, answer)
+        prepared = self._prepare(call)
+        cache, key = self._cache, prepared.cache_key
+        cached = cache.get(key) if cache is not None and key is not None else None
+        self.totals.cached += cached is not None
+        reply = cached or await self._with_retries(prepared)
+        if cache is not None and key is not None and cached is None:
+            cache.put(key, reply)
         if call.logprobs:
-            self._wishes.check(call.model.name, answer.tokens)
-        if kept is not None:
-            return _reply(kept, 0.0, cached=True)
-        return _reply(answer, line.cost(answer.prompt_tokens, answer.completion_tokens))
+            self._logprobs.check(call.model.name, reply.tokens)
+        cost = 0.0 if cached else prepared.price.cost(reply.prompt_tokens, reply.completion_tokens)
+        return Reply(**vars(reply), cost_usd=cost, cached=cached is not None)
 
-    def _line(self, call: Call) -> tuple[_Line, bytes | None]:
-        """What asking takes, and the key of its answer where that may be kept."""
-        model = call.model
+    def _prepare(self, call: Call) -> _Prepared:
+        model, key = call.model, None
         try:
             account, provider = self._clients.client_for(model)
         except P2LError as error:
             raise CallError(Reason.FATAL, str(error)) from None
-        request = chat_request(model, call.role, call.prompt, wished(model) if call.logprobs else None)
-        if model.interface == "mock":  # which costs nothing, and draws anew for each attempt
-            request, key = {**request, "attempt": call.attempt}, None
-        else:
+        request = chat_request(model, call.role, call.prompt, logprob_parameters(model) if call.logprobs else None)
+        if model.interface == "mock":  # costs nothing, and draws anew for each attempt
+            request["attempt"] = call.attempt
+        elif call.phase is not None:
             key = key_of(model.interface, account.base_url, request, call.attempt)
-        line = _Line(call, request, provider, self._limits.at(model.interface), self._price_of(call))
-        return line, key if call.phase is not None else None
+        role = model.name, call.role
+        if role not in self._prices:
+            self._prices[role] = self._price(model, call.role)
+        return _Prepared(call, request, provider, self._limits.at(model.interface), self._prices[role], key)
 
-    def _price_of(self, call: Call) -> tuple[float, float]:
-        whose = _whose(call)
-        if whose not in self._prices:
-            self._prices[whose] = self._price(call.model, call.role)
-        return self._prices[whose]
-
-    async def _tried(self, line: _Line) -> Answer:
-        """The answer, after as many requests as it takes."""
-        failed, plain = 0, False
+    async def _with_retries(self, prepared: _Prepared) -> CachedReply:
+        """Return the reply, after as many requests as it takes."""
+        failed, is_fallback = 0, False
         while True:
             try:
-                answer = await self._requested(line)
+                reply = await self._send(prepared)
             except ProviderError as error:
-                without = self._wishes.dropped(line.request, error) if line.call.logprobs else None
-                if without is not None:
-                    line, plain = replace(line, request=without), True
+                fallback = self._logprobs.fallback(prepared.request, error) if prepared.call.logprobs else None
+                if fallback is not None:
+                    prepared, is_fallback = replace(prepared, request=fallback), True
                     continue
                 failed += 1
                 wait = self._retries.wait(error, failed)
                 if wait is None:
-                    raise self._given_up(line.call, error) from None
+                    raise self._final_error(prepared, error) from None
                 if error.fault is Fault.RATE_LIMIT and error.retry_after:
-                    line.turns.pause(error.retry_after)
+                    prepared.turns.pause(error.retry_after)
                 self.totals.retries += 1
                 await asyncio.sleep(wait)
             else:
-                self._answered.add(_whose(line.call))
-                if plain:
-                    self._wishes.refused(_whose(line.call))
-                return answer
+                self._answered.add(prepared.who)
+                if is_fallback:
+                    self._logprobs.reject(prepared.who)
+                return reply
 
-    async def _requested(self, line: _Line) -> Answer:
-        """The answer to one request, paid for.
+    async def _send(self, prepared: _Prepared) -> CachedReply:
+        """Send one request and count what it costs.
 
         Raises:
-            ProviderError: none came.
-            CallError: nothing may be asked any more.
+            ProviderError: there is no reply.
+            CallError: the model may not be asked any more.
         """
-        async with line.turns.turn(line.call.model.name):
-            self._check_goes_on(line.call)
-            held, bill = line.cost(*most_tokens(line.request)), _Bill()
+        call, price = prepared.call, prepared.price
+        async with prepared.turns.turn(call.model.name):
+            self._check_not_stopped(prepared)
+            most_prompt, most_answer = most_tokens(prepared.request)
+            held, cost = price.cost(most_prompt, most_answer), 0.0
             await self._budget.hold(held)
             try:
-                self._count(line.call)
-                return await self._sent(line, bill)
+                self._count(call)
+                cost = price.cost(most_prompt, 0)  # due even if the call is cancelled from here on
+                request = prepared.request
+                if call.logprobs:
+                    request = self._logprobs.supported(request, prepared.who)
+                started = time.perf_counter()
+                try:
+                    completion = await prepared.provider.chat(request, self._timeouts)
+                except ProviderError as error:
+                    cost *= error.fault in _BILLED
+                    raise
+                seconds = time.perf_counter() - started
+                read, written, counted = tokens_in(completion, request)
+                cost = price.cost(read, written)
+                self.totals.prompt_tokens += read
+                tokens = first_tokens(completion) if call.logprobs else None
+                return CachedReply(check_whole(completion), read, written, counted, seconds, tokens)
             finally:
-                self.totals.cost_usd += bill.usd
-                self._budget.settle(held, bill.usd)
-
-    async def _sent(self, line: _Line, bill: _Bill) -> Answer:
-        # Whoever goes away in the middle may have to pay for the question.
-        bill.usd = line.cost(most_tokens(line.request)[0], 0)
-        request = self._wishes.sent(line.request, _whose(line.call)) if line.call.logprobs else line.request
-        started = time.perf_counter()
-        try:
-            completion = await line.provider.chat(request, self._timeouts)
-        except ProviderError as error:
-            bill.usd *= error.fault in _BILLED
-            raise
-        seconds = time.perf_counter() - started
-        read, written, counted = tokens_in(completion, line.request)
-        bill.usd = line.cost(read, written)
-        self.totals.prompt_tokens += read
-        self.totals.completion_tokens += written
-        tokens = first_tokens(completion) if line.call.logprobs else None
-        return Answer(check_whole(completion), read, written, counted, seconds, tokens)
+                self.totals.cost_usd += cost
+                self._budget.settle(held, cost)
 
     def _count(self, call: Call) -> None:
         """Count a request that is about to be sent."""
@@ -312,26 +280,24 @@ class Caller:
         if call.phase is not None and not self._ledger.reserve_call(name, self._quota.get(name)):
             raise CallError(Reason.QUOTA, f"its quota of {self._quota[name]} calls is used up")
         self.totals.requests += 1
-        self.totals.by_model[name] += 1
 
-    def _check_goes_on(self, call: Call) -> None:
-        why = self._stopped.get((call.model.name, "")) or self._stopped.get(_whose(call))
+    def _check_not_stopped(self, prepared: _Prepared) -> None:
+        why = self._stopped.get((prepared.call.model.name, "")) or self._stopped.get(prepared.who)
         if why is not None:
             raise CallError(Reason.FATAL, why)
 
-    def _given_up(self, call: Call, error: ProviderError) -> CallError:
-        """The error of a call; what will fail whatever is asked stops the model, or the model in this role."""
-        whose, fault = _whose(call), error.fault
-        text = str(error)
+    def _final_error(self, prepared: _Prepared, error: ProviderError) -> CallError:
+        """Return the error of a call; one that would meet every call stops the model, or the model in this role."""
+        who, fault, text = prepared.who, error.fault, str(error)
         if fault is Fault.UNSUPPORTED and error.detail:
             text += f": {error.detail}"
-        if fault is Fault.REQUEST and whose not in self._answered:
-            self._refused[whose] += 1
+        if fault is Fault.REQUEST and who not in self._answered:
+            self._rejections[who] += 1
         if fault is Fault.CREDENTIALS:
-            whose = (call.model.name, "")
-        elif fault is not Fault.UNSUPPORTED and self._refused[whose] < _REFUSED:
+            who = (prepared.call.model.name, "")
+        elif fault is not Fault.UNSUPPORTED and self._rejections[who] < _REJECTIONS:
             return CallError(Reason.FAILED, text)
-        self._stopped[whose] = text
+        self._stopped[who] = text
         return CallError(Reason.FATAL, text)
 
 
@@ -343,36 +309,19 @@ def make_caller(
     *,
     warn: Callable[[str], None] | None = None,
 ) -> Caller:
-    """The caller of a run.
+    """Return the caller of a run.
 
     Args:
         config: the run's; with `cache: false` everything is asked anew.
         keys: where the keys are.
-        run: beside its folder answers are kept; beside those of the configuration by default.
-        meta: counts calls and dollars over all starts; those of this caller alone by default.
-        warn: hears what the user should know; stderr by default.
+        run: the cache lies beside its folder; beside those of the configuration by default.
+        meta: counts calls and dollars over all starts; in memory by default.
+        warn: receives what the user should know; stderr by default.
     """
     folder = run.folder.parent if run is not None else config.experiment.storage_folder
     cache = Cache(cache_file(folder), warn or _to_stderr) if config.experiment.cache else None
-    return Caller(config, keys, meta or Tally(), cache=cache, warn=warn)
+    return Caller(config, keys, meta or MemoryLedger(), cache=cache, warn=warn)
 
 
 def _to_stderr(message: str) -> None:
     print(f"warning: {message}", file=sys.stderr)
-
-
-def _whose(call: Call) -> tuple[str, str]:
-    return call.model.name, call.role
-
-
-def _reply(answer: Answer, cost_usd: float, *, cached: bool = False) -> Reply:
-    return Reply(
-        answer.text,
-        answer.prompt_tokens,
-        answer.completion_tokens,
-        cost_usd,
-        answer.seconds,
-        counted=answer.counted,
-        cached=cached,
-        tokens=answer.tokens,
-    )

@@ -1,32 +1,33 @@
-"""Asking: as many questions at once as may be in flight, each until its answer is of use, which is stored at once."""
+"""Ask the questions of a phase: as many at once as may be in flight, each until its answer is usable."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import asdict
+from functools import reduce
 from typing import TypeVar
 
 from coeval.calling.calls import CallError, Reason, Reply
 from coeval.interfaces import in_flight
-from coeval.phases.question import Answer, Question, Settled, apply, read_answer
+from coeval.phases.question import Question, ReplyOrError, Settled, apply, read_answer
 from coeval.phases.stage import Outcome, Stage
 from coeval.schema import ROLE_OF, Model, Phase
 from coeval.storage.jsonl import read_records
 from coeval.storage.meta import claimed_work
-from coeval.storage.run import Run
 from coeval.storage.store import Store
 
-# Answers that wait for others before they make a record: kept in a journal, so that a kill does not lose them.
+T = TypeVar("T")
+ATTEMPTS = 3  # to get a usable answer
+_SPARE = 8  # questions that may wait for their turn besides those in flight
 
 
-class Parts:
-    """The waiting answers of one model in one phase."""
+class ReplyJournal:
+    """Replies of one model in one phase that wait for others of their record, on the disk so that a kill loses none."""
 
     def __init__(self, store: Store, phase: str, model: str) -> None:
         self._store = store
-        self._path = _journal(store.run, phase, model)
+        self._path = store.run.waiting / f"{phase}.{model}.jsonl"
         self._waiting: dict[str, dict[str, Reply]] = {}
         for line in read_records(self._path):
             if "reply" in line:
@@ -34,72 +35,58 @@ class Parts:
             else:
                 self._waiting.pop(line["id"], None)
 
-    def take(self, question: str) -> dict[str, Reply]:
-        """Part -> answer that an earlier process got."""
+    def pop(self, question: str) -> dict[str, Reply]:
+        """Return, by part, the replies that an earlier process received."""
         return self._waiting.pop(question, {})
 
-    def keep(self, question: str, part: str, reply: Reply) -> None:
-        """Write an answer down."""
+    def put(self, question: str, part: str, reply: Reply) -> None:
+        """Store a reply."""
         self._store.append(self._path, {"id": question, "part": part, "reply": asdict(reply)})
 
     def forget(self, question: str) -> None:
-        """The record is made."""
+        """Note that the record is stored."""
         self._store.append(self._path, {"id": question})
 
     def clear(self) -> None:
-        """Nothing of this work waits any more; the journal stays where answers of another task do."""
+        """Remove the file, unless replies of another task wait in it."""
         if not self._waiting:
             self._store.forget_file(self._path)
-
-
-def _journal(run: Run, phase: str, model: str) -> Path:
-    return run.parts / f"{phase}.{model}.jsonl"
-
-
-T = TypeVar("T")
-ATTEMPTS = 3  # of an answer that is not what was asked for
-_SPARE = 8  # questions that may wait for their turn besides those in flight
 
 
 async def each_model(
     stage: Stage, phase: Phase, models: Sequence[Model], work: Callable[[Model], Awaitable[Outcome]]
 ) -> Outcome:
-    """Let models work at once, each in no other process meanwhile; of local ones only one, for they share a device."""
+    """Let models work at once, each in one process at a time; local models one by one, as they share a device."""
     local = [model for model in models if model.interface == "huggingface"]
     chains = [[model] for model in models if model not in local] + ([local] if local else [])
     outcome = Outcome()
-    for part in await together([_in_turn(stage, phase, chain, work) for chain in chains]):
+    for part in await together([_one_by_one(stage, phase, chain, work) for chain in chains]):
         outcome.add(part)
     return outcome
 
 
-async def _in_turn(
+async def _one_by_one(
     stage: Stage, phase: Phase, models: Sequence[Model], work: Callable[[Model], Awaitable[Outcome]]
 ) -> Outcome:
     outcome = Outcome()
     for model in models:
         waits = f"{phase}: {model.name} waits for another process that is at work on it"
         async with claimed_work(stage.run, phase, model.name, on_wait=lambda text=waits: stage.log.info(text)):  # type: ignore[misc]
-            adopted = await _adopt(stage, phase, model)
-            outcome.add(adopted)
-            if not adopted.refused:  # otherwise what is in a job would be asked, and paid for, again
+            try:
+                # Batch jobs that an earlier process sent; what they lack is asked again as missing.
+                if stage.batching is not None and not model.is_virtual:
+                    await stage.batching.adopt(
+                        phase, model, lambda question, answers: apply(stage.store, question, answers)
+                    )
+            except CallError as error:  # what is in a job must not be asked, and paid for, again
+                _stop(stage, phase, model, outcome, error)
+            else:
                 outcome.add(await work(model))
     return outcome
 
 
-async def _adopt(stage: Stage, phase: Phase, model: Model) -> Outcome:
-    """Answers of batch jobs that an earlier process sent; what they lack is asked for again as missing."""
-    outcome = Outcome()
-    if stage.batching is not None and not model.is_virtual:
-        try:
-            await stage.batching.adopt(phase, model, lambda question, answers: apply(stage.store, question, answers))
-        except CallError as error:
-            _stop(stage, phase, model, outcome, error)
-    return outcome
-
-
 async def together(works: Iterable[Awaitable[T]]) -> list[T]:
-    """All of them at once; where one breaks the others are ended before it is told."""
+    """Run all at once; if one fails, cancel the others before its error is raised."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         return list(await asyncio.gather(*tasks))
@@ -112,47 +99,41 @@ async def together(works: Iterable[Awaitable[T]]) -> list[T]:
 async def drive(
     stage: Stage, phase: Phase, model: Model, questions: Iterable[Question], *, attempts: int = ATTEMPTS
 ) -> Outcome:
-    """Ask one model's questions until all are settled, or it may be asked no more.
+    """Ask one model's questions until all are settled, or it may not be asked any more.
 
     Raises:
         OSError: an answer cannot be stored.
     """
     outcome = Outcome()
-    if stage.batching is not None and stage.batching.takes(model, phase):
-        await _drive_batch(stage, phase, model, questions, outcome)
+    if stage.batching is None or not stage.batching.takes(model, phase):
+        await _Asker(stage, phase, model, outcome, attempts).run(questions)
         return outcome
-    await _Pump(stage, phase, model, outcome, attempts).run(questions)
-    return outcome
 
-
-async def _drive_batch(
-    stage: Stage, phase: Phase, model: Model, questions: Iterable[Question], outcome: Outcome
-) -> None:
-    def settle(question: Question, answers: Mapping[str, Answer]) -> Settled:
+    def settle(question: Question, answers: Mapping[str, ReplyOrError]) -> Settled:
         settled = apply(stage.store, question, answers)
         _count(stage, outcome, settled)
         return settled
 
     try:
-        await stage.batching.answer(model, questions, settle)  # type: ignore[union-attr]
+        await stage.batching.answer(model, questions, settle)
     except CallError as error:
         _stop(stage, phase, model, outcome, error)
+    return outcome
 
 
-class _Pump:
-    """The questions of one model in flight."""
+class _Asker:
+    """Asks the questions of one model, a bounded number at once."""
 
     def __init__(self, stage: Stage, phase: Phase, model: Model, outcome: Outcome, attempts: int) -> None:
         self.stage, self.phase, self.model = stage, phase, model
         self.outcome, self.attempts = outcome, attempts
-        self._parts = Parts(stage.store, phase, model.name)
-        flights = in_flight(stage.config.experiment.concurrency, model.interface)
-        self._slots = asyncio.Semaphore(2 * flights + _SPARE)
+        self._journal = ReplyJournal(stage.store, phase, model.name)
+        self._slots = asyncio.Semaphore(2 * in_flight(stage.config.experiment.concurrency, model.interface) + _SPARE)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._broken: BaseException | None = None
+        self._error: BaseException | None = None
 
     async def run(self, questions: Iterable[Question]) -> None:
-        """Start them as places become free; wait for the last."""
+        """Start questions as slots become free; wait for the last."""
         try:
             for question in questions:
                 await self._slots.acquire()
@@ -161,88 +142,71 @@ class _Pump:
                 task = asyncio.create_task(self._settle(question))
                 self._tasks.add(task)
                 task.add_done_callback(self._done)
-            while self._tasks and self._broken is None:
+            while self._tasks and self._error is None:
                 await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
         finally:
-            await self._end()
-        if self._broken is not None:
-            raise self._broken
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._error is not None:
+            raise self._error
         if not self._is_over:
-            self._parts.clear()
+            self._journal.clear()
 
     @property
     def _is_over(self) -> bool:
-        halted = self.stage.halted is not None or self._broken is not None
         if self.stage.halted is not None:
             self.outcome.stopped.setdefault(self.model.name, self.stage.halted)
-        return halted or bool(self.outcome.stopped or self.outcome.refused)
+        return self._error is not None or bool(self.outcome.stopped or self.outcome.refused)
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self._slots.release()
         if not task.cancelled() and task.exception() is not None:
-            self._broken = self._broken or task.exception()
-
-    async def _end(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+            self._error = self._error or task.exception()
 
     async def _settle(self, question: Question) -> None:
-        """Ask until all parts have an answer of use, or the attempts are used up; then make the record."""
-        kept = self._parts.take(question.waiting_id)
-        found = await together(self._answer(question, part, kept.get(part)) for part in question.prompts)
-        answers = dict(zip(question.prompts, found, strict=True))
-        for answer in found:
-            if isinstance(answer, CallError) and answer.reason is not Reason.FAILED:
-                _stop(self.stage, self.phase, self.model, self.outcome, answer)
+        """Ask until all parts have a usable answer, or the attempts are used up; then store the record."""
+        earlier = self._journal.pop(question.waiting_id)
+        replies = await together(self._answer(question, part, earlier.get(part)) for part in question.prompts)
+        for reply in replies:
+            if isinstance(reply, CallError) and reply.reason is not Reason.FAILED:
+                _stop(self.stage, self.phase, self.model, self.outcome, reply)
                 return
-        settled = apply(self.stage.store, question, answers)
-        if len(answers) > 1:
-            self._parts.forget(question.waiting_id)
+        settled = apply(self.stage.store, question, dict(zip(question.prompts, replies, strict=True)))
+        if len(replies) > 1:
+            self._journal.forget(question.waiting_id)
         _count(self.stage, self.outcome, settled)
 
-    async def _answer(self, question: Question, part: str, kept: Reply | None) -> Answer:
-        """The first answer of use to one part, otherwise the last one; tokens are those of all attempts."""
-        if kept is not None:
-            return kept
-        tried: list[Reply] = []
+    async def _answer(self, question: Question, part: str, earlier: Reply | None) -> ReplyOrError:
+        """Return the first usable answer to a part, otherwise the last, with the tokens of all attempts."""
+        if earlier is not None:
+            return earlier
+        replies: list[Reply] = []
         for attempt in range(self.attempts):
             try:
-                reply = await self.stage.ask(question.call(self.model, part, attempt))
+                replies.append(await self.stage.ask(question.call(self.model, part, attempt)))
             except CallError as error:
                 return error
-            tried.append(reply)
-            _, why = read_answer(question, part, reply)
+            _, why = read_answer(question, part, replies[-1])
             if why is None:
                 break
             self.stage.log.debug(f"{question.id}: attempt {attempt + 1}: {why}")
-        total = _summed(tried)
+        total = reduce(Reply.plus, replies)
         if why is None and len(question.prompts) > 1:
-            self._parts.keep(question.waiting_id, part, total)
+            self._journal.put(question.waiting_id, part, total)
         return total
 
 
-def _summed(replies: Sequence[Reply]) -> Reply:
-    """The last of several replies, with the tokens of all."""
-    return replace(
-        replies[-1],
-        prompt_tokens=sum(reply.prompt_tokens for reply in replies),
-        completion_tokens=sum(reply.completion_tokens for reply in replies),
-        cost_usd=sum(reply.cost_usd for reply in replies),
-    )
-
-
 def _count(stage: Stage, outcome: Outcome, settled: Settled) -> None:
-    if settled.failures:
-        outcome.failed += 1
-    else:
-        outcome.stored += 1
-    stage.progress.advance(failed=bool(settled.failures))
+    is_failed = bool(settled.failures)
+    outcome.failed += is_failed
+    outcome.stored += not is_failed
+    stage.progress.advance(failed=is_failed)
 
 
 def _stop(stage: Stage, phase: Phase, model: Model, outcome: Outcome, error: CallError) -> None:
-    """Ask a model no more in this phase, and none at all where the dollars are used up; said, and noted, once."""
+    """Stop asking a model in this phase, or every model once the budget is used up; report it once."""
     if error.reason is Reason.BUDGET:
         outcome.stopped[model.name] = str(error)
         if stage.halted is None:

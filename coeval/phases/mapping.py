@@ -11,7 +11,7 @@ from coeval.calling.calls import Call, CallError, Reason
 from coeval.errors import RunError
 from coeval.judging.prompts import render
 from coeval.parsing import MalformedAnswerError, read_attributes, read_rubric
-from coeval.phases.driving import ATTEMPTS, Parts, together
+from coeval.phases.driving import ATTEMPTS, ReplyJournal, together
 from coeval.phases.stage import Outcome, Stage
 from coeval.schema import Attributes, Model, Phase, Rubric, Task
 from coeval.storage.jsonl import read_json, read_records, write_json
@@ -40,19 +40,19 @@ async def ask_teachers(
     teachers = [model for model in stage.config.with_role("teacher") if not model.is_virtual]
     outcome.expected += 1
     stage.progress.expect(len(teachers))
-    parts = Parts(stage.store, phase, f"{task.name}.{prompt}")
-    kept = parts.take(task.name)
+    journal = ReplyJournal(stage.store, phase, f"{task.name}.{prompt}")
+    kept = journal.pop(task.name)
 
     async def one(teacher: Model) -> T | CallError | MalformedAnswerError:
         if teacher.name in kept:
             return read(kept[teacher.name].text)
-        found = await _ask(stage, phase, task, teacher, prompt, read, parts, values)
+        found = await _ask(stage, phase, task, teacher, prompt, read, journal, values)
         stage.progress.advance(failed=isinstance(found, Exception))
         return found
 
     found = await together(one(teacher) for teacher in teachers)
     proposals = _sound(stage, phase, task, prompt, teachers, found)
-    parts.clear()
+    journal.clear()
     outcome.stored += 1
     return proposals
 
@@ -92,7 +92,7 @@ async def _ask(
     teacher: Model,
     prompt: str,
     read: Callable[[str], T],
-    parts: Parts,
+    journal: ReplyJournal,
     values: dict[str, str],
 ) -> T | CallError | MalformedAnswerError:
     text = render(task, teacher.name, prompt, **values)
@@ -108,7 +108,7 @@ async def _ask(
         except MalformedAnswerError as error:
             last = error
             continue
-        parts.keep(task.name, teacher.name, reply)
+        journal.put(task.name, teacher.name, reply)
         return found
     assert last is not None
     return last

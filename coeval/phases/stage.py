@@ -1,4 +1,4 @@
-"""What every phase works with, and what comes of a phase."""
+"""What every phase works with, and the outcome of a phase."""
 
 from __future__ import annotations
 
@@ -16,21 +16,18 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
 
-# How far a phase is: done, failed, rate, dollars, time left, on one line that is rewritten.
-
-
 class Progress:
-    """The bar of one phase; silent where stderr is no terminal."""
+    """The progress bar of one phase; nothing is shown where stderr is no terminal."""
 
     def __init__(self, description: str = "", spent: Callable[[], float] | None = None) -> None:
-        """`spent` gives the dollars so far; without a description nothing is ever shown."""
+        """`spent` returns the dollars so far; without a description there is no bar."""
         self._description = description
         self._spent = spent
         self._bar: tqdm[Any] | None = None
         self._failed = 0
 
     def expect(self, count: int) -> None:
-        """So many more are to be done."""
+        """Add to the total."""
         if not self._description or not count:
             return
         if self._bar is None:
@@ -42,7 +39,7 @@ class Progress:
             self._bar.refresh()
 
     def advance(self, *, failed: bool = False) -> None:
-        """One more is done."""
+        """Count one as done."""
         self._failed += failed
         if self._bar is None:
             return
@@ -52,7 +49,7 @@ class Progress:
         self._bar.update()
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._bar is not None:
             self._bar.close()
 
@@ -67,20 +64,20 @@ class Stage:
     asking: Asking
     log: Log
     modes: Mapping[Phase, Mode]
-    """Of every phase, as this start of the run has them."""
+    """Of every phase, at this start of the run."""
     only: frozenset[str] | None = None
     """The models that phases 3 to 5 are confined to."""
     batching: Batching | None = None
     progress: Progress = field(default_factory=Progress)
     halted: str | None = None
-    """Why nothing may be asked any more: the dollars are used up."""
+    """Why no model may be asked any more: the budget is used up."""
     limited: bool = False
-    """Whether a quota or the dollars left something unasked in an earlier phase."""
+    """A quota or the budget left something unasked in an earlier phase."""
     cached: int = 0
-    """Answers so far that were kept of earlier calls."""
+    """Replies from the cache so far."""
 
     async def ask(self, call: Call) -> Reply:
-        """The answer to a question.
+        """Return the reply to a call.
 
         Raises:
             CallError: there is none.
@@ -90,42 +87,41 @@ class Stage:
         return reply
 
     def models(self, role: Role) -> tuple[Model, ...]:
-        """The models at work in a role, in the order of the configuration."""
-        found = self.config.with_role(role)
-        return found if self.only is None else tuple(model for model in found if model.name in self.only)
+        """Return the models at work in a role, in the order of the configuration."""
+        return tuple(model for model in self.config.with_role(role) if self.only is None or model.name in self.only)
 
     def warn_bad_line(self, path: object, line: int, why: str) -> None:
-        """Say that a line was skipped."""
+        """Warn that a line was skipped."""
         self.log.warning(f"{path}, line {line}: skipped: {why}")
 
 
 @dataclass
 class Outcome:
-    """What came of a phase, or of a part of it."""
+    """The outcome of a phase, or of a part of it."""
 
     expected: int = 0
     """Records that were missing."""
     stored: int = 0
     """Of those, now there."""
     failed: int = 0
-    """Of those, asked for in vain."""
+    """Of those, without a usable answer."""
     stopped: dict[str, str] = field(default_factory=dict)
-    """Model -> why it was asked no more: quota or budget."""
+    """Model -> the quota or budget that stopped it."""
     refused: dict[str, str] = field(default_factory=dict)
     """Model -> why its provider refuses it."""
 
     @property
     def complete(self) -> bool:
-        """Whether nothing is missing any more."""
+        """Return whether nothing is missing any more."""
         return self.stored >= self.expected and not self.failed and not self.stopped and not self.refused
 
     @property
     def is_failure(self) -> bool:
-        """Whether something went wrong, other than a limit that was set."""
+        """Return whether something went wrong, other than a limit that was set."""
         return bool(self.failed or self.refused)
 
     def add(self, other: Outcome) -> None:
-        """Take in what came of another part."""
+        """Add the outcome of another part."""
         self.expected += other.expected
         self.stored += other.stored
         self.failed += other.failed

@@ -86,7 +86,7 @@ def test_a_job_whose_id_was_never_heard_is_found(
     tmp_path: Path, server: BatchServer, interface: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, run = config(tmp_path, [batched(server, interface)]), run_of(tmp_path)
-    killed_at(monkeypatch, run, "coeval.batch.submission._sent", 1, ["run", "--config", path])
+    killed_at(monkeypatch, run, "coeval.batch.submission._submitted", 1, ["run", "--config", path])
     assert [job["status"] for job in read_json(run.pending).values()] == ["submitting"]
     assert coeval("run", "--config", path, "--continue") == 0
     is_whole(tmp_path, server)

@@ -73,7 +73,7 @@ def test_a_part_whose_id_was_never_heard_is_waited_for_before_others_are_sent(
     tmp_path: Path, server: BatchServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, pending = config(tmp_path, [priced(server)], [TASK]), run_of(tmp_path).pending
-    killed_at(monkeypatch, run_of(tmp_path), "coeval.batch.submission._sent", 2, ["run", "--config", path])
+    killed_at(monkeypatch, run_of(tmp_path), "coeval.batch.submission._submitted", 2, ["run", "--config", path])
     jobs = read_json(pending)
     (sent,) = [name for name, job in jobs.items() if job["input_file"]]
     pending.write_text(json.dumps({name: jobs[name] for name in [*sorted(set(jobs) - {sent}), sent]}))

@@ -10,7 +10,8 @@ from typing import Any
 from coeval.calling.cache import Cache
 from coeval.calling.caller import Caller
 from coeval.calling.calls import Call, CallError, Reply
-from coeval.calling.limits import Retries, Tally
+from coeval.calling.limits import MemoryLedger, Retries
+from coeval.prices import Price
 from coeval.schema import Config, Experiment, Model, Role
 from p2l.common.errors import ConfigError
 from route.providers.base import Account
@@ -38,12 +39,14 @@ def call(model: Model, prompt: str = "Hello", **changes: Any) -> Call:
     return Call(model, role, phase, "letters", ("letters", model.name), prompt, **changes)
 
 
-def caller_of(folder: Path, *, cache: bool = False, ledger: Tally | None = None, **experiment: Any) -> Caller:
-    price = experiment.pop("price", (1.0, 1.0))
+def caller_of(folder: Path, *, cache: bool = False, ledger: MemoryLedger | None = None, **experiment: Any) -> Caller:
+    price = Price(*experiment.pop("price", (1.0, 1.0)))
     retries = experiment.pop("retries", AT_ONCE)
     config = Config((), (), Experiment("run", folder, **experiment))
     kept = Cache(folder / "cache.sqlite", fail) if cache else None
-    return Caller(config, OneAccount(), ledger or Tally(), cache=kept, price=lambda _, __: price, retries=retries)
+    return Caller(
+        config, OneAccount(), ledger or MemoryLedger(), cache=kept, price=lambda _, __: price, retries=retries
+    )
 
 
 def fail(message: str) -> None:

@@ -7,15 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coeval.calling.calls import CallError, Reason
-from coeval.calling.limits import Budget, Tally, most_tokens
+from coeval.calling.limits import Budget, MemoryLedger, most_tokens
 
 Costs = list[tuple[float, float, int]]
 COST = st.tuples(st.floats(0, 1), st.floats(0, 1), st.integers(0, 3))
 
 
-def spend(limit: float | None, costs: Costs) -> tuple[Tally, int]:
+def spend(limit: float | None, costs: Costs) -> tuple[MemoryLedger, int]:
     """What requests cost that set aside something, take a share of it, and some turns of the loop."""
-    ledger = Tally()
+    ledger = MemoryLedger()
     budget = Budget(limit, ledger)
 
     async def one(held: float, share: float, turns: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from coeval.calling.calls import CallError, Reason, Reply, chat_request, tokens_in
-from coeval.calling.limits import Retries, Tally, most_tokens
+from coeval.calling.limits import MemoryLedger, Retries, most_tokens
 from coeval.mock.server import MockServer
 from coeval.schema import Model
 from tests.coeval.calling.calling_helpers import call, caller_of, model_at, replies, run
@@ -145,7 +145,7 @@ def test_an_empty_answer_is_none(tmp_path: Path) -> None:
 
 
 def test_a_quota_counts_real_requests_and_is_never_exceeded(tmp_path: Path) -> None:
-    ledger = Tally()
+    ledger = MemoryLedger()
     with MockServer(failures=[500]) as server:
         calls = [call(model_at(server.url), f"Hello {n}") for n in range(8)]
         found = replies(caller_of(tmp_path, ledger=ledger, quota={"ant": 5}), calls)
@@ -159,7 +159,7 @@ def test_a_quota_counts_real_requests_and_is_never_exceeded(tmp_path: Path) -> N
 
 
 def test_a_budget_is_not_exceeded_whatever_is_in_flight(tmp_path: Path) -> None:
-    ledger = Tally()
+    ledger = MemoryLedger()
     with MockServer(latency=0.01) as server:
         model = model_at(server.url, max_tokens=20, text="x" * 80)  # which cost 20 tokens exactly
         calls = [call(model, f"{n:030d}") for n in range(40)]
@@ -174,14 +174,14 @@ def test_a_budget_is_not_exceeded_whatever_is_in_flight(tmp_path: Path) -> None:
 
 
 def test_what_costs_nothing_is_asked_when_the_budget_is_gone(tmp_path: Path) -> None:
-    ledger = Tally()
+    ledger = MemoryLedger()
     ledger.add_spent(1.0)
     caller = caller_of(tmp_path, ledger=ledger, budget_usd=1.0, price=(0.0, 0.0))
     reply(replies(caller, [call(Model("ant", "mock", ("student",)))])[0])
 
 
 def test_a_kept_answer_costs_nothing_and_survives_the_process(tmp_path: Path) -> None:
-    ledger = Tally()
+    ledger = MemoryLedger()
     with MockServer() as server:
         asked = call(model_at(server.url))
         first = reply(replies(caller_of(tmp_path, cache=True, ledger=ledger), [asked])[0])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from coeval.calling.calls import Reply, first_tokens, wished
+from coeval.calling.calls import Reply, first_tokens, logprob_parameters
 from coeval.judging.prompts import render
 from coeval.mock.server import MockServer
 from coeval.schema import Sampling, Task
@@ -69,5 +69,5 @@ def test_a_provider_that_refuses_the_question_is_asked_without_it(
 
 
 def test_interfaces_that_tell_none_are_not_asked_for_them() -> None:
-    assert wished(model_at("http://x", interface="anthropic")) == {}
-    assert wished(model_at("http://x", interface="xai")) == {"logprobs": True, "top_logprobs": 8}
+    assert logprob_parameters(model_at("http://x", interface="anthropic")) == {}
+    assert logprob_parameters(model_at("http://x", interface="xai")) == {"logprobs": True, "top_logprobs": 8}

@@ -12,17 +12,17 @@ from route.providers.base import Fault, ProviderError
 def test_a_wait_is_between_what_the_provider_wants_and_the_cap(
     fault: Fault, failed: int, draw: float, wanted: float | None
 ) -> None:
-    retries = Retries(draw=lambda: draw)
+    retries = Retries(uniform=lambda low, high: low + draw * (high - low))
     wait = retries.wait(ProviderError(fault, "no", retry_after=wanted), failed)
     if wait is None:
-        assert not fault.may_pass or failed >= retries.timed_out or (wanted or 0) > retries.patience
+        assert not fault.may_pass or failed >= retries.timed_out or (wanted or 0) > retries.longest_retry_after
     else:
         assert fault.may_pass
         assert (wanted or 0.0) <= wait <= max(retries.cap, (wanted or 0.0) + retries.base)
 
 
 def test_each_wait_is_twice_the_last() -> None:
-    retries = Retries(draw=lambda: 0.0, base=1.0, cap=6.0)
+    retries = Retries(uniform=lambda low, _: low, base=1.0, cap=6.0)
     waits = [retries.wait(ProviderError(Fault.RATE_LIMIT, "no"), failed) for failed in range(1, 6)]
     assert waits == [0.5, 1.0, 2.0, 3.0, 3.0]
 
