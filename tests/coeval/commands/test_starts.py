@@ -37,8 +37,8 @@ def test_a_process_for_some_models_puts_nothing_aside(tmp_path: Path, capsys: py
     models = [model("ant", roles=ALL), model("bee", roles=["judge"])]
     assert coeval("run", "--config", write_config(tmp_path, models)) == 0
     run = run_of(tmp_path)
-    run.parts.mkdir()
-    (run.parts / "evaluation.ant.jsonl").write_text("")
+    run.waiting.mkdir()
+    (run.waiting / "evaluation.ant.jsonl").write_text("")
     before = content(run)
     renewing = write_config(tmp_path, models, phases={**KEPT, "evaluation": "New"})
     capsys.readouterr()
