@@ -79,9 +79,9 @@ def widen(torch: Any, tensors: list[Any]) -> tuple[list[Any], Any]:
     sum. These are a few numbers per vote, so the width costs nothing, on GPUs with slow float64 neither. CPUs and CUDA
     are sure to have float64; on other devices (Apple's and some of Intel's lack it) tensors keep their own width.
     """
-    given = [tensor for tensor in tensors if tensor is not None]
-    dtype = torch.float64 if any(tensor.dtype == torch.float64 for tensor in given) else torch.float32
-    if given[0].device.type not in ("cpu", "cuda"):
+    present = [tensor for tensor in tensors if tensor is not None]
+    dtype = torch.float64 if any(tensor.dtype == torch.float64 for tensor in present) else torch.float32
+    if present[0].device.type not in ("cpu", "cuda"):
         return tensors, dtype
     return [None if tensor is None else tensor.double() for tensor in tensors], dtype
 
@@ -131,7 +131,7 @@ class EtaScale(NamedTuple):
     least: float | None = None
 
 
-PLAIN_ETA = EtaScale()
+_PLAIN_ETA = EtaScale()
 
 
 @dataclass(frozen=True)
@@ -143,19 +143,19 @@ class Likelihood:
     """The head that supplies the parameters: bt (coefs), rk (coefs, eta) or ba (coefs, eta, gamma)."""
     outcomes: tuple[str, ...]
     """Names of the K outcomes, in the order of the last axis."""
-    grounded: bool
-    """Whether coefs have an absolute zero. Under ba only their distance to gamma is fixed."""
     log_terms: LogTerms
     """(namespace, coef_a, coef_b, eta, gamma) -> one log-probability per outcome."""
+    grounded: bool = False
+    """Whether coefs have an absolute zero. Under ba only their distance to gamma is fixed."""
     prob_terms: ProbTerms | None = None
     """(exp coef_a, exp coef_b, eta, gamma, out): the NumPy fast path, which fills the probabilities out (K, ...)."""
     evaluation_only: bool = False
     """Whether this is a coarser view of another likelihood, for metrics rather than for training."""
     tie_target: TieTarget = "outcome"
     """What a tie counts as: nothing (the vote is dropped), half a win and half a loss, or an outcome of its own."""
-    eta_scale: EtaScale = PLAIN_ETA
+    eta_scale: EtaScale = _PLAIN_ETA
     title: str = ""
-    """What a report calls it; its name by default."""
+    """What a report calls it, where that is not its name."""
 
     @property
     def counts_ties(self) -> bool:
@@ -202,14 +202,14 @@ class Likelihood:
         xp, inputs = prepare(*self.needed(coef_a, coef_b, eta, gamma))
         if xp is not np or self.prob_terms is None:
             return xp.exp(self.log_probs(coef_a, coef_b, eta, gamma))
-        given = [value for value in inputs if value is not None]
-        dtype, reach = np.result_type(*given), max(float(np.max(np.abs(v), initial=0.0)) for v in given)
+        present = [value for value in inputs if value is not None]
+        dtype, reach = np.result_type(*present), max(float(np.max(np.abs(v), initial=0.0)) for v in present)
         if not reach <= 100.0:  # products of the exponentials of more would leave the range of float64
             return np.exp(self.log_probs(coef_a, coef_b, eta, gamma))
         if reach > 15.0:
             inputs = [None if value is None else value.astype(np.float64) for value in inputs]
         a, b, eta, gamma = inputs
-        shape, wide = np.broadcast_shapes(*(value.shape for value in given)), np.float64 if reach > 15.0 else dtype
+        shape, wide = np.broadcast_shapes(*(value.shape for value in present)), np.float64 if reach > 15.0 else dtype
         out = np.empty((len(self.outcomes), *shape), wide)
         self.prob_terms(np.exp(a), np.exp(b), eta, gamma, out)
         return np.moveaxis(out.astype(dtype, copy=False), 0, -1)
@@ -220,32 +220,19 @@ class Likelihood:
         Raises:
             ConfigError: a parameter that it needs is None.
         """
-        given = {"eta": eta, "gamma": gamma}
+        parameters = {"eta": eta, "gamma": gamma}
         for name in self.parameters:
-            if given[name] is None:
+            if parameters[name] is None:
                 raise ConfigError(f"likelihood {self.name} needs {name}, which head {self.head} supplies")
-        eta, gamma = (value if name in self.parameters else None for name, value in given.items())
+        eta, gamma = (value if name in self.parameters else None for name, value in parameters.items())
         return coef_a, coef_b, eta, gamma
 
 
-def register(
-    name: str,
-    *,
-    head: str,
-    outcomes: tuple[str, ...],
-    grounded: bool = False,
-    prob_terms: ProbTerms | None = None,
-    evaluation_only: bool = False,
-    tie_target: TieTarget = "outcome",
-    eta_scale: EtaScale = PLAIN_ETA,
-    title: str = "",
-) -> Callable[[LogTerms], LogTerms]:
-    """Register the decorated function as the log-probabilities of a new likelihood."""
+def register(name: str, *, head: str, outcomes: tuple[str, ...], **facts: Any) -> Callable[[LogTerms], LogTerms]:
+    """Register the decorated function as the log-probabilities of a new likelihood; `facts` are fields of it."""
 
     def add(log_terms: LogTerms) -> LogTerms:
-        LIKELIHOODS[name] = Likelihood(
-            name, head, outcomes, grounded, log_terms, prob_terms, evaluation_only, tie_target, eta_scale, title or name
-        )
+        LIKELIHOODS[name] = Likelihood(name, head, outcomes, log_terms, **facts)
         return log_terms
 
     return add

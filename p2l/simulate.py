@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from p2l.common.cli import parser, progress, run
 from p2l.common.errors import ConfigError
-from p2l.common.files import atomic_path, check_can_write
+from p2l.common.files import atomic_path, check_can_write, write_json
 from p2l.simulation.arena import Arena as Arena
 from p2l.simulation.arena import Examples as Examples
 from p2l.simulation.arena import SimulationConfig as SimulationConfig
@@ -134,8 +134,7 @@ def _write_description(arena: Arena, folder: Path) -> None:
     }
     with atomic_path(folder / "models.csv") as temporary:
         arena.model_frame().to_csv(temporary, index=False)
-    with atomic_path(folder / "arena.json") as temporary:
-        temporary.write_text(json.dumps(description, indent=1) + "\n", encoding="utf-8")
+    write_json(folder / "arena.json", description)
 
 
 if __name__ == "__main__":

@@ -29,9 +29,9 @@ import pyarrow.compute as pc
 
 from p2l.batch_inference.prompts import PromptSet, Survey, as_turns
 from p2l.common.errors import InputError
-from p2l.common.files import atomic_path, sync_path, try_lock
+from p2l.common.files import atomic_path, no_nan, sync_path, try_lock
 from p2l.model.checkpoint import MODEL_LIST_FILE, read_json, read_object, write_json
-from p2l.votes.writing import as_text, no_nan, open_writer
+from p2l.votes.writing import as_text, open_writer
 
 if TYPE_CHECKING:
     from p2l.inference import Prediction

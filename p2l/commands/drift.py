@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from p2l.common.cli import parser, positive, run
 from p2l.common.errors import ConfigError
-from p2l.common.files import check_can_write
+from p2l.common.files import check_can_write, write_json
 
 if TYPE_CHECKING:
     from p2l.insight.drift import Drift, Measured
@@ -67,9 +67,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     drift = _of_votes(args) if args.votes is not None else _of_models(args)
     print(drift.to_text(every=args.all))
     if args.json is not None:
-        from p2l.insight.drift import write_json
-
-        write_json(drift, args.json)
+        write_json(args.json, drift.to_dict())
         print(f"wrote {args.json}", file=sys.stderr)
     if args.plot is not None:
         from p2l.insight.drift import plot_drift

@@ -7,14 +7,13 @@ p2l explain --answers outputs/my-run.parquet --votes held_out.parquet --output s
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from p2l.common.cli import amount, nearest, parser, positive, run, whole
 from p2l.common.errors import ConfigError
-from p2l.common.files import atomic_path, check_can_write
+from p2l.common.files import check_can_write, write_json
 
 if TYPE_CHECKING:
     from p2l.insight import Explanation
@@ -158,8 +157,7 @@ def _answers(args: argparse.Namespace) -> Answers:
 
 def _write(explanation: Explanation, args: argparse.Namespace) -> None:
     if args.output is not None:
-        with atomic_path(args.output) as temporary:
-            temporary.write_text(json.dumps(explanation.to_dict(), indent=1, ensure_ascii=False) + "\n", "utf-8")
+        write_json(args.output, explanation.to_dict())
         print(f"wrote {args.output}", file=sys.stderr)
     if args.plot is not None:
         from pathlib import Path

@@ -145,11 +145,12 @@ def _check(args: argparse.Namespace) -> None:
     if not 0 < args.level < 1:
         raise InputError(f"--level {args.level} is no coverage; use a number between 0 and 1, such as 0.95")
     _check_history(args)
+    from p2l.common.plots import check_figures
     from p2l.leaderboard.board import check_output
-    from p2l.leaderboard.history_report import check_plot
 
     check_output(args.output)
-    check_plot(args.plot)
+    if args.plot is not None:
+        check_figures(args.plot)
     for path in (args.output, args.plot):
         if path is not None:
             check_can_write(path, args.votes, args.prompts)

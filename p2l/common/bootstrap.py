@@ -74,8 +74,8 @@ def bootstrap_skill(
     """Skill over a reference, 1 - mean(losses) / mean(reference), on votes where both are known; arguments (N,)."""
     losses, reference = np.asarray(losses, dtype=np.float64), np.asarray(reference, dtype=np.float64)
     scale = np.ones(len(losses)) if weights is None else np.asarray(weights, dtype=np.float64)
-    known = ~(np.isnan(losses) | np.isnan(reference))
-    above, below = np.where(known, losses * scale, 0.0), np.where(known, reference * scale, 0.0)
+    counts = ~(np.isnan(losses) | np.isnan(reference))
+    above, below = np.where(counts, losses * scale, 0.0), np.where(counts, reference * scale, 0.0)
     ratio = bootstrap_ratio(above, below, clusters=clusters, level=level, replicates=replicates, seed=seed)
     return Interval(1.0 - ratio.estimate, 1.0 - ratio.upper, 1.0 - ratio.lower, ratio.standard_error)
 

@@ -142,8 +142,8 @@ def above_zero(text: str) -> float:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """A hint such as ` (did you mean 'learning_rate'?)`, or nothing when no known word is near."""
-    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f" (did you mean {found[0]!r}?)" if found else ""
+    matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f" (did you mean {matches[0]!r}?)" if matches else ""
 
 
 def _report(error: P2LError) -> None:

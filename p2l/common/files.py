@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import json
+import math
 import os
 import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from p2l.common.errors import InputError
 
@@ -38,6 +41,27 @@ def atomic_path(path: str | Path, *, directory: bool = False) -> Iterator[Path]:
         raise InputError(f"{target}: cannot be written: {error.strerror or error}") from error
     finally:
         _remove(temporary)
+
+
+def write_json(path: str | Path, value: Any, *, indent: int = 1) -> None:
+    """Write indented JSON into a file, whole or not at all, with null in place of NaN.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    with atomic_path(path) as temporary:
+        text = json.dumps(no_nan(value), indent=indent, ensure_ascii=False)
+        temporary.write_text(text + "\n", encoding="utf-8")
+
+
+def no_nan(value: Any) -> Any:
+    """Return `value` as JSON can hold it: null for NaN and infinities at any depth, plain numbers for NumPy's."""
+    if isinstance(value, dict):
+        return {key: no_nan(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [no_nan(part) for part in value]
+    value = value.item() if hasattr(value, "item") else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def check_can_write(path: str | Path, *inputs: str | Path | None) -> Path:
@@ -184,11 +208,11 @@ def _claim(hidden: Path) -> int | None:
             descriptor = os.open(hidden, os.O_RDONLY)
         except FileNotFoundError:  # its process has just renamed or removed it
             continue
-        taken = try_lock(descriptor)
-        if taken and _is_open(descriptor, hidden):
+        is_locked = try_lock(descriptor)
+        if is_locked and _is_open(descriptor, hidden):
             return descriptor
         os.close(descriptor)
-        if not taken:
+        if not is_locked:
             return None
 
 

@@ -22,7 +22,7 @@ from p2l.evaluation.categories import Category, EmptyCategoryError, UnknownCateg
 from p2l.evaluation.outputs import category_table, labels_of, open_votes_source
 from p2l.leaderboard import Leaderboard
 from p2l.leaderboard.board import POINTS_PER_LOGIT
-from p2l.leaderboard.sources import Tally
+from p2l.leaderboard.sources import VoteCounter
 from p2l.votes.reading import read_votes
 from p2l.votes.schema import Source
 
@@ -43,7 +43,7 @@ class TrainVotes:
     categories: list[Category]
     limits: list[int]
     names: dict[str, int] = field(default_factory=dict)
-    tally: Tally = field(default_factory=Tally)
+    counter: VoteCounter = field(default_factory=VoteCounter)
     problems: dict[str, str] = field(default_factory=dict)
     boards: dict[tuple[str, int, str], Leaderboard] = field(default_factory=dict)
     rows: int = 0
@@ -56,7 +56,7 @@ class TrainVotes:
         """
         key = (category.text, limit, likelihood)
         if key not in self.boards:
-            table, names = self.tally.table(self._group(category, limit), list(self.names))
+            table, names = self.counter.table(self._group(category, limit), list(self.names))
             if not len(table.first):
                 problem = self.problems.get(category.text, f"{self.name}: no training vote of category {category.text}")
                 raise EmptyCategoryError(problem)
@@ -78,7 +78,7 @@ class TrainVotes:
             for limit, rows in self._members(category, table, len(labels)):
                 one = labels[rows].astype(np.int64)
                 group = np.full(len(one), self._group(category, limit), dtype=np.int64)
-                self.tally.add(group, one[:, 0], one[:, 1], _WINNER[one[:, 2]], np.ones(len(one)))
+                self.counter.add(group, one[:, 0], one[:, 1], _WINNER[one[:, 2]], np.ones(len(one)))
         self.rows += len(labels)
 
     def _members(self, category: Category, table: Any, number: int) -> Iterator[tuple[int, Any]]:

@@ -10,8 +10,6 @@ Shapes: n cells.
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,7 +20,6 @@ import numpy.typing as npt
 
 from p2l.common.cli import progress
 from p2l.common.errors import InputError
-from p2l.common.files import atomic_path
 from p2l.common.plots import FALL, RISE, new_figure, save_figure
 from p2l.common.text_table import text_table
 from p2l.leaderboard.board import POINTS_PER_LOGIT
@@ -158,25 +155,6 @@ def adjusted(p: Floats) -> Floats:
     out = np.empty(len(p))
     out[order] = np.minimum.accumulate(scaled[::-1])[::-1]
     return np.minimum(out, 1.0)
-
-
-def write_json(drift: Drift, path: str) -> None:
-    """Write all cells, whole or not at all.
-
-    Raises:
-        InputError: the file cannot be written.
-    """
-    with atomic_path(path) as temporary:
-        Path(temporary).write_text(json.dumps(_finite(drift.to_dict()), indent=1, ensure_ascii=False) + "\n", "utf-8")
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN."""
-    if isinstance(value, dict):
-        return {key: _finite(part) for key, part in value.items()}
-    if isinstance(value, list):
-        return [_finite(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _table(cells: Sequence[Cell], level: float) -> list[str]:

@@ -26,7 +26,7 @@ from p2l.leaderboard import Leaderboard
 from p2l.leaderboard.fitting import fit_covariance, fit_table
 from p2l.leaderboard.intervals import ClusteredVotes, Units
 from p2l.leaderboard.pair_tables import PairTable
-from p2l.leaderboard.sources import Groups, Tally
+from p2l.leaderboard.sources import Groups, VoteCounter
 from p2l.likelihood import get, win_rates
 from p2l.votes.reading import VoteBatch, model_codes, read_votes
 from p2l.votes.schema import WINNERS, name_lookup, numbers
@@ -140,11 +140,11 @@ def drift_of_votes(
     """
     counted = _count(votes, rule, by, quiet=quiet)
     drift, few, unjoined = VoteDrift(), 0, 0
-    sizes = counted.tally.groups()
+    sizes = counted.counter.groups()
     for column, value, code in counted.groups.ordered(sizes) if sizes else ():
         if code not in sizes:
             continue
-        table, names = counted.tally.table(code, list(counted.names))
+        table, names = counted.counter.table(code, list(counted.names))
         units = counted.clustered.units(code, table, name_lookup(counted.names, names))
         category = _Category(column, value, table, names, units)
         try:
@@ -170,14 +170,14 @@ class _Counted:
     """All votes of a source that count."""
 
     groups: Groups
-    tally: Tally
+    counter: VoteCounter
     clustered: ClusteredVotes
     names: dict[str, int]
 
 
 def _count(votes: str, rule: Rule, by: Sequence[str], *, quiet: bool) -> _Counted:
     source = open_source(votes)
-    counted = _Counted(Groups(source, by), Tally(), ClusteredVotes("prompt"), {})
+    counted = _Counted(Groups(source, by), VoteCounter(), ClusteredVotes("prompt"), {})
     columns = ["model_a", "model_b", "winner", rule.column, *counted.groups.bases.values()]
     columns += ["prompt"] * ("prompt" in source.columns)
     with progress(total=source.rows, description="votes", unit=" votes", quiet=quiet) as bar:
@@ -203,7 +203,7 @@ def _add(batch: VoteBatch, rule: Rule, counted: _Counted) -> None:
         rows, codes = members[cell_counts], group[cell_counts]
         if len(rows):
             vote = (codes, a[rows], b[rows], winner[rows], np.ones(len(rows)))
-            counted.tally.add(*vote)
+            counted.counter.add(*vote)
             counted.clustered.add(*vote, cluster[rows])
 
 

@@ -5,13 +5,13 @@ Shapes: M models, K clusters.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from p2l.common.files import no_nan
 from p2l.common.plots import FALL, RISE, new_figure
 from p2l.common.report.tables import plain
 from p2l.common.text_table import text_table
@@ -173,15 +173,7 @@ class Explanation:
         plain |= {"models": list(self.models), "clusters": [asdict(one) for one in self.clusters]}
         plain |= {"strengths": [asdict(cell) for cell in self.strengths], "notes": list(self.notes)}
         plain["agreement"] = None if self.agreement is None else asdict(self.agreement)
-        return {key: _finite(part) for key, part in plain.items()}
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        return {key: no_nan(part) for key, part in plain.items()}
 
 
 # An explanation as text: the clusters, then what each model is better and worse at.

@@ -139,12 +139,12 @@ class _Prompts:
             raise InputError(f"prompt {number + int(np.argmax(wrong)) + 1} has coefficients that are no finite numbers")
 
 
-def _parameter(name: str, given: npt.ArrayLike | None, likelihood: Likelihood) -> Floats | None:
+def _parameter(name: str, argument: npt.ArrayLike | None, likelihood: Likelihood) -> Floats | None:
     if name not in likelihood.parameters:
         return None
-    if given is None:
+    if argument is None:
         raise InputError(f"likelihood {likelihood.name} needs {name}: one number, or one for each prompt")
-    values = np.asarray(given, dtype=np.float64)
+    values = np.asarray(argument, dtype=np.float64)
     if not np.isfinite(values).all():
         raise InputError(f"{name} has values that are no finite numbers")
     return values.reshape(-1) if values.ndim else values
@@ -195,7 +195,7 @@ def _objective(likelihood: Likelihood, sums: Floats, mean: Floats) -> Objective:
     first, second = np.triu_indices(size, 1)
     invariant = shift_invariant(likelihood)
     gauge = np.zeros(size, dtype=np.int64) if invariant else None
-    ridge = _LEVEL_RIDGE if likelihood.grounded and "bothbad" not in likelihood.outcomes else _RIDGE
+    ridge = _LEVEL_RIDGE if likelihood.merges_ties else _RIDGE
     return Objective(likelihood, size, first, second, _pairs(sums), mean, np.zeros(len(mean)), gauge, ridge)
 
 

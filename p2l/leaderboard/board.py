@@ -6,7 +6,6 @@ that 100 points more mean odds of 10^(1/4) = 1.78 to 1. The coefficient itself s
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ import numpy.typing as npt
 
 from p2l import likelihood as likelihoods
 from p2l.common.errors import InputError
-from p2l.common.files import atomic_path
+from p2l.common.files import atomic_path, write_json
 from p2l.common.text_table import text_table
 from p2l.likelihood import win_rates
 
@@ -127,12 +126,12 @@ def render(named: Named, *, unit: str, top: int | None = None, min_votes: int = 
     """A table with its heading and notes; `unit` is what `size` counts."""
     board = named.board
     frame = board.to_frame(min_votes=min_votes)
-    shown = frame if top is None else frame.head(top)
-    header = _header(shown, board.level)
-    with_interval = bool(shown["lower"].notna().any())
-    rows = [_cells(row, with_interval=with_interval) for row in shown.to_dict("records")]
+    top_rows = frame if top is None else frame.head(top)
+    header = _header(top_rows, board.level)
+    with_interval = bool(top_rows["lower"].notna().any())
+    rows = [_cells(row, with_interval=with_interval) for row in top_rows.to_dict("records")]
     lines = text_table(header, rows, left={header.index("model")})
-    hidden = len(frame) - len(shown)
+    hidden = len(frame) - len(top_rows)
     if hidden:
         lines.append(f"... and {hidden} more")
     return "\n".join([_heading(named, unit), "", *lines, *(f"note: {note}" for note in board.notes)])
@@ -180,36 +179,37 @@ def write_boards(boards: Sequence[Named], path: str, *, min_votes: int = 0) -> N
     import pandas as pd
 
     frames = [named.board.to_frame(min_votes=min_votes) for named in boards]
+    if path.lower().endswith(".json"):
+        write_json(path, [_as_object(named, frame) for named, frame in zip(boards, frames, strict=True)])
+        return
+    for named, frame in zip(boards, frames, strict=True):
+        frame.insert(0, "group", named.group)
+        frame.insert(0, "by", named.by)
+    write_frame(pd.concat(frames, ignore_index=True), path)
+
+
+def write_frame(frame: pd.DataFrame, path: str) -> None:
+    """Write a table as CSV or, with any other ending, as Parquet, whole or not at all."""
     with atomic_path(path) as temporary:
-        if path.lower().endswith(".json"):
-            objects = [_as_object(named, frame) for named, frame in zip(boards, frames, strict=True)]
-            temporary.write_text(json.dumps(objects, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-            return
-        for named, frame in zip(boards, frames, strict=True):
-            frame.insert(0, "group", named.group)
-            frame.insert(0, "by", named.by)
-        whole = pd.concat(frames, ignore_index=True)
         if path.lower().endswith(".csv"):
-            whole.to_csv(temporary, index=False)
+            frame.to_csv(temporary, index=False)
         else:
-            whole.to_parquet(temporary, index=False)
+            frame.to_parquet(temporary, index=False)
 
 
 def _as_object(named: Named, frame: pd.DataFrame) -> dict[str, Any]:
     board = named.board
-    rows = [{key: _finite(value) for key, value in row.items()} for row in frame.to_dict("records")]
-    facts = {name: _finite(getattr(board, name)) for name in ("likelihood", "eta", "gamma", "loss", "level")}
     return {
         "by": named.by,
         "group": named.group,
         "size": named.size,
-        **facts,
+        **{name: getattr(board, name) for name in ("likelihood", "eta", "gamma", "loss", "level")},
         "notes": list(board.notes),
-        "models": rows,
+        "models": frame.to_dict("records"),
     }
 
 
-def _finite(value: Any) -> Any:
-    """JSON has no NaN."""
-    value = value.item() if hasattr(value, "item") else value
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def several(names: Sequence[str], most: int) -> str:
+    """Return the first `most` names and the number of the others."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

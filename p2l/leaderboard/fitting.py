@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from p2l import likelihood as likelihoods
 from p2l.common.errors import InputError
-from p2l.leaderboard.board import Leaderboard
+from p2l.leaderboard.board import Leaderboard, several
 from p2l.leaderboard.intervals import (
     Units,
     bootstrap_bounds,
@@ -225,7 +225,7 @@ def _notes(objective: Objective, eta: float, models: list[str], prior: Prior) ->
     seen = np.bincount(np.concatenate([objective.first[used], objective.second[used]]), minlength=len(models)) > 0
     if not seen.all():
         unseen = [models[index] for index in np.flatnonzero(~seen)]
-        notes.append(f"{_several(unseen)} without a vote that counts: the score shown is the prior's.")
+        notes.append(f"{several(unseen, _NAMED)} without a vote that counts: the score shown is the prior's.")
     if prior.coefs is None:
         notes += _notes_on_graph(objective, models, prior)
     least = objective.likelihood.eta_scale.least
@@ -242,11 +242,11 @@ def _notes_on_graph(objective: Objective, models: list[str], prior: Prior) -> li
     sizes = np.bincount(graph)
     groups = [np.flatnonzero(graph == number) for number in np.flatnonzero(sizes > 1)]
     if len(groups) > 1:
-        named = "; ".join(_several([models[index] for index in group]) for group in groups)
+        named = "; ".join(several([models[index] for index in group], _NAMED) for group in groups)
         notes.append(f"The votes fall into {len(groups)} components that never met ({named}): {_apart(objective)}")
     held = _held_by_prior(objective, graph)
     if len(held) and np.isfinite(prior.sd):
-        names = _several([models[index] for index in held])
+        names = several([models[index] for index in held], _NAMED)
         notes.append(
             f"{names} won or lost every vote against the rest: how far they are ahead or behind rests on the prior "
             f"(normal, standard deviation {prior.sd:g})."
@@ -277,8 +277,3 @@ def _held_by_prior(objective: Objective, graph: Ints) -> Ints:
 def _joined(objective: Objective, prior: Prior) -> Ints:
     """Component (M,) of each model; a prior with means of its own joins them all."""
     return objective.graph if prior.coefs is None else np.zeros(objective.num_models, dtype=np.int64)
-
-
-def _several(names: Sequence[str]) -> str:
-    more = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")

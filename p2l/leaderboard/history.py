@@ -31,11 +31,11 @@ import numpy.typing as npt
 from p2l import likelihood as likelihoods
 from p2l.common.cli import nearest
 from p2l.common.errors import ConfigError, InputError
-from p2l.leaderboard.board import Leaderboard
+from p2l.leaderboard.board import Leaderboard, several
 from p2l.leaderboard.fitting import fit_table
 from p2l.leaderboard.newton import Prior, shift_invariant
 from p2l.leaderboard.pair_tables import PairTable, vote_keys
-from p2l.leaderboard.sources import Tally
+from p2l.leaderboard.sources import VoteCounter
 
 # Periods of time: what `month`, `2weeks` or `quarter` means, and which period each vote falls into.
 #
@@ -99,13 +99,13 @@ def parse_over(text: str) -> Over:
     Raises:
         ConfigError: no period; the message names the units.
     """
-    found = re.fullmatch(r"\s*(\d{1,4})?\s*([a-z]+?)s?\s*", text.lower())
-    if found is None or found[2] not in UNITS or (found[1] is not None and not int(found[1])):
-        word = found[2] if found else text
+    match = re.fullmatch(r"\s*(\d{1,4})?\s*([a-z]+?)s?\s*", text.lower())
+    if match is None or match[2] not in UNITS or (match[1] is not None and not int(match[1])):
+        word = match[2] if match else text
         raise ConfigError(
             f"--over {text!r}: no period{nearest(word, UNITS)}; use {', '.join(UNITS)}, or several, such as 2weeks"
         )
-    return Over(found[2], int(found[1] or 1))
+    return Over(match[2], int(match[1] or 1))
 
 
 def times_of(column: Any, over: Over) -> Floats:
@@ -152,10 +152,10 @@ def _of_text(encoded: Any, over: Over) -> Floats:
 def _moment(text: str) -> float:
     """An ISO date or time that Arrow would not read among others: with a zone, or beside text that is no time."""
     try:
-        found = datetime.fromisoformat(text.strip().replace("Z", "+00:00"))
+        moment = datetime.fromisoformat(text.strip().replace("Z", "+00:00"))
     except ValueError:
         return float("nan")
-    seconds = (found if found.tzinfo else found.replace(tzinfo=timezone.utc)).timestamp()
+    seconds = (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
     return seconds if 0 <= seconds < _LATEST else float("nan")
 
 
@@ -198,7 +198,7 @@ class PeriodTable(NamedTuple):
     """The votes of a period, or up to its end."""
 
     code: int
-    """The period's code in the tally."""
+    """The period's code in the counter."""
     votes: int
     """Of the period alone."""
     table: PairTable
@@ -207,28 +207,28 @@ class PeriodTable(NamedTuple):
 
 
 def period_tables(
-    tally: Tally, codes: Sequence[int], names: Sequence[str], *, cumulative: bool
+    counter: VoteCounter, codes: Sequence[int], names: Sequence[str], *, cumulative: bool
 ) -> Iterator[PeriodTable]:
     """The table of each period, in the order of `codes`; a period costs the order of its distinct votes and of P.
 
     Args:
-        tally: the votes, its groups the periods.
-        codes: the tally's groups in order of time.
+        counter: the votes, its groups the periods.
+        codes: the counter's groups in order of time.
         names: name of each model code.
         cumulative: add to each table all those before it.
     """
     order = sorted(range(len(names)), key=lambda code: names[code])
     rank = np.empty(len(names), dtype=np.int64)
     rank[order] = np.arange(len(names))
-    cells = [tally.cells(code) for code in codes]
+    cells = [counter.cells(code) for code in codes]
     pairs = [_pairs(rank[a], rank[b], winner, len(names)) for a, b, winner, _ in cells]
-    known = np.unique(np.concatenate([pair for pair, _ in pairs]))
-    total: Floats = np.zeros((3, 4 * len(known)))
+    pairs_met = np.unique(np.concatenate([pair for pair, _ in pairs]))
+    total: Floats = np.zeros((3, 4 * len(pairs_met)))
     for code, (pair, column), (*_, sums) in zip(codes, pairs, cells, strict=True):
-        place = np.searchsorted(known, pair) * 4 + column
+        place = np.searchsorted(pairs_met, pair) * 4 + column
         here: Floats = np.stack([np.bincount(place, row, total.shape[1]).astype(np.float64) for row in sums])
         total = total + here if cumulative else here
-        table, seen = _table(known, total, len(names))
+        table, seen = _table(pairs_met, total, len(names))
         yield PeriodTable(code, round(float(sums[0].sum())), table, [names[order[model]] for model in seen])
 
 
@@ -238,11 +238,11 @@ def _pairs(a: Ints, b: Ints, winner: Ints, num_models: int) -> tuple[Ints, Ints]
     return np.minimum(a, b) * num_models + np.maximum(a, b), column
 
 
-def _table(known: Ints, sums: Floats, num_models: int) -> tuple[PairTable, Ints]:
+def _table(pairs_met: Ints, sums: Floats, num_models: int) -> tuple[PairTable, Ints]:
     """The table over the models that have votes, and which these are."""
     votes, weights, squares = sums.reshape(3, -1, 4)
     used = votes.sum(axis=1) > 0
-    first, second = np.divmod(known[used], num_models)
+    first, second = np.divmod(pairs_met[used], num_models)
     seen = np.unique(np.concatenate([first, second]))
     place = np.full(num_models, -1, dtype=np.int64)
     place[seen] = np.arange(len(seen))
@@ -342,18 +342,19 @@ def fit_history(
     if not np.isfinite(seconds).all():
         raise InputError(f"vote {int(np.argmin(np.isfinite(seconds))) + 1} has no time; leave such votes out")
     indices, group = np.unique(parsed.index(seconds), return_inverse=True)
-    tally, given = Tally(), np.ones(len(seconds)) if weights is None else np.asarray(weights, dtype=np.float64)
+    counter = VoteCounter()
+    vote_weights = np.ones(len(seconds)) if weights is None else np.asarray(weights, dtype=np.float64)
     a, b, won = (np.asarray(column, dtype=np.int64) for column in (model_a, model_b, winner))
     vote_keys(a, b, won, len(models))  # refuses what is no vote
-    tally.add(group.reshape(-1).astype(np.int64), a, b, won, given)
+    counter.add(group.reshape(-1).astype(np.int64), a, b, won, vote_weights)
     codes = {int(index): code for code, index in enumerate(indices)}
-    return history_of_tally(
-        tally, codes, models, over=parsed, mode=mode, likelihood=likelihood, shrink=shrink, **options
+    return history_of_counts(
+        counter, codes, models, over=parsed, mode=mode, likelihood=likelihood, shrink=shrink, **options
     )
 
 
-def history_of_tally(
-    tally: Tally,
+def history_of_counts(
+    counter: VoteCounter,
     codes: dict[int, int],
     names: Sequence[str],
     *,
@@ -367,8 +368,8 @@ def history_of_tally(
     """The history of votes that are counted by period.
 
     Args:
-        tally: its groups are the periods.
-        codes: group of the tally by the period's number since 1970.
+        counter: its groups are the periods.
+        codes: group of the counter by the period's number since 1970.
         names: name of each model code.
         over: what a period is.
         mode: see `fit_history`, as for the likelihood and `shrink`.
@@ -388,9 +389,9 @@ def history_of_tally(
     ordered = [codes[index] for index in indices]
     if mode == "alone":
         # The leaderboard of all votes comes first, so that a mistake in the votes is said at once.
-        *_, everything = period_tables(tally, ordered, names, cumulative=True)
+        *_, everything = period_tables(counter, ordered, names, cumulative=True)
         fits.overall = fits.fit(everything, None, intervals=None)
-    tables = period_tables(tally, ordered, names, cumulative=mode == "cumulative")
+    tables = period_tables(counter, ordered, names, cumulative=mode == "cumulative")
     periods, failed = list[Period](), list[str]()
     for index, table in zip(each(indices), tables, strict=True):
         try:
@@ -435,8 +436,8 @@ def _held_to(overall: Leaderboard, models: Sequence[str], shrink: float) -> Prio
 
 def _of(board: Leaderboard, models: Sequence[str]) -> Floats:
     """Coefficients (M,) of some models; zero for those that it does not know."""
-    known = dict(zip(board.models, board.coefs.tolist(), strict=True))
-    return np.array([known.get(name, 0.0) for name in models])
+    coefs = dict(zip(board.models, board.coefs.tolist(), strict=True))
+    return np.array([coefs.get(name, 0.0) for name in models])
 
 
 def _start(board: Leaderboard, models: Sequence[str]) -> Floats:
@@ -469,14 +470,14 @@ def _notes(
     apart = [period.label for period in periods if period.board.components.max() > 0]
     if apart:
         yield (
-            f"In {_several(apart)} some models had not met, directly or through others; "
+            f"In {several(apart, _NAMED)} some models had not met, directly or through others; "
             + ("each such part is shifted by itself." if mode == "cumulative" else "their scores compare by the prior.")
         )
     missing = sorted(set(range(indices[0], indices[-1] + 1)) - set(indices)) if len(indices) > 1 else []
     if missing:
-        yield f"No votes in {_several([over.label(index) for index in missing])}: a gap in the history."
+        yield f"No votes in {several([over.label(index) for index in missing], _NAMED)}: a gap in the history."
     if failed:
-        yield f"No vote that counts, or models that cannot be compared, in {_several(failed)}: left out."
+        yield f"No vote that counts, or models that cannot be compared, in {several(failed, _NAMED)}: left out."
     yield from periods[-1].board.notes
 
 
@@ -492,8 +493,3 @@ def _what_is_held(mode: str, likelihood: str, shrink: float) -> str:
         return f"{what} Nothing is shifted: 1000 is the level at which an answer is just usable."
     held = "in the newest period" if mode == "cumulative" else "in the leaderboard of all votes"
     return f"{what} Held: the mean score of each period's models, weighted by votes, is what these models have {held}."
-
-
-def _several(labels: Sequence[str]) -> str:
-    more = len(labels) - _NAMED
-    return ", ".join(labels[:_NAMED]) + (f" and {more} more" if more > 0 else "")

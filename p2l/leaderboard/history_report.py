@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,12 +17,12 @@ import numpy.typing as npt
 
 from p2l.common.cli import nearest, progress
 from p2l.common.errors import InputError, VoteError
-from p2l.common.files import atomic_path
+from p2l.common.files import write_json
 from p2l.common.plots import COLOURS, new_figure, save_figure
 from p2l.common.text_table import text_table
-from p2l.leaderboard.board import Named, to_score
-from p2l.leaderboard.history import History, Over, Period, history_of_tally, parse_over, times_of
-from p2l.leaderboard.sources import Tally, batches_of_votes, vote_codes
+from p2l.leaderboard.board import Named, to_score, write_frame
+from p2l.leaderboard.history import History, Over, Period, history_of_counts, parse_over, times_of
+from p2l.leaderboard.sources import VoteCounter, batches_of_votes, fit_options, vote_codes
 from p2l.votes.reading import VoteBatch
 from p2l.votes.schema import Source
 from p2l.votes.sources import open_source
@@ -48,7 +47,7 @@ def history_of_votes(args: argparse.Namespace) -> History:
             f"{source.name}: no column {args.time_column!r}{nearest(args.time_column, source.columns)} to tell periods "
             f"by; name it with --time-column; columns: {', '.join(source.columns)}"
         )
-    counted = _Counted(over, args.time_column, drop_bad=args.drop_bad)
+    counted = _PeriodCounter(over, args.time_column, drop_bad=args.drop_bad)
     columns = ["model_a", "model_b", "winner", args.time_column, *["weight"] * args.weighted]
     with progress(total=source.rows, description="votes", unit=" votes", quiet=args.quiet) as bar:
         for batch in batches_of_votes(source, list(dict.fromkeys(columns)), drop_bad=args.drop_bad):
@@ -58,13 +57,13 @@ def history_of_votes(args: argparse.Namespace) -> History:
 
 
 @dataclasses.dataclass
-class _Counted:
+class _PeriodCounter:
     """Votes by period, as they are read."""
 
     over: Over
     column: str
     drop_bad: bool
-    tally: Tally = dataclasses.field(default_factory=Tally)
+    counter: VoteCounter = dataclasses.field(default_factory=VoteCounter)
     names: dict[str, int] = dataclasses.field(default_factory=dict)
     codes: dict[int, int] = dataclasses.field(default_factory=dict)
     dropped: int = 0
@@ -82,7 +81,7 @@ class _Counted:
         indices, place = np.unique(self.over.index(times[timed]), return_inverse=True)
         codes = [self.codes.setdefault(int(index), len(self.codes)) for index in indices]
         group = np.array(codes, dtype=np.int64)[place.reshape(-1)]
-        self.tally.add(group, a[timed], b[timed], winner[timed], weights[timed])
+        self.counter.add(group, a[timed], b[timed], winner[timed], weights[timed])
 
     def _no_time(self, batch: VoteBatch, row: int) -> VoteError:
         value = batch.batch.column(self.column)[row].as_py()
@@ -95,19 +94,14 @@ class _Counted:
         """The leaderboards of all periods, and what was left out."""
         if not self.codes:
             raise VoteError(f"{source.name}: no vote has a time in column {self.column!r}")
-        options: dict[str, Any] = {
-            "intervals": None if args.intervals == "none" else args.intervals,
-            "level": args.level,
-            "seed": args.seed,
-        }
         fixed: dict[str, Any] = {"mode": args.periods, "likelihood": args.likelihood or "bt", "shrink": args.shrink}
 
         def shown(indices: Any) -> Any:
             return progress(indices, description=f"{self.over.unit}s", quiet=args.quiet)
 
         try:
-            history = history_of_tally(
-                self.tally, self.codes, list(self.names), over=self.over, each=shown, **fixed, **options
+            history = history_of_counts(
+                self.counter, self.codes, list(self.names), over=self.over, each=shown, **fixed, **fit_options(args)
             )
         except InputError as error:
             raise VoteError(f"{source.name}: {error}") from error
@@ -153,20 +147,20 @@ def render_history(history: History, *, top: int | None = None, min_votes: int =
     """The newest period as a table, with rank changes and earlier scores, its heading and notes."""
     newest = history.periods[-1]
     frame = newest.board.to_frame(min_votes=min_votes)
-    shown = frame if top is None else frame.head(top)
+    top_rows = frame if top is None else frame.head(top)
     before = _ranks(history.periods[-2], min_votes) if len(history.periods) > 1 else {}
     earlier = _earlier(history.periods[:-1])
-    with_interval = bool(shown["lower"].notna().any())
+    with_interval = bool(top_rows["lower"].notna().any())
     header = ["rank", *(["change"] if before else []), "model", *(period.label for period in earlier), "score"]
     header += [f"{newest.board.level:.0%} interval"] * with_interval + ["votes"]
     scores = [dict(zip(period.board.models, to_score(period.board.coefs), strict=True)) for period in earlier]
     rows = []
-    for row in shown.to_dict("records"):
+    for row in top_rows.to_dict("records"):
         name = str(row["model"])
         cells = [str(row["rank"]), *([_change(before.get(name), row["rank"])] if before else []), name]
         cells += [f"{score[name]:.0f}" if name in score else "" for score in scores] + [f"{row['score']:.0f}"]
         rows.append(cells + [_interval(row)] * with_interval + [f"{row['votes']:,}"])
-    hidden = len(frame) - len(shown)
+    hidden = len(frame) - len(top_rows)
     more = [f"... and {hidden} more"] if hidden else []
     lines = text_table(header, rows, left={header.index("model")})
     return "\n".join([_heading(history), "", *lines, *more, *(f"note: {note}" for note in history.notes)])
@@ -210,13 +204,10 @@ def write_history(history: History, path: str, *, min_votes: int = 0) -> None:
     for each period its label, votes, loss, eta and the rows of its models.
     """
     frame = history_frame(history, min_votes=min_votes)
-    with atomic_path(path) as temporary:
-        if path.lower().endswith(".json"):
-            temporary.write_text(json.dumps(_as_object(history, frame), indent=1, ensure_ascii=False) + "\n", "utf-8")
-        elif path.lower().endswith(".csv"):
-            frame.to_csv(temporary, index=False)
-        else:
-            frame.to_parquet(temporary, index=False)
+    if path.lower().endswith(".json"):
+        write_json(path, _as_object(history, frame))
+    else:
+        write_frame(frame, path)
 
 
 def _as_object(history: History, frame: pd.DataFrame) -> dict[str, Any]:
@@ -224,23 +215,17 @@ def _as_object(history: History, frame: pd.DataFrame) -> dict[str, Any]:
     periods = []
     for period in history.periods:
         part = rows.get(period.label)
-        records = [] if part is None else part.to_dict("records")
         periods.append(
             {
                 "period": period.label,
                 "votes": period.votes,
-                "loss": _finite(period.board.loss),
+                "loss": period.board.loss,
                 "eta": period.board.eta,
-                "models": [{key: _finite(value) for key, value in record.items()} for record in records],
+                "models": [] if part is None else part.to_dict("records"),
             }
         )
     facts = {"over": history.over.text, "mode": history.mode, "likelihood": history.newest.likelihood}
     return facts | {"level": history.newest.level, "notes": list(history.notes), "periods": periods}
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 # The history of a leaderboard as a picture: a line with a band for each of the best models, its name at the end.
@@ -370,26 +355,9 @@ def _dress(axis: Any, history: History, others: int) -> None:
 
 # Leaderboards as a picture: one row per model, a dot for its score, a bar for its interval.
 
-_ENDINGS = (".png", ".svg", ".pdf")
 _PANELS = 12
 _PLOT_COLUMNS = 3
 _INK, _BAR = "#1f4e79", "#8fb4d9"
-
-
-def check_plot(path: str | None) -> None:
-    """Refuse a picture that cannot be drawn, before any work is done.
-
-    Raises:
-        InputError: matplotlib is missing, or the ending names no format.
-    """
-    if path is None:
-        return
-    if Path(path).suffix.lower() not in _ENDINGS:
-        raise InputError(f"{path}: the ending must be one of {', '.join(_ENDINGS)}")
-    from importlib.util import find_spec
-
-    if find_spec("matplotlib") is None:
-        raise InputError("--plot needs matplotlib: pip install 'p2l[plot]'")
 
 
 def plot_boards(boards: Sequence[Named], path: str, *, top: int | None = None, min_votes: int = 0) -> int:
@@ -398,23 +366,18 @@ def plot_boards(boards: Sequence[Named], path: str, *, top: int | None = None, m
     Returns:
         How many were drawn.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     drawn = list(boards)[:_PANELS]
     frames = [named.board.to_frame(min_votes=min_votes).head(top or 10**9) for named in drawn]
     columns = min(_PLOT_COLUMNS, len(drawn))
     rows = -(-len(drawn) // columns)
     height = max(2.0, 0.9 + 0.2 * max(len(frame) for frame in frames))
-    figure = Figure(figsize=(7.0 if columns == 1 else 5.5 * columns, height * rows), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(7.0 if columns == 1 else 5.5 * columns, height * rows)
     axes = figure.subplots(rows, columns, squeeze=False, sharex=True).ravel()
     for axis, named, frame in zip(axes, drawn, frames, strict=False):
         _draw(axis, named, frame)
     for axis in axes[len(drawn) :]:
         axis.set_visible(False)
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, format=Path(path).suffix[1:].lower(), dpi=140)
+    save_figure(figure, Path(path))
     return len(drawn)
 
 

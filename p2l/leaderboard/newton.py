@@ -177,8 +177,8 @@ def derivatives(
         ConfigError: a parameter that the likelihood needs is None.
     """
     names = ("coef_a", "coef_b", *likelihood.parameters)
-    given = likelihood.needed(coef_a, coef_b, eta, gamma)
-    values = [None if value is None else np.asarray(value, dtype=np.float64) for value in given]
+    inputs = likelihood.needed(coef_a, coef_b, eta, gamma)
+    values = [None if value is None else np.asarray(value, dtype=np.float64) for value in inputs]
     shape = np.broadcast_shapes(*(value.shape for value in values if value is not None))
     places = iter(range(len(names)))
     seeds = [None if value is None else _seed(value, next(places), len(names), len(shape)) for value in values]

@@ -71,12 +71,12 @@ def vote_table(
     keys = vote_keys(model_a, model_b, winner, num_models)
     if weights is None:
         return table_from_keys(*_count(keys, num_models, None), num_models=num_models)
-    given = np.asarray(weights, dtype=np.float64)
-    if given.shape != keys.shape or not np.isfinite(given).all() or (given < 0).any():
+    vote_weights = np.asarray(weights, dtype=np.float64)
+    if vote_weights.shape != keys.shape or not np.isfinite(vote_weights).all() or (vote_weights < 0).any():
         raise VoteError("weights must be one finite number of at least 0 for each vote")
     unique, votes = _count(keys, num_models, None)
     with np.errstate(over="ignore", under="ignore"):  # a fit refuses weights as far out as that
-        total, squares = (_count(keys, num_models, part)[1] for part in (given, given**2))
+        total, squares = (_count(keys, num_models, part)[1] for part in (vote_weights, vote_weights**2))
     return table_from_keys(unique, votes, total, squares, num_models=num_models)
 
 

@@ -52,10 +52,10 @@ def base_column(path: str, columns: Sequence[str], source: str) -> str:
     Raises:
         VoteError: there is none; the message names those there are.
     """
-    found = _first_key(path, columns)
-    if found is None:
+    base = _first_key(path, columns)
+    if base is None:
         raise VoteError(f"{source}: no column {path!r}{nearest(path, columns)}; columns: {', '.join(columns)}")
-    return found
+    return base
 
 
 def _first_key(path: str, keys: Sequence[str]) -> str | None:
@@ -99,8 +99,8 @@ def _encode(values: Any, row: Ints) -> Members:
         raise VoteError(f"values of type {values.type} cannot name groups") from error
     encoded = text.dictionary_encode()
     codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-    kept = codes >= 0
-    return Members(encoded.dictionary.to_pylist(), codes[kept], row[kept])
+    has_value = codes >= 0
+    return Members(encoded.dictionary.to_pylist(), codes[has_value], row[has_value])
 
 
 def _is_text(kind: Any) -> bool:
@@ -170,7 +170,7 @@ _GROUP_LIMIT = 1 << (62 - 2 * _MODEL_BITS)
 _PENDING = 1 << 21
 
 
-class Tally:
+class VoteCounter:
     """Counts of votes by group, pair and winner; add batches, then ask for tables."""
 
     def __init__(self) -> None:
@@ -252,9 +252,9 @@ class Groups:
         """(group codes, rows) of a batch, for everything and for each column."""
         yield np.zeros(len(batch), dtype=np.int64), np.arange(len(batch))
         for path, base in self.bases.items():
-            found = group_rows(batch.batch.column(base), path, base, self.source.name)
-            codes = [self.codes.setdefault((path, name), len(self.codes)) for name in found.names]
-            yield np.array(codes, dtype=np.int64)[found.group], found.row
+            members = group_rows(batch.batch.column(base), path, base, self.source.name)
+            codes = [self.codes.setdefault((path, name), len(self.codes)) for name in members.names]
+            yield np.array(codes, dtype=np.int64)[members.group], members.row
 
     def ordered(self, sizes: dict[int, int]) -> list[tuple[str, str, int]]:
         """(column, value, code) in the order of the columns, the largest groups first."""
@@ -270,17 +270,17 @@ def boards_of_votes(args: argparse.Namespace) -> list[Named]:
         InputError: votes that cannot be read, a column that is missing, fewer than two models.
     """
     source = open_source(args.votes)
-    groups, tally, names = Groups(source, args.by), Tally(), dict[str, int]()
+    groups, counter, names = Groups(source, args.by), VoteCounter(), dict[str, int]()
     clustered = None if args.cluster is None else ClusteredVotes(args.cluster)
     columns = dict.fromkeys(["model_a", "model_b", "winner", *groups.bases.values(), *["weight"] * args.weighted])
     columns |= dict.fromkeys([args.cluster] if clustered else [])
     dropped = 0
     with progress(total=source.rows, description="votes", unit=" votes", quiet=args.quiet) as bar:
         for batch in batches_of_votes(source, list(columns), drop_bad=args.drop_bad):
-            _count(batch, groups, tally, clustered, names, weighted=args.weighted)
+            _count(batch, groups, counter, clustered, names, weighted=args.weighted)
             dropped += batch.dropped
             bar.update(len(batch))
-    boards = _fit_groups(groups, tally, clustered, list(names), args)
+    boards = _fit_groups(groups, counter, clustered, list(names), args)
     return [_noted(boards[0], f"{dropped:,} rows that are no votes were left out."), *boards[1:]] if dropped else boards
 
 
@@ -299,7 +299,7 @@ def batches_of_votes(source: Source, columns: Sequence[str], *, drop_bad: bool) 
 def _count(
     batch: VoteBatch,
     groups: Groups,
-    tally: Tally,
+    counter: VoteCounter,
     clustered: ClusteredVotes | None,
     names: dict[str, int],
     *,
@@ -309,7 +309,7 @@ def _count(
     cluster = clustered.number(batch.batch.column(clustered.column)) if clustered else None
     for group, rows in groups.members(batch):
         votes = (group, a[rows], b[rows], winner[rows], weights[rows])
-        tally.add(*votes)
+        counter.add(*votes)
         if clustered and cluster is not None:
             clustered.add(*votes, cluster[rows])
 
@@ -324,12 +324,16 @@ def vote_codes(batch: VoteBatch, names: dict[str, int], *, weighted: bool) -> tu
 
 
 def _fit_groups(
-    groups: Groups, tally: Tally, clustered: ClusteredVotes | None, names: Sequence[str], args: argparse.Namespace
+    groups: Groups,
+    counter: VoteCounter,
+    clustered: ClusteredVotes | None,
+    names: Sequence[str],
+    args: argparse.Namespace,
 ) -> list[Named]:
-    sizes, boards = tally.groups(), list[Named]()
+    sizes, boards = counter.groups(), list[Named]()
     ordered = groups.ordered(sizes)
     for by, name, code in progress(ordered, description="leaderboards", quiet=args.quiet):
-        table, models = tally.table(code, names)
+        table, models = counter.table(code, names)
         prior = _group_prior(boards[0].board, models, args.shrink) if boards else None
         units = clustered.units(code, table, name_lookup(names, models)) if clustered else None
         fixed: dict[str, Any] = {"models": models, "likelihood": args.likelihood or "bt", "prior": prior}

@@ -68,10 +68,10 @@ def reliability(
     """
     counts = np.asarray(targets.sum(axis=1) > 0) & ~np.isnan(probs).any(axis=1)
     scale = np.where(counts, 1.0 if weights is None else weights, 0.0)
-    shown = tuple(name for name in outcomes if name != "loss")
-    rows = [_bin(*_both_sides(probs, targets, scale, outcomes, name), bins) for name in shown]
+    names = tuple(name for name in outcomes if name != "loss")
+    rows = [_bin(*_both_sides(probs, targets, scale, outcomes, name), bins) for name in names]
     predicted, observed, mass = (np.stack(column) for column in zip(*rows, strict=True))
-    return Reliability(shown, np.linspace(0.0, 1.0, bins + 1), predicted, observed, mass)
+    return Reliability(names, np.linspace(0.0, 1.0, bins + 1), predicted, observed, mass)
 
 
 def expected_calibration_error(
@@ -100,6 +100,6 @@ def _bin(predicted: Floats, truth: Floats, weights: Floats, bins: int) -> tuple[
     used = weights > 0
     predicted, truth, weights = predicted[used], truth[used], weights[used]
     place = np.minimum((predicted * bins).astype(np.intp), bins - 1)
-    mass, said, seen = (np.bincount(place, w, bins) for w in (weights, weights * predicted, weights * truth))
+    mass, forecast, seen = (np.bincount(place, w, bins) for w in (weights, weights * predicted, weights * truth))
     with np.errstate(invalid="ignore"):
-        return said / mass, seen / mass, mass / mass.sum()
+        return forecast / mass, seen / mass, mass / mass.sum()

@@ -87,8 +87,10 @@ def compare(name: str, comparison: Comparison) -> Any:
         ConfigError: no metric has this name.
     """
     if name not in LEADERBOARD_METRICS:
-        known = LEADERBOARD_METRICS
-        raise ConfigError(f"unknown leaderboard metric {name!r}{nearest(name, known)}; use some of {', '.join(known)}")
+        metrics = LEADERBOARD_METRICS
+        raise ConfigError(
+            f"unknown leaderboard metric {name!r}{nearest(name, metrics)}; use some of {', '.join(metrics)}"
+        )
     return LEADERBOARD_METRICS[name](comparison)
 
 

@@ -244,8 +244,8 @@ def skill(losses: Any, reference: Any, weights: Any = None) -> float | None:
     1 is a perfect prediction, 0 no better than the reference. Votes that either does not count are left out.
     """
     losses, reference = np.asarray(losses, dtype=np.float64), np.asarray(reference, dtype=np.float64)
-    known = ~(np.isnan(losses) | np.isnan(reference))
-    above, below = (_mean(np.where(known, side, np.nan), weights) for side in (losses, reference))
+    counts = ~(np.isnan(losses) | np.isnan(reference))
+    above, below = (_mean(np.where(counts, side, np.nan), weights) for side in (losses, reference))
     return None if above is None or not below else 1.0 - above / below
 
 
@@ -342,8 +342,8 @@ def _tie_bb_loss(votes: ScoredVotes) -> Floats:
 
 @vote_metric("Tie_bb_Accuracy", "win", "bothbad")
 def _tie_bb_accuracy(votes: ScoredVotes) -> Floats:
-    said = votes.mass("bothbad") >= votes.mass("win", "loss", "tie")
-    return np.asarray(said == (votes.ties == 2), dtype=np.float64)
+    predicted = votes.mass("bothbad") >= votes.mass("win", "loss", "tie")
+    return np.asarray(predicted == (votes.ties == 2), dtype=np.float64)
 
 
 def _calibration_metric(name: str, outcome: str, *outcomes: str) -> None:

@@ -460,8 +460,8 @@ def _struct(fields: dict[str, pa.Array]) -> pa.StructArray:
 
 def _words(words: Iterable[str]) -> Callable[[NDArray[Any]], pa.Array]:
     """A function from indices to the words themselves."""
-    known = pa.array(list(words), pa.string())
-    return lambda indices: known.take(pa.array(indices))
+    vocabulary = pa.array(list(words), pa.string())
+    return lambda indices: vocabulary.take(pa.array(indices))
 
 
 def _rows(matrix: NDArray[Any]) -> pa.ListArray:

@@ -92,14 +92,14 @@ class ModelTable:
 
     def draw_pairs(self, day: FloatArray, rng: np.random.Generator) -> tuple[IntArray, IntArray, FloatArray]:
         """Two different models per vote, on random sides, and the probability that these two were shown."""
-        shown = self.shown(day)
+        is_shown = self.shown(day)
         rows = np.arange(len(day))
         with np.errstate(divide="ignore"):  # exponential races: the first two to arrive; probability zero never arrives
-            arrival = rng.standard_exponential(shown.shape) / shown
+            arrival = rng.standard_exponential(is_shown.shape) / is_shown
         first = arrival.argmin(axis=1)
         arrival[rows, first] = np.inf
         second = arrival.argmin(axis=1)
-        p, q = shown[rows, first], shown[rows, second]
+        p, q = is_shown[rows, first], is_shown[rows, second]
         swap = rng.random(len(day)) < 0.5
         # Where only two models are out yet, rounding would take the sum above one.
         propensity = np.minimum(p * q * (1 / (1 - p) + 1 / (1 - q)), 1.0)
@@ -107,15 +107,15 @@ class ModelTable:
 
     def prompt_effect(self, prompts: PromptBatch, day: FloatArray) -> PromptEffect:
         """What the prompts add to each model's coefficient, scaled by `effect`."""
-        weights, known = topic_weights(prompts, len(self.topic_eta))
+        weights, is_known = topic_weights(prompts, len(self.topic_eta))
         early, late = self._turned(day)
         length = self.effect * self.length_skill[prompts.length]
         seen = length + self.effect * self.language_skill[prompts.language]
-        seen += early * (known @ self.early_skill) + late * (known @ self.late_skill)
+        seen += early * (is_known @ self.early_skill) + late * (is_known @ self.late_skill)
         seen -= _HARDNESS * (prompts.difficulty - 1.0)[:, None]
-        unknown = weights - known
+        unknown = weights - is_known
         hidden = early * (unknown @ self.early_skill) + late * (unknown @ self.late_skill)
-        return PromptEffect(seen, hidden, length, known @ self.topic_eta, unknown @ self.topic_eta)
+        return PromptEffect(seen, hidden, length, is_known @ self.topic_eta, unknown @ self.topic_eta)
 
     def coefs_and_eta(self, effect: PromptEffect, *, other_deal: bool = False) -> tuple[FloatArray, FloatArray]:
         """(n, M) coefficients and (n,) eta; with `other_deal` as in `PromptEffect.total`."""

@@ -457,9 +457,9 @@ def _clause(prompts: PromptBatch, slot: int, vocabulary: Vocabulary, rng: np.ran
     words = np.where(is_noun & (position >= 3) & (position < last), noun, filler)
     if slot == 0:
         demanding = _draw_role("demanding", (n, 3), vocabulary, rng)
-        wanted = prompts.difficulty[:, None] > np.arange(3)
-        words[:, 1:3] = np.where(wanted[:, :2], demanding[:, :2], words[:, 1:3])
-        words = np.where((position == last) & wanted[:, 2:], demanding[:, 2:], words)
+        present = prompts.difficulty[:, None] > np.arange(3)
+        words[:, 1:3] = np.where(present[:, :2], demanding[:, :2], words[:, 1:3])
+        words = np.where((position == last) & present[:, 2:], demanding[:, 2:], words)
     words[:, 0] = _marker(prompts, slot, vocabulary, rng)
     return np.where(position <= last, words, -1)
 

@@ -40,7 +40,7 @@ class Moments:
 
 
 @dataclass
-class Tally:
+class OutcomeCounter:
     """Votes by pair and outcome, (M, M, 4), and the summed loss of the truth for each likelihood."""
 
     votes: NDArray[np.int64]
@@ -76,8 +76,8 @@ class Report:
     """Everything that `p2l simulate` says about an arena; `add` its chunks, then read it."""
 
     arena: Arena
-    train: Tally = field(init=False)
-    validation: Tally = field(init=False)
+    train: OutcomeCounter = field(init=False)
+    validation: OutcomeCounter = field(init=False)
     effect: Moments = field(default_factory=Moments)
     hidden: Moments = field(default_factory=Moments)
     length: Moments = field(default_factory=Moments)
@@ -85,7 +85,7 @@ class Report:
     def __post_init__(self) -> None:
         """Start at nothing."""
         shape = (len(self.arena.model_list),) * 2 + (4,)
-        self.train, self.validation = Tally(np.zeros(shape, np.int64)), Tally(np.zeros(shape, np.int64))
+        self.train, self.validation = (OutcomeCounter(np.zeros(shape, np.int64)) for _ in range(2))
 
     def add(self, chunk: VoteChunk, *, held_out: bool = False) -> None:
         """Take in a chunk of training or validation votes."""
@@ -95,7 +95,7 @@ class Report:
         self.length.add(chunk.effect.length[::_EVERY])
 
     @property
-    def held_out(self) -> Tally:
+    def held_out(self) -> OutcomeCounter:
         """What losses are reported on: the validation votes, or the training votes when there are none."""
         return self.validation if self.validation.count else self.train
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from p2l.common.errors import CheckpointError, VoteError
 from p2l.common.files import atomic_path
 from p2l.leaderboard import Leaderboard, Prior, fit_labels, fit_table
-from p2l.leaderboard.sources import Tally
+from p2l.leaderboard.sources import VoteCounter
 from p2l.likelihood import counted, get
 from p2l.metrics import Interval, ScoredVotes, bootstrap_mean, vote_values
 from p2l.model import backbones
@@ -176,14 +176,14 @@ def marginal_boards(
     return [_with_all_models(board, votes.model_list) for board in (best, *held)]
 
 
-def _count(votes: VoteStore, *, weighted: bool) -> Tally:
-    tally = Tally()
+def _count(votes: VoteStore, *, weighted: bool) -> VoteCounter:
+    counter = VoteCounter()
     for start in range(0, len(votes), _BLOCK):
         ids = np.arange(start, min(start + _BLOCK, len(votes)))
         first, second, tie = votes.labels(ids).T.astype(np.int64)
         weights = votes.weights(ids) if weighted else np.ones(len(ids))
-        tally.add(np.zeros(len(ids), dtype=np.int64), first, second, np.array([0, 2, 3])[tie], weights)
-    return tally
+        counter.add(np.zeros(len(ids), dtype=np.int64), first, second, np.array([0, 2, 3])[tie], weights)
+    return counter
 
 
 def _with_all_models(board: Leaderboard, models: Sequence[str]) -> Leaderboard:

@@ -231,7 +231,7 @@ def common_schema(schemas: Sequence[Any]) -> Any:
     for schema in schemas:
         for field in schema:
             kinds.setdefault(field.name, []).append(field.type)
-    return pa.schema([(name, common_type(found)) for name, found in kinds.items()])
+    return pa.schema([(name, common_type(types)) for name, types in kinds.items()])
 
 
 def common_type(kinds: Sequence[Any]) -> Any:

@@ -78,9 +78,9 @@ def check_votes(
     look = _Look(Report(opened), limit)
     try:
         with progress(description=f"check {opened.name}", total=opened.rows, unit="votes", quiet=quiet) as bar:
-            for batch, found in scan(opened, None, 65536, label_list):
-                look.note_problems(batch, found)
-                look.count(without_bad(batch, found))
+            for batch, findings in scan(opened, None, 65536, label_list):
+                look.note_problems(batch, findings)
+                look.count(without_bad(batch, findings))
                 bar.update(len(batch))
         return look.finish()
     finally:
@@ -97,12 +97,12 @@ class _Look:
         self.hashes = [RecordFile(np.dtype("<u8")) for _ in range(_BUCKETS)]
         self.last_time = -np.inf
 
-    def note_problems(self, batch: VoteBatch, found: list[Finding]) -> None:
-        faults = ((int(row), finding) for finding in found for row in finding.rows[: self.limit])
+    def note_problems(self, batch: VoteBatch, findings: list[Finding]) -> None:
+        faults = ((int(row), finding) for finding in findings for row in finding.rows[: self.limit])
         listed = sorted(faults, key=lambda fault: fault[0])
         for row, finding in listed[: self.limit - len(self.report.problems)]:
             self.report.problems.append(f"{batch.source.unit} {batch.first_row + row}: {finding.say(row)}")
-        for finding in found:
+        for finding in findings:
             self.report.kinds[finding.kind] += len(finding.rows)
 
     def count(self, batch: VoteBatch) -> None:
@@ -111,13 +111,13 @@ class _Look:
         report.bad_rows += batch.dropped
         if not len(batch):
             return
-        report.winners.update(_tally(columns.column("winner")))
+        report.winners.update(_value_counts(columns.column("winner")))
         self._count_models(columns)
         names = columns.schema.names
         if "prompt" in names:
             self._count_prompts(columns.column("prompt"))
         if "language" in names and pa.types.is_string(columns.schema.field("language").type):
-            report.languages.update(_tally(columns.column("language")))
+            report.languages.update(_value_counts(columns.column("language")))
         if "tstamp" in names:
             self._see_times(numbers(columns.column("tstamp")))
         if "weight" in names:
@@ -130,7 +130,7 @@ class _Look:
         self.counts = grown
 
     def _count_prompts(self, column: Any) -> None:
-        self.report.turns.update(_tally(pc.list_value_length(column)))
+        self.report.turns.update(_value_counts(pc.list_value_length(column)))
         hashes = np.array([hash_turns(turns) for turns in column.to_pylist()], dtype="<u8")
         bucket = hashes >> np.uint64(58)
         for number in np.unique(bucket):
@@ -138,13 +138,13 @@ class _Look:
 
     def _see_times(self, times: IntArray) -> None:
         report = self.report
-        known = times[~np.isnan(times)]
-        ahead = np.concatenate([[self.last_time], known[:-1]]) if len(known) else known
-        report.time_sorted &= len(known) == len(times) and bool((known >= ahead).all())
-        if len(known):
+        present = times[~np.isnan(times)]
+        ahead = np.concatenate([[self.last_time], present[:-1]]) if len(present) else present
+        report.time_sorted &= len(present) == len(times) and bool((present >= ahead).all())
+        if len(present):
             low, high = report.times or (np.inf, -np.inf)
-            report.times = (min(low, float(known.min())), max(high, float(known.max())))
-            self.last_time = known[-1]
+            report.times = (min(low, float(present.min())), max(high, float(present.max())))
+            self.last_time = present[-1]
 
     def _see_weights(self, weights: IntArray) -> None:
         low, total, high = self.report.weights or (np.inf, 0.0, 0.0)
@@ -170,7 +170,7 @@ class _Look:
             file.close()
 
 
-def _tally(column: Any) -> dict[Any, int]:
+def _value_counts(column: Any) -> dict[Any, int]:
     return {item["values"]: item["counts"] for item in column.drop_null().value_counts().to_pylist()}
 
 
@@ -250,9 +250,9 @@ def _rest(report: Report) -> list[tuple[str, str]]:
 
 
 def _top(counts: Counter[Any], total: int, limit: int = 5) -> str:
-    shown = [f"{name} {_share(count, total)}" for name, count in counts.most_common(limit)]
-    rest = len(counts) - len(shown)
-    return ", ".join(shown) + (f", {rest} more" if rest else "")
+    names = [f"{name} {_share(count, total)}" for name, count in counts.most_common(limit)]
+    rest = len(counts) - len(names)
+    return ", ".join(names) + (f", {rest} more" if rest else "")
 
 
 def _date(seconds: float) -> str:

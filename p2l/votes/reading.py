@@ -63,27 +63,27 @@ class LabelNames:
 def find_problems(batch: Any, labels: LabelNames | None = None) -> list[Finding]:
     """Every fault in the columns that a batch in schema form has."""
     names = batch.schema.names
-    found: list[Finding] = []
+    findings: list[Finding] = []
     if "prompt" in names:
-        found += _prompt_problems(batch.column("prompt"))
+        findings += _prompt_problems(batch.column("prompt"))
     for name in ("model_a", "model_b"):
         if name in names:
-            found.append(_finding("model name", _blank(batch.column(name)), _sentence(f"{name} has no name")))
+            findings.append(_finding("model name", _blank(batch.column(name)), _sentence(f"{name} has no name")))
     if "model_a" in names and "model_b" in names:
-        found.append(_same_model(batch.column("model_a"), batch.column("model_b")))
+        findings.append(_same_model(batch.column("model_a"), batch.column("model_b")))
     if "winner" in names:
-        found.append(_winner_problem(batch.column("winner")))
-    found += [_number_problem(name, batch.column(name)) for name in NUMBER_COLUMNS if name in names]
+        findings.append(_winner_problem(batch.column("winner")))
+    findings += [_number_problem(name, batch.column(name)) for name in NUMBER_COLUMNS if name in names]
     if "labels" in names:
-        found += _label_problems(batch, labels)
-    return [finding for finding in found if len(finding.rows)]
+        findings += _label_problems(batch, labels)
+    return [finding for finding in findings if len(finding.rows)]
 
 
-def first_problem(found: list[Finding]) -> tuple[int, str] | None:
+def first_problem(findings: list[Finding]) -> tuple[int, str] | None:
     """Row and sentence of the first row with a fault."""
-    if not found:
+    if not findings:
         return None
-    first = min(found, key=lambda finding: int(finding.rows[0]))
+    first = min(findings, key=lambda finding: int(finding.rows[0]))
     row = int(first.rows[0])
     return row, first.say(row)
 
@@ -104,15 +104,15 @@ def _blank(column: Any) -> Any:
 
 def _prompt_problems(column: Any) -> list[Finding]:
     empty = pc.equal(pc.list_value_length(column), 0)
-    found = [
+    findings = [
         _finding("prompt", column.is_null(), _sentence("prompt is missing")),
         _finding("prompt", empty, _sentence("prompt has no turns")),
     ]
     if column.flatten().null_count:
         parents = pc.list_parent_indices(column).filter(column.flatten().is_null())
         rows = np.unique(parents.to_numpy(zero_copy_only=False))
-        found.append(Finding("prompt", rows, _sentence("prompt holds a turn that is missing")))
-    return found
+        findings.append(Finding("prompt", rows, _sentence("prompt holds a turn that is missing")))
+    return findings
 
 
 def _same_model(first: Any, second: Any) -> Finding:
@@ -124,8 +124,8 @@ def _same_model(first: Any, second: Any) -> Finding:
 
 
 def _winner_problem(column: Any) -> Finding:
-    known = pc.is_in(column, value_set=pa.array(WINNERS))
-    return _finding("winner", pc.invert(known), lambda row: unknown_winner(column[row].as_py()))
+    is_valid = pc.is_in(column, value_set=pa.array(WINNERS))
+    return _finding("winner", pc.invert(is_valid), lambda row: unknown_winner(column[row].as_py()))
 
 
 def _number_problem(name: str, column: Any) -> Finding:
@@ -152,14 +152,14 @@ def _label_problems(batch: Any, names: LabelNames | None) -> list[Finding]:
 
     wrong = ~labels.valid | (one < 0) | (two < 0) | (one == two) | (tie < 0) | (tie > 2)
     text = "are not [winner, loser, tie]: two different positions and a tie flag of 0, 1 or 2"
-    found = [_finding("labels", wrong, lambda row: f"{show(row)} {text}")]
+    findings = [_finding("labels", wrong, lambda row: f"{show(row)} {text}")]
     if not {"model_a", "model_b", "winner"} <= set(batch.schema.names):
-        return found
+        return findings
     winner = batch.column("winner")
-    found.append(_tie_flag_problem(labels, wrong, winner, show))
+    findings.append(_tie_flag_problem(labels, wrong, winner, show))
     if names is not None and not wrong.any():
-        found += _index_problems(batch, labels, names, show)
-    return found
+        findings += _index_problems(batch, labels, names, show)
+    return findings
 
 
 def _tie_flag_problem(labels: Labels, wrong: IntArray, winner: Any, show: Callable[[int], str]) -> Finding:
@@ -179,12 +179,12 @@ def _index_problems(batch: Any, labels: Labels, names: LabelNames, show: Callabl
     # Row by row, as a reader would meet them: winner, loser, next winner, ...
     name = sides.take(pa.array(np.arange(len(sides)).reshape(2, -1).T.ravel()))
     index = labels.triples[:, :2].ravel()
-    found = []
+    findings = []
     for place, before in names.clashes(index, name):
         text = f"place {name[place].as_py()!r} at {index[place]}, where an earlier row has {before!r}"
         text += "; labels and names contradict each other, or the rows come from several model lists"
-        found.append(Finding("labels", np.array([place // 2]), _sentence(f"{show(place // 2)} {text}")))
-    return found
+        findings.append(Finding("labels", np.array([place // 2]), _sentence(f"{show(place // 2)} {text}")))
+    return findings
 
 
 class FaultyRowError(VoteError):
@@ -250,23 +250,23 @@ def read_votes(
 
 def _checked(source: Source, scanned: Iterator[tuple[VoteBatch, list[Finding]]], drop_bad: bool) -> Iterator[VoteBatch]:
     empty = True
-    for batch, found in scanned:
-        problem = first_problem(found)
+    for batch, findings in scanned:
+        problem = first_problem(findings)
         if problem and not drop_bad:
             raise FaultyRowError(f"{batch.place(problem[0])}: {problem[1]}")
-        batch = without_bad(batch, found)
+        batch = without_bad(batch, findings)
         empty = empty and not len(batch)
         yield batch
     if empty:
         raise VoteError(f"{source.name}: holds no votes")
 
 
-def without_bad(batch: VoteBatch, found: list[Finding]) -> VoteBatch:
+def without_bad(batch: VoteBatch, findings: list[Finding]) -> VoteBatch:
     """The batch less every row that has a fault."""
-    if not found:
+    if not findings:
         return batch
     good = np.ones(len(batch), dtype=bool)
-    for finding in found:
+    for finding in findings:
         good[finding.rows] = False
     return replace(batch, batch=batch.batch.filter(pa.array(good)), dropped=int((~good).sum()))
 
@@ -280,8 +280,8 @@ def check_columns(
         VoteError: naming the columns there are and the nearest to the one that is not.
     """
     there = set(source.columns)
-    wanted = list(columns) if columns is not None else ["prompt"] * need_prompt
-    for name in wanted:
+    required = list(columns) if columns is not None else ["prompt"] * need_prompt
+    for name in required:
         if name not in there:
             raw = name == "prompt" and "conversation_a" in there
             hint = " (a raw arena export: `p2l votes import` makes votes of it)" if raw else ""
@@ -306,10 +306,10 @@ def scan(
         raw = _with_absent_columns(source, raw, columns)
         batch = normalise(source, raw)
         is_text = "prompt" in batch.schema.names and is_one_text(raw.batch.column("prompt"), batch.column("prompt"))
-        found: list[Finding] = []
+        findings: list[Finding] = []
         if columns is None and not set(_NAMED) <= set(batch.schema.names) and label_list is not None:
-            batch, found = _named(batch, label_list)
-        yield VoteBatch(batch, source, raw.first_row, is_text), found or find_problems(batch, names)
+            batch, findings = _named(batch, label_list)
+        yield VoteBatch(batch, source, raw.first_row, is_text), findings or find_problems(batch, names)
 
 
 def _with_absent_columns(source: Source, raw: RawBatch, columns: Sequence[str] | None) -> RawBatch:
@@ -334,30 +334,30 @@ def _named(batch: Any, label_list: Sequence[str]) -> tuple[Any, list[Finding]]:
     if "winner" in batch.schema.names and not {"model_a", "model_b"} & set(batch.schema.names):
         lost = pc.equal(batch.column("winner"), "model_b").fill_null(False).to_numpy(zero_copy_only=False)
         pair = np.where((lost & (flag == 0))[:, None], pair[:, ::-1], pair)
-    made = {"model_a": names.take(pa.array(pair[:, 0])), "model_b": names.take(pa.array(pair[:, 1]))}
+    added = {"model_a": names.take(pa.array(pair[:, 0])), "model_b": names.take(pa.array(pair[:, 1]))}
     b_won = np.zeros(len(batch), dtype=bool)
     if "model_a" in batch.schema.names and "model_b" in batch.schema.names:
-        swapped = pc.equal(batch.column("model_a"), made["model_b"]).fill_null(False)
+        swapped = pc.equal(batch.column("model_a"), added["model_b"]).fill_null(False)
         b_won = swapped.to_numpy(zero_copy_only=False)
-        found = _other_models(batch, made, b_won)
-        if found:
-            return batch, found
+        findings = _other_models(batch, added, b_won)
+        if findings:
+            return batch, findings
     code = np.where(flag == 0, b_won.astype(np.int64), flag + 1)
-    made["winner"] = pa.array(WINNERS).take(pa.array(code))
-    for name, values in made.items():
+    added["winner"] = pa.array(WINNERS).take(pa.array(code))
+    for name, values in added.items():
         if name not in batch.schema.names:
             batch = batch.append_column(name, values)
     return batch, []
 
 
-def _other_models(batch: Any, made: dict[str, Any], swapped: Any) -> list[Finding]:
+def _other_models(batch: Any, labelled: dict[str, Any], swapped: Any) -> list[Finding]:
     first, second = batch.column("model_a"), batch.column("model_b")
-    as_labelled = pc.and_(pc.equal(first, made["model_a"]), pc.equal(second, made["model_b"]))
-    turned = pc.and_(pc.equal(second, made["model_a"]), pa.array(swapped))
+    as_labelled = pc.and_(pc.equal(first, labelled["model_a"]), pc.equal(second, labelled["model_b"]))
+    turned = pc.and_(pc.equal(second, labelled["model_a"]), pa.array(swapped))
     wrong = ~pc.fill_null(pc.or_(as_labelled, turned), False).to_numpy(zero_copy_only=False)
 
     def say(row: int) -> str:
-        names = f"{made['model_a'][row].as_py()!r} and {made['model_b'][row].as_py()!r}"
+        names = f"{labelled['model_a'][row].as_py()!r} and {labelled['model_b'][row].as_py()!r}"
         return f"labels mean {names} in the stated list, the row names {first[row].as_py()!r}, {second[row].as_py()!r}"
 
     return [Finding("labels", np.flatnonzero(wrong), say)] if wrong.any() else []
@@ -404,10 +404,10 @@ def _joined(arrays: list[Any]) -> Any:
     return joined if isinstance(joined, pa.Array) else joined.chunk(0)
 
 
-def model_codes(names: Any, known: dict[str, int]) -> Any:
+def model_codes(names: Any, codes: dict[str, int]) -> Any:
     """Codes of a text column by a table of names that grows as new ones come: (N,) int32."""
     encoded = names.dictionary_encode()
     values = encoded.dictionary.to_pylist()
     for name in values:
-        known.setdefault(name, len(known))
-    return name_lookup(values, list(known))[encoded.indices.to_numpy(zero_copy_only=False)]
+        codes.setdefault(name, len(codes))
+    return name_lookup(values, list(codes))[encoded.indices.to_numpy(zero_copy_only=False)]

@@ -151,8 +151,8 @@ def name_lookup(source: Iterable[str], target: Sequence[str], *, spare: bool = F
     With `spare` one more -1 follows, so that the code -1 of a missing name looks up -1.
     """
     position = {name: index for index, name in enumerate(target)}
-    found = [position.get(name, -1) for name in source]
-    return np.array(found + [-1] * spare, dtype=np.int32)
+    positions = [position.get(name, -1) for name in source]
+    return np.array(positions + [-1] * spare, dtype=np.int32)
 
 
 def _refuse(wrong: Any, say: Any) -> None:
@@ -341,10 +341,10 @@ class Labels(NamedTuple):
 def parse_labels(column: Any) -> Labels:
     """Read a `labels` column: lists of three integers, or text such as `[ 1 2 0]` or `[1, 2, 0]`."""
     if _is_text(column.type):
-        found = pc.extract_regex(column, _LABEL)
-        valid = found.is_valid().to_numpy(zero_copy_only=False)
-        parts = [pc.struct_field(found, index) for index in range(3)]
-        parts = [pc.if_else(found.is_valid(), part, "0").cast(pa.int64()) for part in parts]
+        matches = pc.extract_regex(column, _LABEL)
+        valid = matches.is_valid().to_numpy(zero_copy_only=False)
+        parts = [pc.struct_field(matches, index) for index in range(3)]
+        parts = [pc.if_else(matches.is_valid(), part, "0").cast(pa.int64()) for part in parts]
         return Labels(np.stack([part.to_numpy(zero_copy_only=False) for part in parts], axis=1), valid)
     triples = np.zeros((len(column), 3), dtype=np.int64)
     if not hasattr(column.type, "value_type") or not pa.types.is_integer(column.type.value_type):

@@ -397,8 +397,8 @@ def _looks_like_hub_id(text: str) -> bool:
 
 def _near_file(path: Path) -> str:
     names = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-    found = difflib.get_close_matches(path.name, names, n=1, cutoff=0.7)
-    return f" (did you mean {str(path.with_name(found[0]))!r}?)" if found else ""
+    matches = difflib.get_close_matches(path.name, names, n=1, cutoff=0.7)
+    return f" (did you mean {str(path.with_name(matches[0]))!r}?)" if matches else ""
 
 
 def file_kind(path: str | Path) -> str:

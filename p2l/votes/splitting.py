@@ -7,7 +7,6 @@ are the validation part. Memory holds O(N) numbers of the validation part and a 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -20,7 +19,7 @@ import pyarrow as pa
 
 from p2l.common.cli import progress
 from p2l.common.errors import VoteError
-from p2l.common.files import atomic_path, check_can_write
+from p2l.common.files import check_can_write, write_json
 from p2l.votes.arrow_files import RecordFile
 from p2l.votes.schema import IntArray, hash_turns
 from p2l.votes.sources import FILE_ENDINGS, file_kind
@@ -250,11 +249,11 @@ def cut_slices(
     times = _times(held_out)
     order = np.argsort(times, kind="stable")
     place = np.searchsorted(ends, times[order], side="left")
-    known = _seen_by(stream, held_out, step, len(ends))
+    is_familiar = _seen_by(stream, held_out, step, len(ends))
     slices = []
     for number in range(len(ends)):
         ids = order[place == number]
-        ids = ids[(known[held_out.labels(ids)[:, :2]] <= number).all(axis=1)]
+        ids = ids[(is_familiar[held_out.labels(ids)[:, :2]] <= number).all(axis=1)]
         if not len(ids):
             raise VoteError(
                 f"{held_out.name}: no vote falls into slice {(number + 1) * every}; give more held-out votes"
@@ -329,8 +328,7 @@ def write_slices(
         write_votes(table.take(one.ids).combine_chunks().to_batches(), schema, file)
     times = held_out.tstamps()
     ends = {str(one.number): {"end_tstamp": float(times[one.ids].max())} for one in slices if times is not None}
-    with atomic_path(folder / TIMES_FILE) as temporary:
-        temporary.write_text(json.dumps(ends, indent=1) + "\n", encoding="utf-8")
+    write_json(folder / TIMES_FILE, ends)
     return files
 
 

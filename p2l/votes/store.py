@@ -89,18 +89,18 @@ def spool_votes(
     """Read all votes of a source into temporary files; the arguments and errors are those of `open_votes`."""
     opened = source if isinstance(source, Source) else open_source(source, split=split, from_disk=from_disk)
     spool = VoteSpool(opened.name, RowFile(), RecordFile(RECORD), [], VoteFlags())
-    known: dict[str, int] = {}
+    codes: dict[str, int] = {}
     try:
         votes = read_votes(opened, need_prompt=need_prompt, label_list=label_list, drop_bad=drop_bad)
         with progress(description=f"read {opened.name}", total=opened.rows, unit="votes", quiet=quiet) as bar:
             for batch in votes:
                 spool.rows.append(batch.batch)
-                spool.records.append(_record(batch, known))
+                spool.records.append(_record(batch, codes))
                 spool.flags.see(batch)
                 bar.update(len(batch))
         spool.rows.finish()
         spool.records.finish()
-        spool.names.extend(known)
+        spool.names.extend(codes)
     except BaseException:
         spool.close()
         raise
@@ -148,14 +148,14 @@ class VoteSpool:
         self.records.close()
 
 
-def _record(batch: VoteBatch, known: dict[str, int]) -> np.ndarray[Any, Any]:
+def _record(batch: VoteBatch, codes: dict[str, int]) -> np.ndarray[Any, Any]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
     columns, names = batch.batch, batch.batch.schema.names
     record = np.empty(len(batch), dtype=RECORD)
-    record["a"] = model_codes(columns.column("model_a"), known)
-    record["b"] = model_codes(columns.column("model_b"), known)
+    record["a"] = model_codes(columns.column("model_a"), codes)
+    record["b"] = model_codes(columns.column("model_b"), codes)
     record["winner"] = pc.index_in(columns.column("winner"), value_set=pa.array(WINNERS)).to_numpy()
     record["weight"] = numbers(columns.column("weight")) if "weight" in names else 1.0
     record["tstamp"] = numbers(columns.column("tstamp")) if "tstamp" in names else np.nan
@@ -200,13 +200,13 @@ class VoteStore:
         chosen = RecordFile(np.dtype("<i8"))
         for start in range(0, len(self._record), _CHUNK):
             part = self._record[start : start + _CHUNK]
-            known = (self._lookup[part["a"]] >= 0) & (self._lookup[part["b"]] >= 0)
-            chosen.append(np.flatnonzero(known) + start)
-        kept = chosen.mapped()
+            is_listed = (self._lookup[part["a"]] >= 0) & (self._lookup[part["b"]] >= 0)
+            chosen.append(np.flatnonzero(is_listed) + start)
+        rows = chosen.mapped()
         chosen.close()
-        if not len(kept):
+        if not len(rows):
             raise VoteError(f"{self.name}: no vote is left: none is between two models of the list")
-        return kept
+        return rows
 
     def __len__(self) -> int:
         return len(self._record) if self._kept is None else len(self._kept)
@@ -268,14 +268,14 @@ class VoteStore:
 
     def among(self, model_list: Sequence[str]) -> VoteStore | None:
         """The votes between models of this list, over the same files; None when there are none."""
-        found = copy.copy(self)
-        found.model_list, found._lookup = list(model_list), name_lookup(self._spool.names, model_list)
+        subset = copy.copy(self)
+        subset.model_list, subset._lookup = list(model_list), name_lookup(self._spool.names, model_list)
         try:
-            found._kept = found._choose(self._spool.names, drop_unknown=True)
+            subset._kept = subset._choose(self._spool.names, drop_unknown=True)
         except VoteError:
             return None
-        found.dropped = len(self._record) - len(found)
-        return found
+        subset.dropped = len(self._record) - len(subset)
+        return subset
 
     def weights(self, ids: Ids = None) -> np.ndarray[Any, np.dtype[np.float64]]:
         """(n,) float64; ones where the source has no weights."""
@@ -313,16 +313,16 @@ class VoteStore:
     def rows(self, ids: Ids = None) -> list[dict[str, Any]]:
         """All columns of each vote as the source has them; a prompt that is text there is text here."""
         places = [self._rows.locate(row) for row in self._source_rows(ids).tolist()]
-        wanted: dict[int, list[int]] = {}
+        positions_in: dict[int, list[int]] = {}
         for number, position in places:
-            wanted.setdefault(number, []).append(position)
-        found: dict[tuple[int, int], dict[str, Any]] = {}
-        for number, positions in wanted.items():
+            positions_in.setdefault(number, []).append(position)
+        rows: dict[tuple[int, int], dict[str, Any]] = {}
+        for number, positions in positions_in.items():
             for position, row in zip(positions, self._rows.batch(number).take(positions).to_pylist(), strict=True):
                 if self._prompt_is_text[number] and row.get("prompt") is not None:
                     row["prompt"] = row["prompt"][0] if len(row["prompt"]) == 1 else row["prompt"]
-                found[number, position] = row
-        return [dict(found[place]) for place in places]
+                rows[number, position] = row
+        return [dict(rows[place]) for place in places]
 
     @property
     def schema(self) -> Any:
@@ -414,10 +414,10 @@ def _address(what: Sequence[Any]) -> bytes | None:
 
 def _state_of(source: str) -> list[int] | None:
     try:
-        found = Path(source).expanduser().stat()
+        state = Path(source).expanduser().stat()
     except OSError:
         return None
-    return [found.st_size, found.st_mtime_ns]
+    return [state.st_size, state.st_mtime_ns]
 
 
 def _spool_together(address: bytes, make: Callable[[], VoteSpool]) -> VoteSpool:
@@ -504,8 +504,8 @@ def _received(reader: socket.socket) -> VoteSpool:
         raise getattr(errors, about["kind"])(about["error"])
     descriptors: list[int] = []
     while len(descriptors) < about["files"]:
-        mark, found, flags, _ = socket.recv_fds(reader, 1, _FILES_AT_ONCE)
-        descriptors += found
+        mark, received, flags, _ = socket.recv_fds(reader, 1, _FILES_AT_ONCE)
+        descriptors += received
         if not mark or flags & socket.MSG_CTRUNC:
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -513,8 +513,8 @@ def _received(reader: socket.socket) -> VoteSpool:
                 raise InputError(f"votes take {about['files']} open files, more than are allowed; raise `ulimit -n`")
             raise EOFError
     records, *rows = [os.fdopen(descriptor, "rb") for descriptor in descriptors]
-    kept = VoteFlags(**about["flags"])
-    return VoteSpool(about["name"], RowFile.of(rows), RecordFile(RECORD, records), about["names"], kept)
+    flags_of_votes = VoteFlags(**about["flags"])
+    return VoteSpool(about["name"], RowFile.of(rows), RecordFile(RECORD, records), about["names"], flags_of_votes)
 
 
 def _exactly(reader: socket.socket, size: int) -> bytes:

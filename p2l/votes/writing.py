@@ -10,7 +10,6 @@ import base64
 import contextlib
 import gzip
 import json
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,7 @@ import pyarrow.compute as pc
 
 from p2l.common.cli import progress
 from p2l.common.errors import VoteError
-from p2l.common.files import atomic_path
+from p2l.common.files import atomic_path, no_nan
 from p2l.votes.arrow_files import RowFile, common_schema, conform
 from p2l.votes.reading import read_votes
 from p2l.votes.schema import RawBatch, Source, numbers
@@ -93,15 +92,6 @@ def _lines(batch: Any) -> Iterator[bytes]:
         except ValueError:
             text = json.dumps(no_nan(row), ensure_ascii=False, default=as_text)
         yield text.encode() + b"\n"
-
-
-def no_nan(value: Any) -> Any:
-    """JSON has no NaN and no infinity: null in their place, at any depth."""
-    if isinstance(value, dict):
-        return {key: no_nan(part) for key, part in value.items()}
-    if isinstance(value, list):
-        return [no_nan(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @contextlib.contextmanager

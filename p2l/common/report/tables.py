@@ -38,8 +38,8 @@ class Scale:
     @classmethod
     def around(cls, values: Sequence[float], zero: float | None = None) -> Scale:
         """The range of the finite values among these (and `zero`), with a little room on both sides."""
-        known = [float(value) for value in values if math.isfinite(value)] + ([] if zero is None else [zero])
-        low, high = (min(known), max(known)) if known else (0.0, 1.0)
+        finite = [float(value) for value in values if math.isfinite(value)] + ([] if zero is None else [zero])
+        low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)
         room = 0.03 * (high - low) or 1.0
         return cls(low - room, high + room, zero)
 
@@ -177,18 +177,18 @@ def anchor(*parts: object) -> str:
 def _environment() -> Environment:
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
-    made = Environment(
+    environment = Environment(
         loader=FunctionLoader(_source), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    made.filters |= {"anchor": anchor, "number": number_text}
-    return made
+    environment.filters |= {"anchor": anchor, "number": number_text}
+    return environment
 
 
 def _source(name: str) -> str | None:
     """The text of a template, or None where there is none."""
     package, _, file = name.rpartition("/")
-    found = importlib.util.find_spec(package or "p2l.common.report")
-    for folder in (found.submodule_search_locations or []) if found else []:
+    spec = importlib.util.find_spec(package or "p2l.common.report")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
         path = Path(folder) / "templates" / file
         if path.is_file():
             return path.read_text(encoding="utf-8")
@@ -239,16 +239,16 @@ def figure_svg(figure: Figure, title: str = "", *, key: str = "") -> str:
 
 def _with_own_ids(text: str, prefix: str) -> str:
     """Ids that are referred to, with the prefix; the others go."""
-    used = {found[2] for found in _REFERENCE.finditer(text)}
-    text = _REFERENCE.sub(lambda found: f"{found[1]}{prefix}{found[2]}", text)
-    return _ID.sub(lambda found: f'id="{prefix}{found[1]}"' if found[1] in used else "", text)
+    used = {match[2] for match in _REFERENCE.finditer(text)}
+    text = _REFERENCE.sub(lambda match: f"{match[1]}{prefix}{match[2]}", text)
+    return _ID.sub(lambda match: f'id="{prefix}{match[1]}"' if match[1] in used else "", text)
 
 
-def _sized(found: re.Match[str]) -> str:
+def _sized(match: re.Match[str]) -> str:
     """As wide as it was drawn, in CSS pixels, or less: a narrow window scrolls a figure rather than its text shrink."""
-    width = float(found[2]) * 4 / 3
+    width = float(match[2]) * 4 / 3
     style = f"width: 100%; max-width: {width:.0f}px; min-width: {min(width, 560):.0f}px"
-    return f'<svg role="img" {found[1]}style="{style}"'
+    return f'<svg role="img" {match[1]}style="{style}"'
 
 
 def plain(text: str, most: int = 60) -> str:
