@@ -34,11 +34,9 @@ import numpy.typing as npt
 from p2l.common.cli import nearest
 from p2l.common.errors import ConfigError
 
-# The few array operations that NumPy arrays and torch tensors share, so that one text serves both.
-#
-# torch tensors have no array-API namespace of their own; here the namespace is the module itself (`numpy` or `torch`),
-# used only through functions with the same meaning and positional arguments in both. torch is never imported here: a
-# tensor cannot exist unless somebody else has imported it.
+# One text serves NumPy arrays and torch tensors: the namespace `xp` is the module itself (`numpy` or `torch`), used
+# only through functions with the same positional arguments in both. torch is never imported here: a tensor cannot
+# exist unless somebody else has imported it.
 
 Array: TypeAlias = Any  # numpy.ndarray or torch.Tensor, of any shape
 
@@ -46,8 +44,8 @@ Array: TypeAlias = Any  # numpy.ndarray or torch.Tensor, of any shape
 def prepare(*values: Any) -> tuple[Any, list[Any]]:
     """Return the namespace of `values` and the values as its floating arrays (None stays None).
 
-    Anything that is no float32 or float64 is computed in float32 (half precisions) or float64 (integers, lists).
-    With one torch tensor among the values, the others become tensors on its device.
+    Half precisions become float32, integers and lists float64. With one torch tensor among the values, the others
+    become tensors on its device.
     """
     torch = sys.modules.get("torch")
     tensors = [value for value in values if torch is not None and isinstance(value, torch.Tensor)]
@@ -73,11 +71,11 @@ def _torch_float(torch: Any, value: Any, device: Any) -> Any:
 
 
 def widen(torch: Any, tensors: list[Any]) -> tuple[list[Any], Any]:
-    """The tensors in float64, and the type that they had together.
+    """Return the tensors in float64, and the type that they had together.
 
-    Where parts of a gradient cancel, what is left of them in float32 is noise or zero, though float32 could hold the
-    sum. These are a few numbers per vote, so the width costs nothing, on GPUs with slow float64 neither. CPUs and CUDA
-    are sure to have float64; on other devices (Apple's and some of Intel's lack it) tensors keep their own width.
+    Where parts of a gradient cancel, float32 leaves noise or zero, though it could hold the sum. These are a few
+    numbers per vote, so the width costs nothing even on GPUs with slow float64. Devices other than CPUs and CUDA may
+    lack float64; there tensors keep their own width.
     """
     present = [tensor for tensor in tensors if tensor is not None]
     dtype = torch.float64 if any(tensor.dtype == torch.float64 for tensor in present) else torch.float32
@@ -87,22 +85,22 @@ def widen(torch: Any, tensors: list[Any]) -> tuple[list[Any], Any]:
 
 
 def logaddexp(xp: Any, x: Array, y: Array | float) -> Array:
-    """log(e^x + e^y); `y` may be a number."""
+    """Return log(e^x + e^y); `y` may be a number."""
     return xp.logaddexp(x, xp.full_like(x, y) if isinstance(y, float) else y)
 
 
 def softplus(xp: Any, x: Array) -> Array:
-    """log(1 + e^x), with a gradient that stays accurate where it is tiny (torch's own turns linear above 20)."""
+    """Return log(1 + e^x) with a gradient that stays accurate where it is tiny (torch's own is linear above 20)."""
     return xp.logaddexp(x, xp.zeros_like(x))
 
 
 def log_sigmoid(xp: Any, x: Array) -> Array:
-    """log(1 / (1 + e^-x))."""
+    """Return log(1 / (1 + e^-x))."""
     return -softplus(xp, -x)
 
 
 def log_two_cosh(xp: Any, x: Array) -> Array:
-    """log(e^x + e^-x), with derivative tanh(x) to full relative accuracy.
+    """Return log(e^x + e^-x) with its derivative tanh(x) to full relative accuracy.
 
     logaddexp(x, -x) would differentiate to a difference of two sigmoids, which rounds to zero for small x.
     """
@@ -119,6 +117,7 @@ HEAD_PARAMETERS = {"bt": (), "rk": ("eta",), "ba": ("eta", "gamma")}
 RK_FLOOR = 0.02  # the least h of rk: the one place where a parameter (eta) gets no gradient
 GRK_EXCESS, BA_EXCESS = 1e-6, 0.02  # t - 1 = exp(eta) + excess
 LOG_2 = math.log(2.0)
+_TWO, _THREE, _FOUR = ("win", "loss"), ("win", "loss", "tie"), ("win", "loss", "tie", "bothbad")
 LIKELIHOODS: dict[str, Likelihood] = {}
 ALIASES = {"bag": "grk", "tie-bag": "tie-grk", "tie-bb-bag": "tie-bb-grk"}
 
@@ -178,7 +177,7 @@ class Likelihood:
         return HEAD_PARAMETERS[self.head]
 
     def log_probs(self, coef_a: Any, coef_b: Any, eta: Any = None, gamma: Any = None) -> Array:
-        """Log-probabilities of the outcomes; inputs broadcast (...) -> (..., K).
+        """Return the log-probabilities of the outcomes; inputs broadcast (...) -> (..., K).
 
         Half precisions count as float32. Tensors in float32 are computed in float64, for their gradients' sake, and
         returned in float32. Parameters the likelihood does not have are ignored.
@@ -193,7 +192,7 @@ class Likelihood:
         return xp.stack(xp.broadcast_tensors(*self.log_terms(xp, *inputs)), -1).to(dtype)
 
     def probs(self, coef_a: Any, coef_b: Any, eta: Any = None, gamma: Any = None) -> Array:
-        """Probabilities of the outcomes, `exp(log_probs)`; inputs broadcast (...) -> (..., K).
+        """Return the probabilities of the outcomes, `exp(log_probs)`; inputs broadcast (...) -> (..., K).
 
         Fast for NumPy: exp is taken of the inputs before they are broadcast, so that all pairs of M models, as
         `probs(coefs[:, :, None], coefs[:, None, :], eta[:, None, None])`, cost M exponentials per prompt, not M^2.
@@ -215,7 +214,7 @@ class Likelihood:
         return np.moveaxis(out.astype(dtype, copy=False), 0, -1)
 
     def needed(self, coef_a: Any, coef_b: Any, eta: Any, gamma: Any) -> tuple[Any, Any, Any, Any]:
-        """The inputs, with None for the parameters that this likelihood does not have.
+        """Return the inputs, with None for the parameters that this likelihood does not have.
 
         Raises:
             ConfigError: a parameter that it needs is None.
@@ -239,7 +238,7 @@ def register(name: str, *, head: str, outcomes: tuple[str, ...], **facts: Any) -
 
 
 def get(name: str) -> Likelihood:
-    """The likelihood of that name or alias; `bt_tie` is `bt-tie`, `bag` is `grk`.
+    """Return the likelihood of a name or alias; `bt_tie` is `bt-tie`, `bag` is `grk`.
 
     Raises:
         ConfigError: no likelihood has this name; the message gives the nearest one and the list.
@@ -255,23 +254,23 @@ def get(name: str) -> Likelihood:
 
 
 def names(*, evaluation_only: bool = False) -> list[str]:
-    """Names of the likelihoods that a model can be trained with, or of those that serve metrics only."""
+    """Return the names of the likelihoods that a model can be trained with, or of those for metrics only."""
     return [name for name, likelihood in LIKELIHOODS.items() if likelihood.evaluation_only == evaluation_only]
 
 
 def aliases() -> dict[str, str]:
-    """Old spellings and what they stand for."""
+    """Return old spellings and what they stand for."""
     return dict(ALIASES)
 
 
 def default_for_head(head: str) -> Likelihood:
-    """The likelihood that a head is trained with when none is named: bt for bt, grk for rk, ba for ba."""
+    """Return the likelihood that a head is trained with by default: bt for bt, grk for rk, ba for ba."""
     _check_head(head)
     return get({"rk": "grk"}.get(head, head))
 
 
 def losses_for_head(head: str) -> list[str]:
-    """Names of the losses that a head can be trained with."""
+    """Return the names of the losses that a head can be trained with."""
     _check_head(head)
     return [name for name in names() if LIKELIHOODS[name].head == head]
 
@@ -280,7 +279,7 @@ def check_pair(head_type: str, loss_type: str) -> None:
     """Check that a head supplies what a loss needs, and nothing that the loss would leave untrained.
 
     Raises:
-        ConfigError: they cannot go together; the message says which losses go with the head, which head with the loss.
+        ConfigError: they do not fit; the message names the losses of the head and the head of the loss.
     """
     likelihood, allowed = get(loss_type), losses_for_head(head_type)
     if likelihood.evaluation_only:
@@ -306,7 +305,7 @@ def _either(words: Any) -> str:
 
 # Votes: labels are (N, 3) integers [winner, loser, tie]; tie 0 none, 1 tie, 2 tie (bothbad).
 def targets(likelihood: Likelihood, ties: Any) -> Array:
-    """Target distributions (N, K) over the outcomes of votes that name the winner as model a; `ties` (N,) in {0, 1, 2}.
+    """Return the targets (N, K) over the outcomes of votes whose winner is model a; `ties` (N,) in {0, 1, 2}.
 
     A tie that does not count is a row of zeros; without the outcome bothbad, tie 2 counts as tie 1.
     """
@@ -328,13 +327,13 @@ def _place(likelihood: Likelihood, *outcomes: str) -> int:
 
 
 def counted(likelihood: Likelihood, labels: Any) -> Array:
-    """Mask (B,) of floats: 1 for votes that count, 0 for ties that the likelihood drops."""
+    """Return a mask (B,) of floats: 1 for votes that count, 0 for ties that the likelihood drops."""
     xp, (ties,) = prepare(labels[:, 2])
     return xp.ones_like(ties) if likelihood.counts_ties else xp.where(ties == 0, 1.0, 0.0)
 
 
 def vote_losses(likelihood: Likelihood, coefs: Any, labels: Any, eta: Any = None, gamma: Any = None) -> Array:
-    """Cross-entropy of each vote, -sum_k target_k log p_k, shape (B,); votes that do not count give 0.
+    """Return the cross-entropy (B,) of each vote, -sum_k target_k log p_k; 0 for votes that do not count.
 
     Args:
         likelihood: the outcome model.
@@ -354,7 +353,7 @@ def vote_losses(likelihood: Likelihood, coefs: Any, labels: Any, eta: Any = None
 
 
 def _label_terms(likelihood: Likelihood, xp: Any, d: Array, logs: Array) -> Terms:
-    """Log-likelihood of the three kinds of label; `d` (B,), `logs` (B, K)."""
+    """Return the log-likelihood of the three kinds of label; `d` (B,), `logs` (B, K)."""
     win = logs[..., _place(likelihood, "win", "decided", "rest")]
     if not likelihood.counts_ties:
         return win, xp.zeros_like(win), xp.zeros_like(win)
@@ -369,7 +368,7 @@ def _label_terms(likelihood: Likelihood, xp: Any, d: Array, logs: Array) -> Term
 def mean_loss(
     likelihood: Likelihood, coefs: Any, labels: Any, eta: Any = None, gamma: Any = None, weights: Any = None
 ) -> Array:
-    """Weighted mean of `vote_losses` over the votes that count; `weights` (B,), ones by default; nan of no votes."""
+    """Return the weighted mean of `vote_losses` over the votes that count; `weights` (B,) or ones; nan of no votes."""
     losses = vote_losses(likelihood, coefs, labels, eta, gamma)
     _, (mask,) = prepare(counted(likelihood, labels))
     if weights is not None:
@@ -380,7 +379,7 @@ def mean_loss(
 
 # The formulas. Log-probabilities take (namespace, coef_a, coef_b, eta, gamma), probabilities exp(coef_a), exp(coef_b).
 def _rows(out: Array) -> Terms:
-    """Views of out (K, ...) that can be written into, also where (...) is empty."""
+    """Return views of out (K, ...) that can be written into, also where (...) is empty."""
     return tuple(out[k, ...] for k in range(len(out)))
 
 
@@ -394,26 +393,19 @@ def _bt_probs(a: Array, b: Array, _eta: Array, _gamma: Array, out: Array) -> Non
 @register(
     "bt-tie",
     head="bt",
-    outcomes=("win", "loss"),
+    outcomes=_TWO,
     prob_terms=_bt_probs,
     tie_target="half",
     title="Bradley-Terry, a tie is half a win",
 )
-@register(
-    "bt",
-    head="bt",
-    outcomes=("win", "loss"),
-    prob_terms=_bt_probs,
-    tie_target="none",
-    title="Bradley-Terry, ties left out",
-)
+@register("bt", head="bt", outcomes=_TWO, prob_terms=_bt_probs, tie_target="none", title="Bradley-Terry, ties left out")
 def _bt(xp: Any, a: Array, b: Array, _eta: Array, _gamma: Array) -> Terms:
     d = a - b
     return log_sigmoid(xp, d), log_sigmoid(xp, -d)
 
 
 def rk_half_width(xp: Any, eta: Array) -> Array:
-    """h of rk: half the width of the band of coefficient differences in which a tie is likeliest."""
+    """Return h of rk: half the width of the band of coefficient differences in which a tie is likeliest."""
     return xp.clip(10.0 * softplus(xp, 0.1 * (eta - 22.5)), RK_FLOOR, None)
 
 
@@ -430,7 +422,7 @@ def _rk_probs(a: Array, b: Array, eta: Array, _gamma: Array, out: Array) -> None
 @register(
     "rk",
     head="rk",
-    outcomes=("win", "loss", "tie"),
+    outcomes=_THREE,
     prob_terms=_rk_probs,
     # A tenth of its raw eta enters the softplus, so its steps are longer. Below the eta that gives the floor nothing
     # would move it; the hair on top keeps rounding from falling below.
@@ -445,7 +437,7 @@ def _rk(xp: Any, a: Array, b: Array, eta: Array, _gamma: Array) -> Terms:
 
 
 def _grounded(xp: Any, a: Array, b: Array, eta: Array, g: Array, excess: float) -> Terms:
-    """Log-probabilities of win, loss, tie, bothbad and of not bothbad; `g` is log g."""
+    """Return the log-probabilities of win, loss, tie, bothbad and of not bothbad; `g` is log g."""
     log_t, d, above_a, above_b = logaddexp(xp, eta, math.log1p(excess)), a - b, g - a, g - b
     win = -softplus(xp, xp.logaddexp(log_t - d, above_a))
     loss = -softplus(xp, xp.logaddexp(log_t + d, above_b))
@@ -464,10 +456,8 @@ def _grounded(xp: Any, a: Array, b: Array, eta: Array, g: Array, excess: float) 
 
 
 def _grounded_probs(a: Array, b: Array, eta: Array, g: Array, excess: float, out: Terms) -> None:
-    """Fill the arrays `out` with the probabilities of win, loss, tie, bothbad; `g` is g itself.
-
-    Everything of full size is computed in `out`: a temporary array would cost more in page faults than the arithmetic.
-    """
+    """Fill the arrays `out` with the probabilities of win, loss, tie, bothbad; `g` is g itself."""
+    # Everything of full size is computed in `out`: a temporary array costs more in page faults than the arithmetic.
     less = np.exp(eta) + excess
     t = 1.0 + less
     win, loss, tie, bothbad = out
@@ -498,25 +488,25 @@ def _ba_probs(a: Array, b: Array, eta: Array, gamma: Array, out: Array) -> None:
     _grounded_probs(a, b, eta, np.exp(gamma), BA_EXCESS, _rows(out))
 
 
-@register("rk-reparam", head="rk", outcomes=("win", "loss", "tie"), grounded=True, prob_terms=_rk_reparam_probs)
+@register(
+    "rk-reparam",
+    head="rk",
+    outcomes=_THREE,
+    grounded=True,
+    prob_terms=_rk_reparam_probs,
+    title="Rao-Kupper, grounded, one kind of tie",
+)
 def _rk_reparam(xp: Any, a: Array, b: Array, eta: Array, _gamma: Array) -> Terms:
     win, loss, tie, bothbad, _ = _grounded(xp, a, b, eta, xp.zeros_like(eta), GRK_EXCESS)
     return win, loss, xp.logaddexp(tie, bothbad)
 
 
-@register(
-    "grk",
-    head="rk",
-    outcomes=("win", "loss", "tie", "bothbad"),
-    grounded=True,
-    prob_terms=_grk_probs,
-    title="Rao-Kupper, grounded",
-)
+@register("grk", head="rk", outcomes=_FOUR, grounded=True, prob_terms=_grk_probs, title="Rao-Kupper, grounded")
 def _grk(xp: Any, a: Array, b: Array, eta: Array, _gamma: Array) -> Terms:
     return _grounded(xp, a, b, eta, xp.zeros_like(eta), GRK_EXCESS)[:4]
 
 
-@register("ba", head="ba", outcomes=("win", "loss", "tie", "bothbad"), prob_terms=_ba_probs)
+@register("ba", head="ba", outcomes=_FOUR, prob_terms=_ba_probs, title="Rao-Kupper, grounded by gamma")
 def _ba(xp: Any, a: Array, b: Array, eta: Array, gamma: Array) -> Terms:
     return _grounded(xp, a, b, eta, gamma, BA_EXCESS)[:4]
 
@@ -539,11 +529,7 @@ def _tie_bb_grk(xp: Any, a: Array, b: Array, eta: Array, _gamma: Array) -> Terms
     return bothbad, rest
 
 
-# How often each model beats the field: coefficients as a number that needs no explanation.
-#
-# Shapes: M models, n coefficient vectors (a leading shape of any rank), K outcomes.
-#
-# For models i and j, a vote gives i one point for a win, half a point for a tie of either kind and none for a loss:
+# Win rates. A vote gives a model one point for a win and half a point for a tie of either kind:
 # points(i, j) = P(i wins) + (1 - P(i wins) - P(j wins)) / 2 = (1 + P(i wins) - P(j wins)) / 2.
 # The win rate of i is the mean over all other models j, so the rates of one leaderboard average 1/2 whatever the
 # likelihood, and those of a hard prompt (many votes "both bad") lie closer to 1/2 than those of an easy one.
@@ -555,7 +541,7 @@ _BLOCK_ELEMENTS = 2_000_000
 def win_rates(
     coefs: npt.ArrayLike, likelihood: Likelihood, eta: npt.ArrayLike | None = None, gamma: npt.ArrayLike | None = None
 ) -> Floats:
-    """Each model's mean points against a uniformly drawn other model, in [0, 1].
+    """Return each model's mean points (..., M) against a uniformly drawn other model, in [0, 1].
 
     Args:
         coefs: (..., M) coefficients.
@@ -563,8 +549,7 @@ def win_rates(
         eta: (...,) or scalar, for the likelihoods that have it.
         gamma: (...,) or scalar, for `ba`.
 
-    Returns:
-        (..., M) win rates; a tie of either kind counts half. A single model has no field: its rate is 1/2.
+    A single model has no field: its rate is 1/2.
     """
     vectors = np.asarray(coefs, dtype=np.float64)
     lead, num_models = vectors.shape[:-1], vectors.shape[-1]
@@ -587,7 +572,7 @@ def win_rates(
 def pair_points(
     coefs: Floats, likelihood: Likelihood, eta: Floats | None = None, gamma: Floats | None = None
 ) -> Floats:
-    """Expected points (n, M, M) of the row's model against the column's, from coefs (n, M) and eta, gamma (n,)."""
+    """Return the points (n, M, M) of the row's model against the column's, from coefs (n, M) and eta, gamma (n,)."""
     probs = likelihood.probs(
         coefs[:, :, None],
         coefs[:, None, :],

@@ -45,7 +45,7 @@ _FIELDS: dict[str, tuple[type, str]] = {
 
 
 def build_parser() -> ArgumentParser:
-    """The command line of `p2l simulate`."""
+    """Return the command line of `p2l simulate`."""
     built = parser(
         "p2l simulate", "Simulate an arena with a known truth: its votes, and the best loss that any model can reach."
     )
@@ -113,7 +113,7 @@ def write_arena(
 
 
 def load_arena(truth: str | Path) -> Arena:
-    """The arena that a `--truth` folder describes, with the same votes and the same truth.
+    """Return the arena that a `--truth` folder describes, with the same votes and the same truth.
 
     Raises:
         ConfigError: the folder holds no arena.json, or one that is no arena.
@@ -126,7 +126,7 @@ def load_arena(truth: str | Path) -> Arena:
 
 
 def _write_description(arena: Arena, folder: Path) -> None:
-    """arena.json (enough to make the arena again) and models.csv."""
+    """Write arena.json (enough to simulate the arena again) and models.csv."""
     description: dict[str, Any] = {
         "config": arena.to_dict(),
         "model_list": arena.model_list,

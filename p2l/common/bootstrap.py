@@ -40,7 +40,7 @@ def bootstrap_mean(
     replicates: int = 1000,
     seed: int = 0,
 ) -> Interval:
-    """Weighted mean of `values` with its interval; NaN values are left out.
+    """Return the weighted mean of `values` with its interval; NaN values are left out.
 
     Args:
         values: (N,), or (N, C) for C metrics drawn together.
@@ -71,7 +71,7 @@ def bootstrap_skill(
     replicates: int = 1000,
     seed: int = 0,
 ) -> Interval:
-    """Skill over a reference, 1 - mean(losses) / mean(reference), on votes where both are known; arguments (N,)."""
+    """Return 1 - mean(losses) / mean(reference) with its interval, on votes where both are known; arguments (N,)."""
     losses, reference = np.asarray(losses, dtype=np.float64), np.asarray(reference, dtype=np.float64)
     scale = np.ones(len(losses)) if weights is None else np.asarray(weights, dtype=np.float64)
     counts = ~(np.isnan(losses) | np.isnan(reference))
@@ -89,7 +89,7 @@ def bootstrap_ratio(
     replicates: int = 1000,
     seed: int = 0,
 ) -> Interval:
-    """sum(numerator) / sum(denominator) over votes with its interval; both (N,) or both (N, C), without NaN."""
+    """Return sum(numerator) / sum(denominator) with its interval; both (N,) or both (N, C), without NaN."""
     check_draws(level, replicates)
     columns = np.concatenate([values.reshape(len(values), -1) for values in (numerator, denominator)], axis=1)
     sums, draws = drawn_sums(columns, clusters=clusters, replicates=replicates, rng=np.random.default_rng(seed))
@@ -117,7 +117,7 @@ def check_draws(level: float, replicates: int) -> None:
 
 
 def drawn_sums(columns: Floats, *, clusters: Any, replicates: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
-    """Sums (G, C) of columns (N, C) over groups, and how often each group is drawn (R, G); their product is R samples.
+    """Return sums (G, C) of columns (N, C) over groups and how often each is drawn (R, G): their product is R samples.
 
     Raises:
         ConfigError: the clusters are of another number than the rows.
@@ -131,7 +131,7 @@ def drawn_sums(columns: Floats, *, clusters: Any, replicates: int, rng: np.rando
 
 
 def limits(draws: Floats, level: float = 0.95) -> tuple[Floats, Floats]:
-    """Confidence limits over replicates (R, ...), leaving out draws without a finite value; NaN where none has one."""
+    """Return limits over replicates (R, ...), leaving out draws without a finite value; NaN where none has one."""
     draws = np.where(np.isfinite(draws), draws, np.nan)
     empty = np.isnan(draws).all(axis=0)
     tail = (1.0 - level) / 2
@@ -140,7 +140,7 @@ def limits(draws: Floats, level: float = 0.95) -> tuple[Floats, Floats]:
 
 
 def _groups(clusters: Any, votes: int, rng: np.random.Generator) -> npt.NDArray[np.intp]:
-    """The group (N,) of each vote, from 0: its cluster, or a random one of 2,048 groups of clusters."""
+    """Return the group (N,) of each vote, from 0: its cluster, or a random one of 2,048 groups of clusters."""
     codes = np.arange(votes) if clusters is None else np.unique(np.asarray(clusters), return_inverse=True)[1]
     if len(codes) != votes:
         raise ConfigError(f"clusters: {len(codes)} codes for {votes} votes; give one code for each vote")

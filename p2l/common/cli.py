@@ -41,7 +41,7 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
 
 
 def parser(prog: str, description: str) -> argparse.ArgumentParser:
-    """An argument parser whose help names each default; unknown flags exit with 2."""
+    """Return an argument parser whose help names each default; unknown flags exit with 2."""
     return argparse.ArgumentParser(
         prog=prog, description=description, formatter_class=_HelpFormatter, allow_abbrev=False
     )
@@ -78,7 +78,7 @@ def run(main: Callable[[Sequence[str] | None], int | None], argv: Sequence[str] 
 
 
 def _lost(error: OSError) -> int:
-    """The exit code where output was lost; an error that comes from inside the program is raised again."""
+    """Return the exit code where output was lost; raise again what comes from inside the program."""
     if isinstance(error, BrokenPipeError):  # the reader (`| head`) left; what it wanted has been written
         code = 0
     elif error.errno in _OUTSIDE:
@@ -101,7 +101,7 @@ def progress(
     unit: str = "it",
     quiet: bool = False,
 ) -> tqdm[Any]:
-    """A progress bar on stderr, silent with `quiet` or when stderr is not a terminal."""
+    """Return a progress bar on stderr, silent with `quiet` or when stderr is not a terminal."""
     from tqdm import tqdm
 
     disable = True if quiet else None  # None: tqdm itself looks whether stderr is a terminal
@@ -109,7 +109,7 @@ def progress(
 
 
 def positive(text: str) -> int:
-    """A whole number of at least 1, for `type=` of a flag."""
+    """Parse a whole number of at least 1, for `type=` of a flag."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
@@ -117,7 +117,7 @@ def positive(text: str) -> int:
 
 
 def whole(text: str) -> int:
-    """A whole number of at least 0, for `type=` of a flag."""
+    """Parse a whole number of at least 0, for `type=` of a flag."""
     number = int(text)
     if number < 0:
         raise argparse.ArgumentTypeError(f"must be at least 0, got {number}")
@@ -125,7 +125,7 @@ def whole(text: str) -> int:
 
 
 def amount(text: str) -> float:
-    """A finite number of at least 0, for `type=` of a flag."""
+    """Parse a finite number of at least 0, for `type=` of a flag."""
     number = float(text)
     if not 0 <= number < float("inf"):
         raise argparse.ArgumentTypeError(f"must be a number of at least 0, got {text}")
@@ -133,7 +133,7 @@ def amount(text: str) -> float:
 
 
 def above_zero(text: str) -> float:
-    """A finite number above 0, for `type=` of a flag."""
+    """Parse a finite number above 0, for `type=` of a flag."""
     number = amount(text)
     if not number:
         raise argparse.ArgumentTypeError("must be above 0")
@@ -141,7 +141,7 @@ def above_zero(text: str) -> float:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """A hint such as ` (did you mean 'learning_rate'?)`, or nothing when no known word is near."""
+    """Return a hint such as ` (did you mean 'learning_rate'?)`, or nothing when no known word is near."""
     matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
     return f" (did you mean {matches[0]!r}?)" if matches else ""
 

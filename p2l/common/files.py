@@ -165,7 +165,7 @@ def _open_to_lock(path: Path) -> int:
 
 @contextlib.contextmanager
 def claimed(folder: Path) -> Iterator[Path | None]:
-    """Where to write what will be `folder` when the block ends without an error; None: it is another process's.
+    """Yield where to write what becomes `folder` when the block ends without an error; None if another process does.
 
     Raises:
         InputError: it cannot be written (no permission, disk full).
@@ -185,7 +185,7 @@ def claimed(folder: Path) -> Iterator[Path | None]:
 
 @contextlib.contextmanager
 def _locked(hidden: Path) -> Iterator[Path | None]:
-    """An empty folder that is this process's until the block ends, and then removed; None when it is another's."""
+    """Yield an empty folder that belongs to this process until the block ends; None when another process has it."""
     descriptor = _claim(hidden)
     if descriptor is None:
         yield None
@@ -201,7 +201,7 @@ def _locked(hidden: Path) -> Iterator[Path | None]:
 
 
 def _claim(hidden: Path) -> int | None:
-    """The descriptor of the folder `hidden`, made if need be and locked; None when another process has it."""
+    """Return the descriptor of the folder `hidden`, created and locked; None when another process has it."""
     while True:
         hidden.mkdir(parents=True, exist_ok=True)
         try:
@@ -257,7 +257,7 @@ class DiskError:
 
 
 def disk_error(error: BaseException) -> DiskError | None:
-    """What the disk said when `error`, or an error that it was raised from, is its refusal to write; else None."""
+    """Return the disk's reason when `error`, or what it was raised from, is its refusal to write; else None."""
     if isinstance(error, OSError) and error.errno is not None:
         return _numbered(error.errno)
     text = str(error)

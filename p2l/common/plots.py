@@ -37,7 +37,7 @@ def check_figures(path: str) -> None:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure, inches wide and high, whose parts make room for each other."""
+    """Return an empty figure, inches wide and high, whose parts make room for each other."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -35,7 +35,7 @@ def dispatch(
 
 
 def _usage(program: str, about: str, commands: Mapping[str, tuple[str, str]]) -> str:
-    """The text of `PROGRAM --help`."""
+    """Return the text of `PROGRAM --help`."""
     lines = [f"  {name:<12} {what}" for name, (_, what) in commands.items()]
     return "\n".join(
         [

@@ -47,7 +47,7 @@ class RetryPolicy:
         remaining: float = math.inf,
         attempts: int | None = None,
     ) -> float | None:
-        """Seconds until the next attempt after `failures` failed ones; None where there should be none.
+        """Return the seconds until the next attempt after `failures` failed ones; None where there should be none.
 
         Args:
             failures: attempts that have failed, at least 1.

@@ -159,7 +159,7 @@ def _rows(name: str, values: Floats | None, where: slice) -> Floats | None:
 
 
 def _tiles(likelihood: Likelihood, block: Block) -> Iterator[tuple[slice, slice, Floats]]:
-    """Outcome probabilities (K, n, r, c) of r models with the c models from the first of these on."""
+    """Yield outcome probabilities (K, n, r, c) of r models with the c models from the first of these on."""
     size = block.coefs.shape[1]
     for start in range(0, size, _MODELS):
         rows, columns = slice(start, min(start + _MODELS, size)), slice(start, size)
@@ -168,7 +168,7 @@ def _tiles(likelihood: Likelihood, block: Block) -> Iterator[tuple[slice, slice,
 
 
 def _sum_outcomes(prompts: _Prompts) -> tuple[Floats, Floats, int]:
-    """Summed outcome probabilities (K, M, M) of the pairs with column > row, mean parameters (D,), and N."""
+    """Return summed probabilities (K, M, M) of pairs with column > row, mean parameters (D,), and N."""
     size, likelihood = prompts.num_models, prompts.likelihood
     sums, totals, number = np.zeros((len(likelihood.outcomes), size, size)), np.zeros(size + 1), 0
     for block in prompts:
@@ -183,7 +183,7 @@ def _sum_outcomes(prompts: _Prompts) -> tuple[Floats, Floats, int]:
 
 
 def _parameter_sums(block: Block) -> Floats:
-    """Sums (M + 1,) over the prompts of the coefficients (relative to gamma) and of eta."""
+    """Return the sums (M + 1,) over the prompts of the coefficients (relative to gamma) and of eta."""
     number = len(block.coefs)
     eta, gamma = (np.zeros(()) if value is None else value for value in (block.eta, block.gamma))
     coefs = block.coefs - np.broadcast_to(gamma, (number, 1, 1))[:, :, 0]
@@ -200,7 +200,7 @@ def _objective(likelihood: Likelihood, sums: Floats, mean: Floats) -> Objective:
 
 
 def _pairs(sums: Floats) -> Floats:
-    """(..., K, M, M) -> (..., P, K)."""
+    """Flatten tables (..., K, M, M) to pairs (..., P, K)."""
     first, second = np.triu_indices(sums.shape[-1], 1)
     return np.ascontiguousarray(np.moveaxis(sums[..., first, second], -2, -1))
 
@@ -225,7 +225,7 @@ def _bounds(
 
 
 def _prompt_scores(objective: Objective, point: Point, prompts: _Prompts) -> Floats:
-    """Summed outer products (D, D) of the prompts' scores."""
+    """Return the summed outer products (D, D) of the prompts' scores."""
     _, gradient, _ = objective.derivatives(point.theta)
     size = objective.num_models
     table = np.zeros((gradient.shape[2], gradient.shape[1], size, size))
@@ -245,7 +245,7 @@ def _prompt_scores(objective: Objective, point: Point, prompts: _Prompts) -> Flo
 
 
 def _redrawn_prompts(prompts: _Prompts, number: int, replicates: int, rng: np.random.Generator) -> Iterator[Floats]:
-    """Mean outcome tables (P, K) of R samples of N prompts, all gathered in one pass."""
+    """Yield mean outcome tables (P, K) of R samples of N prompts, all gathered in one pass."""
     size = prompts.num_models
     times = rng.multinomial(number, np.full(number, 1.0 / number), size=replicates) / number
     sums = np.zeros((replicates, len(prompts.likelihood.outcomes), size, size))

@@ -31,7 +31,7 @@ POINTS_PER_LOGIT = 400.0 / math.log(10.0)
 
 
 def to_score(coefs: npt.ArrayLike) -> Floats:
-    """Coefficients (logits) on the scale of arena scores; zero becomes 1000."""
+    """Convert coefficients (logits) to the scale of arena scores; zero becomes 1000."""
     return np.asarray(1000.0 + POINTS_PER_LOGIT * np.asarray(coefs, dtype=np.float64))
 
 
@@ -68,13 +68,13 @@ class Leaderboard:
     field_rates: Floats | None = field(default=None, repr=False)
 
     def win_rates(self) -> Floats:
-        """Each model's chance (M,) of beating a uniformly drawn other model; ties count half."""
+        """Return each model's chance (M,) of beating a uniformly drawn other model; ties count half."""
         if self.field_rates is not None:
             return self.field_rates
         return win_rates(self.coefs, likelihoods.get(self.likelihood), self.eta, self.gamma)
 
     def to_frame(self, *, min_votes: int = 0) -> pd.DataFrame:
-        """The models, best first: rank, model, score, lower, upper, win_rate, votes, component, coef and its interval.
+        """Return the models, best first: rank, model, score, lower, upper, win_rate, votes, component, coef and ends.
 
         Columns without content (votes of an aggregation, a single component) are left out. `min_votes` hides models.
         """
@@ -123,7 +123,7 @@ class Named(NamedTuple):
 
 
 def render(named: Named, *, unit: str, top: int | None = None, min_votes: int = 0) -> str:
-    """A table with its heading and notes; `unit` is what `size` counts."""
+    """Render a table with its heading and notes; `unit` is what `size` counts."""
     board = named.board
     frame = board.to_frame(min_votes=min_votes)
     top_rows = frame if top is None else frame.head(top)

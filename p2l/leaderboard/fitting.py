@@ -102,7 +102,7 @@ def fit(
 def fit_labels(
     labels: npt.ArrayLike, *, models: Sequence[str], likelihood: str = "bt", **options: object
 ) -> Leaderboard:
-    """`fit` for labels (N, 3) `[winner, loser, tie]`: the marginal leaderboard that per-prompt models must beat."""
+    """Fit labels (N, 3) `[winner, loser, tie]`: the marginal leaderboard that per-prompt models must beat."""
     triples = np.asarray(labels)
     winner = np.array([0, 2, 3])[triples[:, 2]]
     return fit(triples[:, 0], triples[:, 1], winner, models=models, likelihood=likelihood, **options)  # type: ignore[arg-type]
@@ -154,7 +154,7 @@ def fit_table(
 def fit_covariance(
     table: PairTable, *, models: Sequence[str], likelihood: str = "bt", units: Units | None = None
 ) -> Floats:
-    """Sandwich covariance (M, M) of the coefficients of `fit_table`: what the interval of a difference needs.
+    """Return the sandwich covariance (M, M) of the coefficients of `fit_table`, for intervals of differences.
 
     Where only differences count, those of models of different components have no meaning.
     """
@@ -237,7 +237,7 @@ def _notes(objective: Objective, eta: float, models: list[str], prior: Prior) ->
 
 
 def _notes_on_graph(objective: Objective, models: list[str], prior: Prior) -> list[str]:
-    """What the graph of comparisons leaves open; a prior with means of its own closes it."""
+    """Note what the graph of comparisons leaves open; a prior with means of its own closes it."""
     graph, notes = objective.graph, []
     sizes = np.bincount(graph)
     groups = [np.flatnonzero(graph == number) for number in np.flatnonzero(sizes > 1)]
@@ -261,7 +261,7 @@ def _apart(objective: Objective) -> str:
 
 
 def _held_by_prior(objective: Objective, graph: Ints) -> Ints:
-    """Models outside the largest set of their component in which everyone has beaten everyone, if only in a chain."""
+    """Return the models outside the largest set of their component in which everyone beat everyone, if in a chain."""
     outcomes = objective.likelihood.outcomes
     first_up = np.delete(objective.targets, outcomes.index("loss"), axis=1).sum(axis=1) > 0
     second_up = np.delete(objective.targets, outcomes.index("win"), axis=1).sum(axis=1) > 0
@@ -275,5 +275,5 @@ def _held_by_prior(objective: Objective, graph: Ints) -> Ints:
 
 
 def _joined(objective: Objective, prior: Prior) -> Ints:
-    """Component (M,) of each model; a prior with means of its own joins them all."""
+    """Return the component (M,) of each model; a prior with means of its own joins them all."""
     return objective.graph if prior.coefs is None else np.zeros(objective.num_models, dtype=np.int64)

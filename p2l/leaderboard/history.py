@@ -77,7 +77,7 @@ class Over:
         return np.asarray(months // (self.count * _MONTHS[self.unit]))
 
     def label(self, index: int) -> str:
-        """A name: 2025-06-01T13, 2025-06-01, 2025-W23, 2025-06, 2025-Q2, 2025; of several units, that of the first."""
+        """Name a period: 2025-06-01T13, 2025-06-01, 2025-W23, 2025-06, 2025-Q2, 2025; several units by the first."""
         if self.unit in _SECONDS:
             offset = _MONDAY if self.unit == "week" else 0
             start = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(
@@ -94,7 +94,7 @@ class Over:
 
 
 def parse_over(text: str) -> Over:
-    """`month`, `2weeks`, `6 hours`, `quarterly`'s plain form `quarter`.
+    """Parse `month`, `2weeks`, `6 hours`, `quarter`.
 
     Raises:
         ConfigError: no period; the message names the units.
@@ -109,7 +109,7 @@ def parse_over(text: str) -> Over:
 
 
 def times_of(column: Any, over: Over) -> Floats:
-    """Seconds since 1970 (N,) of a column of times; NaN where there is none.
+    """Return seconds since 1970 (N,) of a column of times; NaN where there is none.
 
     Numbers are seconds; text is an ISO date or time, or a period such as 2025, 2025-06, 2025-Q2 or 2025-W23, which
     counts from its first day.
@@ -150,7 +150,7 @@ def _of_text(encoded: Any, over: Over) -> Floats:
 
 
 def _moment(text: str) -> float:
-    """An ISO date or time that Arrow would not read among others: with a zone, or beside text that is no time."""
+    """Parse an ISO date or time that Arrow does not read: with a zone, or beside text that is no time."""
     try:
         moment = datetime.fromisoformat(text.strip().replace("Z", "+00:00"))
     except ValueError:
@@ -178,7 +178,7 @@ def _start_of(grouped: re.Match[str], over: Over, text: str) -> float:
 
 
 def _refuse_longer(unit: str, over: Over, text: str) -> None:
-    """Text such as 2025-06 cannot be told apart by week; a week belongs to the month of its Monday."""
+    """Refuse text such as 2025-06 by week, which it does not say; a week belongs to the month of its Monday."""
     if UNITS.index(over.unit) < UNITS.index(unit):
         raise ConfigError(
             f"--over {over.text}: times such as {text!r} are {unit}s already; use --over {unit} or longer"
@@ -209,7 +209,7 @@ class PeriodTable(NamedTuple):
 def period_tables(
     counter: VoteCounter, codes: Sequence[int], names: Sequence[str], *, cumulative: bool
 ) -> Iterator[PeriodTable]:
-    """The table of each period, in the order of `codes`; a period costs the order of its distinct votes and of P.
+    """Yield the table of each period, in the order of `codes`.
 
     Args:
         counter: the votes, its groups the periods.
@@ -239,7 +239,7 @@ def _pairs(a: Ints, b: Ints, winner: Ints, num_models: int) -> tuple[Ints, Ints]
 
 
 def _table(pairs_met: Ints, sums: Floats, num_models: int) -> tuple[PairTable, Ints]:
-    """The table over the models that have votes, and which these are."""
+    """Return the table over the models that have votes, and which these are."""
     votes, weights, squares = sums.reshape(3, -1, 4)
     used = votes.sum(axis=1) > 0
     first, second = np.divmod(pairs_met[used], num_models)
@@ -294,7 +294,7 @@ class History:
         return sorted({name for period in self.periods for name in period.board.models})
 
     def table(self, field: str = "coefs") -> tuple[list[str], Floats]:
-        """The M names, and `coefs`, `lower` or `upper` as (T, M): NaN where no vote of a period counts for a model."""
+        """Return M names and `coefs`, `lower` or `upper` (T, M): NaN where no vote of a period counts for a model."""
         names = self.models
         place = {name: number for number, name in enumerate(names)}
         out = np.full((len(self.periods), len(names)), np.nan)
@@ -319,7 +319,7 @@ def fit_history(
     shrink: float = 0.5,
     **options: Any,
 ) -> History:
-    """The history of a leaderboard, from votes in memory, in any order.
+    """Fit the history of a leaderboard to votes in memory, in any order.
 
     Args:
         model_a: (N,) codes of the models shown first, positions in `models`.
@@ -365,7 +365,7 @@ def history_of_counts(
     each: Callable[[Sequence[int]], Any] = iter,
     **options: Any,
 ) -> History:
-    """The history of votes that are counted by period.
+    """Fit the history of votes that are counted by period.
 
     Args:
         counter: its groups are the periods.
@@ -435,7 +435,7 @@ def _held_to(overall: Leaderboard, models: Sequence[str], shrink: float) -> Prio
 
 
 def _of(board: Leaderboard, models: Sequence[str]) -> Floats:
-    """Coefficients (M,) of some models; zero for those that it does not know."""
+    """Return the coefficients (M,) of some models; zero for those that it does not know."""
     coefs = dict(zip(board.models, board.coefs.tolist(), strict=True))
     return np.array([coefs.get(name, 0.0) for name in models])
 
@@ -446,7 +446,7 @@ def _start(board: Leaderboard, models: Sequence[str]) -> Floats:
 
 
 def _anchored(board: Leaderboard, anchor: Leaderboard) -> Leaderboard:
-    """The leaderboard, each component shifted so that the mean of its models, by votes, is that of the anchor's."""
+    """Shift each component so that the mean of its models, weighted by votes, is that of the anchor's."""
     assert board.votes is not None
     weights = board.votes.astype(np.float64)
     unseen = np.bincount(board.components, weights) == 0

@@ -35,7 +35,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def history_of_votes(args: argparse.Namespace) -> History:
-    """The history of a file of votes, as the flags of the command say.
+    """Return the history of a file of votes, as the flags of the command say.
 
     Raises:
         InputError: votes or times that cannot be read, an unknown period, fewer than two models.
@@ -91,7 +91,7 @@ class _PeriodCounter:
         )
 
     def history(self, source: Source, args: argparse.Namespace) -> History:
-        """The leaderboards of all periods, and what was left out."""
+        """Return the leaderboards of all periods, and what was left out."""
         if not self.codes:
             raise VoteError(f"{source.name}: no vote has a time in column {self.column!r}")
         fixed: dict[str, Any] = {"mode": args.periods, "likelihood": args.likelihood or "bt", "shrink": args.shrink}
@@ -127,7 +127,7 @@ _COLUMNS = ["period", "model", "rank", "score", "lower", "upper", "votes", "coef
 
 
 def history_frame(history: History, *, min_votes: int = 0) -> pd.DataFrame:
-    """One row for each period and model, the oldest period first and the best model first.
+    """Return one row for each period and model, the oldest period first and the best model first.
 
     Columns: period, model, rank, score, lower, upper, votes (that the leaderboard of the period counts for the model),
     coef, coef_lower, coef_upper.
@@ -144,7 +144,7 @@ def history_frame(history: History, *, min_votes: int = 0) -> pd.DataFrame:
 
 
 def render_history(history: History, *, top: int | None = None, min_votes: int = 0) -> str:
-    """The newest period as a table, with rank changes and earlier scores, its heading and notes."""
+    """Render the newest period as a table, with rank changes and earlier scores, its heading and notes."""
     newest = history.periods[-1]
     frame = newest.board.to_frame(min_votes=min_votes)
     top_rows = frame if top is None else frame.head(top)
@@ -172,7 +172,7 @@ def _ranks(period: Period, min_votes: int) -> dict[str, int]:
 
 
 def _earlier(periods: Sequence[Period]) -> list[Period]:
-    """A few periods, the first and the last among them."""
+    """Return a few periods, the first and the last among them."""
     places = np.unique(np.linspace(0, len(periods) - 1, min(_EARLIER, len(periods))).round().astype(int))
     return [periods[place] for place in places]
 
@@ -269,7 +269,7 @@ def plot_history(history: History, path: str, *, top: int | None = None, min_vot
 
 
 def _with_gaps(history: History, values: Floats) -> Floats:
-    """A row for every period from the first to the last, NaN for those without votes."""
+    """Return a row for every period from the first to the last, NaN for those without votes."""
     first = history.periods[0].index
     rows = [period.index - first for period in history.periods]
     out = np.full((rows[-1] + 1, values.shape[1]), np.nan)
@@ -293,7 +293,7 @@ def _line(axis: Any, score: Floats, lower: Floats, upper: Floats, colour: str, s
 
 
 def _limits(axis: Any, scores: Floats, drawn: dict[str, Floats], places: Sequence[int]) -> None:
-    """The height of the named lines: a model far below must not flatten them."""
+    """Set the height to that of the named lines: a model far below must not flatten them."""
     ends = np.concatenate([scores[np.isfinite(scores)], *(values[:, places].ravel() for values in drawn.values())])
     ends = ends[np.isfinite(ends)]
     # Intervals of a model's first votes may be as wide as the prior.
@@ -321,7 +321,7 @@ def _name(axis: Any, ends: Sequence[tuple[float, str, str]], last: int) -> None:
 
 
 def _spread(heights: Sequence[float], least: float) -> list[float]:
-    """Heights in falling order, moved as little as need be to be `least` apart: those that touch share their mean."""
+    """Move heights in falling order as little as needed to be `least` apart: those that touch share their mean."""
     blocks: list[list[float]] = []  # [sum of heights as if unspread, members]
     for place, height in enumerate(heights):
         blocks.append([height + place * least, 1.0])

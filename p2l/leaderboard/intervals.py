@@ -50,7 +50,7 @@ class Units:
 def units_of(
     table: PairTable, model_a: npt.ArrayLike, model_b: npt.ArrayLike, winner: npt.ArrayLike, weights: Any, clusters: Any
 ) -> Units:
-    """Votes (N,) whose pairs are those of a table; `weights` may be None, `clusters` holds any values."""
+    """Return votes (N,) as units of a table; `weights` may be None, `clusters` holds any values."""
     pair, column = table_cells(table, model_a, model_b, winner)
     weight = np.ones(len(pair)) if weights is None else np.asarray(weights, dtype=np.float64)
     return Units(pair, column, weight, np.unique(np.asarray(clusters), return_inverse=True)[1].reshape(-1))
@@ -69,14 +69,14 @@ def check_intervals(intervals: str | None, level: float, replicates: int) -> Non
 
 @one_blas_thread()
 def sandwich_covariance(objective: Objective, point: Point, scores: Floats) -> Floats:
-    """Covariance (D, D) from the summed outer products of the scores (D, D), in units of the target mass."""
+    """Return the covariance (D, D) from the scores' summed outer products (D, D), in units of target mass."""
     meat = (scores + _centred(objective, np.diag(objective.precision))) / objective.total**2
     bread = np.linalg.inv(point.hessian)
     return np.asarray(bread @ meat @ bread)
 
 
 def sandwich_bounds(objective: Objective, point: Point, scores: Floats, level: float) -> tuple[Floats, Floats]:
-    """Lower and upper ends (M,) from the summed outer products of the scores (D, D), in units of the target mass."""
+    """Return lower and upper ends (M,) from the scores' summed outer products (D, D), in units of target mass."""
     variance = np.diag(sandwich_covariance(objective, point, scores))
     deviation = np.sqrt(np.maximum(variance, 0.0))[: objective.num_models]
     width = NormalDist().inv_cdf(0.5 + level / 2) * deviation
@@ -86,7 +86,7 @@ def sandwich_bounds(objective: Objective, point: Point, scores: Floats, level: f
 
 
 def _centred(objective: Objective, matrix: Floats) -> Floats:
-    """P matrix P, P taking away the mean of each component that is held at mean zero."""
+    """Return P matrix P, with P taking away the mean of each component that is held at mean zero."""
     if objective.gauge is None:
         return matrix
     project = np.eye(objective.size)
@@ -96,27 +96,27 @@ def _centred(objective: Objective, matrix: Floats) -> Floats:
 
 
 def _alone(objective: Objective) -> npt.NDArray[np.bool_]:
-    """Models (M,) whose score is zero by convention because nothing joins them to another."""
+    """Return the models (M,) whose score is zero by convention because nothing joins them to another."""
     if objective.gauge is None:
         return np.zeros(objective.num_models, dtype=bool)
     return np.asarray(np.bincount(objective.gauge)[objective.gauge] == 1)
 
 
 def vote_scores(objective: Objective, point: Point, table: PairTable) -> Floats:
-    """Summed outer products (D, D) of the scores of independent votes."""
+    """Return the summed outer products (D, D) of the scores of independent votes."""
     scores = _winner_scores(objective, point)
     return objective.scatter_square(np.einsum("pw,pwq,pwr->pqr", table.squares, scores, scores))
 
 
 def _winner_scores(objective: Objective, point: Point) -> Floats:
-    """Score (P, 4, Q) of a vote of weight one, for each winner."""
+    """Return the score (P, 4, Q) of a vote of weight one, for each winner."""
     _, gradient, _ = objective.derivatives(point.theta)
     scores: Floats = np.einsum("wk,pkq->pwq", winner_targets(objective.likelihood), gradient)
     return scores
 
 
 def cluster_scores(objective: Objective, point: Point, units: Units) -> Floats:
-    """Summed outer products (D, D) of the scores of clusters."""
+    """Return the summed outer products (D, D) of the scores of clusters."""
     from scipy.sparse import coo_array
 
     values = _winner_scores(objective, point)[units.pair, units.winner] * units.weights[:, None]
@@ -133,7 +133,7 @@ def cluster_scores(objective: Objective, point: Point, units: Units) -> Floats:
 def bootstrap_bounds(
     objective: Objective, point: Point, draws: Iterator[Floats], level: float, rng: np.random.Generator
 ) -> tuple[Floats, Floats]:
-    """Lower and upper ends (M,) from R fits to redrawn targets (P, K), percentile method."""
+    """Return lower and upper ends (M,) from R fits to redrawn targets (P, K), percentile method."""
     derived = objective.derivatives(point.theta)
     fits = [_refit(objective, point, derived, targets, rng) for targets in draws]
     tail = (1.0 - level) / 2
@@ -165,7 +165,7 @@ def _component_means(gauge: Ints, values: Floats) -> Floats:
 def redrawn_votes(
     objective: Objective, table: PairTable, replicates: int, rng: np.random.Generator
 ) -> Iterator[Floats]:
-    """Targets (P, K) of R samples of independent votes.
+    """Yield targets (P, K) of R samples of independent votes.
 
     Votes of weight one are drawn as a multinomial over the cells of the table: exact, whatever the number of votes.
     With other weights a cell's sum is a gamma variable with the mean and the variance that drawing its votes gives.
@@ -189,7 +189,7 @@ def _redraw_cells(table: PairTable, cells: Floats, weighted: bool, rng: np.rando
 
 
 def redrawn_clusters(objective: Objective, units: Units, replicates: int, rng: np.random.Generator) -> Iterator[Floats]:
-    """Targets (P, K) of R samples of whole clusters."""
+    """Yield targets (P, K) of R samples of whole clusters."""
     to_outcomes = winner_targets(objective.likelihood)
     number, cell = int(units.cluster.max()) + 1, units.pair * 4 + units.winner
     for _ in range(replicates):
@@ -238,7 +238,7 @@ class ClusteredVotes:
         self._parts.append([column.astype(kind) for column, kind in zip(columns, _KINDS, strict=True)])
 
     def units(self, group: int, table: PairTable, recode: Ints) -> Units:
-        """The votes of one group as units of its table.
+        """Return the votes of one group as units of its table.
 
         Args:
             group: its code.

@@ -29,8 +29,7 @@ from p2l.likelihood import Likelihood, targets
 # One BLAS thread for small matrices.
 #
 # Factorising a 130 x 130 matrix takes a third of a millisecond on one thread. Several threads gain nothing there, and
-# on
-# a busy machine they wait for each other: a hundred milliseconds were measured.
+# on a busy machine they wait for each other: a hundred milliseconds were measured.
 
 
 @contextlib.contextmanager
@@ -105,7 +104,7 @@ def minimise(
 
 
 def _step(point: Point, damping: float) -> Floats | None:
-    """The damped Newton step, cut to a length that probabilities can follow; None when H is not positive definite."""
+    """Return the damped Newton step, cut to a length probabilities can follow; None when H is not positive definite."""
     matrix = point.hessian
     if damping:
         scale = np.maximum(np.abs(np.diag(matrix)), 1e-8)
@@ -127,7 +126,7 @@ def _is_noise(point: Point, step: Floats) -> bool:
 
 
 def _led_back(evaluate: Callable[[Floats], Point], trial: Point, damping: float) -> Point:
-    """The point one more step on: back on the floor of the valley."""
+    """Return the point one more step on: back on the floor of the valley."""
     step = _step(trial, damping) if np.isfinite(trial.value) else None
     return trial if step is None else evaluate(trial.theta + step)
 
@@ -230,7 +229,7 @@ def _triangle(parameters: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int
 
 
 def _outer(x: FloatArrays, y: FloatArrays) -> FloatArrays:
-    """The upper triangle (T, ...) of half of x y' + y x', which is x x' for y = x."""
+    """Return the upper triangle (T, ...) of half of x y' + y x', which is x x' for y = x."""
     rows, columns = _triangle(len(x))
     if x is y:
         return x[rows] * x[columns]
@@ -249,7 +248,7 @@ def _seed(value: FloatArrays, place: int, parameters: int, dimensions: int) -> _
 def _unpack(
     terms: tuple[_Jet, ...], shape: tuple[int, ...], parameters: int
 ) -> tuple[FloatArrays, FloatArrays, FloatArrays]:
-    """Jets of the K outcomes as (..., K), (..., K, P) and (..., K, P, P)."""
+    """Return jets of the K outcomes as (..., K), (..., K, P) and (..., K, P, P)."""
     rows, columns = _triangle(parameters)
     values = np.empty((len(terms), *shape))
     firsts = np.empty((len(terms), parameters, *shape))
@@ -266,7 +265,7 @@ def _unpack(
 
 
 def _chain(x: _Jet, value: FloatArrays, slope: FloatArrays, bend: FloatArrays) -> _Jet:
-    """f(x) from f, f' and f'' at x."""
+    """Apply the chain rule: f(x) from f, f' and f'' at x."""
     return _Jet(value, slope * x.first, bend * _outer(x.first, x.first) + slope * x.second)
 
 
@@ -336,8 +335,7 @@ class _JetNamespace:
 # What a leaderboard minimises: the mean negative log-likelihood of a table of pairs, with its first two derivatives.
 #
 # Shapes: M models, P pairs, K outcomes, D parameters (M coefficients, then eta where the likelihood has one), Q = 2 or
-# 3
-# parameters of one pair (first coefficient, second coefficient, eta).
+# 3 parameters of one pair (first coefficient, second coefficient, eta).
 #
 # The formulas are those of `p2l.likelihood`; this file only gathers and scatters. Conventions:
 #
@@ -379,7 +377,7 @@ def shift_invariant(likelihood: Likelihood) -> bool:
 
 
 def _fixed_eta(point: Point) -> Point:
-    """The function of the coefficients alone."""
+    """Return the function of the coefficients alone."""
     gradient, hessian = point.gradient.copy(), point.hessian.copy()
     gradient[-1] = 0.0
     hessian[-1], hessian[:, -1] = 0.0, 0.0
@@ -388,12 +386,12 @@ def _fixed_eta(point: Point) -> Point:
 
 
 def extras(likelihood: Likelihood, eta: float) -> tuple[Floats | None, float | None]:
-    """The arguments eta and gamma of a likelihood's functions for one leaderboard."""
+    """Return eta and gamma as a likelihood's functions take them for one leaderboard."""
     return (np.asarray(eta, dtype=np.float64) if has_eta(likelihood) else None), likelihood.board_gamma
 
 
 def winner_targets(likelihood: Likelihood) -> Floats:
-    """Target distribution (4, K) of a vote for each winner of `WINNERS`, seen from the first model."""
+    """Return the target distribution (4, K) of a vote for each winner of `WINNERS`, seen from the first model."""
     win, tie, both_bad = np.asarray(targets(likelihood, np.array([0, 1, 2])), dtype=np.float64)
     swap = [likelihood.outcomes.index({"win": "loss", "loss": "win"}.get(name, name)) for name in likelihood.outcomes]
     return np.stack([win, win[swap], tie, both_bad])
@@ -440,14 +438,14 @@ class Objective:
         return components(self.num_models, self.first[used], self.second[used])
 
     def __call__(self, theta: Floats) -> Point:
-        """Value, gradient (D,) and Hessian (D, D) at theta (D,), its eta raised to the least that counts."""
+        """Return value, gradient (D,) and Hessian (D, D) at theta (D,), its eta raised to the least that counts."""
         least = self.likelihood.eta_scale.least
         if least is not None and theta[-1] < least:
             theta = np.append(theta[:-1], least)
         return self.combine(theta, self.derivatives(theta))
 
     def combine(self, theta: Floats, derived: tuple[Floats, Floats, Floats]) -> Point:
-        """The same from the pairs' `derivatives` at theta, which do not depend on the targets."""
+        """Return the same from the pairs' `derivatives` at theta, which do not depend on the targets."""
         log_probs, gradient, hessian = derived
         per_pair = np.einsum("pk,pkq->pq", self.targets, gradient)
         curvature = np.einsum("pk,pkqr->pqr", self.targets, hessian)
@@ -465,7 +463,7 @@ class Objective:
         return point if self.gauge is None else self._held(point)
 
     def loss(self, theta: Floats) -> float:
-        """Mean negative log-likelihood at theta (D,), without prior; NaN without pairs."""
+        """Return the mean negative log-likelihood at theta (D,), without prior; NaN without pairs."""
         if not len(self.first):
             return float("nan")
         log_probs = self.likelihood.log_probs(
@@ -511,7 +509,7 @@ class Objective:
 
 
 def prior_terms(prior: Prior, likelihood: Likelihood, num_models: int) -> tuple[Floats, Floats]:
-    """Mean and precision (D,) of a prior."""
+    """Return the mean and precision (D,) of a prior."""
     coefs = np.zeros(num_models) if prior.coefs is None else np.asarray(prior.coefs, dtype=np.float64)
     precision = np.full(num_models, prior.sd**-2.0)
     if not has_eta(likelihood):

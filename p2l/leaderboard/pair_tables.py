@@ -81,7 +81,7 @@ def vote_table(
 
 
 def vote_keys(model_a: npt.ArrayLike, model_b: npt.ArrayLike, winner: npt.ArrayLike, num_models: int) -> Ints:
-    """One integer (N,) for each vote: ((a M + b) 4 + winner).
+    """Return one integer (N,) for each vote: ((a M + b) 4 + winner).
 
     Raises:
         VoteError: a code out of range or a model that meets itself.
@@ -102,7 +102,7 @@ def vote_keys(model_a: npt.ArrayLike, model_b: npt.ArrayLike, winner: npt.ArrayL
 
 
 def _count(keys: Ints, num_models: int, weights: Floats | None) -> tuple[Ints, Floats]:
-    """The distinct keys (those of every vote, weight 0 too) and their summed weights."""
+    """Return the distinct keys (those of every vote, weight 0 too) and their summed weights."""
     cells = num_models * num_models * 4
     if cells <= max(_DENSE_CELLS, len(keys)):
         return np.arange(cells, dtype=np.int64), np.bincount(keys, weights, minlength=cells).astype(np.float64)
@@ -113,7 +113,7 @@ def _count(keys: Ints, num_models: int, weights: Floats | None) -> tuple[Ints, F
 def table_from_keys(
     keys: Ints, votes: Floats, weights: Floats | None = None, squares: Floats | None = None, *, num_models: int
 ) -> PairTable:
-    """A table from distinct keys of `vote_keys` and their sums; pairs are folded so that first < second."""
+    """Build a table from distinct keys of `vote_keys` and their sums; pairs are folded so that first < second."""
     used = votes > 0
     keys, pair_of = keys[used], np.empty(0, dtype=np.int64)
     pair, winner = keys >> 2, keys & 3
@@ -136,7 +136,7 @@ def table_from_keys(
 def table_cells(
     table: PairTable, model_a: npt.ArrayLike, model_b: npt.ArrayLike, winner: npt.ArrayLike
 ) -> tuple[Ints, Ints]:
-    """Row and column (N,) of a table that each of its votes was counted in."""
+    """Return the row and column (N,) of a table that each of its votes was counted in."""
     a, b, won = (np.asarray(column, dtype=np.int64) for column in (model_a, model_b, winner))
     rows = table.first * table.num_models + table.second
     pair = np.searchsorted(rows, np.minimum(a, b) * table.num_models + np.maximum(a, b))
@@ -144,7 +144,7 @@ def table_cells(
 
 
 def components(num_models: int, first: Ints, second: Ints, *, directed: bool = False) -> Ints:
-    """Component number (M,) of each model in the graph whose edges lead from `first` to `second`.
+    """Return the component number (M,) of each model in the graph whose edges lead from `first` to `second`.
 
     Two models are in one component when a chain of pairs joins them; `directed`: in both directions.
     """

@@ -30,10 +30,8 @@ from p2l.votes.sources import open_source
 # Shapes: N rows of a batch, E (row, group) pairs; a row belongs to no group, to one, or, by a list column, to several.
 #
 # `language` groups by value; `is_code` gives the groups `true` and `false`; `tags` (a list) puts a row into the group
-# of
-# each of its elements; `category_tag.math_v0.1.math` follows the keys of a nested column, which a CSV file holds as
-# JSON
-# text. Keys may contain dots themselves: the longest key that fits is taken.
+# of each of its elements; `category_tag.math_v0.1.math` follows the keys of a nested column, which a CSV file holds as
+# JSON text. Keys may contain dots themselves: the longest key that fits is taken.
 
 Ints = npt.NDArray[np.int64]
 
@@ -47,7 +45,7 @@ class Members(NamedTuple):
 
 
 def base_column(path: str, columns: Sequence[str], source: str) -> str:
-    """The column that a path such as `category_tag.math_v0.1.math` starts in.
+    """Return the column that a path such as `category_tag.math_v0.1.math` starts in.
 
     Raises:
         VoteError: there is none; the message names those there are.
@@ -64,7 +62,7 @@ def _first_key(path: str, keys: Sequence[str]) -> str | None:
 
 
 def group_rows(column: Any, path: str, name: str, source: str) -> Members:
-    """The groups of the rows of an Arrow column; rows without a value are in none.
+    """Return the groups of the rows of an Arrow column; rows without a value are in none.
 
     Args:
         column: (N,) the column `name`.
@@ -202,14 +200,14 @@ class VoteCounter:
         self._waiting, self._number_waiting = [], 0
 
     def groups(self) -> dict[int, int]:
-        """The groups and their number of votes."""
+        """Return the groups and their number of votes."""
         self._merge()
         numbers, first = np.unique(self._keys >> (2 * _MODEL_BITS + 2), return_index=True)
         votes = np.add.reduceat(self._sums[0], first) if len(first) else np.empty(0)
         return {int(number): round(float(count)) for number, count in zip(numbers, votes, strict=True)}
 
     def table(self, group: int, names: Sequence[str]) -> tuple[PairTable, list[str]]:
-        """The pair table of one group over the models that it holds votes of, and their names, sorted.
+        """Return the pair table of one group over the models it has votes of, and their names, sorted.
 
         Args:
             group: its code.
@@ -225,7 +223,7 @@ class VoteCounter:
         return table_from_keys(local, votes, weights, squares, num_models=len(seen)), seen
 
     def cells(self, group: int) -> tuple[Ints, Ints, Ints, Floats]:
-        """The distinct votes of one group: codes of model a and b (U,), winner (U,) and sums (3, U).
+        """Return the distinct votes of one group: models a and b (U,), winner (U,) and sums (3, U).
 
         The sums are those of the votes, of their weights and of their squared weights.
         """
@@ -249,7 +247,7 @@ class Groups:
         self.codes: dict[tuple[str, str], int] = {_ALL: 0}
 
     def members(self, batch: VoteBatch) -> Iterator[tuple[Ints, Ints]]:
-        """(group codes, rows) of a batch, for everything and for each column."""
+        """Yield (group codes, rows) of a batch, for everything and for each column."""
         yield np.zeros(len(batch), dtype=np.int64), np.arange(len(batch))
         for path, base in self.bases.items():
             members = group_rows(batch.batch.column(base), path, base, self.source.name)
@@ -257,14 +255,14 @@ class Groups:
             yield np.array(codes, dtype=np.int64)[members.group], members.row
 
     def ordered(self, sizes: dict[int, int]) -> list[tuple[str, str, int]]:
-        """(column, value, code) in the order of the columns, the largest groups first."""
+        """Return (column, value, code) in the order of the columns, the largest groups first."""
         places = {path: place for place, path in enumerate(("", *self.bases))}
         items = [(by, name, code) for (by, name), code in self.codes.items()]
         return sorted(items, key=lambda item: (places[item[0]], -sizes.get(item[2], 0), item[1]))
 
 
 def boards_of_votes(args: argparse.Namespace) -> list[Named]:
-    """The leaderboard of all votes, then those of the groups.
+    """Fit the leaderboard of all votes, then those of the groups.
 
     Raises:
         InputError: votes that cannot be read, a column that is missing, fewer than two models.
@@ -285,7 +283,7 @@ def boards_of_votes(args: argparse.Namespace) -> list[Named]:
 
 
 def batches_of_votes(source: Source, columns: Sequence[str], *, drop_bad: bool) -> Iterator[VoteBatch]:
-    """The votes of a source, batch by batch.
+    """Yield the votes of a source, batch by batch.
 
     Raises:
         VoteError: a row is no vote; the message names `--drop-bad`.
@@ -315,7 +313,7 @@ def _count(
 
 
 def vote_codes(batch: VoteBatch, names: dict[str, int], *, weighted: bool) -> tuple[Ints, Ints, Ints, Floats]:
-    """Codes of both models and of the winner, and the weights (N,) of a batch; `names` grows as models come."""
+    """Return codes of both models and of the winner, and weights (N,); `names` grows as models come."""
     a, b = (model_codes(batch.batch.column(name), names) for name in ("model_a", "model_b"))
     won = batch.batch.column("winner").dictionary_encode()
     winner = name_lookup(won.dictionary.to_pylist(), WINNERS)[won.indices.to_numpy(zero_copy_only=False)]

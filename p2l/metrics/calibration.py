@@ -42,7 +42,7 @@ class Reliability:
     mass: Floats
 
     def errors(self) -> dict[str, float]:
-        """Expected calibration error of each outcome, and `overall`."""
+        """Return the expected calibration error of each outcome, and `overall`."""
         gaps = np.nansum(self.mass * np.abs(self.predicted - self.observed), axis=1)
         sides = np.array([2.0 if name == "win" else 1.0 for name in self.outcomes])
         overall = float((sides * gaps).sum() / sides.sum())
@@ -57,7 +57,7 @@ def reliability(
     weights: Floats | None = None,
     bins: int = DEFAULT_BINS,
 ) -> Reliability:
-    """Reliability data of predicted outcome distributions.
+    """Return reliability data of predicted outcome distributions.
 
     Args:
         probs: (N, K) predicted probabilities.
@@ -82,21 +82,21 @@ def expected_calibration_error(
     weights: Floats | None = None,
     bins: int = DEFAULT_BINS,
 ) -> dict[str, float]:
-    """Expected calibration error of each outcome and `overall`; arguments as for `reliability`."""
+    """Return the expected calibration error of each outcome and `overall`; arguments as for `reliability`."""
     return reliability(probs, targets, outcomes, weights=weights, bins=bins).errors()
 
 
 def _both_sides(
     probs: Floats, targets: Floats, weights: Floats, outcomes: tuple[str, ...], name: str
 ) -> tuple[Floats, Floats, Floats]:
-    """Probability, truth and weight of an outcome, for `win` seen from either model."""
+    """Return the probability, truth and weight of an outcome, for `win` seen from either model."""
     columns = [outcomes.index(side) for side in (("win", "loss") if name == "win" else (name,))]
     predicted = np.concatenate([probs[:, k] for k in columns])
     return predicted, np.concatenate([targets[:, k] for k in columns]), np.tile(weights, len(columns))
 
 
 def _bin(predicted: Floats, truth: Floats, weights: Floats, bins: int) -> tuple[Floats, Floats, Floats]:
-    """Mean prediction, mean truth and share of the weight in each bin, all (S,)."""
+    """Return the mean prediction, mean truth and share of the weight in each bin, all (S,)."""
     used = weights > 0
     predicted, truth, weights = predicted[used], truth[used], weights[used]
     place = np.minimum((predicted * bins).astype(np.intp), bins - 1)

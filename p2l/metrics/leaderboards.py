@@ -81,7 +81,7 @@ def leaderboard_metric(name: str) -> Callable[[Measure], Measure]:
 
 
 def compare(name: str, comparison: Comparison) -> Any:
-    """The value of one metric: a number, or a dictionary of numbers; None where it means nothing.
+    """Return the value of one metric: a number, or a dictionary of numbers; None where it means nothing.
 
     Raises:
         ConfigError: no metric has this name.
@@ -104,7 +104,7 @@ def leaderboard_metrics(
     weights: Any = None,
     names: Iterable[str] | None = None,
 ) -> dict[str, Any]:
-    """The metrics of two leaderboards of the same M models, all of `LEADERBOARD_METRICS` by default."""
+    """Return the metrics of two leaderboards of the same M models, all of `LEADERBOARD_METRICS` by default."""
     outcome_model = get(likelihood) if isinstance(likelihood, str) else likelihood
     comparison = Comparison(outcome_model, truth, model, models, labels, weights)
     return {name: compare(name, comparison) for name in (LEADERBOARD_METRICS if names is None else names)}
@@ -137,7 +137,7 @@ for _name in ("Loss", "BCELoss", "Tie_Loss", "Tie_Accuracy", "Tie_bb_Loss", "Tie
 
 
 def _simple(comparison: Comparison, side: Standing, name: str) -> float | None:
-    """A simple metric of one leaderboard on the votes between models that both leaderboards know."""
+    """Return a simple metric of one leaderboard on the votes between models that both leaderboards have."""
     coefs = np.full(len(comparison.models), np.nan)
     coefs[comparison.shared] = np.asarray(side.coefs, dtype=np.float64)[comparison.shared]
     labels = np.asarray(comparison.labels)
@@ -174,13 +174,13 @@ def _kendall(comparison: Comparison) -> float | None:
 
 
 def _average_ranks(values: Floats) -> Floats:
-    """Ranks (n,), the mean of their ranks for equal values."""
+    """Return ranks (n,); equal values share the mean of theirs."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     return np.asarray((np.cumsum(counts) - (counts - 1) / 2.0)[place], dtype=np.float64)
 
 
 def _correlation(truth: Floats, model: Floats, *, centred: bool = True) -> float | None:
-    """The product-moment correlation; None with fewer than two models or where all are equal."""
+    """Return the product-moment correlation; None with fewer than two models or where all are equal."""
     if centred and len(truth):
         truth, model = truth - truth.mean(), model - model.mean()
     scale = float(truth @ truth) * float(model @ model)

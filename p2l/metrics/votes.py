@@ -114,11 +114,11 @@ class ScoredVotes:
         return np.asarray(targets(self.likelihood, self.ties))
 
     def mass(self, *outcomes: str) -> Floats:
-        """Probability (N,) that one of these outcomes happens; those that the likelihood does not know add nothing."""
+        """Return the probability (N,) that one of these outcomes happens; outcomes the likelihood lacks add nothing."""
         return np.asarray(sum((self.probs[:, k] for k in self._places(outcomes)), np.zeros(len(self.labels))))
 
     def log_mass(self, *outcomes: str) -> Floats:
-        """Logarithm (N,) of `mass`, exact where the probability itself is too small to represent."""
+        """Return the logarithm (N,) of `mass`, exact where the probability itself is too small to represent."""
         mass = self.mass(*outcomes)
         if mass.min(initial=1.0) > SMALLEST:
             return np.asarray(np.log(mass))
@@ -180,7 +180,7 @@ def whole_metric(name: str, *outcomes: str) -> Callable[[Whole], Whole]:
 
 
 def evaluate(name: str, votes: ScoredVotes) -> float | None:
-    """The value of one metric; None where it means nothing or no vote counts.
+    """Return the value of one metric; None where it means nothing or no vote counts.
 
     Raises:
         ConfigError: no metric has this name.
@@ -195,7 +195,7 @@ def evaluate(name: str, votes: ScoredVotes) -> float | None:
 
 
 def vote_values(name: str, votes: ScoredVotes) -> Floats:
-    """One value (N,) for each vote, NaN for votes that the metric does not count.
+    """Return one value (N,) for each vote, NaN for votes that the metric does not count.
 
     Raises:
         ConfigError: no metric has this name, or it is no mean over votes, or means nothing under this likelihood.
@@ -219,7 +219,7 @@ def simple_metrics(
     weights: Any = None,
     names: Iterable[str] | None = None,
 ) -> dict[str, float | None]:
-    """The metrics of predicted votes by name, all of `METRICS` by default; None where a metric means nothing.
+    """Return the metrics of predicted votes by name, all of `METRICS` by default; None where one means nothing.
 
     Args:
         coefs: (N, M), or (M,) for one leaderboard.
@@ -239,7 +239,7 @@ def simple_metrics(
 
 
 def skill(losses: Any, reference: Any, weights: Any = None) -> float | None:
-    """Skill over a reference predictor: 1 - mean(losses) / mean(reference), losses (N,) of the same votes.
+    """Return 1 - mean(losses) / mean(reference) for losses (N,) of the same votes.
 
     1 is a perfect prediction, 0 no better than the reference. Votes that either does not count are left out.
     """
@@ -250,7 +250,7 @@ def skill(losses: Any, reference: Any, weights: Any = None) -> float | None:
 
 
 def reliability(votes: ScoredVotes, bins: int = calibration.DEFAULT_BINS) -> calibration.Reliability:
-    """Data of the reliability diagram, one row for each of the outcomes win, tie, bothbad that the likelihood knows."""
+    """Return the reliability diagram's data, a row for each of win, tie, bothbad that the likelihood has."""
     weights = np.ones(len(votes.labels)) if votes.weights is None else np.asarray(votes.weights, dtype=np.float64)
     weights = np.where(votes.known, weights, 0.0)
     return calibration.reliability(votes.probs, votes.targets, votes.likelihood.outcomes, weights=weights, bins=bins)
@@ -410,7 +410,7 @@ def _mean_std(rows: Coefs, _copies: int) -> float:
 
 
 def _row_quantiles(rows: Coefs, shares: tuple[float, ...]) -> list[Floats]:
-    """Quantiles (N,) of every row, interpolated linearly; sorting rows is ten times faster than numpy.quantile."""
+    """Return quantiles (N,) of every row, interpolated; sorting rows is ten times faster than numpy.quantile."""
     if np.isnan(rows).any():
         return list(np.nanquantile(rows, shares, axis=1))
     ordered = np.sort(rows, axis=1)

@@ -160,21 +160,21 @@ class Arena:
         return topic_names(self.config.topics)
 
     def chunks(self, *, validation: bool = False) -> Iterator[VoteChunk]:
-        """All training votes, or all validation votes, in order of time."""
+        """Yield all training votes, or all validation votes, in order of time."""
         count = self.config.validation_votes if validation else self.config.votes
         for index in range(-(-count // _CHUNK)):
             yield self._chunk(index, validation)
 
     def texts(self, chunk: VoteChunk) -> pa.ListArray:
-        """The prompts of a chunk: lists of user turns."""
+        """Return the prompts of a chunk: lists of user turns."""
         return render(chunk.prompts, self.source.vocabulary, self._chunk_rng(_WORDS, int(chunk.ids[0])))
 
     def tag_rng(self, chunk: VoteChunk) -> np.random.Generator:
-        """The random stream that the tags of a chunk are drawn from."""
+        """Return the random stream that the tags of a chunk are drawn from."""
         return self._chunk_rng(_TAGS, int(chunk.ids[0]))
 
     def truth_of(self, prompt_ids: Any) -> Truth:
-        """True coefficients and eta of any prompts, by the number of their vote (`question_id` of the written files).
+        """Return the true coefficients and eta of prompts, by the number of their vote (`question_id` in the files).
 
         Raises:
             ConfigError: a number is beyond the arena's votes.
@@ -196,7 +196,7 @@ class Arena:
         return truth
 
     def example_prompts(self, topic: str, n: int, seed: int = 0) -> Examples:
-        """English prompts of one kind, as of the last day.
+        """Return English prompts of one kind, as of the last day.
 
         Kinds: "code", "poetry into code", "code without poetry", "poetry then code" (two turns).
 
@@ -210,7 +210,7 @@ class Arena:
         return Examples(texts, self._truth(self.models.prompt_effect(prompts, day)))
 
     def mirrored_prompts(self, first: str, second: str, n: int, seed: int = 0) -> tuple[Examples, Examples]:
-        """Prompts of the kind "first into second", and the same words with the clauses exchanged: "second into first".
+        """Return prompts of the kind "first into second", and the same words with the clauses exchanged.
 
         Raises:
             ConfigError: a text names no topic of this arena.
@@ -232,7 +232,7 @@ class Arena:
         return pair[0], pair[1]
 
     def bag_probs(self, chunk: VoteChunk) -> FloatArray:
-        """(n, 4) probability of each outcome given the multiset of the prompt's words: the best a bag of words can do.
+        """Return the probability (n, 4) of each outcome given the prompt's bag of words: the best such a model can do.
 
         The words leave open how the topics were dealt to the clauses; both ways are equally likely.
         """
@@ -240,7 +240,7 @@ class Arena:
         return (chunk.probs + _outcome_probs(other, chunk.model_a, chunk.model_b)) / 2
 
     def model_frame(self) -> pd.DataFrame:
-        """One row per model: name, organisation, release and retirement, quality against the mean, skill by topic.
+        """Return one row per model: name, organisation, release, retirement, quality against the mean, skill by topic.
 
         Days count from the start (no retirement day: still there). Each skill turns from `skill_*` to `later_skill_*`.
         """
@@ -258,11 +258,11 @@ class Arena:
         return frame
 
     def to_dict(self) -> dict[str, Any]:
-        """The configuration as plain data; `simulate(SimulationConfig(**data))` makes this arena again."""
+        """Return the configuration as plain data; `simulate(SimulationConfig(**data))` makes this arena again."""
         return asdict(self.config)
 
     def _parse_kind(self, kind: str) -> tuple[str, int, int]:
-        """(joining word or "", first topic, second topic)."""
+        """Parse a kind into (joining word or "", first topic, second topic)."""
         joins = [word for word in ("into", "without", "then") if f" {word} " in kind]
         parts = kind.split(f" {joins[0]} ") if joins else [kind, kind]
         for part in parts:
@@ -276,7 +276,7 @@ class Arena:
         return np.random.default_rng([self.config.seed, purpose, first_id])
 
     def _prompts(self, index: int, validation: bool) -> tuple[PromptBatch, FloatArray]:
-        """The prompts of a chunk and their days: vote times are evenly spread quantiles of the growing rate."""
+        """Return the prompts of a chunk and their days: vote times are evenly spread quantiles of the growing rate."""
         config = self.config
         count, first = (config.validation_votes, config.votes) if validation else (config.votes, 0)
         local = np.arange(index * _CHUNK, min(count, (index + 1) * _CHUNK))
@@ -347,7 +347,7 @@ def simulate(config: SimulationConfig) -> Arena:
 
 
 def _outcome_probs(truth: Truth, model_a: IntArray, model_b: IntArray) -> FloatArray:
-    """(n, 4): grk's outcomes are win, loss, tie, bothbad, which is the order of `p2l.votes.WINNERS`."""
+    """Return (n, 4): grk's outcomes are win, loss, tie, bothbad, which is the order of `p2l.votes.WINNERS`."""
     rows = np.arange(len(model_a))
     probs: FloatArray = get("grk").probs(truth.coefs[rows, model_a], truth.coefs[rows, model_b], truth.eta)
     return probs
@@ -370,7 +370,7 @@ _INSTRUCTIONS = 0.18
 
 
 def vote_batch(arena: Arena, chunk: VoteChunk) -> pa.RecordBatch:
-    """The votes of a chunk with every column of the contract, and beside them:
+    """Return the votes of a chunk with every column of the contract, and beside them:
 
     topic: the topic that decides. mentioned: all topics of the prompt, as a bag of words would tag it. structure: how
     they are related. model_version: updates of model_a and of model_b up to then.
@@ -400,7 +400,7 @@ def vote_batch(arena: Arena, chunk: VoteChunk) -> pa.RecordBatch:
 
 
 def truth_batch(chunk: VoteChunk, split: str) -> pa.RecordBatch:
-    """The truth of a chunk.
+    """Return the truth of a chunk.
 
     coefs (in the order of the model list) and eta of each prompt; probs: true probability of each outcome of its vote;
     loss: of the vote under them.
@@ -419,7 +419,7 @@ def truth_batch(chunk: VoteChunk, split: str) -> pa.RecordBatch:
 
 
 def _topics(arena: Arena, prompts: PromptBatch) -> tuple[pa.Array, pa.Array]:
-    """The topic that decides, and "first+second" in alphabetical order (or the only one)."""
+    """Return the topic that decides, and "first+second" in alphabetical order (or the only one)."""
     count = len(arena.topics)
     pairs = [[a if a == b else "+".join(sorted((a, b))) for b in arena.topics] for a in arena.topics]
     decisive = prompts.topics[np.arange(len(prompts)), prompts.decisive]
@@ -436,7 +436,7 @@ def _mentions(arena: Arena, prompts: PromptBatch, topic: str) -> NDArray[np.bool
 
 
 def _tags(arena: Arena, chunk: VoteChunk) -> pa.StructArray:
-    """The nested tags of arena votes; criteria are likelier in demanding prompts, so that there are `hard` prompts."""
+    """Return the nested tags of arena votes; criteria are likelier in demanding prompts, so that some are `hard`."""
     rng = arena.tag_rng(chunk)
     extra = _CRITERION_PER_DEMANDING_WORD * (chunk.prompts.difficulty - 1.05)
     criteria = {
@@ -459,12 +459,12 @@ def _struct(fields: dict[str, pa.Array]) -> pa.StructArray:
 
 
 def _words(words: Iterable[str]) -> Callable[[NDArray[Any]], pa.Array]:
-    """A function from indices to the words themselves."""
+    """Return a function from indices to the words themselves."""
     vocabulary = pa.array(list(words), pa.string())
     return lambda indices: vocabulary.take(pa.array(indices))
 
 
 def _rows(matrix: NDArray[Any]) -> pa.ListArray:
-    """(n, c) as a column of lists."""
+    """Return (n, c) as a column of lists."""
     offsets = np.arange(len(matrix) + 1, dtype=np.int32) * matrix.shape[1]
     return pa.ListArray.from_arrays(offsets, pa.array(matrix.ravel()))

@@ -51,7 +51,7 @@ class PromptEffect:
     eta_hidden: FloatArray
 
     def total(self, *, other_deal: bool = False) -> tuple[FloatArray, FloatArray]:
-        """The effect on coefs and on eta; with `other_deal`, that of the topics dealt to the clauses the other way."""
+        """Return the effect on coefs and eta; with `other_deal`, of the topics dealt to the clauses the other way."""
         sign = -1.0 if other_deal else 1.0
         return self.seen + sign * self.hidden, self.eta_seen + sign * self.eta_hidden
 
@@ -79,11 +79,11 @@ class ModelTable:
     drift: float
 
     def version(self, day: FloatArray) -> IntArray:
-        """(n, M) how often each model has been updated by then."""
+        """Return how often each model (n, M) has been updated by then."""
         return np.floor((day[:, None] - self.release).clip(min=0) / _UPDATE_DAYS).astype(np.int64)
 
     def shown(self, day: FloatArray) -> FloatArray:
-        """(n, M) chance of each model to be drawn first for a vote; zero before release and after retirement."""
+        """Return the chance (n, M) of each model to be drawn first; zero before release and after retirement."""
         age = day[:, None] - self.release
         here = (age >= 0) & (day[:, None] < self.retirement)
         weight: FloatArray = np.where(here, 1 + _NEWCOMER_BOOST * np.exp(-age.clip(min=0) / _NEWCOMER_DAYS), 0)
@@ -91,7 +91,7 @@ class ModelTable:
         return weight
 
     def draw_pairs(self, day: FloatArray, rng: np.random.Generator) -> tuple[IntArray, IntArray, FloatArray]:
-        """Two different models per vote, on random sides, and the probability that these two were shown."""
+        """Draw two different models per vote, on random sides; return them and the probability of this pair."""
         is_shown = self.shown(day)
         rows = np.arange(len(day))
         with np.errstate(divide="ignore"):  # exponential races: the first two to arrive; probability zero never arrives
@@ -106,7 +106,7 @@ class ModelTable:
         return np.where(swap, second, first), np.where(swap, first, second), propensity
 
     def prompt_effect(self, prompts: PromptBatch, day: FloatArray) -> PromptEffect:
-        """What the prompts add to each model's coefficient, scaled by `effect`."""
+        """Return what the prompts add to each model's coefficient, scaled by `effect`."""
         weights, is_known = topic_weights(prompts, len(self.topic_eta))
         early, late = self._turned(day)
         length = self.effect * self.length_skill[prompts.length]
@@ -118,12 +118,12 @@ class ModelTable:
         return PromptEffect(seen, hidden, length, is_known @ self.topic_eta, unknown @ self.topic_eta)
 
     def coefs_and_eta(self, effect: PromptEffect, *, other_deal: bool = False) -> tuple[FloatArray, FloatArray]:
-        """(n, M) coefficients and (n,) eta; with `other_deal` as in `PromptEffect.total`."""
+        """Return coefficients (n, M) and eta (n,); with `other_deal` as in `PromptEffect.total`."""
         coefs, eta = effect.total(other_deal=other_deal)
         return LEVEL + self.quality + coefs, ETA + eta
 
     def _turned(self, day: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """(n, M) shares of the early and of the late profile in each model's skill, as of its latest update."""
+        """Return the shares (n, M) of the early and of the late profile in each model's skill at its latest update."""
         version = self.version(day)
         updated = self.release + _UPDATE_DAYS * np.arange(version.max() + 1)[:, None]
         angle = self.drift * updated / 365
@@ -176,14 +176,14 @@ def make_models(
 
 
 def _makers(models: int, rng: np.random.Generator) -> IntArray:
-    """(M,) organisation of each model in order of release; the first few organisations make most of the models."""
+    """Return each model's organisation (M,) in order of release; the first few make most of the models."""
     makers = max(2, min(len(_ORGANISATIONS), models // 4))
     share = 1 / np.arange(1, makers + 1) ** 0.7
     return rng.choice(makers, size=models, p=share / share.sum())
 
 
 def _releases(models: int, days: float, rng: np.random.Generator) -> FloatArray:
-    """(M,) sorted release days: two fifths are there before the first vote, the others arrive at an even pace."""
+    """Return sorted release days (M,): two fifths before the first vote, the others at an even pace."""
     early = max(2, round(0.4 * models))
     before = -np.sort(rng.uniform(0, 250, early))[::-1]
     arrivals = (np.arange(models - early) + rng.random(models - early)) / max(1, models - early)
@@ -191,7 +191,7 @@ def _releases(models: int, days: float, rng: np.random.Generator) -> FloatArray:
 
 
 def _retirements(release: FloatArray, days: float, lifetime: float, rng: np.random.Generator) -> FloatArray:
-    """(M,) retirement days; nobody leaves who would leave fewer than six models (or half of them)."""
+    """Return retirement days (M,); none leaves fewer than six models (or half of them) behind."""
     planned = release + lifetime * rng.lognormal(0, 0.5, len(release))
     retirement = np.full(len(release), np.inf)
     floor = max(2, min(6, len(release) // 2))
@@ -205,7 +205,7 @@ def _retirements(release: FloatArray, days: float, lifetime: float, rng: np.rand
 def _quality(
     maker: IntArray, tier: IntArray, release: FloatArray, improvement: float, rng: np.random.Generator
 ) -> FloatArray:
-    """(M,) mean zero: where the organisation started, how fast it improves, the size of the model, and luck."""
+    """Return qualities (M,) of mean zero: where the organisation started, its pace, the model's size, and luck."""
     makers = maker.max() + 1
     start, rate = rng.normal(0, 0.25, makers), improvement * rng.lognormal(0, 0.3, makers)
     quality: FloatArray = start[maker] + rate[maker] * release / 365
@@ -215,7 +215,7 @@ def _quality(
 
 
 def _profile(maker: IntArray, topics: int, rng: np.random.Generator) -> FloatArray:
-    """(K, M) skills of unit variance, half the organisation's, half the model's own; mean zero for each model."""
+    """Return skills (K, M) of unit variance, half the organisation's, half the model's; mean zero for each model."""
     shared = rng.normal(0, np.sqrt(0.5), (topics, maker.max() + 1))[:, maker]
     skill: FloatArray = shared + rng.normal(0, np.sqrt(0.5), (topics, len(maker)))
     skill -= skill.mean(axis=0)
@@ -227,7 +227,7 @@ def _organisation(maker: int) -> str:
 
 
 def _names(maker: IntArray, tier: IntArray) -> list[str]:
-    """`organisation-number[-tier]`, numbered in order of release."""
+    """Name models `organisation-number[-tier]`, numbered in order of release."""
     count = [0] * len(_ORGANISATIONS)
     names = []
     for organisation, size in zip(maker, tier, strict=True):

@@ -160,7 +160,7 @@ class Vocabulary:
 
 @lru_cache(maxsize=8)
 def build_vocabulary(topics: int, languages: int) -> Vocabulary:
-    """The words of an arena with this many topics and languages (see the module's docstring for the layout).
+    """Build the words of an arena with this many topics and languages (layout: see the module's docstring).
 
     Raises:
         ConfigError: more languages than there are function words for.
@@ -181,20 +181,20 @@ def build_vocabulary(topics: int, languages: int) -> Vocabulary:
 
 
 def topic_names(topics: int) -> list[str]:
-    """Names of the first `topics` topics; those beyond the written ones are called by an invented word."""
+    """Return the names of the first `topics` topics; beyond the written ones they are invented words."""
     written = list(_TOPIC_WORDS)[:topics]
     return written + [_invented(k * (WORDS_PER_TOPIC + 1)) for k in range(len(written), topics)]
 
 
 def _topic_words(topic: int) -> list[str]:
-    """The nouns of a topic; they are invented, like its name, where none are written."""
+    """Return the nouns of a topic; they are invented, like its name, where none are written."""
     if topic < len(_TOPIC_WORDS):
         return list(_TOPIC_WORDS.values())[topic].split()
     return [_invented(topic * (WORDS_PER_TOPIC + 1) + 1 + i) for i in range(WORDS_PER_TOPIC)]
 
 
 def _invented(number: int) -> str:
-    """The `number`-th pronounceable word, of three syllables; the first 300,000 differ."""
+    """Return the `number`-th pronounceable word, of three syllables; the first 300,000 differ."""
     base = len(_SYLLABLES)
     scattered = number * 104_729 % base**3  # neighbours in number look nothing alike
     return "".join(_SYLLABLES[scattered // base**place % base] for place in range(3))
@@ -205,7 +205,7 @@ def _function_words(language: str) -> list[str]:
 
 
 def _foreign(noun: str, language: str, index: int) -> str:
-    """A noun in another language: another script, or another ending."""
+    """Return a noun in another language: another script, or another ending."""
     if language == "Chinese":
         return chr(0x5200 + index % 4096) + chr(0x6300 + index // 4096)
     if language == "Russian":
@@ -255,7 +255,7 @@ class PromptBatch:
         return len(self.tstamp)
 
     def take(self, rows: NDArray[Any]) -> PromptBatch:
-        """The prompts at `rows` (indices or mask)."""
+        """Return the prompts at `rows` (indices or mask)."""
         return PromptBatch(**{name: value[rows] for name, value in vars(self).items()})
 
     @property
@@ -297,7 +297,7 @@ class PromptSource:
         return int(self.popularity.shape[1])
 
     def draw(self, tstamp: FloatArray, age: FloatArray, rng: np.random.Generator) -> PromptBatch:
-        """One prompt per time; `age` is the time as a share of the arena's life."""
+        """Draw one prompt per time; `age` is the time as a share of the arena's life."""
         n = len(tstamp)
         user = np.searchsorted(self.user_cdf, rng.random(n), side="right").clip(max=len(self.user_cdf) - 1)
         structure = rng.choice(len(STRUCTURES), size=n, p=self.structures)
@@ -311,18 +311,18 @@ class PromptSource:
         )
 
     def replaced(self, age: FloatArray) -> IntArray:
-        """(n,) how many of a topic's nouns have gone out of use; -1 without turnover."""
+        """Return how many (n,) of a topic's nouns have gone out of use; -1 without turnover."""
         if not self.turnover:
             return np.full(len(age), -1)
         return np.floor(self.turnover * WORDS_PER_TOPIC * age).astype(np.int64)
 
     def _wave(self, age: FloatArray) -> FloatArray:
-        """(n, K) what fashion adds to the log popularity of each topic; topic k peaks at age k / (K - 1)."""
+        """Return what fashion adds (n, K) to the log popularity of each topic; topic k peaks at age k / (K - 1)."""
         peaks = np.linspace(0, 1, self.topics)
         return np.asarray(self.fashion * np.cos(np.pi * (age[:, None] - peaks)))
 
     def _draw_topics(self, user: IntArray, structure: IntArray, age: FloatArray, rng: np.random.Generator) -> IntArray:
-        """(n, 2): a topic that the user likes and another one, in an order that a fair coin decides."""
+        """Draw (n, 2): a topic that the user likes and another one, in an order that a fair coin decides."""
         wave = self._wave(age)
         logits = self.popularity[0] + age[:, None] * (self.popularity[1] - self.popularity[0]) + wave
         ranked = np.argsort(logits + rng.gumbel(size=logits.shape), axis=1)
@@ -373,7 +373,7 @@ def make_source(
 def example_batch(
     kind: tuple[str, int, int], tstamp: FloatArray, replaced: IntArray, rng: np.random.Generator
 ) -> PromptBatch:
-    """English prompts of one kind: (joining word "", "into", "without" or "then"; topic before it, topic after it).
+    """Return English prompts of one kind: joining word ("", "into", "without", "then"), topics before and after it.
 
     Whatever does not belong to the kind (length, demanding words, which clause of a negation comes first) is drawn.
     """
@@ -389,7 +389,7 @@ def example_batch(
 
 
 def topic_weights(prompts: PromptBatch, topics: int) -> tuple[FloatArray, FloatArray]:
-    """(n, K) weight of each topic, and the (n, K) mean of it that a bag of words can know.
+    """Return each topic's weight (n, K), and the mean of it (n, K) that a bag of words can know.
 
     The second is the mean over the two ways to deal the prompt's topics to its clauses, which have the same words.
     """
@@ -428,7 +428,7 @@ def render(
 
 
 def _draw_form(structure: IntArray, rng: np.random.Generator) -> dict[str, Any]:
-    """The fields of a prompt that have nothing to do with its topics."""
+    """Draw the fields of a prompt that have nothing to do with its topics."""
     n = len(structure)
     follows = (structure != SINGLE) | (rng.random(n) < _FOLLOW_UP)
     return {
@@ -442,7 +442,7 @@ def _draw_form(structure: IntArray, rng: np.random.Generator) -> dict[str, Any]:
 
 
 def _clause(prompts: PromptBatch, slot: int, vocabulary: Vocabulary, rng: np.random.Generator) -> IntArray:
-    """(n, W) local word ids of one clause: a marker, two fillers, nouns among fillers, a filler; -1 beyond its end."""
+    """Return word ids (n, W) of one clause: a marker, two fillers, nouns among fillers, a filler; -1 past its end."""
     n = len(prompts)
     position = np.arange(_MAX_CLAUSE)
     last = 3 + np.array(LENGTHS)[prompts.length][:, None]
@@ -465,7 +465,7 @@ def _clause(prompts: PromptBatch, slot: int, vocabulary: Vocabulary, rng: np.ran
 
 
 def _marker(prompts: PromptBatch, slot: int, vocabulary: Vocabulary, rng: np.random.Generator) -> IntArray:
-    """(n,) the word that opens a clause and says how it relates to the other one."""
+    """Return the word (n,) that opens a clause and says how it relates to the other one."""
     size = (len(prompts),)
     negated = prompts.negated == slot
     by_structure = {
@@ -490,7 +490,7 @@ def _draw_role(role: str, shape: tuple[int, ...], vocabulary: Vocabulary, rng: n
 
 
 def _decaying(n: int) -> FloatArray:
-    """Shares of n things that fall off like one over the rank; sums to one."""
+    """Return shares of n things that fall off like one over the rank; they sum to one."""
     share: FloatArray = 1 / np.arange(2.0, n + 2)
     share /= share.sum()
     return share

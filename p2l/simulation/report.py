@@ -34,7 +34,7 @@ class Moments:
         self.squares = self.squares + (values**2).sum(axis=0)
 
     def variance(self) -> float:
-        """Mean over the M columns of the variance over rows."""
+        """Return the mean over the M columns of the variance over rows."""
         mean = np.asarray(self.total) / self.count
         return float(np.mean(np.asarray(self.squares) / self.count - mean**2))
 
@@ -60,11 +60,11 @@ class OutcomeCounter:
         return int(self.votes.sum())
 
     def bag(self) -> float:
-        """Mean grk loss of the best prediction from the multiset of words."""
+        """Return the mean grk loss of the best prediction from the multiset of words."""
         return self.bag_losses / max(1, self.count)
 
     def bayes(self) -> dict[str, float]:
-        """Mean loss of the truth by likelihood; bt over decided votes only."""
+        """Return the mean loss of the truth by likelihood; bt over decided votes only."""
         decided = int(self.votes[..., :2].sum())
         return {
             name: loss / max(1, self.count if get(name).counts_ties else decided) for name, loss in self.losses.items()
@@ -105,7 +105,7 @@ class Report:
         return self.hidden.variance() / max(self.effect.variance(), 1e-300)
 
     def marginal_loss(self) -> float:
-        """Mean grk loss of the single leaderboard that fits the training votes best."""
+        """Return the mean grk loss of the single leaderboard that fits the training votes best."""
         from p2l.leaderboard.fitting import fit
 
         a, b, winner = np.nonzero(self.train.votes)
@@ -116,7 +116,7 @@ class Report:
         return -float((votes * log_probs).sum() / votes.sum())
 
     def to_text(self) -> str:
-        """A summary for people."""
+        """Render a summary for people."""
         config, count = self.arena.config, self.train.count
         bayes, marginal = self.held_out.bayes(), self.marginal_loss()
         shares = self.train.votes.sum(axis=(0, 1)) / count
@@ -152,7 +152,7 @@ class Report:
 
 
 def bayes_losses(probs: FloatArray, winner: NDArray[np.int64]) -> dict[str, FloatArray]:
-    """Loss of each vote (n,) under the true probabilities (n, 4), by likelihood.
+    """Return the loss of each vote (n,) under the true probabilities (n, 4), by likelihood.
 
     rk does not tell the ties apart; bt-tie counts a tie as half a win and half a loss; bt sees decided votes only
     (others lose 0).

@@ -63,7 +63,7 @@ class RecordFile:
             raise disk_full(error) from error
 
     def mapped(self) -> np.ndarray[Any, Any]:
-        """All records, read from disk as they are touched; ends writing. The space is free when array and file go."""
+        """End writing and map all records; the space is free when array and file go."""
         self.finish()
         try:
             empty = not os.fstat(self._file.fileno()).st_size
@@ -88,7 +88,7 @@ def _new_file() -> Any:
 
 
 def _map(file: Any) -> mmap.mmap:
-    """The whole of an open file; the map outlives the file object, and the space is free when the map goes."""
+    """Map the whole of an open file; the map outlives the file object, and the space is free when the map goes."""
     return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
@@ -108,7 +108,7 @@ class RowFile:
 
     @classmethod
     def of(cls, files: Sequence[Any]) -> RowFile:
-        """The rows that another process has written, from its open files."""
+        """Take over the rows that another process has written, from its open files."""
         rows = cls()
         for file in files:
             rows._add_segment(file)
@@ -173,14 +173,14 @@ class RowFile:
             raise disk_full(error) from error
 
     def batch(self, number: int) -> Any:
-        """One batch, mapped."""
+        """Return one batch, mapped."""
         if number not in self._cache:
             segment, within = self._where[number]
             self._cache[number] = self._segments[segment].get_batch(within)
         return self._cache[number]
 
     def batches(self) -> Iterator[Any]:
-        """All batches in order."""
+        """Yield all batches in order."""
         return (self.batch(number) for number in range(len(self._where)))
 
     def locate(self, row: int) -> tuple[int, int]:
@@ -189,7 +189,7 @@ class RowFile:
         return number, row - self._starts[number]
 
     def take(self, rows: np.ndarray[Any, Any], schema: Any) -> Any:
-        """Rows in any order as one batch in the form of a schema that all fit."""
+        """Return the rows in any order as one batch in the form of a schema that all fit."""
         order = np.argsort(rows, kind="stable")
         ordered = rows[order]
         parts, begin = [pa.RecordBatch.from_pylist([], schema)], 0
@@ -218,7 +218,7 @@ class RowFile:
 
 
 def disk_full(error: OSError) -> VoteError:
-    """The error for temporary files that cannot be written."""
+    """Return the error for temporary files that cannot be written."""
     return VoteError(
         f"{tempfile.gettempdir()}: votes cannot be spooled there: {error.strerror or error}; "
         "set TMPDIR to a folder with more room"
@@ -226,7 +226,7 @@ def disk_full(error: OSError) -> VoteError:
 
 
 def common_schema(schemas: Sequence[Any]) -> Any:
-    """One schema that holds the columns of all."""
+    """Return one schema that holds the columns of all."""
     kinds: dict[str, list[Any]] = {}
     for schema in schemas:
         for field in schema:
@@ -235,7 +235,7 @@ def common_schema(schemas: Sequence[Any]) -> Any:
 
 
 def common_type(kinds: Sequence[Any]) -> Any:
-    """A type that values of all `kinds` fit; text where nothing narrower does."""
+    """Return a type that values of all `kinds` fit; text where nothing narrower does."""
     distinct = list(dict.fromkeys(kinds))
     if len(distinct) == 1:
         return distinct[0]
@@ -258,7 +258,7 @@ def as_type(column: Any, kind: Any) -> Any:
 
 
 def conform(batch: Any, schema: Any) -> Any:
-    """A batch in the form of a schema: its columns cast, those it lacks null."""
+    """Bring a batch into the form of a schema: cast its columns, fill those it lacks with null."""
     if batch.schema.equals(schema):
         return batch
     names = batch.schema.names

@@ -196,7 +196,7 @@ def _notes(report: Report) -> list[str]:
 
 
 def render(report: Report) -> str:
-    """The report as lines of two columns, then notes and problems."""
+    """Render the report as lines of two columns, then notes and problems."""
     rows = [("votes", f"{report.votes:,}"), *_models(report), *_winners(report), *_prompts(report), *_rest(report)]
     lines = [report.source.name, *align(rows, left=(0, 1), indent="  ")]
     lines += [f"note: {note}" for note in report.notes]

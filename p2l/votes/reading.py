@@ -50,7 +50,7 @@ class LabelNames:
         self.names: dict[int, str] = {}
 
     def clashes(self, index: IntArray, name: Any) -> Iterator[tuple[int, str]]:
-        """Places where (index, name) contradicts an earlier one, with what that was: one for each clashing pair."""
+        """Yield the places where (index, name) contradicts an earlier pair, with the earlier name."""
         encoded = name.dictionary_encode()
         codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
         pairs, rows = np.unique(np.stack([index, codes], axis=1), axis=0, return_index=True)
@@ -61,7 +61,7 @@ class LabelNames:
 
 
 def find_problems(batch: Any, labels: LabelNames | None = None) -> list[Finding]:
-    """Every fault in the columns that a batch in schema form has."""
+    """Return every fault in the columns of a batch in schema form."""
     names = batch.schema.names
     findings: list[Finding] = []
     if "prompt" in names:
@@ -80,7 +80,7 @@ def find_problems(batch: Any, labels: LabelNames | None = None) -> list[Finding]
 
 
 def first_problem(findings: list[Finding]) -> tuple[int, str] | None:
-    """Row and sentence of the first row with a fault."""
+    """Return the row and the sentence of the first row with a fault."""
     if not findings:
         return None
     first = min(findings, key=lambda finding: int(finding.rows[0]))
@@ -163,7 +163,7 @@ def _label_problems(batch: Any, names: LabelNames | None) -> list[Finding]:
 
 
 def _tie_flag_problem(labels: Labels, wrong: IntArray, winner: Any, show: Callable[[int], str]) -> Finding:
-    """The flag must fit the winner; 1 is also right for `tie (bothbad)`, which some losses do not tell apart."""
+    """Check the flag against the winner; 1 also fits `tie (bothbad)`, which some losses do not tell apart."""
     flag = labels.triples[:, 2]
     code = pc.index_in(winner, value_set=pa.array(WINNERS)).fill_null(-1).to_numpy(zero_copy_only=False)
     lowest, highest = np.array([0, 0, 1, 1, 0])[code], np.array([0, 0, 1, 2, 2])[code]
@@ -172,7 +172,7 @@ def _tie_flag_problem(labels: Labels, wrong: IntArray, winner: Any, show: Callab
 
 
 def _index_problems(batch: Any, labels: Labels, names: LabelNames, show: Callable[[int], str]) -> list[Finding]:
-    """Every index must stand for one model throughout: the winner's (model_a's in a tie), then the other's."""
+    """Check that every index stands for one model throughout: the winner's (model_a's in a tie), then the other's."""
     b_won = pc.equal(batch.column("winner"), "model_b")
     first, second = batch.column("model_a"), batch.column("model_b")
     sides = pa.concat_arrays([pc.if_else(b_won, second, first), pc.if_else(b_won, first, second)])
@@ -212,7 +212,7 @@ class VoteBatch:
         return len(self.batch)
 
     def place(self, position: int) -> str:
-        """The words that name the row at a position of this batch: `votes.jsonl: line 7`."""
+        """Return the words that name the row at a position of this batch: `votes.jsonl: line 7`."""
         return self.source.place(self.first_row + position)
 
 
@@ -262,7 +262,7 @@ def _checked(source: Source, scanned: Iterator[tuple[VoteBatch, list[Finding]]],
 
 
 def without_bad(batch: VoteBatch, findings: list[Finding]) -> VoteBatch:
-    """The batch less every row that has a fault."""
+    """Return the batch less every row that has a fault."""
     if not findings:
         return batch
     good = np.ones(len(batch), dtype=bool)
@@ -313,7 +313,7 @@ def scan(
 
 
 def _with_absent_columns(source: Source, raw: RawBatch, columns: Sequence[str] | None) -> RawBatch:
-    """A block of JSON lines may lack a key that others have: then it is null here."""
+    """Add null columns for keys that this block of JSON lines lacks and others have."""
     batch = raw.batch
     for name in columns if columns is not None else source.columns:
         if name not in batch.schema.names:
@@ -372,7 +372,7 @@ class Columns(dict[str, Any]):
 def read_columns(
     source: Any, columns: Sequence[str], *, split: str = "train", from_disk: bool = False, drop_bad: bool = False
 ) -> Columns:
-    """Some columns of all votes as Arrow arrays, checked as `read_votes` does; text is dictionary-encoded.
+    """Read some columns of all votes as Arrow arrays, checked as by `read_votes`; text is dictionary-encoded.
 
     This is the cheap way to what a leaderboard needs: `encode_votes(c["model_a"], c["model_b"], c["winner"])`.
     Four bytes a vote and text column stay in memory. With `drop_bad`, `dropped` of the result counts the rows left out.
@@ -405,7 +405,7 @@ def _joined(arrays: list[Any]) -> Any:
 
 
 def model_codes(names: Any, codes: dict[str, int]) -> Any:
-    """Codes of a text column by a table of names that grows as new ones come: (N,) int32."""
+    """Return codes (N,) int32 of a text column by a table of names, which grows as new names come."""
     encoded = names.dictionary_encode()
     values = encoded.dictionary.to_pylist()
     for name in values:

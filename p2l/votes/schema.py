@@ -31,9 +31,8 @@ from p2l.common.errors import VoteError
 # Votes as integers: model names and winners to codes, labels from one model list to another.
 #
 # Shapes: N votes, M models. Strings are hashed once by Arrow's dictionary encoding, so that 2.2 million votes between
-# 130
-# models take about a tenth of a second, whether they come from a NumPy object array, a pandas column or an Arrow one;
-# everything after that is arithmetic on the few distinct names.
+# 130 models take about a tenth of a second, whether they come from a NumPy object array, a pandas column or an Arrow
+# one; everything after that is arithmetic on the few distinct names.
 
 WINNERS = ("model_a", "model_b", "tie", "tie (bothbad)")
 """The four outcomes of a vote; a winner code is the position in this tuple."""
@@ -130,7 +129,7 @@ def encode_votes(model_a: Any, model_b: Any, winner: Any) -> VoteCodes:
 
 
 def unknown_winner(value: str | None) -> str:
-    """The sentence about a winner that is none of the four."""
+    """Return the sentence about a winner that is none of the four."""
     if value is None:
         return f"winner is missing; it must be one of {', '.join(WINNERS)}"
     return f"unknown winner {value!r}; it must be one of {', '.join(WINNERS)}{nearest(value, WINNERS)}"
@@ -146,7 +145,7 @@ def _recode(column: Encoded, names: Sequence[str]) -> IntArray:
 
 
 def name_lookup(source: Iterable[str], target: Sequence[str], *, spare: bool = False) -> IntArray:
-    """Position in `target` of every name of `source`, -1 where it has none: int32 of length len(source).
+    """Return the position in `target` of every name of `source`, -1 where it has none: int32 of length len(source).
 
     With `spare` one more -1 follows, so that the code -1 of a missing name looks up -1.
     """
@@ -224,12 +223,12 @@ class Source:
     """What is another when the rows are, where the source keeps such a mark itself (files do not)."""
 
     def place(self, row: int) -> str:
-        """The words that name one row: `votes.jsonl: line 7`."""
+        """Return the words that name one row: `votes.jsonl: line 7`."""
         return f"{self.name}: {self.unit} {row}"
 
 
 def missing_column(source: Source, name: str, *, because: str = "") -> VoteError:
-    """The error for a column that is not there: it lists those that are and points at the nearest."""
+    """Return the error for a column that is not there: it lists those that are and points at the nearest."""
     there = ", ".join(source.columns) or "none"
     return VoteError(f"{source.name}: no column {name!r}{because}{nearest(name, source.columns)}; columns: {there}")
 
@@ -299,7 +298,7 @@ def _turns(source: Source, column: Any) -> Any:
 
 
 def _one_turn(column: Any, *, lists_in_text: bool) -> Any:
-    """Each text as a list of one turn, without copying the text; in CSV a text may itself be a list."""
+    """Make each text a list of one turn, without copying the text; in CSV a text may itself be a list."""
     if lists_in_text and pc.any(pc.match_substring_regex(column, r"(?s)^\s*\[.*\]\s*$")).as_py():
         return pa.array([_parse_turns(text) for text in column.to_pylist()], pa.list_(pa.string()))
     filled = column.is_valid().to_numpy(zero_copy_only=False)
@@ -357,7 +356,7 @@ def parse_labels(column: Any) -> Labels:
 
 
 def numbers(column: Any) -> IntArray:
-    """A column of numbers, numbers as text, or times (to seconds since 1970, UTC where no zone is given) as float64.
+    """Return numbers, numbers as text, or times (seconds since 1970, UTC without a zone) as float64.
 
     What is null or no number is NaN.
     """
@@ -398,6 +397,6 @@ def _number(text: str | None) -> float:
 
 
 def hash_turns(turns: list[str], seed: int = 0) -> int:
-    """A 64-bit hash of a prompt that is the same in every process and differs with the seed."""
+    """Return a 64-bit hash of a prompt that is the same in every process and differs with the seed."""
     text = turns[0] if len(turns) == 1 else json.dumps(turns)
     return int.from_bytes(blake2b(text.encode(), digest_size=8, key=f"{len(turns)},{seed}".encode()).digest(), "little")

@@ -109,14 +109,13 @@ def _stream(data: Any, columns: Sequence[str] | None, batch_size: int) -> Iterat
 # JSON lines, plain or gzipped, as Arrow batches.
 #
 # Blocks of whole lines go through Arrow's parser. A block it cannot take as it is (a column that is text here and a
-# list
-# there, a blank line, a faulty line) goes through Python's, which is ten times slower and names the line.
+# list there, a blank line, a faulty line) goes through Python's, which is ten times slower and names the line.
 
 _BLOCK = 8 << 20  # bytes
 
 
 def jsonl_columns(path: Path) -> list[str]:
-    """Keys of the first lines (up to one thousand), in order of appearance."""
+    """Return the keys of the first lines (up to one thousand), in order of appearance."""
     names: dict[str, None] = {}
     with _open_text(path) as file:
         for number, line in zip(range(1000), file, strict=False):
@@ -142,7 +141,7 @@ def _open_text(path: Path) -> IO[bytes]:
 
 
 def _blocks(path: Path) -> Iterator[bytes]:
-    """Blocks of whole lines, each ending in a line feed."""
+    """Yield blocks of whole lines, each ending in a line feed."""
     try:
         with _open_text(path) as file:
             while block := file.read(_BLOCK):
@@ -153,7 +152,7 @@ def _blocks(path: Path) -> Iterator[bytes]:
 
 
 def _fast(block: bytes, line: int, count: int) -> list[RawBatch] | None:
-    """The block through Arrow's parser, or None where its result would not be one row a line with the types of JSON."""
+    """Parse the block with Arrow; None where that would not give one row a line with the types of JSON."""
     import pyarrow.json as pj
 
     try:
@@ -177,7 +176,7 @@ def _holds_timestamp(kind: Any) -> bool:
 
 
 def _slow(path: Path, block: bytes, line: int) -> Iterator[RawBatch]:
-    """The block through Python's parser, one batch for each run of lines without a blank one between."""
+    """Parse the block with Python, one batch for each run of lines without a blank one between."""
     numbered = enumerate(block.split(b"\n")[:-1], line)
     for filled, run in groupby(numbered, lambda item: bool(item[1].strip())):
         if filled:
@@ -240,8 +239,7 @@ def _select(batch: Any, columns: Sequence[str] | None) -> Any:
 # A CSV file has no types, so a first pass over it finds for every column beyond the vote schema the narrowest kind that
 # all its values have: true/false, integer, float, JSON (objects or lists), else text. An id such as 007 is text.
 # Columns of the schema are read as text and converted by the schema. An empty field is null, a quoted empty field is
-# the
-# empty text. Row 1 is the header.
+# the empty text. Row 1 is the header.
 
 _BLOCK = 8 << 20  # bytes; also the longest record
 _TEXT = frozenset({"prompt", "model_a", "model_b", "winner", "labels", "question_id"})
@@ -254,7 +252,7 @@ _PATTERNS = {
 
 
 def csv_columns(path: Path) -> list[str]:
-    """Names in the header.
+    """Return the names in the header.
 
     Raises:
         VoteError: the header is no UTF-8, is separated by something else than commas, or a name occurs twice.
@@ -288,7 +286,7 @@ def csv_stream(path: Path, columns: Sequence[str] | None, batch_size: int) -> It
 
 
 def _text_batches(path: Path, columns: Sequence[str] | None) -> Iterator[Any]:
-    """All fields as text, unchecked: whoever knows the row number checks them."""
+    """Yield all fields as text, unchecked: whoever knows the row number checks them."""
     names = csv_columns(path)
     convert = pc_csv.ConvertOptions(
         column_types=dict.fromkeys(names, pa.string()),
@@ -309,7 +307,7 @@ def _text_batches(path: Path, columns: Sequence[str] | None) -> Iterator[Any]:
 
 
 def _kinds(path: Path, columns: Sequence[str] | None) -> dict[str, str]:
-    """The narrowest kind of every column."""
+    """Return the narrowest kind of every column."""
     names = csv_columns(path) if columns is None else columns
     left = {name: [] if name in _TEXT else list(_PATTERNS) for name in names}
     seen: set[str] = set()
@@ -402,7 +400,7 @@ def _near_file(path: Path) -> str:
 
 
 def file_kind(path: str | Path) -> str:
-    """The ending of `path` that names its format.
+    """Return the ending of `path` that names its format.
 
     Raises:
         VoteError: it has none of `FILE_ENDINGS`.

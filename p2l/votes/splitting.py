@@ -80,7 +80,7 @@ def split_votes(
 
 
 def hash_prompts(store: VoteStore, seed: int = 0, *, quiet: bool = True) -> IntArray:
-    """(N,) `hash_turns` of each vote's prompt, on disk."""
+    """Return `hash_turns` (N,) of each vote's prompt, on disk."""
     hashes = RecordFile(np.dtype("<u8"))
     with progress(description="hash prompts", total=len(store), unit="votes", quiet=quiet) as bar:
         for ids in _chunks(len(store), 1 << 16):
@@ -90,7 +90,7 @@ def hash_prompts(store: VoteStore, seed: int = 0, *, quiet: bool = True) -> IntA
 
 
 def split_by_prompt(store: VoteStore, val: int, seed: int, *, quiet: bool = True) -> IntArray:
-    """Ascending ids of the votes of whole prompts, about `val` of them.
+    """Return the ascending ids of the votes of whole prompts, about `val` of them.
 
     Raises:
         VoteError: there is but one prompt.
@@ -103,7 +103,7 @@ def split_by_prompt(store: VoteStore, val: int, seed: int, *, quiet: bool = True
 
 
 def _bound(hashed: IntArray, val: int) -> int | None:
-    """The hash up to which prompts hold as nearly `val` votes as whole prompts allow; one prompt is left at least.
+    """Return the hash up to which whole prompts hold as nearly `val` votes as they can; one prompt is left at least.
 
     None when there is but one prompt.
     """
@@ -119,7 +119,7 @@ def _bound(hashed: IntArray, val: int) -> int | None:
 
 
 def newest(store: VoteStore, val: int) -> IntArray:
-    """Ascending ids of the `val` newest votes; of equal times, the later rows.
+    """Return the ascending ids of the `val` newest votes; of equal times, the later rows.
 
     Raises:
         VoteError: there is no `tstamp` column, or a vote has no time.
@@ -142,7 +142,7 @@ def _chunks(count: int, size: int = _CHUNK) -> Iterator[IntArray]:
 
 
 def _models_to_keep(store: VoteStore, chosen: IntArray, least: int) -> IntArray:
-    """(M,) bool: which models have at least `least` train votes against models that stay.
+    """Return which models (M,) have at least `least` train votes against models that stay.
 
     Raises:
         VoteError: a part would be empty; with `least` 0, a validation model is not in the train part.
@@ -165,7 +165,7 @@ def _models_to_keep(store: VoteStore, chosen: IntArray, least: int) -> IntArray:
 
 
 def _counts(store: VoteStore, chosen: IntArray, alive: IntArray) -> tuple[IntArray, IntArray]:
-    """Votes of each model in the train and in the validation part, (M,) each, between models that are alive."""
+    """Count the votes (M,) of each model in the train and in the validation part, between models that are alive."""
     counts = np.zeros((2, len(alive)), dtype=np.int64)
     for ids in _chunks(len(store)):
         pairs = store.labels(ids)[:, :2]
@@ -176,7 +176,7 @@ def _counts(store: VoteStore, chosen: IntArray, alive: IntArray) -> tuple[IntArr
 
 
 def _among(ids: IntArray, chosen: IntArray) -> IntArray:
-    """Which of consecutive ids are among the ascending `chosen`."""
+    """Return which of consecutive ids are among the ascending `chosen`."""
     mask = np.zeros(len(ids), dtype=bool)
     first, last = np.searchsorted(chosen, [ids[0], ids[-1] + 1])
     mask[chosen[first:last] - ids[0]] = True
@@ -209,9 +209,8 @@ def _write(
 # Cut held-out votes into slices by the time of a vote stream: what a model trained on the stream is asked as it goes.
 #
 # The stream is in time order and is trained on in batches. Slice n holds held-out votes of the time of the batches up
-# to
-# n, since the slice before, and only those between models that the stream has shown by then. So a checkpoint made after
-# n batches is of the same time as slice n.
+# to n, since the slice before, and only those between models that the stream has shown by then. So a checkpoint made
+# after n batches is of the same time as slice n.
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 COLUMNS = ("question_id", "tstamp", "prompt", "model_a", "model_b", "winner", "labels")
@@ -249,11 +248,11 @@ def cut_slices(
     times = _times(held_out)
     order = np.argsort(times, kind="stable")
     place = np.searchsorted(ends, times[order], side="left")
-    is_familiar = _seen_by(stream, held_out, step, len(ends))
+    first_slice = _seen_by(stream, held_out, step, len(ends))
     slices = []
     for number in range(len(ends)):
         ids = order[place == number]
-        ids = ids[(is_familiar[held_out.labels(ids)[:, :2]] <= number).all(axis=1)]
+        ids = ids[(first_slice[held_out.labels(ids)[:, :2]] <= number).all(axis=1)]
         if not len(ids):
             raise VoteError(
                 f"{held_out.name}: no vote falls into slice {(number + 1) * every}; give more held-out votes"
@@ -263,7 +262,7 @@ def cut_slices(
 
 
 def _ends(stream: VoteStore, step: int) -> Floats:
-    """Time of the last vote of the stream that each slice may know of."""
+    """Return the time of the last vote of the stream that each slice may know of."""
     times = _times(stream)
     early = np.diff(times) < 0
     if early.any():
@@ -284,7 +283,7 @@ def _times(store: VoteStore) -> Floats:
 
 
 def _seen_by(stream: VoteStore, held_out: VoteStore, step: int, slices: int) -> IntArray:
-    """(M,) the first slice at whose end the stream has shown each model of the held-out votes."""
+    """Return the first slice (M,) at whose end the stream has shown each model of the held-out votes."""
     models = stream.labels()[:, :2]
     first = np.full(len(stream.model_list), slices, dtype=np.int64)
     seen, rows = np.unique(models.ravel(), return_index=True)

@@ -187,7 +187,7 @@ class VoteStore:
         self.dropped = 0 if self._kept is None else len(self._record) - len(self._kept)
 
     def _choose(self, names: list[str], drop_unknown: bool) -> IntArray | None:
-        """Rows whose models are in the list, or None when that is all."""
+        """Return the rows whose models are in the list, or None when those are all."""
         unknown = [name for name, code in zip(names, self._lookup, strict=True) if code < 0]
         if not unknown:
             return None
@@ -233,7 +233,7 @@ class VoteStore:
         return chosen if self._kept is None else self._kept[chosen]
 
     def prompts(self, ids: Ids = None) -> list[list[str]]:
-        """The user's turns of each vote."""
+        """Return the user's turns of each vote."""
         return [self._prompt(row) for row in self._source_rows(ids).tolist()]
 
     def _prompt(self, row: int) -> list[str]:
@@ -245,7 +245,7 @@ class VoteStore:
         return [texts[turn].as_py() for turn in range(offsets[position], offsets[position + 1])]
 
     def labels(self, ids: Ids = None) -> IntArray:
-        """(n, 3) int32 `[winner, loser, tie]` in `model_list`; tie 1 for a tie, 2 for both bad, then model_a first."""
+        """Return `[winner, loser, tie]` (n, 3) int32 in `model_list`; tie 1 tie, 2 both bad, then model_a first."""
         part = self._record[self._source_rows(ids)]
         b_won = part["winner"] == 1
         labels = np.empty((len(part), 3), dtype=np.int32)
@@ -255,7 +255,7 @@ class VoteStore:
         return labels
 
     def pairs(self, ids: Ids = None) -> IntArray:
-        """(n, 2) int32 positions of model_a and model_b in `model_list`."""
+        """Return the positions (n, 2) int32 of model_a and model_b in `model_list`."""
         part = self._record[self._source_rows(ids)]
         return np.stack([self._lookup[part["a"]], self._lookup[part["b"]]], axis=1)
 
@@ -267,7 +267,7 @@ class VoteStore:
         self.model_list, self._lookup = list(model_list), lookup
 
     def among(self, model_list: Sequence[str]) -> VoteStore | None:
-        """The votes between models of this list, over the same files; None when there are none."""
+        """Return the votes between models of this list, over the same files; None when there are none."""
         subset = copy.copy(self)
         subset.model_list, subset._lookup = list(model_list), name_lookup(self._spool.names, model_list)
         try:
@@ -278,11 +278,11 @@ class VoteStore:
         return subset
 
     def weights(self, ids: Ids = None) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """(n,) float64; ones where the source has no weights."""
+        """Return weights (n,) float64; ones where the source has none."""
         return np.ascontiguousarray(self._record["weight"][self._source_rows(ids)])
 
     def tstamps(self, ids: Ids = None) -> np.ndarray[Any, np.dtype[np.float64]] | None:
-        """(n,) float64 seconds, NaN where a vote has none; None when the source has no such column."""
+        """Return seconds (n,) float64, NaN where a vote has none; None when the source has no such column."""
         if not self._has_tstamps:
             return None
         return np.ascontiguousarray(self._record["tstamp"][self._source_rows(ids)])
@@ -311,7 +311,7 @@ class VoteStore:
         return True
 
     def rows(self, ids: Ids = None) -> list[dict[str, Any]]:
-        """All columns of each vote as the source has them; a prompt that is text there is text here."""
+        """Return all columns of each vote as the source has them; a prompt that is text there is text here."""
         places = [self._rows.locate(row) for row in self._source_rows(ids).tolist()]
         positions_in: dict[int, list[int]] = {}
         for number, position in places:
@@ -330,7 +330,7 @@ class VoteStore:
         return common_schema(self._rows.schemas)
 
     def batches(self) -> Iterator[tuple[IntArray, Any]]:
-        """All votes in order as (ids, pyarrow.RecordBatch) in the form of the schema, mapped from disk."""
+        """Yield all votes in order as (ids, pyarrow.RecordBatch) in the form of the schema, mapped from disk."""
         row = first = 0
         for batch in self._rows.batches():
             row += len(batch)
@@ -342,7 +342,7 @@ class VoteStore:
             first = last
 
     def take(self, ids: Ids) -> Any:
-        """Some votes, in any order, as a pyarrow.RecordBatch in the form of the schema."""
+        """Return some votes, in any order, as a pyarrow.RecordBatch in the form of the schema."""
         return self._rows.take(self._source_rows(ids), self.schema)
 
     @property
@@ -351,7 +351,7 @@ class VoteStore:
         return list(dict.fromkeys(name for schema in self._rows.schemas for name in schema.names))
 
     def column(self, name: str) -> Any:
-        """One column of all votes as a NumPy array, in memory.
+        """Return one column of all votes as a NumPy array, in memory.
 
         Raises:
             VoteError: there is no such column.
@@ -389,7 +389,7 @@ def open_votes_together(
     drop_unknown: bool = False,
     from_disk: bool = False,
 ) -> VoteStore:
-    """`open_votes` for a process of a launch: the votes are read once on each machine.
+    """Open votes in a process of a launch: they are read once on each machine.
 
     Raises:
         VoteError: as `open_votes` does, in every process.
@@ -403,7 +403,7 @@ def open_votes_together(
 
 
 def _address(what: Sequence[Any]) -> bytes | None:
-    """A name that the processes of one launch on one machine share, and no other; None without company."""
+    """Return a name that only the processes of one launch on one machine share; None without company."""
     if int(os.environ.get("WORLD_SIZE", "1")) < 2 or sys.platform != "linux":
         return None
     launch = [os.environ.get(name) for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")]
@@ -433,7 +433,7 @@ def _spool_together(address: bytes, make: Callable[[], VoteSpool]) -> VoteSpool:
 
 
 def _take(address: bytes) -> socket.socket | None:
-    """A socket that listens under this name, or None when another process has it."""
+    """Return a socket that listens under this name, or None when another process has it."""
     listener = socket.socket(socket.AF_UNIX)
     try:
         listener.bind(address)
@@ -496,7 +496,7 @@ def _stop(listener: socket.socket) -> None:
 
 
 def _received(reader: socket.socket) -> VoteSpool:
-    """The spool of the process at the other end, once it has read all votes."""
+    """Receive the spool of the process at the other end, once it has read all votes."""
     if not _is_ours(reader):
         raise InputError("the name for sharing votes is held by another user's process; end that process")
     about = json.loads(_exactly(reader, _SIZE.unpack(_exactly(reader, _SIZE.size))[0]))

@@ -48,7 +48,7 @@ def write_votes(batches: Iterable[Any], schema: Any, path: str | Path) -> int:
 
 @contextlib.contextmanager
 def open_writer(path: str | Path, schema: Any = None) -> Iterator[Write]:
-    """A function that appends batches to `path`, each brought to `schema` first; see `write_votes`.
+    """Yield a function that appends batches to `path`, each brought to `schema` first; see `write_votes`.
 
     Without a schema it is that of the first batch, and there must be one.
     """
@@ -123,7 +123,7 @@ def _text(column: Any) -> Any:
 
 
 def as_text(value: Any) -> str:
-    """What neither JSON nor CSV has: bytes as base64, times and the like as Python writes them."""
+    """Return as text what neither JSON nor CSV has: bytes as base64, times and the like as Python writes them."""
     return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 
@@ -138,8 +138,7 @@ _WRITERS: dict[str, Callable[[Any, Path], contextlib.AbstractContextManager[Writ
 #
 # An export holds the two conversations of a battle as lists of `{role, content}` messages, content being text or a list
 # of parts with text. The user's turns become `prompt`; the conversations go, every other column stays. `both_bad` and
-# its
-# spellings become `tie (bothbad)`; a `timestamp` column becomes `tstamp` where there is none.
+# its spellings become `tie (bothbad)`; a `timestamp` column becomes `tstamp` where there is none.
 
 _CONVERSATIONS = ("conversation_a", "conversation_b", "full_conversation")
 _BOTH_BAD = {"both_bad", "bothbad", "both bad", "tie (both_bad)", "tie (both bad)", "tie(bothbad)", "tie (bothbad)"}
@@ -183,7 +182,7 @@ def import_votes(
 
 
 def arena_source(source: Source) -> Source:
-    """A source whose rows are those of an arena export, seen as votes."""
+    """Return a source whose rows are those of an arena export, as votes."""
     names = [name for name in source.columns if name not in _CONVERSATIONS]
     if "conversation_a" in source.columns and "prompt" not in names:
         names = ["prompt", *names]
@@ -228,7 +227,7 @@ def _winner(text: str | None) -> str | None:
 
 
 def _user_turns(source: Source, raw: RawBatch, column: Any) -> Any:
-    """The contents of the user's messages of each conversation: list of text."""
+    """Return the contents of the user's messages of each conversation: a list of text."""
     kind = column.type
     is_list = pa.types.is_list(kind) and pa.types.is_struct(kind.value_type)
     if is_list and {"role", "content"} <= {field.name for field in kind.value_type}:
@@ -242,7 +241,7 @@ def _user_turns(source: Source, raw: RawBatch, column: Any) -> Any:
 
 
 def _pick_user(column: Any, messages: Any) -> Any:
-    """The same without leaving Arrow, for contents that are plain text."""
+    """Do the same within Arrow, for contents that are plain text."""
     is_user = pc.equal(pc.struct_field(messages, "role"), "user").fill_null(False)
     before = np.concatenate([[0], np.cumsum(is_user.to_numpy(zero_copy_only=False))])
     lengths = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False)
@@ -266,7 +265,7 @@ def _turns_of(place: str, conversation: Any) -> list[str] | None:
 
 
 def _content(place: str, content: Any) -> str:
-    """Text as it is; of a list of parts, the texts, one below the other."""
+    """Return text as it is; of a list of parts, the texts, one below the other."""
     if content is None:
         return ""
     if isinstance(content, str):

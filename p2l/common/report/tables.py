@@ -37,14 +37,14 @@ class Scale:
 
     @classmethod
     def around(cls, values: Sequence[float], zero: float | None = None) -> Scale:
-        """The range of the finite values among these (and `zero`), with a little room on both sides."""
+        """Return the range of the finite values among these (and `zero`), with a little room on both sides."""
         finite = [float(value) for value in values if math.isfinite(value)] + ([] if zero is None else [zero])
         low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)
         room = 0.03 * (high - low) or 1.0
         return cls(low - room, high + room, zero)
 
     def place(self, value: float) -> float:
-        """Where a value lies, in percent of the range."""
+        """Return where a value lies, in percent of the range."""
         return round(min(100.0, max(0.0, 100.0 * (value - self.low) / (self.high - self.low))), 2)
 
 
@@ -87,7 +87,7 @@ class Column:
     wide: bool = False
 
     def cell(self, value: Value) -> Cell:
-        """A value as a cell; None and NaN are a dash that sorts last."""
+        """Return a value as a cell; None and NaN are a dash that sorts last."""
         if isinstance(value, Cell):
             return value
         if value is None or (isinstance(value, float) and math.isnan(value)):
@@ -120,7 +120,7 @@ class Table:
 
 
 def number_text(value: float | None, digits: int | None = None) -> str:
-    """A number for readers: thousands parted, a true minus, `digits` places after the point; a dash for none."""
+    """Format a number for readers: grouped thousands, a true minus, `digits` decimals; a dash for none."""
     if value is None or math.isnan(value):
         return "–"
     if math.isinf(value):
@@ -134,8 +134,7 @@ def number_text(value: float | None, digits: int | None = None) -> str:
 # Templates to pages.
 #
 # `base.html` is a template of this package, `my_package/report.html` one in the folder `templates` of `my_package`; so
-# a
-# package keeps its pages beside its code and shares style, macros and filters. A name that a template uses and nobody
+# a package keeps its pages beside its code and shares style, macros and filters. A name that a template uses and nobody
 # gave is an error, not a gap on the page.
 
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
@@ -143,7 +142,7 @@ _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 
 def render(template_name: str, **data: Any) -> str:
-    """A page as text.
+    """Render a page as text.
 
     Args:
         template_name: `base.html` of this package, or `package/name.html` of any other's folder `templates`.
@@ -168,7 +167,7 @@ def write_page(page: str, path: str | Path) -> Path:
 
 
 def anchor(*parts: object) -> str:
-    """An id for a link within the page: letters, digits and hyphens, the same for the same parts."""
+    """Return an id for a link within the page: letters, digits and hyphens, the same for the same parts."""
     text = unicodedata.normalize("NFKC", "-".join(map(str, parts))).casefold()
     return "s-" + re.sub(r"[\W_]+", "-", text).strip("-")
 
@@ -185,7 +184,7 @@ def _environment() -> Environment:
 
 
 def _source(name: str) -> str | None:
-    """The text of a template, or None where there is none."""
+    """Return the text of a template, or None where there is none."""
     package, _, file = name.rpartition("/")
     spec = importlib.util.find_spec(package or "p2l.common.report")
     for folder in (spec.submodule_search_locations or []) if spec else []:
@@ -211,7 +210,7 @@ _SIZE = re.compile(r'<svg ([^>]*?)width="([\d.]+)pt" height="([\d.]+)pt"')
 
 
 def figure_svg(figure: Figure, title: str = "", *, key: str = "") -> str:
-    """The figure as an `<svg>` element for `render`, which takes it as it is.
+    """Return the figure as an `<svg>` element for `render`, which takes it as it is.
 
     Args:
         figure: as `p2l.common.plots.new_figure` makes it; its names may hold anything, they are escaped.
@@ -238,21 +237,21 @@ def figure_svg(figure: Figure, title: str = "", *, key: str = "") -> str:
 
 
 def _with_own_ids(text: str, prefix: str) -> str:
-    """Ids that are referred to, with the prefix; the others go."""
+    """Give ids that are referred to the prefix, and remove the others."""
     used = {match[2] for match in _REFERENCE.finditer(text)}
     text = _REFERENCE.sub(lambda match: f"{match[1]}{prefix}{match[2]}", text)
     return _ID.sub(lambda match: f'id="{prefix}{match[1]}"' if match[1] in used else "", text)
 
 
 def _sized(match: re.Match[str]) -> str:
-    """As wide as it was drawn, in CSS pixels, or less: a narrow window scrolls a figure rather than its text shrink."""
+    """Limit the width to that drawn, in CSS pixels: a narrow window scrolls a figure rather than shrink its text."""
     width = float(match[2]) * 4 / 3
     style = f"width: 100%; max-width: {width:.0f}px; min-width: {min(width, 560):.0f}px"
     return f'<svg role="img" {match[1]}style="{style}"'
 
 
 def plain(text: str, most: int = 60) -> str:
-    """A name as matplotlib shall draw it: no formula between dollars, one line, not longer than `most` characters."""
+    """Return a name for matplotlib to draw: no formula between dollars, one line, at most `most` characters."""
     line = " ".join(text.split())
     short = line if len(line) <= most else line[: most - 1].rstrip() + "…"
     return short.replace("$", r"\$")
