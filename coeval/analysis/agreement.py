@@ -55,7 +55,7 @@ class _Shared:
     """3 * level + level, or -1 where a score is a number."""
 
     def kappa(self, *, quadratic: bool = False) -> float | None:
-        """Kappa over all of it."""
+        """Return kappa over all shared scores."""
         return kappa(_table(self.cells), quadratic=quadratic)
 
 
@@ -88,7 +88,7 @@ def judge_report(loaded: Loaded, settings: RobustSettings = DEFAULTS) -> JudgeRe
 
 
 def coverage(loaded: Loaded) -> Floats:
-    """Of each judge, its units as a share of those of the busiest of its kind, (J,)."""
+    """Return each judge's units as a share of those of the busiest judge of its kind, (J,)."""
     units = np.bincount(loaded.units.judge, minlength=len(loaded.judges)).astype(np.float64)
     kinds = np.array(loaded.kinds, dtype=object)
     most = np.array([units[kinds == kind].max() for kind in loaded.kinds])
@@ -97,20 +97,20 @@ def coverage(loaded: Loaded) -> Floats:
 
 
 def peers(loaded: Loaded) -> npt.NDArray[np.bool_]:
-    """Judges that count as peers: those of enough coverage, (J,)."""
+    """Return which judges count as peers, those of enough coverage, (J,)."""
     enough: npt.NDArray[np.bool_] = coverage(loaded) >= LEAST_COVERAGE
     return enough
 
 
 def is_degenerate(loaded: Loaded) -> bool:
-    """Whether no more than one judge that is a model scored enough."""
+    """Return whether at most one judge that is a model scored enough."""
     enough = peers(loaded)
     models = sum(1 for judge, kind in enumerate(loaded.kinds) if kind == "model" and enough[judge])
     return models <= 1
 
 
 def judge_pairs(loaded: Loaded) -> tuple[JudgePair, ...]:
-    """Agreement of every two judges."""
+    """Compute the agreement of every two judges."""
     return tuple(_judge_pair(loaded, shared) for shared in _shared(loaded.pairs, len(loaded.judges)))
 
 
@@ -139,7 +139,7 @@ def _judge_pair(loaded: Loaded, shared: _Shared) -> JudgePair:
 
 
 def judge_rows(loaded: Loaded, metric: str = "spa") -> tuple[JudgeRow, ...]:
-    """Judges, best first by the weighted `metric`; those without a rank last."""
+    """Return the judges, best first by the weighted `metric`; those without a rank come last."""
     rows = _unranked(loaded)
     values = {row.judge: getattr(row, f"weighted_{metric}") for row in rows}
     fit = [row for row in rows if row.coverage >= LEAST_COVERAGE and row.units and values[row.judge] is not None]
@@ -188,7 +188,7 @@ def _judge_row(loaded: Loaded, judge: int, units: int, share: float) -> JudgeRow
 
 
 def _of_judge(loaded: Loaded, judge: int) -> Iterator[_Shared]:
-    """What a judge shares with each of its peers."""
+    """Yield what a judge shares with each of its peers."""
     enough = peers(loaded)
     others = [other for other in range(len(loaded.judges)) if other != judge and enough[other]]
     for other in others:
@@ -201,9 +201,9 @@ def _of_judge(loaded: Loaded, judge: int) -> Iterator[_Shared]:
 
 
 def _mean(values: list[float | None], weights: Floats) -> float | None:
-    known = [(value, weight) for value, weight in zip(values, weights, strict=True) if value is not None]
-    total = sum(weight for _, weight in known)
-    return float(sum(value * weight for value, weight in known) / total) if total else None
+    pairs = [(value, weight) for value, weight in zip(values, weights, strict=True) if value is not None]
+    total = sum(weight for _, weight in pairs)
+    return float(sum(value * weight for value, weight in pairs) / total) if total else None
 
 
 def _spa_limits(loaded: Loaded, with_peers: list[_Shared]) -> tuple[float | None, float | None]:
@@ -217,13 +217,13 @@ def _spa_limits(loaded: Loaded, with_peers: list[_Shared]) -> tuple[float | None
 
 
 def ranked_judges(rows: tuple[JudgeRow, ...]) -> tuple[str, ...]:
-    """Judges with a rank, best first; only models where there are any."""
+    """Return the judges with a rank, best first; only models where there are any."""
     ranked = [row for row in rows if row.rank is not None]
     return tuple(row.judge for row in ranked if row.kind == "model") or tuple(row.judge for row in ranked)
 
 
 def breakdown(loaded: Loaded) -> tuple[AgreementRow, ...]:
-    """Each judge's weighted agreement by factor, teacher, student and task."""
+    """Compute each judge's weighted agreement by factor, teacher, student and task."""
     shared = [one for one in _shared(loaded.pairs, len(loaded.judges)) if len(one.rows)]
     return tuple(row for dimension in _DIMENSIONS for row in _breakdown(loaded, shared, dimension))
 
@@ -251,7 +251,7 @@ def _breakdown(loaded: Loaded, shared: list[_Shared], dimension: str) -> Iterato
 
 
 def _by(values: npt.NDArray[Any], shared: _Shared, size: int) -> tuple[Any, Any, Floats]:
-    """Sums of equal and close, and kappas (NaN where there is none), by value, each (V,)."""
+    """Return by value, each (V,), the sums of equal and close scores and the kappas, NaN where there is none."""
     cells = shared.cells >= 0
     tables = np.bincount(9 * values[cells] + shared.cells[cells], minlength=9 * size).reshape(size, 3, 3)
     kappas = np.array([value if value is not None else np.nan for value in map(kappa, tables)])
@@ -260,7 +260,7 @@ def _by(values: npt.NDArray[Any], shared: _Shared, size: int) -> tuple[Any, Any,
 
 
 def reliability(loaded: Loaded) -> tuple[Reliability, ...]:
-    """Alpha and ICC of the judges that are models, over all, then for each task and factor."""
+    """Compute alpha and ICC of the judges that are models, over all, then for each task and factor."""
     enough = peers(loaded)
     chosen = [j for j, kind in enumerate(loaded.kinds) if kind == "model" and enough[j]]
     pairs = loaded.pairs
@@ -275,13 +275,13 @@ def reliability(loaded: Loaded) -> tuple[Reliability, ...]:
 
 
 def _reliability(scope: str, value: str, scores: Floats, datapoints: npt.NDArray[Any]) -> Reliability:
-    known = ~np.isnan(scores)
-    shared, judges = int((known.sum(axis=1) > 1).sum()), int(known.any(axis=0).sum())
+    scored = ~np.isnan(scores)
+    shared, judges = int((scored.sum(axis=1) > 1).sum()), int(scored.any(axis=0).sum())
     alpha = krippendorff(scores)
     ordinal = krippendorff(scores, ordinal=True)
     lower = upper = None
     if alpha is not None:
         low, high = limits(resample(datapoints, alpha_columns(scores), alpha_of_sums))
         lower, upper = float(low), float(high)
-    single, average = icc(scores[known.all(axis=1)])
+    single, average = icc(scores[scored.all(axis=1)])
     return Reliability(scope, value, judges, shared, ordinal, alpha, lower, upper, single, average)

@@ -86,7 +86,7 @@ def read_annotations(path: Path, loaded: Loaded) -> Annotations:
 
 
 def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any] | None]]:
-    """Line and row; None where a line is no object."""
+    """Yield line and row; the row is None where the line is no JSON object."""
     kind = path.suffix.lower()
     if kind not in (".csv", ".jsonl", ".ndjson"):
         raise RunInputError(f"--annotations {path}: must end in .csv or .jsonl")
@@ -156,31 +156,31 @@ class _Reader:
         self.found[key] = value
         return None
 
-    def _score(self, task: str, said: Any) -> float | None:
-        """In [0, 1]; None where it is none of the task's scale."""
+    def _score(self, task: str, text: Any) -> float | None:
+        """Return a score in [0, 1], or None where it is not on the task's scale."""
         scale = self._scales.get(task)
         if scale is not None:
             try:
-                return scale.value(scale.read(said))
+                return scale.value(scale.read(text))
             except MalformedAnswerError:
                 return None
-        level = LEVELS.get(str(said).strip().lower())
-        return _number(said) if level is None else level
+        level = LEVELS.get(str(text).strip().lower())
+        return _number(text) if level is None else level
 
 
-def _number(said: Any) -> float | None:
+def _number(score: Any) -> float | None:
     try:
-        value = float("nan" if isinstance(said, bool) else said)
+        value = float("nan" if isinstance(score, bool) else score)
     except (TypeError, ValueError, OverflowError):
         return None
     return value if 0.0 <= value <= 1.0 else None
 
 
 def _scales(loaded: Loaded) -> dict[str, Scale]:
-    """Task -> its scale, of those that have one of their own."""
+    """Return task -> scale, of the tasks that have one of their own."""
     tasks = entries_of(stored_config(loaded.run), "tasks")
-    found = {str(task.get("name")): scale_in(task) for task in tasks}
-    return {name: scale for name, scale in found.items() if not scale.is_default}
+    scales = {str(task.get("name")): scale_in(task) for task in tasks}
+    return {name: scale for name, scale in scales.items() if not scale.is_default}
 
 
 def _text(row: Mapping[str, Any], key: str) -> str:
@@ -253,58 +253,58 @@ class _Rows:
 
 
 def pair_places(loaded: Loaded, response: Codes, factor: Codes) -> Codes:
-    """Row of each (response, factor) among the run's pairs; -1 where no judge scored it."""
+    """Return the row of each (response, factor) among the run's pairs; -1 where no judge scored it."""
     size = max(len(loaded.factors), 1)
-    keys, wanted = loaded.pairs.response * size + loaded.pairs.factor, response * size + factor
-    place = np.minimum(np.searchsorted(keys, wanted), max(len(keys) - 1, 0))
-    return np.where(keys[place] == wanted, place, -1) if len(keys) else np.full(len(wanted), -1)
+    keys, targets = loaded.pairs.response * size + loaded.pairs.factor, response * size + factor
+    place = np.minimum(np.searchsorted(keys, targets), max(len(keys) - 1, 0))
+    return np.where(keys[place] == targets, place, -1) if len(keys) else np.full(len(targets), -1)
 
 
-def agreement_rows(loaded: Loaded, given: Annotations) -> tuple[PeopleAgreement, ...]:
-    """Judges by name, then people, over all and by task and factor."""
-    place = pair_places(loaded, given.response, given.factor)
-    made: list[PeopleAgreement] = []
+def agreement_rows(loaded: Loaded, annotations: Annotations) -> tuple[PeopleAgreement, ...]:
+    """Compare judges, by name, and then people with people's scores, over all and by task and factor."""
+    place = pair_places(loaded, annotations.response, annotations.factor)
+    rows: list[PeopleAgreement] = []
     for code, judge in enumerate(loaded.judges):
         rated = place >= 0
         rated[rated] = ~np.isnan(loaded.pairs.scores[place[rated], code])
         chosen = np.flatnonzero(rated)
         if len(chosen):
             scores = loaded.pairs.scores[place[chosen], code]
-            made += _of(loaded, judge, "judge", _agreement_rows(loaded, given, scores, chosen))
-    return (*made, *_people(loaded, given))
+            rows += _of(loaded, judge, "judge", _agreement_rows(loaded, annotations, scores, chosen))
+    return (*rows, *_people(loaded, annotations))
 
 
-def _agreement_rows(loaded: Loaded, given: Annotations, rater: Floats, chosen: Codes) -> _Rows:
-    """A rater's scores beside those of some annotations."""
-    response, factor = given.response[chosen], given.factor[chosen]
+def _agreement_rows(loaded: Loaded, annotations: Annotations, rater: Floats, chosen: Codes) -> _Rows:
+    """Return a rater's scores beside those of some annotations."""
+    response, factor = annotations.response[chosen], annotations.factor[chosen]
     point = loaded.response_datapoint[response]
     pair = response * max(len(loaded.factors), 1) + factor
-    return _Rows(rater, given.score[chosen], pair, point, loaded.datapoint_task[point], factor)
+    return _Rows(rater, annotations.score[chosen], pair, point, loaded.datapoint_task[point], factor)
 
 
-def _people(loaded: Loaded, given: Annotations) -> Iterator[PeopleAgreement]:
-    one, other = _both(given)
+def _people(loaded: Loaded, annotations: Annotations) -> Iterator[PeopleAgreement]:
+    one, other = _both(annotations)
     if not len(one):
         return
-    rows = _agreement_rows(loaded, given, given.score[one], other)
-    for code, name in enumerate(given.annotators):
-        mine = np.flatnonzero(given.annotator[one] == code)
+    rows = _agreement_rows(loaded, annotations, annotations.score[one], other)
+    for code, name in enumerate(annotations.annotators):
+        mine = np.flatnonzero(annotations.annotator[one] == code)
         if len(mine):
             yield _row(name, "annotator", ("all", ""), rows.where(mine))
     yield from _of(loaded, PEOPLE, PEOPLE, rows)
 
 
-def _both(given: Annotations) -> tuple[Codes, Codes]:
-    """Every two annotations of one (response, factor), both ways round; annotations are sorted by these."""
-    starts = np.flatnonzero(np.diff(given.response, prepend=-1) | np.diff(given.factor, prepend=-1))
-    found = [
+def _both(annotations: Annotations) -> tuple[Codes, Codes]:
+    """Return every two annotations of one (response, factor), both ways round; annotations are sorted by these."""
+    starts = np.flatnonzero(np.diff(annotations.response, prepend=-1) | np.diff(annotations.factor, prepend=-1))
+    places = [
         (one, other)
-        for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(given)], strict=True)
+        for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(annotations)], strict=True)
         for one in range(start, end)
         for other in range(start, end)
         if one != other
     ]
-    table = np.array(found, dtype=np.int64).reshape(-1, 2)
+    table = np.array(places, dtype=np.int64).reshape(-1, 2)
     return table[:, 0], table[:, 1]
 
 
@@ -323,15 +323,15 @@ def _row(rater: str, kind: str, place: tuple[str, str], rows: _Rows) -> PeopleAg
     counts = (len(rows.pair), len(np.unique(rows.pair)), len(np.unique(rows.datapoint)))
     sure = counts[2] > 1  # the items of one draw are those of all others
     numbers = [
-        float(values[number]) if np.isfinite(figures[number]) and known else None
+        float(values[number]) if np.isfinite(figures[number]) and is_defined else None
         for number in range(len(figures))
-        for values, known in ((figures, True), (lower, sure), (upper, sure))
+        for values, is_defined in ((figures, True), (lower, sure), (upper, sure))
     ]
     return PeopleAgreement(rater, kind, *place, *counts, *numbers)
 
 
 def _columns(rows: _Rows) -> Floats:
-    """What the figures are made of, (N, 9 + 2 V): sums over rows are enough for all of them."""
+    """Return the columns, (N, 9 + 2 V), whose sums over rows all figures are computed from."""
     x, y = rows.rater, rows.people
     ranks = [mid_ranks(values) / len(x) - 0.5 for values in (x, y)]
     grades = np.unique(np.round(np.concatenate([x, y]), 6))
@@ -354,7 +354,7 @@ def _columns(rows: _Rows) -> Floats:
 
 
 def _figures(sums: Floats) -> Floats:
-    """Equal, weighted, kappa, spearman and bias (R, 5) of sums (R, 9 + 2 V)."""
+    """Compute equal, weighted, kappa, spearman and bias (R, 5) from sums (R, 9 + 2 V)."""
     with np.errstate(invalid="ignore", divide="ignore"):
         n = sums[:, 0]
         equal, weighted, bias, one, other, ones, others, both = (sums[:, 1:9] / n[:, None]).T

@@ -31,26 +31,26 @@ from p2l.common.bootstrap import limits
 
 
 def flip_rows(verdicts: Iterable[Preference]) -> tuple[FlipRow, ...]:
-    """Of each judge that saw pairs in both orders, by name; intervals draw items."""
+    """Count the flips of each judge that saw pairs in both orders, by name; intervals draw items."""
     by_judge: dict[str, list[Preference]] = {}
     for one in verdicts:
         if len(one.verdicts) == 2:
             by_judge.setdefault(one.judge, []).append(one)
-    return tuple(_flips(judge, found) for judge, found in sorted(by_judge.items()))
+    return tuple(_flips(judge, preferences) for judge, preferences in sorted(by_judge.items()))
 
 
-def _flips(judge: str, found: Sequence[Preference]) -> FlipRow:
-    """In the first order `model_a` is shown first, in the second `model_b`."""
-    pairs = [one.verdicts for one in found]
+def _flips(judge: str, preferences: Sequence[Preference]) -> FlipRow:
+    """Count the flips of one judge; `model_a` is shown first in the first order, `model_b` in the second."""
+    pairs = [one.verdicts for one in preferences]
     flips = np.array([{*pair} == {"model_a", "model_b"} for pair in pairs], dtype=np.float64)
     first = sum((pair[0] == "model_a") + (pair[1] == "model_b") for pair in pairs)
     second = sum((pair[0] == "model_b") + (pair[1] == "model_a") for pair in pairs)
     columns = np.stack([flips, np.ones(len(flips))], axis=1)
-    datapoints = np.array([one.datapoint for one in found])
+    datapoints = np.array([one.datapoint for one in preferences])
     lower, upper = limits(resample(datapoints, columns, lambda sums: sums[:, 0] / sums[:, 1]))
     return FlipRow(
         judge,
-        len(found),
+        len(preferences),
         flips=int(flips.sum()),
         inconsistent=sum(pair[0] != pair[1] for pair in pairs),
         flip_rate=float(flips.mean()),
@@ -78,32 +78,32 @@ _FAMILIES = {
 
 
 def bias_report(loaded: Loaded) -> BiasReport:
-    """All four."""
+    """Compute all four kinds of bias."""
     flips = flip_rows(loaded.verdicts)
     return BiasReport(self_preference_rows(loaded), verbosity_rows(loaded), family_rows(loaded), flips)
 
 
 def family_of(model: str) -> str | None:
-    """The family that a model's id tells; None where it tells none."""
+    """Return the family that a model's id names, or None."""
     return next((name for name, pattern in _FAMILIES.items() if re.search(pattern, model.lower())), None)
 
 
 def self_preference_rows(loaded: Loaded) -> tuple[SelfPreferenceRow, ...]:
-    """Of each judge that is a student too and shares answers with peers."""
+    """Compute self-preference of each judge that is a student too and shares answers with peers."""
     scores, rows = _without_self_peers(loaded), []
     for judge, name in enumerate(loaded.judges):
         if name not in loaded.students:
             continue
         own = loaded.pairs.student == loaded.students.index(name)
         others = np.arange(len(loaded.judges)) != judge
-        found = _preference(loaded, judge, scores[:, others], own, ~own)
-        if found is not None:
-            rows.append(SelfPreferenceRow(name, *found))
+        figures = _preference(loaded, judge, scores[:, others], own, ~own)
+        if figures is not None:
+            rows.append(SelfPreferenceRow(name, *figures))
     return tuple(rows)
 
 
 def family_rows(loaded: Loaded) -> tuple[FamilyRow, ...]:
-    """Of each judge whose family has other students, and that shares answers with judges of other families."""
+    """Compute family preference of each judge with students of its family and peers of other families."""
     scores, rows = _without_self_peers(loaded), []
     judges = {name: family_of(loaded.about.model_id(name, "judge")) for name in loaded.judges}
     students = {name: family_of(loaded.about.model_id(name, "student")) for name in loaded.students}
@@ -114,14 +114,14 @@ def family_rows(loaded: Loaded) -> tuple[FamilyRow, ...]:
         strangers = np.array([judges[other] != judges[name] for other in loaded.judges])
         ours = np.array([students[student] == judges[name] for student in loaded.students])[loaded.pairs.student]
         theirs = np.isin(loaded.pairs.student, [loaded.students.index(student) for student in kin])
-        found = _preference(loaded, judge, scores[:, strangers], theirs, ~ours)
-        if found is not None:
-            rows.append(FamilyRow(name, judges[name] or "", ", ".join(kin), found[0], *found[4:]))
+        figures = _preference(loaded, judge, scores[:, strangers], theirs, ~ours)
+        if figures is not None:
+            rows.append(FamilyRow(name, judges[name] or "", ", ".join(kin), figures[0], *figures[4:]))
     return tuple(rows)
 
 
 def _without_self_peers(loaded: Loaded) -> Floats:
-    """The matrix of scores (P, J) without those that a student gave itself."""
+    """Return the matrix of scores (P, J) without those that a student gave itself."""
     code = {name: number for number, name in enumerate(loaded.students)}
     judges = np.array([code.get(name, -1) for name in loaded.judges], dtype=np.int64)
     scores: Floats = np.where(loaded.pairs.student[:, None] == judges, np.nan, loaded.pairs.scores)
@@ -131,13 +131,13 @@ def _without_self_peers(loaded: Loaded) -> Floats:
 def _preference(
     loaded: Loaded, judge: int, peers: Floats, own: npt.NDArray[np.bool_], others: npt.NDArray[np.bool_]
 ) -> tuple[int, float, float, float, float, float, float] | None:
-    """(units, own mean, peers' mean, gap on others, preference, lower, upper); None where nothing can be compared."""
-    score, known = loaded.pairs.scores[:, judge], ~np.isnan(peers)
-    shared = ~np.isnan(score) & known.any(axis=1)
+    """Return (units, own mean, peers' mean, gap on others, preference, lower, upper); None without shared answers."""
+    score, scored = loaded.pairs.scores[:, judge], ~np.isnan(peers)
+    shared = ~np.isnan(score) & scored.any(axis=1)
     own, others = own & shared, others & shared
     if not own.any() or not others.any():
         return None
-    peer = np.where(known, peers, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
+    peer = np.where(scored, peers, 0.0).sum(axis=1) / np.maximum(scored.sum(axis=1), 1)
     gap = np.where(shared, score - peer, 0.0)
     columns = np.stack([gap * own, own, gap * others, others], axis=1).astype(np.float64)
 
@@ -152,7 +152,7 @@ def _preference(
 
 
 def verbosity_rows(loaded: Loaded) -> tuple[VerbosityRow, ...]:
-    """Of all judges together, then of each."""
+    """Correlate length and score for all judges together, then for each."""
     units = loaded.units
     masks = [("", np.ones(len(units), dtype=bool))]
     masks += [(name, units.judge == judge) for judge, name in enumerate(loaded.judges)]
@@ -177,7 +177,7 @@ def _verbosity(loaded: Loaded, judge: str, mask: npt.NDArray[np.bool_]) -> Verbo
 
 
 def _within(values: Floats, groups: npt.NDArray[Any]) -> Floats:
-    """Values less the mean of their group; what is only rounding becomes 0."""
+    """Subtract the mean of its group from each value; what is only rounding becomes 0."""
     codes = np.unique(groups, return_inverse=True)[1]
     rest: Floats = values - (np.bincount(codes, values) / np.bincount(codes))[codes]
     return np.where(np.abs(rest) < 1e-12, 0.0, rest)

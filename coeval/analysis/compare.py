@@ -64,8 +64,8 @@ class Sheet:
 
 
 def sheets(before: Loaded, after: Loaded) -> tuple[list[Sheet], list[LeftOut]]:
-    """Scores and verdicts of what both runs have, and what only one has."""
-    made, left_out = [], []
+    """Return scores and verdicts of what both runs have, and list what only one has."""
+    tables, left_out = [], []
     for basis, parts, figures in ((_SCORES, _scored, _scores), (_VERDICTS, _judged_by, _shares)):
         counts = (parts(before), parts(after))
         shared = set(counts[0]) & set(counts[1])
@@ -73,12 +73,12 @@ def sheets(before: Loaded, after: Loaded) -> tuple[list[Sheet], list[LeftOut]]:
         if shared:
             students = set(before.students) & set(after.students)
             values = [figures(loaded, shared, students) for loaded in (before, after)]
-            made.append(Sheet(basis, tuple(sorted({task for task, _, _ in shared})), *values))
-    return made, left_out
+            tables.append(Sheet(basis, tuple(sorted({task for task, _, _ in shared})), *values))
+    return tables, left_out
 
 
 def changed_judges(before: Loaded, after: Loaded) -> tuple[str, ...]:
-    """Judges of one name that another model plays in the later run, as `name: model -> model`."""
+    """Return the judges whose model differs between the runs, as `name: model -> model`."""
     models = [
         (name, before.about.model_id(name, "judge"), after.about.model_id(name, "judge"))
         for name in sorted(set(before.judges) & set(after.judges))
@@ -108,7 +108,7 @@ def _judged_by(loaded: Loaded) -> Counter[_Part]:
 
 
 def _left(basis: str, run: str, mine: Counter[_Part], theirs: Counter[_Part]) -> Iterator[LeftOut]:
-    """What the other run lacks, by the widest of task, judge and factor that it lacks."""
+    """Yield what the other run lacks, by the widest of task, judge and factor that it lacks."""
     tasks, judges = {task for task, _, _ in theirs}, {judge for _, judge, _ in theirs}
     factors = {(task, factor) for task, _, factor in theirs}
     counts: Counter[tuple[str, str]] = Counter()
@@ -130,12 +130,12 @@ def _left(basis: str, run: str, mine: Counter[_Part], theirs: Counter[_Part]) ->
 
 def _scores(loaded: Loaded, shared: set[_Part], _: set[str]) -> Floats:
     keys, place = np.unique(_keys(loaded), return_inverse=True)
-    kept = np.array([_part(loaded, key) in shared for key in keys.tolist()], dtype=bool)[place]
-    return by_datapoint(loaded.with_units(loaded.units.where(kept)))
+    is_shared = np.array([_part(loaded, key) in shared for key in keys.tolist()], dtype=bool)[place]
+    return by_datapoint(loaded.with_units(loaded.units.where(is_shared)))
 
 
 def _shares(loaded: Loaded, shared: set[_Part], students: set[str]) -> Floats:
-    """Share of wins of each student on each datapoint, (D, S)."""
+    """Return each student's share of wins on each datapoint, (D, S)."""
     points = {name: number for number, name in enumerate(loaded.datapoints)}
     places = {name: number for number, name in enumerate(loaded.students)}
     wins, n = (np.zeros((len(points), len(places))) for _ in range(2))
@@ -195,7 +195,7 @@ class RunComparison:
 
     @property
     def regressions(self) -> tuple[Change, ...]:
-        """Students that became worse."""
+        """Return the students that became worse."""
         return tuple(change for change in self.changes if change.verdict == "regression")
 
 
@@ -209,13 +209,13 @@ class _Side:
 
 def compare_runs(before: Loaded, after: Loaded, threshold: float = 0.02) -> RunComparison:
     """Compare every student that both runs judged, overall and by task."""
-    made, left_out = sheets(before, after)
+    tables, left_out = sheets(before, after)
     names = [_judged(loaded) for loaded in (before, after)]
     return RunComparison(
         before.about.experiment_id,
         after.about.experiment_id,
         threshold,
-        tuple(change for sheet in made for change in _changes(before, after, sheet, threshold)),
+        tuple(change for sheet in tables for change in _changes(before, after, sheet, threshold)),
         only_before=tuple(sorted(names[0] - names[1])),
         only_after=tuple(sorted(names[1] - names[0])),
         left_out=tuple(left_out),
@@ -231,7 +231,7 @@ def _judged(loaded: Loaded) -> set[str]:
 
 
 def _changes(before: Loaded, after: Loaded, sheet: Sheet, threshold: float) -> Iterator[Change]:
-    """All tasks first."""
+    """Yield the changes over all tasks, then those of each."""
     for task in ("", *sheet.tasks):
         for student in sorted(set(before.students) & set(after.students)):
             sides = _side(before, sheet.before, student, task), _side(after, sheet.after, student, task)
@@ -248,7 +248,7 @@ def _side(loaded: Loaded, scores: Floats, student: str, task: str) -> _Side:
 
 
 def _change(student: str, task: str, before: _Side, after: _Side, threshold: float, basis: str) -> Iterator[Change]:
-    """One change, or none where either run has nothing."""
+    """Yield one change, or none where either run has no score."""
     if not before.keys or not after.keys:
         return
     places = {key: number for number, key in enumerate(after.keys)}
@@ -275,7 +275,7 @@ def _change(student: str, task: str, before: _Side, after: _Side, threshold: flo
 
 
 def changed(difference: float, p_value: float, threshold: float) -> str:
-    """The verdict on a difference."""
+    """Return the verdict on a difference."""
     if abs(difference) <= threshold or p_value >= SIGNIFICANT:
         return "same"
     return "regression" if difference < 0 else "improvement"
@@ -291,7 +291,7 @@ def _error(side: _Side) -> float:
 
 
 def _standard_error(values: Any) -> float:
-    """Of the mean over datapoints; one datapoint tells nothing."""
+    """Return the standard error of the mean over datapoints, infinite for fewer than two."""
     if len(values) < 2:
         return math.inf
     return float(bootstrap_mean(values, replicates=REPLICATES).standard_error)

@@ -33,13 +33,13 @@ _RARE = 2
 
 
 def coverage_summary(loaded: Loaded) -> CoverageSummary:
-    """Report coverage-summary."""
+    """Compute the report on coverage."""
     strata = tuple(_strata(loaded, code, name) for code, name in enumerate(loaded.tasks))
     return CoverageSummary(loaded.header, dict(loaded.about.meta), tuple(_counts(loaded)), _rows(loaded), strata)
 
 
 def _counts(loaded: Loaded) -> Iterator[CountRow]:
-    """Records as they are stored, by phase and by who is named in them."""
+    """Yield the counts of stored records by phase and by each name in them."""
     totals, failed = Counter[tuple[str, str, str]](), Counter[tuple[str, str, str]]()
     for (phase, *names, is_failed), number in loaded.counts.items():
         for dimension, name in (("all", ""), *zip(_COUNTED, names, strict=True)):
@@ -51,9 +51,9 @@ def _counts(loaded: Loaded) -> Iterator[CountRow]:
 
 
 def _rows(loaded: Loaded) -> Columns[CoverageRow]:
-    """Every (task, teacher) with items against every student that answers or should, and every judge."""
-    found, sizes = loaded.evaluations, tuple(len(loaded.names(name)) for name in _COUNTED)
-    stored = _flat([getattr(found, name) for name in _COUNTED], sizes)
+    """Return every (task, teacher) with items against every student that answers or should, and every judge."""
+    evaluations, sizes = loaded.evaluations, tuple(len(loaded.names(name)) for name in _COUNTED)
+    stored = _flat([getattr(evaluations, name) for name in _COUNTED], sizes)
     expected, items = _expected(loaded, sizes)
     keys = np.unique(np.concatenate([expected, stored]))
     place, size = np.searchsorted(keys, stored), len(keys)
@@ -64,14 +64,14 @@ def _rows(loaded: Loaded) -> Columns[CoverageRow]:
             **dict(zip(_COUNTED, _codes(keys, sizes), strict=True)),
             "expected": _at(keys, expected, items),
             "actual": np.bincount(place, minlength=size),
-            "valid": np.bincount(place[found.valid], minlength=size),
-            "failed": np.bincount(place[found.failed], minlength=size),
+            "valid": np.bincount(place[evaluations.valid], minlength=size),
+            "failed": np.bincount(place[evaluations.failed], minlength=size),
         },
     )
 
 
 def _expected(loaded: Loaded, sizes: Sequence[int]) -> tuple[Codes, Codes]:
-    """Sorted keys that should have evaluations, and of how many items each."""
+    """Return the sorted keys that should have evaluations, and of how many items each."""
     owners = _flat([loaded.datapoint_task, loaded.datapoint_teacher], sizes[:2])
     counts = [np.bincount(owners[rows], minlength=prod(sizes[:2])) for rows in (slice(None), _labelled(loaded))]
     kinds = list(zip(loaded.judges, loaded.kinds, strict=True))
@@ -80,12 +80,12 @@ def _expected(loaded: Loaded, sizes: Sequence[int]) -> tuple[Codes, Codes]:
     task, teacher = np.divmod(owner, max(sizes[1], 1))
     of_label = np.array([kind == "label" for kind in loaded.kinds], dtype=bool)
     items = np.where(of_label[judge], counts[1][owner], counts[0][owner])
-    kept = np.flatnonzero(items) if not len(owner) else np.flatnonzero((items > 0) & owes[task, judge])
-    return _flat([task, teacher, student, judge], sizes)[kept], items[kept]
+    due = np.flatnonzero(items) if not len(owner) else np.flatnonzero((items > 0) & owes[task, judge])
+    return _flat([task, teacher, student, judge], sizes)[due], items[due]
 
 
 def _labelled(loaded: Loaded) -> npt.NDArray[np.bool_]:
-    """Whether an item has a label to compare, (D,); true where the run does not tell."""
+    """Return whether each item has a label to compare, (D,); true where the run does not tell."""
     labels = [
         set(loaded.about.tasks[task].label_attributes) if task in loaded.about.tasks else set() for task in loaded.tasks
     ]
@@ -93,15 +93,15 @@ def _labelled(loaded: Loaded) -> npt.NDArray[np.bool_]:
     return np.array([not labels[task] or bool(labels[task] & set(item)) for task, item in items], dtype=bool)
 
 
-def _at(keys: Codes, known: Codes, values: Codes) -> Codes:
-    """The value of each of sorted keys; 0 where it is not known."""
-    found = np.zeros(len(keys), dtype=np.int64)
-    found[np.searchsorted(keys, known)] = values
-    return found
+def _at(keys: Codes, owners: Codes, values: Codes) -> Codes:
+    """Return the value of each of the sorted keys; 0 where it has none."""
+    values_at = np.zeros(len(keys), dtype=np.int64)
+    values_at[np.searchsorted(keys, owners)] = values
+    return values_at
 
 
 def _flat(codes: Sequence[Codes], sizes: Sequence[int]) -> Codes:
-    """One key for each row of codes, in their order."""
+    """Return one key for each row of codes, in their order."""
     key = np.zeros(len(codes[0]), dtype=np.int64)
     for column, size in zip(codes, sizes, strict=True):
         key = key * size + column
@@ -109,7 +109,7 @@ def _flat(codes: Sequence[Codes], sizes: Sequence[int]) -> Codes:
 
 
 def _codes(keys: Codes, sizes: Sequence[int]) -> tuple[Codes, ...]:
-    """The codes that keys were made of."""
+    """Return the codes that keys were composed of."""
     return np.unravel_index(keys, sizes) if len(keys) else tuple(keys for _ in sizes)
 
 
@@ -121,12 +121,14 @@ def _strata(loaded: Loaded, code: int, task: str) -> StrataRow:
     about = loaded.about.tasks.get(task, TaskAbout())
     declared = {name: set(values) for name, values in about.attributes.items()}
     items = [loaded.attributes[point] for point in np.flatnonzero(loaded.datapoint_task == code)]
-    found = [{name: value for name, value in item.items() if name in declared} for item in items]
-    sound = [item for item in found if item and all(value in declared[name] for name, value in item.items())]
+    declared_items = [{name: value for name, value in item.items() if name in declared} for item in items]
+    sound = [item for item in declared_items if item and all(value in declared[name] for name, value in item.items())]
     sizes = _drawn(about, {len(item) for item in sound})
     seen = Counter(frozenset(item.items()) for item in sound if len(item) in sizes)
     strata, values = _combinations(list(map(len, declared.values())), sizes), sum(map(len, declared.values()))
-    shown = {(name, value) for item in found for name, value in item.items() if value in declared[name]}
+    covered_values = {
+        (name, value) for item in declared_items for name, value in item.items() if value in declared[name]
+    }
     covered = len(seen) if strata else 0
     return StrataRow(
         task,
@@ -135,20 +137,20 @@ def _strata(loaded: Loaded, code: int, task: str) -> StrataRow:
         coverage=covered / strata if strata else None,
         rare=sum(number <= _RARE for number in seen.values()) if strata else 0,
         values=values,
-        values_covered=len(shown),
-        value_coverage=len(shown) / values if values else None,
+        values_covered=len(covered_values),
+        value_coverage=len(covered_values) / values if values else None,
     )
 
 
 def _drawn(about: TaskAbout, seen: set[int]) -> set[int]:
-    """With how many attributes items are made: as configured; where no item is so, as a benchmark's, as they are."""
+    """Return with how many attributes items are made: as configured or, where no item is so, as they are."""
     low, high = about.drawn or (len(about.attributes), len(about.attributes))
     planned = set(range(low, high + 1))
     return planned if planned & seen or not seen else seen
 
 
 def _combinations(sizes: Sequence[int], drawn: set[int]) -> int:
-    """Ways to choose some of the attributes and a value of each: elementary symmetric sums of their sizes."""
+    """Count the ways to choose some attributes and a value of each: elementary symmetric sums of their sizes."""
     sums = [1] + [0] * len(sizes)
     for place, size in enumerate(sizes, start=1):
         for number in range(place, 0, -1):
@@ -157,24 +159,24 @@ def _combinations(sizes: Sequence[int], drawn: set[int]) -> int:
 
 
 def slices(loaded: Loaded, *, by_factor: bool = True) -> Columns[SliceRow]:
-    """Figures of every (task, teacher, student, judge[, factor]) that was evaluated, in vain too."""
-    found, units, sizes = loaded.evaluations, loaded.units, tuple(len(loaded.names(name)) for name in _COUNTED)
-    keys, group = np.unique(_flat([getattr(found, name) for name in _COUNTED], sizes), return_inverse=True)
+    """Compute figures of every (task, teacher, student, judge[, factor]) that was evaluated, failed or not."""
+    evaluations, units, sizes = loaded.evaluations, loaded.units, tuple(len(loaded.names(name)) for name in _COUNTED)
+    keys, group = np.unique(_flat([getattr(evaluations, name) for name in _COUNTED], sizes), return_inverse=True)
     factors = loaded.factors if by_factor else ("",)
     cells = group[units.evaluation] * len(factors) + (units.factor if by_factor else 0)
     size = len(keys) * len(factors)
     means = Summaries(cells, units.norm, size)
-    valid = np.bincount(group[found.valid], minlength=len(keys))
-    shown = np.arange(size)
+    valid = np.bincount(group[evaluations.valid], minlength=len(keys))
+    chosen = np.arange(size)
     if by_factor:
         lost = _owed(loaded, _codes(keys, sizes)) & (valid == 0)[:, None]
-        shown = np.flatnonzero((means.n > 0) | lost.ravel())
-    owner, factor = np.divmod(shown, max(len(factors), 1))
+        chosen = np.flatnonzero((means.n > 0) | lost.ravel())
+    owner, factor = np.divmod(chosen, max(len(factors), 1))
     codes = dict(zip(_COUNTED, _codes(keys[owner], sizes), strict=True))
     total = np.bincount(group, minlength=len(keys))[owner]
     valid = valid[owner]
-    levels = level_counts(loaded, cells, np.arange(len(units)), size)[shown]
-    known = means.n[shown] > 0
+    levels = level_counts(loaded, cells, np.arange(len(units)), size)[chosen]
+    has_scores = means.n[chosen] > 0
     return Columns(
         SliceRow,
         {**_names(loaded), "factor": factors},
@@ -184,8 +186,8 @@ def slices(loaded: Loaded, *, by_factor: bool = True) -> Columns[SliceRow]:
             "total": total,
             "valid": valid,
             "invalid": total - valid,
-            "mean": np.where(known, means.mean[shown], np.nan),
-            "sd": np.where(known, means.sd[shown], np.nan),
+            "mean": np.where(has_scores, means.mean[chosen], np.nan),
+            "sd": np.where(has_scores, means.sd[chosen], np.nan),
             **{name: levels[:, place] for place, name in enumerate(("high", "medium", "low"))},
             "is_self_judging": loaded.matching("judge", "student")[codes["judge"]] == codes["student"],
             "is_self_teaching": loaded.matching("teacher", "student")[codes["teacher"]] == codes["student"],
@@ -194,7 +196,7 @@ def slices(loaded: Loaded, *, by_factor: bool = True) -> Columns[SliceRow]:
 
 
 def _owed(loaded: Loaded, codes: Sequence[Codes]) -> npt.NDArray[np.bool_]:
-    """Whether a factor is one that the judge of a (task, teacher, student, judge) owes there, (N, factors)."""
+    """Return whether the judge of a (task, teacher, student, judge) has to score each factor, (N, factors)."""
     places = {name: number for number, name in enumerate(loaded.factors)}
     owed = np.zeros((len(loaded.tasks), len(loaded.judges), max(len(places), 1)), dtype=bool)
     for task, judge in np.unique(np.stack([codes[0], codes[3]]), axis=1).T.tolist():
@@ -204,7 +206,7 @@ def _owed(loaded: Loaded, codes: Sequence[Codes]) -> npt.NDArray[np.bool_]:
 
 
 def complete_report(loaded: Loaded) -> CompleteReport:
-    """Report complete-report: the sheets of the workbook."""
+    """Compute the sheets of the workbook."""
     students = {row.student: row for row in student_rows(loaded)}
     teachers = {row.teacher: row for row in teacher_rows(loaded)}
     judges = {row.judge: row for row in judge_rows(loaded)}
@@ -230,7 +232,7 @@ def complete_report(loaded: Loaded) -> CompleteReport:
 
 
 def summary_report(loaded: Loaded) -> SummaryReport:
-    """Report summary-report."""
+    """Compute the report that the summary page shows."""
     teachers, judges = teacher_rows(loaded), judge_rows(loaded)
     spa = [row.weighted_spa for row in judges if row.rank is not None and row.weighted_spa is not None]
     return SummaryReport(

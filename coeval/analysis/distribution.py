@@ -25,7 +25,7 @@ _FLAGGED = 0.9
 
 
 def score_distribution(loaded: Loaded) -> ScoreDistribution:
-    """Report score-distribution."""
+    """Compute the report on the distribution of scores."""
     rows = [row for role in _ROLES for row in _panel(loaded, role)]
     return ScoreDistribution(loaded.header, tuple(rows), tuple(_drift_by_evaluation(loaded, 20)))
 
@@ -45,16 +45,16 @@ def _rows(
 ) -> Iterator[DistributionRow]:
     models = loaded.names(role)
     size = len(models) * len(names)
-    found = Summaries(cells, loaded.units.norm[rows], size)
+    means = Summaries(cells, loaded.units.norm[rows], size)
     counts = level_counts(loaded, cells, rows, size)
-    for cell in np.flatnonzero(found.n):
+    for cell in np.flatnonzero(means.n):
         model, value = divmod(int(cell), len(names))
-        numbers = (int(found.n[cell]), float(found.mean[cell]), float(found.sd[cell]))
+        numbers = (int(means.n[cell]), float(means.mean[cell]), float(means.sd[cell]))
         yield DistributionRow(role, models[model], dimension, names[value], *numbers, *map(int, counts[cell]))
 
 
 def level_counts(loaded: Loaded, cells: Codes, rows: Codes, size: int) -> Codes:
-    """(C, 4): how many scores of each cell are High, Medium, Low, or a number."""
+    """Return how many scores of each cell are High, Medium, Low, or a number, (C, 4)."""
     norm, is_level = loaded.units.norm[rows], loaded.units.is_level[rows]
     column = np.where(is_level, 2 - np.rint(2 * norm).astype(np.int64), 3)
     counts: Codes = np.bincount(cells * 4 + column, minlength=4 * size).reshape(size, 4)
@@ -62,7 +62,7 @@ def level_counts(loaded: Loaded, cells: Codes, rows: Codes, size: int) -> Codes:
 
 
 def interaction_matrix(loaded: Loaded) -> InteractionMatrix:
-    """Report interaction-matrix."""
+    """Compute the report on students by teacher."""
     return InteractionMatrix(loaded.header, (*_cells(loaded, by_factor=False), *_cells(loaded, by_factor=True)))
 
 
@@ -72,34 +72,34 @@ def _cells(loaded: Loaded, *, by_factor: bool) -> Iterator[InteractionCell]:
     inner = units.student * len(factors) + factor
     of_student = Summaries(inner, units.norm, len(loaded.students) * len(factors))
     width = len(loaded.students) * len(factors)
-    found = Summaries(units.teacher * width + inner, units.norm, len(loaded.teachers) * width)
-    for cell in np.flatnonzero(found.n):
+    means = Summaries(units.teacher * width + inner, units.norm, len(loaded.teachers) * width)
+    for cell in np.flatnonzero(means.n):
         teacher, rest = divmod(int(cell), width)
         names = (loaded.teachers[teacher], loaded.students[rest // len(factors)])
-        mean = float(found.mean[cell])
+        mean = float(means.mean[cell])
         deviation = mean - float(of_student.mean[rest])
-        n = int(found.n[cell])
+        n = int(means.n[cell])
         yield InteractionCell(*names, factors[rest % len(factors)], mean, deviation, n, names[0] == names[1])
 
 
 def judge_consistency(loaded: Loaded) -> JudgeConsistency:
-    """Report judge-consistency."""
+    """Compute the report on how each judge uses the scale."""
     spread = tuple(_spread(loaded))
     return JudgeConsistency(loaded.header, tuple(_calibration(loaded)), spread, tuple(_drift_by_unit(loaded, 50)))
 
 
 def _calibration(loaded: Loaded) -> Iterator[CalibrationRow]:
     units, size = loaded.units, len(loaded.judges)
-    found = Summaries(units.judge, units.norm, size)
+    means = Summaries(units.judge, units.norm, size)
     counts = level_counts(loaded, units.judge, np.arange(len(units)), size)
-    for judge in np.flatnonzero(found.n):
-        high, medium, low = (float(share) for share in counts[judge, :3] / found.n[judge])
-        numbers = (int(found.n[judge]), float(found.mean[judge]), float(found.sd[judge]))
+    for judge in np.flatnonzero(means.n):
+        high, medium, low = (float(share) for share in counts[judge, :3] / means.n[judge])
+        numbers = (int(means.n[judge]), float(means.mean[judge]), float(means.sd[judge]))
         yield CalibrationRow(loaded.judges[judge], *numbers, high, medium, low, max(high, low) > _FLAGGED)
 
 
 def _spread(loaded: Loaded) -> Iterator[SpreadRow]:
-    """Box-plot figures of each judge and attribute value."""
+    """Yield box-plot figures of each judge and attribute value."""
     names = loaded.attribute_names
     rows, values = loaded.grouped(loaded.units, "attribute")
     cells = loaded.units.judge[rows] * len(names) + values
@@ -114,13 +114,13 @@ def _spread(loaded: Loaded) -> Iterator[SpreadRow]:
 
 
 def _drift_by_evaluation(loaded: Loaded, window: int) -> Iterator[DriftRow]:
-    """Windows of so many evaluations of one judge, in the order of their times."""
+    """Yield windows of a number of evaluations of one judge, in the order of their times."""
     rank = _evaluation_ranks(loaded)
     return _windows(loaded, rank[loaded.units.evaluation] // window)
 
 
 def _drift_by_unit(loaded: Loaded, window: int) -> Iterator[DriftRow]:
-    """Windows of so many units of one judge."""
+    """Yield windows of a number of units of one judge."""
     units = loaded.units
     order = np.lexsort((units.factor, _evaluation_ranks(loaded)[units.evaluation], units.judge))
     n = np.bincount(units.judge, minlength=len(loaded.judges))
@@ -130,10 +130,14 @@ def _drift_by_unit(loaded: Loaded, window: int) -> Iterator[DriftRow]:
 
 
 def _evaluation_ranks(loaded: Loaded) -> Codes:
-    """Place of each valid evaluation among those of its judge, by time and then by id, (E,)."""
-    found = loaded.evaluations
-    times = np.unique(np.array(found.at, dtype=object), return_inverse=True)[1] if found.at else np.zeros(0, np.int64)
-    judge = np.where(found.valid, found.judge, len(loaded.judges))
+    """Rank each valid evaluation among those of its judge, by time and then by id, (E,)."""
+    evaluations = loaded.evaluations
+    times = (
+        np.unique(np.array(evaluations.at, dtype=object), return_inverse=True)[1]
+        if evaluations.at
+        else np.zeros(0, np.int64)
+    )
+    judge = np.where(evaluations.valid, evaluations.judge, len(loaded.judges))
     order = np.lexsort((times, judge))
     n = np.bincount(judge, minlength=len(loaded.judges) + 1)
     ranks = np.empty(len(judge), dtype=np.int64)
@@ -144,22 +148,22 @@ def _evaluation_ranks(loaded: Loaded) -> Codes:
 def _windows(loaded: Loaded, window: Codes) -> Iterator[DriftRow]:
     units, width = loaded.units, int(window.max(initial=0)) + 1
     cells, size = units.judge * width + window, len(loaded.judges) * width
-    found, agreement = Summaries(cells, units.norm, size), _peer_share(loaded)
-    known = ~np.isnan(agreement)
-    shared = Summaries(cells[known], agreement[known], size)
+    means, agreement = Summaries(cells, units.norm, size), _peer_share(loaded)
+    has_peers = ~np.isnan(agreement)
+    shared = Summaries(cells[has_peers], agreement[has_peers], size)
     first = np.full(size, len(loaded.evaluations.at))
     times = np.argsort(np.argsort(np.array(loaded.evaluations.at, dtype=object), kind="stable"), kind="stable")
     np.minimum.at(first, cells, times[units.evaluation])
     at = sorted(loaded.evaluations.at)
-    for cell in np.flatnonzero(found.n):
+    for cell in np.flatnonzero(means.n):
         judge, number = divmod(int(cell), width)
         spa = float(shared.mean[cell]) if shared.n[cell] else None
-        numbers = (number + 1, int(found.n[cell]), float(found.mean[cell]))
+        numbers = (number + 1, int(means.n[cell]), float(means.mean[cell]))
         yield DriftRow(loaded.judges[judge], *numbers, spa, at[first[cell]])
 
 
 def _peer_share(loaded: Loaded) -> Floats:
-    """Of each unit, the share of the other judges of its pair that gave the same score; NaN without others."""
+    """Return the share of other judges of a unit's pair that gave the same score; NaN without others."""
     units = loaded.units
     pair = np.unique(units.response * max(len(loaded.factors), 1) + units.factor, return_inverse=True)[1]
     score = np.rint(units.norm * 10_000).astype(np.int64)

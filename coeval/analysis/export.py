@@ -46,20 +46,20 @@ def export_units(loaded: Loaded, path: Path, *, form: str, attributes: str = "co
 
 
 def _columns(loaded: Loaded, attributes: str) -> dict[str, _Column]:
-    """The columns, in order."""
-    units, made = loaded.units, dict[str, _Column]()
+    """Return the columns, in order."""
+    units, columns = loaded.units, dict[str, _Column]()
     for name in _NAMED:
-        made[name] = _names(loaded.names(name), getattr(units, name))
-    made["datapoint_id"] = _names(loaded.datapoints, units.datapoint)
-    made["response_id"] = _names(loaded.responses, units.response)
-    made["judge_kind"] = _names(loaded.kinds, units.judge)
-    made["score"] = _plain(units.norm)
-    made["raw_score"] = _names(*_raw_scores(loaded))
-    made["token_count"] = _plain(loaded.tokens[units.response].astype(np.int64))
-    made["is_self_judging"] = _plain(loaded.same("judge", "student"))
-    made["is_self_teaching"] = _plain(loaded.same("teacher", "student"))
-    made["evaluated_at"] = _names(loaded.evaluations.at, units.evaluation)
-    return {**made, **_attributes(loaded, attributes)}
+        columns[name] = _names(loaded.names(name), getattr(units, name))
+    columns["datapoint_id"] = _names(loaded.datapoints, units.datapoint)
+    columns["response_id"] = _names(loaded.responses, units.response)
+    columns["judge_kind"] = _names(loaded.kinds, units.judge)
+    columns["score"] = _plain(units.norm)
+    columns["raw_score"] = _names(*_raw_scores(loaded))
+    columns["token_count"] = _plain(loaded.tokens[units.response].astype(np.int64))
+    columns["is_self_judging"] = _plain(loaded.same("judge", "student"))
+    columns["is_self_teaching"] = _plain(loaded.same("teacher", "student"))
+    columns["evaluated_at"] = _names(loaded.evaluations.at, units.evaluation)
+    return {**columns, **_attributes(loaded, attributes)}
 
 
 def _plain(values: Any) -> _Column:
@@ -87,23 +87,23 @@ def _attributes(loaded: Loaded, form: str) -> dict[str, _Column]:
 
 
 def _raw_scores(loaded: Loaded) -> tuple[list[str | None], Codes]:
-    """Texts, and which of them each unit has: what the judge said, read once more since only norms are in memory."""
+    """Return texts, and which of them each unit has: the judge's own, read again since memory holds norms alone."""
     units, shape = loaded.units, (len(loaded.judges), max(len(loaded.factors), 1))
-    keys, norms, said, texts = _all_said(loaded, shape)
+    keys, norms, text_codes, texts = _all_said(loaded, shape)
     codes = np.full(len(units), len(texts))
     if len(units):
         mine = (units.response * shape[0] + units.judge) * shape[1] + units.factor
         order = np.argsort(mine, kind="stable")
         place = order[np.minimum(np.searchsorted(mine[order], keys), len(order) - 1)]
         counts = (mine[place] == keys) & (units.norm[place] == norms)  # not what was said of texts that are gone
-        codes[place[counts]] = said[counts]  # of several, the last
+        codes[place[counts]] = text_codes[counts]  # of several, the last
     return [*texts, None], codes
 
 
 def _all_said(loaded: Loaded, shape: tuple[int, int]) -> tuple[Codes, Floats, Codes, list[str]]:
     """(response, judge, factor) keys, scores in [0, 1] and places in the texts, by file and line."""
     responses, judges, factors = (_places(names) for names in (loaded.responses, loaded.judges, loaded.factors))
-    keys, norms, said, texts = array("q"), array("d"), array("q"), dict[str, int]()
+    keys, norms, text_codes, texts = array("q"), array("d"), array("q"), dict[str, int]()
     for record in _evaluations(loaded):
         response, judge = _who(record)
         if response not in responses or judge not in judges:
@@ -113,8 +113,8 @@ def _all_said(loaded: Loaded, shape: tuple[int, int]) -> tuple[Codes, Floats, Co
             if factor in factors:
                 keys.append(place + factors[factor])
                 norms.append(norm)
-                said.append(texts.setdefault(text, len(texts)))
-    return np.array(keys, dtype=np.int64), np.array(norms), np.array(said, dtype=np.int64), list(texts)
+                text_codes.append(texts.setdefault(text, len(texts)))
+    return np.array(keys, dtype=np.int64), np.array(norms), np.array(text_codes, dtype=np.int64), list(texts)
 
 
 def _evaluations(loaded: Loaded) -> Iterator[dict[str, Any]]:
@@ -139,7 +139,7 @@ def _said(record: Mapping[str, Any]) -> Iterator[tuple[str, float, str]]:
 
 
 def _who(record: Mapping[str, Any]) -> tuple[str, str]:
-    """Response and judge."""
+    """Return response and judge."""
     response, _, judge = str(record["id"]).rpartition("__")
     return _text(record, "response_id") or response, _text(record, "judge_model_id") or judge
 
@@ -154,7 +154,7 @@ def _places(names: Sequence[str]) -> dict[str, int]:
 
 
 def _batches(columns: Mapping[str, _Column], rows: int) -> Iterator[Any]:
-    """Tables of some rows each; one without rows where there are none, for the names of the columns."""
+    """Yield tables of some rows each; a table without rows where there are none, for the names of the columns."""
     import pyarrow as pa
 
     for start in range(0, max(rows, 1), _AT_ONCE):

@@ -34,7 +34,7 @@ _FOLDS = 5
 
 
 def monotone(values: Floats, weights: Floats) -> Floats:
-    """The sequence that never falls and is nearest to `values` (V,), by weighted squares."""
+    """Return the non-decreasing sequence nearest to `values` (V,), by weighted squares (pool adjacent violators)."""
     blocks: list[list[float]] = []  # mean, weight, how many
     for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
         blocks.append([value, weight, 1])
@@ -60,19 +60,19 @@ class Map:
     """(V,) `means` made to rise."""
 
     def __call__(self, scores: Floats) -> Floats:
-        """The worth of any scores."""
+        """Return the worth of any scores."""
         return np.interp(scores, self.scores, self.fitted)
 
 
 def fit_map(judge: Floats, people: Floats) -> Map:
-    """From pairs (N,), at least one."""
+    """Fit a map to pairs (N,), at least one."""
     scores, place, counts = np.unique(judge, return_inverse=True, return_counts=True)
     means = np.bincount(place, people) / counts
     return Map(scores, means, counts, monotone(means, counts.astype(np.float64)))
 
 
 def drawn_maps(judge: Floats, people: Floats, items: Codes, draws: Floats) -> list[Map | None]:
-    """The map of each draw of items; None where a draw has none of the judge's.
+    """Fit a map to each draw of items; None where a draw has none of the judge's.
 
     Args:
         judge, people: (N,).
@@ -87,15 +87,15 @@ def drawn_maps(judge: Floats, people: Floats, items: Codes, draws: Floats) -> li
 
 
 def _drawn(scores: Floats, counts: Floats, sums: Floats) -> Map | None:
-    known = counts > 0
-    if not known.any():
+    drawn = counts > 0
+    if not drawn.any():
         return None
-    means = sums[known] / counts[known]
-    return Map(scores[known], means, counts[known].astype(np.int64), monotone(means, counts[known]))
+    means = sums[drawn] / counts[drawn]
+    return Map(scores[drawn], means, counts[drawn].astype(np.int64), monotone(means, counts[drawn]))
 
 
 def cross_validated(judge: Floats, people: Floats, items: Codes) -> Floats | None:
-    """The worth of each score by a map of other items alone, (N,); None with fewer than two items."""
+    """Return the worth of each score by a map of other items alone, (N,); None with fewer than two items."""
     different, item = np.unique(items, return_inverse=True)
     if len(different) < 2:
         return None
@@ -216,30 +216,32 @@ class _Judge:
     item: Codes
 
 
-def calibration(loaded: Loaded, given: Annotations) -> Calibration:
-    """Agreement with people, maps, and students."""
-    pairs = _consensus(loaded, given)
+def calibration(loaded: Loaded, annotations: Annotations) -> Calibration:
+    """Compute agreement with people, maps, and calibrated scores of students."""
+    pairs = _consensus(loaded, annotations)
     judges = list(_judges(loaded, pairs))
     return Calibration(
         loaded.header,
-        len(given),
-        given.rows,
-        given.annotators,
-        given.bad,
+        len(annotations),
+        annotations.rows,
+        annotations.annotators,
+        annotations.bad,
         tuple(name for code, name in enumerate(loaded.judges) if all(one.judge != code for one in judges)),
-        agreement_rows(loaded, given),
+        agreement_rows(loaded, annotations),
         tuple(_summary(loaded, one) for one in judges),
         tuple(row for one in judges for row in _map_rows(loaded, one)),
         _students(loaded, pairs, judges),
     )
 
 
-def _consensus(loaded: Loaded, given: Annotations) -> _Pairs:
-    """One score for each pair: the mean over annotators."""
-    place = pair_places(loaded, given.response, given.factor)
-    known = place >= 0
-    places, pair = np.unique(place[known], return_inverse=True)
-    people = np.bincount(pair, given.score[known], minlength=len(places)) / np.bincount(pair, minlength=len(places))
+def _consensus(loaded: Loaded, annotations: Annotations) -> _Pairs:
+    """Return one score for each pair: the mean over annotators."""
+    place = pair_places(loaded, annotations.response, annotations.factor)
+    scored = place >= 0
+    places, pair = np.unique(place[scored], return_inverse=True)
+    people = np.bincount(pair, annotations.score[scored], minlength=len(places)) / np.bincount(
+        pair, minlength=len(places)
+    )
     point = loaded.pairs.datapoint[places]
     return _Pairs(people, places, point, np.unique(point, return_inverse=True)[1])
 
@@ -272,20 +274,20 @@ def _named(loaded: Loaded, one: _Judge) -> tuple[str, str]:
 
 
 def _own(loaded: Loaded, one: _Judge) -> Units:
-    """The units that a map is for."""
+    """Return the units that a map applies to."""
     units = loaded.units
     return units.where((units.judge == one.judge) & ((units.factor == one.factor) | (one.factor < 0)))
 
 
 def _map_rows(loaded: Loaded, one: _Judge) -> Iterator[MapRow]:
-    """Of each score that people met; of a judge that gives levels, of each that it gave."""
+    """Yield a row for each score that people met; of a judge that gives levels, for each that it gave."""
     units = _own(loaded, one)
     used, uses = np.unique(units.norm, return_counts=True)
     levels = bool(units.is_level.all())
-    shown = np.union1d(one.map.scores, used) if levels else one.map.scores
+    listed = np.union1d(one.map.scores, used) if levels else one.map.scores
     place = np.searchsorted(one.map.scores, one.scores)
     means = group_means(place, one.people, one.item, len(one.map.scores))
-    for score in shown.tolist():
+    for score in listed.tolist():
         at = np.flatnonzero(one.map.scores == score)
         met = len(at) > 0
         sure = met and len(np.unique(one.item[place == at[0]])) > 1
@@ -311,13 +313,13 @@ def _students(loaded: Loaded, pairs: _Pairs, judges: list[_Judge]) -> tuple[Stud
         np.concatenate([getattr(part, name) for part in parts]) for name in ("student", "datapoint", "norm")
     )
     worth = np.concatenate([one.map(part.norm) for one, part in zip(judges, parts, strict=True)])
-    raw, made = group_means(student, norm, point, size), group_means(student, worth, point, size)
-    widths = np.hypot((made.upper - made.lower) / 2, _CERTAIN * _map_errors(pairs, judges, parts, size))
+    raw, calibrated = group_means(student, norm, point, size), group_means(student, worth, point, size)
+    widths = np.hypot((calibrated.upper - calibrated.lower) / 2, _CERTAIN * _map_errors(pairs, judges, parts, size))
     people, gaps = _beside_people(loaded, pairs, judges)
-    ranks = [_order(loaded, means) for means in (made, raw)]
+    ranks = [_order(loaded, means) for means in (calibrated, raw)]
     rows = []
     for rank, one in enumerate(ranks[0], start=1):
-        mean, half = float(made.mean[one]), float(widths[one])
+        mean, half = float(calibrated.mean[one]), float(widths[one])
         rows.append(
             StudentCalibration(
                 rank,
@@ -325,7 +327,7 @@ def _students(loaded: Loaded, pairs: _Pairs, judges: list[_Judge]) -> tuple[Stud
                 ranks[1].index(one) + 1,
                 *(float(raw.mean[one]), float(raw.lower[one]), float(raw.upper[one])),
                 *(mean, max(0.0, mean - half), min(1.0, mean + half)),
-                units=int(made.n[one]),
+                units=int(calibrated.n[one]),
                 people=float(people.mean[one]) if people.n[one] else None,
                 people_pairs=int(people.n[one]),
                 gap=float(gaps.mean[one]) if gaps.n[one] else None,
@@ -341,7 +343,7 @@ def _order(loaded: Loaded, means: Summaries) -> list[int]:
 
 
 def _map_errors(pairs: _Pairs, judges: list[_Judge], parts: list[Units], size: int) -> Floats:
-    """Standard error of each student's calibrated mean from the choice of what people scored, (S,)."""
+    """Return the standard error of each student's calibrated mean from the choice of annotated items, (S,)."""
     items = int(pairs.item.max(initial=-1)) + 1
     draws = np.random.default_rng(0).multinomial(items, np.full(items, 1.0 / items), size=_DRAWS).astype(np.float64)
     sums, counts = np.zeros((_DRAWS, size)), np.zeros(size)
@@ -349,14 +351,14 @@ def _map_errors(pairs: _Pairs, judges: list[_Judge], parts: list[Units], size: i
         scores, place = np.unique(part.norm, return_inverse=True)
         table = np.bincount(part.student * len(scores) + place, minlength=size * len(scores)).reshape(size, -1)
         counts += table.sum(axis=1)
-        for draw, found in enumerate(drawn_maps(one.scores, one.people, one.item, draws)):
-            sums[draw] += table @ (found or one.map)(scores)
+        for draw, drawn_map in enumerate(drawn_maps(one.scores, one.people, one.item, draws)):
+            sums[draw] += table @ (drawn_map or one.map)(scores)
     errors: Floats = (sums / np.maximum(counts, 1)).std(axis=0, ddof=1)
     return errors
 
 
 def _beside_people(loaded: Loaded, pairs: _Pairs, judges: list[_Judge]) -> tuple[Summaries, Summaries]:
-    """Of each student on the pairs that people scored: what they gave, and how far that is from the judges' worth."""
+    """Return by student what people gave on annotated pairs, and how far that is from the judges' worth."""
     factors, student = loaded.pairs.factor[pairs.place], loaded.pairs.student[pairs.place]
     total, n = np.zeros(len(pairs.place)), np.zeros(len(pairs.place))
     for one in judges:

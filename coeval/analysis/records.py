@@ -73,11 +73,11 @@ class About:
     """Metric judge -> the one metric that it computes, where it does not compute all."""
 
     def model_id(self, model: str, role: str) -> str:
-        """What a model's provider calls it in a role; its own name where the run does not tell."""
+        """Return what a model's provider calls it in a role; its own name where the run does not tell."""
         return self.role_models.get((model, role)) or self.model_ids.get(model, model)
 
     def kind(self, judge: str, task: str, factors: Iterable[str]) -> str:
-        """Whether a judge is a model, a metric or the label judge; told by its factors where it is not configured."""
+        """Return whether a judge is a model, a metric or the label judge; judged by its factors if not configured."""
         interface = self.interfaces.get(judge)
         if interface is not None:
             return interface if interface in ("metric", "label") else "model"
@@ -87,7 +87,7 @@ class About:
         return "metric" if names and names <= set(self.tasks.get(task, TaskAbout()).metrics) else "model"
 
     def required(self, kind: str, task: str, judge: str = "") -> tuple[str, ...] | None:
-        """The factors that a judge of a kind has to score; None where the run does not tell."""
+        """Return the factors that a judge of a kind has to score; None where the run does not tell."""
         about = self.tasks.get(task, TaskAbout())
         if kind == "label":
             return tuple(f"{LABEL_PREFIX}{name}" for name in about.label_attributes) or None
@@ -99,7 +99,7 @@ class About:
         return tuple(name for name in about.rubric if name not in about.metrics)
 
     def owes(self, judge: str, kind: str, task: str) -> bool:
-        """Whether a judge has anything to score in a task."""
+        """Return whether a judge has anything to score in a task."""
         about = self.tasks.get(task, TaskAbout())
         if kind == "label":
             return bool(about.label_attributes) or not about.is_configured
@@ -164,7 +164,7 @@ def _task(run: Run, name: str, configured: Mapping[str, Any]) -> TaskAbout:
     path = run.find_attributes(name, "target")
     attributes = _map(read_json(path)) if path is not None else {}
     attributes = attributes or _map(configured.get("target_attributes"))
-    found = {key: tuple(map(str, values)) for key, values in attributes.items() if isinstance(values, list)}
+    declared = {key: tuple(map(str, values)) for key, values in attributes.items() if isinstance(values, list)}
     return TaskAbout(
         str(configured.get("description") or ""),
         None if rubric is None else {factor: _description(value) for factor, value in rubric.items()},
@@ -173,8 +173,8 @@ def _task(run: Run, name: str, configured: Mapping[str, Any]) -> TaskAbout:
             for factor, value in (rubric or {}).items()
             if isinstance(value, Mapping) and is_metric(value)
         },
-        found,
-        _drawn(_map(configured.get("sampling")).get("target"), len(found)),
+        declared,
+        _drawn(_map(configured.get("sampling")).get("target"), len(declared)),
         tuple(map(str, configured.get("label_attributes") or ())),
         is_configured=bool(configured),
         is_pairwise=configured.get("evaluation_mode") == "pairwise",
@@ -184,7 +184,7 @@ def _task(run: Run, name: str, configured: Mapping[str, Any]) -> TaskAbout:
 
 
 def _drawn(target: object, declared: int) -> tuple[int, int] | None:
-    """How many attributes `sampling.target` has items drawn with."""
+    """Return with how many attributes, at least and at most, `sampling.target` has items made."""
     if target == "all":
         return declared, declared
     bounds = target if isinstance(target, list) else [target]
@@ -203,7 +203,7 @@ def _rubric(run: Run, name: str, configured: Mapping[str, Any]) -> Mapping[str, 
 
 
 def _weights(rubric: Mapping[str, Any] | None, configured: object) -> dict[str, float]:
-    """As the configuration says now; as stored, of factors that it does not name."""
+    """Return weights as the configuration has them now, else as stored."""
     now = {factor: value for factor, value in _map(configured).items() if factor in (rubric or {})}
     return weights_in({**(rubric or {}), **now})
 
@@ -231,12 +231,12 @@ class Skips:
     examples: dict[str, str] = field(default_factory=dict)
 
     def note(self, code: str, example: str) -> None:
-        """Count one; the example kept is the first by name, whatever the order of records."""
+        """Count one; the example is the first by name, whatever the order of records."""
         self.counts[code] += 1
         self.examples[code] = min(example, self.examples.get(code, example))
 
     def rows(self) -> tuple[Skipped, ...]:
-        """What was left out, by code."""
+        """Return what was left out, by code."""
         return tuple(Skipped(code, count, self.examples[code]) for code, count in sorted(self.counts.items()))
 
 
@@ -279,7 +279,7 @@ class Records:
 
 
 def norm_of(value: object) -> tuple[float, bool] | None:
-    """A score in [0, 1] and whether it is a level; None where it is neither level nor number."""
+    """Return a score in [0, 1] and whether it is a level; None where it is neither level nor number."""
     if isinstance(value, str) and value.strip().lower() in LEVELS:
         return LEVELS[value.strip().lower()], True
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
@@ -315,25 +315,25 @@ def _last_valid(
     make: Callable[[dict[str, Any]], Made | None],
     items: Mapping[str, Item] | None = None,
 ) -> dict[str, Made]:
-    """Records by id; answers to other prompts than these items have are left out."""
-    found: dict[str, Made] = {}
+    """Return records by id, without answers to other prompts than these items have."""
+    latest: dict[str, Made] = {}
     for place, record in _records(run, phase, skips, counts):
-        made = make(record)
-        if made is None:
+        parsed = make(record)
+        if parsed is None:
             skips.note(f"PARSE_ERROR_{_PHASES[phase]}", place)
             continue
-        item = items.get(made.datapoint) if items is not None and isinstance(made, Answer) else None
+        item = items.get(parsed.datapoint) if items is not None and isinstance(parsed, Answer) else None
         if item is not None and not is_answer_to(record, item.mark):
             skips.note("STALE_P4", record["id"])
             continue
-        if record["id"] in found:
+        if record["id"] in latest:
             skips.note(f"DUPLICATE_{_PHASES[phase]}", record["id"])
-        found[record["id"]] = made
-    return {identity: found[identity] for identity in sorted(found)}
+        latest[record["id"]] = parsed
+    return {identity: latest[identity] for identity in sorted(latest)}
 
 
 def _records(run: Run, phase: str, skips: Skips, counts: Counter[Any]) -> Any:
-    """Records with an id that are not failed, with where they stand; the others are noted."""
+    """Yield sound records with the file they are in, and note the others."""
     code = _PHASES[phase]
 
     def on_bad(path: Path, line: int, _why: str) -> None:
@@ -364,7 +364,7 @@ def _text(record: Mapping[str, Any], key: str) -> str:
 
 
 def _part(identity: str, place: int) -> str:
-    """A part of an id `task__teacher__seq__student__judge`; empty where it has not so many."""
+    """Return a part of an id `task__teacher__seq__student__judge`; empty where it has fewer."""
     parts = identity.split("__")
     return parts[place] if len(parts) > place else ""
 
@@ -387,8 +387,8 @@ def _answer(record: dict[str, Any], with_text: set[str]) -> Answer | None:
     if not datapoint or not student or not isinstance(text, str):
         return None
     tokens = record.get("token_count")
-    known = isinstance(tokens, (int, float)) and not isinstance(tokens, bool) and 0 < tokens <= _MOST_TOKENS
-    length = float(tokens) if known else float(max(1, len(text) // 4))  # type: ignore[arg-type]
+    is_count = isinstance(tokens, (int, float)) and not isinstance(tokens, bool) and 0 < tokens <= _MOST_TOKENS
+    length = float(tokens) if is_count else float(max(1, len(text) // 4))  # type: ignore[arg-type]
     task = _text(record, "task_id") or _part(datapoint, 0)
     return Answer(datapoint, student, length, text if task in with_text else None, answer_mark(record))
 
@@ -396,8 +396,8 @@ def _answer(record: dict[str, Any], with_text: set[str]) -> Answer | None:
 def _judgements(
     run: Run, items: Mapping[str, Item], answers: Mapping[str, Answer], skips: Skips, counts: Counter[Any]
 ) -> tuple[Judgement, ...]:
-    """One for each (response, judge): of each factor the last valid score of the answer that is there."""
-    found: dict[tuple[str, str], Judgement] = {}
+    """Return one judgement for each (response, judge), with the last valid score of each factor."""
+    judgements: dict[tuple[str, str], Judgement] = {}
     for place, record in _records(run, "evaluation", skips, counts):
         response = _text(record, "response_id") or record["id"].rpartition("__")[0]
         judge = _text(record, "judge_model_id") or record["id"].rpartition("__")[2]
@@ -410,24 +410,24 @@ def _judgements(
         elif _is_stale(record, items, answers.get(response)):
             skips.note("STALE_P5", record["id"])
             continue
-        _merge(found, record, response, judge, skips)
-    return tuple(found[key] for key in sorted(found))
+        _merge(judgements, record, response, judge, skips)
+    return tuple(judgements[key] for key in sorted(judgements))
 
 
 def _is_stale(record: Mapping[str, Any], items: Mapping[str, Item], answer: Answer | None) -> bool:
-    """Whether scores were given to texts that are no more there."""
+    """Return whether scores belong to texts that have changed since."""
     item = None if answer is None else items.get(answer.datapoint)
     return answer is not None and item is not None and not is_judgement_of(record, item.mark, [answer.mark])
 
 
 def _merge(
-    found: dict[tuple[str, str], Judgement], record: dict[str, Any], response: str, judge: str, skips: Skips
+    judgements: dict[tuple[str, str], Judgement], record: dict[str, Any], response: str, judge: str, skips: Skips
 ) -> None:
-    before = found.get((response, judge))
+    before = judgements.get((response, judge))
     if before is None:
         keys = ("datapoint_id", "task_id", "teacher_model_id", "student_model_id")
         datapoint, task, teacher, student = (_text(record, key) for key in keys)
-        before = found[response, judge] = Judgement(response, judge, datapoint, task, teacher, student)
+        before = judgements[response, judge] = Judgement(response, judge, datapoint, task, teacher, student)
     elif not before.failed and not is_failed(record):
         skips.note("DUPLICATE_P5", record["id"])
     if is_failed(record):
@@ -444,7 +444,7 @@ def _merge(
 
 
 def _join(judgement: Judgement, items: Mapping[str, Item], answers: Mapping[str, Answer]) -> None:
-    """Fill in who is who from the response and the datapoint, which know best; then from the ids."""
+    """Fill in task, teacher and student from response and datapoint, else from the ids."""
     answer = answers.get(judgement.response)
     if answer is not None:
         judgement.datapoint, judgement.student = answer.datapoint, answer.student
@@ -458,7 +458,7 @@ def _join(judgement: Judgement, items: Mapping[str, Item], answers: Mapping[str,
 
 
 def _check(judgement: Judgement, items: Mapping[str, Item], answers: Mapping[str, Answer], about: About) -> str:
-    """Why a judgement is left out; empty: it counts. Only the factors that its judge has to score are kept."""
+    """Return why a judgement is left out, empty if it counts; only factors that its judge has to score are kept."""
     if judgement.failed:
         return "FAILED_P5"
     if judgement.response not in answers:

@@ -80,17 +80,17 @@ def robust_set(loaded: Loaded, settings: RobustSettings = DEFAULTS) -> RobustSet
     candidate = np.isin(pairs.teacher, [loaded.teachers.index(name) for name in top])
     fractions = _fractions(pairs.where(candidate), settings)
     least = 1.0 if settings.agreement_threshold is None else settings.agreement_threshold
-    kept = tuple(datapoint for datapoint, share in fractions.items() if share >= least - 1e-9)
-    return RobustSet(judges, chosen, teachers, top, tuple(fractions), kept, fractions, pairs)
+    robust = tuple(datapoint for datapoint, share in fractions.items() if share >= least - 1e-9)
+    return RobustSet(judges, chosen, teachers, top, tuple(fractions), robust, fractions, pairs)
 
 
 def _asked(loaded: Loaded, judges: Sequence[int]) -> Pairs:
-    """All pairs that J* owes: each answer with each (task, factor) that one of J* scored anywhere; scored or not."""
-    size, known = max(len(loaded.factors), 1), np.flatnonzero(loaded.response_datapoint >= 0)
+    """Return all pairs that J* owes: each answer with each (task, factor) that one of J* scored anywhere."""
+    size, responses = max(len(loaded.factors), 1), np.flatnonzero(loaded.response_datapoint >= 0)
     kinds = np.unique(_kinds(loaded.pairs, size)[~np.isnan(loaded.pairs.scores[:, judges]).all(axis=1)])
-    task = loaded.datapoint_task[loaded.response_datapoint[known]]
+    task = loaded.datapoint_task[loaded.response_datapoint[responses]]
     first, end = np.searchsorted(kinds, task * size), np.searchsorted(kinds, (task + 1) * size)
-    response = np.repeat(known, end - first)
+    response = np.repeat(responses, end - first)
     place = np.arange(len(response)) - np.repeat(np.cumsum(end - first) - (end - first), end - first)
     factor = kinds[np.repeat(first, end - first) + place] % size if len(response) else response
     scores, levels = _found(loaded.pairs, response * size + factor, judges, size)
@@ -108,12 +108,12 @@ def _asked(loaded: Loaded, judges: Sequence[int]) -> Pairs:
 
 
 def _kinds(table: Pairs | Units, size: int) -> Codes:
-    """Keys of (task, factor)."""
+    """Return keys of (task, factor)."""
     return table.task * size + table.factor
 
 
 def _found(pairs: Pairs, keys: Codes, judges: Sequence[int], size: int) -> tuple[Floats, npt.NDArray[np.bool_]]:
-    """Scores of (response, factor) keys and whether they are levels, (P, J*); NaN where nobody scored."""
+    """Look up scores of (response, factor) keys and whether they are levels, (P, J*); NaN where nobody scored."""
     scores, levels = np.full((len(keys), len(judges)), np.nan), np.zeros((len(keys), len(judges)), dtype=bool)
     scored = pairs.response * size + pairs.factor
     there = np.isin(keys, scored)
@@ -123,7 +123,7 @@ def _found(pairs: Pairs, keys: Codes, judges: Sequence[int], size: int) -> tuple
 
 
 def _fractions(pairs: Pairs, settings: RobustSettings) -> dict[int, float]:
-    """Datapoint -> share of its pairs that are consistent."""
+    """Return datapoint -> share of its pairs that are consistent."""
     consistent = _consistent(pairs.scores, settings).astype(np.float64)
     points, codes = np.unique(pairs.datapoint, return_inverse=True)
     shares = np.bincount(codes, consistent, minlength=len(points)) / np.bincount(codes, minlength=len(points))
@@ -131,63 +131,65 @@ def _fractions(pairs: Pairs, settings: RobustSettings) -> dict[int, float]:
 
 
 def _consistent(scores: Floats, settings: RobustSettings) -> npt.NDArray[np.bool_]:
-    """Whether the judges (P, J*) are of one mind on a pair, (P,)."""
-    known = ~np.isnan(scores)
+    """Return whether the judges (P, J*) agree on a pair, (P,)."""
+    scored = ~np.isnan(scores)
     least = max(1, math.ceil(settings.q_fraction * scores.shape[1] - 1e-9))
-    filled = np.where(known, scores, 0.0)
+    filled = np.where(scored, scores, 0.0)
     if settings.theta is not None:
-        mean = filled.sum(axis=1) / np.maximum(known.sum(axis=1), 1)
-        near = known & (np.abs(filled - mean[:, None]) <= settings.theta + 1e-9)
+        mean = filled.sum(axis=1) / np.maximum(scored.sum(axis=1), 1)
+        near = scored & (np.abs(filled - mean[:, None]) <= settings.theta + 1e-9)
         within: npt.NDArray[np.bool_] = near.sum(axis=1) >= least
         return within
     high, low = (
-        np.where(known, scores, -np.inf).max(axis=1, initial=-np.inf),
-        np.where(known, scores, np.inf).min(axis=1, initial=np.inf),
+        np.where(scored, scores, -np.inf).max(axis=1, initial=-np.inf),
+        np.where(scored, scores, np.inf).min(axis=1, initial=np.inf),
     )
-    same: npt.NDArray[np.bool_] = (known.sum(axis=1) >= least) & (high - low < 1e-9)
+    same: npt.NDArray[np.bool_] = (scored.sum(axis=1) >= least) & (high - low < 1e-9)
     return same
 
 
 def robust_summary(loaded: Loaded, settings: RobustSettings = DEFAULTS) -> RobustSummary:
-    """The report: what was chosen, and how the students stand on it."""
-    found = robust_set(loaded, settings)
-    kept = found.pairs.where(np.isin(found.pairs.datapoint, found.kept) & ~np.isnan(found.pairs.scores).all(axis=1))
+    """Compute the report: what was chosen, and how the students stand on it."""
+    chosen = robust_set(loaded, settings)
+    pairs = chosen.pairs.where(
+        np.isin(chosen.pairs.datapoint, chosen.kept) & ~np.isnan(chosen.pairs.scores).all(axis=1)
+    )
     return RobustSummary(
         loaded.header,
         settings,
-        found.judges,
-        found.chosen_judges,
-        _teachers(loaded, found, settings.teacher_score_formula),
-        found.chosen_teachers,
-        candidates=len(found.candidates),
-        kept=len(found.kept),
-        kept_ids=tuple(loaded.datapoints[datapoint] for datapoint in found.kept),
-        consistent_fraction={loaded.datapoints[point]: share for point, share in found.fractions.items()},
-        students=_students(loaded, found, kept),
-        cells=(*_cells(loaded, kept, "task"), *_cells(loaded, kept, "factor")),
-        diagnostics=_diagnostics(loaded, found, settings),
+        chosen.judges,
+        chosen.chosen_judges,
+        _teachers(loaded, chosen, settings.teacher_score_formula),
+        chosen.chosen_teachers,
+        candidates=len(chosen.candidates),
+        kept=len(chosen.kept),
+        kept_ids=tuple(loaded.datapoints[datapoint] for datapoint in chosen.kept),
+        consistent_fraction={loaded.datapoints[point]: share for point, share in chosen.fractions.items()},
+        students=_students(loaded, chosen, pairs),
+        cells=(*_cells(loaded, pairs, "task"), *_cells(loaded, pairs, "factor")),
+        diagnostics=_diagnostics(loaded, chosen, settings),
     )
 
 
-def _teachers(loaded: Loaded, found: RobustSet, formula: str) -> tuple[RobustTeacher, ...]:
+def _teachers(loaded: Loaded, chosen: RobustSet, formula: str) -> tuple[RobustTeacher, ...]:
     owners = [loaded.teachers[code] for code in loaded.datapoint_teacher]
-    candidates = [owners[datapoint] for datapoint in found.candidates]
-    kept = [owners[datapoint] for datapoint in found.kept]
+    candidates = [owners[datapoint] for datapoint in chosen.candidates]
+    robust = [owners[datapoint] for datapoint in chosen.kept]
     return tuple(
         RobustTeacher(
             row.teacher,
-            row.teacher in found.chosen_teachers,
+            row.teacher in chosen.chosen_teachers,
             getattr(row, formula),
-            *(owners.count(row.teacher), candidates.count(row.teacher), kept.count(row.teacher)),
+            *(owners.count(row.teacher), candidates.count(row.teacher), robust.count(row.teacher)),
         )
-        for row in found.teachers
+        for row in chosen.teachers
     )
 
 
-def _students(loaded: Loaded, found: RobustSet, kept: Pairs) -> tuple[RobustStudent, ...]:
-    weights = score_weights(loaded, kept)
-    means = group_means(kept.student, kept.mean, kept.datapoint, len(loaded.students), weights)
-    full = _full(loaded, found)
+def _students(loaded: Loaded, chosen: RobustSet, pairs: Pairs) -> tuple[RobustStudent, ...]:
+    weights = score_weights(loaded, pairs)
+    means = group_means(pairs.student, pairs.mean, pairs.datapoint, len(loaded.students), weights)
+    full = _full(loaded, chosen)
     places = np.flatnonzero(full.n)
     ranks = _ranks(loaded, places, full.mean)
     rows = []
@@ -208,24 +210,24 @@ def _students(loaded: Loaded, found: RobustSet, kept: Pairs) -> tuple[RobustStud
     return tuple(rows)
 
 
-def _full(loaded: Loaded, found: RobustSet) -> Summaries:
-    """Students over all items and judges, on the (task, factor) that J* scores: metrics and labels are other things."""
+def _full(loaded: Loaded, chosen: RobustSet) -> Summaries:
+    """Summarise students over all items and judges, on the (task, factor) that J* scores."""
     size = max(len(loaded.factors), 1)
     units = loaded.units
-    units = units.where(np.isin(_kinds(units, size), _kinds(found.pairs, size)))
+    units = units.where(np.isin(_kinds(units, size), _kinds(chosen.pairs, size)))
     return Summaries(units.student, units.norm, len(loaded.students))
 
 
 def _ranks(loaded: Loaded, students: npt.NDArray[np.intp], means: Floats) -> list[int]:
-    """Students, best first."""
+    """Return students, best first."""
     return sorted(students.tolist(), key=lambda one: (-means[one], loaded.students[one]))
 
 
-def _cells(loaded: Loaded, kept: Pairs, dimension: str) -> list[StudentCell]:
+def _cells(loaded: Loaded, pairs: Pairs, dimension: str) -> list[StudentCell]:
     names = loaded.names(dimension)
-    codes = kept.student * len(names) + getattr(kept, dimension)
+    codes = pairs.student * len(names) + getattr(pairs, dimension)
     size = len(loaded.students) * len(names)
-    means = group_means(codes, kept.mean, kept.datapoint, size, score_weights(loaded, kept))
+    means = group_means(codes, pairs.mean, pairs.datapoint, size, score_weights(loaded, pairs))
     return [
         StudentCell(
             loaded.students[cell // len(names)],
@@ -238,32 +240,32 @@ def _cells(loaded: Loaded, kept: Pairs, dimension: str) -> list[StudentCell]:
     ]
 
 
-def _diagnostics(loaded: Loaded, found: RobustSet, settings: RobustSettings) -> tuple[str, ...]:
+def _diagnostics(loaded: Loaded, chosen: RobustSet, settings: RobustSettings) -> tuple[str, ...]:
     metric, formula = settings.agreement_metric, settings.teacher_score_formula
     judges = ", ".join(
         f"{row.judge} {_number(getattr(row, f'weighted_{metric}'))}" + ("" if row.rank else " (no rank)")
-        for row in found.judges
+        for row in chosen.judges
     )
-    teachers = ", ".join(f"{row.teacher} {_number(getattr(row, formula))}" for row in found.teachers)
-    least = max(1, math.ceil(settings.q_fraction * len(found.chosen_judges) - 1e-9))
+    teachers = ", ".join(f"{row.teacher} {_number(getattr(row, formula))}" for row in chosen.teachers)
+    least = max(1, math.ceil(settings.q_fraction * len(chosen.chosen_judges) - 1e-9))
     found_valid = int(loaded.evaluations.valid.sum())
     lines = [
         f"scores: {len(loaded.units)}, from {found_valid} of {len(loaded.evaluations.valid)} evaluations",
         f"judges by weighted {metric}: {judges or 'none'}",
-        f"J* ({settings.judge_selection}): {', '.join(found.chosen_judges) or 'none'}; at least {least} for each pair",
+        f"J* ({settings.judge_selection}): {', '.join(chosen.chosen_judges) or 'none'}; at least {least} for each pair",
         f"teachers by {formula}, with J* alone: {teachers or 'none'}",
-        f"T*: {', '.join(found.chosen_teachers) or 'none'}",
-        f"candidates: {len(found.candidates)} items; kept: {len(found.kept)}",
+        f"T*: {', '.join(chosen.chosen_teachers) or 'none'}",
+        f"candidates: {len(chosen.candidates)} items; kept: {len(chosen.kept)}",
     ]
-    if not found.kept:
-        lines.append(_advice(found, settings))
+    if not chosen.kept:
+        lines.append(_advice(chosen, settings))
     return tuple(lines)
 
 
-def _advice(found: RobustSet, settings: RobustSettings) -> str:
-    if not found.candidates:
-        return _no_candidates(found, settings)
-    best = max(found.fractions.values())
+def _advice(chosen: RobustSet, settings: RobustSettings) -> str:
+    if not chosen.candidates:
+        return _no_candidates(chosen, settings)
+    best = max(chosen.fractions.values())
     if settings.theta is not None:
         return f"the best item has {best:.0%} of its pairs within theta {settings.theta:g}; a larger --theta keeps more"
     enough = math.floor(100 * best + 1e-9) / 100  # rounded up it would keep nothing
@@ -272,10 +274,10 @@ def _advice(found: RobustSet, settings: RobustSettings) -> str:
     )
 
 
-def _no_candidates(found: RobustSet, settings: RobustSettings) -> str:
+def _no_candidates(chosen: RobustSet, settings: RobustSettings) -> str:
     metric = settings.agreement_metric
-    without = [row for row in found.judges if getattr(row, f"weighted_{metric}") is None]
-    if found.judges and len(without) == len(found.judges):
+    without = [row for row in chosen.judges if getattr(row, f"weighted_{metric}") is None]
+    if chosen.judges and len(without) == len(chosen.judges):
         return f"no judge can be ranked: {_UNDEFINED[metric]}"
     return "no item can be chosen: no judge with enough valid scores is there; look at `coverage-summary`"
 
@@ -310,11 +312,11 @@ def export_benchmark(loaded: Loaded, path: Path, *, form: str = "jsonl", setting
 
 
 def benchmark_records(loaded: Loaded, settings: RobustSettings = DEFAULTS) -> Iterator[dict[str, Any]]:
-    """The items of the robust set as records, by id."""
-    found, exported_at = robust_set(loaded, settings), now()
-    texts = _texts(loaded, {loaded.datapoints[point] for point in found.kept})
-    scores = _student_scores(loaded, found)
-    for point in found.kept:
+    """Yield the items of the robust set as records, by id."""
+    chosen, exported_at = robust_set(loaded, settings), now()
+    texts = _texts(loaded, {loaded.datapoints[point] for point in chosen.kept})
+    scores = _student_scores(loaded, chosen)
+    for point in chosen.kept:
         identity, task = loaded.datapoints[point], loaded.tasks[loaded.datapoint_task[point]]
         yield {
             "schema_version": SCHEMA,
@@ -325,23 +327,23 @@ def benchmark_records(loaded: Loaded, settings: RobustSettings = DEFAULTS) -> It
             **texts[identity],
             "rubric": _rubric(loaded, task),
             "student_scores": scores.get(point, {}),
-            "judge_set": list(found.chosen_judges),
+            "judge_set": list(chosen.chosen_judges),
             "agreement_metric": settings.agreement_metric,
             "agreement_threshold": settings.theta
             if settings.agreement_threshold is None
             else settings.agreement_threshold,
-            "consistent_fraction": round(found.fractions[point], 4),
+            "consistent_fraction": round(chosen.fractions[point], 4),
             "exported_at": exported_at,
         }
 
 
-def _texts(loaded: Loaded, wanted: set[str]) -> dict[str, dict[str, Any]]:
+def _texts(loaded: Loaded, ids: set[str]) -> dict[str, dict[str, Any]]:
     """Prompt, reference and attributes of some items, read once more: the first two are not kept in memory, and of
     attributes only the text of their values is."""
     texts = {}
     for path in loaded.run.datapoint_files():
         for record in read_records(path):
-            if record.get("id") in wanted and not is_failed(record) and "prompt" in record:
+            if record.get("id") in ids and not is_failed(record) and "prompt" in record:
                 attributes = record.get("sampled_target_attributes")
                 texts[record["id"]] = {
                     "prompt": record["prompt"],
@@ -357,22 +359,24 @@ def _rubric(loaded: Loaded, task: str) -> Mapping[str, Any]:
     return stored if isinstance(stored, dict) else dict(loaded.about.tasks[task].rubric or {})
 
 
-def _student_scores(loaded: Loaded, found: RobustSet) -> dict[int, dict[str, dict[str, str]]]:
-    """Datapoint -> student -> factor -> level."""
-    kept: dict[int, dict[str, dict[str, str]]] = {point: {} for point in found.kept}
-    pairs = found.pairs
-    for row in np.flatnonzero(np.isin(pairs.datapoint, found.kept)).tolist():
-        known = ~np.isnan(pairs.scores[row])
-        given = pairs.scores[row][known]
-        if len(given):
+def _student_scores(loaded: Loaded, chosen: RobustSet) -> dict[int, dict[str, dict[str, str]]]:
+    """Return datapoint -> student -> factor -> level."""
+    levels: dict[int, dict[str, dict[str, str]]] = {point: {} for point in chosen.kept}
+    pairs = chosen.pairs
+    for row in np.flatnonzero(np.isin(pairs.datapoint, chosen.kept)).tolist():
+        scored = ~np.isnan(pairs.scores[row])
+        judge_scores = pairs.scores[row][scored]
+        if len(judge_scores):
             student, factor = loaded.students[pairs.student[row]], loaded.factors[pairs.factor[row]]
-            is_level = bool(pairs.is_level[row][known].all())
-            kept[int(pairs.datapoint[row])].setdefault(student, {})[factor] = plurality(given, is_level=is_level)
-    return kept
+            is_level = bool(pairs.is_level[row][scored].all())
+            levels[int(pairs.datapoint[row])].setdefault(student, {})[factor] = plurality(
+                judge_scores, is_level=is_level
+            )
+    return levels
 
 
 def plurality(scores: Floats, *, is_level: bool = True) -> str:
-    """The level given most often, the lower of two given equally often; of numbers the mean, as text."""
+    """Return the most frequent level, the lower of two that tie; of numbers the mean, as text."""
     values, counts = np.unique(scores, return_counts=True)
     chosen = float(values[np.argmax(counts)])
     return _LEVELS[chosen] if is_level and chosen in _LEVELS else f"{scores.mean():.4f}"
@@ -384,7 +388,7 @@ def _write_jsonl(records: list[dict[str, Any]], path: Path) -> None:
 
 
 def _write_parquet(records: list[dict[str, Any]], path: Path) -> None:
-    """Nested values as JSON text; the schema's version stands in the file's metadata."""
+    """Write nested values as JSON text, with the schema's version in the file's metadata."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

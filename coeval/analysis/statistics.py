@@ -28,7 +28,7 @@ _LABELS = ((0.2, "slight"), (0.4, "fair"), (0.6, "moderate"), (0.8, "substantial
 
 
 def kappa(table: npt.ArrayLike, *, quadratic: bool = False) -> float | None:
-    """Kappa of a table (3, 3) of counts of (level of one, level of the other); None where chance explains all."""
+    """Return kappa of a table (3, 3) of counts of two raters' levels; None where chance explains all."""
     counts = np.asarray(table, dtype=np.float64)
     total = counts.sum()
     if not total:
@@ -41,7 +41,7 @@ def kappa(table: npt.ArrayLike, *, quadratic: bool = False) -> float | None:
 
 
 def kappa_label(value: float | None) -> str:
-    """Landis and Koch's word for a kappa; empty for None."""
+    """Return Landis and Koch's word for a kappa; empty for None."""
     if value is None:
         return ""
     if value < 0:
@@ -50,28 +50,28 @@ def kappa_label(value: float | None) -> str:
 
 
 def krippendorff(scores: Floats, *, ordinal: bool = False) -> float | None:
-    """Krippendorff's alpha of scores (N, J), NaN where a rater gave none; None where the values never vary."""
+    """Return Krippendorff's alpha of scores (N, J), NaN where missing; None where the values never vary."""
     value = float(alpha_of_sums(alpha_columns(scores, ordinal=ordinal).sum(axis=0)[None])[0])
     return value if math.isfinite(value) else None
 
 
 def alpha_columns(scores: Floats, *, ordinal: bool = False) -> Floats:
-    """Of each unit (N, 4): its disagreement, values, sum and sum of squares; zeros where it has fewer than two."""
-    known = ~np.isnan(scores)
-    known &= (known.sum(axis=1) > 1)[:, None]
+    """Return each unit's disagreement, values, sum and sum of squares, (N, 4); zeros with fewer than two values."""
+    paired = ~np.isnan(scores)
+    paired &= (paired.sum(axis=1) > 1)[:, None]
     values = scores.astype(np.float64)
     if ordinal:
         values = np.full(scores.shape, np.nan)
-        values[known] = mid_ranks(scores[known])
-    if known.any():
-        values = values - values[known].mean()
-    values = np.where(known, values, 0.0)
-    m, total, squares = known.sum(axis=1), values.sum(axis=1), (values**2).sum(axis=1)
+        values[paired] = mid_ranks(scores[paired])
+    if paired.any():
+        values = values - values[paired].mean()
+    values = np.where(paired, values, 0.0)
+    m, total, squares = paired.sum(axis=1), values.sum(axis=1), (values**2).sum(axis=1)
     return np.stack([2.0 * (m * squares - total**2) / np.maximum(m - 1, 1), m, total, squares], axis=1)
 
 
 def alpha_of_sums(sums: Floats) -> Floats:
-    """Alpha (R,) of sums (R, 4) of `alpha_columns`; NaN where it has none."""
+    """Return alpha (R,) of sums (R, 4) of `alpha_columns`; NaN where it has none."""
     observed, n, total, squares = sums.T
     with np.errstate(invalid="ignore", divide="ignore"):
         expected = 2.0 * (n * squares - total**2) / (n - 1.0)
@@ -80,7 +80,7 @@ def alpha_of_sums(sums: Floats) -> Floats:
 
 
 def icc(scores: Floats) -> tuple[float | None, float | None]:
-    """ICC(2,1) and ICC(2,k) of complete scores (N, J); None with fewer than two of either, or without variance."""
+    """Return ICC(2,1) and ICC(2,k) of complete scores (N, J); None with fewer than two of either or no variance."""
     n, k = scores.shape
     if n < 2 or k < 2:
         return None, None
@@ -99,7 +99,7 @@ def _ratio(above: float, below: float) -> float | None:
 
 
 def mid_ranks(values: Floats) -> Floats:
-    """Ranks from 1; equal values share the mean of theirs."""
+    """Return ranks from 1; equal values share the mean of theirs."""
     _, codes, counts = np.unique(values, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
     ranks: Floats = (ends - (counts - 1) / 2.0)[codes]
@@ -107,7 +107,7 @@ def mid_ranks(values: Floats) -> Floats:
 
 
 def pearson(one: Floats, other: Floats) -> float | None:
-    """Correlation; None where either never varies."""
+    """Return the correlation; None where either never varies."""
     if len(one) < 2:
         return None
     a, b = one - one.mean(), other - other.mean()
@@ -116,12 +116,12 @@ def pearson(one: Floats, other: Floats) -> float | None:
 
 
 def spearman(one: Floats, other: Floats) -> float | None:
-    """Rank correlation; None where either never varies."""
+    """Return the rank correlation; None where either never varies."""
     return pearson(mid_ranks(one), mid_ranks(other)) if len(one) else None
 
 
 def kendall(one: Floats, other: Floats) -> float | None:
-    """Tau-b; None where either never varies."""
+    """Return tau-b; None where either never varies."""
     if len(one) < 2 or np.ptp(one) == 0 or np.ptp(other) == 0:
         return None
     a, a_codes = np.unique(one, return_inverse=True)
@@ -168,7 +168,7 @@ class Summaries:
 def group_means(
     codes: npt.NDArray[Any], values: Floats, datapoints: Codes, groups: int, weights: Floats | None = None
 ) -> Summaries:
-    """Summaries of groups, with limits of their means by datapoint; `weights` (N,) are above 0."""
+    """Summarise groups, with limits of their means by datapoint; `weights` (N,) are above 0."""
     summaries = Summaries(codes, values, groups)
     if weights is not None:
         total = np.bincount(codes, weights, minlength=groups)
@@ -197,7 +197,7 @@ def group_means(
 def resample(
     clusters: npt.NDArray[Any], columns: Floats, figure: Callable[[Floats], Floats], *, seed: int = 0
 ) -> Floats:
-    """A figure of sums, for each of R draws of whole clusters.
+    """Compute a figure of sums for each of R draws of whole clusters.
 
     Args:
         clusters: (N,) the cluster of each row.

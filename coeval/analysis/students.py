@@ -45,18 +45,18 @@ class OfFactors(Protocol):
 
     @property
     def task(self) -> Codes:
-        """(N,)."""
+        """Code of the task, (N,)."""
         ...
 
     @property
     def factor(self) -> Codes:
-        """(N,)."""
+        """Code of the factor, (N,)."""
         ...
 
 
 @once
 def factor_weights(loaded: Loaded) -> Floats | None:
-    """The weight of each factor in each task, (K, F); None where all count alike."""
+    """Return the weight of each factor in each task, (K, F); None where all count alike."""
     weights = np.ones((len(loaded.tasks), len(loaded.factors)))
     for row, task in enumerate(loaded.tasks):
         about = loaded.about.tasks.get(task)
@@ -67,7 +67,7 @@ def factor_weights(loaded: Loaded) -> Floats | None:
 
 
 def score_weights(loaded: Loaded, table: OfFactors) -> Floats | None:
-    """The weight of each score of a table, (N,); None where all count alike."""
+    """Return the weight of each score of a table, (N,); None where all count alike."""
     weights = factor_weights(loaded)
     if weights is None:
         return None
@@ -98,7 +98,7 @@ def student_report(loaded: Loaded) -> StudentReport:
 
 @once
 def student_rows(loaded: Loaded) -> tuple[StudentRow, ...]:
-    """Students with scores, best first by the mean of their units."""
+    """Return the students with scores, best first by the mean of their units."""
     units, size = loaded.units, len(loaded.students)
     weights = score_weights(loaded, units)
     overall = group_means(units.student, units.norm, units.datapoint, size, weights)
@@ -145,7 +145,7 @@ def _row(
 
 
 def _macro(units: Units, shape: tuple[int, int], weights: Floats | None) -> tuple[Floats, Floats, Floats]:
-    """Mean over tasks of the student's mean in each, with limits; each (S,)."""
+    """Return the mean over tasks of the student's mean in each, with limits; each (S,)."""
     size = shape[0] * shape[1]
     if not len(units):
         return (np.full(shape[0], np.nan),) * 3
@@ -157,8 +157,8 @@ def _macro(units: Units, shape: tuple[int, int], weights: Floats | None) -> tupl
 
     def figure(drawn: Floats) -> Floats:
         means = (drawn[:, :size] / drawn[:, size:]).reshape(-1, *shape)
-        known = np.isfinite(means)
-        macro: Floats = np.where(known, means, 0.0).sum(axis=2) / known.sum(axis=2)
+        has_task = np.isfinite(means)
+        macro: Floats = np.where(has_task, means, 0.0).sum(axis=2) / has_task.sum(axis=2)
         return macro
 
     columns = np.concatenate([sums, counts], axis=1)
@@ -168,7 +168,7 @@ def _macro(units: Units, shape: tuple[int, int], weights: Floats | None) -> tupl
 
 
 def student_cells(loaded: Loaded) -> tuple[StudentCell, ...]:
-    """Means by task, factor, judge, teacher and attribute value."""
+    """Compute means by task, factor, judge, teacher and attribute value."""
     return tuple(cell for dimension in _DIMENSIONS for cell in _cells(loaded, dimension))
 
 
@@ -186,7 +186,7 @@ def _cells(loaded: Loaded, dimension: str) -> Iterator[StudentCell]:
 
 
 def by_datapoint(loaded: Loaded) -> Floats:
-    """Mean score of each student on each datapoint, weighted by factor, (D, S); NaN where it has none."""
+    """Return each student's mean score on each datapoint, weighted by factor, (D, S); NaN where it has none."""
     shape = (len(loaded.datapoints), len(loaded.students))
     cells = loaded.units.datapoint * shape[1] + loaded.units.student
     weights = score_weights(loaded, loaded.units)
@@ -212,15 +212,15 @@ def student_pairs(loaded: Loaded, scores: Floats) -> tuple[StudentPair, ...]:
     interval = bootstrap_mean(gaps)
     chances = [two_sided(mean, error) for mean, error in zip(interval.estimate, interval.standard_error, strict=True)]
     corrected = _holm(chances)
-    found = []
+    rows = []
     for number, (a, b) in enumerate(pairs):
         mean, low, high = (float(part[number]) for part in interval[:3])
         better, worse = (a, b) if mean >= 0 else (b, a)
         low, high = (low, high) if mean >= 0 else (-high, -low)
         names = (loaded.students[better], loaded.students[worse])
         certain = bool(corrected[number] < SIGNIFICANT)
-        found.append(StudentPair(*names, abs(mean), low, high, chances[number], certain, _common(scores, a, b)))
-    return tuple(sorted(found, key=lambda pair: (-pair.difference, pair.better, pair.worse)))
+        rows.append(StudentPair(*names, abs(mean), low, high, chances[number], certain, _common(scores, a, b)))
+    return tuple(sorted(rows, key=lambda pair: (-pair.difference, pair.better, pair.worse)))
 
 
 def _common(scores: Floats, a: int, b: int) -> int:
@@ -228,14 +228,14 @@ def _common(scores: Floats, a: int, b: int) -> int:
 
 
 def two_sided(mean: float, error: float) -> float:
-    """The chance of a mean so far from 0, if it were normal around 0 with this standard error."""
+    """Return the two-sided p-value of a mean with this standard error, under a normal around 0."""
     if error < 1e-12:
         return 1.0 if abs(mean) < 1e-12 else 0.0
     return math.erfc(abs(mean) / error / math.sqrt(2.0))
 
 
 def _holm(chances: list[float]) -> npt.NDArray[np.float64]:
-    """p-values corrected for their number: step down from the smallest."""
+    """Correct p-values for their number by Holm's step-down method."""
     order = np.argsort(chances)
     scaled = np.array(chances)[order] * np.arange(len(chances), 0, -1)
     corrected = np.empty(len(chances))
@@ -249,21 +249,30 @@ _Said = dict[tuple[str, str, str], list[tuple[object, str | None]]]
 
 
 def label_rows(loaded: Loaded) -> tuple[tuple[LabelRow, ...], tuple[LabelValueRow, ...]]:
-    """Accuracy by (student, task, attribute), and by label."""
+    """Compute accuracy by (student, task, attribute), and by label."""
     rows, values = [], []
-    for key, said in sorted(_said(loaded).items()):
-        found = label_accuracy(said)
-        accuracy = found.accuracy if found.n_total else None
-        rows.append(LabelRow(*key, accuracy, found.strict_accuracy, found.n_total, found.n_matched, found.n_skipped))
-        support = [str(truth) for truth, _ in said]
-        for label, rates in sorted(found.per_label.items()):
+    for key, labels in sorted(_said(loaded).items()):
+        accuracies = label_accuracy(labels)
+        accuracy = accuracies.accuracy if accuracies.n_total else None
+        rows.append(
+            LabelRow(
+                *key,
+                accuracy,
+                accuracies.strict_accuracy,
+                accuracies.n_total,
+                accuracies.n_matched,
+                accuracies.n_skipped,
+            )
+        )
+        support = [str(truth) for truth, _ in labels]
+        for label, rates in sorted(accuracies.per_label.items()):
             numbers = (rates["precision"], rates["recall"], rates["f1"])
             values.append(LabelValueRow(*key, label, *numbers, support=support.count(label)))
     return tuple(rows), tuple(values)
 
 
 def hamming_rows(rows: Iterable[LabelRow]) -> tuple[HammingRow, ...]:
-    """Mean accuracy of each (student, task) over its label attributes, where it has several."""
+    """Average the accuracy of each (student, task) over its label attributes, where it has several."""
     groups: dict[tuple[str, str], list[LabelRow]] = defaultdict(list)
     for row in rows:
         groups[row.student, row.task].append(row)
@@ -281,10 +290,10 @@ def hamming_rows(rows: Iterable[LabelRow]) -> tuple[HammingRow, ...]:
 
 def _said(loaded: Loaded) -> _Said:
     """(student, task, attribute) -> the right label and the one said, of each response."""
-    found: _Said = defaultdict(list)
-    for key, truth, said in _labels(loaded):
-        found[key].append((truth, said))
-    return found
+    labels: _Said = defaultdict(list)
+    for key, truth, label in _labels(loaded):
+        labels[key].append((truth, label))
+    return labels
 
 
 def _labels(loaded: Loaded) -> Iterator[tuple[tuple[str, str, str], str, str | None]]:

@@ -92,13 +92,13 @@ ItemCount: TypeAlias = Annotated[int, Shown("items")]
 
 
 def shown_fields(row: type) -> Mapping[str, Shown]:
-    """The fields of a row that pages show, in order."""
-    shown = {}
+    """Return the fields of a row that pages show, in order."""
+    fields = {}
     for name, hint in get_type_hints(row, include_extras=True).items():
         for one in getattr(hint, "__metadata__", ()):
             if isinstance(one, Shown):
-                shown[name] = dataclasses.replace(one, is_text=hint.__origin__ is str)
-    return shown
+                fields[name] = dataclasses.replace(one, is_text=hint.__origin__ is str)
+    return fields
 
 
 @dataclass(frozen=True, eq=False)

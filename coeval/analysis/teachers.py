@@ -38,23 +38,23 @@ def teacher_report(loaded: Loaded, settings: RobustSettings = DEFAULTS) -> Teach
 
 
 def teacher_rows(loaded: Loaded, formula: str = "v1") -> tuple[TeacherRow, ...]:
-    """Teachers with scores, best first by `formula`."""
+    """Return the teachers with scores, best first by `formula`."""
     size = len(loaded.teachers)
-    found = _discrimination(loaded.pairs, loaded.pairs.teacher, np.arange(len(loaded.pairs)), size)
+    figures = _discrimination(loaded.pairs, loaded.pairs.teacher, np.arange(len(loaded.pairs)), size)
     items = np.bincount(loaded.datapoint_teacher, minlength=size)
     units = np.bincount(loaded.units.teacher, minlength=size)
     order = sorted(
         (teacher for teacher in range(size) if units[teacher]),
-        key=lambda teacher: (-getattr(found, formula)[teacher], loaded.teachers[teacher]),
+        key=lambda teacher: (-getattr(figures, formula)[teacher], loaded.teachers[teacher]),
     )
     return tuple(
         TeacherRow(
             rank,
             loaded.teachers[teacher],
-            v1=float(found.v1[teacher]),
-            s2=float(found.s2[teacher]),
-            r3=float(found.r3[teacher]),
-            root_v1=float(np.sqrt(found.v1[teacher])),
+            v1=float(figures.v1[teacher]),
+            s2=float(figures.s2[teacher]),
+            r3=float(figures.r3[teacher]),
+            root_v1=float(np.sqrt(figures.v1[teacher])),
             items=int(items[teacher]),
             units=int(units[teacher]),
         )
@@ -63,7 +63,7 @@ def teacher_rows(loaded: Loaded, formula: str = "v1") -> tuple[TeacherRow, ...]:
 
 
 def teacher_cells(loaded: Loaded) -> tuple[TeacherCell, ...]:
-    """The same by factor, task and attribute value."""
+    """Compute the figures by factor, task and attribute value."""
     return tuple(cell for name in ("factor", "task", "attribute") for cell in _teacher_cells(loaded, name))
 
 
@@ -72,7 +72,7 @@ def _teacher_cells(loaded: Loaded, dimension: str) -> list[TeacherCell]:
     rows, values = loaded.grouped(loaded.pairs, dimension)
     strata = loaded.pairs.teacher[rows] * len(names) + values
     size = len(loaded.teachers) * len(names)
-    found = _discrimination(loaded.pairs, strata, rows, size)
+    figures = _discrimination(loaded.pairs, strata, rows, size)
     unit_rows, unit_values = loaded.grouped(loaded.units, dimension)
     unit_strata = loaded.units.teacher[unit_rows] * len(names) + unit_values
     n = np.bincount(unit_strata, minlength=size)
@@ -82,7 +82,7 @@ def _teacher_cells(loaded: Loaded, dimension: str) -> list[TeacherCell]:
             loaded.teachers[stratum // len(names)],
             dimension,
             names[stratum % len(names)],
-            *(float(found.v1[stratum]), float(found.s2[stratum]), float(found.r3[stratum]), float(mean[stratum])),
+            *(float(figures.v1[stratum]), float(figures.s2[stratum]), float(figures.r3[stratum]), float(mean[stratum])),
             units=int(n[stratum]),
         )
         for stratum in np.flatnonzero(n)
@@ -90,7 +90,7 @@ def _teacher_cells(loaded: Loaded, dimension: str) -> list[TeacherCell]:
 
 
 def _discrimination(pairs: Pairs, strata: Numbers, rows: Numbers, size: int) -> _Discrimination:
-    """V1, S2 and R3 of strata, which rows of pairs may be in several of."""
+    """Compute V1, S2 and R3 of strata; a row of pairs may be in several."""
     factor, scores, student = pairs.factor[rows], pairs.mean[rows], pairs.student[rows]
     task_cell = np.stack([strata, pairs.task[rows], factor], axis=1)
     means, owners = _means(np.column_stack([task_cell, student]), scores)
@@ -106,7 +106,7 @@ def _discrimination(pairs: Pairs, strata: Numbers, rows: Numbers, size: int) -> 
 
 
 def _codes(keys: Numbers) -> tuple[Numbers, Numbers]:
-    """The distinct rows of keys (N, K), and which of them each row is."""
+    """Return the distinct rows of keys (N, K), and which of them each row is."""
     codes = np.zeros(len(keys), dtype=np.int64)
     for column in keys.T:
         codes = np.unique(codes * (int(column.max(initial=0)) + 1) + column, return_inverse=True)[1]
@@ -120,7 +120,7 @@ def _means(keys: Numbers, values: Floats) -> tuple[Floats, Numbers]:
 
 
 def _spread(cells: Numbers, means: Floats) -> tuple[Floats, Floats, Numbers]:
-    """Variance and range across students in each cell with two or more, and the cell's stratum."""
+    """Return variance and range across students in each cell with two or more, and the cell's stratum."""
     owners, codes = _codes(cells)
     n = np.bincount(codes, minlength=len(owners))
     centre = np.bincount(codes, means, minlength=len(owners)) / np.maximum(n, 1)

@@ -46,7 +46,7 @@ class Units:
         return len(self.norm)
 
     def where(self, rows: npt.NDArray[Any]) -> Units:
-        """The units that a mask or indices choose."""
+        """Return the rows that a mask or indices choose."""
         return Units(**{column.name: getattr(self, column.name)[rows] for column in fields(self)})
 
 
@@ -69,15 +69,15 @@ class Pairs:
         return len(self.task)
 
     def where(self, rows: npt.NDArray[Any]) -> Pairs:
-        """The pairs that a mask or indices choose."""
+        """Return the rows that a mask or indices choose."""
         return Pairs(**{column.name: getattr(self, column.name)[rows] for column in fields(self)})
 
     @cached_property
     def mean(self) -> Floats:
         """Mean over the judges that scored, (P,)."""
-        known = ~np.isnan(self.scores)
+        scored = ~np.isnan(self.scores)
         with np.errstate(invalid="ignore"):
-            mean: Floats = np.where(known, self.scores, 0.0).sum(axis=1) / known.sum(axis=1)
+            mean: Floats = np.where(scored, self.scores, 0.0).sum(axis=1) / scored.sum(axis=1)
         return mean
 
 
@@ -86,7 +86,7 @@ class OfItems(Protocol):
 
     @property
     def datapoint(self) -> Codes:
-        """(N,)."""
+        """Code of the item, (N,)."""
         ...
 
     def __len__(self) -> int: ...
@@ -142,14 +142,14 @@ class Loaded:
     """What `once` computed of it."""
 
     def names(self, dimension: str) -> tuple[str, ...]:
-        """What the codes of a dimension stand for."""
+        """Return what the codes of a dimension stand for."""
         if dimension == "attribute":
             return self.attribute_names
         names: tuple[str, ...] = getattr(self, f"{dimension}s")
         return names
 
     def grouped(self, table: OfItems, dimension: str) -> tuple[npt.NDArray[np.intp], Codes]:
-        """Rows of a table and their value in a dimension; in `attribute` a row comes once for each attribute it has."""
+        """Return rows of a table and their value in a dimension; with `attribute` a row repeats for each it has."""
         if dimension != "attribute":
             return np.arange(len(table)), getattr(table, dimension)
         datapoints, values = self._attribute_links
@@ -216,24 +216,24 @@ class Loaded:
         )
 
     def matching(self, one: str, other: str) -> Codes:
-        """The code in role `other` of each model of role `one`; -1 where it has not that role."""
+        """Return the code in role `other` of each model of role `one`; -1 where it has not that role."""
         code = {name: number for number, name in enumerate(self.names(other))}
         return _column(code.get(name, -1) for name in self.names(one))
 
     def same(self, one: str, other: str) -> npt.NDArray[np.bool_]:
-        """Whether two roles of a unit are played by one model, (U,)."""
+        """Return whether two roles of a unit are played by one model, (U,)."""
         matches: npt.NDArray[np.bool_] = self.matching(one, other)[getattr(self.units, one)] == getattr(
             self.units, other
         )
         return matches
 
     def with_units(self, units: Units) -> Loaded:
-        """The same run with other units."""
+        """Return the same run with other units."""
         return replace(self, units=units, kept={})
 
 
 def once(function: Callable[[Loaded], Made]) -> Callable[[Loaded], Made]:
-    """A figure of a run that several reports show, computed for the first of them."""
+    """Cache a figure of a run that several reports show."""
 
     def kept(loaded: Loaded) -> Made:
         if function not in loaded.kept:
@@ -245,7 +245,7 @@ def once(function: Callable[[Loaded], Made]) -> Callable[[Loaded], Made]:
 
 
 def load_run(folder: Path | str) -> Loaded:
-    """Read a run, whoever wrote it; damage is skipped and told in `skipped`.
+    """Read a run, whoever wrote it; damaged records are skipped and listed in `skipped`.
 
     Raises:
         RunInputError: the folder holds no run.
@@ -303,7 +303,7 @@ def _units(
     response: Mapping[str, int],
     factor: Mapping[str, int],
 ) -> Units:
-    """One row for each score of a valid judgement."""
+    """Return one row for each score of a valid judgement."""
     chosen = [number for number, judgement in enumerate(judgements) if not judgement.code]
     valid = [judgements[number] for number in chosen]
     repeats = np.array([len(judgement.scores) for judgement in valid], dtype=np.int64)

@@ -26,14 +26,14 @@ _FOUND = NormalDist().inv_cdf(0.8)
 
 
 def needed_items(difference: float, sd: float) -> int | None:
-    """Datapoints for 80 % power; None without a difference."""
+    """Return the datapoints needed for 80 % power; None without a difference."""
     if abs(difference) < 1e-9:
         return None
     return max(2, math.ceil(((_CERTAIN + _FOUND) * sd / difference) ** 2))
 
 
 def test_power(difference: float, sd: float, datapoints: int) -> float:
-    """The chance that the test finds the difference."""
+    """Return the chance that the test detects the difference."""
     if sd < 1e-12:
         return 1.0 if abs(difference) > 1e-12 else 0.05
     shift = abs(difference) * math.sqrt(datapoints) / sd
@@ -47,7 +47,7 @@ def pair_power(loaded: Loaded, scores: Floats) -> tuple[PairPower, ...]:
         loaded: the run.
         scores: of each student on each datapoint, (D, S).
     """
-    found = []
+    rows = []
     for a, b in combinations(range(scores.shape[1]), 2):
         gaps = scores[:, a] - scores[:, b]
         gaps = gaps[~np.isnan(gaps)]
@@ -56,12 +56,12 @@ def pair_power(loaded: Loaded, scores: Floats) -> tuple[PairPower, ...]:
         mean, sd = float(gaps.mean()), float(gaps.std(ddof=1))
         names = (loaded.students[a], loaded.students[b]) if mean >= 0 else (loaded.students[b], loaded.students[a])
         power = test_power(mean, sd, len(gaps))
-        found.append(PairPower(*names, abs(mean), sd, len(gaps), needed_items(mean, sd), power))
-    return tuple(sorted(found, key=lambda row: (row.needed or math.inf, row.better, row.worse)))
+        rows.append(PairPower(*names, abs(mean), sd, len(gaps), needed_items(mean, sd), power))
+    return tuple(sorted(rows, key=lambda row: (row.needed or math.inf, row.better, row.worse)))
 
 
 def variance_rows(loaded: Loaded) -> tuple[VarianceRow, ...]:
-    """Variance components of all units."""
+    """Estimate the variance components of all units."""
     units = loaded.units
     sources = {
         "student": units.student,
@@ -71,13 +71,13 @@ def variance_rows(loaded: Loaded) -> tuple[VarianceRow, ...]:
         "factor": units.task * max(len(loaded.factors), 1) + units.factor,
         "student x item": units.response,
     }
-    found = variance_components(units.norm, sources)
-    total = sum(found.values())
-    return tuple(VarianceRow(name, value, value / total if total else 0.0) for name, value in found.items())
+    components = variance_components(units.norm, sources)
+    total = sum(components.values())
+    return tuple(VarianceRow(name, value, value / total if total else 0.0) for name, value in components.items())
 
 
 def variance_components(values: Floats, sources: Mapping[str, Codes]) -> dict[str, float]:
-    """Variance of each source that varies, and `residual`; sources that coincide with one before are left out."""
+    """Estimate the variance of each source that varies, and `residual`, without sources equal to one before."""
     if len(values) < 2:
         return {}
     values = values - values.mean()
@@ -96,14 +96,14 @@ def variance_components(values: Floats, sources: Mapping[str, Codes]) -> dict[st
 
 
 def _distinct(levels: Mapping[str, Codes]) -> dict[str, Codes]:
-    """Sources with more than one level and fewer than values, each different from those before."""
-    kept: dict[str, Codes] = {}
+    """Return the sources with more than one level and fewer than values, each different from those before."""
+    distinct: dict[str, Codes] = {}
     for name, codes in levels.items():
         size = int(codes.max()) + 1
-        alike = any(int(other.max()) + 1 == size and _joint(codes, other) == size for other in kept.values())
+        alike = any(int(other.max()) + 1 == size and _joint(codes, other) == size for other in distinct.values())
         if 1 < size < len(codes) and not alike:
-            kept[name] = codes
-    return kept
+            distinct[name] = codes
+    return distinct
 
 
 def _joint(one: Codes, other: Codes) -> int:
@@ -111,7 +111,7 @@ def _joint(one: Codes, other: Codes) -> int:
 
 
 def _shared(codes: Codes, counts: Codes, other: Codes) -> float:
-    """Sum over levels l of one and m of the other of n_lm^2 / n_l."""
+    """Return the sum over levels l of one and m of the other of n_lm^2 / n_l."""
     width = int(other.max()) + 1
     cells, joint = np.unique(codes * width + other, return_counts=True)
     return float((joint.astype(np.float64) ** 2 / counts[cells // width]).sum())

@@ -58,13 +58,13 @@ class Preference:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What is compared, whichever side is which."""
+        """The compared pair, whichever side is which."""
         first, second = sorted((self.model_a, self.model_b))
         return self.datapoint, first, second
 
 
 def seconds(timestamp: str) -> float:
-    """Seconds since 1970 of a record's time, UTC where it names no zone; 0 where it cannot be read."""
+    """Return a record's time in seconds since 1970, UTC where it names no zone; 0 where it cannot be read."""
     try:
         at = datetime.fromisoformat(timestamp.replace("Z", "+00:00"))
     except ValueError:
@@ -73,7 +73,7 @@ def seconds(timestamp: str) -> float:
 
 
 def majority(preferences: Iterable[Preference]) -> list[Preference]:
-    """One preference for each compared pair: what most of its judges say, a tie where no outcome leads."""
+    """Return one preference for each compared pair: the most frequent outcome, a tie where none leads."""
     groups: dict[tuple[str, str, str], list[Preference]] = {}
     for one in preferences:
         groups.setdefault(one.key, []).append(one)
@@ -82,16 +82,16 @@ def majority(preferences: Iterable[Preference]) -> list[Preference]:
 
 def _together(group: list[Preference]) -> Preference:
     first = group[0]
-    said = [one.winner if one.model_a == first.model_a else _OTHER.get(one.winner, one.winner) for one in group]
-    (winner, most), *others = Counter(said).most_common()
+    winners = [one.winner if one.model_a == first.model_a else _OTHER.get(one.winner, one.winner) for one in group]
+    (winner, most), *others = Counter(winners).most_common()
     leads = not others or most > others[0][1]
     margins = [_margin(one, first) for one in group]
-    known = [margin for margin in margins if margin is not None]
+    stated = [margin for margin in margins if margin is not None]
     return replace(
         first,
         winner=winner if leads else "tie",
         judge=MAJORITY,
-        margin=round(sum(known) / len(known), 4) if known else None,
+        margin=round(sum(stated) / len(stated), 4) if stated else None,
         order_consistent=None,
         at=max(one.at for one in group),
     )
@@ -114,7 +114,7 @@ def read_verdicts(
     note: Note,
     counts: Counter[tuple[str, str, str, str, str, bool]],
 ) -> tuple[Preference, ...]:
-    """One verdict for each item, pair of models and judge, in that order.
+    """Read one verdict for each item, pair of models and judge, in that order.
 
     Args:
         run: where they are stored.
@@ -122,7 +122,7 @@ def read_verdicts(
         note: told the code of what is left out, and an example.
         counts: (pairwise, task, teacher, "", judge, failed) -> records; added to.
     """
-    found: dict[tuple[tuple[str, str, str], str], Preference] = {}
+    latest: dict[tuple[tuple[str, str, str], str], Preference] = {}
     for record in _records(run, note):
         counts[
             "pairwise",
@@ -137,14 +137,14 @@ def read_verdicts(
             note(code, record["id"])
             continue
         one = _verdict(record, items[record["datapoint_id"]])
-        if (one.key, one.judge) in found:
+        if (one.key, one.judge) in latest:
             note("DUPLICATE_PAIR", record["id"])
-        found[one.key, one.judge] = one
-    return tuple(found[key] for key in sorted(found))
+        latest[one.key, one.judge] = one
+    return tuple(latest[key] for key in sorted(latest))
 
 
 def _records(run: Run, note: Note) -> Iterator[dict[str, Any]]:
-    """The records that have every key that is needed."""
+    """Yield the records that have every required key."""
 
     def on_bad(path: Path, line: int, _why: str) -> None:
         note("PARSE_ERROR_PAIR", f"{path.parent.name}/{path.name}:{line}")
@@ -164,18 +164,18 @@ def _text(record: Mapping[str, Any], key: str) -> str:
 
 
 def _answers_of(record: Mapping[str, Any]) -> tuple[str, str]:
-    """Ids of the two answers; where they are not stated, as they are made."""
-    made = (f"{record['datapoint_id']}__{record[f'model_{side}']}" for side in "ab")
-    a, b = (_text(record, f"response_{side}_id") or identity for side, identity in zip("ab", made, strict=True))
+    """Return the ids of the two answers, composed from item and model where they are not stated."""
+    composed = (f"{record['datapoint_id']}__{record[f'model_{side}']}" for side in "ab")
+    a, b = (_text(record, f"response_{side}_id") or identity for side, identity in zip("ab", composed, strict=True))
     return a, b
 
 
 def _fault(record: Mapping[str, Any], items: Mapping[str, Item], answers: Mapping[str, Answer]) -> str:
-    """Why a verdict is left out; empty: it counts."""
+    """Return why a verdict is left out; empty if it counts."""
     if record.get("winner") not in WINNERS:
         return "INVALID_WINNER_PAIR"
-    found = [answers.get(identity) for identity in _answers_of(record)]
-    for answer, model in zip(found, (record["model_a"], record["model_b"]), strict=True):
+    pair = [answers.get(identity) for identity in _answers_of(record)]
+    for answer, model in zip(pair, (record["model_a"], record["model_b"]), strict=True):
         if answer is None:
             return "MISSING_RESPONSE_PAIR"
         if (answer.student, answer.datapoint) != (model, record["datapoint_id"]):
@@ -185,12 +185,12 @@ def _fault(record: Mapping[str, Any], items: Mapping[str, Item], answers: Mappin
     item = items.get(record["datapoint_id"])
     if item is None:
         return "MISSING_DATAPOINT_PAIR"
-    return "" if is_judgement_of(record, item.mark, [one.mark for one in found if one is not None]) else "STALE_PAIR"
+    return "" if is_judgement_of(record, item.mark, [one.mark for one in pair if one is not None]) else "STALE_PAIR"
 
 
 def _verdict(record: Mapping[str, Any], item: Item) -> Preference:
     verdicts, consistent = record.get("verdicts"), record.get("order_consistent")
-    said = verdicts if isinstance(verdicts, list) and all(one in WINNERS for one in verdicts) else ()
+    by_order = verdicts if isinstance(verdicts, list) and all(one in WINNERS for one in verdicts) else ()
     return Preference(
         record["datapoint_id"],
         item.task,
@@ -204,5 +204,5 @@ def _verdict(record: Mapping[str, Any], item: Item) -> Preference:
         margin=None,
         order_consistent=consistent if isinstance(consistent, bool) else None,
         at=seconds(_text(record, "created_at")),
-        verdicts=tuple(said),
+        verdicts=tuple(by_order),
     )

@@ -55,7 +55,7 @@ def boards(
     options: BoardOptions,
     attributes: Mapping[str, Mapping[str, str]] | None = None,
 ) -> dict[Slice, Leaderboard]:
-    """The overall leaderboard, then that of each task, then of each of its attributes' values.
+    """Fit the overall leaderboard, then that of each task, then of each of its attributes' values.
 
     A slice in which no preference counts, such as one of ties under `bt`, has none.
 
@@ -67,18 +67,18 @@ def boards(
     Raises:
         InputError: no preference counts.
     """
-    found = {Slice(OVERALL): board(preferences, models_of(preferences), options)}
+    leaderboards = {Slice(OVERALL): board(preferences, models_of(preferences), options)}
     for key, part in sorted(_slices(preferences, attributes or {}).items()):
         fast = replace(options, intervals=options.intervals and "sandwich") if key.attribute else options
         try:
-            found[key] = board(part, models_of(part), fast)
+            leaderboards[key] = board(part, models_of(part), fast)
         except InputError:  # none of them counts
             continue
-    return found
+    return leaderboards
 
 
 def models_of(preferences: Iterable[Preference]) -> list[str]:
-    """The models that were compared, by name."""
+    """Return the models that were compared, by name."""
     return sorted({name for one in preferences for name in (one.model_a, one.model_b)})
 
 
@@ -94,7 +94,7 @@ def _slices(
 
 
 def board(preferences: Sequence[Preference], models: Sequence[str], options: BoardOptions) -> Leaderboard:
-    """One leaderboard.
+    """Fit one leaderboard.
 
     Raises:
         InputError: there are fewer than two models, or no preference counts.
@@ -114,26 +114,31 @@ def board(preferences: Sequence[Preference], models: Sequence[str], options: Boa
     )
 
 
-def rows_of(part: Slice, found: Leaderboard) -> list[dict[str, Any]]:
-    """A leaderboard as rows, best first: task, attribute, rank, model, score and its interval, win rate, votes.
+def rows_of(part: Slice, leaderboard: Leaderboard) -> list[dict[str, Any]]:
+    """Return a leaderboard as rows, best first: task, attribute, rank, model, score, interval, win rate, votes.
 
     Models without a vote that counts have no row; `component` tells groups of models that no comparison joins.
     """
-    lower, upper, scores, rates = to_score(found.lower), to_score(found.upper), to_score(found.coefs), found.win_rates()
-    order = np.argsort(-found.coefs, kind="stable")
-    votes = np.array(_votes(found))
+    lower, upper, scores, rates = (
+        to_score(leaderboard.lower),
+        to_score(leaderboard.upper),
+        to_score(leaderboard.coefs),
+        leaderboard.win_rates(),
+    )
+    order = np.argsort(-leaderboard.coefs, kind="stable")
+    votes = np.array(_votes(leaderboard))
     return [
         {
             "task": part.task,
             "attribute": part.attribute,
             "rank": rank,
-            "model": found.models[place],
+            "model": leaderboard.models[place],
             "score": round(float(scores[place]), 1),
             "lower": _rounded(lower[place]),
             "upper": _rounded(upper[place]),
             "win_rate": round(float(rates[place]), 4),
             "votes": int(votes[place]),
-            "component": int(found.components[place]),
+            "component": int(leaderboard.components[place]),
         }
         for rank, place in enumerate(order[votes[order] > 0].tolist(), start=1)
     ]
@@ -144,7 +149,7 @@ def _rounded(value: float) -> float | None:
 
 
 def compared(truth: Leaderboard, coefs: Mapping[str, float], eta: float | None = None) -> dict[str, Any]:
-    """The metrics of a model's aggregate leaderboard against one fitted from preferences.
+    """Compute the metrics of a model's aggregate leaderboard against one fitted from preferences.
 
     Args:
         truth: fitted from preferences.
@@ -154,16 +159,16 @@ def compared(truth: Leaderboard, coefs: Mapping[str, float], eta: float | None =
     Raises:
         RunInputError: fewer than two models are in both.
     """
-    known = [name in coefs and votes > 0 for name, votes in zip(truth.models, _votes(truth), strict=True)]
-    if sum(known) < 2:
+    is_shared = [name in coefs and votes > 0 for name, votes in zip(truth.models, _votes(truth), strict=True)]
+    if sum(is_shared) < 2:
         raise RunInputError(f"the leaderboards share fewer than two models; one has {', '.join(truth.models)}")
     mine = Standing(truth.coefs, truth.eta, truth.gamma)
-    theirs = [coefs[name] if shared else np.nan for name, shared in zip(truth.models, known, strict=True)]
+    theirs = [coefs[name] if shared else np.nan for name, shared in zip(truth.models, is_shared, strict=True)]
     return leaderboard_metrics(mine, Standing(np.array(theirs), eta), truth.models, likelihood=truth.likelihood)
 
 
-def _votes(found: Leaderboard) -> list[int]:
-    return [0] * len(found.models) if found.votes is None else [int(count) for count in found.votes]
+def _votes(leaderboard: Leaderboard) -> list[int]:
+    return [0] * len(leaderboard.models) if leaderboard.votes is None else [int(count) for count in leaderboard.votes]
 
 
 # Report pairs: the leaderboards of a run from its preferences, for the pages.
@@ -194,7 +199,7 @@ def pairs_report(loaded: Loaded) -> PairsReport:
 
 
 def _rows(loaded: Loaded, votes: Votes) -> Iterator[PairBoardRow]:
-    """Overall, then by task and by each of its attributes' values, by name."""
+    """Yield rows of the overall board, then by task and by each of its attributes' values, by name."""
     yield from _board_rows(Slice(OVERALL), _board(loaded, votes))
     for task in np.unique(votes.task).tolist():
         mine = votes.where(votes.task == task)
@@ -210,9 +215,9 @@ def _rows(loaded: Loaded, votes: Votes) -> Iterator[PairBoardRow]:
 
 
 def _board(loaded: Loaded, votes: Votes) -> Leaderboard:
-    known, places = np.unique(np.stack([votes.model_a, votes.model_b]), return_inverse=True)
+    students, places = np.unique(np.stack([votes.model_a, votes.model_b]), return_inverse=True)
     a, b = places.reshape(2, -1)
-    models = [loaded.students[code] for code in known.tolist()]
+    models = [loaded.students[code] for code in students.tolist()]
     return fit(a, b, votes.winner, models=models, likelihood=LIKELIHOOD, clusters=votes.datapoint)
 
 

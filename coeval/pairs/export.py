@@ -89,17 +89,17 @@ def export(run: Run, gathered: Gathered, folder: Path, kind: Format, val_share: 
 
 
 def vote_rows(run: Run, preferences: Iterable[Preference]) -> list[dict[str, Any]]:
-    """Votes in the schema of P2L, of the preferences whose items have a prompt.
+    """Return votes in the schema of P2L, of the preferences whose items have a prompt.
 
     Their order is drawn, always alike, so that a trainer which takes them as they come does not see task after task.
     """
     items = _items(run)
-    known = [one for one in preferences if one.datapoint in items]
-    models = sorted({name for one in known for name in (one.model_a, one.model_b)})
+    with_prompt = [one for one in preferences if one.datapoint in items]
+    models = sorted({name for one in with_prompt for name in (one.model_a, one.model_b)})
     places = {name: place for place, name in enumerate(models)}
-    tasks = sorted({one.task for one in known})
+    tasks = sorted({one.task for one in with_prompt})
     categories = _categories(run)
-    rows = [_row(one, items[one.datapoint], places, tasks, categories.get(one.task, "")) for one in known]
+    rows = [_row(one, items[one.datapoint], places, tasks, categories.get(one.task, "")) for one in with_prompt]
     if any(isinstance(row["prompt"], list) for row in rows):  # a column has one type
         rows = [{**row, "prompt": _turns(row["prompt"])} for row in rows]
     return sorted(rows, key=lambda row: draw("row", row["question_id"]))
@@ -110,29 +110,29 @@ def _models(rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
 
 
 def _items(run: Run) -> dict[str, dict[str, Any]]:
-    """The items with a prompt, which is text or a list of the user's turns."""
-    found = {}
+    """Return the items with a prompt, which is text or a list of the user's turns."""
+    items = {}
     for path in run.datapoint_files():
         for record in read_records(path):
             prompt = _prompt(record.get("prompt"))
             if prompt and not is_failed(record):
-                found[str(record.get("id"))] = {**record, "prompt": prompt}
-    return found
+                items[str(record.get("id"))] = {**record, "prompt": prompt}
+    return items
 
 
 def _prompt(stored: object) -> str | list[str]:
-    """A prompt as P2L reads it: text, or the user's turns of a list of texts or messages; empty where it is neither."""
+    """Return a prompt as P2L reads it, text or the user's turns; empty where it is neither."""
     if isinstance(stored, str):
         return stored if stored.strip() else ""
     if not isinstance(stored, list):
         return ""
-    said = [one.get("content") for one in stored if isinstance(one, dict) and one.get("role") == "user"]
-    turns = said if any(isinstance(one, dict) for one in stored) else stored
+    contents = [one.get("content") for one in stored if isinstance(one, dict) and one.get("role") == "user"]
+    turns = contents if any(isinstance(one, dict) for one in stored) else stored
     return [str(turn) for turn in turns] if all(isinstance(turn, str) and turn.strip() for turn in turns) else ""
 
 
 def _categories(run: Run) -> dict[str, str]:
-    """Task -> `category` of the configuration that the run holds."""
+    """Return task -> `category` of the configuration that the run holds."""
     tasks = entries_of(stored_config(run), "tasks")
     return {str(task.get("name")): str(task.get("category") or "") for task in tasks}
 
@@ -165,7 +165,7 @@ def _row(
 
 
 def _language(item: Mapping[str, Any]) -> str:
-    """The attribute `language` that the item was made with; nothing is guessed from its text."""
+    """Return the attribute `language` that the item was made with; nothing is guessed from its text."""
     for key in ("sampled_target_attributes", "sampled_nuanced_attributes"):
         attributes = item.get(key)
         if isinstance(attributes, dict) and isinstance(attributes.get("language"), str):
@@ -184,7 +184,7 @@ def _hash(prompt: str | list[str]) -> int:
 
 
 def _validation_hashes(hashes: Iterable[int], share: float) -> set[int]:
-    """Of the prompts held out: the lowest; one at least where a share is wanted, never all."""
+    """Return the lowest hashes as those held out: at least one where the share is above 0, never all."""
     ordered = sorted(hashes)
     chosen = {one for one in ordered if one < share * 2**64}
     if share and len(ordered) > 1:
@@ -198,13 +198,13 @@ def _write_notes(done: Exported, folder: Path) -> None:
 
 
 def _schema(parts: Mapping[str, list[dict[str, Any]]]) -> Any:
-    """One for all parts; columns that may be empty have their type all the same."""
+    """Return one schema for all parts, in which columns that may be empty have their type all the same."""
     import pyarrow as pa
 
-    found = pa.Table.from_pylist([row for rows in parts.values() for row in rows]).schema
+    schema = pa.Table.from_pylist([row for rows in parts.values() for row in rows]).schema
     for name, kind in (("margin", pa.float64()), ("order_consistent", pa.bool_())):
-        found = found.set(found.get_field_index(name), pa.field(name, kind))
-    return found
+        schema = schema.set(schema.get_field_index(name), pa.field(name, kind))
+    return schema
 
 
 def _write_files(parts: Mapping[str, list[dict[str, Any]]], done: Exported, folder: Path, kind: Format) -> None:
@@ -229,12 +229,12 @@ def _write_files(parts: Mapping[str, list[dict[str, Any]]], done: Exported, fold
 
 
 def _is_export(folder: Path) -> bool:
-    """Whether a folder has an export, or what a kill left of one."""
+    """Return whether a folder has an export, or what a kill left of one."""
     return any((folder / name).exists() for name in _NOTES)
 
 
 def _earlier(folder: Path) -> list[Path]:
-    """What an export in any format consists of, without its notes; parts of a data set only where there is one."""
+    """Return the files of an earlier export in any format, without its notes."""
     names = (*_FILES, *(_PARTS if _is_data_set(folder) else ()))
     return [folder / name for name in reversed(names) if (folder / name).exists()]
 
@@ -248,7 +248,7 @@ def _remove(path: Path) -> None:
 
 @contextlib.contextmanager
 def _staging(folder: Path) -> Iterator[Path]:
-    """A folder for files that are not whole yet, which is gone at the end."""
+    """Create a folder for unfinished files, and remove it at the end."""
     temporary = folder / f".export.{os.getpid()}.tmp"
     try:
         temporary.mkdir(parents=True, exist_ok=True)
@@ -260,7 +260,7 @@ def _staging(folder: Path) -> Iterator[Path]:
 
 
 def _write_data_set(parts: Mapping[str, list[dict[str, Any]]], done: Exported, folder: Path, _kind: Format) -> None:
-    """A folder as `datasets.load_from_disk` reads it; it replaces a whole earlier one, so it has to be one."""
+    """Write a folder that `datasets.load_from_disk` reads; it may replace a whole earlier one."""
     try:
         from datasets import Dataset, DatasetDict, Features
     except ImportError:
@@ -269,10 +269,10 @@ def _write_data_set(parts: Mapping[str, list[dict[str, Any]]], done: Exported, f
         raise RunInputError(f"{folder}: holds other files; choose an empty or a new folder for --format hf")
     earlier = folder.with_name(f".{folder.name}.{os.getpid()}.old")
     features = Features.from_arrow_schema(_schema(parts))
-    found = {name: Dataset.from_list(rows, features=features) for name, rows in parts.items()}
+    splits = {name: Dataset.from_list(rows, features=features) for name, rows in parts.items()}
     with atomic_path(folder, directory=True) as temporary:
         with _no_bars():
-            DatasetDict(found).save_to_disk(str(temporary))
+            DatasetDict(splits).save_to_disk(str(temporary))
         _write_notes(done, temporary)
         sync_tree(temporary)
         if folder.exists():
@@ -281,7 +281,7 @@ def _write_data_set(parts: Mapping[str, list[dict[str, Any]]], done: Exported, f
 
 
 def _may_be_replaced(folder: Path) -> bool:
-    """Whether a folder is empty, a data set, or has files of an export and no others."""
+    """Return whether a folder is empty, a data set, or has files of an export and no others."""
     names = {path.name for path in folder.iterdir() if not path.name.startswith(".export.")}
     return not names or _is_data_set(folder) or (_is_export(folder) and names <= {*_NOTES, *_FILES})
 
@@ -292,7 +292,7 @@ def _is_data_set(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def _no_bars() -> Iterator[None]:
-    """`datasets` draws a bar for every part; not here."""
+    """Turn off the progress bars of `datasets`."""
     from datasets.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
     were_on = not are_progress_bars_disabled()

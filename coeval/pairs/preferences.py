@@ -48,7 +48,7 @@ class Rule:
 
 
 def outcome(score_a: float, score_b: float, rule: Rule) -> str:
-    """The winner by two scores in [0, 1]."""
+    """Return the winner by two scores in [0, 1]."""
     ahead = score_a - score_b
     if abs(ahead) > rule.margin + ROUNDING:
         return "model_a" if ahead > 0 else "model_b"
@@ -56,7 +56,7 @@ def outcome(score_a: float, score_b: float, rule: Rule) -> str:
 
 
 def derived(records: Records, rule: Rule) -> list[Preference]:
-    """The preferences that the scores of a run come to, one for each judge, item and pair of students.
+    """Derive preferences from the scores of a run, one for each judge, item and pair of students.
 
     Raises:
         RunInputError: a weight is of a factor that nobody scored.
@@ -74,15 +74,15 @@ def _is_of(judgement: Judgement, about: About, kind: str) -> bool:
 
 
 def _check_weights(rule: Rule, judgements: Iterable[Judgement]) -> None:
-    known = sorted({factor for one in judgements for factor in one.scores})
+    factors = sorted({factor for one in judgements for factor in one.scores})
     for factor in rule.weights:
-        if known and factor not in known:
-            hint = nearest(factor, known) or f"; there are {', '.join(known)}"
+        if factors and factor not in factors:
+            hint = nearest(factor, factors) or f"; there are {', '.join(factors)}"
             raise RunInputError(f"--factor-weight: nobody scored the factor {factor!r}{hint}")
 
 
 def _pairs(group: list[Judgement], rule: Rule, about: About) -> Iterator[Preference]:
-    """All pairs of answers that one judge scored of one item."""
+    """Yield preferences between all answers to one item that one judge scored."""
     task = about.tasks.get(group[0].task)
     weights = {**(task.weights if task is not None else {}), **rule.weights}
     for one, other in itertools.combinations(sorted(group, key=lambda judgement: judgement.student), 2):
@@ -149,49 +149,51 @@ class Gathered:
     """Item -> target attribute -> value."""
 
 
-def gather(run: Run, wanted: Wanted) -> Gathered:
+def gather(run: Run, selection: Wanted) -> Gathered:
     """Read the preferences of a run.
 
     Raises:
         RunInputError: the folder holds no run, there is no such judge, or there are no preferences.
     """
     records = read_run(run, read_about(run))
-    found = _of_judges(_found(records, wanted), wanted.judges)
-    kept = [one for one in found if wanted.keep_self_judged or not one.is_self_judged]
-    if not kept:
-        raise RunInputError(f"{run.folder}: {why_none(wanted, len(found), records.skips.rows())}")
-    rows = majority(kept) if wanted.rows == "majority" else kept
+    preferences = _of_judges(_found(records, selection), selection.judges)
+    counted = [one for one in preferences if selection.keep_self_judged or not one.is_self_judged]
+    if not counted:
+        raise RunInputError(f"{run.folder}: {why_none(selection, len(preferences), records.skips.rows())}")
+    rows = majority(counted) if selection.rows == "majority" else counted
     rows.sort(key=lambda one: (one.task, one.key, one.judge))
-    flips = flip_rows(one for one in records.verdicts if not wanted.judges or one.judge in wanted.judges)
+    flips = flip_rows(one for one in records.verdicts if not selection.judges or one.judge in selection.judges)
     attributes = {name: item.attributes for name, item in records.items.items()}
-    return Gathered(rows, len(found) - len(kept), records.skips.rows(), flips, attributes)
+    return Gathered(rows, len(preferences) - len(counted), records.skips.rows(), flips, attributes)
 
 
-def _found(records: Records, wanted: Wanted) -> list[Preference]:
-    verdicts = list(records.verdicts) if wanted.source != "derived" else []
-    if wanted.source == "native":
+def _found(records: Records, selection: Wanted) -> list[Preference]:
+    verdicts = list(records.verdicts) if selection.source != "derived" else []
+    if selection.source == "native":
         return verdicts
     with_verdicts = {one.task for one in verdicts}
-    return verdicts + [one for one in derived(records, wanted.rule) if one.task not in with_verdicts]
+    return verdicts + [one for one in derived(records, selection.rule) if one.task not in with_verdicts]
 
 
-def _of_judges(found: list[Preference], judges: Collection[str]) -> list[Preference]:
-    known = sorted({one.judge for one in found})
+def _of_judges(preferences: list[Preference], judges: Collection[str]) -> list[Preference]:
+    judging = sorted({one.judge for one in preferences})
     for judge in judges:
-        if known and judge not in known:
-            raise RunInputError(f"--judges: {judge!r} judged nothing{nearest(judge, known) or '; ' + ', '.join(known)}")
-    return [one for one in found if not judges or one.judge in judges]
+        if judging and judge not in judging:
+            raise RunInputError(
+                f"--judges: {judge!r} judged nothing{nearest(judge, judging) or '; ' + ', '.join(judging)}"
+            )
+    return [one for one in preferences if not judges or one.judge in judges]
 
 
-def why_none(wanted: Wanted, self_judged: int, skipped: Iterable[Skipped]) -> str:
-    """Why a run has no preferences, where so many were left out as self-judged."""
+def why_none(selection: Wanted, self_judged: int, skipped: Iterable[Skipped]) -> str:
+    """Return why a run has no preferences, where `self_judged` were left out."""
     if self_judged:
         return f"all {self_judged} preferences are self-judged; use --keep-self-judged, or a judge that is no student"
     lost = ", ".join(f"{one.count} {one.code}" for one in skipped)
     lost = f" (skipped: {lost})" if lost else ""
-    if wanted.source == "native":
+    if selection.source == "native":
         return f"no verdicts on pairs{lost}; use --source derived, or a task with `evaluation_mode: pairwise`"
-    instead = "; use --source native for verdicts on pairs" if wanted.source == "derived" else ""
+    instead = "; use --source native for verdicts on pairs" if selection.source == "derived" else ""
     return f"no preferences: phase 5 has scored no two answers to the same item yet{lost}{instead}"
 
 
@@ -218,7 +220,7 @@ class Votes:
         return len(self.task)
 
     def where(self, rows: npt.NDArray[Any]) -> Votes:
-        """Those that a mask or indices choose."""
+        """Return the rows that a mask or indices choose."""
         return Votes(**{column.name: getattr(self, column.name)[rows] for column in fields(self)})
 
 
@@ -265,7 +267,7 @@ def _derived(loaded: Loaded, task: int, rule: Rule) -> Votes:
 
 
 def _groups(loaded: Loaded, units: Units) -> tuple[Codes, Codes, Floats]:
-    """Keys of groups (G,), of their answers the students (G, A), -1 where there are fewer, and scores (G, A, F)."""
+    """Return keys of groups (G,), their students (G, A), -1 where there are fewer, and scores (G, A, F)."""
     judges = max(len(loaded.judges), 1)
     keys, answers = np.unique(units.response * judges + units.judge, return_inverse=True)
     response, judge = np.divmod(keys, judges)
@@ -284,10 +286,10 @@ def _groups(loaded: Loaded, units: Units) -> tuple[Codes, Codes, Floats]:
 def _compared(
     students: Codes, scores: Floats, weights: Floats, rule: Rule
 ) -> Iterator[tuple[Codes, Codes, Codes, Codes]]:
-    """Of every two places of answers: students of both, groups that have both, and winners."""
-    known = ~np.isnan(scores)
+    """Yield for every two places of answers: students of both, groups that have both, and winners."""
+    scored = ~np.isnan(scores)
     for one, other in combinations(range(students.shape[1]), 2):
-        shared = (known[:, one] & known[:, other]) * weights
+        shared = (scored[:, one] & scored[:, other]) * weights
         total = shared.sum(axis=1)
         rows = np.flatnonzero((total > 0) & (students[:, one] != students[:, other]))
         sums = (np.where(shared > 0, scores[:, place] * shared, 0.0).sum(axis=1) for place in (one, other))

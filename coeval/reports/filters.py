@@ -23,7 +23,7 @@ _UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 
 def embedded(value: Any) -> str:
-    """JSON for a `<script>` element: nothing in it can end the element or start a comment."""
+    """Return JSON for a `<script>` element, in which nothing can end the element or start a comment."""
     from markupsafe import Markup
 
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
@@ -33,26 +33,26 @@ def embedded(value: Any) -> str:
 
 
 def cube(header: Header, slices: Columns[SliceRow], *, with_sums: bool = True) -> str:
-    """Names of each dimension that have scores, notes on them and, if asked for, the sums.
+    """Return names of each dimension that have scores, notes on them and, if asked for, the sums.
 
     `sums` are [scores, total, High, Medium, Low]. Places of the cube are counted with the factor fastest; `runs` are
     pairs of a place and how many stand there without a gap, `sum` says of each which of the sums it has.
     """
-    known = slices.where((slices.values["valid"] > 0) & np.isfinite(slices.values["mean"]))
-    used = {dimension: np.unique(known.values[dimension], return_inverse=True) for dimension in DIMENSIONS}
-    names = {dimension: [known.names[dimension][code] for code in codes] for dimension, (codes, _) in used.items()}
-    notes = {dimension: _notes(header, dimension, found) for dimension, found in names.items()}
+    scored = slices.where((slices.values["valid"] > 0) & np.isfinite(slices.values["mean"]))
+    used = {dimension: np.unique(scored.values[dimension], return_inverse=True) for dimension in DIMENSIONS}
+    names = {dimension: [scored.names[dimension][code] for code in codes] for dimension, (codes, _) in used.items()}
+    notes = {dimension: _notes(header, dimension, members) for dimension, members in names.items()}
     if not with_sums:
         return embedded({"names": names, "notes": notes})
-    place = np.zeros(len(known), dtype=np.int64)
+    place = np.zeros(len(scored), dtype=np.int64)
     for dimension in DIMENSIONS:
         place = place * len(names[dimension]) + used[dimension][1]
     order = np.argsort(place, kind="stable")
-    return embedded({"names": names, "notes": notes, **_sums(known.where(order)), "runs": _runs(place[order])})
+    return embedded({"names": names, "notes": notes, **_sums(scored.where(order)), "runs": _runs(place[order])})
 
 
 def joined(constant: str, more: Mapping[str, Any]) -> str:
-    """The constant with further keys."""
+    """Return the constant with further keys."""
     from markupsafe import Markup
 
     return Markup(f"{constant[:-1]},{embedded(more)[1:]}")
@@ -63,7 +63,7 @@ def _notes(header: Header, dimension: str, names: Sequence[str]) -> dict[str, st
 
 
 def _sums(slices: Columns[SliceRow]) -> dict[str, Any]:
-    """The different sums, (K, 5), the most frequent first, and the one of each slice, (N,)."""
+    """Return the distinct sums, (K, 5), the most frequent first, and the one of each slice, (N,)."""
     values = slices.values
     total = np.round(values["mean"] * values["valid"], 6)
     table = np.stack([values["valid"], total, *(values[name] for name in ("high", "medium", "low"))], axis=1)
@@ -76,7 +76,7 @@ def _sums(slices: Columns[SliceRow]) -> dict[str, Any]:
 
 
 def _runs(places: Any) -> list[int]:
-    """Sorted places (N,) as (2 R,) starts and lengths of runs without a gap."""
+    """Return sorted places (N,) as (2 R,) starts and lengths of runs without a gap."""
     starts = np.flatnonzero(np.diff(places, prepend=-2) != 1)
     lengths = np.diff(starts, append=len(places))
     runs: list[int] = np.stack([places[starts], lengths], axis=1).ravel().tolist()

@@ -38,8 +38,10 @@ def table(
     if not rows:
         return None
     fields = {**shown_fields(type(rows[0])), **changes}
-    made = [_column(rows, header, one, fields) for one in (columns or list(fields))]
-    return Table([column for column, _ in made], list(zip(*(cells for _, cells in made), strict=True)))
+    columns_of_cells = [_column(rows, header, one, fields) for one in (columns or list(fields))]
+    return Table(
+        [column for column, _ in columns_of_cells], list(zip(*(cells for _, cells in columns_of_cells), strict=True))
+    )
 
 
 def _column(
@@ -50,25 +52,25 @@ def _column(
         column, cells = one.column, [one.cell(row) for row in rows]
         barred, zero = one.barred, 0.0 if one.barred else None
     else:
-        shown = fields[one]
-        cells = [_cell(row, one, shown, header) for row in rows]
-        is_text = shown.is_text or bool(shown.kind)
-        column = Column(shown.title, shown.digits, shown.note, number=not is_text, wide=shown.wide)
-        barred, zero = shown.bar, 0.0 if shown.zero else None
+        style = fields[one]
+        cells = [_cell(row, one, style, header) for row in rows]
+        is_text = style.is_text or bool(style.kind)
+        column = Column(style.title, style.digits, style.note, number=not is_text, wide=style.wide)
+        barred, zero = style.bar, 0.0 if style.zero else None
     ends = [end for cell in cells if isinstance(cell, Cell) and cell.bar for end in cell.bar]
     return (replace(column, scale=Scale.around(ends, zero)) if barred and ends else column), cells
 
 
-def _cell(row: Any, name: str, shown: Shown, header: Header) -> Value:
+def _cell(row: Any, name: str, style: Shown, header: Header) -> Value:
     value: Value = getattr(row, name)
-    if shown.kind and isinstance(value, str):
-        return name_cell(header, shown.kind, value)
-    if shown.ends is not None:
-        lower, upper = (getattr(row, f"{shown.ends}{end}") for end in ("lower", "upper"))
-        cell = estimate(getattr(row, name), lower, upper, shown.digits)
-        return replace(cell, tone="bad") if cell and shown.tone and (lower > 0 or upper < 0) else cell
-    if shown.bar:
-        return amount(getattr(row, name), shown.digits)
+    if style.kind and isinstance(value, str):
+        return name_cell(header, style.kind, value)
+    if style.ends is not None:
+        lower, upper = (getattr(row, f"{style.ends}{end}") for end in ("lower", "upper"))
+        cell = estimate(getattr(row, name), lower, upper, style.digits)
+        return replace(cell, tone="bad") if cell and style.tone and (lower > 0 or upper < 0) else cell
+    if style.bar:
+        return amount(getattr(row, name), style.digits)
     return None if value == "" else value
 
 
@@ -188,8 +190,8 @@ def grid_of(
         own: whether a row and a column of one name are the same model.
         empty: what is shown where there are no values.
     """
-    known = [(row, column, value, origin) for row, column, value, origin in values if value is not None]
-    top = most if most is not None else max((abs(value) for _, _, value, _ in known), default=1.0) or 1.0
+    squares = [(row, column, value, origin) for row, column, value, origin in values if value is not None]
+    top = most if most is not None else max((abs(value) for _, _, value, _ in squares), default=1.0) or 1.0
     write = signed_text if deviation else number_text
     cells = {
         (row, column): GridCell(
@@ -198,7 +200,7 @@ def grid_of(
             f"{row}, {column}: {write(value, digits + 2)}{origin and ', ' + origin}",
             own and row == column,
         )
-        for row, column, value, origin in known
+        for row, column, value, origin in squares
     }
     return Grid(
         *kinds,
@@ -290,15 +292,15 @@ def sparks(series: Iterable[tuple[str, Sequence[float | None]]], what: str) -> l
     """Return a line for each name that has values; one value is a level line."""
     lines = []
     for name, values in series:
-        known = [(place, value) for place, value in enumerate(values) if value is not None]
-        if not known:
+        points_at = [(place, value) for place, value in enumerate(values) if value is not None]
+        if not points_at:
             continue
-        if len(known) == 1:
-            known = [(0, known[0][1]), (1, known[0][1])]
-        span = max(1, known[-1][0])
-        points = tuple((round(100 * place / span, 2), round(20 * (1 - value), 2)) for place, value in known)
-        title = f"{what} of {name}, from {known[0][1]:.2f} to {known[-1][1]:.2f}"
-        lines.append(Spark(name, title, points, known[0][1], known[-1][1]))
+        if len(points_at) == 1:
+            points_at = [(0, points_at[0][1]), (1, points_at[0][1])]
+        span = max(1, points_at[-1][0])
+        points = tuple((round(100 * place / span, 2), round(20 * (1 - value), 2)) for place, value in points_at)
+        title = f"{what} of {name}, from {points_at[0][1]:.2f} to {points_at[-1][1]:.2f}"
+        lines.append(Spark(name, title, points, points_at[0][1], points_at[-1][1]))
     return lines
 
 

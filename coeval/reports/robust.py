@@ -116,8 +116,8 @@ def _teachers(report: RobustSummary) -> Table | None:
 
     formula = barred(report.settings.teacher_score_formula.upper(), "with the chosen judges only")
     chosen = Computed(Column("chosen", number=False), lambda row: yes_no(row.chosen))
-    kept = ("candidates", "kept", Computed(Column("kept share"), share))
-    return table(report.teachers, report.header, (chosen, "teacher", "score", "items", *kept), score=formula)
+    counts = ("candidates", "kept", Computed(Column("kept share"), share))
+    return table(report.teachers, report.header, (chosen, "teacher", "score", "items", *counts), score=formula)
 
 
 def _fractions(report: RobustSummary) -> Table | None:

@@ -54,12 +54,12 @@ class Sheet:
 
     @property
     def rows(self) -> int:
-        """Below the head."""
+        """The number of rows below the head."""
         return len(self.columns[0].place)
 
 
 def column_of(title: str, values: Iterable[Any]) -> SheetColumn:
-    """A column of plain values."""
+    """Return a column of plain values."""
     different: dict[Any, int] = {}
     place = np.array([different.setdefault(value, len(different)) for value in values], dtype=np.int64)
     return SheetColumn(title, list(different), place)
@@ -74,8 +74,8 @@ def write_sheets(path: Path, sheets: Sequence[Sheet], *, title: str, about: str)
     from xlsxwriter import Workbook
     from xlsxwriter.exceptions import FileCreateError
 
-    made = io.BytesIO()  # a file that the disk had no room for would be tried once more as the process ends
-    book = Workbook(made, _OPTIONS)
+    buffer = io.BytesIO()  # a file that the disk had no room for would be tried once more as the process ends
+    book = Workbook(buffer, _OPTIONS)
     book.set_properties({"title": title, "comments": about})
     head, count, number = (
         book.add_format(form) for form in ({"bold": True}, {"num_format": "#,##0"}, {"num_format": "0.0000"})
@@ -93,33 +93,33 @@ def write_sheets(path: Path, sheets: Sequence[Sheet], *, title: str, about: str)
         book.close()
     except FileCreateError as error:
         raise error.args[0] from None
-    path.write_bytes(made.getbuffer())
+    path.write_bytes(buffer.getbuffer())
 
 
 def _write_rows(page: Worksheet, sheet: Sheet) -> None:
     cells = [_cells(page, column) for column in sheet.columns]
     for row, places in enumerate(zip(*(column.place.tolist() for column in sheet.columns), strict=True), 1):
         for place, (column, value) in enumerate(zip(cells, places, strict=True)):
-            write, shown = column[value]
-            write(row, place, shown)
+            write, text = column[value]
+            write(row, place, text)
 
 
 def _cells(page: Worksheet, column: SheetColumn) -> list[tuple[_Write, Any]]:
-    """How each value of a column is written, and as what."""
-    found: list[tuple[_Write, Any]] = []
+    """Return how each value of a column is written, and as what."""
+    writers: list[tuple[_Write, Any]] = []
     for value in column.values:
         if value is None:
-            found.append((page.write_blank, None))
+            writers.append((page.write_blank, None))
         elif isinstance(value, (bool, str)):
             text = {True: "yes", False: "no"}[value] if isinstance(value, bool) else value
-            found.append((page.write_string, _clean(text)))
+            writers.append((page.write_string, _clean(text)))
         else:
-            found.append((page.write_number, value))
-    return found
+            writers.append((page.write_number, value))
+    return writers
 
 
 def _clean(text: str) -> str:
-    """Without characters that a workbook cannot hold."""
+    """Replace characters that a workbook cannot hold."""
     return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)[:_LONGEST]
 
 
@@ -156,7 +156,7 @@ def _about(header: Header) -> str:
 
 
 def _sheets(name: str, table: Columns[Any], columns: Sequence[str]) -> Iterator[Sheet]:
-    """The table, on as many sheets as its rows need."""
+    """Yield the table, on as many sheets as its rows need."""
     for start in range(0, max(len(table), 1), MOST_ROWS):
         part = table.where(np.arange(start, min(start + MOST_ROWS, len(table))))
         number = f" {start // MOST_ROWS + 1}" if start else ""
