@@ -24,7 +24,7 @@ from itertools import combinations
 from pathlib import Path
 
 from coeval.analysis.tables import write_tables
-from coeval.analysis.units import Loaded, load_run
+from coeval.analysis.units import LoadedRun, load_run
 from coeval.reports.registry import REPORTS, build
 
 FACTORS = ("accuracy", "clarity", "style", "tone")
@@ -72,7 +72,7 @@ def _write(path: Path, records: Sequence[Mapping[str, object]]) -> None:
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
 
 
-def baseline(loaded: Loaded, most: int) -> tuple[int, float]:
+def baseline(loaded: LoadedRun, most: int) -> tuple[int, float]:
     """Units looked at, and seconds that the loop over all pairs takes on them."""
     units = loaded.units
     columns = (column[:most].tolist() for column in (units.judge, units.response, units.factor, units.norm))
@@ -93,7 +93,7 @@ def analyze_all(run: Path, out: Path) -> float:
     return time.perf_counter() - start
 
 
-def steps(loaded: Loaded, folder: Path) -> None:
+def steps(loaded: LoadedRun, folder: Path) -> None:
     """Print the seconds of each report with its JSON and CSV."""
     for name in REPORTS:
         start = time.perf_counter()

@@ -34,7 +34,7 @@ from coeval.analysis.statistics import (
     resample,
     spearman,
 )
-from coeval.analysis.units import Floats, Loaded, Pairs, once
+from coeval.analysis.units import Floats, LoadedRun, Pairs, once
 from p2l.common.bootstrap import limits
 
 LEAST_COVERAGE = 0.1
@@ -73,7 +73,7 @@ def _shared(pairs: Pairs, judges: int) -> Iterator[_Shared]:
         yield _Shared(a, b, rows, (gap < 1e-9).astype(np.float64), 1.0 - gap, cells)
 
 
-def judge_report(loaded: Loaded, settings: RobustSettings = DEFAULTS) -> JudgeReport:
+def judge_report(loaded: LoadedRun, settings: RobustSettings = DEFAULTS) -> JudgeReport:
     """Compute the report on judges."""
     return JudgeReport(
         loaded.header,
@@ -87,7 +87,7 @@ def judge_report(loaded: Loaded, settings: RobustSettings = DEFAULTS) -> JudgeRe
     )
 
 
-def coverage(loaded: Loaded) -> Floats:
+def coverage(loaded: LoadedRun) -> Floats:
     """Return each judge's units as a share of those of the busiest judge of its kind, (J,)."""
     units = np.bincount(loaded.units.judge, minlength=len(loaded.judges)).astype(np.float64)
     kinds = np.array(loaded.kinds, dtype=object)
@@ -96,25 +96,25 @@ def coverage(loaded: Loaded) -> Floats:
     return share
 
 
-def peers(loaded: Loaded) -> npt.NDArray[np.bool_]:
+def peers(loaded: LoadedRun) -> npt.NDArray[np.bool_]:
     """Return which judges count as peers, those of enough coverage, (J,)."""
     enough: npt.NDArray[np.bool_] = coverage(loaded) >= LEAST_COVERAGE
     return enough
 
 
-def is_degenerate(loaded: Loaded) -> bool:
+def is_degenerate(loaded: LoadedRun) -> bool:
     """Return whether at most one judge that is a model scored enough."""
     enough = peers(loaded)
     models = sum(1 for judge, kind in enumerate(loaded.kinds) if kind == "model" and enough[judge])
     return models <= 1
 
 
-def judge_pairs(loaded: Loaded) -> tuple[JudgePair, ...]:
+def judge_pairs(loaded: LoadedRun) -> tuple[JudgePair, ...]:
     """Compute the agreement of every two judges."""
     return tuple(_judge_pair(loaded, shared) for shared in _shared(loaded.pairs, len(loaded.judges)))
 
 
-def _judge_pair(loaded: Loaded, shared: _Shared) -> JudgePair:
+def _judge_pair(loaded: LoadedRun, shared: _Shared) -> JudgePair:
     names, n = (loaded.judges[shared.a], loaded.judges[shared.b]), len(shared.rows)
     if not n:
         return JudgePair(*names, 0, None, None, None, None, None, "", None, None, None)
@@ -138,7 +138,7 @@ def _judge_pair(loaded: Loaded, shared: _Shared) -> JudgePair:
     )
 
 
-def judge_rows(loaded: Loaded, metric: str = "spa") -> tuple[JudgeRow, ...]:
+def judge_rows(loaded: LoadedRun, metric: str = "spa") -> tuple[JudgeRow, ...]:
     """Return the judges, best first by the weighted `metric`; those without a rank come last."""
     rows = _unranked(loaded)
     values = {row.judge: getattr(row, f"weighted_{metric}") for row in rows}
@@ -150,7 +150,7 @@ def judge_rows(loaded: Loaded, metric: str = "spa") -> tuple[JudgeRow, ...]:
 
 
 @once
-def _unranked(loaded: Loaded) -> list[JudgeRow]:
+def _unranked(loaded: LoadedRun) -> list[JudgeRow]:
     units, share = np.bincount(loaded.units.judge, minlength=len(loaded.judges)), coverage(loaded)
     rows = [_judge_row(loaded, judge, int(units[judge]), float(share[judge])) for judge in range(len(loaded.judges))]
     degenerate = is_degenerate(loaded)
@@ -162,7 +162,7 @@ def _alone(row: JudgeRow) -> JudgeRow:
     return replace(row, **ones, weighted_spa_lower=None, weighted_spa_upper=None, kappa_label="")
 
 
-def _judge_row(loaded: Loaded, judge: int, units: int, share: float) -> JudgeRow:
+def _judge_row(loaded: LoadedRun, judge: int, units: int, share: float) -> JudgeRow:
     with_peers = [shared for shared in _of_judge(loaded, judge) if len(shared.rows)]
     n = np.array([len(shared.rows) for shared in with_peers], dtype=np.float64)
     figures: dict[str, list[float | None]] = {
@@ -187,7 +187,7 @@ def _judge_row(loaded: Loaded, judge: int, units: int, share: float) -> JudgeRow
     )
 
 
-def _of_judge(loaded: Loaded, judge: int) -> Iterator[_Shared]:
+def _of_judge(loaded: LoadedRun, judge: int) -> Iterator[_Shared]:
     """Yield what a judge shares with each of its peers."""
     enough = peers(loaded)
     others = [other for other in range(len(loaded.judges)) if other != judge and enough[other]]
@@ -206,7 +206,7 @@ def _mean(values: list[float | None], weights: Floats) -> float | None:
     return float(sum(value * weight for value, weight in pairs) / total) if total else None
 
 
-def _spa_limits(loaded: Loaded, with_peers: list[_Shared]) -> tuple[float | None, float | None]:
+def _spa_limits(loaded: LoadedRun, with_peers: list[_Shared]) -> tuple[float | None, float | None]:
     if not with_peers:
         return None, None
     rows = np.concatenate([shared.rows for shared in with_peers])
@@ -222,13 +222,13 @@ def ranked_judges(rows: tuple[JudgeRow, ...]) -> tuple[str, ...]:
     return tuple(row.judge for row in ranked if row.kind == "model") or tuple(row.judge for row in ranked)
 
 
-def breakdown(loaded: Loaded) -> tuple[AgreementRow, ...]:
+def breakdown(loaded: LoadedRun) -> tuple[AgreementRow, ...]:
     """Compute each judge's weighted agreement by factor, teacher, student and task."""
     shared = [one for one in _shared(loaded.pairs, len(loaded.judges)) if len(one.rows)]
     return tuple(row for dimension in _DIMENSIONS for row in _breakdown(loaded, shared, dimension))
 
 
-def _breakdown(loaded: Loaded, shared: list[_Shared], dimension: str) -> Iterator[AgreementRow]:
+def _breakdown(loaded: LoadedRun, shared: list[_Shared], dimension: str) -> Iterator[AgreementRow]:
     names = loaded.names(dimension)
     codes = getattr(loaded.pairs, dimension)
     enough, shape = peers(loaded), (len(loaded.judges), len(names))
@@ -259,7 +259,7 @@ def _by(values: npt.NDArray[Any], shared: _Shared, size: int) -> tuple[Any, Any,
     return equal, np.bincount(values, shared.close, minlength=size), kappas
 
 
-def reliability(loaded: Loaded) -> tuple[Reliability, ...]:
+def reliability(loaded: LoadedRun) -> tuple[Reliability, ...]:
     """Compute alpha and ICC of the judges that are models, over all, then for each task and factor."""
     enough = peers(loaded)
     chosen = [j for j, kind in enumerate(loaded.kinds) if kind == "model" and enough[j]]

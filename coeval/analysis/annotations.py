@@ -19,7 +19,7 @@ from coeval.analysis.records import LEVELS, Skips
 from coeval.analysis.results import Skipped
 from coeval.analysis.statistics import mid_ranks, resample
 from coeval.analysis.tables import ItemCount, Shown, estimated
-from coeval.analysis.units import Codes, Floats, Loaded
+from coeval.analysis.units import ArrayTable, Codes, Floats, LoadedRun
 from coeval.errors import RunInputError
 from coeval.parsing import MalformedAnswerError
 from coeval.schema import Scale, scale_in
@@ -56,7 +56,7 @@ class Annotations:
         return len(self.score)
 
 
-def read_annotations(path: Path, loaded: Loaded) -> Annotations:
+def read_annotations(path: Path, loaded: LoadedRun) -> Annotations:
     """Read a file that ends in .csv, .jsonl or .ndjson.
 
     Raises:
@@ -122,7 +122,7 @@ def _object(line: str) -> Mapping[str, Any] | None:
 class _Reader:
     """Takes rows one by one."""
 
-    def __init__(self, loaded: Loaded) -> None:
+    def __init__(self, loaded: LoadedRun) -> None:
         self.found: dict[tuple[int, int, str], float] = {}
         self.skips = Skips()
         self._loaded = loaded
@@ -176,7 +176,7 @@ def _number(score: Any) -> float | None:
     return value if 0.0 <= value <= 1.0 else None
 
 
-def _scales(loaded: Loaded) -> dict[str, Scale]:
+def _scales(loaded: LoadedRun) -> dict[str, Scale]:
     """Return task -> scale, of the tasks that have one of their own."""
     tasks = entries_of(stored_config(loaded.run), "tasks")
     scales = {str(task.get("name")): scale_in(task) for task in tasks}
@@ -238,7 +238,7 @@ class PeopleAgreement:
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _Rows(ArrayTable):
     """A rater's scores (N,), people's, and of what."""
 
     rater: Floats
@@ -248,11 +248,8 @@ class _Rows:
     task: Codes
     factor: Codes
 
-    def where(self, rows: Codes) -> _Rows:
-        return _Rows(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
 
-
-def pair_places(loaded: Loaded, response: Codes, factor: Codes) -> Codes:
+def pair_places(loaded: LoadedRun, response: Codes, factor: Codes) -> Codes:
     """Return the row of each (response, factor) among the run's pairs; -1 where no judge scored it."""
     size = max(len(loaded.factors), 1)
     keys, targets = loaded.pairs.response * size + loaded.pairs.factor, response * size + factor
@@ -260,7 +257,7 @@ def pair_places(loaded: Loaded, response: Codes, factor: Codes) -> Codes:
     return np.where(keys[place] == targets, place, -1) if len(keys) else np.full(len(targets), -1)
 
 
-def agreement_rows(loaded: Loaded, annotations: Annotations) -> tuple[PeopleAgreement, ...]:
+def agreement_rows(loaded: LoadedRun, annotations: Annotations) -> tuple[PeopleAgreement, ...]:
     """Compare judges, by name, and then people with people's scores, over all and by task and factor."""
     place = pair_places(loaded, annotations.response, annotations.factor)
     rows: list[PeopleAgreement] = []
@@ -274,7 +271,7 @@ def agreement_rows(loaded: Loaded, annotations: Annotations) -> tuple[PeopleAgre
     return (*rows, *_people(loaded, annotations))
 
 
-def _agreement_rows(loaded: Loaded, annotations: Annotations, rater: Floats, chosen: Codes) -> _Rows:
+def _agreement_rows(loaded: LoadedRun, annotations: Annotations, rater: Floats, chosen: Codes) -> _Rows:
     """Return a rater's scores beside those of some annotations."""
     response, factor = annotations.response[chosen], annotations.factor[chosen]
     point = loaded.response_datapoint[response]
@@ -282,7 +279,7 @@ def _agreement_rows(loaded: Loaded, annotations: Annotations, rater: Floats, cho
     return _Rows(rater, annotations.score[chosen], pair, point, loaded.datapoint_task[point], factor)
 
 
-def _people(loaded: Loaded, annotations: Annotations) -> Iterator[PeopleAgreement]:
+def _people(loaded: LoadedRun, annotations: Annotations) -> Iterator[PeopleAgreement]:
     one, other = _both(annotations)
     if not len(one):
         return
@@ -308,7 +305,7 @@ def _both(annotations: Annotations) -> tuple[Codes, Codes]:
     return table[:, 0], table[:, 1]
 
 
-def _of(loaded: Loaded, rater: str, kind: str, rows: _Rows) -> Iterator[PeopleAgreement]:
+def _of(loaded: LoadedRun, rater: str, kind: str, rows: _Rows) -> Iterator[PeopleAgreement]:
     yield _row(rater, kind, ("all", ""), rows)
     for dimension in ("task", "factor"):
         codes, names = getattr(rows, dimension), loaded.names(dimension)

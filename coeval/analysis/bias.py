@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from coeval.analysis.judge_results import BiasReport, FamilyRow, FlipRow, SelfPreferenceRow, VerbosityRow
 from coeval.analysis.statistics import pearson, resample
-from coeval.analysis.units import Floats, Loaded
+from coeval.analysis.units import Floats, LoadedRun
 from coeval.analysis.verdicts import Preference
 from p2l.common.bootstrap import limits
 
@@ -77,7 +77,7 @@ _FAMILIES = {
 """Family -> what a model's id holds; a distilled model counts to the first that fits."""
 
 
-def bias_report(loaded: Loaded) -> BiasReport:
+def bias_report(loaded: LoadedRun) -> BiasReport:
     """Compute all four kinds of bias."""
     flips = flip_rows(loaded.verdicts)
     return BiasReport(self_preference_rows(loaded), verbosity_rows(loaded), family_rows(loaded), flips)
@@ -88,7 +88,7 @@ def family_of(model: str) -> str | None:
     return next((name for name, pattern in _FAMILIES.items() if re.search(pattern, model.lower())), None)
 
 
-def self_preference_rows(loaded: Loaded) -> tuple[SelfPreferenceRow, ...]:
+def self_preference_rows(loaded: LoadedRun) -> tuple[SelfPreferenceRow, ...]:
     """Compute self-preference of each judge that is a student too and shares answers with peers."""
     scores, rows = _without_self_peers(loaded), []
     for judge, name in enumerate(loaded.judges):
@@ -102,11 +102,11 @@ def self_preference_rows(loaded: Loaded) -> tuple[SelfPreferenceRow, ...]:
     return tuple(rows)
 
 
-def family_rows(loaded: Loaded) -> tuple[FamilyRow, ...]:
+def family_rows(loaded: LoadedRun) -> tuple[FamilyRow, ...]:
     """Compute family preference of each judge with students of its family and peers of other families."""
     scores, rows = _without_self_peers(loaded), []
-    judges = {name: family_of(loaded.about.model_id(name, "judge")) for name in loaded.judges}
-    students = {name: family_of(loaded.about.model_id(name, "student")) for name in loaded.students}
+    judges = {name: family_of(loaded.info.model_id(name, "judge")) for name in loaded.judges}
+    students = {name: family_of(loaded.info.model_id(name, "student")) for name in loaded.students}
     for judge, name in enumerate(loaded.judges):
         kin = [student for student in loaded.students if student != name and students[student] == judges[name]]
         if judges[name] is None or not kin or loaded.kinds[judge] != "model":
@@ -120,7 +120,7 @@ def family_rows(loaded: Loaded) -> tuple[FamilyRow, ...]:
     return tuple(rows)
 
 
-def _without_self_peers(loaded: Loaded) -> Floats:
+def _without_self_peers(loaded: LoadedRun) -> Floats:
     """Return the matrix of scores (P, J) without those that a student gave itself."""
     code = {name: number for number, name in enumerate(loaded.students)}
     judges = np.array([code.get(name, -1) for name in loaded.judges], dtype=np.int64)
@@ -129,7 +129,7 @@ def _without_self_peers(loaded: Loaded) -> Floats:
 
 
 def _preference(
-    loaded: Loaded, judge: int, peers: Floats, own: npt.NDArray[np.bool_], others: npt.NDArray[np.bool_]
+    loaded: LoadedRun, judge: int, peers: Floats, own: npt.NDArray[np.bool_], others: npt.NDArray[np.bool_]
 ) -> tuple[int, float, float, float, float, float, float] | None:
     """Return (units, own mean, peers' mean, gap on others, preference, lower, upper); None without shared answers."""
     score, scored = loaded.pairs.scores[:, judge], ~np.isnan(peers)
@@ -151,7 +151,7 @@ def _preference(
     return (int(own.sum()), *means, value, float(lower), float(upper))
 
 
-def verbosity_rows(loaded: Loaded) -> tuple[VerbosityRow, ...]:
+def verbosity_rows(loaded: LoadedRun) -> tuple[VerbosityRow, ...]:
     """Correlate length and score for all judges together, then for each."""
     units = loaded.units
     masks = [("", np.ones(len(units), dtype=bool))]
@@ -159,7 +159,7 @@ def verbosity_rows(loaded: Loaded) -> tuple[VerbosityRow, ...]:
     return tuple(_verbosity(loaded, name, mask) for name, mask in masks if mask.any())
 
 
-def _verbosity(loaded: Loaded, judge: str, mask: npt.NDArray[np.bool_]) -> VerbosityRow:
+def _verbosity(loaded: LoadedRun, judge: str, mask: npt.NDArray[np.bool_]) -> VerbosityRow:
     units = loaded.units
     n = np.bincount(units.response[mask], minlength=len(loaded.responses))
     sums = np.bincount(units.response[mask], units.norm[mask], minlength=len(loaded.responses))

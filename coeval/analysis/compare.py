@@ -19,7 +19,7 @@ import numpy as np
 from coeval.analysis.results import Skipped
 from coeval.analysis.statistics import REPLICATES
 from coeval.analysis.students import SIGNIFICANT, by_datapoint, two_sided
-from coeval.analysis.units import Codes, Floats, Loaded
+from coeval.analysis.units import Codes, Floats, LoadedRun
 from p2l.metrics import bootstrap_mean
 
 # What two runs can be compared on: scores of the tasks, factors and judges that both have, and verdicts likewise.
@@ -52,7 +52,7 @@ class LeftOut:
 
 
 @dataclass(frozen=True)
-class Sheet:
+class SharedScores:
     """One kind of figure of both runs."""
 
     basis: str
@@ -63,7 +63,7 @@ class Sheet:
     after: Floats
 
 
-def sheets(before: Loaded, after: Loaded) -> tuple[list[Sheet], list[LeftOut]]:
+def shared_scores(before: LoadedRun, after: LoadedRun) -> tuple[list[SharedScores], list[LeftOut]]:
     """Return scores and verdicts of what both runs have, and list what only one has."""
     tables, left_out = [], []
     for basis, parts, figures in ((_SCORES, _scored, _scores), (_VERDICTS, _judged_by, _shares)):
@@ -73,37 +73,37 @@ def sheets(before: Loaded, after: Loaded) -> tuple[list[Sheet], list[LeftOut]]:
         if shared:
             students = set(before.students) & set(after.students)
             values = [figures(loaded, shared, students) for loaded in (before, after)]
-            tables.append(Sheet(basis, tuple(sorted({task for task, _, _ in shared})), *values))
+            tables.append(SharedScores(basis, tuple(sorted({task for task, _, _ in shared})), *values))
     return tables, left_out
 
 
-def changed_judges(before: Loaded, after: Loaded) -> tuple[str, ...]:
+def changed_judges(before: LoadedRun, after: LoadedRun) -> tuple[str, ...]:
     """Return the judges whose model differs between the runs, as `name: model -> model`."""
     models = [
-        (name, before.about.model_id(name, "judge"), after.about.model_id(name, "judge"))
+        (name, before.info.model_id(name, "judge"), after.info.model_id(name, "judge"))
         for name in sorted(set(before.judges) & set(after.judges))
-        if name in before.about.interfaces and name in after.about.interfaces  # else their models are not known
+        if name in before.info.interfaces and name in after.info.interfaces  # else their models are not known
     ]
     return tuple(f"{name}: {one} -> {other}" for name, one, other in models if one != other)
 
 
-def _scored(loaded: Loaded) -> Counter[_Part]:
+def _scored(loaded: LoadedRun) -> Counter[_Part]:
     keys, counts = np.unique(_keys(loaded), return_counts=True)
     return Counter({_part(loaded, key): count for key, count in zip(keys.tolist(), counts.tolist(), strict=True)})
 
 
-def _keys(loaded: Loaded) -> Codes:
+def _keys(loaded: LoadedRun) -> Codes:
     units = loaded.units
     return (units.task * max(len(loaded.judges), 1) + units.judge) * max(len(loaded.factors), 1) + units.factor
 
 
-def _part(loaded: Loaded, key: int) -> _Part:
+def _part(loaded: LoadedRun, key: int) -> _Part:
     rest, factor = divmod(key, max(len(loaded.factors), 1))
     task, judge = divmod(rest, max(len(loaded.judges), 1))
     return loaded.tasks[task], loaded.judges[judge], loaded.factors[factor]
 
 
-def _judged_by(loaded: Loaded) -> Counter[_Part]:
+def _judged_by(loaded: LoadedRun) -> Counter[_Part]:
     return Counter((one.task, one.judge, "") for one in loaded.verdicts if not one.is_self_judged)
 
 
@@ -128,13 +128,13 @@ def _left(basis: str, run: str, mine: Counter[_Part], theirs: Counter[_Part]) ->
         yield LeftOut(run, basis, kind, name, count)
 
 
-def _scores(loaded: Loaded, shared: set[_Part], _: set[str]) -> Floats:
+def _scores(loaded: LoadedRun, shared: set[_Part], _: set[str]) -> Floats:
     keys, place = np.unique(_keys(loaded), return_inverse=True)
     is_shared = np.array([_part(loaded, key) in shared for key in keys.tolist()], dtype=bool)[place]
     return by_datapoint(loaded.with_units(loaded.units.where(is_shared)))
 
 
-def _shares(loaded: Loaded, shared: set[_Part], students: set[str]) -> Floats:
+def _shares(loaded: LoadedRun, shared: set[_Part], students: set[str]) -> Floats:
     """Return each student's share of wins on each datapoint, (D, S)."""
     points = {name: number for number, name in enumerate(loaded.datapoints)}
     places = {name: number for number, name in enumerate(loaded.students)}
@@ -207,15 +207,15 @@ class _Side:
     scores: Floats
 
 
-def compare_runs(before: Loaded, after: Loaded, threshold: float = 0.02) -> RunComparison:
+def compare_runs(before: LoadedRun, after: LoadedRun, threshold: float = 0.02) -> RunComparison:
     """Compare every student that both runs judged, overall and by task."""
-    tables, left_out = sheets(before, after)
+    tables, left_out = shared_scores(before, after)
     names = [_judged(loaded) for loaded in (before, after)]
     return RunComparison(
-        before.about.experiment_id,
-        after.about.experiment_id,
+        before.info.experiment_id,
+        after.info.experiment_id,
         threshold,
-        tuple(change for sheet in tables for change in _changes(before, after, sheet, threshold)),
+        tuple(change for scores in tables for change in _changes(before, after, scores, threshold)),
         only_before=tuple(sorted(names[0] - names[1])),
         only_after=tuple(sorted(names[1] - names[0])),
         left_out=tuple(left_out),
@@ -225,20 +225,20 @@ def compare_runs(before: Loaded, after: Loaded, threshold: float = 0.02) -> RunC
     )
 
 
-def _judged(loaded: Loaded) -> set[str]:
+def _judged(loaded: LoadedRun) -> set[str]:
     scored = {loaded.students[code] for code in set(loaded.units.student.tolist())}
     return scored | {model for one in loaded.verdicts for model in (one.model_a, one.model_b)}
 
 
-def _changes(before: Loaded, after: Loaded, sheet: Sheet, threshold: float) -> Iterator[Change]:
+def _changes(before: LoadedRun, after: LoadedRun, scores: SharedScores, threshold: float) -> Iterator[Change]:
     """Yield the changes over all tasks, then those of each."""
-    for task in ("", *sheet.tasks):
+    for task in ("", *scores.tasks):
         for student in sorted(set(before.students) & set(after.students)):
-            sides = _side(before, sheet.before, student, task), _side(after, sheet.after, student, task)
-            yield from _change(student, task, *sides, threshold, sheet.basis)
+            sides = _side(before, scores.before, student, task), _side(after, scores.after, student, task)
+            yield from _change(student, task, *sides, threshold, scores.basis)
 
 
-def _side(loaded: Loaded, scores: Floats, student: str, task: str) -> _Side:
+def _side(loaded: LoadedRun, scores: Floats, student: str, task: str) -> _Side:
     mine = scores[:, loaded.students.index(student)]
     rows = ~np.isnan(mine)
     if task:

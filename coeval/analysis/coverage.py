@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from coeval.analysis.agreement import judge_rows
 from coeval.analysis.distribution import level_counts
-from coeval.analysis.records import TaskAbout
+from coeval.analysis.records import TaskInfo
 from coeval.analysis.results import (
     CompleteReport,
     CountRow,
@@ -26,19 +26,19 @@ from coeval.analysis.statistics import Summaries
 from coeval.analysis.students import student_rows
 from coeval.analysis.tables import Columns
 from coeval.analysis.teachers import teacher_rows
-from coeval.analysis.units import Codes, Loaded
+from coeval.analysis.units import Codes, LoadedRun
 
 _COUNTED = ("task", "teacher", "student", "judge")
 _RARE = 2
 
 
-def coverage_summary(loaded: Loaded) -> CoverageSummary:
+def coverage_summary(loaded: LoadedRun) -> CoverageSummary:
     """Compute the report on coverage."""
     strata = tuple(_strata(loaded, code, name) for code, name in enumerate(loaded.tasks))
-    return CoverageSummary(loaded.header, dict(loaded.about.meta), tuple(_counts(loaded)), _rows(loaded), strata)
+    return CoverageSummary(loaded.header, dict(loaded.info.meta), tuple(_counts(loaded)), _rows(loaded), strata)
 
 
-def _counts(loaded: Loaded) -> Iterator[CountRow]:
+def _counts(loaded: LoadedRun) -> Iterator[CountRow]:
     """Yield the counts of stored records by phase and by each name in them."""
     totals, failed = Counter[tuple[str, str, str]](), Counter[tuple[str, str, str]]()
     for (phase, *names, is_failed), number in loaded.counts.items():
@@ -50,7 +50,7 @@ def _counts(loaded: Loaded) -> Iterator[CountRow]:
         yield CountRow(*key, records=totals[key], failed=failed[key])
 
 
-def _rows(loaded: Loaded) -> Columns[CoverageRow]:
+def _rows(loaded: LoadedRun) -> Columns[CoverageRow]:
     """Return every (task, teacher) with items against every student that answers or should, and every judge."""
     evaluations, sizes = loaded.evaluations, tuple(len(loaded.names(name)) for name in _COUNTED)
     stored = _flat([getattr(evaluations, name) for name in _COUNTED], sizes)
@@ -70,12 +70,12 @@ def _rows(loaded: Loaded) -> Columns[CoverageRow]:
     )
 
 
-def _expected(loaded: Loaded, sizes: Sequence[int]) -> tuple[Codes, Codes]:
+def _expected(loaded: LoadedRun, sizes: Sequence[int]) -> tuple[Codes, Codes]:
     """Return the sorted keys that should have evaluations, and of how many items each."""
     owners = _flat([loaded.datapoint_task, loaded.datapoint_teacher], sizes[:2])
     counts = [np.bincount(owners[rows], minlength=prod(sizes[:2])) for rows in (slice(None), _labelled(loaded))]
     kinds = list(zip(loaded.judges, loaded.kinds, strict=True))
-    owes = np.array([[loaded.about.owes(*judge, task) for judge in kinds] for task in loaded.tasks], dtype=bool)
+    owes = np.array([[loaded.info.owes(*judge, task) for judge in kinds] for task in loaded.tasks], dtype=bool)
     owner, student, judge = (part.ravel() for part in np.indices((prod(sizes[:2]), sizes[2], sizes[3])))
     task, teacher = np.divmod(owner, max(sizes[1], 1))
     of_label = np.array([kind == "label" for kind in loaded.kinds], dtype=bool)
@@ -84,10 +84,10 @@ def _expected(loaded: Loaded, sizes: Sequence[int]) -> tuple[Codes, Codes]:
     return _flat([task, teacher, student, judge], sizes)[due], items[due]
 
 
-def _labelled(loaded: Loaded) -> npt.NDArray[np.bool_]:
+def _labelled(loaded: LoadedRun) -> npt.NDArray[np.bool_]:
     """Return whether each item has a label to compare, (D,); true where the run does not tell."""
     labels = [
-        set(loaded.about.tasks[task].label_attributes) if task in loaded.about.tasks else set() for task in loaded.tasks
+        set(loaded.info.tasks[task].label_attributes) if task in loaded.info.tasks else set() for task in loaded.tasks
     ]
     items = zip(loaded.datapoint_task.tolist(), loaded.attributes, strict=True)
     return np.array([not labels[task] or bool(labels[task] & set(item)) for task, item in items], dtype=bool)
@@ -113,17 +113,17 @@ def _codes(keys: Codes, sizes: Sequence[int]) -> tuple[Codes, ...]:
     return np.unravel_index(keys, sizes) if len(keys) else tuple(keys for _ in sizes)
 
 
-def _names(loaded: Loaded) -> dict[str, Sequence[str]]:
+def _names(loaded: LoadedRun) -> dict[str, Sequence[str]]:
     return {name: loaded.names(name) for name in _COUNTED}
 
 
-def _strata(loaded: Loaded, code: int, task: str) -> StrataRow:
-    about = loaded.about.tasks.get(task, TaskAbout())
-    declared = {name: set(values) for name, values in about.attributes.items()}
+def _strata(loaded: LoadedRun, code: int, task: str) -> StrataRow:
+    info = loaded.info.tasks.get(task, TaskInfo())
+    declared = {name: set(values) for name, values in info.attributes.items()}
     items = [loaded.attributes[point] for point in np.flatnonzero(loaded.datapoint_task == code)]
     declared_items = [{name: value for name, value in item.items() if name in declared} for item in items]
     sound = [item for item in declared_items if item and all(value in declared[name] for name, value in item.items())]
-    sizes = _drawn(about, {len(item) for item in sound})
+    sizes = _drawn(info, {len(item) for item in sound})
     seen = Counter(frozenset(item.items()) for item in sound if len(item) in sizes)
     strata, values = _combinations(list(map(len, declared.values())), sizes), sum(map(len, declared.values()))
     covered_values = {
@@ -142,9 +142,9 @@ def _strata(loaded: Loaded, code: int, task: str) -> StrataRow:
     )
 
 
-def _drawn(about: TaskAbout, seen: set[int]) -> set[int]:
+def _drawn(info: TaskInfo, seen: set[int]) -> set[int]:
     """Return with how many attributes items are made: as configured or, where no item is so, as they are."""
-    low, high = about.drawn or (len(about.attributes), len(about.attributes))
+    low, high = info.drawn or (len(info.attributes), len(info.attributes))
     planned = set(range(low, high + 1))
     return planned if planned & seen or not seen else seen
 
@@ -158,7 +158,7 @@ def _combinations(sizes: Sequence[int], drawn: set[int]) -> int:
     return sum(sums[number] for number in drawn if number > 0)
 
 
-def slices(loaded: Loaded, *, by_factor: bool = True) -> Columns[SliceRow]:
+def slices(loaded: LoadedRun, *, by_factor: bool = True) -> Columns[SliceRow]:
     """Compute figures of every (task, teacher, student, judge[, factor]) that was evaluated, failed or not."""
     evaluations, units, sizes = loaded.evaluations, loaded.units, tuple(len(loaded.names(name)) for name in _COUNTED)
     keys, group = np.unique(_flat([getattr(evaluations, name) for name in _COUNTED], sizes), return_inverse=True)
@@ -195,17 +195,17 @@ def slices(loaded: Loaded, *, by_factor: bool = True) -> Columns[SliceRow]:
     )
 
 
-def _owed(loaded: Loaded, codes: Sequence[Codes]) -> npt.NDArray[np.bool_]:
+def _owed(loaded: LoadedRun, codes: Sequence[Codes]) -> npt.NDArray[np.bool_]:
     """Return whether the judge of a (task, teacher, student, judge) has to score each factor, (N, factors)."""
     places = {name: number for number, name in enumerate(loaded.factors)}
     owed = np.zeros((len(loaded.tasks), len(loaded.judges), max(len(places), 1)), dtype=bool)
     for task, judge in np.unique(np.stack([codes[0], codes[3]]), axis=1).T.tolist():
-        names = loaded.about.required(loaded.kinds[judge], loaded.tasks[task], loaded.judges[judge])
+        names = loaded.info.required(loaded.kinds[judge], loaded.tasks[task], loaded.judges[judge])
         owed[task, judge, [places[name] for name in names or () if name in places]] = True
     return owed[codes[0], codes[3], : len(places)]
 
 
-def complete_report(loaded: Loaded) -> CompleteReport:
+def complete_report(loaded: LoadedRun) -> CompleteReport:
     """Compute the sheets of the workbook."""
     students = {row.student: row for row in student_rows(loaded)}
     teachers = {row.teacher: row for row in teacher_rows(loaded)}
@@ -231,7 +231,7 @@ def complete_report(loaded: Loaded) -> CompleteReport:
     return CompleteReport(loaded.header, slices(loaded), slices(loaded, by_factor=False), tuple(rows))
 
 
-def summary_report(loaded: Loaded) -> SummaryReport:
+def summary_report(loaded: LoadedRun) -> SummaryReport:
     """Compute the report that the summary page shows."""
     teachers, judges = teacher_rows(loaded), judge_rows(loaded)
     spa = [row.weighted_spa for row in judges if row.rank is not None and row.weighted_spa is not None]

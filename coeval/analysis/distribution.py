@@ -18,19 +18,19 @@ from coeval.analysis.results import (
     ScoreDistribution,
 )
 from coeval.analysis.statistics import Summaries
-from coeval.analysis.units import DIMENSIONS, Codes, Floats, Loaded
+from coeval.analysis.units import DIMENSIONS, Codes, Floats, LoadedRun
 
 _ROLES = ("student", "teacher", "judge")
 _FLAGGED = 0.9
 
 
-def score_distribution(loaded: Loaded) -> ScoreDistribution:
+def score_distribution(loaded: LoadedRun) -> ScoreDistribution:
     """Compute the report on the distribution of scores."""
     rows = [row for role in _ROLES for row in _panel(loaded, role)]
     return ScoreDistribution(loaded.header, tuple(rows), tuple(_drift_by_evaluation(loaded, 20)))
 
 
-def _panel(loaded: Loaded, role: str) -> Iterator[DistributionRow]:
+def _panel(loaded: LoadedRun, role: str) -> Iterator[DistributionRow]:
     units = loaded.units
     yield from _rows(loaded, role, "all", getattr(units, role), np.arange(len(units)), ("",))
     for dimension in DIMENSIONS:
@@ -41,7 +41,7 @@ def _panel(loaded: Loaded, role: str) -> Iterator[DistributionRow]:
 
 
 def _rows(
-    loaded: Loaded, role: str, dimension: str, cells: Codes, rows: Codes, names: tuple[str, ...]
+    loaded: LoadedRun, role: str, dimension: str, cells: Codes, rows: Codes, names: tuple[str, ...]
 ) -> Iterator[DistributionRow]:
     models = loaded.names(role)
     size = len(models) * len(names)
@@ -53,7 +53,7 @@ def _rows(
         yield DistributionRow(role, models[model], dimension, names[value], *numbers, *map(int, counts[cell]))
 
 
-def level_counts(loaded: Loaded, cells: Codes, rows: Codes, size: int) -> Codes:
+def level_counts(loaded: LoadedRun, cells: Codes, rows: Codes, size: int) -> Codes:
     """Return how many scores of each cell are High, Medium, Low, or a number, (C, 4)."""
     norm, is_level = loaded.units.norm[rows], loaded.units.is_level[rows]
     column = np.where(is_level, 2 - np.rint(2 * norm).astype(np.int64), 3)
@@ -61,12 +61,12 @@ def level_counts(loaded: Loaded, cells: Codes, rows: Codes, size: int) -> Codes:
     return counts
 
 
-def interaction_matrix(loaded: Loaded) -> InteractionMatrix:
+def interaction_matrix(loaded: LoadedRun) -> InteractionMatrix:
     """Compute the report on students by teacher."""
     return InteractionMatrix(loaded.header, (*_cells(loaded, by_factor=False), *_cells(loaded, by_factor=True)))
 
 
-def _cells(loaded: Loaded, *, by_factor: bool) -> Iterator[InteractionCell]:
+def _cells(loaded: LoadedRun, *, by_factor: bool) -> Iterator[InteractionCell]:
     units, factors = loaded.units, loaded.factors if by_factor else ("",)
     factor = units.factor if by_factor else np.zeros(len(units), dtype=np.int64)
     inner = units.student * len(factors) + factor
@@ -82,13 +82,13 @@ def _cells(loaded: Loaded, *, by_factor: bool) -> Iterator[InteractionCell]:
         yield InteractionCell(*names, factors[rest % len(factors)], mean, deviation, n, names[0] == names[1])
 
 
-def judge_consistency(loaded: Loaded) -> JudgeConsistency:
+def judge_consistency(loaded: LoadedRun) -> JudgeConsistency:
     """Compute the report on how each judge uses the scale."""
     spread = tuple(_spread(loaded))
     return JudgeConsistency(loaded.header, tuple(_calibration(loaded)), spread, tuple(_drift_by_unit(loaded, 50)))
 
 
-def _calibration(loaded: Loaded) -> Iterator[CalibrationRow]:
+def _calibration(loaded: LoadedRun) -> Iterator[CalibrationRow]:
     units, size = loaded.units, len(loaded.judges)
     means = Summaries(units.judge, units.norm, size)
     counts = level_counts(loaded, units.judge, np.arange(len(units)), size)
@@ -98,7 +98,7 @@ def _calibration(loaded: Loaded) -> Iterator[CalibrationRow]:
         yield CalibrationRow(loaded.judges[judge], *numbers, high, medium, low, max(high, low) > _FLAGGED)
 
 
-def _spread(loaded: Loaded) -> Iterator[SpreadRow]:
+def _spread(loaded: LoadedRun) -> Iterator[SpreadRow]:
     """Yield box-plot figures of each judge and attribute value."""
     names = loaded.attribute_names
     rows, values = loaded.grouped(loaded.units, "attribute")
@@ -113,13 +113,13 @@ def _spread(loaded: Loaded) -> Iterator[SpreadRow]:
         yield SpreadRow(loaded.judges[judge], attribute, text, len(scores), float(scores.mean()), variance, *box)
 
 
-def _drift_by_evaluation(loaded: Loaded, window: int) -> Iterator[DriftRow]:
+def _drift_by_evaluation(loaded: LoadedRun, window: int) -> Iterator[DriftRow]:
     """Yield windows of a number of evaluations of one judge, in the order of their times."""
     rank = _evaluation_ranks(loaded)
     return _windows(loaded, rank[loaded.units.evaluation] // window)
 
 
-def _drift_by_unit(loaded: Loaded, window: int) -> Iterator[DriftRow]:
+def _drift_by_unit(loaded: LoadedRun, window: int) -> Iterator[DriftRow]:
     """Yield windows of a number of units of one judge."""
     units = loaded.units
     order = np.lexsort((units.factor, _evaluation_ranks(loaded)[units.evaluation], units.judge))
@@ -129,7 +129,7 @@ def _drift_by_unit(loaded: Loaded, window: int) -> Iterator[DriftRow]:
     return _windows(loaded, place // window)
 
 
-def _evaluation_ranks(loaded: Loaded) -> Codes:
+def _evaluation_ranks(loaded: LoadedRun) -> Codes:
     """Rank each valid evaluation among those of its judge, by time and then by id, (E,)."""
     evaluations = loaded.evaluations
     times = (
@@ -145,7 +145,7 @@ def _evaluation_ranks(loaded: Loaded) -> Codes:
     return ranks
 
 
-def _windows(loaded: Loaded, window: Codes) -> Iterator[DriftRow]:
+def _windows(loaded: LoadedRun, window: Codes) -> Iterator[DriftRow]:
     units, width = loaded.units, int(window.max(initial=0)) + 1
     cells, size = units.judge * width + window, len(loaded.judges) * width
     means, agreement = Summaries(cells, units.norm, size), _peer_share(loaded)
@@ -162,7 +162,7 @@ def _windows(loaded: Loaded, window: Codes) -> Iterator[DriftRow]:
         yield DriftRow(loaded.judges[judge], *numbers, spa, at[first[cell]])
 
 
-def _peer_share(loaded: Loaded) -> Floats:
+def _peer_share(loaded: LoadedRun) -> Floats:
     """Return the share of other judges of a unit's pair that gave the same score; NaN without others."""
     units = loaded.units
     pair = np.unique(units.response * max(len(loaded.factors), 1) + units.factor, return_inverse=True)[1]

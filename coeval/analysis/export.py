@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from coeval.analysis.records import norm_of
-from coeval.analysis.units import Codes, Floats, Loaded
+from coeval.analysis.units import Codes, Floats, LoadedRun
 from coeval.storage.jsonl import read_records
 from coeval.storage.records import is_failed
 from p2l.common.files import atomic_path
@@ -26,7 +26,7 @@ _Column = Callable[[slice], Any]
 """Rows -> their values, as an Arrow array."""
 
 
-def export_units(loaded: Loaded, path: Path, *, form: str, attributes: str = "columns") -> int:
+def export_units(loaded: LoadedRun, path: Path, *, form: str, attributes: str = "columns") -> int:
     """Write the valid scores; returns how many there are.
 
     Args:
@@ -45,7 +45,7 @@ def export_units(loaded: Loaded, path: Path, *, form: str, attributes: str = "co
     return len(loaded.units)
 
 
-def _columns(loaded: Loaded, attributes: str) -> dict[str, _Column]:
+def _columns(loaded: LoadedRun, attributes: str) -> dict[str, _Column]:
     """Return the columns, in order."""
     units, columns = loaded.units, dict[str, _Column]()
     for name in _NAMED:
@@ -77,7 +77,7 @@ def _names(names: Sequence[str | None], codes: Codes) -> _Column:
     return lambda rows: texts.take(pa.array(codes[rows]))
 
 
-def _attributes(loaded: Loaded, form: str) -> dict[str, _Column]:
+def _attributes(loaded: LoadedRun, form: str) -> dict[str, _Column]:
 
     items, points = loaded.attributes, loaded.units.datapoint
     if form == "json":
@@ -86,10 +86,10 @@ def _attributes(loaded: Loaded, form: str) -> dict[str, _Column]:
     return {f"attribute.{key}": _names([item.get(key) for item in items], points) for key in keys}
 
 
-def _raw_scores(loaded: Loaded) -> tuple[list[str | None], Codes]:
+def _raw_scores(loaded: LoadedRun) -> tuple[list[str | None], Codes]:
     """Return texts, and which of them each unit has: the judge's own, read again since memory holds norms alone."""
     units, shape = loaded.units, (len(loaded.judges), max(len(loaded.factors), 1))
-    keys, norms, text_codes, texts = _all_said(loaded, shape)
+    keys, norms, text_codes, texts = _raw_texts(loaded, shape)
     codes = np.full(len(units), len(texts))
     if len(units):
         mine = (units.response * shape[0] + units.judge) * shape[1] + units.factor
@@ -100,7 +100,7 @@ def _raw_scores(loaded: Loaded) -> tuple[list[str | None], Codes]:
     return [*texts, None], codes
 
 
-def _all_said(loaded: Loaded, shape: tuple[int, int]) -> tuple[Codes, Floats, Codes, list[str]]:
+def _raw_texts(loaded: LoadedRun, shape: tuple[int, int]) -> tuple[Codes, Floats, Codes, list[str]]:
     """(response, judge, factor) keys, scores in [0, 1] and places in the texts, by file and line."""
     responses, judges, factors = (_places(names) for names in (loaded.responses, loaded.judges, loaded.factors))
     keys, norms, text_codes, texts = array("q"), array("d"), array("q"), dict[str, int]()
@@ -109,7 +109,7 @@ def _all_said(loaded: Loaded, shape: tuple[int, int]) -> tuple[Codes, Floats, Co
         if response not in responses or judge not in judges:
             continue
         place = (responses[response] * shape[0] + judges[judge]) * shape[1]
-        for factor, norm, text in _said(record):
+        for factor, norm, text in _scores_in(record):
             if factor in factors:
                 keys.append(place + factors[factor])
                 norms.append(norm)
@@ -117,7 +117,7 @@ def _all_said(loaded: Loaded, shape: tuple[int, int]) -> tuple[Codes, Floats, Co
     return np.array(keys, dtype=np.int64), np.array(norms), np.array(text_codes, dtype=np.int64), list(texts)
 
 
-def _evaluations(loaded: Loaded) -> Iterator[dict[str, Any]]:
+def _evaluations(loaded: LoadedRun) -> Iterator[dict[str, Any]]:
     for path in loaded.run.record_files("evaluation"):
         for record in read_records(path):
             if (
@@ -128,7 +128,7 @@ def _evaluations(loaded: Loaded) -> Iterator[dict[str, Any]]:
                 yield record
 
 
-def _said(record: Mapping[str, Any]) -> Iterator[tuple[str, float, str]]:
+def _scores_in(record: Mapping[str, Any]) -> Iterator[tuple[str, float, str]]:
     """Factors with a score, in [0, 1] and as the judge gave it: on its scale where that is known."""
     grades = record.get("grades")
     named = grades if isinstance(grades, Mapping) else {}

@@ -19,7 +19,7 @@ from coeval.analysis.records import LEVELS
 from coeval.analysis.results import Header, Skipped
 from coeval.analysis.statistics import Summaries, group_means
 from coeval.analysis.tables import ItemCount, JudgeName, Rank, ScoreCount, Shown, StudentName, estimated
-from coeval.analysis.units import Codes, Floats, Loaded, Units
+from coeval.analysis.units import Codes, Floats, LoadedRun, Units
 
 # From a judge's score to the score that people give such answers: a step for each score, never falling.
 #
@@ -193,7 +193,7 @@ class Calibration:
 
 
 @dataclass(frozen=True)
-class _Pairs:
+class _Consensus:
     """What people said on average, (P,), of what."""
 
     people: Floats
@@ -216,7 +216,7 @@ class _Judge:
     item: Codes
 
 
-def calibration(loaded: Loaded, annotations: Annotations) -> Calibration:
+def calibration(loaded: LoadedRun, annotations: Annotations) -> Calibration:
     """Compute agreement with people, maps, and calibrated scores of students."""
     pairs = _consensus(loaded, annotations)
     judges = list(_judges(loaded, pairs))
@@ -234,7 +234,7 @@ def calibration(loaded: Loaded, annotations: Annotations) -> Calibration:
     )
 
 
-def _consensus(loaded: Loaded, annotations: Annotations) -> _Pairs:
+def _consensus(loaded: LoadedRun, annotations: Annotations) -> _Consensus:
     """Return one score for each pair: the mean over annotators."""
     place = pair_places(loaded, annotations.response, annotations.factor)
     scored = place >= 0
@@ -243,10 +243,10 @@ def _consensus(loaded: Loaded, annotations: Annotations) -> _Pairs:
         pair, minlength=len(places)
     )
     point = loaded.pairs.datapoint[places]
-    return _Pairs(people, places, point, np.unique(point, return_inverse=True)[1])
+    return _Consensus(people, places, point, np.unique(point, return_inverse=True)[1])
 
 
-def _judges(loaded: Loaded, pairs: _Pairs) -> Iterator[_Judge]:
+def _judges(loaded: LoadedRun, pairs: _Consensus) -> Iterator[_Judge]:
     factors = loaded.pairs.factor[pairs.place]
     for code, kind in enumerate(loaded.kinds):
         scores = loaded.pairs.scores[pairs.place, code]
@@ -257,7 +257,7 @@ def _judges(loaded: Loaded, pairs: _Pairs) -> Iterator[_Judge]:
                 yield _Judge(code, factor, fit_map(scores[mine], people), scores[mine], people, pairs.item[mine])
 
 
-def _summary(loaded: Loaded, one: _Judge) -> JudgeCalibration:
+def _summary(loaded: LoadedRun, one: _Judge) -> JudgeCalibration:
     worth = cross_validated(one.scores, one.people, one.item)
     return JudgeCalibration(
         *_named(loaded, one),
@@ -269,17 +269,17 @@ def _summary(loaded: Loaded, one: _Judge) -> JudgeCalibration:
     )
 
 
-def _named(loaded: Loaded, one: _Judge) -> tuple[str, str]:
+def _named(loaded: LoadedRun, one: _Judge) -> tuple[str, str]:
     return loaded.judges[one.judge], "" if one.factor < 0 else loaded.factors[one.factor]
 
 
-def _own(loaded: Loaded, one: _Judge) -> Units:
+def _own(loaded: LoadedRun, one: _Judge) -> Units:
     """Return the units that a map applies to."""
     units = loaded.units
     return units.where((units.judge == one.judge) & ((units.factor == one.factor) | (one.factor < 0)))
 
 
-def _map_rows(loaded: Loaded, one: _Judge) -> Iterator[MapRow]:
+def _map_rows(loaded: LoadedRun, one: _Judge) -> Iterator[MapRow]:
     """Yield a row for each score that people met; of a judge that gives levels, for each that it gave."""
     units = _own(loaded, one)
     used, uses = np.unique(units.norm, return_counts=True)
@@ -304,7 +304,7 @@ def _map_rows(loaded: Loaded, one: _Judge) -> Iterator[MapRow]:
         )
 
 
-def _students(loaded: Loaded, pairs: _Pairs, judges: list[_Judge]) -> tuple[StudentCalibration, ...]:
+def _students(loaded: LoadedRun, pairs: _Consensus, judges: list[_Judge]) -> tuple[StudentCalibration, ...]:
     size = len(loaded.students)
     if not judges:
         return ()
@@ -338,11 +338,11 @@ def _students(loaded: Loaded, pairs: _Pairs, judges: list[_Judge]) -> tuple[Stud
     return tuple(rows)
 
 
-def _order(loaded: Loaded, means: Summaries) -> list[int]:
+def _order(loaded: LoadedRun, means: Summaries) -> list[int]:
     return sorted(np.flatnonzero(means.n).tolist(), key=lambda one: (-means.mean[one], loaded.students[one]))
 
 
-def _map_errors(pairs: _Pairs, judges: list[_Judge], parts: list[Units], size: int) -> Floats:
+def _map_errors(pairs: _Consensus, judges: list[_Judge], parts: list[Units], size: int) -> Floats:
     """Return the standard error of each student's calibrated mean from the choice of annotated items, (S,)."""
     items = int(pairs.item.max(initial=-1)) + 1
     draws = np.random.default_rng(0).multinomial(items, np.full(items, 1.0 / items), size=_DRAWS).astype(np.float64)
@@ -357,7 +357,7 @@ def _map_errors(pairs: _Pairs, judges: list[_Judge], parts: list[Units], size: i
     return errors
 
 
-def _beside_people(loaded: Loaded, pairs: _Pairs, judges: list[_Judge]) -> tuple[Summaries, Summaries]:
+def _beside_people(loaded: LoadedRun, pairs: _Consensus, judges: list[_Judge]) -> tuple[Summaries, Summaries]:
     """Return by student what people gave on annotated pairs, and how far that is from the judges' worth."""
     factors, student = loaded.pairs.factor[pairs.place], loaded.pairs.student[pairs.place]
     total, n = np.zeros(len(pairs.place)), np.zeros(len(pairs.place))

@@ -30,7 +30,7 @@ from coeval.storage.run import Run, entries_of, stored_config
 
 
 @dataclass(frozen=True)
-class TaskAbout:
+class TaskInfo:
     """A task, as far as the run tells."""
 
     description: str = ""
@@ -53,14 +53,14 @@ class TaskAbout:
 
 
 @dataclass(frozen=True)
-class About:
+class RunInfo:
     """A run, as far as it tells."""
 
     experiment_id: str
     status: str
     created_at: str
     meta: Mapping[str, Any]
-    tasks: Mapping[str, TaskAbout]
+    tasks: Mapping[str, TaskInfo]
     interfaces: Mapping[str, str]
     """Model -> interface."""
     model_ids: Mapping[str, str]
@@ -84,30 +84,30 @@ class About:
         names = set(factors)
         if names and all(name.startswith(LABEL_PREFIX) for name in names):
             return "label"
-        return "metric" if names and names <= set(self.tasks.get(task, TaskAbout()).metrics) else "model"
+        return "metric" if names and names <= set(self.tasks.get(task, TaskInfo()).metrics) else "model"
 
     def required(self, kind: str, task: str, judge: str = "") -> tuple[str, ...] | None:
         """Return the factors that a judge of a kind has to score; None where the run does not tell."""
-        about = self.tasks.get(task, TaskAbout())
+        info = self.tasks.get(task, TaskInfo())
         if kind == "label":
-            return tuple(f"{LABEL_PREFIX}{name}" for name in about.label_attributes) or None
-        if about.rubric is None:
+            return tuple(f"{LABEL_PREFIX}{name}" for name in info.label_attributes) or None
+        if info.rubric is None:
             return None
         if kind == "metric":
             own = self.own_metrics.get(judge)
-            return tuple(name for name, metric in about.metrics.items() if own in (None, metric))
-        return tuple(name for name in about.rubric if name not in about.metrics)
+            return tuple(name for name, metric in info.metrics.items() if own in (None, metric))
+        return tuple(name for name in info.rubric if name not in info.metrics)
 
     def owes(self, judge: str, kind: str, task: str) -> bool:
         """Return whether a judge has anything to score in a task."""
-        about = self.tasks.get(task, TaskAbout())
+        info = self.tasks.get(task, TaskInfo())
         if kind == "label":
-            return bool(about.label_attributes) or not about.is_configured
+            return bool(info.label_attributes) or not info.is_configured
         required = self.required(kind, task, judge)
-        return not (about.is_pairwise and kind == "model") and (required is None or len(required) > 0)
+        return not (info.is_pairwise and kind == "model") and (required is None or len(required) > 0)
 
 
-def read_about(run: Run) -> About:
+def read_run_info(run: Run) -> RunInfo:
     """Read meta, configuration, attributes and rubrics.
 
     Raises:
@@ -121,7 +121,7 @@ def read_about(run: Run) -> About:
     models = [model for model in entries_of(config, "models") if isinstance(model.get("name"), str)]
     configured = {task["name"]: task for task in entries_of(config, "tasks") if isinstance(task.get("name"), str)}
     stored = {path.name.split(".")[0] for path in (run.folder / "phase2_rubric").glob("[!.]*.rubric.json")}
-    return About(
+    return RunInfo(
         str(meta.get("experiment_id") or _map(config.get("experiment")).get("id") or run.folder.name),
         str(meta.get("status") or "unknown"),
         str(meta.get("created_at") or ""),
@@ -159,13 +159,13 @@ def _with_role(models: Iterable[Mapping[str, Any]], role: str) -> tuple[str, ...
     return tuple(model["name"] for model in models if role in (model.get("roles") or ()))
 
 
-def _task(run: Run, name: str, configured: Mapping[str, Any]) -> TaskAbout:
+def _task(run: Run, name: str, configured: Mapping[str, Any]) -> TaskInfo:
     rubric = _rubric(run, name, configured)
     path = run.find_attributes(name, "target")
     attributes = _map(read_json(path)) if path is not None else {}
     attributes = attributes or _map(configured.get("target_attributes"))
     declared = {key: tuple(map(str, values)) for key, values in attributes.items() if isinstance(values, list)}
-    return TaskAbout(
+    return TaskInfo(
         str(configured.get("description") or ""),
         None if rubric is None else {factor: _description(value) for factor, value in rubric.items()},
         {
@@ -220,7 +220,7 @@ LEVELS = {"high": 1.0, "medium": 0.5, "low": 0.0}
 """What a level is worth."""
 _PHASES = {"data_generation": "P3", "response_collection": "P4", "evaluation": "P5"}
 _MOST_TOKENS = 10**9  # no answer is longer, and `1e400` is infinite
-Made = TypeVar("Made")
+Parsed = TypeVar("Parsed")
 
 
 @dataclass
@@ -266,7 +266,7 @@ class Judgement:
 class Records:
     """What a run holds."""
 
-    about: About
+    info: RunInfo
     items: Mapping[str, Item]
     answers: Mapping[str, Answer]
     judgements: tuple[Judgement, ...]
@@ -291,20 +291,20 @@ def norm_of(value: object) -> tuple[float, bool] | None:
     return (min(max(number, 0.0), 1.0), False) if math.isfinite(number) else None
 
 
-def read_run(run: Run, about: About) -> Records:
+def read_run(run: Run, info: RunInfo) -> Records:
     """Read phases 3 to 5 and join them."""
     skips, counts = Skips(), Counter[tuple[str, str, str, str, str, bool]]()
-    with_text = {name for name, task in about.tasks.items() if task.label_attributes}
+    with_text = {name for name, task in info.tasks.items() if task.label_attributes}
     items = _last_valid(run, "data_generation", skips, counts, _item)
     answers = _last_valid(run, "response_collection", skips, counts, lambda record: _answer(record, with_text), items)
     judgements = _judgements(run, items, answers, skips, counts)
     for judgement in judgements:
         _join(judgement, items, answers)
-        judgement.code = _check(judgement, items, answers, about)
+        judgement.code = _check(judgement, items, answers, info)
         if judgement.code and not judgement.failed:
             skips.note(judgement.code, f"{judgement.response}__{judgement.judge}")
     verdicts = read_verdicts(run, items, answers, skips.note, counts)
-    return Records(about, items, answers, judgements, verdicts, skips, counts)
+    return Records(info, items, answers, judgements, verdicts, skips, counts)
 
 
 def _last_valid(
@@ -312,11 +312,11 @@ def _last_valid(
     phase: str,
     skips: Skips,
     counts: Counter[Any],
-    make: Callable[[dict[str, Any]], Made | None],
+    make: Callable[[dict[str, Any]], Parsed | None],
     items: Mapping[str, Item] | None = None,
-) -> dict[str, Made]:
+) -> dict[str, Parsed]:
     """Return records by id, without answers to other prompts than these items have."""
-    latest: dict[str, Made] = {}
+    latest: dict[str, Parsed] = {}
     for place, record in _records(run, phase, skips, counts):
         parsed = make(record)
         if parsed is None:
@@ -457,7 +457,7 @@ def _join(judgement: Judgement, items: Mapping[str, Item], answers: Mapping[str,
     judgement.teacher = judgement.teacher or _part(judgement.response, 1)
 
 
-def _check(judgement: Judgement, items: Mapping[str, Item], answers: Mapping[str, Answer], about: About) -> str:
+def _check(judgement: Judgement, items: Mapping[str, Item], answers: Mapping[str, Answer], info: RunInfo) -> str:
     """Return why a judgement is left out, empty if it counts; only factors that its judge has to score are kept."""
     if judgement.failed:
         return "FAILED_P5"
@@ -466,13 +466,13 @@ def _check(judgement: Judgement, items: Mapping[str, Item], answers: Mapping[str
     if judgement.datapoint not in items:
         return "MISSING_DATAPOINT"
     named = {*judgement.scores, *judgement.invalid}
-    kind = about.kind(judgement.judge, judgement.task, named)
-    required = about.required(kind, judgement.task, judgement.judge)
+    kind = info.kind(judgement.judge, judgement.task, named)
+    required = info.required(kind, judgement.task, judgement.judge)
     needed = named if required is None else set(required)
     if kind == "label":  # an item has only the labels that it was made with
         made_with = {f"{LABEL_PREFIX}{name}" for name in items[judgement.datapoint].attributes}
         needed = needed & made_with or needed
-    computed = set(about.required(kind, judgement.task) or ()) if kind == "metric" else set()
+    computed = set(info.required(kind, judgement.task) or ()) if kind == "metric" else set()
     computed &= set(judgement.scores)  # in earlier runs a metric judge computed all metrics, not only its own
     needed = needed or computed
     if any(factor in judgement.invalid and factor not in judgement.scores for factor in needed):

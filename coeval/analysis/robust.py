@@ -36,7 +36,7 @@ from coeval.analysis.results import (
 from coeval.analysis.statistics import Summaries, group_means
 from coeval.analysis.students import score_weights
 from coeval.analysis.teachers import teacher_rows
-from coeval.analysis.units import Codes, Floats, Loaded, Pairs, Units
+from coeval.analysis.units import Codes, Floats, LoadedRun, Pairs, Units
 from coeval.storage.jsonl import read_json, read_records
 from coeval.storage.records import is_failed, now
 from p2l.common.files import atomic_path
@@ -66,7 +66,7 @@ class RobustSet:
     """(P, J*) of all items: what J* owes, NaN where it did not score."""
 
 
-def robust_set(loaded: Loaded, settings: RobustSettings = DEFAULTS) -> RobustSet:
+def robust_set(loaded: LoadedRun, settings: RobustSettings = DEFAULTS) -> RobustSet:
     """Choose judges, teachers and items."""
     judges = judge_rows(loaded, settings.agreement_metric)
     ranked = ranked_judges(judges)
@@ -84,7 +84,7 @@ def robust_set(loaded: Loaded, settings: RobustSettings = DEFAULTS) -> RobustSet
     return RobustSet(judges, chosen, teachers, top, tuple(fractions), robust, fractions, pairs)
 
 
-def _asked(loaded: Loaded, judges: Sequence[int]) -> Pairs:
+def _asked(loaded: LoadedRun, judges: Sequence[int]) -> Pairs:
     """Return all pairs that J* owes: each answer with each (task, factor) that one of J* scored anywhere."""
     size, responses = max(len(loaded.factors), 1), np.flatnonzero(loaded.response_datapoint >= 0)
     kinds = np.unique(_kinds(loaded.pairs, size)[~np.isnan(loaded.pairs.scores[:, judges]).all(axis=1)])
@@ -93,7 +93,7 @@ def _asked(loaded: Loaded, judges: Sequence[int]) -> Pairs:
     response = np.repeat(responses, end - first)
     place = np.arange(len(response)) - np.repeat(np.cumsum(end - first) - (end - first), end - first)
     factor = kinds[np.repeat(first, end - first) + place] % size if len(response) else response
-    scores, levels = _found(loaded.pairs, response * size + factor, judges, size)
+    scores, levels = _lookup(loaded.pairs, response * size + factor, judges, size)
     point = loaded.response_datapoint[response]
     return Pairs(
         task=loaded.datapoint_task[point],
@@ -112,7 +112,7 @@ def _kinds(table: Pairs | Units, size: int) -> Codes:
     return table.task * size + table.factor
 
 
-def _found(pairs: Pairs, keys: Codes, judges: Sequence[int], size: int) -> tuple[Floats, npt.NDArray[np.bool_]]:
+def _lookup(pairs: Pairs, keys: Codes, judges: Sequence[int], size: int) -> tuple[Floats, npt.NDArray[np.bool_]]:
     """Look up scores of (response, factor) keys and whether they are levels, (P, J*); NaN where nobody scored."""
     scores, levels = np.full((len(keys), len(judges)), np.nan), np.zeros((len(keys), len(judges)), dtype=bool)
     scored = pairs.response * size + pairs.factor
@@ -148,7 +148,7 @@ def _consistent(scores: Floats, settings: RobustSettings) -> npt.NDArray[np.bool
     return same
 
 
-def robust_summary(loaded: Loaded, settings: RobustSettings = DEFAULTS) -> RobustSummary:
+def robust_summary(loaded: LoadedRun, settings: RobustSettings = DEFAULTS) -> RobustSummary:
     """Compute the report: what was chosen, and how the students stand on it."""
     chosen = robust_set(loaded, settings)
     pairs = chosen.pairs.where(
@@ -171,7 +171,7 @@ def robust_summary(loaded: Loaded, settings: RobustSettings = DEFAULTS) -> Robus
     )
 
 
-def _teachers(loaded: Loaded, chosen: RobustSet, formula: str) -> tuple[RobustTeacher, ...]:
+def _teachers(loaded: LoadedRun, chosen: RobustSet, formula: str) -> tuple[RobustTeacher, ...]:
     owners = [loaded.teachers[code] for code in loaded.datapoint_teacher]
     candidates = [owners[datapoint] for datapoint in chosen.candidates]
     robust = [owners[datapoint] for datapoint in chosen.kept]
@@ -186,7 +186,7 @@ def _teachers(loaded: Loaded, chosen: RobustSet, formula: str) -> tuple[RobustTe
     )
 
 
-def _students(loaded: Loaded, chosen: RobustSet, pairs: Pairs) -> tuple[RobustStudent, ...]:
+def _students(loaded: LoadedRun, chosen: RobustSet, pairs: Pairs) -> tuple[RobustStudent, ...]:
     weights = score_weights(loaded, pairs)
     means = group_means(pairs.student, pairs.mean, pairs.datapoint, len(loaded.students), weights)
     full = _full(loaded, chosen)
@@ -210,7 +210,7 @@ def _students(loaded: Loaded, chosen: RobustSet, pairs: Pairs) -> tuple[RobustSt
     return tuple(rows)
 
 
-def _full(loaded: Loaded, chosen: RobustSet) -> Summaries:
+def _full(loaded: LoadedRun, chosen: RobustSet) -> Summaries:
     """Summarise students over all items and judges, on the (task, factor) that J* scores."""
     size = max(len(loaded.factors), 1)
     units = loaded.units
@@ -218,12 +218,12 @@ def _full(loaded: Loaded, chosen: RobustSet) -> Summaries:
     return Summaries(units.student, units.norm, len(loaded.students))
 
 
-def _ranks(loaded: Loaded, students: npt.NDArray[np.intp], means: Floats) -> list[int]:
+def _ranks(loaded: LoadedRun, students: npt.NDArray[np.intp], means: Floats) -> list[int]:
     """Return students, best first."""
     return sorted(students.tolist(), key=lambda one: (-means[one], loaded.students[one]))
 
 
-def _cells(loaded: Loaded, pairs: Pairs, dimension: str) -> list[StudentCell]:
+def _cells(loaded: LoadedRun, pairs: Pairs, dimension: str) -> list[StudentCell]:
     names = loaded.names(dimension)
     codes = pairs.student * len(names) + getattr(pairs, dimension)
     size = len(loaded.students) * len(names)
@@ -240,7 +240,7 @@ def _cells(loaded: Loaded, pairs: Pairs, dimension: str) -> list[StudentCell]:
     ]
 
 
-def _diagnostics(loaded: Loaded, chosen: RobustSet, settings: RobustSettings) -> tuple[str, ...]:
+def _diagnostics(loaded: LoadedRun, chosen: RobustSet, settings: RobustSettings) -> tuple[str, ...]:
     metric, formula = settings.agreement_metric, settings.teacher_score_formula
     judges = ", ".join(
         f"{row.judge} {_number(getattr(row, f'weighted_{metric}'))}" + ("" if row.rank else " (no rank)")
@@ -297,7 +297,7 @@ _LEVELS = {0.0: "Low", 0.5: "Medium", 1.0: "High"}
 _NESTED = ("sampled_target_attributes", "rubric", "student_scores", "judge_set")
 
 
-def export_benchmark(loaded: Loaded, path: Path, *, form: str = "jsonl", settings: RobustSettings = DEFAULTS) -> int:
+def export_benchmark(loaded: LoadedRun, path: Path, *, form: str = "jsonl", settings: RobustSettings = DEFAULTS) -> int:
     """Write the robust set as `jsonl` or `parquet`; returns how many items it has, and writes nothing where none.
 
     Raises:
@@ -311,7 +311,7 @@ def export_benchmark(loaded: Loaded, path: Path, *, form: str = "jsonl", setting
     return len(records)
 
 
-def benchmark_records(loaded: Loaded, settings: RobustSettings = DEFAULTS) -> Iterator[dict[str, Any]]:
+def benchmark_records(loaded: LoadedRun, settings: RobustSettings = DEFAULTS) -> Iterator[dict[str, Any]]:
     """Yield the items of the robust set as records, by id."""
     chosen, exported_at = robust_set(loaded, settings), now()
     texts = _texts(loaded, {loaded.datapoints[point] for point in chosen.kept})
@@ -320,7 +320,7 @@ def benchmark_records(loaded: Loaded, settings: RobustSettings = DEFAULTS) -> It
         identity, task = loaded.datapoints[point], loaded.tasks[loaded.datapoint_task[point]]
         yield {
             "schema_version": SCHEMA,
-            "experiment_id": loaded.about.experiment_id,
+            "experiment_id": loaded.info.experiment_id,
             "datapoint_id": identity,
             "task_id": task,
             "teacher_model_id": loaded.teachers[loaded.datapoint_teacher[point]],
@@ -337,7 +337,7 @@ def benchmark_records(loaded: Loaded, settings: RobustSettings = DEFAULTS) -> It
         }
 
 
-def _texts(loaded: Loaded, ids: set[str]) -> dict[str, dict[str, Any]]:
+def _texts(loaded: LoadedRun, ids: set[str]) -> dict[str, dict[str, Any]]:
     """Prompt, reference and attributes of some items, read once more: the first two are not kept in memory, and of
     attributes only the text of their values is."""
     texts = {}
@@ -353,13 +353,13 @@ def _texts(loaded: Loaded, ids: set[str]) -> dict[str, dict[str, Any]]:
     return texts
 
 
-def _rubric(loaded: Loaded, task: str) -> Mapping[str, Any]:
+def _rubric(loaded: LoadedRun, task: str) -> Mapping[str, Any]:
     path = loaded.run.find_rubric(task)
     stored = read_json(path) if path is not None else None
-    return stored if isinstance(stored, dict) else dict(loaded.about.tasks[task].rubric or {})
+    return stored if isinstance(stored, dict) else dict(loaded.info.tasks[task].rubric or {})
 
 
-def _student_scores(loaded: Loaded, chosen: RobustSet) -> dict[int, dict[str, dict[str, str]]]:
+def _student_scores(loaded: LoadedRun, chosen: RobustSet) -> dict[int, dict[str, dict[str, str]]]:
     """Return datapoint -> student -> factor -> level."""
     levels: dict[int, dict[str, dict[str, str]]] = {point: {} for point in chosen.kept}
     pairs = chosen.pairs

@@ -30,7 +30,7 @@ from coeval.analysis.results import (
     StudentRow,
 )
 from coeval.analysis.statistics import Summaries, group_means, resample
-from coeval.analysis.units import Codes, Floats, Loaded, Units, once
+from coeval.analysis.units import Codes, Floats, LoadedRun, Units, once
 from coeval.analysis.variance import pair_power, variance_rows
 from coeval.judging.labels import hamming_accuracy, label_accuracy, predicted_label
 from p2l.common.bootstrap import bootstrap_mean, limits
@@ -40,7 +40,7 @@ from p2l.common.bootstrap import bootstrap_mean, limits
 # Shapes: N scores, K tasks, F factors.
 
 
-class OfFactors(Protocol):
+class HasFactor(Protocol):
     """A table of scores."""
 
     @property
@@ -55,18 +55,18 @@ class OfFactors(Protocol):
 
 
 @once
-def factor_weights(loaded: Loaded) -> Floats | None:
+def factor_weights(loaded: LoadedRun) -> Floats | None:
     """Return the weight of each factor in each task, (K, F); None where all count alike."""
     weights = np.ones((len(loaded.tasks), len(loaded.factors)))
     for row, task in enumerate(loaded.tasks):
-        about = loaded.about.tasks.get(task)
-        for factor, weight in about.weights.items() if about is not None else ():
+        info = loaded.info.tasks.get(task)
+        for factor, weight in info.weights.items() if info is not None else ():
             if factor in loaded.factors:
                 weights[row, loaded.factors.index(factor)] = weight
     return None if (weights == 1.0).all() else weights
 
 
-def score_weights(loaded: Loaded, table: OfFactors) -> Floats | None:
+def score_weights(loaded: LoadedRun, table: HasFactor) -> Floats | None:
     """Return the weight of each score of a table, (N,); None where all count alike."""
     weights = factor_weights(loaded)
     if weights is None:
@@ -79,7 +79,7 @@ _DIMENSIONS = ("task", "factor", "judge", "teacher", "attribute")
 SIGNIFICANT = 0.05
 
 
-def student_report(loaded: Loaded) -> StudentReport:
+def student_report(loaded: LoadedRun) -> StudentReport:
     """Compute the report on students."""
     labels, values = label_rows(loaded)
     scores = by_datapoint(loaded)
@@ -97,7 +97,7 @@ def student_report(loaded: Loaded) -> StudentReport:
 
 
 @once
-def student_rows(loaded: Loaded) -> tuple[StudentRow, ...]:
+def student_rows(loaded: LoadedRun) -> tuple[StudentRow, ...]:
     """Return the students with scores, best first by the mean of their units."""
     units, size = loaded.units, len(loaded.students)
     weights = score_weights(loaded, units)
@@ -113,7 +113,7 @@ def student_rows(loaded: Loaded) -> tuple[StudentRow, ...]:
 
 
 def _row(
-    loaded: Loaded,
+    loaded: LoadedRun,
     rank: int,
     one: int,
     overall: Summaries,
@@ -167,12 +167,12 @@ def _macro(units: Units, shape: tuple[int, int], weights: Floats | None) -> tupl
     return estimate, *limits(resample(np.arange(len(points)), columns, figure))
 
 
-def student_cells(loaded: Loaded) -> tuple[StudentCell, ...]:
+def student_cells(loaded: LoadedRun) -> tuple[StudentCell, ...]:
     """Compute means by task, factor, judge, teacher and attribute value."""
     return tuple(cell for dimension in _DIMENSIONS for cell in _cells(loaded, dimension))
 
 
-def _cells(loaded: Loaded, dimension: str) -> Iterator[StudentCell]:
+def _cells(loaded: LoadedRun, dimension: str) -> Iterator[StudentCell]:
     names = loaded.names(dimension)
     rows, values = loaded.grouped(loaded.units, dimension)
     units = loaded.units.where(rows)
@@ -185,7 +185,7 @@ def _cells(loaded: Loaded, dimension: str) -> Iterator[StudentCell]:
         yield StudentCell(loaded.students[student], dimension, names[value], *numbers, units=int(means.n[cell]))
 
 
-def by_datapoint(loaded: Loaded) -> Floats:
+def by_datapoint(loaded: LoadedRun) -> Floats:
     """Return each student's mean score on each datapoint, weighted by factor, (D, S); NaN where it has none."""
     shape = (len(loaded.datapoints), len(loaded.students))
     cells = loaded.units.datapoint * shape[1] + loaded.units.student
@@ -198,7 +198,7 @@ def by_datapoint(loaded: Loaded) -> Floats:
     return means
 
 
-def student_pairs(loaded: Loaded, scores: Floats) -> tuple[StudentPair, ...]:
+def student_pairs(loaded: LoadedRun, scores: Floats) -> tuple[StudentPair, ...]:
     """Compare every two students that share datapoints, the better first; largest differences first.
 
     Args:
@@ -245,13 +245,13 @@ def _holm(chances: list[float]) -> npt.NDArray[np.float64]:
 
 # How often students name the label that an item was made with; no judge is asked.
 
-_Said = dict[tuple[str, str, str], list[tuple[object, str | None]]]
+_Labels = dict[tuple[str, str, str], list[tuple[object, str | None]]]
 
 
-def label_rows(loaded: Loaded) -> tuple[tuple[LabelRow, ...], tuple[LabelValueRow, ...]]:
+def label_rows(loaded: LoadedRun) -> tuple[tuple[LabelRow, ...], tuple[LabelValueRow, ...]]:
     """Compute accuracy by (student, task, attribute), and by label."""
     rows, values = [], []
-    for key, labels in sorted(_said(loaded).items()):
+    for key, labels in sorted(_labels_by_task(loaded).items()):
         accuracies = label_accuracy(labels)
         accuracy = accuracies.accuracy if accuracies.n_total else None
         rows.append(
@@ -288,22 +288,22 @@ def hamming_rows(rows: Iterable[LabelRow]) -> tuple[HammingRow, ...]:
     )
 
 
-def _said(loaded: Loaded) -> _Said:
+def _labels_by_task(loaded: LoadedRun) -> _Labels:
     """(student, task, attribute) -> the right label and the one said, of each response."""
-    labels: _Said = defaultdict(list)
+    labels: _Labels = defaultdict(list)
     for key, truth, label in _labels(loaded):
         labels[key].append((truth, label))
     return labels
 
 
-def _labels(loaded: Loaded) -> Iterator[tuple[tuple[str, str, str], str, str | None]]:
+def _labels(loaded: LoadedRun) -> Iterator[tuple[tuple[str, str, str], str, str | None]]:
     for response, text in sorted(loaded.texts.items()):
         datapoint = int(loaded.response_datapoint[response])
         if datapoint < 0:
             continue
         task = loaded.tasks[loaded.datapoint_task[datapoint]]
         student = loaded.students[loaded.response_student[response]]
-        for attribute in loaded.about.tasks[task].label_attributes:
+        for attribute in loaded.info.tasks[task].label_attributes:
             truth = loaded.attributes[datapoint].get(attribute)
             if truth is not None:
                 yield (student, task, attribute), truth, predicted_label(text, attribute)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coeval.analysis.results import DEFAULTS, RobustSettings, TeacherCell, TeacherReport, TeacherRow
-from coeval.analysis.units import Floats, Loaded, Pairs
+from coeval.analysis.units import Floats, LoadedRun, Pairs
 
 Numbers = npt.NDArray[Any]
 
@@ -30,14 +30,14 @@ class _Discrimination:
     r3: Floats
 
 
-def teacher_report(loaded: Loaded, settings: RobustSettings = DEFAULTS) -> TeacherReport:
+def teacher_report(loaded: LoadedRun, settings: RobustSettings = DEFAULTS) -> TeacherReport:
     """Compute the report on teachers."""
     formula = settings.teacher_score_formula
     one_student = len({*loaded.units.student.tolist()}) == 1
     return TeacherReport(loaded.header, formula, one_student, teacher_rows(loaded, formula), teacher_cells(loaded))
 
 
-def teacher_rows(loaded: Loaded, formula: str = "v1") -> tuple[TeacherRow, ...]:
+def teacher_rows(loaded: LoadedRun, formula: str = "v1") -> tuple[TeacherRow, ...]:
     """Return the teachers with scores, best first by `formula`."""
     size = len(loaded.teachers)
     figures = _discrimination(loaded.pairs, loaded.pairs.teacher, np.arange(len(loaded.pairs)), size)
@@ -62,12 +62,12 @@ def teacher_rows(loaded: Loaded, formula: str = "v1") -> tuple[TeacherRow, ...]:
     )
 
 
-def teacher_cells(loaded: Loaded) -> tuple[TeacherCell, ...]:
+def teacher_cells(loaded: LoadedRun) -> tuple[TeacherCell, ...]:
     """Compute the figures by factor, task and attribute value."""
     return tuple(cell for name in ("factor", "task", "attribute") for cell in _teacher_cells(loaded, name))
 
 
-def _teacher_cells(loaded: Loaded, dimension: str) -> list[TeacherCell]:
+def _teacher_cells(loaded: LoadedRun, dimension: str) -> list[TeacherCell]:
     names = loaded.names(dimension)
     rows, values = loaded.grouped(loaded.pairs, dimension)
     strata = loaded.pairs.teacher[rows] * len(names) + values

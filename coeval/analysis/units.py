@@ -15,20 +15,33 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import Self
 
-from coeval.analysis.records import About, Judgement, Records, read_about, read_run
+from coeval.analysis.records import Judgement, Records, RunInfo, read_run, read_run_info
 from coeval.analysis.results import Header, Skipped
 from coeval.analysis.verdicts import Preference
 from coeval.storage.run import Run
 
 Codes: TypeAlias = npt.NDArray[np.int64]
 Floats: TypeAlias = npt.NDArray[np.float64]
-Made = TypeVar("Made")
+Figure = TypeVar("Figure")
 DIMENSIONS = ("task", "factor", "judge", "teacher", "student", "attribute")
 
 
 @dataclass(frozen=True)
-class Units:
+class ArrayTable:
+    """A table of which each field is an array with a row for each entry."""
+
+    def where(self, rows: npt.NDArray[Any]) -> Self:
+        """Return the rows that a mask or indices choose."""
+        return type(self)(**{column.name: getattr(self, column.name)[rows] for column in fields(self)})
+
+    def __len__(self) -> int:
+        return len(getattr(self, fields(self)[0].name))
+
+
+@dataclass(frozen=True)
+class Units(ArrayTable):
     """Scores (U,)."""
 
     task: Codes
@@ -42,16 +55,9 @@ class Units:
     norm: Floats
     is_level: npt.NDArray[np.bool_]
 
-    def __len__(self) -> int:
-        return len(self.norm)
-
-    def where(self, rows: npt.NDArray[Any]) -> Units:
-        """Return the rows that a mask or indices choose."""
-        return Units(**{column.name: getattr(self, column.name)[rows] for column in fields(self)})
-
 
 @dataclass(frozen=True)
-class Pairs:
+class Pairs(ArrayTable):
     """What judges were asked of each (response, factor) pair, and a matrix of their scores."""
 
     task: Codes
@@ -65,13 +71,6 @@ class Pairs:
     is_level: npt.NDArray[np.bool_]
     """(P, J)."""
 
-    def __len__(self) -> int:
-        return len(self.task)
-
-    def where(self, rows: npt.NDArray[Any]) -> Pairs:
-        """Return the rows that a mask or indices choose."""
-        return Pairs(**{column.name: getattr(self, column.name)[rows] for column in fields(self)})
-
     @cached_property
     def mean(self) -> Floats:
         """Mean over the judges that scored, (P,)."""
@@ -81,7 +80,7 @@ class Pairs:
         return mean
 
 
-class OfItems(Protocol):
+class HasDatapoint(Protocol):
     """A table of which each row belongs to an item."""
 
     @property
@@ -106,11 +105,11 @@ class Evaluations:
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedRun:
     """A run as columns, with the names that codes stand for, sorted."""
 
     run: Run
-    about: About
+    info: RunInfo
     tasks: tuple[str, ...]
     teachers: tuple[str, ...]
     students: tuple[str, ...]
@@ -138,8 +137,8 @@ class Loaded:
     skipped: tuple[Skipped, ...]
     verdicts: tuple[Preference, ...] = ()
     """On pairs of answers."""
-    kept: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
-    """What `once` computed of it."""
+    cache: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+    """Of `once`."""
 
     def names(self, dimension: str) -> tuple[str, ...]:
         """Return what the codes of a dimension stand for."""
@@ -148,7 +147,7 @@ class Loaded:
         names: tuple[str, ...] = getattr(self, f"{dimension}s")
         return names
 
-    def grouped(self, table: OfItems, dimension: str) -> tuple[npt.NDArray[np.intp], Codes]:
+    def grouped(self, table: HasDatapoint, dimension: str) -> tuple[npt.NDArray[np.intp], Codes]:
         """Return rows of a table and their value in a dimension; with `attribute` a row repeats for each it has."""
         if dimension != "attribute":
             return np.arange(len(table)), getattr(table, dimension)
@@ -190,10 +189,10 @@ class Loaded:
         """What stands above every report."""
         units = self.units
         return Header(
-            self.about.experiment_id,
-            self.about.status,
-            self.about.created_at,
-            self.about.status != "completed",
+            self.info.experiment_id,
+            self.info.status,
+            self.info.created_at,
+            self.info.status != "completed",
             *(self.tasks, self.teachers, self.students, self.judges, self.factors),
             datapoints=len(self.datapoints),
             responses=len(self.responses),
@@ -203,16 +202,16 @@ class Loaded:
             self_judging=int(self.same("judge", "student").sum()),
             self_teaching=int(self.same("teacher", "student").sum()),
             skipped=self.skipped,
-            task_descriptions={name: task.description for name, task in self.about.tasks.items()},
+            task_descriptions={name: task.description for name, task in self.info.tasks.items()},
             factor_descriptions={
                 f"{name}/{factor}": text
-                for name, task in self.about.tasks.items()
+                for name, task in self.info.tasks.items()
                 for factor, text in (task.rubric or {}).items()
             },
-            attribute_values={name: dict(task.attributes) for name, task in self.about.tasks.items()},
+            attribute_values={name: dict(task.attributes) for name, task in self.info.tasks.items()},
             verdicts=len(self.verdicts),
-            weights={name: dict(task.weights) for name, task in self.about.tasks.items() if task.weights},
-            grading={name: task.grading for name, task in self.about.tasks.items() if task.grading},
+            weights={name: dict(task.weights) for name, task in self.info.tasks.items() if task.weights},
+            grading={name: task.grading for name, task in self.info.tasks.items() if task.grading},
         )
 
     def matching(self, one: str, other: str) -> Codes:
@@ -227,52 +226,52 @@ class Loaded:
         )
         return matches
 
-    def with_units(self, units: Units) -> Loaded:
+    def with_units(self, units: Units) -> LoadedRun:
         """Return the same run with other units."""
-        return replace(self, units=units, kept={})
+        return replace(self, units=units, cache={})
 
 
-def once(function: Callable[[Loaded], Made]) -> Callable[[Loaded], Made]:
+def once(function: Callable[[LoadedRun], Figure]) -> Callable[[LoadedRun], Figure]:
     """Cache a figure of a run that several reports show."""
 
-    def kept(loaded: Loaded) -> Made:
-        if function not in loaded.kept:
-            loaded.kept[function] = function(loaded)
-        made: Made = loaded.kept[function]
-        return made
+    def cached(loaded: LoadedRun) -> Figure:
+        if function not in loaded.cache:
+            loaded.cache[function] = function(loaded)
+        figure: Figure = loaded.cache[function]
+        return figure
 
-    return update_wrapper(kept, function)
+    return update_wrapper(cached, function)
 
 
-def load_run(folder: Path | str) -> Loaded:
+def load_run(folder: Path | str) -> LoadedRun:
     """Read a run, whoever wrote it; damaged records are skipped and listed in `skipped`.
 
     Raises:
         RunInputError: the folder holds no run.
     """
     run = Run(Path(folder))
-    return _loaded(run, read_run(run, read_about(run)))
+    return _loaded(run, read_run(run, read_run_info(run)))
 
 
-def _loaded(run: Run, records: Records) -> Loaded:
-    judgements, about = records.judgements, records.about
+def _loaded(run: Run, records: Records) -> LoadedRun:
+    judgements, info = records.judgements, records.info
     items, answers = list(records.items.values()), list(records.answers.values())
-    tasks = _names(about.tasks, (item.task for item in items), (j.task for j in judgements))
-    teachers = _names(about.roles["teacher"], (item.teacher for item in items), (j.teacher for j in judgements))
-    students = _names(about.roles["student"], (answer.student for answer in answers), (j.student for j in judgements))
-    judges = _names(about.roles["judge"], (j.judge for j in judgements), (v.judge for v in records.verdicts))
+    tasks = _names(info.tasks, (item.task for item in items), (j.task for j in judgements))
+    teachers = _names(info.roles["teacher"], (item.teacher for item in items), (j.teacher for j in judgements))
+    students = _names(info.roles["student"], (answer.student for answer in answers), (j.student for j in judgements))
+    judges = _names(info.roles["judge"], (j.judge for j in judgements), (v.judge for v in records.verdicts))
     valid = [judgement for judgement in judgements if not judgement.code]
     factors = _names(
-        (factor for task in about.tasks.values() for factor in task.rubric or ()), (f for j in valid for f in j.scores)
+        (factor for task in info.tasks.values() for factor in task.rubric or ()), (f for j in valid for f in j.scores)
     )
     datapoint, response = _code(records.items), _code(records.answers)
     codes = {"task": _code(tasks), "teacher": _code(teachers), "student": _code(students), "judge": _code(judges)}
     columns = {name: _column(code[getattr(j, name)] for j in judgements) for name, code in codes.items()}
-    return Loaded(
+    return LoadedRun(
         run,
-        about,
+        info,
         *(tasks, teachers, students, judges, factors),
-        kinds=_kinds(about, judges, judgements),
+        kinds=_kinds(info, judges, judgements),
         datapoints=tuple(records.items),
         datapoint_task=_column(codes["task"][item.task] for item in items),
         datapoint_teacher=_column(codes["teacher"][item.teacher] for item in items),
@@ -319,12 +318,12 @@ def _units(
     )
 
 
-def _kinds(about: About, judges: Sequence[str], judgements: Iterable[Judgement]) -> tuple[str, ...]:
+def _kinds(info: RunInfo, judges: Sequence[str], judgements: Iterable[Judgement]) -> tuple[str, ...]:
     kinds: dict[str, str] = {}
     for judgement in judgements:
         if judgement.judge not in kinds and not judgement.code:
-            kinds[judgement.judge] = about.kind(judgement.judge, judgement.task, judgement.scores)
-    return tuple(kinds.get(judge) or about.kind(judge, "", ()) for judge in judges)
+            kinds[judgement.judge] = info.kind(judgement.judge, judgement.task, judgement.scores)
+    return tuple(kinds.get(judge) or info.kind(judge, "", ()) for judge in judges)
 
 
 def _names(*sources: Iterable[str]) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from statistics import NormalDist
 import numpy as np
 
 from coeval.analysis.results import PairPower, VarianceRow
-from coeval.analysis.units import Codes, Floats, Loaded
+from coeval.analysis.units import Codes, Floats, LoadedRun
 
 _CERTAIN = NormalDist().inv_cdf(0.975)
 _FOUND = NormalDist().inv_cdf(0.8)
@@ -40,7 +40,7 @@ def test_power(difference: float, sd: float, datapoints: int) -> float:
     return NormalDist().cdf(shift - _CERTAIN) + NormalDist().cdf(-shift - _CERTAIN)
 
 
-def pair_power(loaded: Loaded, scores: Floats) -> tuple[PairPower, ...]:
+def pair_power(loaded: LoadedRun, scores: Floats) -> tuple[PairPower, ...]:
     """Compute the power of the test of every two students that share datapoints; those that need most last.
 
     Args:
@@ -60,7 +60,7 @@ def pair_power(loaded: Loaded, scores: Floats) -> tuple[PairPower, ...]:
     return tuple(sorted(rows, key=lambda row: (row.needed or math.inf, row.better, row.worse)))
 
 
-def variance_rows(loaded: Loaded) -> tuple[VarianceRow, ...]:
+def variance_rows(loaded: LoadedRun) -> tuple[VarianceRow, ...]:
     """Estimate the variance components of all units."""
     units = loaded.units
     sources = {

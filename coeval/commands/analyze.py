@@ -19,7 +19,7 @@ from p2l.common.cli import parser
 
 if TYPE_CHECKING:
     from coeval.analysis.results import CompleteReport, Header, Report, RobustSettings, RobustSummary
-    from coeval.analysis.units import Loaded
+    from coeval.analysis.units import LoadedRun
 
 FORWARDED = {
     "calibrate": (
@@ -118,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int | None:
     return _write_one(loaded, settings, args)
 
 
-def _load(args: Namespace) -> Loaded:
+def _load(args: Namespace) -> LoadedRun:
     from coeval.analysis.units import load_run
 
     loaded = load_run(args.run)
@@ -163,7 +163,7 @@ def _settings(args: Namespace) -> RobustSettings:
     )
 
 
-def _write_one(loaded: Loaded, settings: RobustSettings, args: Namespace) -> int:
+def _write_one(loaded: LoadedRun, settings: RobustSettings, args: Namespace) -> int:
     from coeval.analysis.coverage import slices
     from coeval.analysis.results import CompleteReport, RobustSummary
     from coeval.analysis.tables import write_tables
@@ -226,7 +226,7 @@ def _no_scores(header: Header) -> str:
     return f"{header.experiment_id} has neither scores nor verdicts on pairs; look at `coverage-summary`"
 
 
-def _write_all(loaded: Loaded, settings: RobustSettings, out: Path) -> int:
+def _write_all(loaded: LoadedRun, settings: RobustSettings, out: Path) -> int:
     from coeval.analysis.coverage import complete_report
     from coeval.analysis.tables import write_tables
     from coeval.reports.pages import WORKBOOK, write_all
@@ -266,7 +266,7 @@ def _begin_workbook(report: CompleteReport, path: Path) -> Callable[[], object]:
     return written.result
 
 
-def _export_benchmark(loaded: Loaded, settings: RobustSettings, args: Namespace) -> int:
+def _export_benchmark(loaded: LoadedRun, settings: RobustSettings, args: Namespace) -> int:
     from coeval.analysis.robust import export_benchmark, robust_summary
     from coeval.commands.export import file_of
 

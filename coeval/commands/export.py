@@ -16,7 +16,7 @@ from coeval.errors import RunInputError
 from p2l.common.cli import amount, parser, positive
 
 if TYPE_CHECKING:
-    from coeval.pairs.preferences import Gathered, Wanted
+    from coeval.pairs.preferences import PreferenceFilter, PreferenceSet
 
 
 def preferences_parser() -> argparse.ArgumentParser:
@@ -67,15 +67,15 @@ def add_selection(flags: argparse.ArgumentParser) -> None:
     flags.add_argument("--seed", type=int, default=0, help="derived: of which model is model_a")
 
 
-def wanted_of(given: argparse.Namespace) -> Wanted:
+def filter_of(given: argparse.Namespace) -> PreferenceFilter:
     """What the flags of `add_selection` say."""
-    from coeval.pairs.preferences import Rule, Wanted
+    from coeval.pairs.preferences import PreferenceFilter, Rule
 
     rule = Rule(given.margin, given.bad, dict(given.factor_weight), given.scores_of, given.seed)
-    return Wanted(given.source, given.rows, given.judges, given.keep_self_judged, rule)
+    return PreferenceFilter(given.source, given.rows, given.judges, given.keep_self_judged, rule)
 
 
-def tell_left_out(gathered: Gathered) -> None:
+def tell_left_out(gathered: PreferenceSet) -> None:
     """Say on stderr which records were of no use, and that self-judged preferences do not count."""
     for one in gathered.skipped:
         print(f"skipped: {one.count} {one.code}, such as {one.example}", file=sys.stderr)
@@ -111,7 +111,7 @@ def preferences_main(argv: Sequence[str] | None = None) -> int:
     from coeval.storage.run import Run
 
     folder = Run(given.run)
-    gathered = gather(folder, wanted_of(given))
+    gathered = gather(folder, filter_of(given))
     tell_left_out(gathered)
     done = export(folder, gathered, given.out, given.format, given.val_share)
     if done.without_prompt:
@@ -197,7 +197,7 @@ def leaderboard_main(argv: Sequence[str] | None = None) -> int:
     from coeval.storage.jsonl import write_json
     from coeval.storage.run import Run
 
-    gathered = gather(Run(given.run), wanted_of(given))
+    gathered = gather(Run(given.run), filter_of(given))
     tell_left_out(gathered)
     options = BoardOptions(given.likelihood, replicates=given.replicates, seed=given.seed)
     found = boards(gathered.preferences, options, gathered.attributes)
@@ -253,7 +253,7 @@ def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         writer.writerows(rows)
 
 
-def _print(rows: Sequence[Mapping[str, Any]], gathered: Gathered) -> None:
+def _print(rows: Sequence[Mapping[str, Any]], gathered: PreferenceSet) -> None:
     for task in dict.fromkeys(row["task"] for row in rows):
         print(task)
         for row in (one for one in rows if one["task"] == task):

@@ -17,10 +17,10 @@ import numpy as np
 
 from coeval.analysis.bias import flip_rows
 from coeval.analysis.results import PairBoardRow, PairsReport
-from coeval.analysis.units import Loaded
+from coeval.analysis.units import LoadedRun
 from coeval.analysis.verdicts import WINNERS, Preference
 from coeval.errors import RunInputError
-from coeval.pairs.preferences import Rule, Votes, Wanted, votes_of, why_none
+from coeval.pairs.preferences import PreferenceFilter, Rule, Votes, votes_of, why_none
 from p2l.common.errors import InputError
 from p2l.leaderboard import Leaderboard, fit, to_score
 from p2l.metrics import leaderboard_metrics
@@ -179,7 +179,7 @@ def _votes(leaderboard: Leaderboard) -> list[int]:
 LIKELIHOOD = "rk"
 
 
-def pairs_report(loaded: Loaded) -> PairsReport:
+def pairs_report(loaded: LoadedRun) -> PairsReport:
     """Leaderboards from verdicts on pairs, and from scores for tasks without them; empty with the reason if there are
     none."""
     votes, is_native = votes_of(loaded, Rule())
@@ -187,7 +187,7 @@ def pairs_report(loaded: Loaded) -> PairsReport:
     fair = ~(students[0] | students[1])
     native, derived = (int((fair & kind).sum()) for kind in (is_native, ~is_native))
     rows: tuple[PairBoardRow, ...] = ()
-    why = "" if fair.any() else why_none(Wanted(), len(votes), loaded.skipped)
+    why = "" if fair.any() else why_none(PreferenceFilter(), len(votes), loaded.skipped)
     try:
         rows = tuple(_rows(loaded, votes.where(fair))) if fair.any() else ()
     except InputError as error:
@@ -198,7 +198,7 @@ def pairs_report(loaded: Loaded) -> PairsReport:
     )
 
 
-def _rows(loaded: Loaded, votes: Votes) -> Iterator[PairBoardRow]:
+def _rows(loaded: LoadedRun, votes: Votes) -> Iterator[PairBoardRow]:
     """Yield rows of the overall board, then by task and by each of its attributes' values, by name."""
     yield from _board_rows(Slice(OVERALL), _board(loaded, votes))
     for task in np.unique(votes.task).tolist():
@@ -214,7 +214,7 @@ def _rows(loaded: Loaded, votes: Votes) -> Iterator[PairBoardRow]:
                 continue
 
 
-def _board(loaded: Loaded, votes: Votes) -> Leaderboard:
+def _board(loaded: LoadedRun, votes: Votes) -> Leaderboard:
     students, places = np.unique(np.stack([votes.model_a, votes.model_b]), return_inverse=True)
     a, b = places.reshape(2, -1)
     models = [loaded.students[code] for code in students.tolist()]

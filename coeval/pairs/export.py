@@ -19,7 +19,7 @@ from typing import Any, Literal
 from coeval.analysis.results import Skipped
 from coeval.analysis.verdicts import Preference
 from coeval.errors import RunInputError
-from coeval.pairs.preferences import Gathered
+from coeval.pairs.preferences import PreferenceSet
 from coeval.phases.pair_schedule import draw
 from coeval.storage.jsonl import read_json, read_records, write_json
 from coeval.storage.records import is_failed
@@ -51,7 +51,7 @@ class Exported:
     """Records of the run that are of no use."""
 
 
-def export(run: Run, gathered: Gathered, folder: Path, kind: Format, val_share: float) -> Exported:
+def export(run: Run, gathered: PreferenceSet, folder: Path, kind: Format, val_share: float) -> Exported:
     """Write votes to a folder: `train.*`, `val.*` (or a data set of these splits), `model_list.json`, `export.json`.
 
     Args:

@@ -10,16 +10,16 @@ import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from itertools import combinations
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from coeval.analysis.bias import flip_rows
 from coeval.analysis.judge_results import FlipRow
-from coeval.analysis.records import About, Judgement, Records, read_about, read_run
+from coeval.analysis.records import Judgement, Records, RunInfo, read_run, read_run_info
 from coeval.analysis.results import Skipped
-from coeval.analysis.units import Codes, Floats, Loaded, Units
+from coeval.analysis.units import ArrayTable, Codes, Floats, LoadedRun, Units
 from coeval.analysis.verdicts import WINNERS, Preference, majority, seconds
 from coeval.errors import RunInputError
 from coeval.phases.pair_schedule import sides
@@ -61,16 +61,16 @@ def derived(records: Records, rule: Rule) -> list[Preference]:
     Raises:
         RunInputError: a weight is of a factor that nobody scored.
     """
-    judgements = [one for one in records.judgements if not one.code and _is_of(one, records.about, rule.kind)]
+    judgements = [one for one in records.judgements if not one.code and _is_of(one, records.info, rule.kind)]
     _check_weights(rule, judgements)
     groups: dict[tuple[str, str], list[Judgement]] = {}
     for one in judgements:
         groups.setdefault((one.datapoint, one.judge), []).append(one)
-    return [preference for group in groups.values() for preference in _pairs(group, rule, records.about)]
+    return [preference for group in groups.values() for preference in _pairs(group, rule, records.info)]
 
 
-def _is_of(judgement: Judgement, about: About, kind: str) -> bool:
-    return about.kind(judgement.judge, judgement.task, judgement.scores) == kind
+def _is_of(judgement: Judgement, info: RunInfo, kind: str) -> bool:
+    return info.kind(judgement.judge, judgement.task, judgement.scores) == kind
 
 
 def _check_weights(rule: Rule, judgements: Iterable[Judgement]) -> None:
@@ -81,9 +81,9 @@ def _check_weights(rule: Rule, judgements: Iterable[Judgement]) -> None:
             raise RunInputError(f"--factor-weight: nobody scored the factor {factor!r}{hint}")
 
 
-def _pairs(group: list[Judgement], rule: Rule, about: About) -> Iterator[Preference]:
+def _pairs(group: list[Judgement], rule: Rule, info: RunInfo) -> Iterator[Preference]:
     """Yield preferences between all answers to one item that one judge scored."""
-    task = about.tasks.get(group[0].task)
+    task = info.tasks.get(group[0].task)
     weights = {**(task.weights if task is not None else {}), **rule.weights}
     for one, other in itertools.combinations(sorted(group, key=lambda judgement: judgement.student), 2):
         names = sides(one.student, other.student, one.datapoint, rule.seed)
@@ -122,7 +122,7 @@ Source = Literal["auto", "native", "derived"]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class PreferenceFilter:
     """Which preferences."""
 
     source: Source = "auto"
@@ -135,7 +135,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Gathered:
+class PreferenceSet:
     """The preferences, ordered by task, item, pair and judge, and what was left out."""
 
     preferences: list[Preference]
@@ -149,14 +149,14 @@ class Gathered:
     """Item -> target attribute -> value."""
 
 
-def gather(run: Run, selection: Wanted) -> Gathered:
+def gather(run: Run, selection: PreferenceFilter) -> PreferenceSet:
     """Read the preferences of a run.
 
     Raises:
         RunInputError: the folder holds no run, there is no such judge, or there are no preferences.
     """
-    records = read_run(run, read_about(run))
-    preferences = _of_judges(_found(records, selection), selection.judges)
+    records = read_run(run, read_run_info(run))
+    preferences = _of_judges(_select(records, selection), selection.judges)
     counted = [one for one in preferences if selection.keep_self_judged or not one.is_self_judged]
     if not counted:
         raise RunInputError(f"{run.folder}: {why_none(selection, len(preferences), records.skips.rows())}")
@@ -164,10 +164,10 @@ def gather(run: Run, selection: Wanted) -> Gathered:
     rows.sort(key=lambda one: (one.task, one.key, one.judge))
     flips = flip_rows(one for one in records.verdicts if not selection.judges or one.judge in selection.judges)
     attributes = {name: item.attributes for name, item in records.items.items()}
-    return Gathered(rows, len(preferences) - len(counted), records.skips.rows(), flips, attributes)
+    return PreferenceSet(rows, len(preferences) - len(counted), records.skips.rows(), flips, attributes)
 
 
-def _found(records: Records, selection: Wanted) -> list[Preference]:
+def _select(records: Records, selection: PreferenceFilter) -> list[Preference]:
     verdicts = list(records.verdicts) if selection.source != "derived" else []
     if selection.source == "native":
         return verdicts
@@ -185,7 +185,7 @@ def _of_judges(preferences: list[Preference], judges: Collection[str]) -> list[P
     return [one for one in preferences if not judges or one.judge in judges]
 
 
-def why_none(selection: Wanted, self_judged: int, skipped: Iterable[Skipped]) -> str:
+def why_none(selection: PreferenceFilter, self_judged: int, skipped: Iterable[Skipped]) -> str:
     """Return why a run has no preferences, where `self_judged` were left out."""
     if self_judged:
         return f"all {self_judged} preferences are self-judged; use --keep-self-judged, or a judge that is no student"
@@ -205,7 +205,7 @@ def why_none(selection: Wanted, self_judged: int, skipped: Iterable[Skipped]) ->
 
 
 @dataclass(frozen=True)
-class Votes:
+class Votes(ArrayTable):
     """Preferences, all (N,), as codes of the run's names."""
 
     task: Codes
@@ -216,15 +216,8 @@ class Votes:
     winner: Codes
     """Position in WINNERS."""
 
-    def __len__(self) -> int:
-        return len(self.task)
 
-    def where(self, rows: npt.NDArray[Any]) -> Votes:
-        """Return the rows that a mask or indices choose."""
-        return Votes(**{column.name: getattr(self, column.name)[rows] for column in fields(self)})
-
-
-def votes_of(loaded: Loaded, rule: Rule) -> tuple[Votes, npt.NDArray[np.bool_]]:
+def votes_of(loaded: LoadedRun, rule: Rule) -> tuple[Votes, npt.NDArray[np.bool_]]:
     """Verdicts on pairs and, for tasks without them, what the scores of judges of `rule.kind` come to; and which of
     them are verdicts, (N,)."""
     native = _native(loaded)
@@ -234,7 +227,7 @@ def votes_of(loaded: Loaded, rule: Rule) -> tuple[Votes, npt.NDArray[np.bool_]]:
     return Votes(*joined), np.arange(len(joined[0])) < len(native)
 
 
-def _native(loaded: Loaded) -> Votes:
+def _native(loaded: LoadedRun) -> Votes:
     place = {
         kind: {name: code for code, name in enumerate(loaded.names(kind))} for kind in ("task", "student", "judge")
     }
@@ -253,12 +246,12 @@ def _native(loaded: Loaded) -> Votes:
     return Votes(*np.array(rows, dtype=np.int64).reshape(-1, len(fields(Votes))).T)
 
 
-def _derived(loaded: Loaded, task: int, rule: Rule) -> Votes:
+def _derived(loaded: LoadedRun, task: int, rule: Rule) -> Votes:
     units = loaded.units
     of_kind = np.array([kind == rule.kind for kind in loaded.kinds], dtype=bool)
     groups, students, scores = _groups(loaded, units.where((units.task == task) & of_kind[units.judge]))
-    about = loaded.about.tasks.get(loaded.tasks[task])
-    chosen = {**(about.weights if about is not None else {}), **rule.weights}
+    info = loaded.info.tasks.get(loaded.tasks[task])
+    chosen = {**(info.weights if info is not None else {}), **rule.weights}
     weights = np.array([chosen.get(name, 1.0) for name in loaded.factors])
     none = (np.zeros(0, dtype=np.int64),) * 4
     a, b, rows, won = map(np.concatenate, zip(none, *_compared(students, scores, weights, rule), strict=True))
@@ -266,7 +259,7 @@ def _derived(loaded: Loaded, task: int, rule: Rule) -> Votes:
     return Votes(np.full(len(rows), task), item, judge, a, b, won)
 
 
-def _groups(loaded: Loaded, units: Units) -> tuple[Codes, Codes, Floats]:
+def _groups(loaded: LoadedRun, units: Units) -> tuple[Codes, Codes, Floats]:
     """Return keys of groups (G,), their students (G, A), -1 where there are fewer, and scores (G, A, F)."""
     judges = max(len(loaded.judges), 1)
     keys, answers = np.unique(units.response * judges + units.judge, return_inverse=True)

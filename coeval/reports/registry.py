@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from coeval.analysis.results import Report, RobustSettings
-    from coeval.analysis.units import Loaded
+    from coeval.analysis.units import LoadedRun
 
 _MODELS = ("student", "teacher", "judge", "task", "factor")
 
@@ -166,7 +166,7 @@ PAGES = {entry.folder: entry for entry in _ENTRIES if entry.title}
 """Folder -> report that has a page."""
 
 
-def build(name: str, loaded: Loaded, settings: RobustSettings | None = None) -> Report:
+def build(name: str, loaded: LoadedRun, settings: RobustSettings | None = None) -> Report:
     """Compute the report of a subcommand; None: with the default settings."""
     entry = REPORTS[name]
     report: Report = resolve(entry.build)(loaded, *([settings] if settings and entry.takes_settings else []))

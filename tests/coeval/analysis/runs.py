@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from coeval.analysis.units import Loaded, load_run
+from coeval.analysis.units import LoadedRun, load_run
 
 Scores = Mapping[tuple[str, str, str], Mapping[str, Any]]
 """(datapoint as `task/teacher/number`, student, judge) -> scores."""
@@ -120,6 +120,6 @@ def both(level: Any) -> dict[str, Any]:
     return {"fit": level, "tone": level}
 
 
-def run_of(folder: Path, scores: Scores, **more: Any) -> Loaded:
+def run_of(folder: Path, scores: Scores, **more: Any) -> LoadedRun:
     """The run read back."""
     return load_run(write_run(folder / "run", scores, **more))

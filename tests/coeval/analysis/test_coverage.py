@@ -11,7 +11,7 @@ import pytest
 from coeval.analysis.coverage import coverage_summary, slices
 from coeval.analysis.students import student_report
 from coeval.analysis.tables import write_tables
-from coeval.analysis.units import Loaded, load_run
+from coeval.analysis.units import LoadedRun, load_run
 from tests.coeval.analysis.runs import both, evaluation, response, run_of, write_lines, write_run
 
 RUBRIC = {"fit": "Does it fit?", "bleu4": {"metric": "bleu", "description": "overlap"}}
@@ -23,7 +23,7 @@ MODELS = [
 ]
 
 
-def configured(folder: Path, **task: Any) -> Loaded:
+def configured(folder: Path, **task: Any) -> LoadedRun:
     """A run of one task, of two items; the first has a label `mood`."""
     scores: dict[tuple[str, str, str], dict[str, str]] = {
         (f"mail/ada/{number}", "s1", judge): given

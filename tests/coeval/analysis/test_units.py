@@ -11,7 +11,7 @@ import pytest
 
 from coeval.analysis.records import norm_of
 from coeval.analysis.tables import plain
-from coeval.analysis.units import Loaded, load_run
+from coeval.analysis.units import LoadedRun, load_run
 from coeval.errors import RunInputError
 from coeval.reports.registry import build
 from tests.coeval.analysis.runs import both, evaluation, item, response, run_of, write_lines, write_run
@@ -23,7 +23,7 @@ SCORES = {
 }
 
 
-def codes(loaded: Loaded) -> dict[str, int]:
+def codes(loaded: LoadedRun) -> dict[str, int]:
     return {row.code: row.count for row in loaded.skipped}
 
 

@@ -24,7 +24,7 @@ from coeval.config.loading import load_config
 from coeval.judging.prompts import render
 from coeval.mock.server import MockServer
 from coeval.pairs.export import export
-from coeval.pairs.preferences import Wanted, gather
+from coeval.pairs.preferences import PreferenceFilter, gather
 from coeval.phases.evaluation import judge_question
 from coeval.phases.pair_schedule import compare_question
 from coeval.schema import Config
@@ -108,7 +108,7 @@ def answered(run: Run, config: Config) -> Asked:
 
 def preferences(run: Run) -> list[Preference]:
     """From verdicts and from scores, without the time."""
-    wanted = [Wanted(source=source, keep_self_judged=True) for source in ("native", "derived")]
+    wanted = [PreferenceFilter(source=source, keep_self_judged=True) for source in ("native", "derived")]
     return [replace(one, at=0.0) for one in chain(*(gather(run, each).preferences for each in wanted))]
 
 
@@ -172,7 +172,7 @@ def test_a_run_killed_at_random_moments_ends_as_if_undisturbed(tmp_path: Path, k
 
 def test_an_export_killed_at_any_moment_is_never_of_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_with_votes(tmp_path)
-    found, out = gather(run, Wanted()), tmp_path / "out"
+    found, out = gather(run, PreferenceFilter()), tmp_path / "out"
     export(run, found, out, "jsonl", 0.3)
     rename, whole = os.replace, check_export(out)
     for kills in range(20):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from coeval.analysis.records import read_about, read_run
+from coeval.analysis.records import read_run, read_run_info
 from coeval.config.keys import load_keys
 from coeval.config.loading import load_config
 from coeval.planning.counting import read_stored, work_of
@@ -52,7 +52,7 @@ def age(record: dict[str, Any]) -> dict[str, str]:
 
 def is_whole(run: Run) -> None:
     """Every score and verdict is of the answers that are there, and all are there, once they are counted."""
-    found = read_run(run, read_about(run))
+    found = read_run(run, read_run_info(run))
     prompts = {name: item["prompt"] for name, item in last(run, "data_generation").items()}
     answers = last(run, "response_collection").values()
     assert all(answer["input"] == prompts[answer["datapoint_id"]] for answer in answers)
@@ -103,7 +103,7 @@ def test_scores_of_another_answer_are_told_and_mended(tmp_path: Path, capsys: py
     for task in ("mail", "duel"):
         alter(run.responses(task, "ant"), lambda lines: lines[0].update(response="Another text."))
         alter(run.responses(task, "bee"), lambda lines: lines[1].update(input="Another question."))
-    codes = read_run(run, read_about(run)).skips.counts
+    codes = read_run(run, read_run_info(run)).skips.counts
     assert codes == {"STALE_P4": 2, "STALE_P5": 1, "STALE_PAIR": 1, "MISSING_RESPONSE": 1, "MISSING_RESPONSE_PAIR": 1}
     assert {gap.kind for gap in find_gaps(run)} == {"response_collection", "evaluation", "pairwise"}
     left = work_of(load_config(config(tmp_path), keys=load_keys(None, {}), fresh=False), read_stored(run), EXTEND)

@@ -12,7 +12,7 @@ from coeval.analysis.agreement import judge_pairs, reliability
 from coeval.analysis.students import student_cells, student_rows
 from coeval.analysis.units import load_run
 from coeval.mock.server import MockServer
-from coeval.pairs.preferences import Rule, Wanted, gather
+from coeval.pairs.preferences import PreferenceFilter, Rule, gather
 from coeval.storage.run import Run
 from tests.coeval.batch.batch_helpers import batched
 from tests.coeval.batch.batch_helpers import config as batch_config
@@ -155,9 +155,11 @@ def test_factors_count_by_their_weight(tmp_path: Path) -> None:
         assert row.unweighted == pytest.approx((clarity + tone) / 2)
         assert row.lower <= row.mean <= row.upper
     assert loaded.header.weights == {"mail": {"clarity": 3.0}}
-    margins = [one.margin for one in gather(run, Wanted()).preferences]
-    alike = gather(run, Wanted(rule=Rule(weights={"clarity": 1.0}))).preferences
-    assert margins == [one.margin for one in gather(run, Wanted(rule=Rule(weights={"clarity": 3.0}))).preferences]
+    margins = [one.margin for one in gather(run, PreferenceFilter()).preferences]
+    alike = gather(run, PreferenceFilter(rule=Rule(weights={"clarity": 1.0}))).preferences
+    assert margins == [
+        one.margin for one in gather(run, PreferenceFilter(rule=Rule(weights={"clarity": 3.0}))).preferences
+    ]
     assert margins != [one.margin for one in alike]
 
 

@@ -8,7 +8,7 @@ import pytest
 from coeval.analysis.units import load_run
 from coeval.analysis.verdicts import WINNERS
 from coeval.pairs.board import BoardOptions, boards, pairs_report, rows_of
-from coeval.pairs.preferences import Rule, Wanted, gather, votes_of
+from coeval.pairs.preferences import PreferenceFilter, Rule, gather, votes_of
 from tests.coeval.reports.helpers import write_run
 
 RULES = {"plain": Rule(), "weighted": Rule(margin=0.0, bad=0.5, weights={"accuracy": 3.0, "clarity": 0.0})}
@@ -37,7 +37,7 @@ def test_columns_hold_the_preferences_that_gathering_finds(rule: str, tmp_path: 
         names, won = (loaded.students[a], loaded.students[b]), WINNERS[winner]
         won = won if names == tuple(sorted(names)) else swapped.get(won, won)
         mine.append((loaded.tasks[task], (loaded.datapoints[item], *sorted(names)), loaded.judges[judge], won))
-    found = gather(loaded.run, Wanted(keep_self_judged=True, rule=RULES[rule])).preferences
+    found = gather(loaded.run, PreferenceFilter(keep_self_judged=True, rule=RULES[rule])).preferences
     theirs = [
         (one.task, one.key, one.judge, one.winner if one.model_a < one.model_b else swapped.get(one.winner, one.winner))
         for one in found
@@ -49,7 +49,7 @@ def test_columns_hold_the_preferences_that_gathering_finds(rule: str, tmp_path: 
 
 def test_the_report_has_the_leaderboards_of_the_same_preferences(tmp_path: Path) -> None:
     loaded = load_run(damaged(tmp_path / "run"))
-    gathered = gather(loaded.run, Wanted())
+    gathered = gather(loaded.run, PreferenceFilter())
     found = boards(gathered.preferences, BoardOptions(intervals="sandwich"), gathered.attributes)
     expected: list[dict[str, Any]] = [row for part, board in found.items() for row in rows_of(part, board)]
     report = pairs_report(loaded)

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coeval.analysis.records import read_about, read_run
+from coeval.analysis.records import read_run, read_run_info
 from coeval.analysis.verdicts import Preference, majority, seconds
 from coeval.commands import export as export_preferences
 from coeval.commands import export as pairs_leaderboard
 from coeval.errors import RunInputError
 from coeval.pairs.board import BoardOptions, Slice, board, boards, compared, rows_of
 from coeval.pairs.export import Format, export
-from coeval.pairs.preferences import Rule, Wanted, derived, gather, outcome
+from coeval.pairs.preferences import PreferenceFilter, Rule, derived, gather, outcome
 from coeval.storage.run import Run
 from p2l.votes import open_votes
 from tests.coeval.analysis.runs import both, write_lines, write_run
@@ -75,7 +75,7 @@ def test_margin_and_threshold(a: float, b: float, winner: str) -> None:
 
 
 def test_scores_become_preferences_of_each_judge(finished: Run) -> None:
-    found = derived(read_run(finished, read_about(finished)), Rule())
+    found = derived(read_run(finished, read_run_info(finished)), Rule())
     assert {one.task for one in found} == {"mail"}
     assert len(found) == 4 * 3 * 2
     for one in found:
@@ -83,32 +83,32 @@ def test_scores_become_preferences_of_each_judge(finished: Run) -> None:
         assert one.margin is not None
         assert (one.margin > 0) == (one.winner == "model_a")
         assert one.at > 1e9
-    assert {one.winner for one in derived(read_run(finished, read_about(finished)), Rule(margin=1.0))} <= {
+    assert {one.winner for one in derived(read_run(finished, read_run_info(finished)), Rule(margin=1.0))} <= {
         "tie",
         "tie (bothbad)",
     }
 
 
 def test_weights_name_factors_that_were_scored(finished: Run) -> None:
-    assert len(derived(read_run(finished, read_about(finished)), Rule(weights={"tone": 0.0}))) == 24
-    assert derived(read_run(finished, read_about(finished)), Rule(weights={"tone": 0.0, "clarity": 0.0})) == []
+    assert len(derived(read_run(finished, read_run_info(finished)), Rule(weights={"tone": 0.0}))) == 24
+    assert derived(read_run(finished, read_run_info(finished)), Rule(weights={"tone": 0.0, "clarity": 0.0})) == []
     with pytest.raises(RunInputError, match=r"'clearity' .*did you mean 'clarity'"):
-        derived(read_run(finished, read_about(finished)), Rule(weights={"clearity": 2.0}))
+        derived(read_run(finished, read_run_info(finished)), Rule(weights={"clearity": 2.0}))
 
 
 def test_verdicts_come_before_scores_and_own_answers_do_not_count(finished: Run) -> None:
-    gathered = gather(finished, Wanted())
+    gathered = gather(finished, PreferenceFilter())
     sources = {(one.task, one.source) for one in gathered.preferences}
     assert sources == {("mail", "derived"), ("code", "native")}
     assert gathered.self_judged == 2 * 4 * 2
     assert not any(one.is_self_judged for one in gathered.preferences)
-    kept = gather(finished, Wanted(keep_self_judged=True, source="derived"))
+    kept = gather(finished, PreferenceFilter(keep_self_judged=True, source="derived"))
     assert (len(kept.preferences), kept.self_judged) == (24, 0)
-    assert {one.judge for one in gather(finished, Wanted(judges=["jay"])).preferences} == {"jay"}
+    assert {one.judge for one in gather(finished, PreferenceFilter(judges=["jay"])).preferences} == {"jay"}
     with pytest.raises(RunInputError, match="did you mean 'jay'"):
-        gather(finished, Wanted(judges=["jai"]))
+        gather(finished, PreferenceFilter(judges=["jai"]))
     with pytest.raises(RunInputError, match="holds no run"):
-        gather(Run(finished.folder / "nowhere"), Wanted())
+        gather(Run(finished.folder / "nowhere"), PreferenceFilter())
 
 
 def test_a_majority_is_one_row_and_no_leader_is_a_tie() -> None:
@@ -148,7 +148,7 @@ def test_an_export_is_what_p2l_reads(
 
 
 def test_the_columns_of_a_vote(finished: Run, tmp_path: Path) -> None:
-    export(finished, gather(finished, Wanted()), tmp_path, "jsonl", 0.0)
+    export(finished, gather(finished, PreferenceFilter()), tmp_path, "jsonl", 0.0)
     assert not (tmp_path / "val.jsonl").exists()
     rows = [json.loads(line) for line in (tmp_path / "train.jsonl").read_text().splitlines()]
     assert {row["task"] for row in rows[:8]} == {"mail", "code"}  # a trainer should not see task after task
@@ -167,20 +167,20 @@ def test_a_data_set_folder_is_read_too(finished: Run, tmp_path: Path) -> None:
     out = tmp_path / "set"
     formats: tuple[Format, ...] = ("jsonl", "parquet", "hf", "hf")  # each takes the place of the one before
     for kind in formats:
-        export(finished, gather(finished, Wanted()), out, kind, 0.3)
+        export(finished, gather(finished, PreferenceFilter()), out, kind, 0.3)
         assert kind != "parquet" or not list(out.glob("*.jsonl"))
     with open_votes(out) as votes:
         assert len(votes) > 0
     assert not list(out.glob("*.parquet"))
     (out / "mine.txt").write_text("mine")
-    export(finished, gather(finished, Wanted()), out, "jsonl", 0.0)
+    export(finished, gather(finished, PreferenceFilter()), out, "jsonl", 0.0)
     assert {path.name for path in out.iterdir()} == {"train.jsonl", "model_list.json", "export.json", "mine.txt"}
     other = tmp_path / "other"
     other.mkdir()
     (other / "mine.txt").write_text("mine")
     for place in (other, other / "mine.txt"):
         with pytest.raises(RunInputError, match="holds other files"):
-            export(finished, gather(finished, Wanted()), place, "hf", 0.0)
+            export(finished, gather(finished, PreferenceFilter()), place, "hf", 0.0)
     assert (other / "mine.txt").read_text() == "mine"
 
 
@@ -248,7 +248,7 @@ def test_prompts_of_several_turns_are_exported(tmp_path: Path) -> None:
     said = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
     prompts = ["Hi", ["Hi"], ["Hi", "And now?"], [*said, {"role": "assistant", "content": "Yes?"}, said[1]], [{"x": 1}]]
     write_lines(file, ({**item, "prompt": prompt} for item, prompt in zip(items, prompts, strict=True)))
-    found = export(run, gather(run, Wanted()), tmp_path / "out", "parquet", 0.5)
+    found = export(run, gather(run, PreferenceFilter()), tmp_path / "out", "parquet", 0.5)
     assert (found.prompts, found.without_prompt, found.train + found.validation) == (3, 1, 4)
     parts = {}
     for part in ("train", "val"):

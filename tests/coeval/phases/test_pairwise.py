@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from coeval.mock.server import MockServer
-from coeval.pairs.preferences import Wanted, gather
+from coeval.pairs.preferences import PreferenceFilter, gather
 from coeval.parsing import MalformedAnswerError
 from coeval.phases.pair_schedule import KINDS, Meeting, Schedule, combined, compare_question, draw, meetings, sides
 from coeval.phases.question import Question
@@ -76,7 +76,7 @@ def test_a_judge_that_goes_by_the_order_gives_ties_and_is_reported(tmp_path: Pat
     far = [one for one in found if {one["model_a"], one["model_b"]} == {"ant", "cow"}]
     assert {one["winner"] for one in found if one not in far} == {"tie"}
     assert all(one["winner"] != "tie" for one in far)
-    (flips,) = gather(run_of(tmp_path), Wanted()).flips
+    (flips,) = gather(run_of(tmp_path), PreferenceFilter()).flips
     assert (flips.judge, flips.pairs, flips.flips, flips.inconsistent) == ("jay", 12, 8, 8)
     assert flips.flip_rate == pytest.approx(2 / 3)
     assert flips.first_share == pytest.approx((2 * 8 + 4) / 24)
@@ -87,7 +87,7 @@ def test_one_order_costs_half_and_says_nothing_of_flips(tmp_path: Path) -> None:
         assert coeval("run", "--config", config(tmp_path, server, both_orders=False)) == 0
         assert calls(server)["jay compare"] == 12
     assert {record["order_consistent"] for record in records(run_of(tmp_path), "pairwise")} == {None}
-    assert gather(run_of(tmp_path), Wanted()).flips == ()
+    assert gather(run_of(tmp_path), PreferenceFilter()).flips == ()
 
 
 def test_an_active_schedule_keeps_to_its_budget_over_starts(tmp_path: Path) -> None:
@@ -312,4 +312,4 @@ def test_verdicts_of_no_use_are_asked_for_again(tmp_path: Path) -> None:
         file.write_text("".join(json.dumps(line) + "\n" for line in lines[:-1]) + '{"id": "torn')
         assert coeval("run", "--config", path, "--continue") == 0
         assert calls(server) == {"jay compare": 4}
-    assert len(gather(run_of(tmp_path), Wanted()).preferences) == 12
+    assert len(gather(run_of(tmp_path), PreferenceFilter()).preferences) == 12

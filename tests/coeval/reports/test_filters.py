@@ -20,7 +20,7 @@ from coeval.analysis.distribution import interaction_matrix, score_distribution
 from coeval.analysis.results import SummaryReport
 from coeval.analysis.students import student_cells, student_rows
 from coeval.analysis.teachers import teacher_cells
-from coeval.analysis.units import Loaded, load_run
+from coeval.analysis.units import LoadedRun, load_run
 from coeval.reports.pages import write
 from coeval.reports.registry import PAGES, build
 from tests.coeval.reports.helpers import FACTORS, write_run
@@ -68,7 +68,7 @@ addEventListener("message", (event) => {
 
 
 @pytest.fixture(scope="module")
-def loaded(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedRun:
     """A run of which one factor of a task counts three times."""
     folder = write_run(tmp_path_factory.mktemp("run") / "filters", items=2, failures=0.1)
     settings = yaml.safe_load((folder / "config.yaml").read_text())
@@ -85,7 +85,7 @@ def without_peers(report: SummaryReport) -> SummaryReport:
 
 
 @pytest.fixture(scope="module")
-def shown(loaded: Loaded, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
+def shown(loaded: LoadedRun, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
     """Page -> what it shows at first, under the filters, and after the button that resets them; one browser for all."""
     home = tmp_path_factory.mktemp("pages")
     names = f"const JUDGE = {json.dumps(JUDGE)}, TASK = {json.dumps(TASK)}, NAME = "
@@ -112,7 +112,7 @@ def shown(loaded: Loaded, tmp_path_factory: pytest.TempPathFactory) -> Mapping[s
 
 
 @pytest.fixture(scope="module")
-def left(loaded: Loaded) -> Loaded:
+def left(loaded: LoadedRun) -> LoadedRun:
     """The run without what the filters leave out."""
     units = loaded.units
     out = (units.judge == loaded.judges.index(JUDGE)) | (units.task == loaded.tasks.index(TASK))
@@ -136,7 +136,9 @@ def test_resetting_the_filters_brings_back_what_was_shown_first(name: str, shown
     assert shown[name]["filtered"] != shown[name]["first"]
 
 
-def test_the_summary_ranks_by_the_scores_that_are_left(loaded: Loaded, left: Loaded, shown: Mapping[str, Any]) -> None:
+def test_the_summary_ranks_by_the_scores_that_are_left(
+    loaded: LoadedRun, left: LoadedRun, shown: Mapping[str, Any]
+) -> None:
     report = summary_report(loaded)
     teachers = [row.teacher for row in report.teachers if row.v1 >= report.teacher_threshold]
     judges = [row.judge for row in report.judges if (row.weighted_spa or 0.0) >= report.judge_threshold]
@@ -154,7 +156,7 @@ def test_the_summary_ranks_by_the_scores_that_are_left(loaded: Loaded, left: Loa
     assert page["kept"] == f"{len(left.units):,} of {len(loaded.units):,} scores"
 
 
-def test_a_judge_without_peers_counts(loaded: Loaded, shown: Mapping[str, Any]) -> None:
+def test_a_judge_without_peers_counts(loaded: LoadedRun, shown: Mapping[str, Any]) -> None:
     counts = [shown[name]["first"]["count"] for name in ("summary", "summary without peers")]
     report = summary_report(loaded)
     lone = report.judges[-1]
@@ -166,14 +168,14 @@ def test_a_judge_without_peers_counts(loaded: Loaded, shown: Mapping[str, Any]) 
     assert after - before == added.sum()
 
 
-def test_heat_maps_of_students_hold_the_means_that_are_left(left: Loaded, shown: Mapping[str, Any]) -> None:
+def test_heat_maps_of_students_hold_the_means_that_are_left(left: LoadedRun, shown: Mapping[str, Any]) -> None:
     dimensions = ("task", "factor", "judge", "teacher")
     for dimension, rows in zip(dimensions, shown["student_report"]["filtered"]["live"], strict=True):
         cells = [cell for cell in student_cells(left) if cell.dimension == dimension]
         assert matrix(rows) == pytest.approx({(cell.student, cell.value): cell.mean for cell in cells}, abs=6e-3)
 
 
-def test_heat_maps_of_teachers_and_their_deviations_too(left: Loaded, shown: Mapping[str, Any]) -> None:
+def test_heat_maps_of_teachers_and_their_deviations_too(left: LoadedRun, shown: Mapping[str, Any]) -> None:
     means, deviations = shown["interaction_matrix"]["filtered"]["live"]
     cells = [cell for cell in interaction_matrix(left).cells if not cell.factor]
     assert matrix(means) == pytest.approx({(cell.teacher, cell.student): cell.mean for cell in cells}, abs=6e-3)
@@ -184,7 +186,7 @@ def test_heat_maps_of_teachers_and_their_deviations_too(left: Loaded, shown: Map
     assert matrix(means) == pytest.approx(cells_of, abs=6e-3)
 
 
-def test_shares_of_levels_are_counted_anew(left: Loaded, shown: Mapping[str, Any]) -> None:
+def test_shares_of_levels_are_counted_anew(left: LoadedRun, shown: Mapping[str, Any]) -> None:
     found = [row for row in score_distribution(left).rows if row.dimension == "all"]
     for role, (_, *rows) in zip(
         ("student", "teacher", "judge"), shown["score_distribution"]["filtered"]["live"][:3], strict=True
