@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def build_parser(prog: str = "p2l auto-evals") -> argparse.ArgumentParser:
-    """The flags; each may be written with dashes as well."""
+    """Return the flags; each may be written with dashes as well."""
     flags = parser(
         prog,
         "Measure what a model said of votes: metrics of the votes, its leaderboards beside those that the votes give, "
@@ -151,12 +151,12 @@ def _add_measures(group: argparse._ArgumentGroup) -> None:
         default=list(inputs.PARTS),
         help="which blocks to compute",
     )
-    for name, known, what in (
+    for name, choices, what in (
         ("--simple_metrics", inputs.SIMPLE_METRICS, "of votes"),
         ("--category_metrics", inputs.CATEGORY_METRICS, "of the category's leaderboard against the ground truth"),
         ("--rand_subset_metrics", inputs.SUBSET_METRICS, "of random subsets"),
     ):
-        _add(group, name, nargs="+", default=list(known), metavar="METRIC", help=what)
+        _add(group, name, nargs="+", default=list(choices), metavar="METRIC", help=what)
     _add(
         group,
         "--aggr_scale_metrics",

@@ -51,7 +51,7 @@ def dispatch(argv: Sequence[str] | None = None) -> int | None:
 
 
 def main() -> None:
-    """The console script."""
+    """Return the console script."""
     run(dispatch)
 
 

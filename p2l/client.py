@@ -1,4 +1,4 @@
-"""Ask a P2L endpoint from Python, in threads or with asyncio.
+"""Client of a P2L endpoint, for threads and for asyncio.
 
     with P2LClient("http://localhost:10250", api_key=key) as client:
         names = client.models().names
@@ -7,21 +7,26 @@
     async with AsyncP2LClient("https://gateway/p2l", api_key=key) as client:
         answer = await client.predict(["first turn", "second turn"])      # one prompt of two turns
 
-Every call is safe to repeat, so what may pass is tried again: an endpoint that cannot be reached, drops the connection,
-takes too long for one attempt, or answers 429, 502, 503 or, from a gateway, 504. Between attempts the client waits as
-long as Retry-After says, plus a random part (`uniform(0, min(5 s, 0.1 s * 2^n))`) that keeps many clients from coming
-back at the same moment. `timeout` limits all of it together.
+Every call is safe to repeat, so temporary failures are retried: no connection, a connection that breaks, an attempt
+that takes too long, and the statuses 429, 502, 503 and, from a gateway, 504. The pause before attempt n + 1 is what
+Retry-After says plus `uniform(0, min(5 s, 0.1 s * 2^n))`, which keeps many clients from returning at the same moment.
+`timeout` limits all of it together.
+
+Both clients run the same coroutines. Those of `P2LClient` block instead of waiting, so that they need no event loop.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import random
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import count
 from typing import Annotated, Any, Generic, TypeAlias, TypeVar
 
 import anyio
@@ -42,18 +47,25 @@ from p2l.common.errors import (
 from p2l.common.retry import RetryPolicy, parse_retry_after
 from p2l.model.encoding import check_turns, repair
 
-# What can be asked of a P2L endpoint, and what its answers hold: one function or constant for each of its paths.
-#
-# Fields are named as in the HTTP contract but for the two lists, `models` and `leaderboard`.
-
 T = TypeVar("T")
+Http = TypeVar("Http", httpx2.Client, httpx2.AsyncClient)
 Prompt: TypeAlias = "str | Sequence[str]"
 """One prompt: its text, or the user's turns in order."""
+
+_CONNECT_SECONDS = 5.0
+_MIN_SECONDS = 0.001  # a socket with a time limit of zero fails at once, and not with a timeout
+_KEEPALIVE_SECONDS = 4.0  # uvicorn closes idle connections after 5 s; a request must not meet a closing one
+_MAX_DETAIL = 300
+_TEMPORARY = (httpx2.TimeoutException, httpx2.NetworkError, httpx2.RemoteProtocolError, httpx2.ProxyError)
+_NO_ENDPOINT = "did not answer as a P2L endpoint does; is this its URL?"
+_EXAMPLE = "write for example http://localhost:10250"
+
+# Answers, with the field names of the HTTP contract except for the two lists, `models` and `leaderboard`.
 
 
 @dataclass(frozen=True)
 class ModelAnswer:
-    """What the model says of one prompt."""
+    """The output of the model for one prompt."""
 
     coefs: Annotated[list[FiniteFloat], Field(min_length=1)]
     """One coefficient for each name of `models()`, in that order."""
@@ -63,7 +75,7 @@ class ModelAnswer:
     truncated: bool = False
     """Whether the prompt was too long and lost its oldest tokens."""
     revision: str = ""
-    """Which model spoke; a change means that `models()` may have changed. Older endpoints say nothing."""
+    """Identifies the model; when it changes, `models()` may have changed. Empty for older endpoints."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +96,7 @@ class RankedModel:
     score: FiniteFloat
     """Its coefficient."""
     win_rate: FiniteFloat
-    """Chance of beating a model drawn from the rest of the list, a tie being half a win."""
+    """Probability of beating a model drawn from the rest of the list; a tie counts as half a win."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +110,7 @@ class PromptLeaderboard:
 
 @dataclass(frozen=True)
 class Health:
-    """What a ready endpoint says of itself."""
+    """The state of a ready endpoint."""
 
     status: str
     revision: str = ""
@@ -111,26 +123,8 @@ class _Batch:
 
 
 @dataclass(frozen=True)
-class Call(Generic[T]):
-    """What to ask, and how to read the answer."""
-
-    path: str
-    read: Callable[[bytes], T]
-    """Raises ValueError for what is no answer."""
-    body: Mapping[str, Any] | None = None
-    patient: bool = False
-    """Whether one attempt may take all the time there is."""
-    repeated: bool = True
-    """Whether a failed attempt may be followed by another."""
-
-
-def read_json(shape: Any, body: bytes) -> Any:
-    """The JSON of `body` as a value of the type `shape`; further fields are passed over.
-
-    Raises:
-        ValidationError: it is no JSON, or of another shape.
-    """
-    return _adapter(shape).validate_json(body, strict=True)
+class _Refusal:
+    detail: str
 
 
 @cache
@@ -138,94 +132,94 @@ def _adapter(shape: Any) -> TypeAdapter[Any]:
     return TypeAdapter(shape)
 
 
-def _read_batch(expected: int, body: bytes) -> list[ModelAnswer]:
-    batch: _Batch = read_json(_Batch, body)
-    if len(batch.predictions) != expected:
-        raise ValueError(f"{len(batch.predictions)} predictions for {expected} prompts")
+def _parse(shape: Any, body: bytes) -> Any:
+    """Return JSON as a value of the type `shape`, without its unknown fields; ValidationError if it does not fit."""
+    return _adapter(shape).validate_json(body, strict=True)
+
+
+def _parse_batch(num_prompts: int, body: bytes) -> list[ModelAnswer]:
+    batch: _Batch = _parse(_Batch, body)
+    if len(batch.predictions) != num_prompts:
+        raise ValueError(f"{len(batch.predictions)} predictions for {num_prompts} prompts")
     return [replace(answer, revision=answer.revision or batch.revision) for answer in batch.predictions]
+
+
+# Calls: what to send to each path, and how to read its answer.
+
+
+@dataclass(frozen=True)
+class Call(Generic[T]):
+    """A request to one path of the endpoint."""
+
+    path: str
+    parse: Callable[[bytes], T]
+    """Reads the answer; raises ValueError."""
+    body: dict[str, Any] | None = None
+    patient: bool = False
+    """Whether one attempt may use the whole `timeout`."""
+    retried: bool = True
 
 
 def _turns(prompt: Prompt, number: int = 0) -> list[str]:
     return [repair(turn) for turn in check_turns(prompt, number)]
 
 
-def predict(prompt: Prompt) -> Call[ModelAnswer]:
-    """Coefficients for one prompt. `InputError` for what is no prompt; likewise the next two."""
-    return Call("/predict", partial(read_json, ModelAnswer), {"prompt": _turns(prompt)})
+def _predict(prompt: Prompt) -> Call[ModelAnswer]:
+    return Call("/predict", partial(_parse, ModelAnswer), {"prompt": _turns(prompt)})
 
 
-def predict_batch(prompts: Iterable[Prompt]) -> Call[list[ModelAnswer]]:
-    """Coefficients for several prompts."""
+def _predict_batch(prompts: Iterable[Prompt]) -> Call[list[ModelAnswer]]:
     if isinstance(prompts, str):
-        raise InputError("predict_batch takes a list of prompts; give one prompt to predict")
+        raise InputError("predict_batch takes a list of prompts; pass one prompt to predict")
     turns = [_turns(prompt, number) for number, prompt in enumerate(prompts)]
-    return Call("/predict_batch", partial(_read_batch, len(turns)), {"prompts": turns}, patient=True)
+    return Call("/predict_batch", partial(_parse_batch, len(turns)), {"prompts": turns}, patient=True)
 
 
-def leaderboard(prompt: Prompt) -> Call[PromptLeaderboard]:
-    """All models ranked for one prompt."""
-    return Call("/leaderboard", partial(read_json, PromptLeaderboard), {"prompt": _turns(prompt)})
+def _leaderboard(prompt: Prompt) -> Call[PromptLeaderboard]:
+    return Call("/leaderboard", partial(_parse, PromptLeaderboard), {"prompt": _turns(prompt)})
 
 
-MODELS: Call[ModelList] = Call("/models", partial(read_json, ModelList))
-INFO: Call[dict[str, Any]] = Call("/info", partial(read_json, dict[str, Any]))
-HEALTH: Call[Health] = Call("/health", partial(read_json, Health), repeated=False)
+_MODELS: Call[ModelList] = Call("/models", partial(_parse, ModelList))
+_INFO: Call[dict[str, Any]] = Call("/info", partial(_parse, dict[str, Any]))
+_HEALTH: Call[Health] = Call("/health", partial(_parse, Health), retried=False)
 
-# One call of a P2L endpoint from its first attempt to its answer or error, without sending or sleeping itself.
-#
-# A client sends what `Exchange.request` says, reports the outcome to `Exchange.hear`, and waits as long as that says;
-# so
-# the rules are the same in threads and with asyncio.
-
-_CONNECT_SECONDS = 5.0
-_LEAST_SECONDS = 0.001  # a time limit of zero would make sockets fail at once, and for another reason
-_LONGEST_SENTENCE = 300
-_STRANGE = "did not answer as a P2L endpoint does; is this its URL?"
-_TRANSIENT = (httpx2.TimeoutException, httpx2.NetworkError, httpx2.RemoteProtocolError, httpx2.ProxyError)
+# Outcomes of an attempt, and the errors that they become.
 
 
 @dataclass(frozen=True)
-class _Refusal:
-    detail: str
-
-
-@dataclass(frozen=True)
-class Reply:
-    """An HTTP answer, read to its end."""
+class _Reply:
+    """An HTTP response, read to its end."""
 
     status: int
     headers: httpx2.Headers
     body: bytes
 
     @property
-    def sentence(self) -> str:
-        """What the endpoint itself says of its refusal, on one line; empty for another server's page."""
+    def detail(self) -> str:
+        """The endpoint's own reason for a refusal, on one line; empty for a page of another server."""
         try:
-            detail: str = read_json(_Refusal, self.body).detail
+            detail: str = _parse(_Refusal, self.body).detail
         except ValidationError:
             return ""
         printable = "".join(letter if letter.isprintable() else " " for letter in detail)
-        return " ".join(printable.split())[:_LONGEST_SENTENCE]
-
-    @property
-    def retry_after(self) -> float:
-        """Seconds, from a number or a date; zero where the header is missing or says nothing."""
-        return parse_retry_after(self.headers.get("retry-after")) or 0.0
+        return " ".join(printable.split())[:_MAX_DETAIL]
 
 
-def _passes(outcome: Reply | httpx2.HTTPError) -> bool:
+@dataclass(frozen=True)
+class _Failure:
+    kind: type[P2LClientError]
+    message: str
+    """Follows the URL."""
+    temporary: bool = False
     """Whether another attempt may fare better."""
-    if isinstance(outcome, httpx2.HTTPError):
-        return isinstance(outcome, _TRANSIENT)
-    if outcome.status == 504:  # a gateway's: the endpoint gives a sentence, and would spend its whole deadline again
-        return not outcome.sentence
-    return outcome.status in (429, 502, 503)
+    retry_after: float | None = None
 
 
-_KINDS: dict[int, tuple[type[P2LClientError], str]] = {
+_REFUSED_KEY = (KeyRefusedError, "refuses the API key; use the key that the endpoint was started with")
+_ERRORS: dict[int, tuple[type[P2LClientError], str]] = {
     400: (BadRequestError, "cannot use the prompt"),
-    401: (KeyRefusedError, "refuses the API key; give the key that the endpoint was started with"),
-    403: (KeyRefusedError, "refuses the API key; give the key that the endpoint was started with"),
+    401: _REFUSED_KEY,
+    403: _REFUSED_KEY,
     413: (BadRequestError, "finds the request too large"),
     422: (BadRequestError, "cannot use the prompt"),
     429: (UnavailableError, "is overloaded"),
@@ -234,123 +228,52 @@ _KINDS: dict[int, tuple[type[P2LClientError], str]] = {
 }
 
 
-def _failure(outcome: Reply | httpx2.HTTPError) -> tuple[type[P2LClientError], str]:
-    """The error for an outcome, and what follows the URL in its message."""
-    if isinstance(outcome, httpx2.TimeoutException):
-        return AnswerTimeoutError, "gave no answer in time"
-    if isinstance(outcome, httpx2.DecodingError):
-        return MalformedAnswerError, "sent an answer that cannot be decompressed"
+def _settle(call: Call[T], outcome: _Reply | httpx2.HTTPError) -> T | _Failure:
     if isinstance(outcome, httpx2.HTTPError):
-        return UnavailableError, f"cannot be reached ({outcome or type(outcome).__name__}); is the endpoint running?"
-    other = (UnavailableError, "failed") if outcome.status >= 500 else (MalformedAnswerError, _STRANGE)
-    kind, words = _KINDS.get(outcome.status, other)
-    words = f"{words} (status {outcome.status})"
-    # What refuses a key may repeat it.
-    heard = outcome.sentence if kind not in (KeyRefusedError, MalformedAnswerError) else ""
-    return kind, f"{words}: {heard}" if heard else words
+        return _connection_failure(outcome)
+    if outcome.status == 200:
+        return _read(call, outcome.body)
+    default = (UnavailableError, "failed") if outcome.status >= 500 else (MalformedAnswerError, _NO_ENDPOINT)
+    kind, message = _ERRORS.get(outcome.status, default)
+    # A 504 without detail is a gateway's. The endpoint's own means that it would spend its whole deadline again.
+    temporary = outcome.status in (429, 502, 503) or (outcome.status == 504 and not outcome.detail)
+    # The detail of a refused key may repeat the key.
+    detail = "" if kind in (KeyRefusedError, MalformedAnswerError) else outcome.detail
+    message = f"{message} (status {outcome.status})" + (f": {detail}" if detail else "")
+    return _Failure(kind, message, temporary, parse_retry_after(outcome.headers.get("retry-after")))
 
 
-@dataclass(frozen=True)
-class Rules:
-    """When to give up, and where time and chance come from."""
-
-    timeout: float
-    attempt_timeout: float
-    clock: Callable[[], float]
-    retry: RetryPolicy
-
-
-class Exchange(Generic[T]):
-    """One call from its first attempt to its answer or error: decides everything, but neither sends nor sleeps."""
-
-    answer: T
-
-    def __init__(self, call: Call[T], rules: Rules, url: httpx2.URL) -> None:
-        self._call, self._rules, self._url = call, rules, url
-        self._content = None if call.body is None else json.dumps(call.body, ensure_ascii=False).encode()
-        self._start = rules.clock()
-        self._attempts = 0
-
-    @property
-    def remaining(self) -> float:
-        """Seconds until the time limit."""
-        return max(0.0, self._start + self._rules.timeout - self._rules.clock())
-
-    def request(self) -> dict[str, Any]:
-        """The next attempt, as arguments of `httpx2.Client.stream`."""
-        self._attempts += 1
-        remaining = max(self.remaining, _LEAST_SECONDS)
-        seconds = remaining if self._call.patient else min(remaining, self._rules.attempt_timeout)
-        # The endpoint forgets a prompt that nobody waits for any more.
-        headers = {"x-p2l-timeout": f"{remaining:.3f}"}
-        path, _, query = self._url.raw_path.partition(b"?")
-        target = path.rstrip(b"/") + self._call.path.encode() + (b"?" + query if query else b"")
-        return {
-            "method": "GET" if self._content is None else "POST",
-            "url": self._url.copy_with(raw_path=target),
-            "content": self._content,
-            "headers": headers if self._content is None else headers | {"Content-Type": "application/json"},
-            "timeout": httpx2.Timeout(seconds, connect=min(seconds, _CONNECT_SECONDS), pool=remaining),
-        }
-
-    def in_time(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
-        """The chunks of an answer as long as there is time: one that trickles in would never be too late by itself."""
-        for chunk in chunks:
-            if not self.remaining:
-                raise httpx2.ReadTimeout("")
-            yield chunk
-
-    def hear(self, outcome: Reply | httpx2.HTTPError) -> float | None:
-        """Seconds to wait before the next attempt, or None: there is an `answer`.
-
-        Raises:
-            P2LClientError: there is none, and there will be no other attempt.
-        """
-        if isinstance(outcome, Reply) and outcome.status == 200:
-            self.answer = self._answer(outcome.body)
-            return None
-        if self._call.repeated and _passes(outcome):
-            seconds = outcome.retry_after if isinstance(outcome, Reply) else None
-            if (pause := self._rules.retry.pause(self._attempts, seconds, remaining=self.remaining)) is not None:
-                return pause
-        kind, words = _failure(outcome)
-        raise self._error(kind, words) from (outcome if isinstance(outcome, httpx2.HTTPError) else None)
-
-    def _answer(self, body: bytes) -> T:
-        try:
-            return self._call.read(body)
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-            words = ": ".join([*(str(part) for part in first["loc"]), first["msg"]])
-        except ValueError as error:
-            words = str(error)
-        raise self._error(MalformedAnswerError, f"{_STRANGE} ({words})")
-
-    def _error(self, kind: type[P2LClientError], words: str) -> P2LClientError:
-        where = f"{str(self._url.copy_with(query=None)).rstrip('/')}{self._call.path}"
-        seconds = self._rules.clock() - self._start
-        tried = f" [attempts: {self._attempts}, seconds: {seconds:.1f}]"
-        return kind(f"{where} {words}{tried if self._attempts > 1 or kind is AnswerTimeoutError else ''}")
+def _connection_failure(error: httpx2.HTTPError) -> _Failure:
+    temporary = isinstance(error, _TEMPORARY)
+    if isinstance(error, httpx2.TimeoutException):
+        return _Failure(AnswerTimeoutError, "gave no answer in time", temporary)
+    if isinstance(error, httpx2.DecodingError):
+        return _Failure(MalformedAnswerError, "sent an answer that cannot be decompressed", temporary)
+    reason = f"cannot be reached ({error or type(error).__name__}); is the endpoint running?"
+    return _Failure(UnavailableError, reason, temporary)
 
 
-H = TypeVar("H", httpx2.Client, httpx2.AsyncClient)
-_KEEPALIVE_SECONDS = 4.0  # uvicorn closes idle connections after 5; whoever closes first should be us
+def _read(call: Call[T], body: bytes) -> T | _Failure:
+    try:
+        return call.parse(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        problem = ": ".join([*(str(key) for key in first["loc"]), first["msg"]])
+    except ValueError as error:
+        problem = str(error)
+    return _Failure(MalformedAnswerError, f"{_NO_ENDPOINT} ({problem})")
 
 
-def _split_url(url: str) -> tuple[httpx2.URL, tuple[str, str] | None]:
-    """The base URL without credentials, and the credentials.
-
-    Raises:
-        ConfigError: it is no http or https URL.
-    """
-    # What may hold a secret is not repeated.
-    shown = "the URL" if re.search(r"[@?#]", url) else f"{url!r}"
+def _parse_url(url: str) -> tuple[httpx2.URL, tuple[str, str] | None]:
+    """Split off the credentials of the base URL; ConfigError if it is no http or https URL."""
+    # A URL that may hold a secret is not repeated.
+    name = "the URL" if re.search(r"[@?#]", url) else f"{url!r}"
     try:
         parsed = httpx2.URL(url.strip())
     except (httpx2.InvalidURL, ValueError) as error:
-        raise ConfigError(f"P2L endpoint: {shown} is no URL; write for example http://localhost:10250") from error
+        raise ConfigError(f"P2L endpoint: {name} is not a URL; {_EXAMPLE}") from error
     if parsed.scheme not in ("http", "https") or not parsed.host or not 0 < (parsed.port or 80) < 65536:
-        raise ConfigError(f"P2L endpoint: {shown} is no http or https URL; write for example http://localhost:10250")
+        raise ConfigError(f"P2L endpoint: {name} is not an http or https URL; {_EXAMPLE}")
     credentials = (parsed.username, parsed.password) if parsed.userinfo else None
     return parsed.copy_with(userinfo=b"", fragment=None), credentials
 
@@ -365,10 +288,10 @@ def _headers(api_key: str | None) -> dict[str, str]:
     return agent | {"api-key": key}
 
 
-class _Client(Generic[H]):
-    """What the two clients share: everything but waiting."""
+class _Client(ABC, Generic[Http]):
+    """The options and the connections of both clients."""
 
-    _http_class: type[H]
+    _http_class: type[Http]
     _wait: Callable[[float], Any]
 
     def __init__(
@@ -387,11 +310,11 @@ class _Client(Generic[H]):
         """Nothing is sent before the first call.
 
         Args:
-            url: where the endpoint's paths begin: `http://localhost:10250`, or `https://gateway/p2l` behind a gateway.
+            url: base of the endpoint's paths: `http://localhost:10250`, or `https://gateway/p2l` behind a gateway.
             api_key: the key that the endpoint was started with.
-            timeout: seconds for a call, all its attempts and the pauses between them included.
-            attempt_timeout: seconds without a byte after which one attempt is given up; `predict_batch`, which may
-                take long, has all of `timeout`.
+            timeout: seconds for a call with all its attempts and the pauses between them.
+            attempt_timeout: seconds without a byte that end one attempt; `predict_batch`, which may take long, has
+                all of `timeout`.
             retries: attempts after the first.
             max_connections: further calls wait for a free one, at most as long as their `timeout`.
             clock: seconds that only grow.
@@ -399,16 +322,16 @@ class _Client(Generic[H]):
             uniform: draws between two numbers.
 
         Raises:
-            ConfigError: no http or https URL, a key that no header can carry, a limit that is no limit.
+            ConfigError: not an http or https URL, a key that no header can carry, or a limit out of range.
         """
         if not (timeout > 0 and attempt_timeout > 0 and retries >= 0 and max_connections >= 1):
             raise ConfigError("P2L endpoint: timeouts must be above 0, retries at least 0, max_connections at least 1")
-        self._url, credentials = _split_url(url)
-        retry = RetryPolicy(retries + 1, base=0.2, cap=5.0, jitter=1.0, uniform=uniform)
-        self._rules = Rules(timeout, attempt_timeout, clock, retry)
+        self._url, credentials = _parse_url(url)
+        self._timeout, self._attempt_timeout, self._clock = timeout, attempt_timeout, clock
+        self._retry = RetryPolicy(attempts=retries + 1, base=0.2, cap=5.0, jitter=1.0, uniform=uniform)
         self._sleep = sleep or self._wait
         self._has_key = api_key is not None
-        self._http: H = self._http_class(
+        self._http: Http = self._http_class(
             headers=_headers(api_key),
             auth=credentials,
             limits=httpx2.Limits(
@@ -423,8 +346,59 @@ class _Client(Generic[H]):
         url = self._url.copy_with(query=None)
         return f"{type(self).__name__}({str(url)!r}, api_key={'***' if self._has_key else None!r})"
 
-    def _begin(self, call: Call[T]) -> Exchange[T]:
-        return Exchange(call, self._rules, self._url)
+    async def _ask(self, call: Call[T]) -> T:
+        """Send a call until there is an answer, or a failure that is not retried."""
+        start = self._clock()
+        deadline = start + self._timeout
+        for attempt in count(1):
+            outcome = await self._send(self._request(call, deadline - self._clock()), deadline)
+            answer = _settle(call, outcome)
+            if not isinstance(answer, _Failure):
+                return answer
+            now = self._clock()
+            pause = None
+            if answer.temporary and call.retried:
+                pause = self._retry.pause(attempt, answer.retry_after, remaining=deadline - now)
+            if pause is None:
+                effort = f" [attempts: {attempt}, seconds: {now - start:.1f}]"
+                url = f"{str(self._url.copy_with(query=None)).rstrip('/')}{call.path}"
+                shows_effort = attempt > 1 or answer.kind is AnswerTimeoutError
+                error = answer.kind(f"{url} {answer.message}{effort if shows_effort else ''}")
+                raise error from (outcome if isinstance(outcome, httpx2.HTTPError) else None)
+            slept = self._sleep(pause)
+            if inspect.isawaitable(slept):
+                await slept
+        raise AssertionError("count() never ends")
+
+    def _request(self, call: Call[Any], remaining: float) -> dict[str, Any]:
+        """Return an attempt as arguments of `httpx2.Client.stream`."""
+        remaining = max(remaining, _MIN_SECONDS)
+        seconds = remaining if call.patient else min(remaining, self._attempt_timeout)
+        # The endpoint drops a prompt that nobody waits for any more.
+        headers = {"x-p2l-timeout": f"{remaining:.3f}"}
+        path, _, query = self._url.raw_path.partition(b"?")
+        target = path.rstrip(b"/") + call.path.encode() + (b"?" + query if query else b"")
+        return {
+            "method": "GET" if call.body is None else "POST",
+            "url": self._url.copy_with(raw_path=target),
+            "content": None if call.body is None else json.dumps(call.body, ensure_ascii=False).encode(),
+            "headers": headers if call.body is None else headers | {"Content-Type": "application/json"},
+            "timeout": httpx2.Timeout(seconds, connect=min(seconds, _CONNECT_SECONDS), pool=remaining),
+        }
+
+    @abstractmethod
+    async def _send(self, request: dict[str, Any], deadline: float) -> _Reply | httpx2.HTTPError:
+        """Make one attempt and read its answer to the end, or to the deadline."""
+
+
+def _run(call: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine of `P2LClient` to its end: none of them waits, because what they do blocks."""
+    try:
+        call.send(None)
+    except StopIteration as end:
+        answer: T = end.value
+        return answer
+    raise AssertionError("the coroutine waits")
 
 
 class P2LClient(_Client[httpx2.Client]):
@@ -444,42 +418,41 @@ class P2LClient(_Client[httpx2.Client]):
         self._http.close()
 
     def predict(self, prompt: Prompt) -> ModelAnswer:
-        """Coefficients for a prompt: its text, or the user's turns in order."""
-        return self._ask(predict(prompt))
+        """Return the coefficients for a prompt: its text, or the user's turns in order."""
+        return _run(self._ask(_predict(prompt)))
 
     def predict_batch(self, prompts: Iterable[Prompt]) -> list[ModelAnswer]:
-        """Coefficients for several prompts, in their order, by one request."""
-        return self._ask(predict_batch(prompts))
+        """Return the coefficients for several prompts, in their order, by one request."""
+        return _run(self._ask(_predict_batch(prompts)))
 
     def leaderboard(self, prompt: Prompt) -> PromptLeaderboard:
-        """All models ranked for a prompt."""
-        return self._ask(leaderboard(prompt))
+        """Rank all models for a prompt."""
+        return _run(self._ask(_leaderboard(prompt)))
 
     def models(self) -> ModelList:
-        """Names in the order of the coefficients."""
-        return self._ask(MODELS)
+        """Return the names in the order of the coefficients."""
+        return _run(self._ask(_MODELS))
 
     def info(self) -> dict[str, Any]:
-        """What the endpoint says of its model."""
-        return self._ask(INFO)
+        """Describe the endpoint's model."""
+        return _run(self._ask(_INFO))
 
     def health(self) -> Health:
-        """Return if the endpoint is ready now; asks once. `UnavailableError` if it is not."""
-        return self._ask(HEALTH)
+        """Return if the endpoint is ready, else raise `UnavailableError`; tries once."""
+        return _run(self._ask(_HEALTH))
 
-    def _ask(self, call: Call[T]) -> T:
-        exchange = self._begin(call)
-        while (pause := exchange.hear(self._attempt(exchange))) is not None:
-            self._sleep(pause)
-        return exchange.answer
-
-    def _attempt(self, exchange: Exchange[T]) -> Reply | httpx2.HTTPError:
+    async def _send(self, request: dict[str, Any], deadline: float) -> _Reply | httpx2.HTTPError:
         try:
-            with self._http.stream(**exchange.request()) as response:
-                body = b"".join(exchange.in_time(response.iter_bytes()))
+            with self._http.stream(**request) as response:
+                chunks = []
+                for chunk in response.iter_bytes():
+                    # An answer that trickles in keeps every timeout of the socket.
+                    if self._clock() >= deadline:
+                        return httpx2.ReadTimeout("")
+                    chunks.append(chunk)
         except httpx2.HTTPError as error:
             return error
-        return Reply(response.status_code, response.headers, body)
+        return _Reply(response.status_code, response.headers, b"".join(chunks))
 
 
 class AsyncP2LClient(_Client[httpx2.AsyncClient]):
@@ -499,41 +472,35 @@ class AsyncP2LClient(_Client[httpx2.AsyncClient]):
         await self._http.aclose()
 
     async def predict(self, prompt: Prompt) -> ModelAnswer:
-        """Coefficients for a prompt: its text, or the user's turns in order."""
-        return await self._ask(predict(prompt))
+        """Return the coefficients for a prompt: its text, or the user's turns in order."""
+        return await self._ask(_predict(prompt))
 
     async def predict_batch(self, prompts: Iterable[Prompt]) -> list[ModelAnswer]:
-        """Coefficients for several prompts, in their order, by one request."""
-        return await self._ask(predict_batch(prompts))
+        """Return the coefficients for several prompts, in their order, by one request."""
+        return await self._ask(_predict_batch(prompts))
 
     async def leaderboard(self, prompt: Prompt) -> PromptLeaderboard:
-        """All models ranked for a prompt."""
-        return await self._ask(leaderboard(prompt))
+        """Rank all models for a prompt."""
+        return await self._ask(_leaderboard(prompt))
 
     async def models(self) -> ModelList:
-        """Names in the order of the coefficients."""
-        return await self._ask(MODELS)
+        """Return the names in the order of the coefficients."""
+        return await self._ask(_MODELS)
 
     async def info(self) -> dict[str, Any]:
-        """What the endpoint says of its model."""
-        return await self._ask(INFO)
+        """Describe the endpoint's model."""
+        return await self._ask(_INFO)
 
     async def health(self) -> Health:
-        """Return if the endpoint is ready now; asks once. `UnavailableError` if it is not."""
-        return await self._ask(HEALTH)
+        """Return if the endpoint is ready, else raise `UnavailableError`; tries once."""
+        return await self._ask(_HEALTH)
 
-    async def _ask(self, call: Call[T]) -> T:
-        exchange = self._begin(call)
-        while (pause := exchange.hear(await self._attempt(exchange))) is not None:
-            await self._sleep(pause)
-        return exchange.answer
-
-    async def _attempt(self, exchange: Exchange[T]) -> Reply | httpx2.HTTPError:
+    async def _send(self, request: dict[str, Any], deadline: float) -> _Reply | httpx2.HTTPError:
         try:
-            with anyio.fail_after(exchange.remaining):
-                response = await self._http.request(**exchange.request())
+            with anyio.fail_after(max(0.0, deadline - self._clock())):
+                response = await self._http.request(**request)
         except TimeoutError:
             return httpx2.ReadTimeout("")
         except httpx2.HTTPError as error:
             return error
-        return Reply(response.status_code, response.headers, response.content)
+        return _Reply(response.status_code, response.headers, response.content)

@@ -15,16 +15,16 @@ from p2l.serving.settings import Settings
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The flags."""
-    made = parser("p2l endpoint", "Serve a trained model over HTTP: leaderboards of LLMs for single prompts.")
-    _add_model_flags(made)
-    _add_server_flags(made)
-    _add_limit_flags(made)
-    return made
+    """Return the flags."""
+    flags = parser("p2l endpoint", "Serve a trained model over HTTP: leaderboards of LLMs for single prompts.")
+    _add_model_flags(flags)
+    _add_server_flags(flags)
+    _add_limit_flags(flags)
+    return flags
 
 
-def _add_model_flags(made: argparse.ArgumentParser) -> None:
-    group = made.add_argument_group("model")
+def _add_model_flags(flags: argparse.ArgumentParser) -> None:
+    group = flags.add_argument_group("model")
     group.add_argument("--model-path", "-m", "--model", help="folder or hub id; may be left out with --watch")
     group.add_argument("--model-type", "-mt", help="of the backbone; by default as the model says, like the next two")
     group.add_argument("--head-type", "-ht", help="bt, rk or ba")
@@ -40,8 +40,8 @@ def _add_model_flags(made: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_server_flags(made: argparse.ArgumentParser) -> None:
-    group = made.add_argument_group("server")
+def _add_server_flags(flags: argparse.ArgumentParser) -> None:
+    group = flags.add_argument_group("server")
     group.add_argument("--host", "-H", default="0.0.0.0", help="address to listen on")
     group.add_argument("--port", "-p", type=port, default=10250, help="to listen on")
     group.add_argument("--workers", type=positive, default=1, help="processes, each with a copy of the model")
@@ -57,8 +57,8 @@ def _add_server_flags(made: argparse.ArgumentParser) -> None:
     group.add_argument("--log-prompts", action="store_true", help="write prompts to the log")
 
 
-def _add_limit_flags(made: argparse.ArgumentParser) -> None:
-    group = made.add_argument_group("limits")
+def _add_limit_flags(flags: argparse.ArgumentParser) -> None:
+    group = flags.add_argument_group("limits")
     group.add_argument("--queue-size", type=positive, default=1024, help="prompts between arrival and answer")
     group.add_argument("--cache-size", type=whole, default=8192, help="answers remembered; 0: none")
     group.add_argument("--max-batch-tokens", type=positive, help="tokens of a forward pass (default: by device)")
@@ -90,8 +90,8 @@ def main(argv: Sequence[str] | None = None) -> int | None:
 def _settings(flags: argparse.Namespace) -> Settings:
     if not flags.model_path and not flags.watch:
         raise ConfigError("no model: give --model-path FOLDER, or --watch DIR with a trained model in it")
-    known = {field.name for field in fields(Settings)}
-    typed: dict[str, Any] = {name: value for name, value in vars(flags).items() if name in known}
+    names = {field.name for field in fields(Settings)}
+    typed: dict[str, Any] = {name: value for name, value in vars(flags).items() if name in names}
     typed["model_path"] = flags.model_path or ""
     typed["device"] = None if flags.cuda is None else "cuda" if flags.cuda else "cpu"
     typed["dtype"] = None if flags.dtype == "auto" else flags.dtype
@@ -106,8 +106,8 @@ def _settings(flags: argparse.Namespace) -> Settings:
 
 
 def _key(flag: str, typed: str | None, variable: str) -> str | None:
-    given = os.environ.pop(variable, None)  # nor do workers inherit it
-    key = given if typed is None else typed
+    from_environment = os.environ.pop(variable, None)  # nor do workers inherit it
+    key = from_environment if typed is None else typed
     if key is not None and not key.strip():
         raise ConfigError(f"{flag} (or ${variable}) is empty; give a key, or leave it out")
     return None if key is None else key.strip()  # white space around it is no part of a header's value

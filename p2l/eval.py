@@ -13,7 +13,7 @@ from p2l.common.cli import add_model_flags, parser, positive, run
 
 
 def build_parser(prog: str = "p2l eval") -> argparse.ArgumentParser:
-    """The flags of batch inference."""
+    """Return the flags of batch inference."""
     flags = parser(
         prog,
         "Run a model, or every checkpoint of a training run, over a data set of prompts. "

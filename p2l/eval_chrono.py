@@ -12,7 +12,7 @@ from p2l.common.cli import add_model_flags, parser, run
 
 
 def build_parser(prog: str = "p2l eval-chrono") -> argparse.ArgumentParser:
-    """The flags of the chronological evaluation."""
+    """Return the flags of the chronological evaluation."""
     flags = parser(
         prog,
         "Ask every checkpoint of a run about the validation slices of its time. Started again the same way, a run that "
@@ -66,11 +66,11 @@ def _add_choice_flags(group: argparse._ArgumentGroup) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse the flags and run."""
-    given = vars(build_parser().parse_args(argv))
+    options = vars(build_parser().parse_args(argv))
     from p2l.chrono.run import ChronoOptions, evaluate_chrono
 
-    given.pop("local_rank")
-    evaluate_chrono(ChronoOptions(**given))
+    options.pop("local_rank")
+    evaluate_chrono(ChronoOptions(**options))
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the model says of n prompts, in their order."""
+    """The model's output for n prompts, in their order."""
 
     coefs: Floats
     """(n, M)"""
@@ -79,11 +79,11 @@ class Encoded(NamedTuple):
     @property
     def key(self) -> bytes:
         """A fingerprint of what the model reads: prompts with one key have one answer."""
-        found = hashlib.blake2b(digest_size=20)
+        digest = hashlib.blake2b(digest_size=20)
         for encoding in self.encodings:
-            found.update(len(encoding.ids).to_bytes(8, "little") + encoding.ids.tobytes())
-            found.update(b"" if encoding.values is None else encoding.values.tobytes())
-        return found.digest() + bytes([self.truncated])
+            digest.update(len(encoding.ids).to_bytes(8, "little") + encoding.ids.tobytes())
+            digest.update(b"" if encoding.values is None else encoding.values.tobytes())
+        return digest.digest() + bytes([self.truncated])
 
 
 @dataclass(frozen=True)
@@ -95,10 +95,10 @@ class Member:
 
 
 class P2L:
-    """A trained prompt-to-leaderboard model, ready to be asked; or a committee, whose members' answers are averaged."""
+    """A trained prompt-to-leaderboard model, or a committee, whose members' outputs are averaged."""
 
     def __init__(self, members: Sequence[Member], device: torch.device, folder: Path | None = None) -> None:
-        """Bring the members to a device; `from_pretrained` finds them in a `folder`."""
+        """Move the members to a device; `from_pretrained` loads them from a `folder`."""
         self.members = [Member(_place(member.model, device).eval(), member.tokenizer) for member in members]
         self.device = device
         self._folder = folder
@@ -120,14 +120,14 @@ class P2L:
         Args:
             path: a local folder or hub id.
             device: by default the GPU if there is one.
-            dtype: by default bfloat16 on a GPU that knows it, float32 elsewhere.
-            model_type: by default as the checkpoint says; likewise the next two.
+            dtype: by default bfloat16 on a GPU that supports it, float32 elsewhere.
+            model_type: by default as recorded in the checkpoint; likewise the next two.
             head_type: bt, rk or ba.
             loss_type: the likelihood.
             max_length: tokens per prompt; by default the length of training.
 
         Raises:
-            InputError: a device that is absent, a folder that is incomplete or contradicts what was given.
+            InputError: the device is absent, or the folder is incomplete or contradicts an argument.
         """
         target = choose_device(device)
         root = local_folder(path)
@@ -171,16 +171,16 @@ class P2L:
         max_batch_tokens: int = 32_768,
         hidden: bool = False,
     ) -> Prediction:
-        """Coefficients of every prompt.
+        """Predict the coefficients of every prompt.
 
         Args:
-            prompts: a list of prompts, each a text or the list of its user turns; one text alone is one prompt.
-            batch_size: most prompts per forward pass.
-            max_batch_tokens: most tokens per forward pass (a longer prompt goes alone).
-            hidden: also give what the head reads; a committee has several heads and cannot.
+            prompts: a list of prompts, each a text or the list of its user turns; a single text is one prompt.
+            batch_size: maximal number of prompts per forward pass.
+            max_batch_tokens: maximal number of tokens per forward pass (a longer prompt goes alone).
+            hidden: also return the hidden states; a committee has several heads and cannot.
 
         Raises:
-            InputError: a prompt that is no text and no list of texts, or has no turns; a batch of less than one.
+            InputError: something that is not a prompt, a prompt without turns, or a batch smaller than one.
         """
         if batch_size < 1 or max_batch_tokens < 1:
             raise InputError(
@@ -197,16 +197,12 @@ class P2L:
         return columns.prediction()
 
     def encode(self, prompts: Sequence[Sequence[str]]) -> list[Encoded]:
-        """Prompts, each the list of its user turns, as the members read them.
-
-        Raises:
-            InputError: a prompt without turns, or a turn that is no text.
-        """
+        """Encode prompts, each the list of its user turns, for every member; InputError as `check_turns`."""
         by_member = [member.tokenizer.encode(prompts) for member in self.members]
         return [Encoded(encodings) for encodings in zip(*by_member, strict=True)]
 
     def answer(self, encoded: Sequence[Encoded], *, max_batch_tokens: int = 32_768) -> Prediction:
-        """The coefficients of encoded prompts, with at most `max_batch_tokens` tokens per forward pass."""
+        """Predict encoded prompts, with at most `max_batch_tokens` tokens per forward pass."""
         columns = self._columns(len(encoded), False)
         self._fill(columns, 0, encoded, max(1, len(encoded)), max_batch_tokens)
         return columns.prediction()
@@ -219,7 +215,7 @@ class P2L:
     def _fill(
         self, columns: _Columns, start: int, encoded: Sequence[Encoded], batch_size: int, max_batch_tokens: int
     ) -> None:
-        """Answer prompts into the rows from `start` on."""
+        """Predict prompts into the rows from `start` on."""
         columns.truncated[start : start + len(encoded)] = [prompt.truncated for prompt in encoded]
         for number, member in enumerate(self.members):
             encodings = [prompt.encodings[number] for prompt in encoded]
@@ -229,7 +225,7 @@ class P2L:
     def _outputs(
         self, member: Member, encodings: list[Encoding], batch_size: int, max_batch_tokens: int
     ) -> Iterator[tuple[list[int], P2LOutput]]:
-        """What one member says of which of the encodings, batch by batch."""
+        """Yield one member's outputs batch by batch, with the rows of each batch."""
         packed = backbones.get(member.model.record.model_type).packs
         lengths = [len(encoding.ids) for encoding in encodings]
         for rows in plan_batches(lengths, max_tokens=max_batch_tokens, max_rows=batch_size, packed=packed):
@@ -238,26 +234,22 @@ class P2L:
                 yield rows, member.model(to_device(batch, self.device))
 
     def leaderboard(self, prompt: Prompt) -> pd.DataFrame:
-        """The leaderboard of one prompt, best model first.
+        """Return the leaderboard of one prompt (a text, or the user's turns), best model first.
 
-        Args:
-            prompt: its text, or the user's turns in order.
-
-        Returns:
-            Columns rank (from 1), model, coef, and win_rate, the chance of beating a model drawn from the rest of the
-            list (a tie counts as half a win).
+        Columns: rank (from 1), model, coef, and win_rate, the probability of beating a model drawn from the rest of the
+        list (a tie counts as half a win).
         """
         import pandas as pd
 
-        said = self.predict([prompt])
-        rates = win_rates(said.coefs, self.likelihood, said.eta, said.gamma)[0]
-        order = np.argsort(-said.coefs[0], kind="stable")
+        prediction = self.predict([prompt])
+        rates = win_rates(prediction.coefs, self.likelihood, prediction.eta, prediction.gamma)[0]
+        order = np.argsort(-prediction.coefs[0], kind="stable")
         names = np.array(self.model_list, dtype=object)
         table: pd.DataFrame = pd.DataFrame(
             {
                 "rank": np.arange(1, len(order) + 1),
                 "model": names[order],
-                "coef": said.coefs[0][order],
+                "coef": prediction.coefs[0][order],
                 "win_rate": rates[order],
             }
         )
@@ -273,11 +265,7 @@ def _listed(prompts: Any) -> list[Any]:
 
 
 def choose_device(device: str | torch.device | None) -> torch.device:
-    """A device that is there; None takes the GPU if there is one.
-
-    Raises:
-        InputError: the device is unknown or absent.
-    """
+    """Return the device of this name, by default the GPU if there is one; InputError if it is unknown or absent."""
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -298,11 +286,7 @@ def choose_device(device: str | torch.device | None) -> torch.device:
 
 
 def _place(model: P2LModel, device: torch.device) -> P2LModel:
-    """Bring a model to a device.
-
-    Raises:
-        InputError: it does not fit there.
-    """
+    """Move a model to a device; InputError if it does not fit there."""
     try:
         return model.to(device)
     except torch.OutOfMemoryError as error:
@@ -322,13 +306,13 @@ class _Columns:
         self._share = np.float32(1 / num_members)
 
     def add(self, rows: list[int], output: P2LOutput) -> None:
-        said = (
+        columns = (
             (self.coefs, output.coefs),
             (self.eta, output.eta),
             (self.gamma, output.gamma),
             (self.hidden, output.last_hidden_state),
         )
-        for target, values in said:
+        for target, values in columns:
             if target is not None and isinstance(values, Tensor):
                 target[rows] += values.float().cpu().numpy() * self._share
 
@@ -337,7 +321,7 @@ class _Columns:
 
 
 def _fit_together(folder: Path, model: P2LModel, tokenizer: PromptTokenizer) -> None:
-    """Refuse a tokenizer with more tokens than the model knows; stop at the last position that it learned."""
+    """Refuse a tokenizer with more tokens than the model; limit its length to the positions that the model learned."""
     rows = model.num_embeddings
     if tokenizer.cls_token_id >= rows:
         raise CheckpointError(f"{folder}: the CLS token has id {tokenizer.cls_token_id}, the model only {rows} ids")
@@ -356,7 +340,7 @@ _WORDS = ("can't allocate memory", "not enough memory", "out of memory", "cannot
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory, of a GPU or the machine, ran out; on a CPU torch says so in words alone."""
+    """Return whether memory, of a GPU or the machine, ran out; on a CPU only the message tells."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _WORDS)

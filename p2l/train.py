@@ -27,7 +27,7 @@ _VOTES_ONLY = ("size", "val", "backbone", "output", "dry_run")
 
 
 def build_parser(prog: str = "p2l train") -> argparse.ArgumentParser:
-    """The flags of offline training."""
+    """Return the flags of offline training."""
     flags = parser(
         prog,
         "Train a prompt-to-leaderboard model on pairwise votes: with one line (--votes), or as a file says (--config).",
@@ -151,10 +151,10 @@ def _train_prepared(prepared: Prepared, flags: argparse.Namespace) -> None:
     train(str(prepared.config), options)
     if eval_steps is not None and _is_main():
         config = load_config(prepared.config)
-        found = write_comparison(
+        comparison = write_comparison(
             prepared.folder, config.train_data_path, config.loss_type, weighted=config.weighted_loss
         )
-        print(f"\n{found.to_text()}")
+        print(f"\n{comparison.to_text()}")
 
 
 def _is_main() -> bool:

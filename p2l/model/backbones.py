@@ -55,7 +55,7 @@ class Packed:
 
     @staticmethod
     def of(lengths: Tensor, device: torch.device) -> Packed:
-        """The borders of prompts of these `lengths` (B,), which are on the CPU."""
+        """Return the borders of prompts of these `lengths` (B,), which are on the CPU."""
         borders = F.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)
         return Packed(lengths.tolist(), borders.to(device, non_blocking=True))
 
@@ -72,7 +72,7 @@ class Packed:
 
 @functools.cache
 def register_attention() -> None:
-    """Make the function known to transformers under the name `P2L_ATTENTION`, once: loading transformers takes time."""
+    """Register the attention with transformers as `P2L_ATTENTION`, once; transformers is slow to import."""
     from transformers import AttentionInterface, AttentionMaskInterface
 
     AttentionInterface.register(P2L_ATTENTION, _attention)
@@ -93,10 +93,10 @@ def _attention(
     sliding_window: int | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """What a layer calls with query (B, H, T, C), key and value (B, G, T, C); returns (B, T, H, C)."""
+    """Attend with query (B, H, T, C), key and value (B, G, T, C); return (B, T, H, C)."""
     if packed is None:
-        given: dict[str, Any] = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal, **options}
-        padded: tuple[Tensor, None] = _sdpa()(module, query, key, value, attention_mask, **given)
+        arguments: dict[str, Any] = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal, **options}
+        padded: tuple[Tensor, None] = _sdpa()(module, query, key, value, attention_mask, **arguments)
         return padded
     _refuse_unknown(module, options)
     causal = bool(getattr(module, "is_causal", True)) if is_causal is None else is_causal
@@ -119,10 +119,9 @@ def one_by_one(
     scale: float,
     dropout: float = 0.0,
 ) -> Tensor:
-    """The reference of every kernel: query (1, H, T, C), key and value (1, G, T, C) -> (1, T, H, C).
+    """Attend prompt by prompt, as reference: query (1, H, T, C), key and value (1, G, T, C) -> (1, T, H, C).
 
-    `lengths` are the tokens of each prompt.
-    `window` says how many tokens to the left and to the right a token sees, -1 for all.
+    `lengths` are the tokens of each prompt, `window` the tokens that a token sees to its left and right, -1 for all.
     """
     shared = key.shape[1] != query.shape[1]
     parts = zip(*(states.split_with_sizes(lengths, dim=2) for states in (query, key, value)), strict=True)
@@ -137,20 +136,20 @@ def one_by_one(
 
 @functools.cache
 def varlen_kernel(device_type: str, dtype: torch.dtype) -> VarlenKernel | None:
-    """The kernel for sequences of varying length that this machine has; None where there is none."""
+    """Return this machine's kernel for sequences of varying length, or None."""
     if device_type != "cuda" or dtype not in (torch.bfloat16, torch.float16):
         return None
     return _torch_varlen() or _flash_varlen()
 
 
 def _window(causal: bool, sliding_window: int | None) -> tuple[int, int]:
-    """Tokens to the left and to the right that a token sees; transformers' window counts the token itself."""
+    """Return how many tokens a token sees to its left and right; transformers' window counts the token itself."""
     reach = -1 if sliding_window is None else sliding_window - 1
     return reach, 0 if causal else reach
 
 
 def _border(length: int, window: tuple[int, int], device: torch.device) -> dict[str, Any]:
-    """What `scaled_dot_product_attention` takes for this window; a prompt within it needs no mask."""
+    """Return arguments of `scaled_dot_product_attention` for this window; a prompt within it needs no mask."""
     left, right = (reach if 0 <= reach < length - 1 else length for reach in window)
     if left == length and right in (0, length):
         return {"is_causal": right == 0}
@@ -159,19 +158,19 @@ def _border(length: int, window: tuple[int, int], device: torch.device) -> dict[
 
 
 def _torch_varlen() -> VarlenKernel | None:
-    """torch's own kernel, as it is since 2.11 (before, it knew no window)."""
+    """Return torch's own kernel, from version 2.11 on (earlier ones have no window)."""
     try:
         attend = importlib.import_module("torch.nn.attention.varlen").varlen_attn
     except (ImportError, AttributeError):
         return None
-    known = inspect.signature(attend).parameters
-    if "window_size" not in known or "scale" not in known:
+    parameters = inspect.signature(attend).parameters
+    if "window_size" not in parameters or "scale" not in parameters:
         return None
 
     def kernel(q: Tensor, k: Tensor, v: Tensor, packed: Packed, window: tuple[int, int], scale: float) -> Tensor:
         options: dict[str, Any] = {"scale": scale, "window_size": window}
         if k.shape[1] != q.shape[1]:
-            if "enable_gqa" in known:
+            if "enable_gqa" in parameters:
                 options["enable_gqa"] = True
             else:
                 k, v = (states.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for states in (k, v))
@@ -182,7 +181,7 @@ def _torch_varlen() -> VarlenKernel | None:
 
 
 def _flash_varlen() -> VarlenKernel | None:
-    """The kernel of the package flash-attn."""
+    """Return the kernel of the package flash-attn."""
     try:
         attend = importlib.import_module("flash_attn").flash_attn_varlen_func
     except (ImportError, AttributeError):
@@ -190,16 +189,16 @@ def _flash_varlen() -> VarlenKernel | None:
 
     def kernel(q: Tensor, k: Tensor, v: Tensor, packed: Packed, window: tuple[int, int], scale: float) -> Tensor:
         borders, longest = packed.borders, packed.longest
-        found: Tensor = attend(
+        states: Tensor = attend(
             q, k, v, borders, borders, longest, longest, softmax_scale=scale, window_size=window, causal=window[1] == 0
         )
-        return found
+        return states
 
     return kernel
 
 
 def _refuse_unknown(module: torch.nn.Module, options: dict[str, Any]) -> None:
-    """An attention that bends the scores in a way that is not computed here must not pass silently."""
+    """Refuse attention that modifies the scores in a way that is not computed here."""
     for name in ("softcap", "position_bias", "s_aux"):
         if options.get(name) is not None:
             raise ValueError(
@@ -209,20 +208,20 @@ def _refuse_unknown(module: torch.nn.Module, options: dict[str, Any]) -> None:
 
 
 def _mask(*arguments: Any, attention_mask: Tensor | None = None, **options: Any) -> Tensor | None:
-    """Padded batches come with a mask; packed ones have borders instead."""
+    """Return the mask of padded batches; packed ones have borders instead."""
     if attention_mask is None:
         return None
     masking: Any = importlib.import_module("transformers.masking_utils")
-    made: Tensor | None = masking.sdpa_mask(*arguments, attention_mask=attention_mask, **options)
-    return made
+    mask: Tensor | None = masking.sdpa_mask(*arguments, attention_mask=attention_mask, **options)
+    return mask
 
 
 @functools.cache
 def _sdpa() -> Callable[..., Any]:
-    found: Callable[..., Any] = importlib.import_module(
+    attend: Callable[..., Any] = importlib.import_module(
         "transformers.integrations.sdpa_attention"
     ).sdpa_attention_forward
-    return found
+    return attend
 
 
 @dataclass(frozen=True)
@@ -246,11 +245,7 @@ class Backbone:
     """Likewise, by the mean over a prompt's tokens; None for a backbone without tokens."""
 
     def reader(self, pooling: str) -> Callable[[nn.Module, Mapping[str, Tensor]], Tensor]:
-        """`encode` for pooling "cls", `encode_mean` for "mean".
-
-        Raises:
-            ConfigError: no such pooling, or this backbone cannot do it.
-        """
+        """Return `encode` for pooling "cls", `encode_mean` for "mean"; ConfigError for others, or without tokens."""
         if pooling not in POOLINGS:
             raise ConfigError(f"pooling {pooling!r} is unknown{nearest(pooling, POOLINGS)}; use cls or mean")
         if pooling == "cls":
@@ -269,25 +264,21 @@ _CPU_MICRO_BATCH = 2048
 
 
 def register(backbone: Backbone) -> Backbone:
-    """Make a backbone known under its name."""
+    """Register a backbone under its name."""
     BACKBONES[backbone.name] = backbone
     return backbone
 
 
 def get(name: str) -> Backbone:
-    """The backbone of a model type.
-
-    Raises:
-        ConfigError: no such backbone.
-    """
+    """Return the backbone of a model type, else raise ConfigError."""
     if name not in BACKBONES:
-        known = ", ".join(sorted(BACKBONES))
-        raise ConfigError(f"model_type {name!r} is unknown{nearest(name, BACKBONES)}; use one of {known}")
+        names = ", ".join(sorted(BACKBONES))
+        raise ConfigError(f"model_type {name!r} is unknown{nearest(name, BACKBONES)}; use one of {names}")
     return BACKBONES[name]
 
 
 def transformer(name: str, *, learned_positions: bool = False, packs: bool = True, **options: Any) -> Backbone:
-    """The backbone of a transformers text model; `options` go to its constructor."""
+    """Return the backbone of a transformers text model; `options` go to its constructor."""
     if packs:
         options = {"attn_implementation": P2L_ATTENTION, **options}
 
@@ -321,10 +312,10 @@ def transformer(name: str, *, learned_positions: bool = False, packs: bool = Tru
 
 
 def grow(model: nn.Module, added_ids: Sequence[int], vocab_size: int) -> None:
-    """Give every added token, and every id below `vocab_size` without a row, an embedding: the mean of the other rows.
+    """Give every added token, and every id below `vocab_size` without a row, the mean of the other embeddings.
 
-    The mean keeps a new token as unremarkable as an average word. Rows are appended only where the matrix has no
-    spare ones (many published models do).
+    The mean makes a new token as neutral as an average word. Rows are appended only where the matrix has no spare ones
+    (many published models do).
     """
     if not hasattr(model, "get_input_embeddings"):
         return
@@ -342,10 +333,7 @@ def grow(model: nn.Module, added_ids: Sequence[int], vocab_size: int) -> None:
 
 @contextlib.contextmanager
 def no_init() -> Iterator[None]:
-    """Modules made inside get memory but no random values: their weights are about to be loaded.
-
-    What a module draws all the same leaves torch's generator as it was.
-    """
+    """Skip the random initialisation of modules whose weights are loaded next; torch's generator is untouched."""
     from transformers.initialization import no_init_weights
 
     with torch.random.fork_rng(devices=[]), no_init_weights():
@@ -353,7 +341,7 @@ def no_init() -> Iterator[None]:
 
 
 def _load(folder: Path, config: Any, dtype: torch.dtype, options: Mapping[str, Any]) -> tuple[nn.Module, list[str]]:
-    """A pretrained model, and the names of the weights that its folder lacks."""
+    """Return a pretrained model, and the names of the weights that its folder lacks."""
     from transformers import AutoModel
 
     model, report = AutoModel.from_pretrained(
@@ -369,7 +357,7 @@ def _load(folder: Path, config: Any, dtype: torch.dtype, options: Mapping[str, A
 
 
 def _state_at_cls(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
-    """Hidden states (B, D) at the last token of each prompt, which is the CLS."""
+    """Return hidden states (B, D) at the last token of each prompt, which is the CLS."""
     states = _states(model, batch)
     if "lengths" in batch:
         return states[0, Packed.of(batch["lengths"], states.device).last]
@@ -377,7 +365,7 @@ def _state_at_cls(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
 
 
 def _mean_state(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
-    """Mean (B, D) of the hidden states of all tokens of each prompt, summed in float32."""
+    """Return mean (B, D) of the hidden states of all tokens of each prompt, summed in float32."""
     states = _states(model, batch)
     if "lengths" not in batch:
         mask = batch["attention_mask"][:, :, None].float()
@@ -389,7 +377,7 @@ def _mean_state(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
 
 
 def _states(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
-    """Hidden states of all tokens: (1, tokens, D) of prompts end to end, else (B, T, D)."""
+    """Return hidden states of all tokens: (1, tokens, D) of prompts end to end, else (B, T, D)."""
     ids = batch["input_ids"]
     if "lengths" in batch:
         packed = Packed.of(batch["lengths"], ids.device)
@@ -402,9 +390,9 @@ def _states(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
 def _config(folder: Path, name: str) -> Any:
     from transformers import AutoConfig
 
-    found = read_object(folder / "config.json").get("model_type")
-    if found != name:
-        raise CheckpointError(f"{folder}: config.json says model_type {found!r}, asked for {name!r}")
+    model_type = read_object(folder / "config.json").get("model_type")
+    if model_type != name:
+        raise CheckpointError(f"{folder}: config.json says model_type {model_type!r}, asked for {name!r}")
     try:
         config = AutoConfig.from_pretrained(str(folder), trust_remote_code=False)
     except Exception as error:  # transformers validates with several libraries, each with errors of its own
@@ -416,7 +404,7 @@ def _config(folder: Path, name: str) -> Any:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """No progress bar and no report on unused weights: a backbone leaves its generation head behind on purpose."""
+    """Silence progress bar and report on unused weights: a backbone leaves its generation head behind on purpose."""
     logging: Any = importlib.import_module("transformers.utils.logging")
 
     level = logging.get_verbosity()

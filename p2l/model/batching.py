@@ -23,10 +23,10 @@ Batch = dict[str, Tensor]
 
 
 def collate(encodings: Sequence[Encoding], pad_token_id: int, *, packed: bool = False) -> Batch:
-    """The tensors of one batch.
+    """Collate encoded prompts into the tensors of one batch.
 
-    Token ids give, packed, `input_ids` (1, T), `position_ids` (1, T) from 0 in each prompt, and `lengths` (B,); or
-    else `input_ids` (B, T) padded on the right, and `attention_mask` (B, T). Weighted features give flat `input_ids`
+    Packed token ids become `input_ids` (1, T), `position_ids` (1, T) from 0 in each prompt, and `lengths` (B,); padded
+    ones `input_ids` (B, T), filled on the right, and `attention_mask` (B, T). Weighted features become flat `input_ids`
     (F,), `values` (F,) float32 and `offsets` (B,), where each prompt starts.
     """
     if encodings and encodings[0].values is not None:
@@ -35,7 +35,7 @@ def collate(encodings: Sequence[Encoding], pad_token_id: int, *, packed: bool = 
 
 
 def to_device(batch: Batch, device: torch.device | str) -> Batch:
-    """The same batch on `device`; `lengths`, which Python reads, stay on the CPU."""
+    """Move a batch to `device`; `lengths`, which Python reads, stay on the CPU."""
     return {
         name: tensor if name == "lengths" else tensor.to(device, non_blocking=True) for name, tensor in batch.items()
     }
@@ -44,7 +44,7 @@ def to_device(batch: Batch, device: torch.device | str) -> Batch:
 def plan_batches(
     lengths: Sequence[int], *, max_tokens: int, max_rows: int | None = None, packed: bool = False
 ) -> list[list[int]]:
-    """Row numbers by batch: longest first, at most `max_rows` rows and `max_tokens` tokens each, padding included.
+    """Return row numbers by batch: longest first, at most `max_rows` rows and `max_tokens` tokens, padding included.
 
     A row longer than `max_tokens` gets a batch of its own. Rows of equal length keep their order.
     """
@@ -54,7 +54,7 @@ def plan_batches(
 
 
 def _first_fit(order: list[int], lengths: Sequence[int], max_tokens: int, max_rows: int) -> list[list[int]]:
-    """Each row goes into the first batch that has room for it."""
+    """Put each row into the first batch that has room for it."""
     batches: list[list[int]] = []
     room: list[int] = []
     for row in order:
@@ -69,7 +69,7 @@ def _first_fit(order: list[int], lengths: Sequence[int], max_tokens: int, max_ro
 
 
 def _fill(order: list[int], lengths: Sequence[int], max_tokens: int, max_rows: int) -> list[list[int]]:
-    """One batch after the other; its first row, the longest, says how wide it is."""
+    """Fill one batch after the other; its first row, the longest, decides its width."""
     batches: list[list[int]] = []
     width = 0
     for row in order:

@@ -28,12 +28,9 @@ _IGNORED = re.compile(r"(^|\.)(lm_head\.|pooler\.|cls\.predictions\.)|rotary_emb
 
 
 def local_folder(path: str | Path) -> Path:
-    """The local folder of a path or hub id, downloaded into the hub's cache when it is not there.
+    """Return the local folder of a path or hub id, downloading into the hub's cache; CheckpointError if it is neither.
 
     `owner/name/checkpoint-512` is the folder checkpoint-512 of the hub's `owner/name`.
-
-    Raises:
-        CheckpointError: neither a folder nor a hub id that can be reached.
     """
     try:
         folder = Path(path).expanduser()
@@ -49,11 +46,7 @@ def local_folder(path: str | Path) -> Path:
 
 
 def read_json(file: Path, *, missing: Any = None) -> Any:
-    """The content of a JSON file, or `missing` when there is no such file.
-
-    Raises:
-        CheckpointError: the file is no JSON, or is absent and `missing` is None.
-    """
+    """Read a JSON file, or return `missing` where there is none; CheckpointError if it is absent or malformed."""
     try:
         return json.loads(file.read_text("utf-8"))
     except FileNotFoundError as error:
@@ -67,11 +60,7 @@ def read_json(file: Path, *, missing: Any = None) -> Any:
 
 
 def read_object(file: Path, *, missing: Any = None) -> dict[str, Any]:
-    """The JSON object in a file, or `missing` when there is no such file.
-
-    Raises:
-        CheckpointError: as `read_json`, or the file holds something else than an object.
-    """
+    """Read a JSON object as `read_json` does; CheckpointError for any other JSON."""
     content = read_json(file, missing=missing)
     if not isinstance(content, dict):
         raise CheckpointError(f"{file}: must be a JSON object, not {type(content).__name__}; copy it again")
@@ -84,11 +73,7 @@ def write_json(file: Path, content: Any) -> None:
 
 
 def read_model_list(folder: Path) -> list[str]:
-    """The model names of a folder, in the order of the coefficients.
-
-    Raises:
-        CheckpointError: the file is missing, or is no list of different names.
-    """
+    """Read the model names in the order of the coefficients; CheckpointError unless they are distinct."""
     file = folder / MODEL_LIST_FILE
     names = read_json(file)
     if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
@@ -100,11 +85,7 @@ def read_model_list(folder: Path) -> list[str]:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of a folder: one, or the shards that its index names.
-
-    Raises:
-        CheckpointError: no safetensors weights, or a shard is missing.
-    """
+    """Return the safetensors file of a folder, or the shards of its index; CheckpointError if one is missing."""
     index = folder / INDEX_FILE
     if (folder / WEIGHTS_FILE).is_file():
         return [folder / WEIGHTS_FILE]
@@ -118,7 +99,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def weight_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of all weights of a folder, read from the files' headers alone."""
+    """Read names and shapes of all weights of a folder from the headers of its files."""
     shapes: dict[str, tuple[int, ...]] = {}
     files = weight_files(folder)
     for _, handle in _open_all(files):
@@ -132,10 +113,10 @@ def weight_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
 
 
 def load_weights(module: nn.Module, folder: Path) -> None:
-    """Copy a folder's weights into `module`, tensor by tensor, cast to the dtype that the module has.
+    """Copy a folder's weights into `module`, tensor by tensor, cast to the module's dtype.
 
     Raises:
-        CheckpointError: a weight is missing, unknown, of another shape or no finite number, or a file is damaged.
+        CheckpointError: a weight is missing, unknown, not finite or of another shape, or a file is damaged.
     """
     import torch
 
@@ -149,17 +130,19 @@ def load_weights(module: nn.Module, folder: Path) -> None:
     check_finite(folder, targets)
 
 
-def check_shapes(folder: Path, found: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise a CheckpointError unless the weights found are those wanted."""
-    _refuse(folder, "lacks the weights", [name for name in wanted if name not in found])
-    _refuse(folder, "has unknown weights", [name for name in found if name not in wanted and not _IGNORED.search(name)])
-    for name, shape in wanted.items():
-        if found[name] != shape:
-            raise CheckpointError(f"{folder}: {name} has shape {found[name]}, config.json and flags ask for {shape}")
+def check_shapes(folder: Path, stored: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise CheckpointError unless the stored weights are the expected ones."""
+    _refuse(folder, "lacks the weights", [name for name in expected if name not in stored])
+    _refuse(
+        folder, "has unknown weights", [name for name in stored if name not in expected and not _IGNORED.search(name)]
+    )
+    for name, shape in expected.items():
+        if stored[name] != shape:
+            raise CheckpointError(f"{folder}: {name} has shape {stored[name]}, config.json and flags ask for {shape}")
 
 
 def check_finite(folder: Path, weights: Mapping[str, Tensor]) -> None:
-    """Raise a CheckpointError if a weight is infinite or no number: every coefficient would be too."""
+    """Raise CheckpointError if a weight is not finite, because every coefficient would be."""
     for name, tensor in weights.items():
         if tensor.is_floating_point() and not _is_finite(tensor):
             raise CheckpointError(f"{folder}: {name} holds values that are no finite numbers; copy or train it again")
@@ -171,11 +154,7 @@ def _is_finite(tensor: Tensor) -> bool:
 
 
 def save_weights(state_dict: Mapping[str, Tensor], folder: Path, *, max_shard_size: str = "5GB") -> None:
-    """Write safetensors into `folder`: one file, or shards with an index above `max_shard_size`.
-
-    Raises:
-        CheckpointError: the files cannot be written (disk full, no permission).
-    """
+    """Write safetensors into `folder`, sharded above `max_shard_size`; CheckpointError if that fails."""
     from huggingface_hub import save_torch_state_dict
     from safetensors import SafetensorError
 
@@ -188,7 +167,7 @@ def save_weights(state_dict: Mapping[str, Tensor], folder: Path, *, max_shard_si
 
 
 def _follow_umask(files: Iterable[Path]) -> None:
-    """Give files the mode of any new file; safetensors makes them readable by their owner alone."""
+    """Give files the default mode; safetensors makes them readable by their owner alone."""
     mask = os.umask(0o077)
     os.umask(mask)
     for file in files:
@@ -196,11 +175,11 @@ def _follow_umask(files: Iterable[Path]) -> None:
 
 
 def _weight_map(index: Path) -> dict[str, str]:
-    """Names of weights and the shards that hold them."""
-    found = read_object(index).get("weight_map")
-    if not isinstance(found, dict) or not found or not all(isinstance(shard, str) for shard in found.values()):
+    """Read which shard holds which weight."""
+    shards = read_object(index).get("weight_map")
+    if not isinstance(shards, dict) or not shards or not all(isinstance(shard, str) for shard in shards.values()):
         raise CheckpointError(f"{index}: has no weight_map from weights to files; copy it again")
-    return found
+    return shards
 
 
 def _refuse(folder: Path, fault: str, names: Sequence[str]) -> None:
@@ -236,9 +215,9 @@ def _download(hub_id: str) -> Path:
 
     owner_and_name, subfolder = "/".join(hub_id.split("/")[:2]), "/".join(hub_id.split("/")[2:])
     inside = f"{subfolder}/" if subfolder else ""
-    wanted = [f"{inside}*.{ending}" for ending in ("json", "jinja", "model", "safetensors", "txt")]
+    patterns = [f"{inside}*.{ending}" for ending in ("json", "jinja", "model", "safetensors", "txt")]
     try:
-        root = snapshot_download(owner_and_name, allow_patterns=wanted, ignore_patterns=[f"{inside}*/*"])
+        root = snapshot_download(owner_and_name, allow_patterns=patterns, ignore_patterns=[f"{inside}*/*"])
     except Exception as error:  # network, authorisation, no such repository: every client error ends here
         reason = str(error).strip().split("\n")[0]
         raise InputError(f"{hub_id}: neither a local folder nor a hub id that can be reached ({reason})") from error
@@ -261,11 +240,7 @@ _OF_THE_MODEL = re.compile(
 
 
 def revision_of(folder: Path) -> str:
-    """12 hexadecimal digits of the SHA-256 of a model folder's files, those of a committee's members among them.
-
-    Raises:
-        CheckpointError: a file cannot be read.
-    """
+    """Return 12 hexadecimal digits of the SHA-256 of a model folder's files, including a committee's members."""
     files = sorted(
         (file.relative_to(folder).as_posix(), file)
         for file in [*folder.glob("*"), *folder.glob("member-*/*")]
@@ -278,14 +253,14 @@ def revision_of(folder: Path) -> str:
 
 
 def _digest(file: Path) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     try:
         with file.open("rb") as stream:
             while chunk := stream.read(_CHUNK):
-                found.update(chunk)
+                digest.update(chunk)
     except OSError as error:
         raise CheckpointError(f"{file}: cannot be read: {error.strerror or error}") from error
-    return found.hexdigest()
+    return digest.hexdigest()
 
 
 # Push a trained model to the Hugging Face hub.
@@ -295,12 +270,7 @@ _KEPT_AT_HOME = ["checkpoint-*", ".*", "eval_output.jsonl"]
 
 
 def check_can_push(repo_id: str | None) -> None:
-    """Look, before training starts, whether the result can be pushed at its end.
-
-    Raises:
-        ConfigError: no `repo_id`, or it exists.
-        InputError: the hub cannot be asked, or does not know the user.
-    """
+    """Check before training that the result can be pushed; ConfigError or InputError if it cannot."""
     if not repo_id:
         raise ConfigError("--push-to-hf needs the key 'repo_id' in the configuration; add it")
     from huggingface_hub import HfApi
@@ -317,11 +287,7 @@ def check_can_push(repo_id: str | None) -> None:
 
 
 def push(folder: Path, repo_id: str | None) -> None:
-    """Upload the model of a run, without its checkpoints and validation rows, to a new private repository.
-
-    Raises:
-        InputError: the upload failed; the folder is whole.
-    """
+    """Upload a run's model, without checkpoints and validation rows, to a new private repository."""
     assert repo_id is not None
     from huggingface_hub import HfApi
 

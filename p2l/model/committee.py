@@ -22,8 +22,7 @@ def join(models: Sequence[str | Path], output: Path) -> None:
     """Write the committee of `models` into the folder `output`.
 
     Raises:
-        InputError: there is one model only, `output` exists, or models that cannot be averaged: of other names or with
-            another likelihood.
+        InputError: there is only one model, `output` exists, or the models differ in names or likelihood.
     """
     if len(models) < 2:
         raise InputError("a committee has two members at the least; give another model")
@@ -43,7 +42,7 @@ def join(models: Sequence[str | Path], output: Path) -> None:
 
 
 def _common_model_list(folders: Sequence[Path]) -> list[str]:
-    """The names that all members have, in their order; members that cannot be averaged are refused."""
+    """Return the members' common model list, and refuse members that cannot be averaged."""
     for folder in folders:
         if (folder / COMMITTEE_FILE).exists():
             raise InputError(f"{folder}: is a committee itself; give its members")
@@ -60,11 +59,7 @@ def _common_model_list(folders: Sequence[Path]) -> list[str]:
 
 
 def member_folders(folder: Path) -> list[Path]:
-    """The model folders of a committee; of any other folder itself.
-
-    Raises:
-        CheckpointError: the committee is incomplete.
-    """
+    """Return the model folders of a committee (CheckpointError if it is incomplete); of any other folder itself."""
     if not (folder / COMMITTEE_FILE).is_file():
         return [folder]
     names = read_object(folder / COMMITTEE_FILE).get("members")

@@ -24,7 +24,7 @@ DEFAULT_MAX_LENGTH = 8192
 
 
 class Encoding(NamedTuple):
-    """One prompt: token or feature ids, weights of features (None for tokens), and whether it was cut."""
+    """One prompt: token or feature ids, weights of features (None for tokens), and whether it was truncated."""
 
     ids: npt.NDArray[np.int64]
     values: npt.NDArray[np.float32] | None
@@ -33,7 +33,7 @@ class Encoding(NamedTuple):
 
 @dataclass(frozen=True)
 class TokenizerOptions:
-    """What a caller of `PromptTokenizer.from_pretrained` asks for; None leaves it to the folder."""
+    """Arguments of `PromptTokenizer.from_pretrained`; None leaves the choice to the folder."""
 
     chat_template: str | None
     max_length: int | None
@@ -62,18 +62,18 @@ class PromptTokenizer(ABC):
         cls_token_if_none: str | None = "<|cls|>",
         pad_token_if_none: str | None = "<|pad|>",
     ) -> PromptTokenizer:
-        """The tokenizer of a model folder or hub id.
+        """Load the tokenizer of a model folder or hub id.
 
         Args:
             path: a local folder or hub id.
             chat_template: Jinja text or the name of a packaged template; by default the tokenizer's own, and
                 `plain` for a tokenizer that has none.
-            max_length: tokens per prompt, the CLS included; by default what the folder was trained with.
-            cls_token_if_none: added when the tokenizer has no CLS token; None makes that an error.
-            pad_token_if_none: added when the tokenizer has no padding token; None takes the CLS token for it.
+            max_length: tokens per prompt, the CLS included; by default the length of training.
+            cls_token_if_none: added if the tokenizer has no CLS token; None makes that an error.
+            pad_token_if_none: added if the tokenizer has no padding token; None uses the CLS token.
 
         Raises:
-            InputError: no such folder or hub id, no tokenizer in it, unknown template.
+            InputError: no such folder or hub id, no tokenizer in it, or an unknown template.
         """
         folder = local_folder(path)
         if max_length is not None and max_length < 2:
@@ -84,19 +84,15 @@ class PromptTokenizer(ABC):
         return load(folder, TokenizerOptions(chat_template, length, cls_token_if_none, pad_token_if_none))
 
     def forget_words(self) -> None:  # noqa: B027 - most have nothing to forget
-        """Keep nothing of the texts that were encoded, for tokenizers that otherwise would."""
+        """Keep nothing of the texts that were encoded."""
 
     @abstractmethod
     def encode(self, prompts: Sequence[Sequence[str]]) -> list[Encoding]:
-        """One encoding for each prompt, a prompt being the user's turns in order.
-
-        Raises:
-            InputError: a prompt without turns, or a turn that is no text.
-        """
+        """Encode each prompt, given as the list of its user turns; InputError for a prompt without turns or text."""
 
     @abstractmethod
     def save_pretrained(self, directory: str | Path) -> None:
-        """Write everything that `from_pretrained` needs into `directory`."""
+        """Write the files that `from_pretrained` reads into `directory`."""
 
 
 Loader: TypeAlias = Callable[[Path, TokenizerOptions], PromptTokenizer]
@@ -105,7 +101,7 @@ TOKENIZERS: dict[str, Loader] = {}
 
 
 def register(model_type: str) -> Callable[[AnyLoader], AnyLoader]:
-    """Decorator: let folders of this model type be read by the decorated function."""
+    """Decorator: load folders of this model type with the decorated function."""
 
     def add(load: AnyLoader) -> AnyLoader:
         TOKENIZERS[model_type] = load
@@ -115,11 +111,7 @@ def register(model_type: str) -> Callable[[AnyLoader], AnyLoader]:
 
 
 def check_turns(prompt: Any, number: int) -> list[str]:
-    """The turns of a prompt, which is their list or one text.
-
-    Raises:
-        InputError: it is neither, or has no turns; `number` names it.
-    """
+    """Return the turns of a prompt, which is their list or one text; InputError, with `number`, for anything else."""
     if isinstance(prompt, str):
         return [prompt]
     if not isinstance(prompt, Iterable) or isinstance(prompt, bytes | Mapping):
@@ -134,7 +126,7 @@ def check_turns(prompt: Any, number: int) -> list[str]:
 
 
 def repair(text: str) -> str:
-    """`text` with lone surrogates, which no tokenizer can encode, replaced by U+FFFD; surrogate pairs are joined."""
+    """Replace lone surrogates, which no tokenizer can encode, by U+FFFD; surrogate pairs are joined."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -143,7 +135,7 @@ def repair(text: str) -> str:
 
 
 def _recorded_max_length(folder: Path) -> int | None:
-    """The length that the model of this folder was trained with, where the folder says so."""
+    """Return the length that the model of this folder was trained with, if the folder records it."""
     record = read_object(folder / "config.json", missing={}).get("p2l")
     training = read_object(folder / "training_config.json", missing={})
     length = (record.get("max_length") if isinstance(record, dict) else None) or training.get("max_length")

@@ -98,7 +98,7 @@ HEADS: dict[str, type[BTHead]] = {}
 
 
 def register(name: str) -> Callable[[HeadClass], HeadClass]:
-    """Decorator: make a head class known under `name`."""
+    """Decorator: register a head class under `name`."""
 
     def add(head: HeadClass) -> HeadClass:
         HEADS[name] = head
@@ -113,11 +113,7 @@ register("ba")(BAHead)
 
 
 def get(name: str) -> type[BTHead]:
-    """The head class of a name.
-
-    Raises:
-        ConfigError: no such head.
-    """
+    """Return the head class of a name, else raise ConfigError."""
     if name not in HEADS:
         raise ConfigError(f"head_type {name!r} is unknown{nearest(name, HEADS)}; use one of {', '.join(HEADS)}")
     return HEADS[name]
@@ -132,20 +128,17 @@ def build(
     width: int | None = None,
     head_config: Mapping[str, Any] | None = None,
 ) -> BTHead:
-    """A head with torch's default initialisation.
+    """Build a head with torch's default initialisation; ConfigError for unknown names or a low-rank width of zero.
 
     `head_config` may hold `eta_dim` (inner width of the eta head; 1 is a plain linear layer) or `eta_downsize`
     (inner width D // factor).
-
-    Raises:
-        ConfigError: unknown head or `head_config` key, or a low-rank width of zero.
     """
     eta_width = _eta_width(head_type, hidden, dict(head_config or {}))
     return get(head_type)(hidden, num_models, downsize_factor=downsize_factor, width=width, eta_width=eta_width)
 
 
 def last_layer(head: BTHead) -> nn.Linear:
-    """The layer that has a row for each model."""
+    """Return the layer that has a row for each model."""
     layer = head.head[-1] if isinstance(head.head, nn.Sequential) else head.head
     assert isinstance(layer, nn.Linear)
     return layer
@@ -168,14 +161,14 @@ def widen(head: BTHead, rows: int, *, used: int) -> None:
 
 
 def new_rows(hidden: int, count: int, init_type: str) -> tuple[Tensor, Tensor]:
-    """Weights (count, hidden) and biases (count,) of models that nothing is known about, from torch's generator."""
+    """Draw weights (count, hidden) and biases (count,) for new models from torch's generator."""
     layer = nn.Linear(hidden, count)
     INIT_TYPES[init_type](layer)
     return layer.weight.detach(), layer.bias.detach()
 
 
 class HeadStart(NamedTuple):
-    """One leaderboard for all prompts, where a head can start: coefs (M,), and eta and gamma if the head has them."""
+    """One leaderboard for all prompts that a head can start from: coefs (M,), and eta and gamma if it has them."""
 
     coefs: npt.NDArray[np.float64]
     eta: float | None
@@ -183,17 +176,14 @@ class HeadStart(NamedTuple):
 
 
 def initialise(head: BTHead, init_type: str, start: HeadStart | None = None) -> None:
-    """Draw the weights of every linear layer of `head` anew from torch's global generator.
+    """Draw the weights of every linear layer of `head` from torch's generator; ConfigError for unknown `init_type`.
 
-    With `marginal` the last layers' biases are `start` and their weights tiny: the head says the same of every prompt,
-    and training learns how prompts differ.
-
-    Raises:
-        ConfigError: unknown `init_type`.
+    With `marginal` the last layers' biases are `start` and their weights tiny: the head gives every prompt the same
+    leaderboard, and training learns how prompts differ.
     """
     if init_type not in INIT_TYPES:
-        known = ", ".join(INIT_TYPES)
-        raise ConfigError(f"init_type {init_type!r} is unknown{nearest(init_type, INIT_TYPES)}; use one of {known}")
+        names = ", ".join(INIT_TYPES)
+        raise ConfigError(f"init_type {init_type!r} is unknown{nearest(init_type, INIT_TYPES)}; use one of {names}")
     for layer in head.modules():
         if isinstance(layer, nn.Linear):
             INIT_TYPES[init_type](layer)
@@ -260,17 +250,19 @@ def _scalar_layer(hidden: int, width: int | None) -> nn.Module:
 def _eta_width(head_type: str, hidden: int, options: dict[str, Any]) -> int | None:
     for key in options:
         if key not in HEAD_CONFIG_KEYS:
-            known = ", ".join(HEAD_CONFIG_KEYS)
-            raise ConfigError(f"head_config key {key!r} is unknown{nearest(key, HEAD_CONFIG_KEYS)}; known: {known}")
-    given = {key: value for key, value in options.items() if value is not None}
-    if given and not get(head_type).has_eta:
-        raise ConfigError(f"head_config {', '.join(given)} is about eta, which head_type {head_type!r} does not have")
-    if len(given) > 1:
+            names = ", ".join(HEAD_CONFIG_KEYS)
+            raise ConfigError(f"head_config key {key!r} is unknown{nearest(key, HEAD_CONFIG_KEYS)}; known: {names}")
+    settings = {key: value for key, value in options.items() if value is not None}
+    if settings and not get(head_type).has_eta:
+        raise ConfigError(
+            f"head_config {', '.join(settings)} is about eta, which head_type {head_type!r} does not have"
+        )
+    if len(settings) > 1:
         raise ConfigError("head_config takes eta_dim or eta_downsize, not both")
-    for key, value in given.items():
+    for key, value in settings.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ConfigError(f"head_config {key} must be a whole number of at least 1, not {value!r}")
-    width = _downsized(hidden, given["eta_downsize"]) if "eta_downsize" in given else given.get("eta_dim", 1)
+    width = _downsized(hidden, settings["eta_downsize"]) if "eta_downsize" in settings else settings.get("eta_dim", 1)
     return width if width > 1 else None
 
 

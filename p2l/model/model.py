@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class P2LOutput(ModelOutput):
-    """What a forward pass gives; all float32 but the hidden state."""
+    """The output of a forward pass; float32 except for the hidden state."""
 
     coefs: Tensor | None = None
     """(B, M)"""
@@ -102,10 +102,9 @@ class P2LModel(nn.Module):
         dtype: torch.dtype | str = torch.float32,
         seed: int = 42,
     ) -> P2LModel:
-        """A pretrained backbone with a new head whose weights are drawn with `seed`, in training mode.
+        """Put a new head, its weights drawn with `seed`, on a pretrained backbone; in training mode.
 
-        `head_start` is the leaderboard that `init_type` "marginal" starts at. Without any model the head has one spare
-        row; see `widen`.
+        `head_start` is the leaderboard for `init_type` "marginal". A head without models has one spare row (`widen`).
 
         Raises:
             ConfigError: unknown or incompatible names, a `max_length` beyond the backbone's positions.
@@ -143,14 +142,14 @@ class P2LModel(nn.Module):
         loss_type: str | None = None,
         dtype: torch.dtype | str = torch.float32,
     ) -> P2LModel:
-        """A trained model, in evaluation mode, from a local folder or hub id.
+        """Load a trained model, in evaluation mode, from a local folder or hub id.
 
-        What is not given comes from the folder's record, and without one from the weights: the head from their
-        names, the loss from training_config.json or else from the head.
+        Arguments that are None come from the folder's record; without a record the head comes from the names of the
+        weights, and the loss from training_config.json or else from the head.
 
         Raises:
-            CheckpointError: the folder is incomplete, contradicts itself or something given.
-            ConfigError: head and loss that cannot go together, unknown names.
+            CheckpointError: the folder is incomplete, or contradicts itself or an argument.
+            ConfigError: unknown names, or a head and a loss that do not go together.
         """
         folder = local_folder(path)
         model_list = read_model_list(folder)
@@ -179,7 +178,7 @@ class P2LModel(nn.Module):
         return model.eval()
 
     def forward(self, batch: Batch, labels: Tensor | None = None, weights: Tensor | None = None) -> P2LOutput:
-        """Coefficients of a collated batch and, with labels (B, 3) `[winner, loser, tie]`, the loss of its votes."""
+        """Return the coefficients of a batch and, with labels (B, 3) `[winner, loser, tie]`, the loss of its votes."""
         hidden = self._read(self.model, batch)
         coefs, eta, gamma = self.head(hidden)
         coefs = coefs[:, : len(self.model_list)]
@@ -215,25 +214,21 @@ class P2LModel(nn.Module):
         return heads.last_layer(self.head).out_features
 
     def widen(self, rows: int) -> None:
-        """Give the head `rows` rows, those beyond the model list spare: zero, so that no update moves them."""
+        """Give the head `rows` rows; those beyond the model list are zero, so that no update moves them."""
         heads.widen(self.head, rows, used=len(self.model_list))
         if self.record.linear_head_downsize_factor is not None:
             width = heads.last_layer(self.head).in_features
             self.record = replace(self.record, linear_head_width=width)
 
     def retrain(self, *, loss_type: str, max_length: int) -> None:
-        """Prepare trained weights for training with another loss of the same head, or at another length.
-
-        Raises:
-            ConfigError: the head does not go with the loss, or `max_length` is beyond the backbone's positions.
-        """
+        """Prepare trained weights for another loss of the same head, or another length; ConfigError if unfit."""
         likelihood.check_pair(self.record.head_type, loss_type)
         _check_positions(backbones.get(self.record.model_type), self.model, max_length)
         self.likelihood = likelihood.get(loss_type)
         self.record = replace(self.record, loss_type=self.likelihood.name, max_length=max_length)
 
     def freeze_transformer(self) -> None:
-        """Train the head alone."""
+        """Freeze the backbone."""
         self.model.requires_grad_(False)
 
     def train(self, mode: bool = True) -> P2LModel:
@@ -244,7 +239,7 @@ class P2LModel(nn.Module):
         return self
 
     def gradient_checkpointing_enable(self) -> None:
-        """Recompute activations in the backward pass instead of keeping them; nothing to do for `tfidf`."""
+        """Recompute activations in the backward pass instead of storing them; no effect on `tfidf`."""
         options = {"use_reentrant": False}
         if hasattr(self.model, "activation_checkpointing_enable"):  # its name since transformers 5
             self.model.activation_checkpointing_enable(options)  # type: ignore[operator]
@@ -252,12 +247,9 @@ class P2LModel(nn.Module):
             self.model.gradient_checkpointing_enable(options)  # type: ignore[operator]
 
     def save_pretrained(self, directory: str | Path, state_dict: Mapping[str, Tensor] | None = None) -> None:
-        """Write config.json, weights and model_list.json into `directory`.
+        """Write config.json, weights and model_list.json into `directory`; CheckpointError if that fails.
 
-        `state_dict` stands in for the model's own weights (a trainer's consolidated ones). Spare rows stay out.
-
-        Raises:
-            CheckpointError: the folder cannot be written.
+        `state_dict` replaces the model's own weights (by a trainer's consolidated ones). Spare rows are left out.
         """
         folder = Path(directory)
         weights = self._listed(self.state_dict() if state_dict is None else state_dict)
@@ -274,7 +266,7 @@ class P2LModel(nn.Module):
         save_weights(weights, folder)
 
     def _listed(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """The weights without the head's spare rows."""
+        """Return the weights without the head's spare rows."""
         count = len(self.model_list)
         if self.num_rows == count:
             return weights
@@ -286,8 +278,8 @@ class P2LModel(nn.Module):
         """Names of the two parameters that have a row for each model."""
         layer = heads.last_layer(self.head)
         weight, bias = (
-            next(name for name, own in self.named_parameters() if own is wanted)
-            for wanted in (layer.weight, layer.bias)
+            next(name for name, own in self.named_parameters() if own is parameter)
+            for parameter in (layer.weight, layer.bias)
         )
         return weight, bias
 
@@ -306,15 +298,11 @@ class P2LModel(nn.Module):
 
 
 def to_dtype(dtype: torch.dtype | str) -> torch.dtype:
-    """A torch dtype of a dtype or its name, such as `bfloat16`.
-
-    Raises:
-        ConfigError: no floating point type has this name.
-    """
-    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
-    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+    """Return the floating point dtype of a name such as `bfloat16`, else raise ConfigError."""
+    torch_dtype = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if not isinstance(torch_dtype, torch.dtype) or not torch_dtype.is_floating_point:
         raise ConfigError(f"dtype {dtype!r} is unknown; use float32, bfloat16 or float16")
-    return found
+    return torch_dtype
 
 
 def _head(record: P2LRecord, backbone: nn.Module, num_models: int) -> heads.BTHead:
@@ -329,10 +317,12 @@ def _head(record: P2LRecord, backbone: nn.Module, num_models: int) -> heads.BTHe
 
 
 def _read_record(folder: Path, shapes: Mapping[str, tuple[int, ...]], typed: Mapping[str, str | None]) -> P2LRecord:
-    """The record of config.json, or one made from the weights; what was typed must agree with it."""
+    """Read the record of config.json, or infer it from the weights; flags must agree with it."""
     config = read_object(folder / "config.json")
-    kept = config.get("p2l")
-    record = _infer_record(folder, config, shapes, typed["loss_type"]) if kept is None else _parse_record(folder, kept)
+    fields = config.get("p2l")
+    record = (
+        _infer_record(folder, config, shapes, typed["loss_type"]) if fields is None else _parse_record(folder, fields)
+    )
     if typed["loss_type"] is not None:
         likelihood.check_pair(typed["head_type"] or record.head_type, typed["loss_type"])
         typed = {**typed, "loss_type": likelihood.get(typed["loss_type"]).name}
@@ -345,7 +335,7 @@ def _read_record(folder: Path, shapes: Mapping[str, tuple[int, ...]], typed: Map
 
 
 def _parse_record(folder: Path, kept: Any) -> P2LRecord:
-    """The record of a folder written here."""
+    """Return the record of a folder written here."""
     fields = P2LRecord.__dataclass_fields__
     try:
         record = P2LRecord(**{key: value for key, value in kept.items() if key in fields})
@@ -359,7 +349,7 @@ def _parse_record(folder: Path, kept: Any) -> P2LRecord:
 def _infer_record(
     folder: Path, config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], loss_type: str | None
 ) -> P2LRecord:
-    """A record for a folder without one, from the names and shapes of its weights and how it was trained."""
+    """Infer the record of a published folder from names and shapes of its weights, and how it was trained."""
     has_gamma = any(name.startswith("head.gamma_head.") for name in shapes)
     has_eta = any(name.startswith("head.eta_head.") for name in shapes)
     head_type = "ba" if has_gamma else "rk" if has_eta else "bt"
@@ -376,7 +366,7 @@ def _infer_record(
 
 
 def _trained_loss(folder: Path, head_type: str) -> str:
-    """The loss that training_config.json names, if it fits the head; else the head's usual one."""
+    """Return the loss of training_config.json if it fits the head, else the head's default."""
     named = read_object(folder / "training_config.json", missing={}).get("loss_type")
     try:
         likelihood.check_pair(head_type, str(named))

@@ -36,24 +36,24 @@ TFIDF_DEFAULTS: dict[str, Any] = {"hidden_size": 32, "ngrams": (1, 1), "max_feat
 
 
 def sample_prompts(batches: Iterable[Any], count: int, *, seed: int = 42) -> list[list[str]]:
-    """The distinct prompts among `count` votes drawn evenly, in one pass and bounded memory.
+    """Return the distinct prompts among `count` votes drawn evenly, in one pass and bounded memory.
 
     Args:
         batches: Arrow batches of votes, with the turns of each in the column `prompt`.
-        count: how many votes to draw; 1 at least.
+        count: number of votes to draw, at least 1.
         seed: of the draw.
     """
     draw = random.Random(seed)
-    kept: list[list[str]] = []
+    sample: list[list[str]] = []
     seen = 0
     for batch in batches:
         numbers = range(seen, seen + len(batch))
         places = [draw.randrange(number + 1) if number >= count else number for number in numbers]
-        taken = [row for row, place in enumerate(places) if place < count]
-        for row, prompt in zip(taken, batch.column("prompt").take(taken).to_pylist(), strict=True):
-            kept[places[row] : places[row] + 1] = [prompt]
+        rows = [row for row, place in enumerate(places) if place < count]
+        for row, prompt in zip(rows, batch.column("prompt").take(rows).to_pylist(), strict=True):
+            sample[places[row] : places[row] + 1] = [prompt]
         seen += len(batch)
-    return [list(prompt) for prompt in dict.fromkeys(map(tuple, kept))]
+    return [list(prompt) for prompt in dict.fromkeys(map(tuple, sample))]
 
 
 def make_tfidf(
@@ -65,11 +65,7 @@ def make_tfidf(
     max_features: int,
     min_df: int,
 ) -> str:
-    """Write a TF-IDF backbone into `folder`; returns its size in words.
-
-    Raises:
-        InputError: no feature is frequent enough, or `ngrams` is no range.
-    """
+    """Write a TF-IDF backbone into `folder` and return its size in words; InputError if no feature is frequent."""
     from p2l.model.checkpoint import save_weights, write_json
     from p2l.model.tfidf import TfidfBackbone, TfidfConfig, fit_vocabulary
 
@@ -97,10 +93,10 @@ def make_transformer(
     intermediate_size: int | None,
     max_positions: int,
 ) -> str:
-    """Write a transformer with random weights and its tokenizer into `folder`; returns its size in words.
+    """Write a transformer with random weights and its tokenizer into `folder`; return its size in words.
 
     Raises:
-        InputError: sizes that do not go together, or an unknown model type.
+        InputError: incompatible sizes, or an unknown model type.
     """
     from p2l.model import backbones
 
@@ -127,7 +123,7 @@ def make_transformer(
 
 
 def train_bpe(prompts: Sequence[Sequence[str]], vocab_size: int) -> Any:
-    """A transformers tokenizer: byte-level BPE over the prompts' turns, with the `chatml` template and a CLS token.
+    """Train byte-level BPE on the prompts' turns; a transformers tokenizer with the `chatml` template and a CLS token.
 
     Raises:
         ConfigError: `vocab_size` leaves no room for the 256 bytes and the special tokens.

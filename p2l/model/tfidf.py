@@ -62,7 +62,7 @@ _WORD = re.compile(rf"[{_NO_SPACES}]|\d|(?:(?![{_NO_SPACES}\d])[\w{_MARKS}'’])
 
 
 def split_words(text: str) -> list[str]:
-    """The words of one turn, in order."""
+    """Return the words of one turn, in order."""
     return _WORD.findall(unicodedata.normalize("NFKC", repair(text)).casefold())
 
 
@@ -95,7 +95,7 @@ class TfidfBackbone(nn.Module):
         self.embedding = nn.Parameter(torch.zeros(config.vocab_size, config.hidden_size, dtype=dtype))
 
     def forward(self, ids: Tensor, values: Tensor, offsets: Tensor) -> Tensor:
-        """Flat ids (F,) and weights (F,) with the offsets (B,) where prompts start -> (B, D)."""
+        """Sum flat ids (F,) with weights (F,) from the offsets (B,) where prompts start -> (B, D)."""
         weights = F.dropout(values, self.config.feature_dropout, self.training).to(self.embedding.dtype)
         return F.embedding_bag(ids, self.embedding, offsets, mode="sum", per_sample_weights=weights)
 
@@ -114,10 +114,7 @@ class TfidfTokenizer(PromptTokenizer):
         ngrams: tuple[int, int] = (1, 1),
         max_length: int = DEFAULT_MAX_LENGTH,
     ) -> None:
-        """Take a vocabulary: `idf` per term, in the order of the ids.
-
-        `max_length` is in words: as with tokens, the oldest are dropped.
-        """
+        """Use a vocabulary of `terms` with their `idf`, in the order of the ids; `max_length` is in words."""
         self.ngrams = ngrams
         self.max_length = max_length
         self.vocab_size = len(terms)
@@ -149,11 +146,11 @@ class TfidfTokenizer(PromptTokenizer):
 
 @register("tfidf")
 def load(folder: Path, options: TokenizerOptions) -> TfidfTokenizer:
-    """Read what `TfidfTokenizer.save_pretrained` wrote; templates and special tokens mean nothing to it."""
+    """Load what `TfidfTokenizer.save_pretrained` wrote; templates and special tokens do not apply."""
     file = folder / VOCABULARY_FILE
-    kept = read_object(file)
+    content = read_object(file)
     try:
-        (low, high), terms, idf = kept["ngrams"], kept["terms"], np.asarray(kept["idf"], dtype=np.float64)
+        (low, high), terms, idf = content["ngrams"], content["terms"], np.asarray(content["idf"], dtype=np.float64)
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{file}: is no TF-IDF vocabulary: {error!r}; copy the folder again") from error
     if idf.shape != (len(terms),) or not np.isfinite(idf).all():
@@ -168,11 +165,7 @@ def fit_vocabulary(
     max_features: int = 50_000,
     min_df: int = 3,
 ) -> TfidfTokenizer:
-    """The n-grams that occur in at least `min_df` prompts, the `max_features` most frequent of them.
-
-    Raises:
-        InputError: no n-gram is that frequent.
-    """
+    """Fit the `max_features` most frequent n-grams found in at least `min_df` prompts; InputError if there are none."""
     frequencies: Counter[str] = Counter()
     total = 0
     for turns in prompts:
@@ -180,11 +173,11 @@ def fit_vocabulary(
         frequencies.update({term for turn in turns for term in _ngrams(split_words(turn), ngrams)})
         if len(frequencies) > _MOST_CANDIDATES:
             frequencies = _without_rare(frequencies)
-    kept = sorted((-count, term) for term, count in frequencies.items() if count >= min_df)[:max_features]
-    if not kept:
+    ranked = sorted((-count, term) for term, count in frequencies.items() if count >= min_df)[:max_features]
+    if not ranked:
         raise InputError(f"no word is in {min_df} of the {total} prompts; lower the minimum or give more votes")
-    idf = [1 + math.log((1 + total) / (1 - count)) for count, _ in kept]
-    return TfidfTokenizer([term for _, term in kept], idf, ngrams=ngrams)
+    idf = [1 + math.log((1 + total) / (1 - count)) for count, _ in ranked]
+    return TfidfTokenizer([term for _, term in ranked], idf, ngrams=ngrams)
 
 
 def _ngrams(words: Sequence[str], sizes: tuple[int, int]) -> Iterable[str]:
@@ -200,13 +193,13 @@ def _runs(words: Sequence[str], sizes: tuple[int, int]) -> Iterator[Iterable[str
 
 
 def _newest(turns: list[list[str]], count: int) -> list[list[str]]:
-    kept: list[list[str]] = []
+    newest: list[list[str]] = []
     for turn in reversed(turns):
         if count <= 0:
             break
-        kept.insert(0, turn[-count:])
+        newest.insert(0, turn[-count:])
         count -= len(turn)
-    return kept
+    return newest
 
 
 def _without_rare(frequencies: Counter[str]) -> Counter[str]:
@@ -219,34 +212,30 @@ def _without_rare(frequencies: Counter[str]) -> Counter[str]:
 
 
 def read_config(folder: Path) -> TfidfConfig:
-    """The backbone's part of a folder's config.json.
-
-    Raises:
-        CheckpointError: it is of another model type, or incomplete.
-    """
+    """Read the backbone's part of config.json; CheckpointError if it is incomplete or of another model type."""
     file = folder / "config.json"
     content = read_object(file)
     if content.get("model_type") != "tfidf":
         raise CheckpointError(f"{folder}: config.json says model_type {content.get('model_type')!r}, asked for 'tfidf'")
     if not isinstance(content.get("vocab_size"), int):
         raise CheckpointError(f"{file}: has no vocab_size; copy the folder again")
-    known = {key: content[key] for key in TfidfConfig.__dataclass_fields__ if key in content}
-    return TfidfConfig(**known)
+    fields = {key: content[key] for key in TfidfConfig.__dataclass_fields__ if key in content}
+    return TfidfConfig(**fields)
 
 
 def empty(folder: Path, dtype: torch.dtype) -> TfidfBackbone:
-    """The backbone of a folder's config.json, at zero."""
+    """Return the backbone of a folder's config.json, at zero."""
     return TfidfBackbone(read_config(folder), dtype)
 
 
 def pretrained(folder: Path, dtype: torch.dtype) -> TfidfBackbone:
-    """The backbone of a folder with its weights."""
+    """Return the backbone of a folder with its weights."""
     backbone = empty(folder, dtype)
     load_weights(backbone, folder)
     return backbone
 
 
 def encode(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
-    """A collated batch -> hidden states (B, D)."""
+    """Map a collated batch to hidden states (B, D)."""
     hidden: Tensor = model(batch["input_ids"], batch["values"], batch["offsets"])
     return hidden

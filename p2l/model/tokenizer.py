@@ -56,11 +56,7 @@ class ChatTokenizer(PromptTokenizer):
     """A transformers tokenizer with a chat template and a CLS token at the end."""
 
     def __init__(self, tokenizer: Any, *, added_ids: tuple[int, ...] = ()) -> None:
-        """Wrap a transformers tokenizer that has a CLS token and a chat template.
-
-        Raises:
-            ConfigError: the template fails, or leaves out what the user says.
-        """
+        """Wrap a transformers tokenizer with CLS token and chat template; ConfigError if the template is unusable."""
         self.tokenizer = tokenizer
         self.added_ids = added_ids
         self.max_length = int(tokenizer.model_max_length)
@@ -88,21 +84,21 @@ class ChatTokenizer(PromptTokenizer):
         self.tokenizer.save_pretrained(str(directory))
 
     def text(self, prompt: Sequence[str]) -> str:
-        """What is tokenised for one prompt, CLS text included."""
+        """Return the text that is tokenised for one prompt, CLS included."""
         return self._render([[self._neutralise(turn) for turn in prompt]])[0]
 
     def forget_words(self) -> None:
-        """Keep no cache of words from now on: a quarter slower, and nothing stays behind when the tokenizer goes.
+        """Disable the cache of words: a quarter slower, but nothing stays in memory when the tokenizer is deleted.
 
-        The library keeps one for each model and thread, of up to 10,000 words, until the thread ends: in a service that
-        loads model after model some hundred kilobytes each.
+        The library keeps up to 10,000 words for each model and thread until the thread ends: some hundred kilobytes for
+        each model that a service loads.
         """
         resize = getattr(getattr(self._fast, "model", None), "_resize_cache", None)
         if resize is not None:
             resize(0)
 
     def _find_markers(self) -> list[str]:
-        """Texts that are structure, longest first: special tokens, and what the template writes around a prompt."""
+        """Return the texts that are structure, longest first: special tokens, and the template's own tokens."""
         first, second = self._render([["0"], ["1"]])
         if first == second:
             raise ConfigError("chat_template leaves out what the user says; use message['content'] in it")
@@ -112,10 +108,10 @@ class ChatTokenizer(PromptTokenizer):
         return sorted((marker for marker in markers if len(marker) > 1), key=lambda text: (-len(text), text))
 
     def _find_structure_ids(self) -> npt.NDArray[np.int64]:
-        """Ids of the markers that are tokens; not the unknown token, which ordinary text may become."""
-        known = {token.content: number for number, token in self.tokenizer.added_tokens_decoder.items()}
+        """Return the ids of markers that are tokens, except the unknown token, which ordinary text may become."""
+        ids = {token.content: number for number, token in self.tokenizer.added_tokens_decoder.items()}
         unknown = {self.tokenizer.unk_token} - {self.tokenizer.eos_token, self.tokenizer.bos_token}
-        return np.array([known[text] for text in self._markers if text in known and text not in unknown], np.int64)
+        return np.array([ids[text] for text in self._markers if text in ids and text not in unknown], np.int64)
 
     def _render(self, prompts: list[list[str]]) -> list[str]:
         chats = [[{"role": "user", "content": turn} for turn in prompt] for prompt in prompts]
@@ -129,7 +125,7 @@ class ChatTokenizer(PromptTokenizer):
         return [text + self.tokenizer.cls_token for text in texts]
 
     def _bodies(self, prompts: list[list[str]]) -> Iterator[npt.NDArray[np.int64]]:
-        """Token ids without the CLS at the end."""
+        """Yield token ids without the CLS at the end."""
         for texts in _by_size(self._render(prompts) if prompts else []):
             for row in self._ids(texts):
                 ids = np.array(row, dtype=np.int64)
@@ -157,13 +153,13 @@ class ChatTokenizer(PromptTokenizer):
         return turn
 
     def _reclean(self, prompt: list[str], body: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The ids `body` of a prompt, made again more strictly if its text became structure all the same."""
+        """Return the ids `body` of a prompt, tokenised again more strictly if its text still became structure."""
         if self._count_structure(body) <= self._count_structure_of_blank(len(prompt)):
             return body
         return next(self._bodies([[self._neutralise_strictly(turn) for turn in prompt]]))
 
     def _neutralise_strictly(self, turn: str) -> str:
-        """A turn without what normalisation removes, and with blanks around the punctuation that markers have."""
+        """Drop what normalisation removes, and put blanks around the punctuation that markers have."""
         plain = "".join(char for char in unicodedata.normalize("NFKD", repair(turn)) if not _is_invisible(char))
         signs = "".join(sorted({char for marker in self._markers for char in marker if not char.isalnum()}))
         spaced = re.sub(f"[{re.escape(signs)}]", lambda found: f" {found[0]} ", plain) if signs else plain
@@ -175,7 +171,7 @@ class ChatTokenizer(PromptTokenizer):
         return int(self._is_structure[body[body < len(self._is_structure)]].sum())
 
     def _count_structure_of_blank(self, num_turns: int) -> int:
-        """How many such tokens the template itself writes for so many turns."""
+        """Count the structure tokens that the template itself writes for this number of turns."""
         if num_turns not in self._structure_of_blank:
             body = next(self._bodies([["x"] * num_turns]))
             self._structure_of_blank[num_turns] = self._count_structure(body)
@@ -184,39 +180,38 @@ class ChatTokenizer(PromptTokenizer):
 
 @register("")
 def load(folder: Path, options: TokenizerOptions) -> ChatTokenizer:
-    """The tokenizer of a transformer's folder, with a CLS token and a template."""
+    """Load the tokenizer of a transformer's folder, and add a CLS token and a template where they are missing."""
     tokenizer = _load_tokenizer(folder)
-    known = len(tokenizer)
+    old_size = len(tokenizer)
     _add_missing_tokens(tokenizer, options.cls_token_if_none, options.pad_token_if_none, folder)
     own = tokenizer.chat_template
     own = own.get("default") if isinstance(own, dict) else own  # some have one for each task
     tokenizer.chat_template = resolve_template(options.chat_template) or own or resolve_template("plain")
     tokenizer.model_max_length = options.max_length or min(tokenizer.model_max_length, DEFAULT_MAX_LENGTH)
-    return ChatTokenizer(tokenizer, added_ids=tuple(range(known, len(tokenizer))))
+    return ChatTokenizer(tokenizer, added_ids=tuple(range(old_size, len(tokenizer))))
 
 
 @lru_cache(maxsize=1)
 def packaged_templates() -> dict[str, str]:
-    """Names and Jinja texts of the chat templates that come with the package."""
+    """Return names and Jinja texts of the packaged chat templates."""
     folder = files("p2l.model") / "templates"
-    found = [part for part in folder.iterdir() if part.name.endswith(".jinja")]
-    return {part.name.removesuffix(".jinja"): part.read_text("utf-8") for part in sorted(found, key=lambda p: p.name)}
+    templates = [part for part in folder.iterdir() if part.name.endswith(".jinja")]
+    return {
+        part.name.removesuffix(".jinja"): part.read_text("utf-8") for part in sorted(templates, key=lambda p: p.name)
+    }
 
 
 def resolve_template(template: str | None) -> str | None:
-    """Jinja text of a packaged name; Jinja text (anything with `{`) is returned as it is.
-
-    Raises:
-        ConfigError: neither Jinja text nor a packaged name.
-    """
+    """Return the Jinja text of a packaged name, or Jinja text (with a `{`) itself; ConfigError for anything else."""
     if template is None or "{" in template:
         return template
-    known = packaged_templates()
-    if template not in known:
+    packaged = packaged_templates()
+    if template not in packaged:
         raise ConfigError(
-            f"chat_template {template!r} is unknown{nearest(template, known)}; use {', '.join(known)}, or Jinja text"
+            f"chat_template {template!r} is unknown{nearest(template, packaged)}; "
+            f"use {', '.join(packaged)}, or Jinja text"
         )
-    return known[template]
+    return packaged[template]
 
 
 def _load_tokenizer(folder: Path) -> Any:
@@ -233,7 +228,7 @@ def _load_tokenizer(folder: Path) -> Any:
 
 
 def _backend_of(tokenizer: Any) -> Any:
-    """The tokenizers library's own object, which can leave out where tokens lie; None for another kind."""
+    """Return the tokenizers library's own object, which can omit offsets; None for a slow tokenizer."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         return None
@@ -253,7 +248,7 @@ def _add_missing_tokens(tokenizer: Any, cls_token: str | None, pad_token: str | 
 
 
 def _by_size(texts: Sequence[str]) -> Iterator[list[str]]:
-    """The texts in groups of bounded size (one long text is a group of its own)."""
+    """Yield the texts in groups of bounded size (one long text is a group of its own)."""
     group: list[str] = []
     size = 0
     for text in texts:

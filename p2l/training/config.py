@@ -12,7 +12,7 @@ from p2l.common.cli import nearest
 from p2l.common.config import Number, Whole, read_yaml
 from p2l.common.errors import ConfigError
 
-# Keys of `p2l.online_training.online_train`; named here so that the message can say where they belong.
+# Keys of `p2l.online_training.online_train`, for a message that says where they belong.
 _ONLINE_KEYS = {"buffer", "experience_replay", "model_capacity", "new_models", "vote_order"}
 
 
@@ -65,7 +65,7 @@ class TrainConfig(BaseModel):
     """How the head starts; `marginal`: at the one leaderboard that fits the training votes best."""
     train_head_only: bool = False
     pooling: Literal["cls", "mean"] = "cls"
-    """What of a prompt the head reads: the state at the CLS token, or the mean over all tokens."""
+    """What the head reads: the hidden state at the CLS token, or the mean over all tokens."""
     chat_template: str | None = None
     cls_token_if_none: str = Field(default="<|cls|>", min_length=1)
     pad_token_if_none: str = Field(default="<|pad|>", min_length=1)
@@ -168,15 +168,15 @@ Config = TypeVar("Config", bound=TrainConfig)
 
 
 def load_config(path: str | Path) -> TrainConfig:
-    """Read and validate the configuration of offline training; errors as `load_config_as`."""
+    """Read and validate the configuration of offline training; errors as in `load_config_as`."""
     return load_config_as(TrainConfig, path)
 
 
 def load_config_as(kind: type[Config], path: str | Path, changes: Mapping[str, object] | None = None) -> Config:
-    """Read and validate a configuration of this kind; `changes` replace what it says.
+    """Read and validate a configuration of this kind; `changes` replace values of the file.
 
     Raises:
-        ConfigError: the file is missing, no YAML mapping, or a key is unknown, missing or wrong.
+        ConfigError: the file is missing, is not a YAML mapping, or a key is unknown, missing or wrong.
     """
     raw = read_yaml(path)
     for key in raw:

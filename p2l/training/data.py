@@ -1,4 +1,4 @@
-"""What the votes of one optimizer step become: prompts that are encoded once, in micro-batches filled by tokens.
+"""Votes as steps and micro-batches: which votes make a step, and how their prompts are encoded once and packed.
 
 A window is a step's votes. Its distinct prompts are dealt to the ranks so that each gets about as much text, tokenised
 there, and packed into micro-batches; a vote goes where its prompt is. No vote leaves its step by this, and the sum
@@ -26,14 +26,14 @@ Ids = NDArray[np.int64]
 
 
 class Votes(Protocol):
-    """What training needs of votes, by their ids (n,): a `VoteStore`, or a stream."""
+    """Votes by their ids (n,): a `VoteStore`, or a stream."""
 
     def __len__(self) -> int:
-        """Votes that are there."""
+        """Return votes that are there."""
         ...
 
     def prompts(self, ids: Ids) -> list[list[str]]:
-        """The user's turns of each vote."""
+        """Return the user's turns of each vote."""
         ...
 
     def labels(self, ids: Ids) -> NDArray[Any]:
@@ -72,25 +72,25 @@ class Windows:
     """Read the next window while the caller computes; off where asking for it may mean waiting for votes."""
 
     def read(self, ids: Ids) -> list[MicroBatch]:
-        """The micro-batches of this rank for the votes `ids` (N,); none where it has no prompt of them."""
+        """Return this rank's micro-batches for the votes `ids` (N,); empty if it has none of their prompts."""
         prompts, about = _distinct(self.votes.prompts(ids))
         sizes = [sum(map(len, prompt)) for prompt in prompts]
         mine = deal(sizes, self.world_size)[self.rank]
         encodings = self.tokenizer.encode([prompts[number] for number in mine])
         lengths = [len(encoding.ids) for encoding in encodings]
         plan = plan_batches(lengths, max_tokens=self.max_tokens, packed=self.packed)
-        found = []
+        micro_batches = []
         for rows in plan:
             place = np.full(len(prompts), -1)
             place[[mine[row] for row in rows]] = np.arange(len(rows))
             votes = np.flatnonzero(place[about] >= 0)
             batch = collate([encodings[row] for row in rows], self.tokenizer.pad_token_id, packed=self.packed)
             tokens = sum(lengths[row] for row in rows)
-            found.append(MicroBatch(batch, votes, torch.from_numpy(place[about[votes]]), tokens))
-        return found
+            micro_batches.append(MicroBatch(batch, votes, torch.from_numpy(place[about[votes]]), tokens))
+        return micro_batches
 
     def read_ahead(self, windows: Iterable[Ids]) -> Generator[tuple[Ids, list[MicroBatch]], None, None]:
-        """Every window with its micro-batches; the next one is read while the caller computes on this one."""
+        """Yield every window with its micro-batches, and read the next one while the caller computes."""
         if not self.ahead:
             yield from ((ids, self.read(ids)) for ids in windows)
             return
@@ -105,13 +105,13 @@ class Windows:
                 yield current, ready
 
     def filler(self) -> MicroBatch:
-        """A forward pass without votes: under ZeRO every rank makes as many as the busiest one."""
+        """Return a micro-batch without votes: under ZeRO every rank runs as many forward passes as the busiest one."""
         batch = collate(self.tokenizer.encode([[""]]), self.tokenizer.pad_token_id, packed=self.packed)
         return MicroBatch(batch, np.zeros(0, dtype=np.int64), torch.zeros(0, dtype=torch.int64), 0)
 
 
 def deal(sizes: Sequence[int], hands: int) -> list[list[int]]:
-    """Numbers of the items of these `sizes`, each given to the hand that holds least, largest first; sorted."""
+    """Deal items of these `sizes`, largest first, each to the hand with the smallest sum; return item numbers."""
     if hands == 1:
         return [list(range(len(sizes)))]
     held = [0] * hands
@@ -124,22 +124,19 @@ def deal(sizes: Sequence[int], hands: int) -> list[list[int]]:
 
 
 def _distinct(prompts: Sequence[Sequence[str]]) -> tuple[list[Sequence[str]], Ids]:
-    """The different prompts in order of appearance, and which of them each prompt is."""
+    """Return the different prompts in order of appearance, and which of them each prompt is."""
     numbers: dict[tuple[str, ...], int] = {}
     about = [numbers.setdefault(tuple(prompt), len(numbers)) for prompt in prompts]
     return list(numbers), np.array(about, dtype=np.int64)
 
 
-# Which votes make up each optimizer step of offline training.
-
-
 @dataclass(frozen=True)
 class OfflineSchedule:
-    """Votes in the order given (or shuffled, seeded by epoch), in steps of `global_batch`, `epochs` times over.
+    """Votes in their stored order, or shuffled by seed and epoch, in steps of `global_batch`, for `epochs` passes.
 
-    With `prompts` a shuffle moves whole prompts: the votes on one prompt follow each other, so nearly all of them fall
-    into one step, which encodes the prompt once. The last step of an epoch takes what is left. Step `s` depends on
-    nothing but these fields, so that a resumed run needs no more than the number of the step.
+    With `prompts` a shuffle moves whole prompts: the votes on one prompt follow each other, so that nearly all of them
+    fall into one step, which encodes the prompt once. The last step of an epoch may be smaller. Step `s` depends on
+    nothing but these fields, so a resumed run needs only the number of the step.
     """
 
     num_votes: int
@@ -161,7 +158,7 @@ class OfflineSchedule:
         return self.steps_per_epoch * self.epochs
 
     def steps(self, start: int = 0) -> Iterator[NDArray[np.int64]]:
-        """Row ids of each step, from step `start` on."""
+        """Yield row ids of each step, from step `start` on."""
         for epoch in range(start // self.steps_per_epoch, self.epochs):
             order = self._order(epoch)
             first = start - epoch * self.steps_per_epoch if epoch * self.steps_per_epoch < start else 0

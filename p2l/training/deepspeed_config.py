@@ -1,7 +1,9 @@
-"""A DeepSpeed JSON file and the training configuration become one dictionary that `deepspeed.initialize` accepts.
+"""Merge a DeepSpeed JSON file and the training configuration into one dictionary for `deepspeed.initialize`.
 
-`"auto"` is understood by the Hugging Face Trainer alone, yet stands in many users' files: it is resolved here from the
-training configuration. Where the two files both give a value they must agree; the error names both.
+Only the Hugging Face Trainer understands `"auto"`, yet many users' files contain it: it is resolved here from the
+training configuration. Where both files give a value, the two must agree; the error names both.
+
+Also here: the compilers that such settings need, and torch.compile for the layers of a backbone.
 """
 
 from __future__ import annotations
@@ -27,68 +29,27 @@ Precision = str  # "float32" | "bfloat16"
 _AUTO = "auto"
 _TOTAL = "total_num_steps"
 _OLD_OFFLOAD = {"offload_optimizer": "cpu_offload", "offload_param": "cpu_offload_param"}
-# DeepSpeed ignores a top-level key that it does not know, and with it what the user meant.
-_BLOCKS = frozenset(
-    [
-        "activation_checkpointing",
-        "aio",
-        "autotuning",
-        "bf16",
-        "bfloat16",
-        "checkpoint",
-        "comet",
-        "comms_logger",
-        "compile",
-        "compression_training",
-        "csv_monitor",
-        "data_types",
-        "fp16",
-        "flops_profiler",
-        "nebula",
-        "optimizer",
-        "scheduler",
-        "tensorboard",
-        "timers",
-        "torch_autocast",
-        "wandb",
-        "zero_optimization",
-    ]
-)
-_VALUES = frozenset(
-    [
-        "communication_data_type",
-        "disable_allgather",
-        "disable_python_gc",
-        "dump_state",
-        "gradient_accumulation_steps",
-        "gradient_allreduce_op",
-        "gradient_clipping",
-        "gradient_predivide_factor",
-        "memory_breakdown",
-        "prescale_gradients",
-        "sparse_gradients",
-        "steps_per_print",
-        "train_batch_size",
-        "train_micro_batch_size_per_gpu",
-        "use_node_local_storage",
-        "wall_clock_breakdown",
-        "zero_allow_untested_optimizer",
-        "zero_force_ds_cpu_optimizer",
-    ]
-)
+# DeepSpeed silently ignores top-level keys that it does not know.
+_BLOCKS = {
+    "activation_checkpointing", "aio", "autotuning", "bf16", "bfloat16", "checkpoint", "comet", "comms_logger",
+    "compile", "compression_training", "csv_monitor", "data_types", "fp16", "flops_profiler", "nebula", "optimizer",
+    "scheduler", "tensorboard", "timers", "torch_autocast", "wandb", "zero_optimization",
+}  # fmt: skip
+_VALUES = {
+    "communication_data_type", "disable_allgather", "disable_python_gc", "dump_state", "gradient_accumulation_steps",
+    "gradient_allreduce_op", "gradient_clipping", "gradient_predivide_factor", "memory_breakdown", "prescale_gradients",
+    "sparse_gradients", "steps_per_print", "train_batch_size", "train_micro_batch_size_per_gpu",
+    "use_node_local_storage", "wall_clock_breakdown", "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer",
+}  # fmt: skip
 
 
 def find_deepspeed_file(config: TrainConfig, config_path: str | Path) -> Path:
-    """`deepspeed_config_path`, looked up from the working directory, then from the configuration file.
-
-    Raises:
-        ConfigError: there is no such file in either place.
-    """
-    given = Path(config.deepspeed_config_path)
-    for candidate in (given, Path(config_path).expanduser().resolve().parent / given):
+    """Find `deepspeed_config_path` from the working directory, else beside the configuration; ConfigError if absent."""
+    path = Path(config.deepspeed_config_path)
+    for candidate in (path, Path(config_path).expanduser().resolve().parent / path):
         if candidate.is_file():
             return candidate
-    raise ConfigError(f"{config_path}: key 'deepspeed_config_path': no file {given} here or beside the configuration")
+    raise ConfigError(f"{config_path}: key 'deepspeed_config_path': no file {path} here or beside the configuration")
 
 
 def resolve_deepspeed(
@@ -100,21 +61,25 @@ def resolve_deepspeed(
     gpu_has_bfloat16: bool = True,
     gpu_compiler: bool = True,
 ) -> tuple[dict[str, Any], Precision]:
-    """The dictionary for `deepspeed.initialize`, and the precision that the model is built in.
+    """Return the dictionary for `deepspeed.initialize`, and the precision that the model is built in.
 
     Args:
         config: the training configuration.
         path: the DeepSpeed file.
-        world_size: processes in the run; decides the global batch.
+        world_size: processes in the run, which decide the global batch.
         on_gpu: on a CPU the optimizer is torch's, so that no kernel needs to be compiled.
-        gpu_has_bfloat16: what `auto` precision means on this GPU.
+        gpu_has_bfloat16: decides what `auto` precision means.
         gpu_compiler: without one the optimizer on a GPU is torch's too.
 
     Raises:
-        ConfigError: the file is no JSON object, or contradicts the configuration.
+        ConfigError: the file is not a JSON object, or contradicts the configuration.
     """
     raw = _checked(_read_json(path), path)
-    batch = _batch_sizes(config, world_size)
+    batch = {
+        "train_micro_batch_size_per_gpu": config.batch_size,
+        "gradient_accumulation_steps": config.gradient_accumulation_steps,
+        "train_batch_size": config.batch_size * config.gradient_accumulation_steps * world_size,
+    }
     for key, value in batch.items():
         _agree(raw, key, value, path)
     precision = _precision(config, raw, path, default="bfloat16" if on_gpu and gpu_has_bfloat16 else "float32")
@@ -123,7 +88,7 @@ def resolve_deepspeed(
     resolved = {key: value for key, value in raw.items() if key not in {"fp16", "bf16", *batch}}
     resolved |= {
         "train_micro_batch_size_per_gpu": config.batch_size,
-        # The trainer says where an optimizer step ends, and scales the loss itself (see engine.py).
+        # The trainer decides where an optimizer step ends, and scales the loss itself (see engine.py).
         "gradient_accumulation_steps": 1,
         "train_batch_size": config.batch_size * world_size,
         "gradient_clipping": _clipping(config, raw, path),
@@ -133,10 +98,10 @@ def resolve_deepspeed(
         "zero_optimization": zero,
     }
     if resolved["optimizer"]["params"].get("torch_adam"):
-        # It is as good as DeepSpeed's own for what lies in the memory of the CPU, only slower.
+        # torch's optimizer gives the same weights as DeepSpeed's for offloaded parameters; it is only slower.
         resolved.setdefault("zero_force_ds_cpu_optimizer", False)
     if precision == "bfloat16":
-        # DeepSpeed's own default adds micro-batches up in bfloat16, which loses the small ones.
+        # DeepSpeed's default accumulates micro-batches in bfloat16, which rounds small gradients away.
         resolved["data_types"] = {"grad_accum_dtype": "fp32", **raw.get("data_types", {})}
     if "scheduler" in raw or config.custom_scheduler:
         resolved["scheduler"] = _scheduler(config, raw, path)
@@ -145,20 +110,18 @@ def resolve_deepspeed(
 
 
 def set_total_steps(resolved: dict[str, Any], total_steps: int | None) -> dict[str, Any]:
-    """Fill in the length of the run where the scheduler asks for it, once the votes are counted."""
+    """Fill in the scheduler's number of steps, which is known once the votes are counted."""
     params = resolved.get("scheduler", {}).get("params", {})
     if params.get(_TOTAL) != _AUTO:
         return resolved
     if total_steps is None:
-        raise ConfigError(
-            f"'scheduler.params.{_TOTAL}': nobody knows how many steps a growing stream will give; say it"
-        )
+        raise ConfigError(f"'scheduler.params.{_TOTAL}': a growing stream has no known number of steps; add one")
     scheduler = {**resolved["scheduler"], "params": {**params, _TOTAL: total_steps}}
     return {**resolved, "scheduler": scheduler}
 
 
 def update_rule(resolved: dict[str, Any]) -> dict[str, Any]:
-    """What of these settings decides how a gradient changes the weights, in the values of JSON."""
+    """Return the settings that decide how a gradient changes the weights, as JSON values."""
     rule: dict[str, Any] = {key: resolved.get(key) for key in ("gradient_clipping", "optimizer", "scheduler")}
     for block, beside in (("optimizer", "torch_adam"), ("scheduler", _TOTAL)):
         if rule[block]:
@@ -181,10 +144,10 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _checked(raw: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The file, if what is read of it here has the right types; `bfloat16` is an old name of `bf16`."""
+    """Check keys and the types of what is read here; `bfloat16` is an old name of `bf16`."""
     for key, value in raw.items():
         if key not in _BLOCKS | _VALUES:
-            raise ConfigError(f"{path}: unknown key {key!r}{nearest(key, _BLOCKS | _VALUES)}; mend or remove it")
+            raise ConfigError(f"{path}: unknown key {key!r}{nearest(key, _BLOCKS | _VALUES)}; fix or remove it")
         if key in _BLOCKS and not isinstance(value, dict):
             raise ConfigError(f"{path}: {key!r} must be an object {{...}}, got {value!r}")
     if "bfloat16" in raw:
@@ -199,20 +162,11 @@ def _checked(raw: dict[str, Any], path: Path) -> dict[str, Any]:
     return raw
 
 
-def _batch_sizes(config: TrainConfig, world_size: int) -> dict[str, int]:
-    micro, accumulation = config.batch_size, config.gradient_accumulation_steps
-    return {
-        "train_micro_batch_size_per_gpu": micro,
-        "gradient_accumulation_steps": accumulation,
-        "train_batch_size": micro * accumulation * world_size,
-    }
-
-
 def _agree(raw: dict[str, Any], key: str, value: object, path: Path, name: str | None = None) -> None:
-    given = raw.get(key, _AUTO)
-    if given != _AUTO and given != value:
+    written = raw.get(key, _AUTO)
+    if written != _AUTO and written != value:
         raise ConfigError(
-            f"{path}: {name or key!r} is {given!r}, but the training configuration makes it {value!r}; "
+            f"{path}: {name or key!r} is {written!r}, but the training configuration makes it {value!r}; "
             'write "auto" there, or change one of the two'
         )
 
@@ -223,18 +177,18 @@ def _precision(config: TrainConfig, raw: dict[str, Any], path: Path, *, default:
     enabled = raw.get("bf16", {}).get("enabled", False)
     if enabled == _AUTO:
         return default if config.dtype == _AUTO else config.dtype
-    asked = "bfloat16" if enabled else "float32"
-    if config.dtype not in (_AUTO, asked) and "bf16" in raw:
-        _agree({"bf16": asked}, "bf16", config.dtype, path)
-    return asked if config.dtype == _AUTO else config.dtype
+    precision = "bfloat16" if enabled else "float32"
+    if config.dtype not in (_AUTO, precision) and "bf16" in raw:
+        _agree({"bf16": precision}, "bf16", config.dtype, path)
+    return precision if config.dtype == _AUTO else config.dtype
 
 
 def _clipping(config: TrainConfig, raw: dict[str, Any], path: Path) -> float:
-    given = raw.get("gradient_clipping", _AUTO)
+    written = raw.get("gradient_clipping", _AUTO)
     if config.max_grad_norm is None:
-        if isinstance(given, bool) or (not isinstance(given, (int, float)) and given != _AUTO):
-            raise ConfigError(f"{path}: 'gradient_clipping' must be a number, got {given!r}")
-        return 1.0 if given == _AUTO else float(given)
+        if isinstance(written, bool) or (not isinstance(written, (int, float)) and written != _AUTO):
+            raise ConfigError(f"{path}: 'gradient_clipping' must be a number, got {written!r}")
+        return 1.0 if written == _AUTO else float(written)
     _agree(raw, "gradient_clipping", config.max_grad_norm, path)
     return config.max_grad_norm
 
@@ -243,15 +197,15 @@ def _optimizer(config: TrainConfig, raw: dict[str, Any], path: Path, *, torch_ad
     if config.optimizer is not None:
         block = config.optimizer.model_dump()
         if "optimizer" in raw:
-            raise ConfigError(f"{path}: 'optimizer' stands here and in the training configuration; remove one")
+            raise ConfigError(f"{path}: 'optimizer' is here and in the training configuration; remove one")
     else:
-        given = {"type": "AdamW", "params": {}, **raw.get("optimizer", {})}
-        wanted: dict[str, Any] = {"lr": config.learning_rate, "weight_decay": config.weight_decay}
-        if "adam" in given["type"].lower():
-            wanted |= {"betas": list(config.adam_betas), "eps": config.adam_epsilon}
-        for key, value in wanted.items():
-            _agree(given["params"], key, value, path, name=f"optimizer.params.{key}")
-        block = {"type": given["type"], "params": {**given["params"], **wanted}}
+        block = {"type": "AdamW", "params": {}, **raw.get("optimizer", {})}
+        settings: dict[str, Any] = {"lr": config.learning_rate, "weight_decay": config.weight_decay}
+        if "adam" in block["type"].lower():
+            settings |= {"betas": list(config.adam_betas), "eps": config.adam_epsilon}
+        for key, value in settings.items():
+            _agree(block["params"], key, value, path, name=f"optimizer.params.{key}")
+        block = {"type": block["type"], "params": {**block["params"], **settings}}
     _refuse_auto(block, path, "optimizer")
     if torch_adam and block["type"].lower() in {"adam", "adamw"}:
         block["params"].setdefault("torch_adam", True)
@@ -259,9 +213,9 @@ def _optimizer(config: TrainConfig, raw: dict[str, Any], path: Path, *, torch_ad
 
 
 def _scheduler(config: TrainConfig, raw: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The scheduler block; what it leaves open, or `auto`, is what the training configuration says."""
+    """Return the scheduler block, with absent and `auto` values from the training configuration."""
     if "scheduler" in raw and (config.custom_scheduler is not None or config.lr_schedule != "constant"):
-        raise ConfigError(f"{path}: 'scheduler' stands here and in the training configuration; remove one")
+        raise ConfigError(f"{path}: 'scheduler' is here and in the training configuration; remove one")
     if config.head_learning_rate is not None:
         raise ConfigError(f"{path}: 'scheduler' sets one rate, head_learning_rate another; use lr_schedule instead")
     block = raw["scheduler"] if config.custom_scheduler is None else config.custom_scheduler.model_dump()
@@ -275,7 +229,7 @@ def _scheduler(config: TrainConfig, raw: dict[str, Any], path: Path) -> dict[str
     if block["type"] in {"WarmupDecayLR", "WarmupCosineLR"}:
         params.setdefault(_TOTAL, _AUTO)
     if block["type"] in {"WarmupLR", "WarmupDecayLR"}:
-        # Its own default is 1e-3, whatever rate the optimizer has.
+        # DeepSpeed's default is 1e-3, whatever rate the optimizer has.
         ours["warmup_max_lr"] = config.base_learning_rate
         params.setdefault("warmup_max_lr", _AUTO)
         if "scheduler" in raw:
@@ -285,13 +239,13 @@ def _scheduler(config: TrainConfig, raw: dict[str, Any], path: Path) -> dict[str
 
 
 def _zero(raw: dict[str, Any], path: Path, precision: Precision) -> dict[str, Any]:
-    """ZeRO settings; an `auto` there falls back to DeepSpeed's own default.
+    """Return the ZeRO settings; an `auto` there means DeepSpeed's own default.
 
     Without ZeRO there are no float32 master weights, and small updates of bfloat16 weights are rounded away: bfloat16
-    runs under stage 1 at least.
+    needs stage 1 at least.
     """
-    given = {key: value for key, value in raw.get("zero_optimization", {}).items() if value != _AUTO}
-    zero = {"stage": 1 if precision == "bfloat16" else 0, **given}
+    written = {key: value for key, value in raw.get("zero_optimization", {}).items() if value != _AUTO}
+    zero = {"stage": 1 if precision == "bfloat16" else 0, **written}
     stage = zero["stage"]
     if type(stage) is not int or stage not in (0, 1, 2, 3):
         raise ConfigError(f"{path}: 'zero_optimization.stage' must be 0, 1, 2 or 3, got {stage!r}")
@@ -301,7 +255,7 @@ def _zero(raw: dict[str, Any], path: Path, precision: Precision) -> dict[str, An
 
 
 def _check_offload(zero: dict[str, Any], path: Path) -> None:
-    """Refuse what DeepSpeed would ignore, or meet with an error that does not name the key."""
+    """Refuse offloading that DeepSpeed would ignore, or reject with an error that does not name the key."""
     for key, stages in (("offload_optimizer", (1, 2, 3)), ("offload_param", (3,))):
         block = zero.get(key)
         device = block.get("device", "none") if isinstance(block, dict) else "none" if block is None else None
@@ -310,17 +264,14 @@ def _check_offload(zero: dict[str, Any], path: Path) -> None:
         if device != "none" and zero["stage"] not in stages:
             needed = " or ".join(map(str, stages))
             raise ConfigError(f"{path}: 'zero_optimization.{key}' needs stage {needed}, this is stage {zero['stage']}")
-        if device == "nvme":
-            _check_nvme(block, zero["stage"], key, path)
+        if device == "nvme" and zero["stage"] != 3:
+            raise ConfigError(
+                f"{path}: 'zero_optimization.{key}': nvme needs stage 3, this is stage {zero['stage']}; use cpu"
+            )
+        if device == "nvme" and not isinstance(zero[key].get("nvme_path"), str):
+            raise ConfigError(f"{path}: 'zero_optimization.{key}': nvme needs a folder; add \"nvme_path\"")
         if zero.get(old := _OLD_OFFLOAD[key]):
             raise ConfigError(f'{path}: \'zero_optimization.{old}\' is an old name; write "{key}": {{"device": "cpu"}}')
-
-
-def _check_nvme(block: object, stage: int, key: str, path: Path) -> None:
-    if stage != 3:
-        raise ConfigError(f"{path}: 'zero_optimization.{key}': nvme needs stage 3, this is stage {stage}; use cpu")
-    if not isinstance(block, dict) or not isinstance(block.get("nvme_path"), str):
-        raise ConfigError(f"{path}: 'zero_optimization.{key}': nvme needs a folder; add \"nvme_path\"")
 
 
 def _refuse_auto(node: object, path: Path, key: str = "") -> None:
@@ -331,27 +282,27 @@ def _refuse_auto(node: object, path: Path, key: str = "") -> None:
             _refuse_auto(value, path, f"{key}.{name}" if key else str(name))
 
 
-# Which compilers this machine has. Nothing is compiled unless a setting asks for it; this says what it lacks.
+# Compilers. Nothing is compiled unless a setting asks for it.
 
-# DeepSpeed's own optimizers for parameters that are kept in the memory of the CPU.
+# DeepSpeed's own optimizers for parameters that are offloaded to the CPU.
 _CPU_KERNELS = frozenset(["adam", "adamw", "adagrad", "lion"])
 
 
-def check_compiler(wanted_by: str, instead: str) -> None:
-    """Raise ConfigError, naming what `wanted_by` needs and what to do `instead`, when there is no C++ compiler."""
+def check_compiler(feature: str, instead: str) -> None:
+    """Raise ConfigError, naming the `feature` that needs it and what to do `instead`, if there is no C++ compiler."""
     if not any(shutil.which(name) for name in (os.environ.get("CXX", "c++"), "g++", "clang++")):
-        raise ConfigError(f"{wanted_by} needs a C++ compiler and there is none; install g++, or {instead}")
+        raise ConfigError(f"{feature} needs a C++ compiler and there is none; install g++, or {instead}")
 
 
 def has_cuda_compiler() -> bool:
-    """Whether DeepSpeed can compile its optimizer for the GPU here."""
+    """Return whether DeepSpeed can compile its GPU optimizer here."""
     from torch.utils.cpp_extension import CUDA_HOME
 
     return CUDA_HOME is not None and shutil.which("nvcc", path=str(Path(CUDA_HOME) / "bin")) is not None
 
 
 def compiles_optimizer(resolved: Mapping[str, Any]) -> bool:
-    """Whether DeepSpeed compiles an optimizer for offloaded parameters at the first start with these settings."""
+    """Return whether DeepSpeed compiles an optimizer for offloaded parameters at the first start."""
     offload = resolved["zero_optimization"].get("offload_optimizer") or {}
     block = resolved["optimizer"]
     offloads = offload.get("device", "none") != "none" and resolved["zero_optimization"]["stage"] > 0
@@ -359,11 +310,7 @@ def compiles_optimizer(resolved: Mapping[str, Any]) -> bool:
 
 
 def prepare_kernels(resolved: Mapping[str, Any]) -> None:
-    """Make sure that what DeepSpeed compiles at its first start (a minute, then kept) can be compiled here.
-
-    Raises:
-        ConfigError: a compiler is needed and missing.
-    """
+    """Raise ConfigError if DeepSpeed would compile an optimizer at its first start and a compiler is missing."""
     if not compiles_optimizer(resolved):
         return
     name = resolved["optimizer"]["type"]
@@ -371,18 +318,18 @@ def prepare_kernels(resolved: Mapping[str, Any]) -> None:
         f"DeepSpeed's {name} for an offloaded optimizer", 'write "torch_adam": true into the optimizer\'s params'
     )
     if shutil.which("ninja") is None:
-        # Installed beside this Python, which need not be on the path when it was started by its full name.
+        # pip installs ninja beside this Python, whose folder is not on the path when it was started by its full name.
         os.environ["PATH"] += os.pathsep + str(Path(sys.executable).parent)
 
 
-# torch.compile for a backbone, layer by layer: one graph serves all layers and all lengths of text.
+# torch.compile, layer by layer: one graph serves all layers and all lengths of text.
 
 
 def compile_backbone(backbone: nn.Module, device: torch.device) -> None:
-    """Compile every layer of a transformer at its first forward pass; the names of its weights stay as they are.
+    """Compile every layer of a transformer at its first forward pass; the names of its weights do not change.
 
-    Attention over packed prompts stays as it is: its loops and kernels depend on where each prompt ends, and would be
-    compiled anew for every batch. Gradient checkpointing has to be switched on before, and validation then runs plain.
+    Attention over packed prompts is left out: its loops and kernels depend on where each prompt ends, and would be
+    recompiled for every batch. Gradient checkpointing has to be enabled before; validation then runs uncompiled.
 
     Raises:
         ConfigError: no compiler, or a backbone without layers.
@@ -401,10 +348,10 @@ def compile_backbone(backbone: nn.Module, device: torch.device) -> None:
 
 
 def _compile_within_checkpoint(layer: Any) -> None:
-    """Compile what gradient checkpointing runs again in the backward pass.
+    """Compile the function that gradient checkpointing runs again in the backward pass.
 
-    It is part of the layer's forward pass. Compiled from outside it would meet attention, which is no part of a graph,
-    in the middle of a checkpoint, and torch then compiles nothing of the layer, without a word.
+    Compiled from outside, the layer would meet attention, which breaks the graph, in the middle of a checkpoint; torch
+    then silently compiles nothing of the layer.
     """
     checkpoint = layer._gradient_checkpointing_func
     forwards: dict[Callable[..., Any], Callable[..., Any]] = {}

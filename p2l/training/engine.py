@@ -1,8 +1,8 @@
-"""The only file that touches DeepSpeed: processes, forward, backward, optimizer step, state in and out.
+"""DeepSpeed behind one class: processes, forward, backward, optimizer step, state in and out.
 
-DeepSpeed averages gradients over ranks and counts micro-steps by itself. The trainer wants the sum over a step's votes
-divided by the step's global number of votes, with as many micro-steps as the step needs. So accumulation is driven by
-hand: every micro-batch but the last is marked as no boundary, and the loss is multiplied by the number of ranks.
+DeepSpeed averages gradients over ranks and counts micro-steps itself. The trainer needs the sum over a step's votes
+divided by the step's global number of votes, with as many micro-steps as the step takes. So accumulation is controlled
+by hand: only the last micro-batch is marked as the boundary, and the loss is multiplied by the number of ranks.
 """
 
 from __future__ import annotations
@@ -43,20 +43,16 @@ _PEER_GONE = re.compile(r"by peer|pair closure|broken pipe|peer .*(closed|failed
 
 
 def world_size() -> int:
-    """Processes of this run; 1 without a launcher."""
+    """Return the number of processes of this run; 1 without a launcher."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def choose_device(asked: str) -> torch.device:
-    """The device of this process.
-
-    Raises:
-        ConfigError: `cuda` was asked for and there is none, or this rank has no card of its own.
-    """
+def choose_device(name: str) -> torch.device:
+    """Return the device of this process; ConfigError if `cuda` is absent, or this rank has no GPU of its own."""
     available = torch.cuda.is_available()
-    if asked == "cuda" and not available:
-        raise ConfigError("device: 'cuda' was asked for, but torch sees no CUDA device; use 'cpu' or 'auto'")
-    if asked == "cpu" or not available:
+    if name == "cuda" and not available:
+        raise ConfigError("device: 'cuda' was requested, but torch sees no CUDA device; use 'cpu' or 'auto'")
+    if name == "cpu" or not available:
         os.environ["DS_ACCELERATOR"] = "cpu"
         return torch.device("cpu")
     index = int(os.environ.get("LOCAL_RANK", "0"))
@@ -67,29 +63,27 @@ def choose_device(asked: str) -> torch.device:
 
 
 def start_processes(device: torch.device) -> None:
-    """Join the process group of the launcher, or make one of this process alone."""
+    """Join the launcher's process group, or form one of this process alone."""
     if "RANK" not in os.environ:
         os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
-        os.environ["MASTER_PORT"] = str(_free_port())
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            os.environ["MASTER_PORT"] = str(listener.getsockname()[1])
     import deepspeed
 
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
-    # DeepSpeed calls collectives by names that newer torch is about to retire; a user can do nothing about it.
+    # DeepSpeed calls collectives by names that newer torch deprecates; a user can do nothing about it.
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
     if device.type == "cpu":
         keep_freed_memory()
-        # Without this DeepSpeed compiles a shared-memory kernel at the first start, and needs a compiler for it.
+        # Otherwise DeepSpeed compiles a shared-memory kernel at the first start, and needs a compiler for it.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     deepspeed.init_distributed(dist_backend="gloo" if device.type == "cpu" else "nccl", verbose=False)
 
 
 @contextlib.contextmanager
 def peers() -> Iterator[None]:
-    """Translate the error of a collective whose other process is gone; that one has said why.
-
-    Raises:
-        PeerError: another process of the run ended.
-    """
+    """Raise PeerError where a collective fails because another process ended; that one has reported the reason."""
     try:
         yield
     except RuntimeError as error:
@@ -99,7 +93,7 @@ def peers() -> Iterator[None]:
 
 
 class Engine:
-    """A model under DeepSpeed: what the training loop calls, and nothing of DeepSpeed's own vocabulary."""
+    """A model under DeepSpeed, in the vocabulary of the training loop."""
 
     def __init__(
         self,
@@ -109,17 +103,17 @@ class Engine:
         make_scheduler: Callable[[torch.optim.Optimizer], Any] | None,
         groups: Sequence[dict[str, Any]] | None = None,
     ) -> None:
-        """Hand the model to DeepSpeed.
+        """Initialise DeepSpeed.
 
         Args:
-            model: the model; every process has the same one.
-            deepspeed_config: what `deepspeed.initialize` takes.
+            model: the model; the same one in every process.
+            deepspeed_config: the dictionary for `deepspeed.initialize`.
             device: of this process.
-            make_scheduler: None: the configuration holds a scheduler block.
+            make_scheduler: None if the configuration holds a scheduler block.
             groups: the trainable parameters with settings of their own (see `parameter_groups`); None: all alike.
 
         Raises:
-            ConfigError: DeepSpeed does not accept its configuration, an optimizer's parameter, say, or a compiler
+            ConfigError: DeepSpeed rejects its configuration (an optimizer's parameter, for example), or a compiler
                 that it needs is missing.
         """
         prepare_kernels(deepspeed_config)
@@ -136,7 +130,7 @@ class Engine:
         trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
         model = model.to(self.device)
         try:
-            with contextlib.redirect_stdout(io.StringIO()):  # some stages print how much memory they use
+            with contextlib.redirect_stdout(io.StringIO()):  # some stages print their memory use
                 self._engine, self._optimizer, _, self._scheduler = deepspeed.initialize(
                     model=model,
                     model_parameters=trainable if groups is None else list(groups),
@@ -149,7 +143,7 @@ class Engine:
 
     @property
     def model(self) -> P2LModel:
-        """The wrapped model; under ZeRO 3 its weights are spread over the ranks."""
+        """The wrapped model; under ZeRO 3 its weights are partitioned over the ranks."""
         model: P2LModel = self._engine.module
         return model
 
@@ -160,7 +154,7 @@ class Engine:
 
     @property
     def zero_stage(self) -> int:
-        """How much is spread over the ranks: 0 nothing, 1 optimizer state, 2 gradients too, 3 weights too."""
+        """What is partitioned over the ranks: 0 nothing, 1 optimizer state, 2 also gradients, 3 also weights."""
         return int(self._engine.zero_optimization_stage())
 
     @property
@@ -170,16 +164,16 @@ class Engine:
 
     @property
     def learning_rate(self) -> float:
-        """The rate that the next step will use."""
+        """The learning rate of the next step."""
         return float(self._optimizer.param_groups[0]["lr"])
 
     def forward(self, batch: Batch) -> P2LOutput:
-        """Coefficients for a batch, on this rank."""
+        """Return the coefficients of a batch, on this rank."""
         output: P2LOutput = self._engine(to_device(batch, self.device))
         return output
 
     def predict(self, batch: Batch) -> P2LOutput:
-        """`forward` without gradients, in evaluation mode."""
+        """Run `forward` without gradients, in evaluation mode."""
         self._engine.eval()
         with torch.no_grad():
             output = self.forward(batch)
@@ -192,25 +186,25 @@ class Engine:
         self._engine.backward(loss * self.world_size, scale_wrt_gas=False)
 
     def step(self) -> float:
-        """Clip, update the weights, move the schedule on; returns the gradient norm before clipping."""
-        plain = self._gradient_norm() if self.zero_stage == 0 else None
+        """Clip, update the weights, advance the schedule; return the gradient norm before clipping."""
+        # Without ZeRO DeepSpeed does not report the norm.
+        own_norm = self._gradient_norm() if self.zero_stage == 0 else None
         self._engine.step()
-        norm = self._engine.get_global_grad_norm() if plain is None else plain
+        norm = self._engine.get_global_grad_norm() if own_norm is None else own_norm
         return math.nan if norm is None else float(norm)
 
     def skip_step(self) -> None:
-        """Move the schedule on and leave weights and optimizer as they are: for a step in which no vote counts.
+        """Advance the schedule without touching weights or optimizer: for a step in which no vote counts.
 
-        Nothing has been accumulated for it; every rank must come to the same decision. Adam would move the weights by
-        its momentum though the gradient is zero.
+        With a zero gradient Adam would still move the weights by its momentum. Every rank must decide the same.
         """
         with warnings.catch_warnings():
-            # torch's schedulers warn when the first step of a run is skipped.
+            # torch's schedulers warn if the first step of a run is skipped.
             warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step", category=UserWarning)
             self._scheduler.step()
 
     def even_out(self, parts: Sequence[Part], filler: Callable[[], Part]) -> list[Part]:
-        """`parts` with fillers at the end: as many as the rank with most has, since ZeRO runs them in step."""
+        """Append fillers to `parts` up to the longest rank's number, because ZeRO runs the ranks in lockstep."""
         if self.world_size == 1:
             return list(parts)
         most = torch.tensor(len(parts), device=self.device)
@@ -218,31 +212,31 @@ class Engine:
         return [*parts, *(filler() for _ in range(int(most) - len(parts)))]
 
     def sum_over_ranks(self, *values: float) -> list[float]:
-        """Each value summed over all ranks."""
+        """Sum each value over all ranks."""
         totals = torch.tensor(values, dtype=torch.float64, device=self.device)
         torch.distributed.all_reduce(totals)
         return [float(total) for total in totals]
 
     def gather(self, value: object) -> list[Any] | None:
-        """The value of every rank, on rank 0; None elsewhere."""
+        """Return the value of every rank, on rank 0; None elsewhere."""
         gathered: list[Any] | None = [None] * self.world_size if self.is_main else None
         torch.distributed.gather_object(value, gathered, dst=0)
         return gathered
 
     def broadcast(self, value: object) -> Any:
-        """Rank 0's value, on every rank."""
+        """Return rank 0's value on every rank."""
         box = [value]
         torch.distributed.broadcast_object_list(box, src=0)
         return box[0]
 
     def barrier(self) -> None:
-        """Wait until every rank is here."""
+        """Wait for all ranks."""
         torch.distributed.barrier()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The whole model's weights on the CPU of rank 0 (every rank must call this; the others get an empty one)."""
+        """Return all weights on the CPU of rank 0 (every rank must call this; the others get an empty dictionary)."""
         if self.zero_stage < 3:
-            # Under ZeRO parameters are views into one flat buffer; a file needs each of them on its own.
+            # Under ZeRO parameters are views into one flat buffer; a file needs a copy of each.
             state = self.model.state_dict() if self.is_main else {}
             return {name: value.detach().to("cpu", copy=True) for name, value in state.items()}
         return self._gathered_state_dict()
@@ -252,18 +246,14 @@ class Engine:
         self._engine.save_checkpoint(str(folder), tag=_STATE, save_latest=False, exclude_frozen_parameters=False)
 
     def load(self, folder: Path) -> None:
-        """Take up the state that `save` wrote.
-
-        Raises:
-            CheckpointError: the state is missing, damaged, or of another number of processes.
-        """
+        """Load what `save` wrote; CheckpointError if it is missing, damaged, or of another number of processes."""
         self._check_complete(folder)
         try:
             with peers():
                 path, _ = self._engine.load_checkpoint(str(folder), tag=_STATE)
         except P2LError:
             raise
-        except Exception as error:  # DeepSpeed raises whatever its parts raise
+        except Exception as error:  # DeepSpeed passes on the exceptions of all its components
             raise CheckpointError(
                 f"{folder}: damaged or cut short, training cannot go on from it: {_one_line(error).split('. ')[0]}; "
                 "copy it again, or name an earlier checkpoint"
@@ -279,7 +269,7 @@ class Engine:
         write_full(parameter, self._optimizer, values)
 
     def save_whole(self, folder: Path) -> None:
-        """Write each trainable parameter and its optimizer state, uncut, below `folder` (every rank must call this)."""
+        """Write trainable parameters and optimizer state, unpartitioned, below `folder` (every rank must call this)."""
         from safetensors.torch import save_file
 
         keys = state_keys(self._optimizer)
@@ -291,13 +281,13 @@ class Engine:
         self.barrier()
 
     def rebuild(self, model: P2LModel, groups: Sequence[dict[str, Any]] | None, folder: Path, blank: Batch) -> None:
-        """Go on with another model of the same parameters, of which some have more rows.
+        """Continue with another model of the same parameters, some of which have more rows.
 
-        The state that `save_whole` wrote below `folder` is taken up; further rows stay as `model` has them, with a
+        The state that `save_whole` wrote below `folder` is loaded; further rows stay as `model` has them, with a
         state of zero. `blank` is any batch; every rank must call this.
         """
         old, scalars = self._engine, read_scalars(self._optimizer)
-        kept = {name: getattr(old, name) for name in _COUNTERS}
+        counters = {name: getattr(old, name) for name in _COUNTERS}
         rates = self._scheduler.state_dict()
         had_stepped = bool(state_keys(self._optimizer))
         old.destroy()
@@ -309,11 +299,11 @@ class Engine:
         self._load_whole(folder)
         write_scalars(self._optimizer, scalars)
         self._scheduler.load_state_dict(rates)
-        for name, value in kept.items():
+        for name, value in counters.items():
             setattr(self._engine, name, value)
 
     def _empty_step(self, blank: Batch) -> None:
-        """A step without gradient, at which an optimizer makes its state; what it does to weights is overwritten."""
+        """Make a step without gradient, so that the optimizer creates its state; the weights are overwritten later."""
         output = self.forward(blank)
         outputs = [values for values in (output.coefs, output.eta, output.gamma) if values is not None]
         self.backward(sum((values.sum() * 0.0 for values in outputs), torch.zeros((), device=self.device)), last=True)
@@ -361,37 +351,37 @@ class Engine:
                 if self.is_main:
                     gathered[name] = parameter.detach().cpu().clone()
         if self.is_main:
-            kept = self.model.state_dict().keys()
-            gathered |= {name: buffer.detach().cpu() for name, buffer in self.model.named_buffers() if name in kept}
+            names = self.model.state_dict().keys()
+            gathered |= {name: buffer.detach().cpu() for name, buffer in self.model.named_buffers() if name in names}
         return gathered
 
 
 def make_scheduler(config: TrainConfig, total_steps: int | None) -> Callable[[torch.optim.Optimizer], Any]:
-    """A maker of the transformers schedule that the configuration names; `constant` may have a warm-up too.
+    """Return a factory of the transformers schedule that the configuration names; `constant` may have a warm-up too.
 
     Raises:
-        ConfigError: no such schedule, it does not take these parameters, or it needs more than the step's number.
+        ConfigError: no such schedule, parameters that it does not take, or one that needs more than the step's number.
     """
     name = config.lr_schedule
     schedule = _schedule_named("constant_with_warmup" if name == "constant" and config.warmup_steps else name)
-    known = inspect.signature(schedule).parameters
-    given = {"num_warmup_steps": config.warmup_steps, "num_training_steps": total_steps}
-    options = {key: value for key, value in given.items() if key in known} | config.lr_schedule_params
+    parameters = inspect.signature(schedule).parameters
+    counts = {"num_warmup_steps": config.warmup_steps, "num_training_steps": total_steps}
+    options = {key: value for key, value in counts.items() if key in parameters} | config.lr_schedule_params
     if "num_training_steps" in options and options["num_training_steps"] is None:
         raise ConfigError(
-            f"key 'lr_schedule': {name!r} needs the number of steps, which nobody knows of a growing stream; "
-            "use constant or inverse_sqrt, or say num_training_steps in lr_schedule_params"
+            f"key 'lr_schedule': {name!r} needs the number of steps, which a growing stream does not have; "
+            "use constant or inverse_sqrt, or set num_training_steps in lr_schedule_params"
         )
     for key in config.lr_schedule_params:
-        if key not in known:
-            raise ConfigError(f"key 'lr_schedule_params': {name!r} has no parameter {key!r}{nearest(key, known)}")
+        if key not in parameters:
+            raise ConfigError(f"key 'lr_schedule_params': {name!r} has no parameter {key!r}{nearest(key, parameters)}")
 
     def make(optimizer: torch.optim.Optimizer) -> Any:
         return schedule(optimizer, **options)
 
     try:
         make(torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0))
-    except Exception as error:  # whatever a schedule raises at its parameters, those are the user's
+    except Exception as error:  # any failure here comes from the user's parameters
         raise ConfigError(f"key 'lr_schedule': {name!r}: {_one_line(error)}") from error
     return make
 
@@ -399,17 +389,17 @@ def make_scheduler(config: TrainConfig, total_steps: int | None) -> Callable[[to
 def _schedule_named(name: str) -> Callable[..., Any]:
     from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION
 
-    # Those two look at a validation loss before every step.
+    # These two need a validation loss before every step.
     unfit = ("reduce_lr_on_plateau", "greedy")
     makers: Any = TYPE_TO_SCHEDULER_FUNCTION
-    known: dict[str, Callable[..., Any]] = {
+    schedules: dict[str, Callable[..., Any]] = {
         kind.value: make for kind, make in makers.items() if kind.value not in unfit
     }
-    if name not in known:
+    if name not in schedules:
         raise ConfigError(
-            f"key 'lr_schedule': {name!r} is unknown{nearest(name, known)}; use one of {', '.join(known)}"
+            f"key 'lr_schedule': {name!r} is unknown{nearest(name, schedules)}; use one of {', '.join(schedules)}"
         )
-    return known[name]
+    return schedules[name]
 
 
 def _one_line(error: Exception) -> str:
@@ -417,22 +407,13 @@ def _one_line(error: Exception) -> str:
     return text[:300] or type(error).__name__
 
 
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
-# Which weights train at which rate, and which of them decay.
-#
-# The head learns from nothing and the backbone from a text model: one rate is too slow for the one or too fast for the
-# other. Decay pulls matrices towards zero; biases, which hold the leaderboard of all prompts, and norms are left alone.
-
-
 def parameter_groups(model: nn.Module, config: TrainConfig) -> list[dict[str, Any]] | None:
-    """The trainable parameters in groups of an optimizer, those of the backbone first.
+    """Split the trainable parameters into optimizer groups by learning rate and weight decay, the backbone's first.
 
-    None where all are treated alike: without decay and a rate for the head, or under an `optimizer` block.
+    The head starts from nothing and the backbone from a text model: one rate would be too slow for the head or too
+    fast for the backbone. Decay is for matrices alone; biases hold the leaderboard of all prompts.
+
+    None if all parameters are treated alike: without decay and a rate for the head, or under an `optimizer` block.
     """
     if config.optimizer is not None or not (config.weight_decay or config.head_learning_rate):
         return None

@@ -1,4 +1,7 @@
-"""What the settings of a run depend on, measured: votes, backbone, machine."""
+"""Measurements before and after training: votes, backbone and machine, and the leaderboards that a model must beat.
+
+Shapes: N votes, M models, B leaderboards.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,17 +33,15 @@ from p2l.votes import VoteStore, open_votes
 from p2l.votes.schema import hash_turns
 from p2l.votes.splitting import hash_prompts
 
-if TYPE_CHECKING:
-    from p2l.votes import VoteStore
-
-
+Floats = NDArray[np.float64]
+Labels = NDArray[np.int32]
 LENGTH_SAMPLE = 2_000
 MOST_POSITIONS = 8192  # of a backbone that names no limit
-_CHUNK = 1 << 16
+_BLOCK = 1 << 16  # votes in memory at a time
 
 
 def measure_machine() -> Machine:
-    """Processes of this run, and the memory that each has."""
+    """Measure the processes of this run, and the memory of each."""
     processes = world_size()
     if torch.cuda.is_available():
         memory = torch.cuda.get_device_properties(0).total_memory
@@ -51,7 +52,7 @@ def measure_machine() -> Machine:
 
 
 def memory_limits(system: Path = Path("/")) -> list[int]:
-    """Bytes that the container of this process, and those around it, may use; empty where nothing limits it."""
+    """Return the memory limits, in bytes, of this process's container and its parents; empty without a limit."""
     groups = system / "sys/fs/cgroup"
     files = [groups / "memory/memory.limit_in_bytes"]
     try:
@@ -71,11 +72,7 @@ def _content(file: Path) -> str:
 
 
 def measure_backbone(folder: Path, name: str, chat_template: str | None) -> BackboneFacts:
-    """A backbone's family, size and reach; `name` is what the configuration calls it.
-
-    Raises:
-        InputError: the folder holds no backbone of a known family.
-    """
+    """Measure a backbone called `name` in the configuration; InputError if the folder holds none of a known family."""
     config = read_object(folder / "config.json")
     model_type = config.get("model_type")
     if not isinstance(model_type, str):
@@ -89,7 +86,7 @@ def measure_backbone(folder: Path, name: str, chat_template: str | None) -> Back
 
 
 def measure_votes(votes: VoteStore, tokenizer: PromptTokenizer, seed: int) -> VoteFacts:
-    """Counts of votes, prompts and ties, and how long the prompts of some votes are; memory holds 8 bytes a vote."""
+    """Count votes, prompts and ties, and sample the lengths of prompts; memory holds 8 bytes a vote."""
     ties, both_bad = count_ties(votes)
     sample = sample_prompts((batch for _, batch in votes.batches()), LENGTH_SAMPLE, seed=seed)
     lengths = [len(encoding.ids) for encoding in tokenizer.encode(sample)]
@@ -98,18 +95,14 @@ def measure_votes(votes: VoteStore, tokenizer: PromptTokenizer, seed: int) -> Vo
 
 
 def count_ties(votes: VoteStore) -> tuple[int, int]:
-    """Votes that are ties, and votes that call both answers bad."""
+    """Return the numbers of votes that are ties, and that call both answers bad."""
     counts = sum(np.bincount(votes.labels(ids)[:, 2], minlength=3) for ids in _chunks(len(votes)))
     _, ties, both_bad = (int(count) for count in np.asarray(counts))
     return ties, both_bad
 
 
 def check_counted(votes: VoteStore, loss_type: str, *, weighted: bool = False) -> None:
-    """Refuse votes of which the loss takes none.
-
-    Raises:
-        VoteError: the likelihood leaves all of them out, or all weights are zero.
-    """
+    """Raise VoteError if the likelihood leaves out all votes, or all their weights are zero."""
     likelihood = get(loss_type)
     for ids in _chunks(len(votes)):
         takes = counted(likelihood, votes.labels(ids))
@@ -120,29 +113,24 @@ def check_counted(votes: VoteStore, loss_type: str, *, weighted: bool = False) -
 
 
 def one_prompt_only(votes: VoteStore) -> bool:
-    """Whether all votes are on the same prompt; reads no further than the first other one."""
+    """Return whether all votes share one prompt; reads no further than the second one."""
     prompts = chain.from_iterable(votes.prompts(ids) for ids in _chunks(len(votes), 1024))
     first = next(prompts)
     return all(turns == first for turns in prompts)
 
 
-def _chunks(count: int, size: int = _CHUNK) -> Iterator[np.ndarray]:
+def _chunks(count: int, size: int = _BLOCK) -> Iterator[np.ndarray]:
     return (np.arange(start, min(start + size, count)) for start in range(0, count, size))
 
 
 # What a per-prompt model must beat: one leaderboard for all prompts, and one for each category.
-#
-# Shapes: N votes, M models.
 
-Floats = NDArray[np.float64]
-Labels = NDArray[np.int32]
 CATEGORY_SD = 1.0
-_BLOCK = 1 << 16
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What is said of N votes before they are counted: coefs (N, M), eta (N,) and gamma (N,), or None without them."""
+    """Predicted parameters of N votes: coefs (N, M), and eta, gamma (N,) or None where the likelihood has none."""
 
     coefs: Floats
     eta: Floats | None
@@ -150,14 +138,14 @@ class Forecast:
 
 
 def marginal(train: Labels, num_votes: int, models: Sequence[str], likelihood: str) -> Forecast:
-    """The single leaderboard that fits the training labels (n, 3) best, for each of `num_votes` votes."""
+    """Fit a single leaderboard to the training labels (n, 3) and repeat it for each of `num_votes` votes."""
     return _repeat(fit_labels(train, models=models, likelihood=likelihood, intervals=None), num_votes)
 
 
 def marginal_board(votes: VoteStore, likelihood: str, *, weighted: bool = False) -> Leaderboard:
-    """The single leaderboard that fits all votes of a store best, its models those of the store.
+    """Fit a single leaderboard to all votes of a store; models without a vote have coefficient zero.
 
-    Memory holds a count for each pair of models and winner, and a block of votes. Models without a vote are at zero.
+    Memory holds a count for each pair of models and outcome, and a block of votes.
     """
     return marginal_boards(votes, likelihood, weighted=weighted)[0]
 
@@ -165,21 +153,20 @@ def marginal_board(votes: VoteStore, likelihood: str, *, weighted: bool = False)
 def marginal_boards(
     votes: VoteStore, likelihood: str, *, weighted: bool = False, sds: Sequence[float] = ()
 ) -> list[Leaderboard]:
-    """`marginal_board`, then one for each of `sds`: held towards equal models by a prior of this standard deviation.
+    """Fit `marginal_board`, then one per standard deviation in `sds`, shrunk towards equal models by that prior.
 
-    With few votes on many models the best fit follows chance, and one of these forecasts other votes better.
+    With few votes on many models the best fit follows noise, and a shrunken one predicts other votes better.
     """
     table, names = _count(votes, weighted=weighted).table(0, votes.model_list)
     best = fit_table(table, models=names, likelihood=likelihood, intervals=None)
     priors = [Prior(coefs=np.zeros(len(names)), eta=best.eta, sd=sd) for sd in sds]
-    held = [fit_table(table, models=names, likelihood=likelihood, intervals=None, prior=prior) for prior in priors]
-    return [_with_all_models(board, votes.model_list) for board in (best, *held)]
+    shrunk = [fit_table(table, models=names, likelihood=likelihood, intervals=None, prior=prior) for prior in priors]
+    return [_with_all_models(board, votes.model_list) for board in (best, *shrunk)]
 
 
 def _count(votes: VoteStore, *, weighted: bool) -> VoteCounter:
     counter = VoteCounter()
-    for start in range(0, len(votes), _BLOCK):
-        ids = np.arange(start, min(start + _BLOCK, len(votes)))
+    for ids in _chunks(len(votes)):
         first, second, tie = votes.labels(ids).T.astype(np.int64)
         weights = votes.weights(ids) if weighted else np.ones(len(ids))
         counter.add(np.zeros(len(ids), dtype=np.int64), first, second, np.array([0, 2, 3])[tie], weights)
@@ -202,15 +189,15 @@ def per_category(
     *,
     sd: float = CATEGORY_SD,
 ) -> Forecast:
-    """A leaderboard for each category, shrunk towards the overall one; the overall one where a category is new.
+    """Fit a leaderboard per category, shrunk towards the overall one, which stands in for categories that are new.
 
     Args:
         train: labels (n, 3) of the training votes.
         train_categories: (n,) category of each training vote.
-        categories: (N,) category of each vote to forecast.
+        categories: (N,) category of each vote to predict.
         models: names, in the order of the labels.
         likelihood: its name.
-        sd: how far, in coefficients, a category's leaderboard is expected to lie from the overall one.
+        sd: expected distance, in coefficients, between a category's leaderboard and the overall one.
     """
     overall = fit_labels(train, models=models, likelihood=likelihood, intervals=None)
     prior = Prior(coefs=overall.coefs, eta=overall.eta, sd=sd)
@@ -236,8 +223,6 @@ def _repeat(board: Leaderboard, count: int) -> Forecast:
 
 
 # Whether a trained model reads prompts: its loss on held-out votes beside that of one leaderboard for all prompts.
-#
-# Shapes: N held-out votes, M models, B leaderboards.
 
 COMPARISON_FILE = "comparison.json"
 _ROWS = 4096  # predicted votes in memory at a time
@@ -247,7 +232,7 @@ _SDS = (1.0, 0.3, 0.1, 0.03)  # of priors, from hardly any effect to models that
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two forecasts of the same held-out votes."""
+    """Two predictions of the same held-out votes."""
 
     votes: int
     prompts: int
@@ -259,7 +244,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """What a stranger should make of it."""
+        """The conclusion in words."""
         if self.gain.lower > 0:
             return "The model reads prompts: it forecasts votes on new prompts better than any one leaderboard."
         if self.gain.upper < 0:
@@ -268,12 +253,12 @@ class Comparison:
                 "or another --size or --backbone."
             )
         return (
-            "It is not shown that the model reads prompts: the interval holds zero. "
+            "The votes do not show that the model reads prompts: the interval contains zero. "
             "Bring more votes, or another --size or --backbone."
         )
 
     def to_text(self) -> str:
-        """A short table and the verdict."""
+        """Return a short table and the verdict."""
         gain = self.gain
         interval = f"95 % interval {gain.lower:.4f} to {gain.upper:.4f}"
         rows = (("one leaderboard for all prompts", self.one_leaderboard), ("this model", self.model))
@@ -287,7 +272,7 @@ class Comparison:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The numbers, for comparison.json."""
+        """Return the numbers, for comparison.json."""
         gain = {name: float(getattr(self.gain, name)) for name in ("estimate", "lower", "upper")}
         return {
             "votes": self.votes,
@@ -299,27 +284,24 @@ class Comparison:
 
 
 def write_comparison(folder: Path, train_votes: str, loss_type: str, *, weighted: bool = False) -> Comparison:
-    """`compare`, written into the run's folder as `comparison.json`."""
-    found = compare(folder, train_votes, loss_type, weighted=weighted)
+    """Write `compare` into the run's folder as `comparison.json`."""
+    comparison = compare(folder, train_votes, loss_type, weighted=weighted)
     with atomic_path(folder / COMPARISON_FILE) as temporary:
-        write_json(temporary, found.to_dict())
-    return found
+        write_json(temporary, comparison.to_dict())
+    return comparison
 
 
 def compare(folder: Path, train_votes: str, loss_type: str, *, weighted: bool = False) -> Comparison:
-    """Compare the validation output of a run with a leaderboard of its training votes.
+    """Compare the validation output of a run with a leaderboard of its training votes; InputError if unreadable.
 
-    Of the one that fits best and those that are held towards equal models, it is the one with the lowest loss on the
-    held-out votes: fitted to few votes on many models, the first alone would be too easy to beat.
+    The leaderboard is the best-fitting one or a shrunken one, whichever has the lowest loss on the held-out votes:
+    fitted to few votes on many models, the best-fitting one alone would be too easy to beat.
 
     Args:
         folder: of a finished run, with `eval_output.jsonl` and `model_list.json`.
         train_votes: the votes that it was trained on.
         loss_type: its likelihood.
-        weighted: whether it was trained on weighted votes, as the leaderboard then is too; held-out votes count alike.
-
-    Raises:
-        InputError: the votes cannot be read.
+        weighted: whether training and the leaderboard use the votes' weights; held-out votes have equal weight.
     """
     with open_votes(train_votes, model_list=read_model_list(folder), need_prompt=False) as votes:
         boards = marginal_boards(votes, loss_type, weighted=weighted, sds=_SDS)
@@ -334,7 +316,7 @@ def compare(folder: Path, train_votes: str, loss_type: str, *, weighted: bool = 
 def _blocks(
     output: Path, boards: Sequence[Leaderboard], loss_type: str
 ) -> Iterator[tuple[NDArray[np.uint64], Floats, Floats]]:
-    """Prompt hashes (n,), loss and accuracy of the model (n, 2) and of B boards (n, B, 2), some rows at a time."""
+    """Yield prompt hashes (n,), loss and accuracy of the model (n, 2) and of B boards (n, B, 2), block by block."""
     likelihood = get(loss_type)
     with output.open(encoding="utf-8") as file:
         while rows := [json.loads(line) for line in islice(file, _ROWS)]:

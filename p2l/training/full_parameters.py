@@ -1,7 +1,7 @@
-"""Whole parameters and their optimizer state, however DeepSpeed has cut them up.
+"""Read and write whole parameters and their optimizer state, however ZeRO has partitioned them.
 
-Under ZeRO each rank holds a part of the float32 weights and of the optimizer's state, in buffers of its own; here they
-are read and written as what they are, one parameter at a time. Every rank must make the same calls.
+Under ZeRO each rank holds a part of the float32 weights and of the optimizer's state, in flat buffers; here they are
+read and written one parameter at a time. Every rank must make the same calls.
 """
 
 from __future__ import annotations
@@ -15,16 +15,13 @@ OptimizerScalars = dict[str, Any]
 
 
 def inner_optimizer(optimizer: Any) -> torch.optim.Optimizer:
-    """The optimizer that holds the state, below DeepSpeed's own."""
+    """Return the optimizer that holds the state, below DeepSpeed's own."""
     inner: torch.optim.Optimizer = getattr(optimizer, "optimizer", optimizer)
     return inner
 
 
 def state_keys(optimizer: Any) -> list[str]:
-    """Names of the optimizer's state that has a value for each weight; none before the first step.
-
-    Call it before reading or writing such state.
-    """
+    """Return the keys of the optimizer's per-weight state, after linking it; empty before the first step."""
     _link_states(optimizer)
     for parameter, state in inner_optimizer(optimizer).state.items():
         return [key for key, value in state.items() if torch.is_tensor(value) and value.shape == parameter.shape]
@@ -32,10 +29,10 @@ def state_keys(optimizer: Any) -> list[str]:
 
 
 def _link_states(optimizer: Any) -> None:
-    """Tell ZeRO 1 and 2 once more where each parameter's state is.
+    """Make ZeRO 1 and 2 link each parameter to its optimizer state again.
 
-    DeepSpeed (0.19) does so after the first step of the first group: the state of other groups is not there yet, and a
-    loaded checkpoint may replace all of it.
+    DeepSpeed (0.19) links after the first step of the first group, when other groups have no state yet; and loading a
+    checkpoint may replace all of it.
     """
     link = getattr(optimizer, "_lazy_init_hp_params_optimizer_state", None)
     if link is not None and len(inner_optimizer(optimizer).state):
@@ -44,15 +41,16 @@ def _link_states(optimizer: Any) -> None:
 
 
 def read_full(parameter: nn.Parameter, optimizer: Any, key: str | None = None) -> Tensor:
-    """The float32 values of a parameter, or of its optimizer state `key`."""
+    """Return the float32 values of a parameter, or of its optimizer state `key`."""
     from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
 
     if _is_cut(parameter):
-        found = safe_get_full_fp32_param(parameter) if key is None else safe_get_full_optimizer_state(parameter, key)
+        values = safe_get_full_fp32_param(parameter) if key is None else safe_get_full_optimizer_state(parameter, key)
     else:
-        found = parameter.detach() if key is None else inner_optimizer(optimizer).state[parameter][key]
-    values: Tensor = found.to(torch.float32).view(_shape(parameter)).clone()
-    return values
+        values = parameter.detach() if key is None else inner_optimizer(optimizer).state[parameter][key]
+    shape = getattr(parameter, "ds_shape", parameter.shape)  # under ZeRO 3 the parameter itself is empty
+    full: Tensor = values.to(torch.float32).view(shape).clone()
+    return full
 
 
 def write_full(parameter: nn.Parameter, optimizer: Any, value: Tensor, key: str | None = None) -> None:
@@ -67,19 +65,19 @@ def write_full(parameter: nn.Parameter, optimizer: Any, value: Tensor, key: str 
 
 
 def _write_fragment(parameter: nn.Parameter, value: Tensor, key: str | None) -> None:
-    """ZeRO 1 and 2: every rank has all weights to compute with, and a part of the float32 ones."""
+    """Write under ZeRO 1 and 2, where every rank has all forward weights, and a part of the float32 ones."""
     from deepspeed.utils import safe_set_full_fp32_param, safe_set_full_optimizer_state
 
     if key is not None:
         safe_set_full_optimizer_state(parameter, value, key)
         return
     safe_set_full_fp32_param(parameter, value)
-    # DeepSpeed itself would renew these after the next step only.
+    # DeepSpeed would update the forward weights only after the next step.
     parameter.data.copy_(value)
 
 
 def _write_part(parameter: nn.Parameter, value: Tensor, key: str | None) -> None:
-    """ZeRO 3: every rank has a part of all, of the same size, the last ones padded."""
+    """Write under ZeRO 3, where every rank has an equal part of everything; the last parts are padded."""
     import deepspeed
     from deepspeed.utils import safe_set_local_fp32_param, safe_set_local_optimizer_state
 
@@ -98,7 +96,7 @@ def _write_part(parameter: nn.Parameter, value: Tensor, key: str | None) -> None
 
 
 def read_scalars(optimizer: Any) -> OptimizerScalars:
-    """What an optimizer keeps besides: the settings of its groups, and counters that all weights share."""
+    """Return the optimizer's remaining state: settings of its groups, and counters that all weights share."""
     inner = inner_optimizer(optimizer)
     groups = [{key: value for key, value in group.items() if key != "params"} for group in inner.param_groups]
     shared: dict[str, float] = {}
@@ -109,10 +107,10 @@ def read_scalars(optimizer: Any) -> OptimizerScalars:
 
 
 def write_scalars(optimizer: Any, scalars: OptimizerScalars) -> None:
-    """Set what `read_scalars` read, on an optimizer of the same groups that has made a step."""
+    """Restore what `read_scalars` returned, on an optimizer of the same groups that has made a step."""
     inner = inner_optimizer(optimizer)
-    for group, kept in zip(inner.param_groups, scalars["groups"], strict=True):
-        group.update(kept)
+    for group, settings in zip(inner.param_groups, scalars["groups"], strict=True):
+        group.update(settings)
     for state in inner.state.values():
         for key, value in scalars["shared"].items():
             state[key] = torch.full_like(state[key], value) if torch.is_tensor(state[key]) else type(state[key])(value)
@@ -126,8 +124,3 @@ def _is_scalar(value: object, parameter: Tensor) -> bool:
 
 def _is_cut(parameter: nn.Parameter) -> bool:
     return hasattr(parameter, "ds_id") or hasattr(parameter, "_hp_mapping")
-
-
-def _shape(parameter: nn.Parameter) -> torch.Size:
-    shape: torch.Size = getattr(parameter, "ds_shape", parameter.shape)
-    return shape

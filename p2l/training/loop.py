@@ -1,4 +1,7 @@
-"""The steps of a run with all that is done between them: progress, checkpoints, validation, the finished model."""
+"""The steps of a run and what happens between them: progress, checkpoints, validation, the finished model.
+
+Offline and online training share the set-up too: device, tokenizer, model, windows of votes, run folder.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,9 @@ from p2l.common.files import atomic_path
 from p2l.likelihood import Likelihood
 from p2l.metrics import simple_metrics
 from p2l.model import backbones
-from p2l.model.checkpoint import push
+from p2l.model.checkpoint import push, write_json
 from p2l.model.heads import HeadStart
-from p2l.model.model import P2LModel
+from p2l.model.model import P2LModel, to_dtype
 from p2l.model.tokenizer import PromptTokenizer
 from p2l.training.config import TrainConfig
 from p2l.training.data import Votes, Windows
@@ -42,15 +45,15 @@ from p2l.training.run_folder import (
 from p2l.training.trainer import StepResult, Trainer
 from p2l.votes import VoteStore
 
-# Validation inside a training run: coefficients for every validation vote, their metrics, the two result files.
-
 Floats = NDArray[np.float32]
-_ROWS = 1024  # votes looked at, and rows of the output file made, at a time
+_ROWS = 1024  # votes predicted, and rows of the output file written, at a time
+
+# Validation: coefficients for every validation vote, their metrics, the two result files.
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """What the model says of N prompts: coefs (N, M), and eta, gamma (N,) where the head has them."""
+    """Model outputs for N prompts: coefs (N, M), and eta, gamma (N,) where the head has them."""
 
     coefs: Floats
     eta: Floats | None
@@ -58,44 +61,39 @@ class Predictions:
 
 
 def validate(engine: Engine, windows: Windows) -> Predictions | None:
-    """Coefficients for the prompt of every vote, on rank 0; None on the others (every rank must call this)."""
-    numbers, blocks = [], []
-    count = len(windows.votes)
-    starts = range(0, count, _ROWS)
-    for ids, parts in windows.read_ahead(np.arange(start, min(start + _ROWS, count)) for start in starts):
+    """Predict the prompt of every vote, on rank 0; None on the others (every rank must call this)."""
+    ids, blocks = [], []
+    count, num_models = len(windows.votes), len(engine.model.model_list)
+    for rows, parts in windows.read_ahead(
+        np.arange(start, min(start + _ROWS, count)) for start in range(0, count, _ROWS)
+    ):
         for part in engine.even_out(parts, windows.filler):
             output = engine.predict(part.batch)
             columns = [
-                values.cpu().numpy() for values in (output.coefs, output.eta, output.gamma) if values is not None
+                column.cpu().numpy() for column in (output.coefs, output.eta, output.gamma) if column is not None
             ]
-            numbers.append(ids[part.votes])
+            ids.append(rows[part.votes])
             blocks.append(np.column_stack(columns)[part.prompt.numpy()])
-    gathered = engine.gather((np.concatenate(numbers), np.concatenate(blocks)))
+    gathered = engine.gather((np.concatenate(ids), np.concatenate(blocks)))
     if gathered is None:
         return None
-    order = np.argsort(np.concatenate([ids for ids, _ in gathered]))
-    table = np.concatenate([values for _, values in gathered])[order]
-    return _split(table, len(engine.model.model_list))
-
-
-def _split(table: Floats, num_models: int) -> Predictions:
-    scalars = [table[:, column] for column in range(num_models, table.shape[1])]
-    eta, gamma = [*scalars, None, None][:2]
+    all_ids, all_blocks = (np.concatenate(arrays) for arrays in zip(*gathered, strict=True))
+    table = all_blocks[np.argsort(all_ids)]
+    eta, gamma = [*table[:, num_models:].T, None, None][:2]
     return Predictions(table[:, :num_models], eta, gamma)
 
 
 def summarise(predictions: Predictions, votes: VoteStore, likelihood: Likelihood) -> dict[str, float]:
-    """The simple metrics of the predictions, those that mean something under this likelihood."""
+    """Return the simple metrics of the predictions that are defined under this likelihood."""
     labels = votes.labels(np.arange(len(votes)))
-    values = simple_metrics(predictions.coefs, labels, predictions.eta, predictions.gamma, likelihood=likelihood)
-    return {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
+    metrics = simple_metrics(predictions.coefs, labels, predictions.eta, predictions.gamma, likelihood=likelihood)
+    return {name: value for name, value in metrics.items() if value is not None and math.isfinite(value)}
 
 
 def write_results(folder: Path, predictions: Predictions, votes: VoteStore, likelihood: Likelihood) -> None:
     """Write `eval_results.json` (metrics) and `eval_output.jsonl` (validation rows with `betas`, `eta`, `gamma`)."""
     with atomic_path(folder / "eval_results.json") as temporary:
-        results = {"votes": len(votes), **summarise(predictions, votes, likelihood)}
-        temporary.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+        write_json(temporary, {"votes": len(votes), **summarise(predictions, votes, likelihood)})
     with atomic_path(folder / "eval_output.jsonl") as temporary, temporary.open("w", encoding="utf-8") as file:
         for row in _rows(predictions, votes):
             file.write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
@@ -105,16 +103,15 @@ def _rows(predictions: Predictions, votes: VoteStore) -> Iterator[dict[str, obje
     for start in range(0, len(votes), _ROWS):
         ids = np.arange(start, min(start + _ROWS, len(votes)))
         labels = votes.labels(ids)
-        for place, (number, row) in enumerate(zip(ids, votes.rows(ids), strict=True)):
-            row |= {"labels": labels[place].tolist(), "betas": predictions.coefs[number].tolist()}
-            for name in ("eta", "gamma"):
-                values = getattr(predictions, name)
-                if values is not None:
-                    row[name] = float(values[number])
+        for number, label, row in zip(ids, labels, votes.rows(ids), strict=True):
+            row |= {"labels": label.tolist(), "betas": predictions.coefs[number].tolist()}
+            for name, column in (("eta", predictions.eta), ("gamma", predictions.gamma)):
+                if column is not None:
+                    row[name] = float(column[number])
             yield row
 
 
-# What offline and online training set up alike: device, tokenizer, model, windows, folder.
+# Set-up.
 
 
 @dataclass(frozen=True)
@@ -122,19 +119,19 @@ class Start:
     """Where the weights come from."""
 
     resume: Path | None
-    """A checkpoint of the trainer that goes on."""
+    """The trainer checkpoint to resume from."""
     weights: str | None
-    """A model whose weights and model list are taken over."""
+    """A trained model that provides weights and model list."""
 
     @property
     def model(self) -> str | None:
-        """The folder or hub id that holds the model; None: the backbone gets a new head."""
+        """The folder or hub id of the trained model; None: the backbone gets a new head."""
         return str(self.resume) if self.resume else self.weights
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """What the run computes on, and in which precision."""
+    """The device of this process, the DeepSpeed settings and the precision of the run."""
 
     device: torch.device
     deepspeed: dict[str, Any]
@@ -142,35 +139,26 @@ class Hardware:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The precision as torch calls it."""
-        found: torch.dtype = getattr(torch, self.precision)
-        return found
+        """The precision as a torch dtype."""
+        return to_dtype(self.precision)
 
 
 def find_start(checkpoint: str | None) -> Start:
-    """Whether `--checkpoint` names a run that goes on, or plain weights.
-
-    Raises:
-        CheckpointError: it is a folder that holds neither.
-    """
+    """Decide whether `--checkpoint` names a run to resume, or plain weights; CheckpointError if it is neither."""
     if checkpoint is None:
         return Start(None, None)
     folder = Path(checkpoint).expanduser()
     resume = newest_checkpoint(folder)
     if resume is None and folder.is_dir() and not (folder / "config.json").is_file():
         raise CheckpointError(
-            f"{checkpoint}: holds no checkpoint and no model; a run that was stopped before its first checkpoint "
-            "starts again without --checkpoint"
+            f"{checkpoint}: holds no checkpoint and no model; restart a run that was stopped before its first "
+            "checkpoint without --checkpoint"
         )
     return Start(resume, None) if resume else Start(None, checkpoint)
 
 
 def find_hardware(config: TrainConfig, config_path: str) -> Hardware:
-    """The device of this process and the settings of DeepSpeed for it.
-
-    Raises:
-        ConfigError: there is no such device, or the DeepSpeed file contradicts the configuration.
-    """
+    """Choose device and DeepSpeed settings; ConfigError where they are absent or contradict the configuration."""
     device = choose_device(config.device)
     on_gpu = device.type == "cuda"
     deepspeed_config, precision = resolve_deepspeed(
@@ -185,7 +173,7 @@ def find_hardware(config: TrainConfig, config_path: str) -> Hardware:
 
 
 def make_tokenizer(config: TrainConfig, start: Start) -> PromptTokenizer:
-    """The tokenizer of the model that training starts from."""
+    """Load the tokenizer of the model that training starts from."""
     return PromptTokenizer.from_pretrained(
         start.model or config.pretrain_model_name,
         chat_template=config.chat_template,
@@ -197,11 +185,7 @@ def make_tokenizer(config: TrainConfig, start: Start) -> PromptTokenizer:
 
 
 def trained_model(config: TrainConfig, start: Start, tokenizer: PromptTokenizer, dtype: torch.dtype) -> P2LModel:
-    """The trained model that `start` names, ready to train as the configuration says.
-
-    Raises:
-        InputError: it is incomplete, or contradicts the configuration.
-    """
+    """Load the trained model that `start` names; InputError if it is incomplete or contradicts the configuration."""
     weights = start.model
     assert weights is not None
     kept_loss = config.loss_type if start.resume else None
@@ -222,7 +206,7 @@ def make_model(
     head_start: HeadStart | None = None,
     linear_head_width: int | None = None,
 ) -> P2LModel:
-    """The configuration's backbone with a new head."""
+    """Load the configuration's backbone and give it a new head."""
     return P2LModel.create(
         config.pretrain_model_name,
         model_type=config.model_type,
@@ -242,11 +226,11 @@ def make_model(
 
 
 def prepare(model: P2LModel, config: TrainConfig, device: torch.device) -> None:
-    """Freeze, recompute, compile as the configuration says, and switch to training mode."""
+    """Apply the configuration's freezing, gradient checkpointing and compilation, and switch to training mode."""
     if config.train_head_only:
         model.freeze_transformer()
-    wanted = config.gradient_checkpointing
-    if wanted or (wanted is None and device.type == "cuda"):
+    recompute = config.gradient_checkpointing
+    if recompute or (recompute is None and device.type == "cuda"):
         model.gradient_checkpointing_enable()
     if config.compile:
         compile_backbone(model.model, device)
@@ -256,15 +240,16 @@ def prepare(model: P2LModel, config: TrainConfig, device: torch.device) -> None:
 def make_windows(
     config: TrainConfig, engine: Engine, tokenizer: PromptTokenizer, votes: Votes, *, ahead: bool = True
 ) -> Windows:
-    """What makes micro-batches of this rank."""
+    """Return the reader that makes the micro-batches of this rank."""
     backbone = backbones.get(config.model_type)
-    padded_size = config.batch_size * config.max_length
-    usual = min(padded_size, backbone.cpu_micro_batch or padded_size) if engine.device.type == "cpu" else padded_size
+    max_tokens = config.batch_size * config.max_length
+    if engine.device.type == "cpu":
+        max_tokens = min(max_tokens, backbone.cpu_micro_batch or max_tokens)
     return Windows(
         tokenizer=tokenizer,
         votes=votes,
         packed=config.packing and backbone.packs,
-        max_tokens=config.micro_batch_tokens or usual,
+        max_tokens=config.micro_batch_tokens or max_tokens,
         rank=engine.rank,
         world_size=engine.world_size,
         ahead=ahead,
@@ -272,7 +257,7 @@ def make_windows(
 
 
 def run_folder(engine: Engine, config: TrainConfig, start: Start) -> Path:
-    """The folder of the run that goes on, or a new one (every rank must call this)."""
+    """Return the folder of the resumed run, or make a new one (every rank must call this)."""
     if start.resume is not None:
         return start.resume.parent
     folder = new_run_folder(config.output_dir, config.run_name) if engine.is_main else None
@@ -280,51 +265,51 @@ def run_folder(engine: Engine, config: TrainConfig, start: Start) -> Path:
 
 
 def global_batch(config: TrainConfig) -> int:
-    """Votes of one optimizer step over all processes."""
+    """Return the votes of one optimizer step over all processes."""
     return config.batch_size * config.gradient_accumulation_steps * world_size()
 
 
 def note(text: str) -> None:
-    """Say something once, however many processes run."""
+    """Print a line to stderr, on the first process alone."""
     if os.environ.get("RANK", "0") == "0":
         print(text, file=sys.stderr)
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """The flags of a run, beside its configuration."""
+    """The command-line options of a run, beside its configuration."""
 
     checkpoint: str | None = None
     push_to_hf: bool = False
     eval_steps: int | None = None
-    """Validate after every so many steps and at the end; None: never."""
+    """Steps between validations, besides the one at the end; None: never."""
     save_steps: int | None = None
-    """Save after every so many steps; None: only at the end."""
+    """Steps between checkpoints; None: none are written."""
     quiet: bool = False
     folder: Path | None = None
-    """A folder made for this run; None: a new one, named as the configuration says."""
+    """A folder made for this run; None: a new one with the configuration's run name."""
     keep_checkpoints: int | None = None
-    """The newest so many stay, earlier ones are removed; None: all stay."""
+    """Number of newest checkpoints to keep; None: all."""
 
 
 @dataclass(frozen=True)
 class Hooks:
-    """What one kind of run does in its own way; a step is named by how many steps are done."""
+    """Where offline and online runs differ; a step is identified by the number of steps done."""
 
     state: Callable[[int], TrainerState]
-    """What the checkpoint of a step records."""
+    """The state that the checkpoint of a step records."""
     validation: Callable[[], VoteStore | None]
     """The votes to validate on now; None: none."""
     files: Callable[[int, Path], None] = lambda _, __: None
-    """Writes what a checkpoint holds besides, into its folder (on the main process)."""
+    """Writes further files into the folder of a checkpoint (on the main process)."""
     values: Callable[[StepResult], Mapping[str, float]] = lambda _: {}
-    """What `metrics.jsonl` says of a step besides."""
+    """Further values of a step for `metrics.jsonl`."""
     after_step: Callable[[StepResult], None] = lambda _: None
     """Called after each step and its checkpoint."""
 
 
 def trainer_state(trainer: Trainer, config: TrainConfig, step: int, num_votes: int, votes: str) -> TrainerState:
-    """What decides whether another run would be this one going on; `votes` is their fingerprint."""
+    """Return what must stay the same for this run to be resumed; `votes` is their fingerprint."""
     return TrainerState(
         step=step,
         num_votes=num_votes,
@@ -340,11 +325,7 @@ def trainer_state(trainer: Trainer, config: TrainConfig, step: int, num_votes: i
 
 
 def resume_run(trainer: Trainer, hooks: Hooks, checkpoint: Path, *, quiet: bool) -> int:
-    """Take up a checkpoint's state; returns the steps that are done.
-
-    Raises:
-        CheckpointError: the checkpoint is damaged, or another run's.
-    """
+    """Restore a checkpoint and return its step; CheckpointError if it is damaged or belongs to another run."""
     state = read_state(checkpoint)
     state.check_continues(hooks.state(state.step), checkpoint)
     trainer.engine.load(checkpoint)
@@ -363,12 +344,12 @@ def run_loop(
     first: int,
     num_votes: int | None,
 ) -> int:
-    """Train from step `first` to the end; returns the steps that are done then.
+    """Train from step `first` to the end and return the number of steps done.
 
-    `num_votes` are those of the whole run, every epoch counted; None: not known yet.
+    `num_votes` counts the votes of the whole run, once per epoch; None while it is unknown.
     """
     total, done = trainer.schedule.total_steps, first
-    shown = RunProgress.start(
+    report = RunProgress.start(
         config,
         folder,
         total=total,
@@ -379,35 +360,35 @@ def run_loop(
     )
     before = time.monotonic()
     for result in trainer.steps(first):
-        shown.step(result, time.monotonic() - before, hooks.values(result))
+        report.step(result, time.monotonic() - before, hooks.values(result))
         done = result.step
         if options.save_steps and done % options.save_steps == 0:
             save_step(config, options, trainer, folder, hooks, done)
         if options.eval_steps and done % options.eval_steps == 0 and done != total:
-            _evaluate(trainer, hooks, shown, done)
+            _evaluate(trainer, hooks, report, done)
         hooks.after_step(result)
         before = time.monotonic()
-    shown.close()
+    report.close()
     return done
 
 
 def save_step(
     config: TrainConfig, options: RunOptions, trainer: Trainer, folder: Path, hooks: Hooks, step: int
 ) -> None:
-    """Write `checkpoint-<step>` and remove those that are too many (every rank must call this)."""
+    """Write `checkpoint-<step>` and remove surplus older ones (every rank must call this)."""
     target = folder / f"checkpoint-{step}"
     save_checkpoint(trainer, config, target, hooks.state(step), lambda unfinished: hooks.files(step, unfinished))
     if options.keep_checkpoints and trainer.engine.is_main:
         keep_newest(folder, options.keep_checkpoints)
 
 
-def _evaluate(trainer: Trainer, hooks: Hooks, shown: RunProgress, step: int) -> None:
+def _evaluate(trainer: Trainer, hooks: Hooks, report: RunProgress, step: int) -> None:
     validation = hooks.validation()
     if validation is None:
         return
     predictions = _predictions(trainer, validation)
     if predictions is not None:
-        shown.evaluation(step, summarise(predictions, validation, trainer.likelihood))
+        report.evaluation(step, summarise(predictions, validation, trainer.likelihood))
 
 
 def _predictions(trainer: Trainer, validation: VoteStore) -> Predictions | None:
@@ -418,7 +399,7 @@ def _predictions(trainer: Trainer, validation: VoteStore) -> Predictions | None:
 def finish_run(
     config: TrainConfig, options: RunOptions, trainer: Trainer, folder: Path, validation: VoteStore | None
 ) -> None:
-    """Write the trained model and its validation, say where it is, push it when asked to."""
+    """Write the trained model and its validation results, print where it is, and push it if requested."""
     save_final(trainer, config, folder)
     if validation is not None:
         predictions = _predictions(trainer, validation)

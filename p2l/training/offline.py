@@ -1,6 +1,6 @@
-"""A whole offline training run: from a configuration to a folder with a trained model.
+"""Offline training: from a configuration to a folder with a trained model.
 
-Everything that can be wrong is looked at before the first process group starts; every rank comes to the same answers.
+All input is checked before the process group starts, and every rank reaches the same conclusions.
 """
 
 from __future__ import annotations
@@ -46,11 +46,7 @@ from p2l.votes.splitting import hash_prompts
 
 
 def train(config_path: str, options: RunOptions) -> Path:
-    """Train as `config_path` says and return the run's folder (every rank runs this).
-
-    Raises:
-        InputError: configuration, votes, model or checkpoint cannot be used; the message says what to change.
-    """
+    """Train as `config_path` says and return the run's folder (every rank runs this); InputError for unusable input."""
     config = load_config(config_path)
     if options.eval_steps is not None and config.val_data_path is None:
         raise ConfigError(f"{config_path}: key 'val_data_path' is missing; add it, or train with --no-eval")
@@ -64,7 +60,14 @@ def train(config_path: str, options: RunOptions) -> Path:
         check_same_configuration(config, start.resume)
     tokenizer, model, votes = _load_parts(config, start, hardware.dtype)
     validation = _open_validation(config, votes, quiet=options.quiet) if options.eval_steps is not None else None
-    schedule = _schedule(config, votes)
+    schedule = OfflineSchedule(
+        num_votes=len(votes),
+        global_batch=global_batch(config),
+        epochs=config.num_train_epochs,
+        shuffle=bool(config.shuffle),
+        seed=config.seed,
+        prompts=np.unique(hash_prompts(votes), return_inverse=True)[1] if config.shuffle == "by_prompt" else None,
+    )
     scheduler = None if "scheduler" in hardware.deepspeed else make_scheduler(config, schedule.total_steps)
     start_processes(hardware.device)
     prepare(model, config, hardware.device)
@@ -97,7 +100,7 @@ def _load_parts(config: TrainConfig, start: Start, dtype: torch.dtype) -> tuple[
 
 
 def _head_start(votes: VoteStore, config: TrainConfig) -> HeadStart:
-    """The same on every process, as all count the same votes."""
+    """Fit the leaderboard that the head starts from; the same on every process, because all count the same votes."""
     board = marginal_board(votes, config.loss_type, weighted=config.weighted_loss)
     return HeadStart(board.coefs, board.eta, board.gamma)
 
@@ -110,7 +113,7 @@ def _open_train(config: TrainConfig, model_list: list[str] | None) -> VoteStore:
         raise ConfigError(f"{config.train_data_path}: weighted_loss needs a column 'weight'; add it or switch it off")
     if votes.is_time_sorted and not config.shuffle:
         note(
-            "warning: votes are sorted by time and used in that order; this is how a model forgets its oldest votes "
+            "warning: votes are sorted by time and used in that order; a model forgets its oldest votes this way "
             "(set 'shuffle: true', or train online)"
         )
     check_counted(votes, config.loss_type, weighted=config.weighted_loss)
@@ -131,14 +134,3 @@ def _open_validation(config: TrainConfig, votes: VoteStore, *, quiet: bool) -> V
         note(f"{config.val_data_path}: dropped {validation.dropped} votes on models not trained on")
     check_counted(validation, config.loss_type)
     return validation
-
-
-def _schedule(config: TrainConfig, votes: VoteStore) -> OfflineSchedule:
-    return OfflineSchedule(
-        num_votes=len(votes),
-        global_batch=global_batch(config),
-        epochs=config.num_train_epochs,
-        shuffle=bool(config.shuffle),
-        seed=config.seed,
-        prompts=np.unique(hash_prompts(votes), return_inverse=True)[1] if config.shuffle == "by_prompt" else None,
-    )

@@ -1,8 +1,8 @@
-"""From a file of votes to a run's folder that holds everything training needs.
+"""Prepare a run's folder from a file of votes.
 
 The folder gets the configuration (`training.yaml`, each choice with its reason), the DeepSpeed file, the votes to train
-on and those held out, and a backbone when that is made from scratch. It appears under its name only when all of it is
-there, so a run that was stopped is either not there at all or can be gone on with.
+on and those held out, and a backbone if that is made from scratch. It gets its name only when all of that is written,
+so a run that was stopped is either absent or can be resumed.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ SEED = 42
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked for; the same request again goes on with the run that it started."""
+    """A training request; repeating it resumes the run that it started."""
 
     votes: str
     size: str | None = None
@@ -67,22 +67,22 @@ class Request:
     """False: train on all votes, hold none out."""
 
     def record(self) -> dict[str, Any]:
-        """The request, the state of its files and the number of processes, as the run's folder keeps it."""
-        asked: dict[str, Any] = {key: value for key, value in asdict(self).items() if key != "output"}
-        return asked | {"files": [_stamp(self.votes), _stamp(self.val)], "processes": world_size()}
+        """Return the request with the state of its files and the number of processes, as the run's folder keeps it."""
+        request: dict[str, Any] = {key: value for key, value in asdict(self).items() if key != "output"}
+        return request | {"files": [_stamp(self.votes), _stamp(self.val)], "processes": world_size()}
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A folder that is ready to be trained in."""
+    """A folder that is ready for training."""
 
     folder: Path
     checkpoint: str | None
-    """The folder again when training goes on from a checkpoint in it."""
+    """The checkpoint to resume from."""
     eval_steps: int | None
     save_steps: int
     lock: Any = None
-    """Held by the first process as long as it runs, so that no second run trains in this folder."""
+    """Held by the first process while it runs, so that no second run trains in this folder."""
 
     @property
     def config(self) -> Path:
@@ -91,13 +91,13 @@ class Prepared:
 
 
 def prepare(request: Request, checkpoint: str | None = None, *, quiet: bool = False) -> Prepared:
-    """The folder of the run that goes on, or of a new one; every process calls this, the first one does it.
+    """Return the folder of a new or resumed run; every process calls this, and the first one does the work.
 
     Args:
         request: what to train.
-        checkpoint: the folder, or a `checkpoint-N`, of a run to go on with; None looks for an unfinished run of the
-            same request.
-        quiet: say nothing, show no progress.
+        checkpoint: the folder, or a `checkpoint-N`, of the run to resume; None looks for an unfinished run of the same
+            request.
+        quiet: print nothing.
 
     Raises:
         InputError: votes, size, backbone or folder cannot be used.
@@ -106,11 +106,7 @@ def prepare(request: Request, checkpoint: str | None = None, *, quiet: bool = Fa
 
 
 def dry_run(request: Request) -> str:
-    """The configuration and the plan that `prepare` would write, as YAML; nothing is kept.
-
-    Raises:
-        InputError: as `prepare`.
-    """
+    """Return the configuration and plan that `prepare` would write, as YAML, without keeping anything."""
     final = next(folder for folder in candidates(_target(request)) if not folder.exists())
     with tempfile.TemporaryDirectory(prefix="p2l-") as temporary:
         plan = _fill(Path(temporary), final, request, quiet=True)
@@ -122,18 +118,18 @@ def _on_first_process(make: Callable[[], Prepared]) -> Prepared:
     if world_size() == 1:
         return make()
     start_processes(choose_device("auto"))
-    made: Prepared | None = None
+    prepared: Prepared | None = None
     box: list[Prepared | None] = [None]
     try:
         if torch.distributed.get_rank() == 0:
-            made = make()
-            box = [replace(made, lock=None)]
-    finally:  # the others wait, whatever happened
+            prepared = make()
+            box = [replace(prepared, lock=None)]
+    finally:  # the other processes wait for this, even after an error
         with peers():
             torch.distributed.broadcast_object_list(box, src=0)
-    result = made or box[0]
+    result = prepared or box[0]
     if result is None:
-        raise PeerError("the first process of this run ended; its message says why")
+        raise PeerError("the first process of this run ended; see its message")
     return result
 
 
@@ -141,15 +137,15 @@ def _prepare(request: Request, checkpoint: str | None, *, quiet: bool) -> Prepar
     if checkpoint is not None:
         return _go_on(*_run_of(request, Path(checkpoint).expanduser()), quiet=quiet)
     for folder in candidates(_target(request)):
-        if not folder.exists() and (made := _new(folder, request, quiet=quiet)):
-            return made
+        if not folder.exists() and (prepared := _new(folder, request, quiet=quiet)):
+            return prepared
         if _is_unfinished(folder, request) and (lock := _lock(folder)):
             return _go_on(folder, folder, lock, quiet=quiet)
     raise AssertionError("candidates never end")
 
 
 def _new(folder: Path, request: Request, *, quiet: bool) -> Prepared | None:
-    """A run made from nothing; None when another process is making it."""
+    """Prepare a new run; None if another process is preparing it."""
     with claimed(folder) as unfinished:
         if unfinished is None:
             return None
@@ -161,32 +157,30 @@ def _new(folder: Path, request: Request, *, quiet: bool) -> Prepared | None:
 
 
 def _go_on(folder: Path, checkpoint: Path, lock: Any, *, quiet: bool) -> Prepared:
-    found = newest_checkpoint(checkpoint)
+    newest = newest_checkpoint(checkpoint)
     if not quiet:
-        where = f"from {found.name}" if found else "from its start"
-        print(f"going on with {folder} {where}; give another --output for a new run", file=sys.stderr)
-    return _read(folder, str(found) if found else None, lock)
+        where = f"from {newest.name}" if newest else "from its start"
+        print(f"resuming {folder} {where}; use another --output for a new run", file=sys.stderr)
+    return _read(folder, str(newest) if newest else None, lock)
 
 
 def _run_of(request: Request, checkpoint: Path) -> tuple[Path, Path, Any]:
-    """The run's folder, the checkpoint and the lock, when this request is what started the run."""
+    """Return folder, checkpoint and lock of the run, after checking that this request started it."""
     is_one = newest_checkpoint(checkpoint) == checkpoint
     folder = checkpoint.parent if is_one else checkpoint
     if not (folder / REQUEST_FILE).is_file():
         raise CheckpointError(
-            f"{checkpoint}: was not started with --votes; go on with it by --config, or take its weights by --backbone"
+            f"{checkpoint}: was not started with --votes; resume it with --config, or use its weights with --backbone"
         )
     before = _read_record(folder)["request"]
     for key, value in request.record().items():
         if before.get(key) == value or (key == "size" and value is None):
             continue
         if key == "files":
-            raise CheckpointError(
-                f"{folder}: its files of votes have changed since; start a new run without --checkpoint"
-            )
+            raise CheckpointError(f"{folder}: its vote files have changed since; start a new run without --checkpoint")
         raise CheckpointError(
             f"{folder}: was started with {key} = {before.get(key)!r}, now it is {value!r}; "
-            "start it as it was started, or without --checkpoint for a new run"
+            "use the same flags, or leave out --checkpoint for a new run"
         )
     lock = _lock(folder)
     if lock is None:
@@ -198,14 +192,14 @@ def _target(request: Request) -> Path:
     if request.output is not None:
         target = Path(request.output).expanduser()
         if target.name in ("", ".."):
-            raise InputError(f"--output {request.output!r} is no name for a new folder; give another")
+            raise InputError(f"--output {request.output!r} cannot name a new folder; use another")
         return target
     stem = Path(request.votes).name.split(".")[0] or "votes"
     return Path("outputs") / (stem if request.size is None else f"{stem}-{request.size}")
 
 
 def _is_unfinished(folder: Path, request: Request) -> bool:
-    """Whether a run of the same request was stopped before it wrote the last of its results."""
+    """Return whether a run of the same request was stopped before it wrote the last of its results."""
     last = COMPARISON_FILE if request.validate else "config.json"
     if not (folder / REQUEST_FILE).is_file() or (folder / last).exists():
         return False
@@ -213,7 +207,7 @@ def _is_unfinished(folder: Path, request: Request) -> bool:
 
 
 def _lock(folder: Path) -> Any:
-    """The open file that marks the folder as in use; None when another process holds it."""
+    """Lock the folder and return the open file; None if another process holds it."""
     file = (folder / REQUEST_FILE).open()
     if try_lock(file.fileno()):
         return file
@@ -228,7 +222,7 @@ def _read_record(folder: Path) -> dict[str, Any]:
         if not isinstance(record["request"], dict) or not isinstance(record["save_steps"], int):
             raise TypeError("unexpected content")
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise CheckpointError(f"{file}: cannot be read: {error}; give another --output") from error
+        raise CheckpointError(f"{file}: cannot be read: {error}; use another --output") from error
     return dict(record)
 
 
@@ -238,7 +232,7 @@ def _read(folder: Path, checkpoint: str | None, lock: Any) -> Prepared:
 
 
 def _stamp(path: str | None) -> list[int] | None:
-    """Size and time of a file, so that another file under its name is another request."""
+    """Return size and time of a file, which tell it from another file of the same name."""
     file = Path(path).expanduser() if path else None
     if file is None or not file.is_file():
         return None
@@ -247,7 +241,7 @@ def _stamp(path: str | None) -> list[int] | None:
 
 
 def _fill(folder: Path, final: Path, request: Request, *, quiet: bool) -> Plan:
-    """Write everything into `folder`, which will be called `final`."""
+    """Write everything into `folder`, which will be renamed to `final`."""
     machine = measure_machine()
     text_model = _check_names(request, machine)
     folder.mkdir(exist_ok=True)
@@ -255,7 +249,7 @@ def _fill(folder: Path, final: Path, request: Request, *, quiet: bool) -> Plan:
         _check_votes(votes)
         size = choose_size(request.size, votes=len(votes), gpu=machine.gpu, text_model=text_model)
         check_machine(size, machine, own_backbone=request.backbone is not None)
-        train, data = _parts(votes, folder, final, request, quiet=quiet)
+        train, data = _split(votes, folder, final, request, quiet=quiet)
         with train:
             plan = _plan(folder, final, request, size, machine, train)
             _check_counted(train, request.val, plan.settings)
@@ -272,10 +266,7 @@ def _fill(folder: Path, final: Path, request: Request, *, quiet: bool) -> Plan:
 
 
 def _check_names(request: Request, machine: Machine) -> bool:
-    """Say that size or backbone cannot be used before many votes are read for nothing.
-
-    Returns whether the user brings a text model.
-    """
+    """Check size and backbone before many votes are read in vain; return whether the user brings a text model."""
     size = choose_size(request.size, votes=0, gpu=machine.gpu)
     if request.size is not None:
         check_machine(size, machine, own_backbone=request.backbone is not None)
@@ -294,23 +285,23 @@ def _check_votes(votes: VoteStore) -> None:
         )
     if one_prompt_only(votes):
         raise VoteError(
-            f"{votes.name}: all votes share one prompt, so there is nothing to read; "
+            f"{votes.name}: all votes share one prompt, so prompts cannot explain them; "
             "fit one leaderboard (p2l leaderboard --votes)"
         )
 
 
-def _parts(
+def _split(
     votes: VoteStore, folder: Path, final: Path, request: Request, *, quiet: bool
 ) -> tuple[VoteStore, dict[str, Any]]:
-    """The votes to train on, and what the configuration says of votes."""
+    """Return the votes to train on, and the keys of the configuration that name the votes."""
     if not request.validate or request.val is not None:
         held_out = {} if request.val is None else {"val_data_path": request.val, "drop_unknown_models": True}
         return votes, {"train_data_path": request.votes, **held_out}
-    wanted = max(1, min(round(HELD_OUT_SHARE * len(votes)), MOST_HELD_OUT))
+    count = max(1, min(round(HELD_OUT_SHARE * len(votes)), MOST_HELD_OUT))
     done = split_votes(
         votes,
         by="prompt",
-        val=wanted,
+        val=count,
         train_output=folder / "train.parquet",
         val_output=folder / "held_out.parquet",
         seed=SEED,
@@ -322,15 +313,12 @@ def _parts(
         )
         if done.removed_models:
             print(f"left out, too few votes: {', '.join(done.removed_models)}", file=sys.stderr)
-    data = {
-        "train_data_path": str(final / "train.parquet"),
-        "val_data_path": str(final / "held_out.parquet"),
-    }
-    return open_votes(folder / "train.parquet"), data
+    paths = {"train_data_path": str(final / "train.parquet"), "val_data_path": str(final / "held_out.parquet")}
+    return open_votes(folder / "train.parquet"), paths
 
 
 def _check_counted(train: VoteStore, val: str | None, settings: dict[str, Any]) -> None:
-    """Say of votes that cannot serve that they cannot, before the folder has its name."""
+    """Validate the votes before the folder gets its name."""
     check_counted(train, settings["loss_type"], weighted=settings.get("weighted_loss", False))
     if val is not None:
         with open_votes(val, model_list=train.model_list, drop_unknown=True) as votes:
@@ -346,7 +334,7 @@ def _plan(folder: Path, final: Path, request: Request, size: Size, machine: Mach
 
 
 def _backbone(folder: Path, final: Path, request: Request, size: Size, train: VoteStore) -> tuple[Path, BackboneFacts]:
-    """Where the backbone's files are, and what it is; made here unless it has a name."""
+    """Return the folder of the backbone and its facts; without a name it is made from scratch."""
     name = request.backbone or size.backbone
     if name is not None:
         where = _local(name, size)
@@ -365,7 +353,7 @@ def _local(name: str, size: Size) -> Path:
         if Path(name).expanduser().exists() or not size.backbone:
             raise
         raise InputError(
-            f"{error}; give a folder with --backbone, or use --size tiny, which downloads nothing"
+            f"{error}; pass a folder to --backbone, or use --size tiny, which needs no download"
         ) from error
 
 
@@ -374,6 +362,6 @@ def _header(final: Path, request: Request, size: Size, plan: Plan, machine: Mach
     many = f"in {machine.processes} processes, " if machine.processes > 1 else ""
     return [
         f"Derived by p2l train from {request.votes} and --size {size.name} ({size.about}).",
-        f"The same model again, {many}from the folder where this was made:",
+        f"To train the same model again, {many}from the folder where this was written:",
         f"  p2l train --config {final / CONFIG_FILE} {validate}",
     ]

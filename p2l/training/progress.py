@@ -1,4 +1,4 @@
-"""What a training run shows while it goes on: the bar, `metrics.jsonl`, Weights & Biases when asked for."""
+"""Progress of a training run: the bar with its time estimate, `metrics.jsonl`, optional Weights & Biases."""
 
 from __future__ import annotations
 
@@ -15,22 +15,20 @@ from p2l.training.config import TrainConfig
 from p2l.training.run_folder import MetricsLog
 from p2l.training.trainer import StepResult
 
-# How long a training run will still take, from the tokens that are left and the tokens per second so far.
-
-FIRST_WORD = 60.0  # seconds of training after which the estimate is good enough to be said
-LEAST = 10.0  # seconds left that are worth a line
+FIRST_WORD = 60.0  # seconds of training after which the estimate is good enough to print
+LEAST = 10.0  # remaining seconds that are worth a line
 
 
 @dataclass
 class TimeLeft:
-    """An estimate that is told of every step.
+    """An estimate of the remaining time, updated after every step.
 
-    Tokens left are the votes left times the tokens per vote so far; the rate counts everything between steps too, so
-    saving and validating have their part in it. The first step is left out of the rate: it holds one-time work.
+    The remaining tokens are the remaining votes times the tokens per vote so far. The rate includes the time between
+    steps, for saving and validating, but not the first step, which does one-time work.
     """
 
     votes: int
-    """Left to train on when this run, or its resumption, starts; a vote counts once an epoch."""
+    """Remaining when this run, or its resumption, starts; a vote counts once an epoch."""
     clock: Callable[[], float] = time.monotonic
     _started: float = field(init=False)
     _after_first: float | None = None
@@ -43,7 +41,7 @@ class TimeLeft:
         self._started = self.clock()
 
     def step(self, votes: int, tokens: int) -> None:
-        """One more optimizer step is done, over so many votes and tokens."""
+        """Record an optimizer step over this many votes and tokens."""
         self._seen += votes
         self._tokens += tokens
         if self._after_first is None:
@@ -58,12 +56,12 @@ class TimeLeft:
 
     @property
     def seconds(self) -> float | None:
-        """What is left; None as long as nothing can be said."""
+        """Estimated remaining seconds; None before the second step."""
         rate = self.tokens_per_second
         return None if rate is None else (self.votes - self._seen) * (self._tokens / self._seen) / rate
 
     def first_word(self) -> str | None:
-        """The estimate as a line, once: after the first minute, if there is something left to do."""
+        """Return the estimate as a line, once: after the first minute, if enough time is left."""
         left, rate = self.seconds, self.tokens_per_second
         if self._said or left is None or rate is None or self.clock() - self._started < FIRST_WORD or left < LEAST:
             return None
@@ -73,7 +71,7 @@ class TimeLeft:
 
 
 def in_words(seconds: float) -> str:
-    """A duration to the precision that an estimate has: `40 seconds`, `12 minutes`, `3.5 hours`, `2.1 days`."""
+    """Format a duration with the precision of an estimate: `40 seconds`, `12 minutes`, `3.5 hours`, `2.1 days`."""
     if seconds < 90:
         whole = max(1, round(seconds))
         return f"{whole} second" + ("s" if whole > 1 else "")
@@ -110,15 +108,13 @@ class RunProgress:
         quiet: bool,
         is_main: bool,
     ) -> RunProgress:
-        """Open the bar and the log; the bar begins at step `first` of `total`, over which `num_votes` are spread.
+        """Open the bar and the log, at step `first` of `total`, over which `num_votes` are spread.
 
-        Where `total` is None the votes are yet to come, and no end is foretold.
+        Without `total` (a growing stream) no end is estimated.
         """
         silent = quiet or not is_main
         bar = progress(description="train", total=total, unit="step", quiet=silent)
-        bar.bar_format = (
-            _BAR if total else _OPEN_BAR
-        )  # in place of the bar's own estimate, which knows nothing of tokens
+        bar.bar_format = _BAR if total else _OPEN_BAR  # without tqdm's estimate, which ignores the tokens of a step
         bar.update(first)
         log = MetricsLog(folder / "metrics.jsonl", resume_step=first) if is_main else None
         time_left = TimeLeft(round(num_votes * (total - first) / total)) if total and num_votes else None
@@ -126,14 +122,14 @@ class RunProgress:
         return RunProgress(bar, log, wandb, time_left, time.monotonic(), silent)
 
     def step(self, result: StepResult, seconds: float, more: Mapping[str, float] | None = None) -> None:
-        """One optimizer step, done in `seconds`; `more` values are logged beside its own."""
+        """Report one optimizer step that took `seconds`; `more` values are logged beside its own."""
         speed = round(result.tokens / seconds, 1) if seconds > 0 else 0.0
         self._show(result, speed)
         elapsed = round(time.monotonic() - self.started, 3)
         self._write({**asdict(result), "tokens_per_second": speed, "seconds": elapsed, **(more or {})})
 
     def _show(self, result: StepResult, speed: float) -> None:
-        """Move the bar on; after the first minute, say once how long it will take, bar or no bar."""
+        """Advance the bar; after the first minute, print the estimated duration once, bar or no bar."""
         left = None
         if self.time_left is not None:
             self.time_left.step(result.votes, result.tokens)
@@ -146,13 +142,13 @@ class RunProgress:
             self.bar.write(line, file=sys.stderr)
 
     def evaluation(self, step: int, metrics: dict[str, float]) -> None:
-        """Validation metrics after `step` steps."""
+        """Report validation metrics after `step` steps."""
         if not self.silent:
             self.bar.write(f"step {step}: validation loss {metrics['Loss']:.4f}", file=sys.stderr)
         self._write({"step": step, **{f"validation/{name}": value for name, value in metrics.items()}})
 
     def close(self) -> None:
-        """Close what was opened."""
+        """Close the bar and Weights & Biases."""
         self.bar.close()
         if self.wandb is not None:
             self.wandb.finish()
@@ -177,6 +173,4 @@ def _start_wandb(config: TrainConfig, folder: Path) -> Any:
         return wandb.init(entity=config.wandb_entity, project="p2l", name=folder.name, config=settings)
     except Exception as error:  # its own errors, and those of its HTTP client
         reason = " ".join(str(error).split())[:200]
-        raise InputError(
-            f"key 'wandb_entity': Weights & Biases does not start ({reason}); log in or drop it"
-        ) from error
+        raise InputError(f"key 'wandb_entity': Weights & Biases fails ({reason}); log in or remove the key") from error

@@ -1,8 +1,8 @@
-"""One dial: a size, what the votes are like and what the machine has give every setting of a training run.
+"""One dial: the size, together with facts about votes and machine, decides every setting of a training run.
 
-`derive` is arithmetic and nothing else: the same facts give the same settings on every machine. Each setting that was
-chosen comes with its reason, which the written configuration holds as a comment. docs/training.md has the rules as a
-table, docs/experiments.md the runs that they rest on.
+`derive` is pure arithmetic: the same facts give the same settings on every machine. Each choice comes with its reason,
+which the written configuration holds as a comment. docs/training.md has the rules as a table, docs/experiments.md the
+runs that they rest on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from p2l.common.errors import ConfigError, InputError
 
 GIB = 2**30
 STEPS_PER_EPOCH = 250
-"""Prompts per step are chosen for about so many steps a pass: enough for the rate to rise and fall."""
+"""Steps per pass that the size of a step aims at: enough for the learning rate to rise and fall."""
 GROUPED_FROM = 1.5  # votes on a prompt
 FEW_PROMPTS = 2000
 SAVES = 20
@@ -39,7 +39,7 @@ class Recipe:
     weight_decay: float
     """Of weight matrices."""
     epochs: int
-    """Passes over the votes: few where many votes come back to a prompt, or its answers are learned by heart."""
+    """Passes over the votes: few where a prompt has many votes, or the model memorises them."""
     warm_up: float = 0.1
     """Share of the steps over which the rate rises."""
     init_type: str = "marginal"
@@ -55,16 +55,16 @@ class Size:
     backbone: str | None
     """Hub id; None: a transformer made from scratch on the votes' prompts."""
     single: Recipe
-    """Where nearly each vote has a prompt of its own."""
-    grouped: Recipe
-    """Where prompts have several votes, which then are trained on together."""
-    grouped_few: Recipe
-    """The same with fewer than `FEW_PROMPTS` prompts."""
+    """Where nearly every vote has a prompt of its own."""
     smallest_step: int
-    """Prompts per step, at the least and at the most."""
+    """Prompts per step, at least and at most."""
     largest_step: int
     longest: int
-    """Tokens of a prompt, at the most."""
+    """Tokens of a prompt, at most."""
+    grouped: Recipe | None = None
+    """Where prompts have several votes, which a step trains on together; None: as `single`."""
+    grouped_few: Recipe | None = None
+    """The same with fewer than `FEW_PROMPTS` prompts."""
     chat_template: str | None = None
     """For its own backbone; None: the tokenizer's."""
     needs_gpu: bool = False
@@ -97,8 +97,6 @@ SIZES = {
             "SmolLM2-135M-Instruct fine-tuned: hours on a CPU, minutes on a GPU",
             "HuggingFaceTB/SmolLM2-135M-Instruct",
             single=Recipe(1e-4, 3e-3, 0.1, epochs=2),
-            grouped=Recipe(1e-4, 3e-3, 0.1, epochs=2),
-            grouped_few=Recipe(1e-4, 3e-3, 0.1, epochs=2),
             smallest_step=32,
             largest_step=512,
             longest=2048,
@@ -109,8 +107,6 @@ SIZES = {
             "Qwen2.5-1.5B-Instruct fine-tuned: needs GPUs with bfloat16",
             "Qwen/Qwen2.5-1.5B-Instruct",
             single=Recipe(2e-5, 1e-3, 0.1, epochs=1),
-            grouped=Recipe(2e-5, 1e-3, 0.1, epochs=1),
-            grouped_few=Recipe(2e-5, 1e-3, 0.1, epochs=1),
             smallest_step=64,
             largest_step=512,
             longest=8192,
@@ -124,18 +120,17 @@ SIZES = {
 
 @dataclass(frozen=True)
 class VoteFacts:
-    """What the settings depend on in the votes."""
+    """What the settings depend on in the training votes."""
 
     votes: int
-    """To train on."""
     prompts: int
-    """Different ones among them."""
+    """Distinct prompts."""
     ties: int
     both_bad: int
     lengths: Sequence[int]
-    """Tokens of the prompts of some votes, CLS included, none cut."""
+    """Tokens of a sample of prompts, CLS included, none cut."""
     weighted: bool = False
-    """Whether they have weights."""
+    """Whether the votes have weights."""
 
     @property
     def votes_per_prompt(self) -> float:
@@ -144,7 +139,7 @@ class VoteFacts:
 
     @property
     def grouped(self) -> bool:
-        """Whether so many votes share a prompt that a step takes them together, and encodes the prompt once."""
+        """Whether enough votes share a prompt for a step to take them together, and encode the prompt once."""
         return self.votes_per_prompt >= GROUPED_FROM
 
 
@@ -154,7 +149,7 @@ class Machine:
 
     processes: int
     memory: int
-    """Bytes that one process may use: of its GPU, or its share of the machine's."""
+    """Bytes available to one process: its GPU's memory, or its share of the machine's."""
     gpu: bool
     bfloat16: bool = False
 
@@ -177,25 +172,22 @@ class Plan:
     """Everything that decides a run."""
 
     settings: dict[str, Any]
-    """Keys of the training configuration, where votes and results lie excepted."""
+    """Keys of the training configuration, except the places of votes and results."""
     reasons: dict[str, str]
-    """Key: why it has its value."""
+    """The reason for a key's value."""
     deepspeed: dict[str, Any]
     steps: int
     """Optimizer steps of the whole run."""
     tokens: int
-    """About so many tokens are trained on in the whole run, padding not counted."""
+    """Approximate number of tokens of the whole run, without padding."""
     eval_steps: int
     save_steps: int
 
 
 def choose_size(name: str | None, *, votes: int, gpu: bool, text_model: bool = False) -> Size:
-    """The size of this name; without a name, the one that fits the machine and the votes.
+    """Return the size of this name, else the one that fits machine and votes; ConfigError for an unknown name.
 
-    A `text_model` of the user's own is never trained at the rates of tiny, which are for random weights, unasked.
-
-    Raises:
-        ConfigError: there is no such size.
+    The rates of tiny are for random weights, so a `text_model` of the user's own never gets them by default.
     """
     if name is None:
         name = "small" if text_model else "tiny"
@@ -207,20 +199,16 @@ def choose_size(name: str | None, *, votes: int, gpu: bool, text_model: bool = F
 
 
 def check_machine(size: Size, machine: Machine, *, own_backbone: bool) -> None:
-    """Refuse a size that would train for weeks here; a backbone of the user's own is the user's choice.
-
-    Raises:
-        InputError: the size needs a GPU and there is none.
-    """
+    """Raise InputError for a size that would train for weeks on a CPU, unless the user chose the backbone."""
     if size.needs_gpu and not machine.gpu and not own_backbone:
         raise InputError(
             f"--size {size.name}: {size.backbone} needs a GPU, and torch sees none here; "
-            "use --size tiny or small, or give a smaller text model with --backbone"
+            "use --size tiny or small, or a smaller text model with --backbone"
         )
 
 
 def scratch_shape(train_votes: int) -> dict[str, Any]:
-    """The transformer that is made from scratch for so many votes: arguments of `scratch.make_transformer`."""
+    """Return the arguments of `scratch.make_transformer` for this number of votes."""
     width = 64 if train_votes < WIDER_FROM else 128
     return {
         "vocab_size": 2000 if train_votes < WIDER_FROM else 4000,
@@ -233,7 +221,7 @@ def scratch_shape(train_votes: int) -> dict[str, Any]:
 
 
 def outcome_model(ties: int, both_bad: int, votes: int) -> tuple[str, str, str]:
-    """Head, likelihood and the reason for them, from how many of the votes are ties of either kind."""
+    """Choose head and likelihood from how many of the votes are ties of either kind; return them with the reason."""
     if both_bad:
         return "rk", "grk", f"{both_bad:,} of {votes:,} votes call both answers bad, which grk alone has an outcome for"
     if ties:
@@ -242,11 +230,7 @@ def outcome_model(ties: int, both_bad: int, votes: int) -> tuple[str, str, str]:
 
 
 def derive(size: Size, votes: VoteFacts, backbone: BackboneFacts, machine: Machine) -> Plan:
-    """Every setting of a run.
-
-    Raises:
-        InputError: the backbone cannot be trained on this machine.
-    """
+    """Derive every setting of a run; InputError if the backbone does not fit into this machine."""
     bag = backbone.model_type == "tfidf"
     recipe = _recipe(size, votes, bag=bag)
     small = bag or size.from_scratch
@@ -298,18 +282,18 @@ def _recipe(size: Size, votes: VoteFacts, *, bag: bool) -> Recipe:
         return BAG_OF_WORDS_GROUPED if votes.grouped else BAG_OF_WORDS
     if not votes.grouped:
         return size.single
-    return size.grouped_few if votes.prompts < FEW_PROMPTS else size.grouped
+    return (size.grouped_few if votes.prompts < FEW_PROMPTS else size.grouped) or size.single
 
 
 def _max_length(lengths: Sequence[int], most: int) -> tuple[int, str]:
-    """The 99th percentile of the lengths, rounded up to a multiple of 32, and at most `most`."""
-    wanted = max(32, 32 * math.ceil(float(np.quantile(lengths, 0.99)) / 32))
-    cut = float((np.asarray(lengths) > min(wanted, most)).mean())
-    return min(wanted, most), f"{cut:.1%} of {len(lengths):,} prompts looked at are longer and lose their oldest tokens"
+    """Return the 99th percentile of the lengths, rounded up to a multiple of 32, at most `most`, with the reason."""
+    length = max(32, 32 * math.ceil(float(np.quantile(lengths, 0.99)) / 32))
+    cut = float((np.asarray(lengths) > min(length, most)).mean())
+    return min(length, most), f"{cut:.1%} of {len(lengths):,} prompts looked at are longer and lose their oldest tokens"
 
 
 def _step(size: Size, votes: VoteFacts, machine: Machine) -> tuple[int, str]:
-    """Votes of a step and process, and why so many: a step learns from prompts, however many votes each has."""
+    """Return a step's votes per process, with the reason: a step learns from prompts, however many votes each has."""
     per_epoch = min(max(_power_of_two(votes.prompts / STEPS_PER_EPOCH), size.smallest_step), size.largest_step)
     each = votes.votes_per_prompt if votes.grouped else 1.0
     share = max(1, round(per_epoch * each / machine.processes))
@@ -318,24 +302,22 @@ def _step(size: Size, votes: VoteFacts, machine: Machine) -> tuple[int, str]:
     return share, total + (f", in {machine.processes} processes" if machine.processes > 1 else "")
 
 
+_FOR_STATE = 0.7  # share of the memory; the rest is for activations
 # (on a GPU, from scratch): tokens of one micro-batch.
 _TOKENS_AT_ONCE = {(False, True): 2048, (False, False): 2048, (True, True): 131_072, (True, False): 16_384}
 
 
 def _power_of_two(number: float) -> int:
-    """The nearest one, by ratio, and 1 at the least."""
+    """Return the nearest power of two by ratio, at least 1."""
     return int(2 ** max(0, round(math.log2(max(1.0, number)))))
 
 
 def _deepspeed(backbone: BackboneFacts, machine: Machine, *, half: bool) -> tuple[dict[str, Any], str]:
-    """The least spreading over processes with which weights, gradients and optimizer fit.
+    """Choose the lowest ZeRO stage at which weights, gradients and optimizer state fit; InputError if none does.
 
     In bfloat16 a weight takes 2 bytes, its gradient 4 while it is summed, and its float32 copy with AdamW's two moments
-    12; ZeRO divides the last by the number of processes from stage 1 on, gradients from 2 on, weights from 3 on. In
-    float32 they are 4, 4 and 8. Activations have the share of the memory that is left over.
-
-    Raises:
-        InputError: it does not fit however it is spread.
+    12; in float32 they are 4, 4 and 8. ZeRO divides the last by the number of processes from stage 1 on, gradients from
+    2 on, weights from 3 on. Activations use the share of the memory that is left over.
     """
     weight, gradient, state = (2, 4, 12) if half else (4, 4, 8)
     spread = machine.processes
@@ -359,13 +341,8 @@ def _deepspeed(backbone: BackboneFacts, machine: Machine, *, half: bool) -> tupl
     )
 
 
-_FOR_STATE = 0.7
-
-# A plan as the training configuration that it is, each choice with its reason, and as a few lines for the terminal.
-
-
 def to_yaml(settings: Mapping[str, Any], reasons: Mapping[str, str], header: Sequence[str]) -> str:
-    """YAML with `header` as a comment on top, and the reason of a key behind it."""
+    """Write YAML with `header` as a comment on top, and the reason for a key's value behind it."""
     lines = [f"# {line}" if line else "#" for line in header]
     for key, value in settings.items():
         text = yaml.safe_dump({key: value}, sort_keys=False, allow_unicode=True, width=10_000).rstrip()
@@ -377,7 +354,7 @@ def to_yaml(settings: Mapping[str, Any], reasons: Mapping[str, str], header: Seq
 
 
 def plan_lines(plan: Plan) -> list[str]:
-    """What a user wants to know before training starts."""
+    """Summarise the plan for the terminal, before training starts."""
     chosen = plan.settings
     return [
         f"backbone {chosen['pretrain_model_name']}: {plan.reasons['pretrain_model_name']}",
@@ -385,5 +362,5 @@ def plan_lines(plan: Plan) -> list[str]:
         f"max_length {chosen['max_length']}: {plan.reasons['max_length']}",
         f"{plan.steps:,} steps, {plan.reasons['batch_size']}; {chosen['num_train_epochs']} epochs "
         f"({plan.reasons['num_train_epochs']})",
-        f"about {plan.tokens:,} tokens; how long they take is said after the first minute of training",
+        f"about {plan.tokens:,} tokens; an estimate of the time follows after the first minute of training",
     ]

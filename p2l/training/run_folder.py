@@ -1,7 +1,7 @@
-"""The folder of a training run: its name, its checkpoints (whole or absent), its `metrics.jsonl`.
+"""The folder of a training run: its name, its checkpoints, its `metrics.jsonl`, the finished model.
 
-A checkpoint is written under a name that begins with a dot and renamed when every byte is on the disk, so a kill at
-any moment leaves the checkpoints that were there before, and the new one wholly or not at all.
+A checkpoint is written under a name that begins with a dot and renamed when every byte is on disk, so that a kill at
+any moment leaves the earlier checkpoints intact and the new one either complete or absent.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from torch import Tensor
 
 from p2l.common.errors import CheckpointError, ConfigError, InputError
 from p2l.common.files import atomic_path, disk_error, sync_path, sync_tree
+from p2l.model.checkpoint import write_json
 from p2l.training.config import TrainConfig
 from p2l.training.engine import Engine, peers
 from p2l.training.trainer import Trainer
@@ -32,7 +34,7 @@ _NAME = re.compile(r"checkpoint-(\d+)")
 
 @dataclass(frozen=True)
 class TrainerState:
-    """How far a run is, and what must be the same for it to go on."""
+    """The progress of a run, and what must stay the same for it to be resumed."""
 
     step: int
     """Optimizer steps done."""
@@ -44,12 +46,12 @@ class TrainerState:
     shuffle: bool | str
     seed: int
     votes: str | None = None
-    """Fingerprint of the votes; None in checkpoints that are older than it."""
+    """Fingerprint of the votes; None in checkpoints of older versions."""
     update_rule: dict[str, Any] | None = None
-    """Clipping, optimizer and scheduler as DeepSpeed got them; None in checkpoints that are older than it."""
+    """Clipping, optimizer and scheduler as passed to DeepSpeed; None in checkpoints of older versions."""
 
     def check_continues(self, now: TrainerState, folder: Path) -> None:
-        """Raise CheckpointError when a run with the settings `now` would not be this run going on."""
+        """Raise CheckpointError if a run with the settings `now` cannot resume from this state."""
         if None not in (self.votes, now.votes) and self.num_votes == now.num_votes and self.votes != now.votes:
             raise CheckpointError(
                 f"{folder}: was trained on other votes; resume with the same ones, or start a new run"
@@ -66,11 +68,7 @@ class TrainerState:
 
 
 def new_run_folder(output_dir: Path, name: str) -> Path:
-    """Make `output_dir/name`, or `name_1`, `name_2`, ... when that exists.
-
-    Raises:
-        InputError: the folder cannot be made.
-    """
+    """Make `output_dir/name`, or `name_1`, `name_2`, ... where that exists; InputError if it cannot be made."""
     for candidate in candidates(output_dir / name):
         try:
             candidate.mkdir(parents=True)
@@ -83,16 +81,14 @@ def new_run_folder(output_dir: Path, name: str) -> Path:
 
 
 def candidates(folder: Path) -> Iterator[Path]:
-    """`folder`, then the same name with `_1`, `_2`, ..."""
+    """Yield `folder`, then the same name with `_1`, `_2`, ..."""
     yield folder
-    number = 1
-    while True:
+    for number in count(1):
         yield folder.with_name(f"{folder.name}_{number}")
-        number += 1
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
-    """`folder` itself if it is a checkpoint of the trainer, else its newest `checkpoint-N`, else None."""
+    """Return `folder` itself if it is a checkpoint of the trainer, else its newest `checkpoint-N`, else None."""
     if (folder / STATE_FILE).is_file():
         return folder
     if not folder.is_dir():
@@ -102,69 +98,61 @@ def newest_checkpoint(folder: Path) -> Path | None:
     return whole[-1] if whole else None
 
 
-def keep_newest(folder: Path, count: int) -> None:
-    """Remove all checkpoints of a run's folder but the newest `count`."""
-    for path in _whole_checkpoints(folder)[:-count]:
-        # Without its state it is no checkpoint: a kill in the middle of the removal leaves none that is half there.
+def keep_newest(folder: Path, number: int) -> None:
+    """Remove all checkpoints of a run's folder except the newest `number`."""
+    for path in _whole_checkpoints(folder)[:-number]:
+        # The state goes first: a folder without it does not count as a checkpoint, should the removal be killed.
         (path / STATE_FILE).unlink(missing_ok=True)
         shutil.rmtree(path, ignore_errors=True)
 
 
 def _whole_checkpoints(folder: Path) -> list[Path]:
-    """The checkpoints of a run, oldest first."""
-    found = [(int(match[1]), path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
-    return [path for _, path in sorted(found) if (path / STATE_FILE).is_file()]
+    """Return the complete checkpoints of a run, oldest first."""
+    numbered = [(int(match[1]), path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
+    return [path for _, path in sorted(numbered) if (path / STATE_FILE).is_file()]
 
 
 def read_state(checkpoint: Path) -> TrainerState:
-    """The state file of a checkpoint.
-
-    Raises:
-        CheckpointError: it is missing or not what the trainer writes.
-    """
+    """Read the state file of a checkpoint; CheckpointError if it is missing or malformed."""
     try:
         state = TrainerState(**json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8")))
         if not isinstance(state.step, int):
             raise TypeError(f"step is {state.step!r}")
     except (OSError, ValueError, TypeError) as error:
         raise CheckpointError(
-            f"{checkpoint / STATE_FILE}: is no state of this trainer: {error}; copy the checkpoint again"
+            f"{checkpoint / STATE_FILE}: is not a state of this trainer: {error}; copy the checkpoint again"
         ) from error
     return state
 
 
 def unfinished_name(target: Path) -> Path:
-    """Where a checkpoint is written before it is whole; the same on every rank."""
+    """Return where a checkpoint is written before it is complete; the same on every rank."""
     return target.with_name(f".{target.name}.unfinished")
 
 
 @contextmanager
 def whole_or_absent(target: Path, *, clean: bool = True) -> Iterator[None]:
-    """Say in one line what the disk refused (full, no permission); with `clean` an error leaves nothing unfinished.
-
-    Raises:
-        InputError: `target` cannot be written. Errors of another kind pass as they are.
-    """
+    """Translate errors of the disk (full, no permission) into InputError; `clean` removes what is unfinished."""
     try:
         yield
     except Exception as error:  # torch, safetensors and tokenizers each report a full disk in their own way
         if clean:
             shutil.rmtree(unfinished_name(target), ignore_errors=True)
-        if (found := disk_error(error)) is None:
+        if (problem := disk_error(error)) is None:
             raise
-        kept = None
-        with suppress(OSError):  # a folder that may not be written may not be readable either
-            kept = newest_checkpoint(target.parent)
-        last = f"the last one, {kept}, is whole" if kept else "there is no earlier one"
-        raise InputError(f"{target}: cannot be saved ({found.reason}); {found.advice}; {last}") from error
+        newest = None
+        with suppress(OSError):  # a folder without write permission may not be readable either
+            newest = newest_checkpoint(target.parent)
+        last = f"the last one, {newest}, is complete" if newest else "there is no earlier one"
+        raise InputError(f"{target}: cannot be saved ({problem.reason}); {problem.advice}; {last}") from error
 
 
 def finish_checkpoint(target: Path, state: TrainerState) -> None:
-    """Write the state file into the unfinished folder, wait for the disk, and give the folder its name."""
+    """Write the state file into the unfinished folder, flush it to disk, and give the folder its name."""
     unfinished = unfinished_name(target)
-    (unfinished / STATE_FILE).write_text(json.dumps(asdict(state), indent=2) + "\n", encoding="utf-8")
+    write_json(unfinished / STATE_FILE, asdict(state))
     sync_tree(unfinished)
-    replaced = _replaced_name(target)
+    replaced = target.with_name(f".{target.name}.replaced")
     if target.exists():
         target.rename(replaced)
     unfinished.rename(target)
@@ -172,16 +160,12 @@ def finish_checkpoint(target: Path, state: TrainerState) -> None:
     shutil.rmtree(replaced, ignore_errors=True)
 
 
-def _replaced_name(target: Path) -> Path:
-    return target.with_name(f".{target.name}.replaced")
-
-
 def _put_back_replaced(folder: Path) -> None:
-    """Undo a replacement that a kill cut in half."""
+    """Undo the replacement of a checkpoint that was killed halfway."""
     for path in folder.glob(".checkpoint-*.replaced"):
         target = folder / path.name[1:].removesuffix(".replaced")
         if not target.exists():
-            with suppress(OSError):  # another process of the launch was faster
+            with suppress(OSError):  # another process of the same launch has done it
                 path.rename(target)
 
 
@@ -204,32 +188,28 @@ class MetricsLog:
         try:
             yield
         except OSError as error:
-            raise InputError(f"{self._path}: cannot be written: {error.strerror}; checkpoints are whole") from error
+            raise InputError(f"{self._path}: cannot be written: {error.strerror}; checkpoints are complete") from error
 
     def _keep_until(self, step: int) -> None:
-        """Drop what a killed run wrote after the checkpoint that this one resumes from."""
-        kept = []
+        """Drop the lines that a killed run wrote after the checkpoint that this run resumes from."""
+        lines = []
         for line in self._path.read_text(encoding="utf-8").splitlines():
             try:
                 if json.loads(line)["step"] <= step:
-                    kept.append(line)
+                    lines.append(line)
             except (ValueError, KeyError, TypeError):
-                break  # the kill came in the middle of this line
+                break  # the kill cut this line
         with atomic_path(self._path) as temporary:
-            temporary.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+            temporary.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
 
 
-# What a training run writes: checkpoints that training can go on from, and the finished model.
+# Models in and around the folder.
 
-_PATIENCE = 20.0  # seconds, more than network file systems take to show what another node has made
+_SHARING_SECONDS = 20.0  # more than network file systems take to show a folder that another node has made
 
 
 def check_shared(engine: Engine, folder: Path) -> None:
-    """See to it that every process can write below rank 0's `folder` (every rank must call this).
-
-    Raises:
-        ConfigError: on another node there is no such folder; checkpoints would lack that node's part.
-    """
+    """Raise ConfigError unless every node sees rank 0's `folder`, or checkpoints would lack its shards (collective)."""
     blind = None if _appears(folder) else socket.gethostname()
     hosts = engine.broadcast([host for host in engine.gather(blind) or [] if host])
     if hosts:
@@ -239,7 +219,7 @@ def check_shared(engine: Engine, folder: Path) -> None:
 
 
 def _appears(folder: Path) -> bool:
-    end = time.monotonic() + _PATIENCE
+    end = time.monotonic() + _SHARING_SECONDS
     while not folder.is_dir():
         if time.monotonic() > end:
             return False
@@ -254,19 +234,16 @@ def save_checkpoint(
     state: TrainerState,
     more: Callable[[Path], None] = lambda _: None,
 ) -> None:
-    """Write `target`: the model as a Hugging Face folder, and the training state (every rank must call this).
+    """Write the model as a Hugging Face folder with the training state into `target` (every rank must call this).
 
-    On the main process `more` writes further files into the folder that becomes it.
-
-    Raises:
-        InputError: it cannot be written, because the disk is full, say; earlier checkpoints are whole.
+    On the main process `more` writes further files beside them. InputError if the disk refuses; earlier checkpoints
+    stay complete.
     """
     engine, unfinished = trainer.engine, unfinished_name(target)
-    # Only one process removes what is unfinished, or the others would stumble over its absence and say so.
+    # One process alone removes what is unfinished; the others would fail because it is gone.
     with whole_or_absent(target, clean=engine.is_main), peers():
         if engine.is_main:
-            shutil.rmtree(unfinished, ignore_errors=True)
-            unfinished.mkdir(parents=True)
+            _empty_folder(unfinished)
         engine.barrier()
         engine.save(unfinished)
         weights = trainer.published_weights()
@@ -278,45 +255,44 @@ def save_checkpoint(
 
 
 def save_final(trainer: Trainer, config: TrainConfig, folder: Path) -> None:
-    """Write the trained model into the run's folder itself (every rank must call this).
+    """Write the trained model into the run's folder itself (every rank must call this); InputError as above."""
 
-    Raises:
-        InputError: it cannot be written; checkpoints are whole.
-    """
-    weights = trainer.published_weights()
-    if trainer.engine.is_main:
-        target = folder / "model"
-        with whole_or_absent(target):
-            unfinished = unfinished_name(target)
-            shutil.rmtree(unfinished, ignore_errors=True)
-            unfinished.mkdir(parents=True)
-            _write_model(trainer, config, unfinished, weights)
-            sync_tree(unfinished)
-            # Without its config.json a folder is no model: a kill in between leaves none, rather than half of one.
-            for file in sorted(unfinished.iterdir(), key=lambda file: file.name == "config.json"):
-                os.replace(file, folder / file.name)
-            unfinished.rmdir()
-            sync_path(folder)
-    trainer.engine.barrier()
+    def move_files(unfinished: Path) -> None:
+        # A folder without config.json is not a model, so it comes last: a kill leaves no incomplete model.
+        for file in sorted(unfinished.iterdir(), key=lambda file: file.name == "config.json"):
+            os.replace(file, folder / file.name)
+        unfinished.rmdir()
+        sync_path(folder)
+
+    _publish(trainer, config, folder / "model", move_files)
 
 
 def write_model(trainer: Trainer, config: TrainConfig, target: Path) -> None:
-    """Write the model as it is now into a new folder, whole or not at all (every rank must call this).
+    """Write the current model into a new folder, complete or not at all (every rank must call this)."""
 
-    Raises:
-        InputError: it cannot be written.
-    """
+    def rename(unfinished: Path) -> None:
+        unfinished.rename(target)
+        sync_path(target.parent)
+
+    _publish(trainer, config, target, rename)
+
+
+def _publish(trainer: Trainer, config: TrainConfig, target: Path, move: Callable[[Path], None]) -> None:
+    """Write the model into an unfinished folder, flush it to disk, and let `move` put it in place."""
     weights = trainer.published_weights()
     if trainer.engine.is_main:
         with whole_or_absent(target):
-            unfinished = unfinished_name(target)
-            shutil.rmtree(unfinished, ignore_errors=True)
-            unfinished.mkdir(parents=True)
+            unfinished = _empty_folder(unfinished_name(target))
             _write_model(trainer, config, unfinished, weights)
             sync_tree(unfinished)
-            unfinished.rename(target)
-            sync_path(target.parent)
+            move(unfinished)
     trainer.engine.barrier()
+
+
+def _empty_folder(folder: Path) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
 
 
 def _write_model(trainer: Trainer, config: TrainConfig, folder: Path, weights: dict[str, Tensor]) -> None:
@@ -325,49 +301,23 @@ def _write_model(trainer: Trainer, config: TrainConfig, folder: Path, weights: d
     (folder / "training_config.json").write_text(config.model_dump_json(indent=2) + "\n", encoding="utf-8")
 
 
-# Whether a configuration is that of the run which goes on.
-
-# Where things are may change, and what is done beside the steps. Names of model, head and loss are checked against the
-# model's own record; votes, batch, seed, precision and ZeRO stage against the trainer's state.
-_MAY_CHANGE = frozenset(
-    [
-        "proj_name",
-        "output_dir",
-        "repo_id",
-        "wandb_entity",
-        "device",
-        "train_data_path",
-        "val_data_path",
-        "load_train_data_from_disk",
-        "load_val_data_from_disk",
-        "drop_unknown_models",
-        "pretrain_model_name",
-        "model_type",
-        "head_type",
-        "loss_type",
-        "num_train_epochs",
-        "batch_size",
-        "gradient_accumulation_steps",
-        "packing",
-        "micro_batch_tokens",
-        "seed",
-        "shuffle",
-        "deepspeed_config_path",
-        "dtype",
-        "gradient_checkpointing",
-        "compile",
-        # Of online runs: the room that a head has is in its state, and votes are checked for themselves.
-        "model_capacity",
-        "vote_order",
-    ]
-)
+# Keys that may change between a run and its resumption: places, and what does not touch a step. Model, head and loss
+# are checked against the model's own record; votes, batch, seed, precision and ZeRO stage against the trainer's state,
+# and so is the room that the head of an online run has (model_capacity).
+_MAY_CHANGE = {
+    "proj_name", "output_dir", "repo_id", "wandb_entity", "device", "train_data_path", "val_data_path",
+    "load_train_data_from_disk", "load_val_data_from_disk", "drop_unknown_models", "pretrain_model_name", "model_type",
+    "head_type", "loss_type", "num_train_epochs", "batch_size", "gradient_accumulation_steps", "packing",
+    "micro_batch_tokens", "seed", "shuffle", "deepspeed_config_path", "dtype", "gradient_checkpointing", "compile",
+    "model_capacity", "vote_order",
+}  # fmt: skip
 
 
 def check_same_configuration(config: TrainConfig, checkpoint: Path) -> None:
-    """Refuse to go on with settings that the training state would silently override, such as another learning rate.
+    """Refuse to resume with settings that the training state would silently override, such as a learning rate.
 
     Raises:
-        CheckpointError: a key that decides the weights has another value now, or the record cannot be read.
+        CheckpointError: a key that affects the weights has another value now, or the record cannot be read.
     """
     file = checkpoint / "training_config.json"
     try:
@@ -386,7 +336,7 @@ def check_same_configuration(config: TrainConfig, checkpoint: Path) -> None:
 
 
 def _innermost(key: str, old: object, new: object) -> tuple[str, object, object]:
-    """The first difference within two values of a key, and its dotted name."""
+    """Return the dotted name of the first difference between two values of a key, and both values there."""
     if isinstance(old, dict) and isinstance(new, dict):
         for inner in [*old, *(name for name in new if name not in old)]:
             if old.get(inner) != new.get(inner):

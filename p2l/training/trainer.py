@@ -2,8 +2,8 @@
 
 The loss of a step is  sum_i w_i * loss_i / sum_i w_i  over the votes i of the step on all ranks (w = 1 without
 weights), however they are split into micro-batches or ranks; votes that the likelihood leaves out (ties under `bt`)
-count nowhere. `reweight_scale` multiplies the weights above the line only, or it would cancel. How a step's votes come
-into micro-batches is p2l.training.data' affair.
+count nowhere. `reweight_scale` multiplies the weights of the numerator only, or it would cancel. p2l.training.data
+splits a step's votes into micro-batches.
 """
 
 from __future__ import annotations
@@ -33,33 +33,33 @@ class Schedule(Protocol):
 
     @property
     def total_steps(self) -> int | None:
-        """Optimizer steps of the whole run; None: nobody knows yet."""
+        """Optimizer steps of the whole run; None while unknown."""
         ...
 
     def steps(self, start: int = 0) -> Iterator[Ids]:
-        """Row ids of each step, from step `start` on; the same on every rank."""
+        """Return row ids of each step, from step `start` on; the same on every rank."""
         ...
 
 
 class Published(Protocol):
-    """Weights that folders and validation get in place of the newest ones; every rank calls each of these."""
+    """Weights that folders and validation use instead of the newest ones; every rank calls each method."""
 
     def update(self) -> None:
         """Called after each step."""
         ...
 
     def weights(self) -> dict[str, Tensor]:
-        """The whole model's weights on the CPU of rank 0; an empty one elsewhere."""
+        """Return all weights on the CPU of rank 0; an empty dictionary elsewhere."""
         ...
 
     def in_place(self) -> AbstractContextManager[None]:
-        """The engine's model answers with them until the block ends."""
+        """Make the engine's model answer with them until the block ends."""
         ...
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """What one optimizer step saw, over all ranks."""
+    """The outcome of one optimizer step, over all ranks."""
 
     step: int
     """Steps done, this one included."""
@@ -87,14 +87,8 @@ class Trainer:
     """None: the newest weights are."""
 
     @classmethod
-    def of(
-        cls,
-        config: TrainConfig,
-        engine: Engine,
-        windows: Windows,
-        schedule: Schedule,
-    ) -> Trainer:
-        """A trainer with the settings of a configuration."""
+    def of(cls, config: TrainConfig, engine: Engine, windows: Windows, schedule: Schedule) -> Trainer:
+        """Build a trainer from a configuration."""
         return cls(
             engine=engine,
             windows=windows,
@@ -107,19 +101,15 @@ class Trainer:
 
     @property
     def votes(self) -> Votes:
-        """What the run learns from."""
+        """The votes to train on."""
         return self.windows.votes
 
     def steps(self, start: int = 0) -> Iterator[StepResult]:
-        """Train step by step, from step `start` on.
-
-        Raises:
-            TrainingError: loss or gradient are no finite numbers.
-        """
+        """Train step by step, from step `start` on; TrainingError if loss or gradient are not finite."""
         with closing(self.windows.read_ahead(self.schedule.steps(start))) as windows:
             for number, (ids, parts) in enumerate(windows, start=start):
                 self.before_step(number)
-                # Dropout depends on the step alone, so that a resumed run repeats what an unbroken one does.
+                # Dropout depends on the step alone, so that a resumed run repeats an uninterrupted one.
                 torch.manual_seed(_step_seed(self.seed, number, self.engine.rank))
                 result = self._step(number, ids, self.engine.even_out(parts, self.windows.filler))
                 if self.published is not None:
@@ -127,11 +117,11 @@ class Trainer:
                 yield result
 
     def published_weights(self) -> dict[str, Tensor]:
-        """The whole model's weights as folders get them, on rank 0; an empty one elsewhere (every rank calls this)."""
+        """Return the weights for folders on rank 0's CPU; an empty dictionary elsewhere (every rank calls this)."""
         return self.engine.state_dict() if self.published is None else self.published.weights()
 
     def as_published(self) -> AbstractContextManager[None]:
-        """The engine's model answers as a published folder would, until the block ends."""
+        """Make the engine's model answer as a published folder would, until the block ends."""
         return nullcontext() if self.published is None else self.published.in_place()
 
     def _step(self, number: int, ids: Ids, parts: Sequence[MicroBatch]) -> StepResult:
@@ -143,9 +133,7 @@ class Trainer:
             self.engine.skip_step()
             return StepResult(number + 1, 0.0, 0.0, learning_rate, len(ids), 0)
         shares = weights * (self.reweight_scale / denominator)
-        losses = [
-            self._micro_step(part, labels, shares, last=index == len(parts) - 1) for index, part in enumerate(parts)
-        ]
+        losses = [self._micro_step(part, labels, shares, last=part is parts[-1]) for part in parts]
         loss, tokens = self.engine.sum_over_ranks(
             float(torch.stack(losses).double().sum()), sum(part.tokens for part in parts)
         )
@@ -159,7 +147,7 @@ class Trainer:
     def _micro_step(
         self, part: MicroBatch, labels: NDArray[np.int32], shares: NDArray[np.float64], *, last: bool
     ) -> Tensor:
-        """Forward and backward for the votes of one micro-batch; its part of the step's loss, on the device."""
+        """Run forward and backward for one micro-batch; return its share of the step's loss, on the device."""
         output = self.engine.forward(part.batch)
         device = self.engine.device
         chosen = part.prompt.to(device)

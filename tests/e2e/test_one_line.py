@@ -94,7 +94,7 @@ def test_the_same_line_goes_on_with_a_run_that_was_stopped(
             shutil.rmtree(path)
     done = command("python", "-m", "p2l.cli", "train", "--votes", votes, "--size", "tiny", "--output", stopped)
     assert done.returncode == 0, done.stderr
-    assert f"going on with {stopped} from {checkpoint.name}" in done.stderr
+    assert f"resuming {stopped} from {checkpoint.name}" in done.stderr
     for name in ("model.safetensors", "comparison.json", "metrics.jsonl"):
         assert (stopped / name).exists()
     assert (stopped / "model.safetensors").read_bytes() == (finished / "model.safetensors").read_bytes()
@@ -183,7 +183,7 @@ def test_bad_input_is_one_line(votes: Path, tmp_path: Path) -> None:
     assert "--size goes with --votes" in refused("--config", "c.yaml", "--size", "tiny")
     assert "exclude" in refused("--votes", votes, "--val", votes, "--no-eval")
     for name in ("", ".", ".."):
-        assert "no name for a new folder" in refused("--votes", votes, "--output", name)
+        assert "cannot name a new folder" in refused("--votes", votes, "--output", name)
     assert not list(tmp_path.glob("out*"))
 
 
