@@ -56,7 +56,7 @@ def test_a_model_that_is_worse_is_called_worse(tmp_path: Path) -> None:
 def test_a_model_that_may_be_lucky_is_not_praised(tmp_path: Path) -> None:
     found = compare(*finished(tmp_path, 0.0, noise=0.05), "bt")
     assert found.gain.lower < 0 < found.gain.upper
-    assert "It is not shown" in found.to_text()
+    assert "do not show" in found.to_text()
 
 
 def test_votes_on_one_prompt_are_one_draw(tmp_path: Path) -> None:
@@ -93,4 +93,4 @@ def test_chance_in_a_leaderboard_is_no_merit_of_the_model(tmp_path: Path) -> Non
     (tmp_path / "eval_output.jsonl").write_text("".join(lines), encoding="utf-8")
     found = compare(tmp_path, str(train), "bt")
     assert found.one_leaderboard["Loss"] < np.log(2) + 0.01
-    assert "It is not shown" in found.to_text()
+    assert "do not show" in found.to_text()
