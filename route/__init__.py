@@ -1,1 +1,1 @@
-"""The OpenAI-compatible router: every request goes to the model that is expected to answer it best within a budget."""
+"""The OpenAI-compatible router: sends each request to the model that is expected to answer it best within a budget."""

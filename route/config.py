@@ -1,6 +1,6 @@
-"""The router's configuration: one YAML file, validated as a whole before a port is opened.
+"""The router's configuration: one YAML file, validated before a port is opened.
 
-Every mistake is one line that begins with the file and the number of the line to mend.
+A mistake is reported in one line that begins with the file and the number of the line to fix.
 """
 
 from __future__ import annotations
@@ -22,47 +22,47 @@ from route.providers.base import Timeouts
 from route.routing.decision import Limit, RoutedModel
 
 ROUTER_NAME = "p2l-router"
-"""What the router calls itself in GET /v1/models."""
-_OF_THE_ROUTER = {"messages", "model", "stream"}
+"""The router's own name in GET /v1/models."""
+_RESERVED = {"messages", "model", "stream"}
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _Amount = Annotated[Number, Field(ge=0)]
 _Above = Annotated[Number, Field(gt=0)]
 
 
-class _Part(BaseModel):
+class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
 
 
-class Price(_Part):
-    """What a provider charges per million tokens, in the unit of the costs."""
+class Price(_Section):
+    """A provider's price per million tokens, in the unit of the costs."""
 
     input: _Amount
     output: _Amount
 
 
-class ModelConfig(_Part):
+class ModelConfig(_Section):
     """One model that requests can go to."""
 
     name: str = Field(min_length=1)
-    """What the provider is asked for."""
+    """The model's name at the provider."""
     type: str
     """The kind of provider; `openai` with a `base_url` for any compatible service."""
     api_key: str | None = Field(default=None, repr=False)
     """The key, or `${VARIABLE}`; without it the provider's usual environment variable."""
     base_url: str | None = None
     options: dict[str, Any] = Field(default_factory=dict)
-    """What one kind of provider needs beyond that: `api_version` for azure, the script of a mock."""
+    """Further settings of one kind of provider: `api_version` of azure, the script of a mock."""
     cost: _Amount
     """Of an average answer, in the unit of the budgets."""
     price: Price | None = None
-    """With it, what is spent is counted from tokens, not from `cost`."""
+    """With it, spend is counted from tokens, not from `cost`."""
     temp: Annotated[Number, Field(ge=0)] | None = None
     top_p: Annotated[Number, Field(gt=0, le=1)] | None = None
     top_k: Annotated[Whole, Field(ge=1)] | None = None
     max_tokens: Annotated[Whole, Field(ge=1)] | None = None
     system_prompt: str | None = None
     extra_fields: dict[str, Any] = Field(default_factory=dict)
-    """Further fields of every request to this model; those of the request itself go first."""
+    """Further fields of every request to this model; those of the request override them."""
     context_window: Annotated[Whole, Field(ge=1)] | None = None
     """Tokens; longer prompts go elsewhere."""
     prior_coef: Number | None = None
@@ -74,29 +74,29 @@ class ModelConfig(_Part):
     amounts: dict[str, _Amount] = Field(default_factory=dict)
     """Of further limited quantities."""
     version: str | None = None
-    """Kept with feedback, to tell what was voted on."""
+    """Stored with feedback, to identify what was voted on."""
 
     @field_validator("extra_fields")
     @classmethod
-    def _is_json(cls, value: dict[str, Any]) -> dict[str, Any]:
+    def _is_json(cls, fields: dict[str, Any]) -> dict[str, Any]:
         try:
-            json.dumps(value, allow_nan=False)
+            json.dumps(fields, allow_nan=False)
         except (TypeError, ValueError, RecursionError):
             raise ValueError("must be what JSON can say; put dates in quotes") from None
-        taken = _OF_THE_ROUTER & set(value)
-        if taken:
-            raise ValueError(f"cannot set {', '.join(sorted(taken))}, which the router sets itself")
-        return value
+        reserved = _RESERVED & set(fields)
+        if reserved:
+            raise ValueError(f"cannot set {', '.join(sorted(reserved))}, which the router sets itself")
+        return fields
 
     @field_validator("base_url")
     @classmethod
-    def _is_url(cls, value: str | None) -> str | None:
-        if value is not None and not value.startswith(("http://", "https://", "${")):
+    def _is_url(cls, url: str | None) -> str | None:
+        if url is not None and not url.startswith(("http://", "https://", "${")):
             raise ValueError("must begin with http:// or https://")
-        return value
+        return url
 
     def routed(self, key: str) -> RoutedModel:
-        """The model as far as choosing needs it; `key` is its name in the configuration."""
+        """Return the model as routing needs it; `key` is its name in the configuration."""
         latency = {} if self.latency is None else {"latency": self.latency}
         return RoutedModel(
             name=key,
@@ -108,8 +108,8 @@ class ModelConfig(_Part):
         )
 
 
-class KeyConfig(_Part):
-    """A key that clients send, and what it may do."""
+class KeyConfig(_Section):
+    """A key of clients, and its limits."""
 
     key: str = Field(min_length=1, repr=False)
     """The key, or `${VARIABLE}`."""
@@ -125,14 +125,14 @@ class KeyConfig(_Part):
 
     @field_validator("key")
     @classmethod
-    def _resolved(cls, value: str) -> str:
-        key = _VARIABLE.sub(_environment, value).strip()
+    def _resolved(cls, text: str) -> str:
+        key = _VARIABLE.sub(_environment, text).strip()
         if not key or not key.isascii() or not key.isprintable():
             raise ValueError("must be text that an HTTP header can carry")
         return key
 
 
-class TimeoutsConfig(_Part):
+class TimeoutsConfig(_Section):
     """Seconds a provider may take."""
 
     connect: _Above = 5.0
@@ -145,21 +145,21 @@ class TimeoutsConfig(_Part):
     """Of the whole request, all attempts included."""
 
     def of_attempt(self, left: float, *, stream: bool) -> Timeouts:
-        """What a provider is given when `left` seconds of the request are left."""
+        """Return the limits of one attempt when `left` seconds of the request are left."""
         first = self.first_token if stream else self.answer
         return Timeouts(min(self.connect, left), min(first, left), self.stall, left)
 
 
-class BreakerConfig(_Part):
-    """When a failing model is left alone."""
+class BreakerConfig(_Section):
+    """When the circuit breaker of a model opens."""
 
     failures: Annotated[Whole, Field(ge=1)] = 5
     """In a row."""
     seconds: _Above = 30.0
-    """Until one request tries it again."""
+    """Until one request probes it."""
 
 
-class LimitConfig(_Part):
+class LimitConfig(_Section):
     """At most `most` of a quantity, on average over requests; needs the optimizer `lp`."""
 
     quantity: str
@@ -167,34 +167,34 @@ class LimitConfig(_Part):
     most: _Amount
 
 
-class RouterConfig(_Part):
-    """Everything that decides what the router does, except the flags of the command."""
+class RouterConfig(_Section):
+    """The whole configuration, except the flags of the command."""
 
     model_configs: dict[str, ModelConfig] = Field(min_length=1)
-    """By the names that P2L knows the models under."""
+    """By the names in P2L's model list."""
     keys: list[KeyConfig] = Field(default_factory=list)
     opponent_weights: dict[str, _Amount] | None = None
-    """Whom an answer is compared with; normalised; by default every model of the leaderboard alike."""
+    """Weights of the opponents, normalised; by default every model of the leaderboard alike."""
     static_order: list[str] = Field(default_factory=list)
-    """Who is asked while there are no scores, best first; by default the dearest that the budget allows."""
+    """The models to prefer without scores, best first; by default the dearest that the budget allows."""
     score_timeout_ms: _Above = 2000.0
     max_attempts: Annotated[Whole, Field(ge=1)] = 3
     timeouts: TimeoutsConfig = TimeoutsConfig()
     breaker: BreakerConfig = BreakerConfig()
     limits: list[LimitConfig] = Field(default_factory=list)
     sticky: bool = False
-    """A conversation keeps its model."""
+    """Whether a conversation keeps its model."""
     explore: Annotated[Number, Field(ge=0, le=1)] = 0.0
     """The share of requests that go to a random model within the budget."""
     store_prompts: bool = False
     database: Path | None = None
-    """SQLite file of spend and feedback; without it both are forgotten at the end."""
+    """SQLite file of spend and feedback; without it both end with the process."""
 
     @model_validator(mode="after")
     def _check_names(self) -> RouterConfig:
         if ROUTER_NAME in self.model_configs:
             raise ValueError(f"model_configs.{ROUTER_NAME}: is the router's own name; choose another")
-        for where, names in self._named():
+        for where, names in self._references():
             for name in names:
                 if name not in self.model_configs:
                     raise ValueError(f"{where}: no model {name!r} in model_configs{nearest(name, self.model_configs)}")
@@ -229,16 +229,16 @@ class RouterConfig(_Part):
                     )
         return self
 
-    def _named(self) -> list[tuple[str, Sequence[str]]]:
+    def _references(self) -> list[tuple[str, Sequence[str]]]:
         keys = [(f"keys.{number}.models", key.models or []) for number, key in enumerate(self.keys)]
         return [("static_order", self.static_order), *keys]
 
     def routed_models(self) -> list[RoutedModel]:
-        """All models in the order of the file."""
+        """Return all models in the order of the file."""
         return [model.routed(name) for name, model in self.model_configs.items()]
 
     def routed_limits(self) -> list[Limit]:
-        """The constraints beside the budget."""
+        """Return the limits beside the budget."""
         return [Limit(limit.quantity, limit.most) for limit in self.limits]
 
 
@@ -246,7 +246,7 @@ def load_config(path: str | Path) -> RouterConfig:
     """Read and validate a router's configuration; relative paths in it start at its folder.
 
     Raises:
-        ConfigError: the file is missing, no YAML mapping, or a key is unknown, missing or wrong; names the line.
+        ConfigError: the file is missing or no YAML mapping, or a key is unknown, missing or wrong; names the line.
     """
     raw = read_yaml(path)
     try:
@@ -260,7 +260,7 @@ def load_config(path: str | Path) -> RouterConfig:
 
 
 def _first_problem(error: ValidationError, path: Path) -> str:
-    """`file:line: key 'a.b': what is wrong`; an unknown key goes first, since it is often a missing one misspelt."""
+    """Return `file:line: key 'a.b': problem`; an unknown key comes first, since it may be a missing one misspelt."""
     problems = error.errors()
     problem = next((each for each in problems if each["type"] == "extra_forbidden"), problems[0])
     place = [str(part) for part in problem["loc"]]
@@ -275,12 +275,12 @@ def _first_problem(error: ValidationError, path: Path) -> str:
         return f"{where}: unknown key {key!r}{nearest(place[-1], owner_of(RouterConfig, problem['loc']).model_fields)}"
     if problem["type"] == "missing":
         return f"{where}: key {key!r} is missing; add it"
-    shown = "" if _may_be_secret(place, problem["input"]) else f", got {problem['input']!r}"
-    return f"{where}: key {key!r}: {message[0].lower()}{message[1:]}{shown}"
+    got = "" if _may_be_secret(place, problem["input"]) else f", got {problem['input']!r}"
+    return f"{where}: key {key!r}: {message[0].lower()}{message[1:]}{got}"
 
 
 def _may_be_secret(place: Sequence[str], value: object) -> bool:
-    """Whether a value must not be repeated: keys, and whatever stands where a group that has keys belongs."""
+    """Return whether a value must not be repeated: an API key, or a section that may hold one."""
     holds_keys = place[-1] in ("key", "api_key", "keys") or place[-2:-1] in (["keys"], ["model_configs"])
     return holds_keys or isinstance(value, (dict, list))
 
@@ -295,7 +295,7 @@ def line_of(path: str | Path, place: Sequence[str]) -> int:
 
 
 def _environment(match: re.Match[str]) -> str:
-    value = os.environ.get(match[1])
-    if value is None:
+    text = os.environ.get(match[1])
+    if text is None:
         raise ValueError(f"the environment variable {match[1]} is not set")
-    return value
+    return text

@@ -3,8 +3,7 @@
 cost = price per output token x mean output tokens per answer
 
 Prices are per million tokens, in the unit of the costs. The mean is over the answers of the last days whose provider
-counted their tokens. With `--output` the configuration is written anew with these costs; everything else in it stays as
-it is, comments too.
+counted their tokens. With `--output` the configuration is written with these costs; all else in it stays, comments too.
 """
 
 from __future__ import annotations
@@ -34,20 +33,20 @@ _MILLION = 1_000_000
 
 @dataclass(frozen=True)
 class Answers:
-    """How many answers of a model were counted, and their output tokens in all."""
+    """The number of counted answers of a model, and the sum of their output tokens."""
 
     count: int
     output_tokens: int
 
     @property
     def mean(self) -> float:
-        """Output tokens of an average answer."""
+        """Return the output tokens of an average answer."""
         return self.output_tokens / self.count
 
 
 @dataclass(frozen=True)
 class ModelCost:
-    """One line of the table."""
+    """One row of the table."""
 
     model: str
     answers: int
@@ -61,7 +60,7 @@ class ModelCost:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The flags of `p2l-route costs`."""
+    """Build the command line."""
     flags = parser("p2l-route costs", "Recompute the models' costs from a price list and the usage the router logged.")
     flags.add_argument("--config", "-c", required=True, metavar="FILE", help="the router's configuration")
     flags.add_argument(
@@ -102,11 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int | None:
 def recompute(
     before: Mapping[str, float], prices: Mapping[str, float], answers: Mapping[str, Answers], *, least_answers: int
 ) -> list[ModelCost]:
-    """The new cost of each model of the configuration, where there are a price and answers enough.
-
-    Raises:
-        ConfigError: the price list knows none of the models.
-    """
+    """Compute the cost of each model that has a price and enough answers; raise ConfigError if no model has a price."""
     if not before.keys() & prices.keys():
         hint = nearest(next(iter(prices), ""), before)
         raise ConfigError(f"the price list names no model of the configuration{hint}; it must use the same names")
@@ -123,11 +118,7 @@ def _cost_of(model: str, before: float, price: float | None, answers: Answers | 
 
 
 def read_prices(path: str | Path) -> dict[str, float]:
-    """Prices per million output tokens by model.
-
-    Raises:
-        ConfigError: the file is missing or holds something else than prices; names the key.
-    """
+    """Read prices per million output tokens by model; raise ConfigError, with the model, for anything else."""
     prices = {}
     for model, price in read_yaml(path).items():
         output = price.get("output") if isinstance(price, Mapping) else price
@@ -138,10 +129,10 @@ def read_prices(path: str | Path) -> dict[str, float]:
 
 
 def read_answers(database: str | Path, *, since: int) -> dict[str, Answers]:
-    """The counted answers of each model from day `since` (days since 1970, UTC) on.
+    """Read the counted answers of each model from day `since` (days since 1970, UTC) on.
 
     Raises:
-        InputError: the file is missing or no database of the router.
+        InputError: the file is missing or not a database of the router.
     """
     with _opened(Path(database)) as connection:
         rows = connection.execute(
@@ -166,11 +157,7 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def with_costs(text: str, costs: Mapping[str, float], path: str | Path) -> str:
-    """The configuration `text` with other costs; nothing else changes. `path` is for errors.
-
-    Raises:
-        ConfigError: the text is no configuration of a router.
-    """
+    """Return the configuration `text` with other costs; raise ConfigError, with `path`, if it is none of a router."""
     nodes = _cost_nodes(text, path)
     places = sorted((nodes[model].start_mark.index, nodes[model].end_mark.index, costs[model]) for model in costs)
     for start, end, cost in reversed(places):
@@ -179,7 +166,7 @@ def with_costs(text: str, costs: Mapping[str, float], path: str | Path) -> str:
 
 
 def _plain(number: float) -> str:
-    """Six digits that count, without an exponent: YAML would take 1e-05 for text."""
+    """Format to six significant digits without an exponent, since YAML reads 1e-05 as text."""
     return format(Decimal(f"{number:.6g}"), "f")
 
 
@@ -191,7 +178,7 @@ def _read(path: str) -> str:
 
 
 def _cost_nodes(text: str, path: str | Path) -> dict[str, yaml.ScalarNode]:
-    """Where in the text the cost of each model stands."""
+    """Return the place in the text of each model's cost."""
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
@@ -199,15 +186,15 @@ def _cost_nodes(text: str, path: str | Path) -> dict[str, yaml.ScalarNode]:
     models = _entries(root).get("model_configs")
     if not isinstance(models, yaml.MappingNode):
         raise ConfigError(f"{path}: has no model_configs; name the router's configuration")
-    found: dict[str, yaml.ScalarNode] = {}
+    nodes: dict[str, yaml.ScalarNode] = {}
     for model, node in _entries(models).items():
         cost = _entries(node).get("cost")
         if not isinstance(cost, yaml.ScalarNode):
             raise ConfigError(f"{path}:{node.start_mark.line + 1}: model {model!r} has no cost of its own; add one")
-        if any(cost is other for other in found.values()):
+        if any(cost is other for other in nodes.values()):
             raise ConfigError(f"{path}:{cost.start_mark.line + 1}: two models share this cost; give {model!r} its own")
-        found[model] = cost
-    return found
+        nodes[model] = cost
+    return nodes
 
 
 def _entries(node: yaml.Node | None) -> dict[str, yaml.Node]:

@@ -6,28 +6,28 @@ import argparse
 import os
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from typing import Any
 
-from p2l.common.cli import parser, positive, run
+from p2l.common.cli import above_zero, parser, positive, run
 from p2l.common.errors import ConfigError
 from p2l.common.web import check_address, digest_of, new_key, port
-from route.service.state import Settings
+from route.config import load_config
+from route.service.state import Settings, check_together
 
 _KEY_VARIABLE = "P2L_ROUTER_KEY"
 _ENDPOINT_KEY_VARIABLE = "P2L_API_KEY"
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The flags."""
-    made = parser("python -m route.openai_server", "Route chat completions to the best model within a budget.")
-    made.add_argument("--config", "-c", required=True, help="the models, their costs and limits: a YAML file")
-    _add_choice_flags(made)
-    _add_server_flags(made)
-    return made
+    """Build the command line."""
+    flags = parser("python -m route.openai_server", "Route chat completions to the best model within a budget.")
+    flags.add_argument("--config", "-c", required=True, help="the models, their costs and limits: a YAML file")
+    _add_choice_flags(flags)
+    _add_server_flags(flags)
+    return flags
 
 
-def _add_choice_flags(made: argparse.ArgumentParser) -> None:
-    group = made.add_argument_group("choice")
+def _add_choice_flags(flags: argparse.ArgumentParser) -> None:
+    group = flags.add_argument_group("choice")
     group.add_argument(
         "--router-type",
         default="bt-endpoint",
@@ -44,8 +44,8 @@ def _add_choice_flags(made: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_server_flags(made: argparse.ArgumentParser) -> None:
-    group = made.add_argument_group("server")
+def _add_server_flags(flags: argparse.ArgumentParser) -> None:
+    group = flags.add_argument_group("server")
     group.add_argument("--host", default="0.0.0.0", help="address to listen on")
     group.add_argument("--port", "-p", type=port, default=8000, help="to listen on")
     group.add_argument(
@@ -58,7 +58,7 @@ def _add_server_flags(made: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--direct-by-name", action="store_true", help="a request's model calls that model, if there is one"
     )
-    group.add_argument("--max-body-mb", type=_above_zero, default=20.0, help="largest request, in MiB")
+    group.add_argument("--max-body-mb", type=above_zero, default=20.0, help="largest request, in MiB")
 
 
 def main(argv: Sequence[str] | None = None) -> int | None:
@@ -75,29 +75,19 @@ def main(argv: Sequence[str] | None = None) -> int | None:
 
 
 def _settings(flags: argparse.Namespace) -> Settings:
-    known = {field.name for field in fields(Settings)}
-    typed: dict[str, Any] = {name: value for name, value in vars(flags).items() if name in known}
-    settings = Settings(**typed)
+    names = {field.name for field in fields(Settings)} & set(vars(flags))
+    settings = Settings(**{name: getattr(flags, name) for name in names})
     endpoint_key = os.environ.pop(_ENDPOINT_KEY_VARIABLE, None)
     if settings.router_api_key is None and endpoint_key:
         settings = replace(settings, router_api_key=endpoint_key)
-    has_keys = _check(settings)
-    return replace(settings, api_keys=_digests(flags.api_key, has_keys))
-
-
-def _check(settings: Settings) -> bool:
-    """Refuse what cannot be served before a port is opened; says whether the configuration has keys."""
-    from route.config import load_config
-    from route.service.state import check_together
-
     config = load_config(settings.config)
     check_together(config, settings)
-    return bool(config.keys)
+    return replace(settings, api_keys=_digests(flags.api_key, has_keys=bool(config.keys)))
 
 
-def _digests(typed: str | None, has_keys: bool) -> tuple[str, ...]:
-    given = os.environ.pop(_KEY_VARIABLE, None)  # nor do workers inherit it
-    key = given if typed is None else typed
+def _digests(flag: str | None, *, has_keys: bool) -> tuple[str, ...]:
+    variable = os.environ.pop(_KEY_VARIABLE, None)  # popped, so that workers do not inherit it
+    key = variable if flag is None else flag
     if key is not None and not key.strip():
         raise ConfigError(f"--api-key (or ${_KEY_VARIABLE}) is empty; give a key, or leave it out")
     if key is not None and not (key.isascii() and key.isprintable()):
@@ -108,13 +98,6 @@ def _digests(typed: str | None, has_keys: bool) -> tuple[str, ...]:
         key = new_key()
         print(f"no --api-key was given; clients send this one as bearer key: {key}", flush=True)
     return (digest_of(key.strip()),)
-
-
-def _above_zero(text: str) -> float:
-    number = float(text)
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be a number above 0, got {text}")
-    return number
 
 
 if __name__ == "__main__":

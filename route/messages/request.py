@@ -1,8 +1,12 @@
-"""From a request of Anthropic's Messages API to one for a chat completion.
+"""Translate a request of Anthropic's Messages API to one for a chat completion.
 
-Fields that both APIs call the same, and those that nobody here knows, are handed on. What is a mere hint to Anthropic's
-own models is left out (caching marks, `thinking`, `service_tier`, ...), since any model may answer; what only
-Anthropic's servers can do (tools that they run, files that they keep) is refused.
+Fields with the same name in both APIs, and unknown ones, pass unchanged. Hints to Anthropic's own models are dropped
+(caching marks, `thinking`, `service_tier`, ...), since any model may answer; what needs Anthropic's servers (tools that
+they run, files that they store) is refused.
+
+A user turn may hold results of tools: each becomes a message of its own, before the rest of the turn. Images among
+those results follow as the user's, since most models read only text from a tool. Thinking of earlier turns is dropped,
+since only the model that wrote it can read it.
 """
 
 from __future__ import annotations
@@ -15,29 +19,18 @@ from p2l.common.errors import InputError
 from route.providers.base import JSON
 from route.providers.content import SHAPE_ERRORS
 
-# Turns of the Messages API as messages of a chat completion.
-#
-# A user turn may hold results of tools: each becomes a message of its own, before what else the turn says. Images among
-# those results follow as the user's, since most models read only text as a tool's. Thinking of earlier turns is left
-# out:
-# only the model that thought it can read it.
-
 Placed: TypeAlias = tuple[str, JSON]
-"""Where in the request, and the block of content that is there."""
+"""A place in the request, and the block of content there."""
 _THOUGHTS = ("thinking", "redacted_thinking")
 
 
 def chat_messages(turns: Sequence[Any]) -> list[JSON]:
-    """The messages that the turns become.
-
-    Raises:
-        InputError: a turn is of no form that the Messages API has, or has content that cannot be routed.
-    """
+    """Translate turns to messages; raise InputError for a malformed turn, or one that cannot be routed."""
     return [message for number, turn in enumerate(turns) for message in _of_turn(turn, f"messages[{number}]")]
 
 
 def placed_blocks(content: Any, where: str) -> list[Placed]:
-    """The blocks of a content; a text is one block."""
+    """Return the blocks of a content; a text is one block."""
     if isinstance(content, str):
         return [(where, {"type": "text", "text": content})]
     if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
@@ -46,7 +39,7 @@ def placed_blocks(content: Any, where: str) -> list[Placed]:
 
 
 def joined(blocks: Sequence[Placed], between: str) -> str:
-    """The text of blocks that are all text."""
+    """Return the text of blocks that are all text."""
     return between.join(
         _text_of(part, where) for where, part in ((where, _part(where, block)) for where, block in blocks)
     )
@@ -75,22 +68,22 @@ def _of_turn(turn: Any, where: str) -> Iterator[JSON]:
 
 def _of_user(blocks: Sequence[Placed]) -> Iterator[JSON]:
     parts: list[JSON] = []
-    said: list[JSON] = []
+    rest: list[JSON] = []
     for where, block in blocks:
         if block.get("type") != "tool_result":
-            said.append(_part(where, block))
+            rest.append(_part(where, block))
             continue
         message, others = _of_result(where, block)
         parts += others
         yield message
-    parts += said
+    parts += rest
     if parts or not blocks:
         only_text = len(parts) <= 1 and all(part["type"] == "text" for part in parts)
         yield {"role": "user", "content": "".join(part["text"] for part in parts) if only_text else parts}
 
 
 def _of_result(where: str, block: JSON) -> tuple[JSON, list[JSON]]:
-    """The message of a tool, and what of its result is no text."""
+    """Return the message of a tool, and the parts of its output that are not text."""
     if not isinstance(block.get("tool_use_id"), str):
         raise InputError(f"{where}: a tool_result must have a tool_use_id")
     content = block.get("content")
@@ -110,10 +103,10 @@ def _of_assistant(blocks: Sequence[Placed]) -> JSON:
 
 
 def _call(where: str, block: JSON) -> JSON:
-    name, identifier, given = block.get("name"), block.get("id"), block.get("input")
-    if not isinstance(name, str) or not isinstance(identifier, str) or not isinstance(given, dict):
+    name, identifier, arguments = block.get("name"), block.get("id"), block.get("input")
+    if not isinstance(name, str) or not isinstance(identifier, str) or not isinstance(arguments, dict):
         raise InputError(f"{where}: a tool_use must have id, name and input")
-    return {"id": identifier, "type": "function", "function": {"name": name, "arguments": json.dumps(given)}}
+    return {"id": identifier, "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
 
 
 def _part(where: str, block: JSON) -> JSON:
@@ -174,11 +167,7 @@ _REFUSED = {
 
 
 def chat_request(body: JSON) -> JSON:
-    """The body of the chat completion that a message asks for.
-
-    Raises:
-        InputError: it is no request of the Messages API, or asks for what a chat completion does not have.
-    """
+    """Translate the body of a request; raise InputError for a malformed one, or one that cannot be routed."""
     for field, why in _REFUSED.items():
         if body.get(field):
             raise InputError(f"{field}: {why}")
@@ -194,22 +183,22 @@ def chat_request(body: JSON) -> JSON:
     if user:
         chat["user"] = user
     if body.get("stream"):
-        chat["stream_options"] = {"include_usage": True}  # a message always tells its usage
+        chat["stream_options"] = {"include_usage": True}  # a message always holds its usage
     return chat
 
 
 def _items(body: JSON, field: str) -> list[Any]:
-    value = body.get(field)
-    if not isinstance(value, list):
+    items = body.get(field)
+    if not isinstance(items, list):
         raise InputError(f"{field}: must be a list")
-    return value
+    return items
 
 
 def _object(body: JSON, field: str) -> JSON:
-    value = body.get(field)
-    if value is not None and not isinstance(value, dict):
+    fields = body.get(field)
+    if fields is not None and not isinstance(fields, dict):
         raise InputError(f"{field}: must be an object")
-    return value or {}
+    return fields or {}
 
 
 def _system(system: Any) -> list[JSON]:
@@ -255,10 +244,10 @@ def _tool_choice(choice: JSON) -> Any:
 
 
 def _format(output: JSON) -> JSON:
-    wanted = _object(output, "format")
-    if not wanted:
+    form = _object(output, "format")
+    if not form:
         return {}
-    if wanted.get("type") != "json_schema" or not isinstance(wanted.get("schema"), dict):
+    if form.get("type") != "json_schema" or not isinstance(form.get("schema"), dict):
         raise InputError("output_config.format: must have the type json_schema and a schema")
-    schema = {"name": "answer", "schema": wanted["schema"], "strict": True}
+    schema = {"name": "answer", "schema": form["schema"], "strict": True}
     return {"response_format": {"type": "json_schema", "json_schema": schema}}

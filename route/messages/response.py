@@ -1,6 +1,6 @@
-"""From a chat completion to a message of Anthropic's Messages API; and errors as that API tells them.
+"""Translate a chat completion, its stream, or an error to Anthropic's Messages API.
 
-Prompt tokens that came from a cache are counted apart there: `input_tokens` are the others.
+Prompt tokens read from a cache are counted apart there: `input_tokens` are the others.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ _ERRORS = {
 
 
 def message_of(completion: JSON) -> JSON:
-    """A whole answer."""
+    """Translate a whole answer."""
     choice = (completion.get("choices") or [{}])[0]
-    said = choice.get("message") or {}
-    texts = [text for text in (text_of(said.get("content")), said.get("refusal")) if text]
-    calls = said.get("tool_calls") or []
+    reply = choice.get("message") or {}
+    texts = [text for text in (text_of(reply.get("content")), reply.get("refusal")) if text]
+    calls = reply.get("tool_calls") or []
     content = [{"type": "text", "text": text} for text in texts] + [_tool_use(call) for call in calls]
-    stop = stop_of(choice, calls=bool(calls), refused=bool(said.get("refusal")))
+    stop = stop_of(choice, calls=bool(calls), refused=bool(reply.get("refusal")))
     return {**frame_of(completion), "content": content, **stop, "usage": usage_of(completion.get("usage"))}
 
 
 def frame_of(completion: JSON) -> JSON:
-    """What a message has before its content: an identifier, the model, and the router's own fields."""
+    """Return the fields of a message beside its content: identifier, model, and the router's own."""
     own = {key: value for key, value in completion.items() if key.startswith("router_")}
     identifier = completion.get("id") or f"msg_{uuid.uuid4().hex}"
     return {"id": identifier, "type": "message", "role": "assistant", "model": completion.get("model"), **own}
 
 
 def stop_of(choice: JSON, *, calls: bool, refused: bool) -> JSON:
-    """Why it ended. Which stop sequence did it is known where the provider says so, as vLLM does, in `stop_reason`."""
+    """Return why it ended, with the stop sequence if the provider names it in `stop_reason`, as vLLM does."""
     finish, sequence = choice.get("finish_reason"), choice.get("stop_reason")
     if refused:
         return {"stop_reason": "refusal", "stop_sequence": None}
-    if finish == "stop" and calls:  # what OpenAI says after a call of a tool that had to be called
+    if finish == "stop" and calls:  # as OpenAI ends a call of a tool that had to be called
         return {"stop_reason": "tool_use", "stop_sequence": None}
     if finish == "stop" and isinstance(sequence, str) and sequence:
         return {"stop_reason": "stop_sequence", "stop_sequence": sequence}
@@ -62,7 +62,7 @@ def stop_of(choice: JSON, *, calls: bool, refused: bool) -> JSON:
 
 
 def usage_of(usage: Any) -> JSON:
-    """Tokens as a message counts them; zeros where the provider does not count."""
+    """Return tokens as a message counts them; zeros without counts."""
     cached = _count(usage, "prompt_tokens_details", "cached_tokens")
     return {
         "input_tokens": max(0, _count(usage, "prompt_tokens") - cached),
@@ -78,19 +78,19 @@ def _count(usage: Any, *path: str) -> int:
     return usage if isinstance(usage, int) else 0
 
 
-def tool_id(given: Any) -> str:
-    """The identifier of a call, made up where a provider gives none."""
-    return str(given) if given else f"toolu_{uuid.uuid4().hex}"
+def tool_id(identifier: Any) -> str:
+    """Return the identifier of a call, a new one if the provider sends none."""
+    return str(identifier) if identifier else f"toolu_{uuid.uuid4().hex}"
 
 
 def error_of(status: int, message: str, code: str) -> JSON:
-    """The body of an error; `code` is the router's own, finer word for it."""
+    """Return the body of an error; `code` is the router's own, more precise one."""
     kind = _ERRORS.get(status, "api_error")
     return {"type": "error", "error": {"type": kind, "message": message, "code": code}}
 
 
 def text_of(content: Any) -> str:
-    """The text of a content, which some providers give in parts."""
+    """Return the text of a content, which some providers send in parts."""
     if isinstance(content, list):
         return "".join(part.get("text") or "" for part in content if isinstance(part, dict))
     return content if isinstance(content, str) else ""
@@ -98,45 +98,39 @@ def text_of(content: Any) -> str:
 
 def _tool_use(call: JSON) -> JSON:
     function = call.get("function") or {}
-    given = function.get("arguments") or "{}"
+    text = function.get("arguments") or "{}"
     try:
-        arguments = given if isinstance(given, dict) else json.loads(given)
+        arguments = text if isinstance(text, dict) else json.loads(text)
     except ValueError:
         arguments = None
     if not isinstance(arguments, dict):
-        arguments = {"arguments": given}  # an object is all that clients expect
+        arguments = {"arguments": text}  # clients expect an object
     return {"type": "tool_use", "id": tool_id(call.get("id")), "name": function.get("name"), "input": arguments}
 
 
-# The chunks of a chat completion as the events of a message.
-#
-#     message_start ping (content_block_start content_block_delta* content_block_stop)* message_delta message_stop
-#
-# Blocks follow each other: text ends when a tool is called, a call when the next begins. What was used is known at the
-# end, so `message_start` counts nothing yet.
-
-
 class MessageStream:
-    """The events of one answer."""
+    """Translates the chunks of one chat completion to the events of a message.
+
+        message_start ping (content_block_start content_block_delta* content_block_stop)* message_delta message_stop
+
+    Blocks follow each other: text ends when a tool is called, a call when the next begins. The usage is known at the
+    end only, so `message_start` counts zero.
+    """
 
     def __init__(self) -> None:
         self._started = False
         self._blocks = 0
         self._open: str | None = None
-        """Type of the block that is going on."""
+        """Type of the open block."""
         self._call: tuple[Any, Any] = (None, None)
-        """Index and identifier of the call that is going on."""
+        """Index and identifier of the open call."""
         self._choice: JSON = {}
         self._called = False
         self._refused = False
         self._usage: Any = None
 
     def take(self, chunk: JSON) -> list[JSON]:
-        """What a chunk adds.
-
-        Raises:
-            ProviderError: it goes on with a call that is over.
-        """
+        """Return the events of a chunk; raise ProviderError if it continues a call that has ended."""
         events = [] if self._started else self._start(chunk)
         if chunk.get("usage") is not None:
             self._usage = chunk["usage"]
@@ -153,7 +147,7 @@ class MessageStream:
         return events
 
     def end(self) -> list[JSON]:
-        """What comes after the last chunk."""
+        """Return the events after the last chunk."""
         stop = stop_of(self._choice, calls=self._called, refused=self._refused)
         ending = {"type": "message_delta", "delta": stop, "usage": usage_of(self._usage)}
         return [*self._close(), ending, {"type": "message_stop"}]
@@ -179,14 +173,14 @@ class MessageStream:
         opening: list[JSON] = []
         if not goes_on:
             if not function.get("name"):
-                raise ProviderError(Fault.MALFORMED, "the model went on with a tool call that was over")
+                raise ProviderError(Fault.MALFORMED, "the model continued a tool call that had ended")
             self._call, self._called = (index, identifier), True
             block = {"type": "tool_use", "id": tool_id(identifier), "name": function["name"], "input": {}}
             opening = self._begin(block)
-        given = function.get("arguments")
-        if not given:
+        arguments = function.get("arguments")
+        if not arguments:
             return opening
-        text = given if isinstance(given, str) else json.dumps(given)
+        text = arguments if isinstance(arguments, str) else json.dumps(arguments)
         return [*opening, self._delta({"type": "input_json_delta", "partial_json": text})]
 
     def _begin(self, block: JSON) -> list[JSON]:
