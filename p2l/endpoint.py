@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
+from p2l.common.access import check_address, digest_of, is_loopback, new_key, port
 from p2l.common.cli import above_zero, amount, parser, positive, run, whole
 from p2l.common.errors import ConfigError
-from p2l.common.web import check_address, digest_of, is_loopback, new_key, port
 from p2l.serving.settings import Settings
 
 

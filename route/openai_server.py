@@ -7,11 +7,10 @@ import os
 from collections.abc import Sequence
 from dataclasses import fields, replace
 
+from p2l.common.access import check_address, digest_of, new_key, port
 from p2l.common.cli import above_zero, parser, positive, run
 from p2l.common.errors import ConfigError
-from p2l.common.web import check_address, digest_of, new_key, port
-from route.config import load_config
-from route.service.state import Settings, check_together
+from route.service.settings import Settings
 
 _KEY_VARIABLE = "P2L_ROUTER_KEY"
 _ENDPOINT_KEY_VARIABLE = "P2L_API_KEY"
@@ -75,6 +74,9 @@ def main(argv: Sequence[str] | None = None) -> int | None:
 
 
 def _settings(flags: argparse.Namespace) -> Settings:
+    from route.config import load_config
+    from route.service.state import check_together
+
     names = {field.name for field in fields(Settings)} & set(vars(flags))
     settings = Settings(**{name: getattr(flags, name) for name in names})
     endpoint_key = os.environ.pop(_ENDPOINT_KEY_VARIABLE, None)

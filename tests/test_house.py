@@ -82,6 +82,7 @@ SHORT = {
     "p2l/serving/settings.py": "settings, which import nothing",
     "coeval/judging/factors.py": "which factors a judge scores",
     "route/cli.py": "the table of commands",
+    "route/service/settings.py": "settings, which import nothing",
     "coeval/__main__.py": "python -m coeval",
     "coeval/interfaces.py": "the values of `interface`, out of the provider table",
     "coeval/errors.py": "the exceptions, which import nothing",

@@ -24,7 +24,8 @@ from route.service.dispatch import Trip
 from route.service.errors import ApiError, of_refusal
 from route.service.exchange import Exchange
 from route.service.observability import LOGGER
-from route.service.state import Service, Settings, make_service
+from route.service.settings import Settings
+from route.service.state import Service, make_service
 from route.service.wire import decision_of, parse_object, read_body
 from route.storage.feedback import parse_vote
 from route.storage.ledger import KeyRecord, Refusal

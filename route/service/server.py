@@ -13,7 +13,7 @@ from p2l.common.errors import InputError, P2LError
 from p2l.common.web import control_folder, read_settings, run_server, write_settings
 from route.config import load_config
 from route.service.observability import set_up_logs
-from route.service.state import Settings
+from route.service.settings import Settings
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette

@@ -1,4 +1,4 @@
-"""The service: its settings, its parts, and the checks before it starts."""
+"""The service: its parts, and the checks before it starts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,34 +20,11 @@ from route.routing.router import Router
 from route.routing.scoring import Scorer, make_scorer
 from route.service.dispatch import Dispatcher, Fleet, account_of, make_fleet
 from route.service.observability import LOGGER, RouterMetrics
+from route.service.settings import Settings
 from route.storage.conversations import Sticky
 from route.storage.database import Database
 from route.storage.feedback import Feedback
 from route.storage.ledger import KeyRecord, Ledger, key_record
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The flags of `route.openai_server` that the workers need."""
-
-    config: str
-    """Path of the configuration."""
-    router_type: str
-    router_model_name: str | None = None
-    """Folder or hub id of the P2L model, for the types that run it in the process."""
-    router_model_endpoint: str | None = None
-    """URL of the P2L endpoint."""
-    router_api_key: str | None = field(default=None, repr=False)
-    """Of the P2L endpoint."""
-    cost_optimizer: str | None = None
-    """None: what goes with the router type."""
-    api_keys: tuple[str, ...] = field(default=(), repr=False)
-    """Digests of keys without limits, beside those of the configuration."""
-    direct_by_name: bool = False
-    workers: int = 1
-    max_body_mb: float = 20.0
-    database: str | None = None
-    """Overrides the configuration's: workers without one share a database in the control folder."""
 
 
 @dataclass

@@ -18,8 +18,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
+from p2l.common.access import digest_of, matches
 from p2l.common.errors import ConfigError
-from p2l.common.web import digest_of, matches
 from route.storage.database import Database, WriteBehind
 
 K = TypeVar("K")

@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def url(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     import uvicorn
 
-    from p2l.common.web import digest_of
+    from p2l.common.access import digest_of
     from p2l.serving.app import build_app
     from p2l.serving.reload import load
     from p2l.serving.settings import Settings

@@ -18,11 +18,12 @@ from aiohttp import web
 from openai import AsyncOpenAI
 from starlette.applications import Starlette
 
-from p2l.common.web import digest_of
+from p2l.common.access import digest_of
 from route.config import load_config
 from route.providers.mock import Mock, Script, running
 from route.service.app import build_app
-from route.service.state import Service, Settings
+from route.service.settings import Settings
+from route.service.state import Service
 
 KEY = "test-key"
 HELLO = [{"role": "user", "content": "hello there"}]

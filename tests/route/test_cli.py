@@ -60,3 +60,10 @@ def test_what_keeps_the_books_imports_nothing_heavy(command: Command) -> None:
     heavy = ("torch", "scipy", "cvxpy", "openai", "anthropic", "pandas", "pyarrow", "numpy", "transformers", "fastapi")
     done = command("python", "-c", f"import sys, {names}; print([name for name in {heavy} if name in sys.modules])")
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_help_waits_for_neither_the_service_nor_its_libraries(command: Command) -> None:
+    heavy = ("starlette", "pydantic", "numpy", "aiohttp", "prometheus_client", "route.config", "route.service.state")
+    script = f"import sys, route.openai_server; print([name for name in {heavy} if name in sys.modules])"
+    done = command("python", "-c", script)
+    assert done.stdout.strip() == "[]", done.stderr

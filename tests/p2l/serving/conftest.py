@@ -12,7 +12,7 @@ import httpx2
 import pytest
 import uvicorn
 
-from p2l.common.web import digest_of
+from p2l.common.access import digest_of
 from p2l.inference import P2L
 from p2l.model.model import P2LModel
 from p2l.model.scratch import make_transformer

@@ -402,7 +402,7 @@ def test_calls_that_are_mixed_up_break_the_stream() -> None:
     stream = MessageStream()
     stream.take(piece(0, "a", "look", "{"))
     stream.take(piece(1, "b", "look", "{"))
-    with pytest.raises(ProviderError, match="was over"):
+    with pytest.raises(ProviderError, match="had ended"):
         stream.take(piece(0, None, None, "}"))
 
 

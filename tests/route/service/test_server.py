@@ -15,11 +15,12 @@ from typing import Any
 import openai
 import pytest
 
+from p2l.common.access import digest_of
 from p2l.common.errors import ConfigError
-from p2l.common.web import digest_of
 from route.config import load_config
 from route.service.chat import propensity_of
-from route.service.state import Settings, make_service
+from route.service.settings import Settings
+from route.service.state import make_service
 from tests.route.router_helpers import COEFS, HELLO, Endpoint, a_router, model, served
 
 KEYS = [

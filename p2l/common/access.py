@@ -1,0 +1,65 @@
+"""Keys and addresses of the HTTP services: what their commands check before anything large is loaded."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import hmac
+import ipaddress
+import secrets
+import socket
+
+from p2l.common.errors import ConfigError
+
+# Keys: only their digests are kept, and those are compared in constant time.
+
+
+def digest_of(key: str | bytes) -> str:
+    """Return the SHA-256 of a key in hexadecimal: enough to recognise the key, too little to use it."""
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass") if isinstance(key, str) else key).hexdigest()
+
+
+def matches(key: str | bytes | None, digest: str) -> bool:
+    """Return whether a request's key has this digest; the time it takes depends on neither."""
+    return hmac.compare_digest(digest_of(key or b""), digest) and key is not None
+
+
+def new_key() -> str:
+    """Return a random key of 256 bits."""
+    return secrets.token_urlsafe(32)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach a server that listens on `host`."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def port(text: str) -> int:
+    """Parse a port, for `type=` of a flag."""
+    number = int(text)
+    if not 0 < number < 65536:
+        raise argparse.ArgumentTypeError(f"must be from 1 to 65535, got {number}")
+    return number
+
+
+def check_address(host: str, number: int) -> None:
+    """Listen on an address for a moment.
+
+    Raises:
+        ConfigError: it cannot be listened on.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, number, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trial.bind(address)
+            trial.listen()
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {host}:{number}: {error.strerror or error}; choose another --port or --host"
+        ) from error

@@ -1,0 +1,29 @@
+"""The flags of the command that the workers need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The flags of `route.openai_server` that the workers need."""
+
+    config: str
+    """Path of the configuration."""
+    router_type: str
+    router_model_name: str | None = None
+    """Folder or hub id of the P2L model, for the types that run it in the process."""
+    router_model_endpoint: str | None = None
+    """URL of the P2L endpoint."""
+    router_api_key: str | None = field(default=None, repr=False)
+    """Of the P2L endpoint."""
+    cost_optimizer: str | None = None
+    """None: what goes with the router type."""
+    api_keys: tuple[str, ...] = field(default=(), repr=False)
+    """Digests of keys without limits, beside those of the configuration."""
+    direct_by_name: bool = False
+    workers: int = 1
+    max_body_mb: float = 20.0
+    database: str | None = None
+    """Overrides the configuration's: workers without one share a database in the control folder."""
