@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from coeval.config.keys import redacted
-from coeval.judging.grading import description_of, weight_of
+from coeval.judging.factors import description_of, weight_of
 from coeval.judging.prompts import grading_text, shown_template
-from coeval.planning.counting import stored_before
+from coeval.planning.counting import remaining
 from coeval.planning.estimate import dollars, minutes, static_estimate
 from coeval.planning.plan import batched_in, calls_per_task, sampling_text
 from coeval.prices import price_of
@@ -197,7 +197,7 @@ def _phases(config: Config) -> Table:
 
 
 def _budget(config: Config) -> Table:
-    counts = calls_per_task(config, stored_before(config, None), config.experiment.phases)
+    counts = calls_per_task(config, remaining(config).work)
     columns = [Column("Task", number=False), *(Column(phase) for phase in PHASES), Column("All")]
     rows: list[list[Value]] = [
         [name, *(of[phase] for phase in PHASES), sum(of.values())] for name, of in counts.items()

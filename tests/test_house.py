@@ -80,7 +80,6 @@ SHORT = {
     "p2l/model/allocator.py": "calls into the C library",
     "p2l/serving/http.py": "the writes of a connection",
     "p2l/serving/settings.py": "settings, which import nothing",
-    "coeval/judging/factors.py": "which factors a judge scores",
     "route/cli.py": "the table of commands",
     "route/service/settings.py": "settings, which import nothing",
     "coeval/__main__.py": "python -m coeval",

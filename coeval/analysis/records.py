@@ -19,9 +19,8 @@ from typing import Any, TypeVar
 from coeval.analysis.results import Skipped
 from coeval.analysis.verdicts import Preference, read_verdicts
 from coeval.errors import RunInputError
-from coeval.judging.factors import LABEL_PREFIX, is_metric
-from coeval.judging.grading import weights_in
-from coeval.judging.prompts import grading_said
+from coeval.judging.factors import LABEL_PREFIX, is_metric, weights_in
+from coeval.judging.prompts import stored_grading_text
 from coeval.storage.jsonl import read_json, read_records
 from coeval.storage.records import Answer, Item, answer_mark, is_answer_to, is_failed, is_judgement_of, item_mark
 from coeval.storage.run import Run, entries_of, stored_config
@@ -179,7 +178,7 @@ def _task(run: Run, name: str, configured: Mapping[str, Any]) -> TaskInfo:
         is_configured=bool(configured),
         is_pairwise=configured.get("evaluation_mode") == "pairwise",
         weights=_weights(rubric, configured.get("rubric")),
-        grading=grading_said(configured),
+        grading=stored_grading_text(configured),
     )
 
 

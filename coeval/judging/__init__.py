@@ -1,1 +1,1 @@
-"""What a judge is asked, and how its reply becomes a score."""
+"""Judging: the prompts, and how a judge's reply becomes a score."""

@@ -5,7 +5,7 @@ the answer, and matched greedily:
 
     R = mean_i max_j x_i . y_j        P = mean_j max_i x_i . y_j        F = 2 P R / (P + R)
 
-As in the published figures, the tokens that open and close a text may be matched but have no part in the means; there
+As in the published figures, the tokens that open and close a text may be matched but do not count in the means; there
 are no idf weights and no rescaling. T tokens, D hidden.
 """
 
@@ -39,12 +39,12 @@ LAYERS: Mapping[str, int] = {
     "microsoft/deberta-large-mnli": 18,
     "microsoft/deberta-xlarge-mnli": 40,
 }
-"""Model -> the layer that agrees best with people, as published."""
+"""Model -> the layer that agrees best with people, as published by the authors."""
 OPTIONS = ("model_type", "num_layers", "device")
 _USUAL = "distilbert-base-uncased"
 _BATCH = 32
-_ENDLESS = 100_000  # tokens; above it a tokenizer knows no limit
-_LOCK = threading.Lock()  # one batch at a time: a model on a device is no place to meet
+_ENDLESS = 100_000  # tokens; tokenizers without a limit give a huge number
+_LOCK = threading.Lock()  # judges run in threads, and the model has to run one batch at a time
 
 
 class _Scorer(NamedTuple):
@@ -54,7 +54,7 @@ class _Scorer(NamedTuple):
     model: Any
     layer: int
     longest: int
-    """Tokens of a text; the rest is left out."""
+    """Most tokens of a text; the rest is cut off."""
 
 
 class _Text(NamedTuple):
@@ -63,11 +63,11 @@ class _Text(NamedTuple):
     vectors: torch.Tensor
     """(T, D), of length 1."""
     counts: torch.Tensor
-    """(T,), whether each has a part in the mean."""
+    """(T,), whether each counts in the mean."""
 
 
 def missing(options: Mapping[str, Any]) -> str | None:
-    """What is to be installed or downloaded before a factor with these options can be computed, as a sentence."""
+    """Return a sentence on what to install or download before BERTScore can be computed, if anything."""
     if not all(importlib.util.find_spec(name) is not None for name in ("torch", "transformers")):
         return (
             "metric bertscore needs torch and transformers; `pip install p2l[huggingface]`, or use bleu or exact_match"
@@ -88,7 +88,7 @@ def _is_cached(name: str) -> bool:
 
 
 def wrong_options(options: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with the options of a factor, as a sentence."""
+    """Return a sentence on what is wrong with the options of a factor, if anything."""
     name, layer, device = (options.get(key) for key in OPTIONS)
     for key, value in (("model_type", name), ("device", device)):
         if value is not None and not (isinstance(value, str) and value.strip()):
@@ -101,16 +101,16 @@ def wrong_options(options: Mapping[str, Any]) -> str | None:
 
 
 def bertscore(references: Sequence[str], responses: Sequence[str], options: Mapping[str, Any]) -> list[float]:
-    """F of each answer; 0 where it or its reference has no words.
+    """Compute F of each answer; 0 where it or its reference has no words.
 
     Args:
-        references: what should have been said.
-        responses: as many answers.
+        references: one for each response.
+        responses: the answers.
         options: `model_type` (distilbert-base-uncased), a folder or a name in the hub's cache; `num_layers`, the layer,
             by default the published one; `device`, by default CUDA where there is one.
 
     Raises:
-        RunInputError: an option is wrong, or the model or its layer is not there.
+        RunInputError: an option is wrong, or the model or its layer is missing.
     """
     why = wrong_options(options) or missing(options)
     if why is not None:
@@ -136,7 +136,7 @@ def _scorer(name: str, layer: int, device: str | None) -> _Scorer:
         model: Any = AutoModel.from_pretrained(
             name, trust_remote_code=False, local_files_only=True, use_safetensors=True, dtype=torch.float32
         ).to(place)
-    except Exception as error:  # what is raised depends on what is missing
+    except Exception as error:  # the exception type depends on what is missing
         why = " ".join(str(error).split())[:200]
         raise RunInputError(
             f"metric bertscore: {name} cannot be loaded from its folder or the hub's cache: {why}"
@@ -145,12 +145,12 @@ def _scorer(name: str, layer: int, device: str | None) -> _Scorer:
         raise RunInputError(f"metric bertscore: {name} has {model.config.num_hidden_layers} layers; lower num_layers")
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     limit = tokenizer.model_max_length
-    positions = getattr(model.config, "max_position_embeddings", 512) - 2  # of which some models keep two to themselves
+    positions = getattr(model.config, "max_position_embeddings", 512) - 2  # some models reserve two positions
     return _Scorer(tokenizer, model.eval(), layer, limit if limit < _ENDLESS else positions)
 
 
 def _embedded(scorer: _Scorer, texts: Sequence[str]) -> dict[str, _Text]:
-    """Return each text with its tokens; texts of about one length go together."""
+    """Embed each text; texts of similar length share a batch."""
     import torch
 
     embedded: dict[str, _Text] = {}
@@ -158,7 +158,7 @@ def _embedded(scorer: _Scorer, texts: Sequence[str]) -> dict[str, _Text]:
     outer = torch.tensor([token for token in ends if token is not None])
     for start in range(0, len(texts), _BATCH):
         part = texts[start : start + _BATCH]
-        # Where words begin with their space, so does the first.
+        # Tokenizers that mark a word by the space before it need one before the first word too.
         words = [f" {text.strip()}" if text.strip() else "" for text in part]
         inputs = scorer.tokenizer(
             words, padding=True, truncation=True, max_length=scorer.longest, return_tensors="pt"

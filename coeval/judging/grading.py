@@ -1,52 +1,50 @@
-"""What a judge's reply says, on any scale, with a rationale or without.
+"""Reading a judge's reply: grades on any scale, with or without a rationale, and expected scores.
 
-A reply with a rationale is never quoted in an error: errors go to logs, rationales do not.
+The expected score weighs each grade's value by the probability of its first token:
+score = sum over grades g of p(g) value(g) / sum of p(g), over the grades among the likeliest tokens.
+
+No error quotes a reply with a rationale: errors go to logs, rationales do not.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from math import isfinite
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from coeval.parsing import LEVELS, MalformedAnswerError, graded_in, read_level, read_object, read_scores
 from coeval.schema import Scale, Task, scale_of
 
-# The expected score: each grade's value by the probability of its first token.
-#
-# score = sum over grades g of p(g) value(g) / sum of p(g), over the grades that are seen among the likeliest tokens.
-
 _LEAST = 0.01
-"""Probability of tokens that may begin several grades, from which on nothing is said."""
+"""Probability of ambiguous tokens, those that may begin several grades, above which there is no expected score."""
 _AROUND = " \t\r\n*`\"'."
 
 
 def expected_value(scale: Scale, tokens: Iterable[Sequence[object]]) -> float | None:
-    """Return the expected score in [0, 1]; None where the tokens do not tell grades apart.
+    """Return the expected score in [0, 1], or None if the tokens do not tell grades apart.
 
     Args:
-        scale: of the grades.
+        scale: the task's.
         tokens: (token, natural logarithm of its probability).
     """
     seen: dict[str, float] = {}
-    unclear = 0.0
+    ambiguous = 0.0
     for token, logprob in tokens:
         grades = _begun(scale, str(token))
         probability = math.exp(min(float(logprob), 0.0))  # type: ignore[arg-type]
         if len(grades) == 1:
             seen[grades[0]] = seen.get(grades[0], 0.0) + probability
         elif grades:
-            unclear += probability
+            ambiguous += probability
     total = sum(seen.values())
-    if not total or unclear > _LEAST:
+    if not total or ambiguous > _LEAST:
         return None
     return sum(scale.value(grade) * probability for grade, probability in seen.items()) / total
 
 
 def _begun(scale: Scale, token: str) -> list[str]:
-    """Return the grades that a token may be the beginning of; a number is one as a whole."""
+    """Return the grades that a token may begin; a number has to match as a whole."""
     text = token.strip(_AROUND).lower()
     if not text:
         return []
@@ -56,7 +54,7 @@ def _begun(scale: Scale, token: str) -> list[str]:
 
 
 def clashing(scale: Scale) -> tuple[str, str] | None:
-    """Two grades that the first token may not tell apart: 1 and 10, very bad and very good; None: there are none."""
+    """Return two grades that share a first token, such as 1 and 10 or "very bad" and "very good", if any do."""
     for one in scale.grades:
         for other in scale.grades:
             first, second = one.lower(), other.lower()
@@ -67,18 +65,18 @@ def clashing(scale: Scale) -> tuple[str, str] | None:
 
 @dataclass(frozen=True)
 class Graded:
-    """Some factors of an answer."""
+    """A judge's reply for some factors of an answer."""
 
     scores: Mapping[str, str]
-    """As records hold them."""
+    """As stored in records."""
     text: str = field(repr=False)
     grades: Mapping[str, str] = field(default_factory=dict)
-    """As the judge said them; empty where these are the scores."""
+    """In the judge's words; empty where these are the scores."""
     rationale: str = field(default="", repr=False)
 
 
 def grading_of(task: Task) -> dict[str, Any]:
-    """What reading a judge's reply takes, as part of a question's context; empty where grades are words alone."""
+    """Return the part of a question's context that reading the reply needs; empty for the three levels alone."""
     grading: dict[str, Any] = {
         "scale": task.scale.to_json(),
         "rationale": task.rationale,
@@ -89,51 +87,51 @@ def grading_of(task: Task) -> dict[str, Any]:
 
 
 def read_factors(context: Mapping[str, Any], text: str) -> Graded:
-    """Return the grades of all factors that were asked for in one reply.
+    """Read the grades of all requested factors from one reply.
 
     Raises:
-        MalformedAnswerError: one has no grade of the scale.
+        MalformedAnswerError: a factor has no grade of the scale.
     """
-    how = context.get("grading")
-    if not how:
+    grading = context.get("grading")
+    if not grading:
         return Graded(read_scores(text, context["factors"]), text)
-    rationale, scores = split_rationale(text, "scores") if how["rationale"] else ("", None)
+    rationale, scores = split_rationale(text, "scores") if grading["rationale"] else ("", None)
     if scores is not None and not isinstance(scores, Mapping):
         raise MalformedAnswerError('"scores" is no object')
     replies = graded_in(read_object(text) if scores is None else scores, context["factors"])
-    return _graded(how, replies, text, rationale)
+    return _graded(grading, replies, text, rationale)
 
 
 def read_factor(context: Mapping[str, Any], factor: str, text: str) -> Graded:
-    """Return the grade of one factor.
+    """Read the grade of one factor.
 
     Raises:
-        MalformedAnswerError: it is none of the scale.
+        MalformedAnswerError: it is not on the scale.
     """
-    how = context.get("grading")
-    if not how:
+    grading = context.get("grading")
+    if not grading:
         return Graded({factor: read_level(text)}, text)
-    rationale, grade = split_rationale(text, "score") if how["rationale"] else ("", text)
-    return _graded(how, {factor: grade}, text, rationale)
+    rationale, grade = split_rationale(text, "score") if grading["rationale"] else ("", text)
+    return _graded(grading, {factor: grade}, text, rationale)
 
 
-def _graded(how: Mapping[str, Any], replies: Mapping[str, Any], text: str, rationale: str) -> Graded:
-    scale = scale_of(how["scale"])
+def _graded(grading: Mapping[str, Any], replies: Mapping[str, Any], text: str, rationale: str) -> Graded:
+    scale = scale_of(grading["scale"])
     grades = {}
     for factor, reply in replies.items():
         try:
             grades[factor] = scale.read(reply)
         except MalformedAnswerError:
-            if not how["rationale"]:
+            if not grading["rationale"]:
                 raise
             raise MalformedAnswerError(f"no grade of the scale for {factor!r}") from None
     scores = {factor: scale.stored(grade) for factor, grade in grades.items()}
-    is_said = scale.is_default and not how["expected"]
-    return Graded(scores, text, {} if is_said else grades, rationale)
+    are_scores = scale.is_default and not grading["expected"]
+    return Graded(scores, text, {} if are_scores else grades, rationale)
 
 
 def split_rationale(text: str, key: str) -> tuple[str, Any]:
-    """Return the rationale of a reply, and what stands under the other key.
+    """Return the rationale of a reply and the value under another key.
 
     Raises:
         MalformedAnswerError: it is no object with both.
@@ -151,12 +149,10 @@ def split_rationale(text: str, key: str) -> tuple[str, Any]:
 
 
 def weighed(context: Mapping[str, Any], graded: Graded, tokens: Any) -> Graded:
-    """Return the same with the expected score in the place of the grade's, where the tokens tell it."""
-    how = context.get("grading")
-    value = expected_value(scale_of(how["scale"]), tokens) if how and how["expected"] else None
-    if value is None:
-        return graded
-    return Graded(dict.fromkeys(graded.scores, f"{value:.4f}"), graded.text, graded.grades, graded.rationale)
+    """Replace the score by the expected score, if the task asks for it and the tokens give one."""
+    grading = context.get("grading")
+    value = expected_value(scale_of(grading["scale"]), tokens) if grading and grading["expected"] else None
+    return graded if value is None else replace(graded, scores=dict.fromkeys(graded.scores, f"{value:.4f}"))
 
 
 def is_score(value: object) -> bool:
@@ -167,24 +163,3 @@ def is_score(value: object) -> bool:
         return value in LEVELS or 0.0 <= float(value) <= 1.0
     except ValueError:
         return False
-
-
-# What a factor of a rubric says, and how much it counts: 1 where the rubric says nothing.
-
-
-def description_of(definition: object) -> str:
-    """Return what tells a good answer from a bad one by a factor."""
-    return str(definition.get("description") or "") if isinstance(definition, Mapping) else str(definition)
-
-
-def weight_of(definition: object) -> float:
-    """Return how much a factor counts."""
-    weight = definition.get("weight") if isinstance(definition, Mapping) else None
-    is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
-    return float(weight) if is_number and isfinite(weight) and weight > 0 else 1.0  # type: ignore[arg-type, operator]
-
-
-def weights_in(rubric: Mapping[str, Any]) -> dict[str, float]:
-    """Factor -> weight, of those that count for more or less than 1."""
-    weights = {factor: weight_of(definition) for factor, definition in rubric.items()}
-    return {factor: weight for factor, weight in weights.items() if weight != 1.0}

@@ -1,8 +1,8 @@
-"""Labels: what an answer says its label is, whether that is the one the item was made with, and how often.
+"""Labels: the label in an answer, whether it is that of the item, and how often it is.
 
-A label is the value of a target attribute. An answer gives it as the value of a key of a JSON object, behind a marker
-(`#### 42`, `Answer: B`), or as its only line. Two labels are equal in any case, as numbers (`1,000` and `1000.0`), and
-with or without the letter of an option (`B`, `(B)`, `B. a cat`).
+A label is the value of a target attribute. An answer gives it as a value in a JSON object, after a marker (`#### 42`,
+`Answer: B`), or as its only line. Labels are compared regardless of case, as numbers (`1,000` and `1000.0`), and with
+or without the letter of an option (`B`, `(B)`, `B. a cat`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class LabelAccuracy:
     accuracy: float
     """Of the answers that give a label."""
     strict_accuracy: float
-    """Of all answers: one that gives no label is wrong."""
+    """Of all answers; one without a label is wrong."""
     n_total: int
     """Answers that give a label."""
     n_matched: int
@@ -43,7 +43,7 @@ class LabelAccuracy:
 
 
 def predicted_label(text: str, attribute: str) -> str | None:
-    """Return the label that an answer gives for an attribute; None where it gives none."""
+    """Return the label that an answer gives for an attribute, if it gives one."""
     try:
         named = {str(key).strip().casefold(): value for key, value in read_object(text).items()}
     except MalformedAnswerError:
@@ -61,7 +61,7 @@ def _as_text(value: Any) -> str | None:
 
 
 def _marked(text: str) -> str | None:
-    """Return what follows the last marker, on its line."""
+    """Return the text after the last marker, up to the end of its line."""
     labels = [next(filter(None, groups)) for groups in _MARKED.findall(text)]
     return labels[-1].strip() if labels and len(labels[-1].strip()) <= _LONGEST else None
 
@@ -102,7 +102,7 @@ def _number(text: str) -> Decimal | None:
 
 
 def _option(text: str) -> tuple[str, str]:
-    """Return the letter of an option and what follows it; ("", text) where there is no letter."""
+    """Return the letter of an option and the text after it, or ("", text) without a letter."""
     match = _OPTION.fullmatch(text)
     if match is None:
         return "", text
@@ -110,7 +110,7 @@ def _option(text: str) -> tuple[str, str]:
 
 
 def label_scores(attributes: Sequence[str], truth: Mapping[str, Any], text: str) -> dict[str, float]:
-    """`label:{attribute}` -> 1 or 0, of those the item was made with; 0 where the answer gives no label."""
+    """Return `label:{attribute}` -> 1 or 0 for the attributes of the item; 0 also where the answer has no label."""
     scores = {}
     for attribute in attributes:
         if attribute in truth:
@@ -120,10 +120,10 @@ def label_scores(attributes: Sequence[str], truth: Mapping[str, Any], text: str)
 
 
 def label_accuracy(labels: Iterable[tuple[object, str | None]]) -> LabelAccuracy:
-    """Return how often predictions are right.
+    """Return how often predictions are right, overall and by label.
 
     Args:
-        labels: of each answer the right label, and the one it gives (`predicted_label`) or None.
+        labels: of each answer the right label and its own (`predicted_label`), or None.
     """
     right, wrong, missed = Counter[str](), Counter[str](), Counter[str]()
     skipped, pairs = 0, [(str(truth), prediction) for truth, prediction in labels]
@@ -143,7 +143,7 @@ def label_accuracy(labels: Iterable[tuple[object, str | None]]) -> LabelAccuracy
 
 
 def _rates(right: int, wrong: int, missed: int) -> dict[str, float]:
-    """Precision, recall and their harmonic mean."""
+    """Return precision, recall and their harmonic mean."""
     return {
         "precision": _share(right, right + wrong),
         "recall": _share(right, right + missed),
@@ -161,5 +161,5 @@ class _Rated(Protocol):
 
 
 def hamming_accuracy(accuracies: Sequence[_Rated]) -> float:
-    """Return the mean accuracy over several label attributes; one that no answer names counts as 0."""
+    """Return the mean accuracy over label attributes; an attribute that no answer names counts as 0."""
     return round(sum(one.accuracy or 0.0 for one in accuracies) / len(accuracies), 4) if accuracies else 0.0

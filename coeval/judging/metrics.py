@@ -23,21 +23,21 @@ _Metric = Callable[[Sequence[str], Sequence[str], Mapping[str, Any]], list[float
 """References, responses, options -> values."""
 _ORDER = 4
 _SMOOTHED_ZERO = 0.1
-_OF_ALL = ("metric", "description", "weight")
+_COMMON_KEYS = ("metric", "description", "weight")
 
 
 def metric_scores(
     rubric: Mapping[str, Any], references: Sequence[str], responses: Sequence[str]
 ) -> list[dict[str, float]]:
-    """Of each answer factor -> value in [0, 1], for the factors of a rubric that are metrics.
+    """Compute the metrics of a rubric: for each answer factor -> value in [0, 1].
 
     Raises:
-        RunInputError: a metric's package or model is not there, or there is no such metric.
+        RunInputError: a metric's package or model is missing, or there is no such metric.
     """
     rows: list[dict[str, float]] = [{} for _ in responses]
     for factor, definition in rubric.items():
         if isinstance(definition, Mapping) and "metric" in definition:
-            options = {key: value for key, value in definition.items() if key not in _OF_ALL}
+            options = {key: value for key, value in definition.items() if key not in _COMMON_KEYS}
             values = _metric(str(definition["metric"]))(references, responses, options)
             for scores, value in zip(rows, values, strict=True):
                 scores[factor] = value
@@ -45,14 +45,14 @@ def metric_scores(
 
 
 def missing_package(definition: Mapping[str, Any]) -> str | None:
-    """What is to be installed or downloaded before a factor can be computed, as a sentence; None where nothing is."""
+    """Return a sentence on what to install or download before a factor can be computed, if anything."""
     return missing(definition) if definition["metric"] == "bertscore" else None
 
 
 def wrong_definition(definition: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with a factor that names a known metric, as a sentence."""
+    """Return a sentence on what is wrong with the options of a factor with a known metric, if anything."""
     metric = str(definition["metric"])
-    options = (*_OF_ALL, *(OPTIONS if metric == "bertscore" else ()))
+    options = (*_COMMON_KEYS, *(OPTIONS if metric == "bertscore" else ()))
     for key in definition:
         if key not in options:
             hint = nearest(str(key), options) or f"; there are {', '.join(options)}"
@@ -61,7 +61,7 @@ def wrong_definition(definition: Mapping[str, Any]) -> str | None:
 
 
 def bleu4(reference: str, response: str) -> float:
-    """Smoothed sentence BLEU-4 of an answer."""
+    """Compute the smoothed sentence BLEU-4 of an answer."""
     expected, words = reference.lower().split(), response.lower().split()
     if not set(expected) & set(words):
         return 0.0
@@ -71,7 +71,7 @@ def bleu4(reference: str, response: str) -> float:
 
 
 def _precision(expected: Sequence[str], words: Sequence[str], n: int) -> float:
-    """Share of an answer's n-grams that the reference has too, each as often as it has it at most."""
+    """Return the share of an answer's n-grams in the reference, each counted at most as often as there."""
     expected_ngrams, ngrams = _ngrams(expected, n), _ngrams(words, n)
     shared = sum((expected_ngrams & ngrams).values())
     return (shared or _SMOOTHED_ZERO) / max(1, ngrams.total())
@@ -82,7 +82,7 @@ def _ngrams(words: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
 
 
 def exact_match(reference: str, response: str) -> float:
-    """1 where the answer is the reference, or one of its alternatives between `|`; case and space do not count."""
+    """Return 1 if the answer is the reference or one of its alternatives between `|`, regardless of case and space."""
     answer = _plain(response)
     return float(any(answer == _plain(one) for one in (reference, *reference.split("|"))))
 
@@ -110,23 +110,20 @@ _COMPUTED: Mapping[str, _Metric] = {
     "exact_match": _one_by_one(exact_match),
 }
 
-# Judges that compute: metrics against the reference answer, and labels against the attributes of an item.
-
 _Pair = tuple[Mapping[str, Any], Mapping[str, Any]]
 
 
 def scores_for(judge: Model, task: Task, rubric: Mapping[str, Any], pairs: Sequence[_Pair]) -> list[dict[str, str]]:
-    """Return what a computing judge says of answers: factor -> a number in [0, 1] as text, of four places at most.
+    """Compute the scores of a `metric` or `label` judge: for each answer factor -> a number in [0, 1] as text.
 
     Args:
-        judge: of interface `metric` (every factor of the rubric that is a metric) or `label` (every label attribute
-            that the item was made with).
+        judge: `metric` scores the metric factors of the rubric, `label` the label attributes of the item.
         task: of the items.
         rubric: of the task, as stored.
-        pairs: of each answer its item and itself, as stored.
+        pairs: item and answer, as stored.
 
     Raises:
-        RunInputError: a metric's package or model is not there, or the judge is none that computes.
+        RunInputError: a metric's package or model is missing, or the judge is a language model.
     """
     texts = [str(response["response"]) for _, response in pairs]
     if judge.interface == "label":
@@ -135,5 +132,5 @@ def scores_for(judge: Model, task: Task, rubric: Mapping[str, Any], pairs: Seque
     elif judge.interface == "metric":
         rows = metric_scores(rubric, [str(item.get("reference_response") or "") for item, _ in pairs], texts)
     else:
-        raise RunInputError(f"{judge.name}: interface {judge.interface!r} is asked, it does not compute")
+        raise RunInputError(f"{judge.name}: interface {judge.interface!r} computes no scores")
     return [{factor: str(round(min(max(value, 0.0), 1.0), 4)) for factor, value in scores.items()} for scores in rows]

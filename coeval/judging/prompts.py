@@ -1,22 +1,16 @@
 """The built-in prompts, by id, and which text a call gets: the task's for this model, the task's, or the built-in one.
 
-Templates are `str.format` texts: a literal brace is doubled. `VARIABLES` says what each may use, so that a wrong one is
-found when the configuration is read.
+Templates are `str.format` texts: a literal brace is doubled. `VARIABLES` lists the variables of each, so that unknown
+ones are errors when the configuration is read.
 """
 
 from __future__ import annotations
 
 import string
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from coeval.schema import Scale, Task, scale_in
-
-if TYPE_CHECKING:
-    from coeval.schema import Task
-
-
-# The last line of a judge's prompt: in which form it is to reply, and on which scale.
 
 _WHY = 'first "rationale", one or two sentences that say why you grade as you do'
 _VERDICTS = (
@@ -49,25 +43,24 @@ def _compare(task: Task) -> str:
     return f"Reply with one word: {_VERDICTS}"
 
 
-REPLIES = {"evaluate_single": _single, "evaluate_per_factor": _per_factor, "compare": _compare}
-"""By the id of the prompt."""
+_REPLY_LINES = {"evaluate_single": _single, "evaluate_per_factor": _per_factor, "compare": _compare}
+"""Prompt -> its last line: the form of the reply, and the scale."""
 
 
 def reply_line(task: Task, prompt: str) -> str:
-    """Return how a judge of a task is to reply to a prompt; empty for prompts that grade nothing."""
-    return REPLIES[prompt](task) if prompt in REPLIES else ""
+    """Return the last line of a judge's prompt, which demands the form of the reply; empty for other prompts."""
+    return _REPLY_LINES[prompt](task) if prompt in _REPLY_LINES else ""
 
 
 def grading_text(task: Task) -> str:
-    """Return how a task is evaluated, in a few words: `per_factor`, or `single, 1-5, rationale first`."""
+    """Return a task's evaluation mode and unusual grading, such as `single, 1-5, rationale first`."""
     return ", ".join([task.evaluation_mode, *_unusual(task.scale, task.rationale, task.expected_scores)])
 
 
-def grading_said(configured: Mapping[str, Any]) -> str:
-    """Return the same of a task as it is stored, without the mode; empty for levels alone."""
-    return ", ".join(
-        _unusual(scale_in(configured), configured.get("rationale") is True, configured.get("expected_scores") is True)
-    )
+def stored_grading_text(task: Mapping[str, Any]) -> str:
+    """Return the unusual grading of a stored task; empty for the three levels alone."""
+    scale = scale_in(task)
+    return ", ".join(_unusual(scale, task.get("rationale") is True, task.get("expected_scores") is True))
 
 
 def _unusual(scale: Scale, rationale: bool, expected: bool) -> list[str]:
@@ -202,7 +195,7 @@ What matters:
 {reply}
 """,
 }
-"""Our own texts; `compare` is that of the mode `pairwise`."""
+"""The built-in texts; `compare` is for the mode `pairwise`."""
 _TASK = frozenset({"task_description"})
 _BOTH = _TASK | {"output_description"}
 _SEEN = _BOTH | {"input", "target_attributes", "reference_response", "response", "reference", "scale", "reply"}
@@ -217,7 +210,7 @@ VARIABLES: Mapping[str, frozenset[str]] = {
     "compare": _BOTH
     | {"input", "reference_block", "reference_response", "response_a", "response_b", "rubric", "reply"},
 }
-"""What each template may name."""
+"""The variables of each prompt."""
 
 
 def template_for(task: Task, model: str, prompt: str) -> str:
@@ -227,28 +220,28 @@ def template_for(task: Task, model: str, prompt: str) -> str:
 
 
 def shown_template(task: Task, model: str, prompt: str) -> str:
-    """Return the text of a prompt with what the task alone decides: how judges reply, and on which scale."""
+    """Return the text of a prompt with the variables that the task decides: the reply's form and the scale."""
     template = template_for(task, model, prompt)
     return template.replace("{reply}", reply_line(task, prompt)).replace("{scale}", task.scale.text)
 
 
 def render(task: Task, model: str, prompt: str, **values: Any) -> str:
-    """Return the prompt with its variables filled in; those that the task alone decides are always there."""
+    """Fill in the variables of a prompt; those that the task decides are added."""
     about = {"task_description": task.description, "output_description": task.output_description, "seed": "{}"}
     variables = {**about, "reply": reply_line(task, prompt), "scale": task.scale.text, **values}
     return template_for(task, model, prompt).format(**variables).strip()
 
 
 def unknown_variables(prompt: str, template: str) -> list[str]:
-    """Return what a template names that this prompt does not have.
+    """Return the variables in a template that its prompt does not have.
 
     Raises:
-        ValueError: braces that do not match; `str.format` says how.
+        ValueError: braces do not match.
     """
     named = [name for _, name, _, _ in string.Formatter().parse(template) if name is not None]
     return sorted({name for name in named if name not in VARIABLES[prompt]})
 
 
 def rubric_text(rubric: Mapping[str, Any]) -> str:
-    """One line for each factor."""
+    """Return a line for each factor."""
     return "\n".join(f"- {name}: {description}" for name, description in rubric.items())

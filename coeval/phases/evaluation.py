@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from coeval.errors import RunError
-from coeval.judging.factors import LABEL_PREFIX, judges_of, required_factors
-from coeval.judging.grading import Graded, description_of, grading_of, is_score, read_factor, read_factors, weighed
+from coeval.judging.factors import LABEL_PREFIX, description_of, judges_of, required_factors
+from coeval.judging.grading import Graded, grading_of, is_score, read_factor, read_factors, weighed
 from coeval.judging.prompts import render, rubric_text
 from coeval.phases.driving import ATTEMPTS, drive, each_model
 from coeval.phases.items import index_of_items

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, TypeAlias
 
-from coeval.judging.factors import required_factors
-from coeval.judging.grading import description_of
+from coeval.judging.factors import description_of, required_factors
 from coeval.phases.driving import drive, each_model
 from coeval.phases.items import index_of_items
 from coeval.phases.mapping import is_kept, needed_rubric

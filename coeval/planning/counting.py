@@ -1,8 +1,8 @@
 """How many calls a run makes, phase by phase, and of how many tokens.
 
-With T teachers, S students, J judges and N items for each teacher, of one task: T calls for each map or rubric that is
-left to teachers, T N items, T S N answers, J T S N judgements (times the factors, where each is asked for alone), and
-J T N S (S - 1) / 2 comparisons in each order, where answers are compared in pairs. What is stored is not asked again.
+With T teachers, S students, J judges and N items per teacher, one task takes T calls for each map or rubric that is
+left to teachers, T N items, T S N answers, and J T S N judgements (times the factors in mode `per_factor`) or
+J T N S (S - 1) / 2 comparisons in each order (mode `pairwise`). Stored records are counted first and not asked again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from coeval.judging.factors import required_factors
-from coeval.phases.modes import extended_tasks
+from coeval.phases.modes import continued_modes, extended_tasks
 from coeval.schema import PHASES, Config, Mode, Model, Phase, Task
 from coeval.storage.jsonl import read_json, read_records
 from coeval.storage.records import (
@@ -29,16 +29,14 @@ from coeval.storage.records import (
 )
 from coeval.storage.run import Run, renewed_phases
 
-# What a run has already, counted: so that an estimate is of what is left.
-
-Made = TypeVar("Made")
+T = TypeVar("T")
 _NAMES = ("task_id", "teacher_model_id", "student_model_id", "judge_model_id", "model_a", "model_b")
 _SLIM = frozenset((*_NAMES, "id", "datapoint_id", "response_id", "scores"))
 
 
 @dataclass
 class Stored:
-    """Counts of valid records, each id once."""
+    """The valid records of a run, counted by model; each id once."""
 
     attributes: set[tuple[str, str]] = field(default_factory=set)
     """(task, target or nuanced)."""
@@ -48,21 +46,17 @@ class Stored:
     responses: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     """(task, teacher, student)."""
     scores: dict[tuple[str, str, str, str], Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    """(task, teacher, student, judge) -> factor -> how many answers it is scored in."""
+    """(task, teacher, student, judge) -> factor -> answers with a score for it."""
     pairs: Counter[tuple[str, str, str, str, str]] = field(default_factory=Counter)
-    """(task, teacher, judge, one model, the other), the two by name."""
+    """(task, teacher, judge, student, student), the students in order of their names."""
     completed: tuple[str, ...] = ()
-    """Phases that the run calls complete."""
+    """Phases that are complete."""
     settled: tuple[str, ...] = ()
-    """These, and those that were kept as they are."""
-
-    def scored(self, task: str, teacher: str, student: str, judge: str) -> Mapping[str, int]:
-        """Factor -> how many answers have a score for it."""
-        return self.scores.get((task, teacher, student, judge), {})
+    """These, and phases that were kept as they are."""
 
 
 def read_stored(run: Run) -> Stored:
-    """Count what lies in a run's folder; lines that are no records do not count."""
+    """Count the valid records in a run's folder."""
     stored = Stored()
     for folder in ("phase1_attributes", "phase2_rubric"):
         for path in sorted((run.folder / folder).glob("[!.]*.json")):
@@ -75,7 +69,7 @@ def read_stored(run: Run) -> Stored:
 
 
 def _count_records(run: Run, stored: Stored) -> None:
-    """Count the records that are about texts that are there: the others are asked for again."""
+    """Count the records about texts that still exist; the others are asked for again."""
     items, answers = dict[str, ItemMark](), dict[str, AnswerMark]()
     for record, mark in _records(run.datapoint_files(), item_mark):
         stored.items[record["task_id"], record["teacher_model_id"]] += 1
@@ -90,27 +84,27 @@ def _count_records(run: Run, stored: Stored) -> None:
             stored.responses[record["task_id"], record["teacher_model_id"], record["student_model_id"]] += 1
             answers[str(record.get("id"))] = answer
 
-    def is_of_present(record: Mapping[str, Any], *keys: str) -> bool:
-        item, marks = items.get(str(record.get("datapoint_id"))), [answers.get(str(record.get(key))) for key in keys]
-        there = [one for one in marks if one is not None]
-        return item is None or (len(there) == len(marks) and is_judgement_of(record, item, there))
+    def is_current(record: Mapping[str, Any], *keys: str) -> bool:
+        item = items.get(str(record.get("datapoint_id")))
+        marks = [answers[name] for name in (str(record.get(key)) for key in keys) if name in answers]
+        return item is None or (len(marks) == len(keys) and is_judgement_of(record, item, marks))
 
-    for record, is_present in _records(run.evaluation_files(), lambda record: is_of_present(record, "response_id")):
-        if not is_present:
+    for record, current in _records(run.evaluation_files(), lambda record: is_current(record, "response_id")):
+        if not current:
             continue
         student = str(record["response_id"]).removeprefix(f"{record['datapoint_id']}__")
         whose = (record["task_id"], record["teacher_model_id"], student, record["judge_model_id"])
         stored.scores[whose].update(record["scores"].keys())
     both = ("response_a_id", "response_b_id")
-    for record, is_present in _records(run.pair_files(), lambda record: is_of_present(record, *both)):
-        if not is_present:
+    for record, current in _records(run.pair_files(), lambda record: is_current(record, *both)):
+        if not current:
             continue
         first, second = sorted(str(record.get(side)) for side in ("model_a", "model_b"))
         stored.pairs[record["task_id"], record["teacher_model_id"], record["judge_model_id"], first, second] += 1
 
 
 def stored_before(config: Config, run: Run | None) -> Stored:
-    """Return what a start finds: that of `run`, which it builds on, else what `resume_from` brings."""
+    """Count the records that a start builds on: those of `run`, else those that `resume_from` copies."""
     source = config.experiment.resume_folder
     if run is not None or source is None:
         return read_stored(run) if run is not None else Stored()
@@ -139,13 +133,13 @@ def _read_map(path: Path, stored: Stored) -> None:
                 stored.attributes.add((path.name.removesuffix(ending), kind))
 
 
-def _records(paths: Iterable[Path], look: Callable[[dict[str, Any]], Made]) -> Iterator[tuple[dict[str, Any], Made]]:
-    """Valid records without their texts, each id once: the last, as whoever reads a run takes it; and what `look` says.
+def _records(paths: Iterable[Path], look: Callable[[dict[str, Any]], T]) -> Iterator[tuple[dict[str, Any], T]]:
+    """Yield valid records without their texts, of each id the last, and what `look` returned for the whole record.
 
-    So that no file's texts are in memory at once, `look` sees each record with its texts as it is read.
+    `look` is called as the file is read, so that the texts of a file are never in memory at once.
     """
     for path in paths:
-        last: dict[str, tuple[dict[str, Any], Made] | None] = {}
+        last: dict[str, tuple[dict[str, Any], T] | None] = {}
         for record in read_records(path):
             is_valid = not is_failed(record) and _has_names(record)
             slim = {key: value for key, value in record.items() if key in _SLIM}
@@ -154,7 +148,7 @@ def _records(paths: Iterable[Path], look: Callable[[dict[str, Any]], Made]) -> I
 
 
 def _has_names(record: dict[str, Any]) -> bool:
-    """Whether a record says whose it is; one of an earlier form may not."""
+    """Whether a record names its task and models; records of an earlier format may not."""
     if not isinstance(record.get("scores", {}), dict):
         return False
     keys = ["task_id", "teacher_model_id"]
@@ -166,7 +160,7 @@ def _has_names(record: dict[str, Any]) -> bool:
 
 
 class Tokens(NamedTuple):
-    """Of an average call."""
+    """Tokens of an average call."""
 
     input: int
     output: int
@@ -180,11 +174,11 @@ TOKENS: Mapping[str, Tokens] = {
     "evaluation": Tokens(600, 100),
     "pairwise": Tokens(780, 10),
 }
-"""What a call of each phase takes, before anything was measured."""
+"""Assumed for each phase."""
 RATIONALE = 60
-"""Tokens of a rationale, in the answer that has one."""
+"""Further tokens of an answer with a rationale."""
 UNKNOWN_FACTORS = 4
-"""Of a rubric that teachers have yet to write."""
+"""Assumed of a rubric that teachers have yet to write."""
 Key = TypeVar("Key")
 
 
@@ -205,23 +199,50 @@ def work_of(
     modes: Mapping[Any, Mode] | None = None,
     only: Collection[str] | None = None,
 ) -> list[Work]:
-    """Everything that is left to be asked.
+    """Return the calls that are left.
 
     Args:
         config: the run's.
-        stored: what there is already; nothing by default.
+        stored: existing records; none by default.
         modes: of the phases; the configuration's by default.
         only: the models that phases 3 to 5 are confined to; all by default.
     """
     chosen = dict(modes or config.experiment.phases)
-    chosen.update(dict.fromkeys(renewed_phases(chosen), "New"))  # nothing stays that builds on what is made anew
+    chosen.update(dict.fromkeys(renewed_phases(chosen), "New"))  # records built on renewed ones are renewed too
     count = _Count(config, stored or Stored(), chosen, only)
     return [work for task in config.tasks for work in count.of(task) if work.calls]
 
 
+class Remaining(NamedTuple):
+    """The calls that are left of a run, or of a new one."""
+
+    stored: Stored
+    modes: Mapping[Any, Mode]
+    work: list[Work]
+
+
+def remaining(
+    config: Config,
+    run: Run | None = None,
+    modes: Mapping[Any, Mode] | None = None,
+    only: Collection[str] | None = None,
+) -> Remaining:
+    """Return what is stored and what is left to ask.
+
+    Args:
+        config: the run's.
+        run: an existing run that continues; without it a new one starts.
+        modes: of the phases; by default those of a continued run, or the configuration's.
+        only: the models that phases 3 to 5 are confined to; all by default.
+    """
+    stored = stored_before(config, run)
+    chosen = modes or (continued_modes(config, stored.settled) if run else config.experiment.phases)
+    return Remaining(stored, chosen, work_of(config, stored, chosen, only))
+
+
 @dataclass(frozen=True)
 class _Count:
-    """The counts of one run."""
+    """The calls of one run, task by task."""
 
     config: Config
     stored: Stored
@@ -229,13 +250,13 @@ class _Count:
     only: Collection[str] | None
 
     def of(self, task: Task) -> Iterator[Work]:
-        """All work of a task, phase by phase."""
+        """Yield the calls of a task, phase by phase."""
         teachers = [teacher for teacher in self.config.with_role("teacher") if not teacher.is_virtual]
         maps, rubrics, items = self._maps(task), self._rubrics(task), self._items(task)
         for teacher in teachers:
             yield Work(PHASES[0], task.name, teacher, maps, TOKENS[PHASES[0]])
             yield Work(PHASES[1], task.name, teacher, rubrics, TOKENS[PHASES[1]])
-            written = self._there(PHASES[2], self.stored.items[task.name, teacher.name])
+            written = self._retained(PHASES[2], self.stored.items[task.name, teacher.name])
             yield Work(PHASES[2], task.name, teacher, items[teacher.name] - written, TOKENS[PHASES[2]])
         answers = self._answers(task)
         for student in self.config.with_role("student"):
@@ -255,12 +276,12 @@ class _Count:
         """Whether phases 3 to 5 ask this model."""
         return not model.is_virtual and (self.only is None or model.name in self.only)
 
-    def _there(self, phase: Phase, number: int) -> int:
-        """Return what of the stored stays."""
+    def _retained(self, phase: Phase, number: int) -> int:
+        """Return how many stored records stay."""
         return 0 if self.modes[phase] == "New" else number
 
     def _maps(self, task: Task) -> int:
-        """Calls to each teacher for attributes."""
+        """Return the calls to each teacher for attributes."""
         kinds = {"target": task.target_attributes, "nuanced": task.nuanced_attributes}
         generated = [kind for kind, setting in kinds.items() if isinstance(setting, str)]
         is_new = self.modes[PHASES[0]] == "New"
@@ -271,9 +292,9 @@ class _Count:
         return int(isinstance(task.rubric, str) and (is_new or task.name not in self.stored.rubrics))
 
     def _items(self, task: Task) -> dict[str, int]:
-        """Teacher -> the items that there are in the end, those of teachers that are gone included."""
+        """Return teacher -> items at the end, also of teachers that left the configuration."""
         there = _of(self.stored.items, task.name)
-        counts = {name: self._there(PHASES[2], number) for (name,), number in there.items()}
+        counts = {name: self._retained(PHASES[2], number) for (name,), number in there.items()}
         for teacher in self.config.with_role("teacher"):
             number = counts.setdefault(teacher.name, 0)
             missing = {teacher.name: max(0, task.sampling.total - number)} if self._asks(teacher) else {}
@@ -281,18 +302,20 @@ class _Count:
         return counts
 
     def _left(self, phase: Phase, missing: Mapping[Key, int], of_task: bool, of_model: bool) -> Mapping[Key, int]:
-        """Return what of the missing is made: nothing where the mode keeps what the task, or the model, has."""
+        """Return the missing records that are made: none if the mode keeps those of the task, or of the model."""
         mode = self.modes[phase]
         return {} if (mode == "Keep" and of_task) or (mode == "Model" and of_model) else missing
 
     def _answers(self, task: Task) -> Counter[tuple[str, ...]]:
-        """(teacher, student) -> answers that are there, of the students that the configuration has."""
+        """Return (teacher, student) -> stored answers of the configured students."""
         there = _of(self.stored.responses, task.name)
         students = {student.name for student in self.config.with_role("student")}
-        return Counter({names: self._there(PHASES[3], count) for names, count in there.items() if names[1] in students})
+        return Counter(
+            {names: self._retained(PHASES[3], count) for names, count in there.items() if names[1] in students}
+        )
 
     def _missing_answers(self, task: Task, student: Model, items: Mapping[str, int]) -> Mapping[str, int]:
-        """Teacher -> answers of a student to be asked for."""
+        """Return teacher -> missing answers of a student."""
         if not self._asks(student):
             return {}
         there = self._answers(task)
@@ -301,7 +324,7 @@ class _Count:
         return self._left(PHASES[3], missing, bool(_of(self.stored.responses, task.name)), of_model)
 
     def _scores(self, task: Task, judge: Model, answers: Mapping[tuple[str, ...], int]) -> int:
-        """Calls to a judge: one for an answer, or one for each factor of it."""
+        """Return the calls to a judge: one for each answer, or one for each of its factors."""
         factors = self._factors(task, judge)
         whole = task.evaluation_mode == "single"
         of_task = any(key[0] == task.name for key in self.stored.scores)
@@ -317,27 +340,28 @@ class _Count:
         return total
 
     def _scored(self, task: Task, teacher: str, student: str, judge: Model) -> Mapping[str, int]:
-        """Factor -> answers that have a score for it."""
-        return {} if self.modes[PHASES[4]] == "New" else self.stored.scored(task.name, teacher, student, judge.name)
+        """Return factor -> answers with a score for it."""
+        names = (task.name, teacher, student, judge.name)
+        return {} if self.modes[PHASES[4]] == "New" else self.stored.scores.get(names, {})
 
     def _factors(self, task: Task, judge: Model) -> tuple[str, ...]:
-        """Return what a judge scores, as far as it is known."""
+        """Return the factors that a judge scores; placeholders while the rubric is unknown."""
         rubric = task.rubric if not isinstance(task.rubric, str) else self.stored.rubrics.get(task.name)
         if rubric is None or (isinstance(task.rubric, str) and self.modes[PHASES[1]] == "New"):
             return tuple(f"factor {number}" for number in range(1, UNKNOWN_FACTORS + 1))
         return required_factors(judge, task, rubric)
 
     def _pairs(self, task: Task, judge: Model, answers: Mapping[tuple[str, ...], int]) -> int:
-        """Calls to a judge for verdicts on pairs of the students that the configuration has."""
+        """Return the calls to a judge for verdicts on pairs of the configured students."""
         names = sorted({student for _, student in answers})
         there = _of(self.stored.pairs, task.name)
-        own = {key: self._there(PHASES[4], count) for key, count in there.items() if key[1] == judge.name}
+        own = {key: self._retained(PHASES[4], count) for key, count in there.items() if key[1] == judge.name}
         seen = {key[2:] for key, count in own.items() if count}
         most, missing = task.pairwise.pairs, {}
         for teacher in sorted({name for name, _ in answers}):
             judged = {couple: own.get((teacher, judge.name, *couple), 0) for couple in combinations(names, 2)}
             possible = {couple: min(answers.get((teacher, one), 0) for one in couple) for couple in judged}
-            if self.modes[PHASES[4]] == "Model":  # a student that joins is compared with those that were there
+            if self.modes[PHASES[4]] == "Model":  # a new student is compared with the earlier ones
                 possible.update({couple: judged[couple] for couple in judged if couple in seen})
             total = sum(possible.values())
             missing[teacher] = max(0, (total if most is None else min(total, most)) - sum(judged.values()))

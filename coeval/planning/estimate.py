@@ -1,8 +1,8 @@
-"""What a run, or what is left of one, will cost and how long it will take; nothing is written here.
+"""Estimates of the cost and duration of a run, or of the rest of one.
 
-Dollars are calls x tokens x list price, with the batch discount where calls go in batches. Seconds are those of a
-call, times calls, divided by the calls in flight at an interface (or by its rate limit, where that is slower);
-interfaces work side by side, phases one after the other. A batch takes its time once, however many calls are in it.
+Dollars are calls x tokens x list price, with the batch discount for calls in batches. Seconds are seconds a call x
+calls / calls in flight at an interface, or calls / its rate limit if that is slower; interfaces run in parallel, phases
+one after the other. A batch job takes the same time however many calls it has.
 """
 
 from __future__ import annotations
@@ -15,28 +15,25 @@ from typing import Any
 
 from coeval.calling.calls import Asking, Call, CallError, Reply
 from coeval.interfaces import INTERFACES, in_flight
-from coeval.phases.modes import continued_modes
-from coeval.planning.counting import TOKENS, Stored, Work, stored_before, work_of
+from coeval.planning.counting import TOKENS, Remaining, Work, remaining
 from coeval.prices import PRICES, batch_discount, is_listed, price_of
 from coeval.schema import PHASES, ROLE_OF, Config, Mode, Model, Phase, Role
 from coeval.storage.run import Run
 from p2l.common.text_table import text_table
 
-# How fast models answer: a guess by their interface, or measured with a few small questions.
-
 
 @dataclass(frozen=True)
 class Speed:
-    """Of one model."""
+    """The speed of a model, usual for its provider or measured with a few small questions."""
 
     latency_s: float
-    """Of a short answer."""
+    """Seconds of a short answer."""
     tokens_per_second: float
     error: str | None = None
-    """Why it could not be measured."""
+    """Why the measurement failed."""
 
     def seconds(self, output_tokens: float) -> float:
-        """Of a call whose answer has so many tokens."""
+        """Return the seconds of a call by the tokens of its answer."""
         return max(self.latency_s, output_tokens / self.tokens_per_second)
 
 
@@ -47,12 +44,12 @@ _QUESTIONS = (
 
 
 def guessed(model: Model) -> Speed:
-    """Return what models of its interface usually reach."""
+    """Return the usual speed at a model's provider."""
     return Speed(*INTERFACES[model.interface].speed)
 
 
 async def measure(config: Config, asking: Asking, samples: int) -> dict[str, Speed]:
-    """Ask each model `samples` times; models of this machine, and those nobody asks, are left out."""
+    """Measure each model with `samples` questions; local and virtual models are left out."""
     models = [model for model in config.models if not model.is_virtual and model.interface != "huggingface"]
     speeds = await asyncio.gather(*(_measured(model, asking, samples) for model in models))
     return {model.name: speed for model, speed in zip(models, speeds, strict=True)}
@@ -60,7 +57,7 @@ async def measure(config: Config, asking: Asking, samples: int) -> dict[str, Spe
 
 async def _measured(model: Model, asking: Asking, samples: int) -> Speed:
     replies: list[Reply] = []
-    roles = [roles[0] for roles in model.asked_for.values()]  # in turn, where they have models of their own
+    roles = [roles[0] for roles in model.asked_for.values()]  # in turn, where roles have models of their own
     for number in range(samples):
         question, role = _QUESTIONS[number % len(_QUESTIONS)], roles[number % len(roles)]
         call = Call(model, role, None, "", ("estimate", model.name, str(number)), question, attempt=number)
@@ -80,11 +77,8 @@ def _speed(replies: Sequence[Reply], guess: Speed) -> Speed:
     return Speed(seconds / len(replies), tokens / seconds)
 
 
-# An estimate as a table for the terminal.
-
-
 def estimate_text(estimate: Mapping[str, Any]) -> str:
-    """Totals, then phase by phase, provider by provider, model by model."""
+    """Format an estimate as tables: totals, then by phase, provider and model."""
     what = "What is left" if estimate["is_remaining_estimate"] else "Estimate"
     head = (
         f"{what}: {estimate['total_calls']:,} calls, {dollars(estimate['total_cost_usd'])}, "
@@ -92,33 +86,28 @@ def estimate_text(estimate: Mapping[str, Any]) -> str:
     )
     if estimate["batch_savings_usd"]:
         head += f"; batches save {dollars(estimate['batch_savings_usd'])}"
-    phases = [
-        (name, f"{part['calls']:,}", dollars(part["cost_usd"]), minutes(part["time_min"]))
-        for name, part in estimate["per_phase"].items()
-    ]
-    providers = [
-        (name, f"{part['calls']:,}", dollars(part["cost_usd"]), minutes(part["time_min"]))
-        for name, part in estimate["per_provider"].items()
-    ]
+    models = [row for name, part in estimate["per_model"].items() for row in _model_rows(name, part)]
     parts = [
         head,
-        grid(("phase", "calls", "cost", "time"), phases),
-        grid(("provider", "calls", "cost", "time"), providers),
-        grid(
-            ("model", "calls", "cost", "$/M in", "$/M out", "tokens/s", ""),
-            [row for named in estimate["per_model"].items() for row in _model_text(*named)],
+        *(
+            grid((kind, "calls", "cost", "time"), [_row(name, part) for name, part in estimate[f"per_{kind}"].items()])
+            for kind in ("phase", "provider")
         ),
+        grid(("model", "calls", "cost", "$/M in", "$/M out", "tokens/s", ""), models),
         "\n".join(_notes(estimate["per_model"])),
     ]
     return "\n\n".join(part for part in parts if part)
 
 
-def _model_text(name: str, part: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """Yield a row for what it is asked for, and for each role that has a model of its own."""
-    asked_for = part["models"].items() if len(part["models"]) > 1 else [("", part)]
-    for name_there, share in asked_for:
+def _row(name: str, part: Mapping[str, Any]) -> tuple[str, ...]:
+    return name, f"{part['calls']:,}", dollars(part["cost_usd"]), minutes(part["time_min"])
+
+
+def _model_rows(name: str, part: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    """Yield a row for a model, or for each of its provider's models if roles have their own."""
+    for provider_name, share in part["models"].items() if len(part["models"]) > 1 else [("", part)]:
         yield (
-            f"{name}: {name_there}" if name_there else name,
+            f"{name}: {provider_name}" if provider_name else name,
             f"{share['estimated_calls']:,}",
             dollars(share["cost_usd"]),
             f"{share['price_input_per_m']:g}",
@@ -136,7 +125,7 @@ def _marks(part: Mapping[str, Any], share: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _notes(models: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Yield what the marks mean: each reason once, with the models that it holds for."""
+    """Yield the meaning of the marks: each reason once, with its models."""
     if any(share["price_is_default"] for part in models.values() for share in (part, *part["models"].values())):
         yield "price guessed: no price list here has the model; write its usual name, or read the cost as a rough one"
     reasons: dict[str, list[str]] = {}
@@ -147,19 +136,19 @@ def _notes(models: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
 
 
 def dollars(amount: float) -> str:
-    """Cents, and more where there are few of them."""
+    """Format dollars with cents, and amounts below a dollar with four decimals."""
     return f"${amount:,.2f}" if amount >= 1 or not amount else f"${amount:.4f}"
 
 
 def minutes(amount: float) -> str:
-    """Return a duration in the unit that fits."""
+    """Format a number of minutes in the unit that fits."""
     if amount >= 90:
         return f"{amount / 60:.1f} h"
     return f"{amount:.1f} min" if amount >= 1.5 else f"{60 * amount:.0f} s"
 
 
 def grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as they need, the first to the left, numbers to the right."""
+    """Format a table of numbers behind a column of names; an unnamed last column is text."""
     if not rows:
         return ""
     left = {0} if head[-1] else {0, len(head) - 1}
@@ -167,7 +156,7 @@ def grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 BATCH_SECONDS = 3600.0
-"""What a batch job is taken to need; providers promise a day, and mostly need less than an hour."""
+"""Assumed for a batch job; providers promise a day and mostly need less than an hour."""
 
 
 async def estimate(
@@ -183,18 +172,18 @@ async def estimate(
 
     Args:
         config: the run's.
-        asking: asks each model with calls left `samples` times, to see how fast it is; guesses by default.
-        samples: `experiment.estimate_samples` by default.
-        run: with it, what is left of this run; without, the whole of a new one, less what `resume_from` brings.
-        modes: of the phases; those of a run that goes on where there is `run`, else the configuration's.
-        only: the models that phases 3 to 5 are confined to; no other is asked for its speed.
+        asking: measures the speed of each model that has calls left; usual speeds by default.
+        samples: questions to each of them; `experiment.estimate_samples` by default.
+        run: estimate the rest of this run; by default a new one, less the records that `resume_from` copies.
+        modes: of the phases; by default those of the continued run, or the configuration's.
+        only: the models that phases 3 to 5 are confined to, and that are measured.
     """
     count = config.experiment.estimate_samples if samples is None else samples
-    stored, work = _left(config, run, modes, only)
-    busy = {one.model.name for one in work}
+    left = remaining(config, run, modes, only)
+    busy = {one.model.name for one in left.work}
     models = tuple(model for model in config.models if model.name in busy and (only is None or model.name in only))
     speeds = await measure(replace(config, models=models), asking, count) if asking is not None and count else {}
-    return _estimate(config, stored, work, run=run, speeds=speeds, samples=count if speeds else 0)
+    return _estimate(config, left, run=run, speeds=speeds, samples=count if speeds else 0)
 
 
 def static_estimate(
@@ -204,29 +193,21 @@ def static_estimate(
     modes: Mapping[Any, Mode] | None = None,
     only: Collection[str] | None = None,
 ) -> dict[str, Any]:
-    """Return the same, with nobody asked."""
-    stored, work = _left(config, run, modes, only)
-    return _estimate(config, stored, work, run=run, speeds={}, samples=0)
-
-
-def _left(
-    config: Config, run: Run | None, modes: Mapping[Any, Mode] | None, only: Collection[str] | None
-) -> tuple[Stored, list[Work]]:
-    """Return what is there, and what is left to be asked."""
-    stored = stored_before(config, run)
-    return stored, work_of(config, stored, modes or (continued_modes(config, stored.settled) if run else None), only)
+    """Return the estimate with usual speeds: no model is called."""
+    return _estimate(config, remaining(config, run, modes, only), run=run, speeds={}, samples=0)
 
 
 def _estimate(
-    config: Config, stored: Stored, work: list[Work], *, run: Run | None, speeds: Mapping[str, Speed], samples: int
+    config: Config, left: Remaining, *, run: Run | None, speeds: Mapping[str, Speed], samples: int
 ) -> dict[str, Any]:
+    work = left.work
     all_speeds = {model.name: speeds.get(model.name) or guessed(model) for model in config.models}
     phases = {phase: _phase(config, phase, [one for one in work if one.phase == phase], all_speeds) for phase in PHASES}
     seconds = sum(part["time_s"] for part in phases.values())
     cost = sum(_cost(config, one) for one in work)
     return {
         "is_remaining_estimate": run is not None,
-        "completed_phases": list(stored.completed) if run else [],
+        "completed_phases": list(left.stored.completed) if run else [],
         "total_cost_usd": round(cost, 4),
         "total_calls": sum(one.calls for one in work),
         "total_time_min": round(seconds / 60, 2),
@@ -269,7 +250,7 @@ def _by_interface(work: Iterable[Work]) -> dict[str, list[Work]]:
 
 
 def _seconds(config: Config, phase: Phase, work: list[Work], speeds: Mapping[str, Speed]) -> float:
-    """Return how long an interface needs for its calls of one phase."""
+    """Return the seconds of an interface for its calls of one phase."""
     single = [one for one in work if not config.is_batched(one.model, phase)]
     serial = sum(one.calls * speeds[one.model.name].seconds(one.tokens.output) for one in single)
     calls = sum(one.calls for one in single)
@@ -282,7 +263,7 @@ def _seconds(config: Config, phase: Phase, work: list[Work], speeds: Mapping[str
 
 
 def _providers(config: Config, work: list[Work], speeds: Mapping[str, Speed]) -> dict[str, Any]:
-    """By interface, the dearest first."""
+    """Return the estimates of the interfaces, the most expensive first."""
     providers: dict[str, dict[str, Any]] = {}
     for interface, group in _by_interface(work).items():
         phases = {one.phase for one in group}
@@ -313,7 +294,7 @@ def _model(config: Config, model: Model, work: list[Work], speed: Speed) -> dict
 
 
 def _asked_for(config: Config, model: Model, name: str, work: Iterable[Work]) -> dict[str, Any]:
-    """Return what its provider is asked for by one name; a model has several where a role has one of its own."""
+    """Return the estimate of one of a model's names at its provider; roles may have names of their own."""
     roles = model.asked_for[name]
     own = [one for one in work if ROLE_OF[one.phase] in roles]
     return {

@@ -1,4 +1,4 @@
-"""What a run lacks: records that its configuration and what is stored before them call for."""
+"""Gaps of a run: records that its configuration and the records of earlier phases call for."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coeval.interfaces import VIRTUAL
-from coeval.judging.factors import LABEL_PREFIX, metric_of
+from coeval.judging.factors import LABEL_PREFIX, factors_for
 from coeval.judging.grading import is_score
 from coeval.phases.pair_schedule import Schedule, counts_of, files_of, meetings, read_seen
 from coeval.storage.jsonl import read_json, read_records
@@ -25,30 +25,30 @@ from coeval.storage.run import RECORD_FOLDERS, Run, entries_of, stored_config
 
 @dataclass(frozen=True)
 class Gap:
-    """Records that are not there."""
+    """Missing records of a model."""
 
     kind: str
-    """Of record; see `coeval.storage.run.RECORD_FOLDERS`."""
+    """Kind of record; see `coeval.storage.run.RECORD_FOLDERS`."""
     task: str
     model: str
     missing: int
 
 
 @dataclass(frozen=True)
-class _Said:
-    """What the stored configuration says, as far as it can be read."""
+class _StoredConfig:
+    """The stored configuration, as far as it can be read."""
 
     tasks: Sequence[Mapping[str, Any]]
     models: Sequence[Mapping[str, Any]]
 
     def names(self, role: str) -> list[tuple[str, str]]:
-        """(name, interface) of the models in a role."""
+        """Return (name, interface) of the models in a role."""
         models = [model for model in self.models if role in (model.get("roles") or ())]
         return [(str(model.get("name")), str(model.get("interface"))) for model in models]
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """Judge -> its `metric` parameter, if it has one."""
+        """Model -> its `metric` parameter, if it has one."""
         pairs = ((str(model.get("name")), model.get("parameters")) for model in self.models)
         return {
             name: parameters["metric"]
@@ -57,7 +57,7 @@ class _Said:
         }
 
     def judges(self, task: Mapping[str, Any]) -> list[tuple[str, str]]:
-        """Return the judges of a task; as `coeval.judging.factors.judges_of`, of what is stored."""
+        """Return the judges of a task, as `coeval.judging.factors.judges_of` does for a loaded configuration."""
         judges = self.names("judge")
         has_label = any(interface == "label" for _, interface in judges)
         return judges if has_label or not task.get("label_attributes") else [*judges, ("label", "label")]
@@ -65,19 +65,19 @@ class _Said:
 
 @dataclass(frozen=True)
 class _Present:
-    """The texts that there are, by id."""
+    """The items and answers that exist, by id."""
 
     items: Mapping[str, ItemMark]
     answers: Mapping[str, AnswerMark]
-    """Of the students that are configured."""
+    """Those of the configured students."""
 
     def has(self, record: Mapping[str, Any]) -> bool:
-        """Whether a judge's record of an answer is about these."""
+        """Whether a judge's record is about an existing answer."""
         item, answer = self._pair(str(record.get("response_id")))
         return answer is not None and (item is None or is_judgement_of(record, item, [answer]))
 
     def owed(self, response: str, factors: set[str]) -> set[str]:
-        """Return what of these factors an answer is scored by; an item has only the labels that it was made with."""
+        """Return the factors that an answer needs scores for: labels only where its item has them."""
         item, _ = self._pair(response)
         names = () if item is None else item.attributes
         return {one for one in factors if not one.startswith(LABEL_PREFIX) or one.removeprefix(LABEL_PREFIX) in names}
@@ -87,8 +87,9 @@ class _Present:
 
 
 def find_gaps(run: Run, kinds: Collection[str] = tuple(RECORD_FOLDERS)) -> Iterator[Gap]:
-    """Yield the gaps of these kinds of records; where the configuration cannot be read there are none to tell."""
-    config = _read(run)
+    """Yield the gaps in these kinds of records; none if the stored configuration cannot be read."""
+    raw = stored_config(run)
+    config = _StoredConfig(entries_of(raw, "tasks"), entries_of(raw, "models"))
     for task in config.tasks:
         name = str(task.get("name"))
         items, item_marks = _items_of(run, name)
@@ -105,13 +106,8 @@ def find_gaps(run: Run, kinds: Collection[str] = tuple(RECORD_FOLDERS)) -> Itera
             yield from _pairs(run, config, task, items, _Present(item_marks, every_answer))
 
 
-def _read(run: Run) -> _Said:
-    config = stored_config(run)
-    return _Said(entries_of(config, "tasks"), entries_of(config, "models"))
-
-
 def _items_of(run: Run, task: str) -> tuple[dict[str, set[str]], dict[str, ItemMark]]:
-    """Teacher -> ids of its items, and id -> mark."""
+    """Return teacher -> ids of its items, and id -> mark."""
     items, marks = dict[str, set[str]](), dict[str, ItemMark]()
     for record in _valid(run, "data_generation", task, "prompt"):
         items.setdefault(str(record.get("teacher_model_id")), set()).add(str(record.get("id")))
@@ -120,7 +116,7 @@ def _items_of(run: Run, task: str) -> tuple[dict[str, set[str]], dict[str, ItemM
 
 
 def _answers_of(run: Run, task: str, items: Mapping[str, ItemMark]) -> dict[str, dict[str, AnswerMark]]:
-    """Student -> id -> mark, of the answers to items as they are now."""
+    """Return student -> id -> mark of its answers to the current items."""
     answers: dict[str, dict[str, AnswerMark]] = {}
     for record in _valid(run, "response_collection", task, "response"):
         item = items.get(str(record.get("datapoint_id")))
@@ -134,7 +130,7 @@ def _valid(run: Run, kind: str, task: str, needed: str) -> Iterator[dict[str, An
         yield from (record for record in read_records(path) if not is_failed(record) and record.get(needed))
 
 
-def _items(config: _Said, task: Mapping[str, Any], items: Mapping[str, set[str]]) -> Iterator[Gap]:
+def _items(config: _StoredConfig, task: Mapping[str, Any], items: Mapping[str, set[str]]) -> Iterator[Gap]:
     sampling = task.get("sampling")
     total = int(sampling.get("total") or 0) if isinstance(sampling, dict) else 0
     for teacher, interface in config.names("teacher"):
@@ -144,7 +140,10 @@ def _items(config: _Said, task: Mapping[str, Any], items: Mapping[str, set[str]]
 
 
 def _answers(
-    config: _Said, task: Mapping[str, Any], items: Mapping[str, set[str]], answers: Mapping[str, Collection[str]]
+    config: _StoredConfig,
+    task: Mapping[str, Any],
+    items: Mapping[str, set[str]],
+    answers: Mapping[str, Collection[str]],
 ) -> Iterator[Gap]:
     every_item = set().union(*items.values())
     for student, _ in config.names("student"):
@@ -153,32 +152,23 @@ def _answers(
             yield Gap("response_collection", str(task.get("name")), student, missing)
 
 
-def _scores(run: Run, config: _Said, task: Mapping[str, Any], present: _Present) -> Iterator[Gap]:
+def _scores(run: Run, config: _StoredConfig, task: Mapping[str, Any], present: _Present) -> Iterator[Gap]:
     name = str(task.get("name"))
     rubric = read_json(run.rubric(name))
     for judge, interface in config.judges(task):
         if task.get("evaluation_mode") == "pairwise" and interface not in VIRTUAL:
             continue
-        factors = _factors(interface, config.metrics.get(judge), task, rubric if isinstance(rubric, dict) else {})
-        missing = _unscored(run, name, judge, factors, present) if factors else 0
+        labels, definitions = task.get("label_attributes") or (), rubric if isinstance(rubric, dict) else {}
+        factors = factors_for(interface, config.metrics.get(judge), labels, definitions)
+        missing = _unscored(run, name, judge, set(factors), present) if factors else 0
         if missing:
             yield Gap("evaluation", name, judge, missing)
 
 
-def _factors(interface: str, metric: object, task: Mapping[str, Any], rubric: Mapping[str, Any]) -> set[str]:
-    """Return what a judge of this interface scores; as `coeval.judging.factors.required_factors`, of what is stored."""
-    if interface == "label":
-        return {f"{LABEL_PREFIX}{name}" for name in task.get("label_attributes") or ()}
-    if interface == "metric":
-        metrics = {factor: metric_of(definition) for factor, definition in rubric.items()}
-        return {factor for factor, one in metrics.items() if one is not None and metric in (None, one)}
-    return {factor for factor, definition in rubric.items() if metric_of(definition) is None}
-
-
 def _pairs(
-    run: Run, config: _Said, task: Mapping[str, Any], items: Mapping[str, set[str]], present: _Present
+    run: Run, config: _StoredConfig, task: Mapping[str, Any], items: Mapping[str, set[str]], present: _Present
 ) -> Iterator[Gap]:
-    """Verdicts that judges owe: all pairs of answers to an item, or as many as the schedule has."""
+    """Yield the gaps in verdicts: all pairs of answers to an item are due, or as many as the schedule has."""
     name, pairwise = str(task.get("name")), task.get("pairwise")
     limit = pairwise.get("pairs") if isinstance(pairwise, dict) else None
     answered: dict[str, list[str]] = {}
@@ -195,7 +185,7 @@ def _pairs(
 
 
 def _unscored(run: Run, task: str, judge: str, factors: set[str], present: _Present) -> int:
-    """Return how many answers lack a score of this judge for one of these factors, in one record or several."""
+    """Return how many answers lack a score of a judge for one of these factors."""
     left = {response: present.owed(response, factors) for response in present.answers}
     for path in run.evaluation_files(task):
         for record in read_records(path) if path.name.endswith(f".{judge}.evaluations.jsonl") else ():

@@ -1,16 +1,15 @@
-"""What a run will do, in words: models, tasks, modes and calls. Nothing is asked and nothing is written."""
+"""The plan and the status of a run as text: models, tasks, modes and calls, and how far it is."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from coeval.judging.prompts import grading_text
-from coeval.phases.modes import continued_modes
-from coeval.planning.counting import Stored, stored_before, work_of
+from coeval.planning.counting import Work, remaining
 from coeval.planning.estimate import grid
 from coeval.schema import PHASES, ROLE_OF, Config, Mode, Model, Phase, Sampling, Task
 from coeval.storage.jsonl import read_json, read_records
@@ -34,17 +33,8 @@ def plan_text(
     modes: Mapping[Any, Mode] | None = None,
     only: Collection[str] | None = None,
 ) -> str:
-    """Return the plan of a run; with `run`, of what is left of it.
-
-    Args:
-        config: the run's.
-        run: one that is there.
-        modes: of the phases; those of a run that goes on where there is `run`, else the configuration's.
-        only: the models that phases 3 to 5 are confined to.
-    """
-    stored = stored_before(config, run)
-    chosen = modes or (continued_modes(config, stored.settled) if run else config.experiment.phases)
-    counts = calls_per_task(config, stored, chosen, only)
+    """Describe a run; the arguments are those of `remaining`."""
+    left = remaining(config, run, modes, only)
     experiment = config.experiment
     head = f"{experiment.id}, in {experiment.folder}"
     if experiment.resume_from:
@@ -58,8 +48,8 @@ def plan_text(
             head,
             _left(("model", "interface", "asked for", "roles"), models),
             _left(("task", "target", "nuance", "items", "evaluation", "rubric"), tasks),
-            _phases(config, chosen),
-            _calls(counts),
+            _phases(config, left.modes),
+            _calls(calls_per_task(config, left.work)),
         ]
     )
 
@@ -67,30 +57,28 @@ def plan_text(
 def phases_left(
     config: Config, run: Run | None, modes: Mapping[Any, Mode], only: Collection[str] | None = None
 ) -> list[Phase]:
-    """The phases of which a run, or a new one, has something to do: not done with yet, or with something to ask."""
-    stored = stored_before(config, run)
-    settled = stored.settled if run is not None else ()
-    asking = {work.phase for work in work_of(config, stored, modes, only)}
+    """Return the phases that are unsettled or have calls left."""
+    left = remaining(config, run, modes, only)
+    settled = left.stored.settled if run is not None else ()
+    asking = {work.phase for work in left.work}
     return [phase for phase in PHASES if phase not in settled or phase in asking]
 
 
-def calls_per_task(
-    config: Config, stored: Stored, modes: Mapping[Any, Mode], only: Collection[str] | None = None
-) -> dict[str, Counter[str]]:
-    """Task -> phase -> calls."""
-    counts: dict[str, Counter[str]] = defaultdict(Counter, {task.name: Counter() for task in config.tasks})
-    for work in work_of(config, stored, modes, only):
-        counts[work.task][work.phase] += work.calls
+def calls_per_task(config: Config, work: Iterable[Work]) -> dict[str, Counter[str]]:
+    """Return task -> phase -> calls."""
+    counts = {task.name: Counter[str]() for task in config.tasks}
+    for one in work:
+        counts[one.task][one.phase] += one.calls
     return counts
 
 
 def batched_in(config: Config, phase: Phase) -> list[str]:
-    """Return the models whose calls of a phase go in batches."""
+    """Return the models whose calls of a phase go into batch jobs."""
     return [model.name for model in config.with_role(ROLE_OF[phase]) if config.is_batched(model, phase)]
 
 
 def sampling_text(sampling: Sampling) -> tuple[str, str, str]:
-    """Return how many target attributes, nuanced attributes and items."""
+    """Return the numbers of target attributes, nuanced attributes and items, as text."""
     target = sampling.target if isinstance(sampling.target, str) else _range(sampling.target)
     return target, _range(sampling.nuance), f"{sampling.total} a teacher"
 
@@ -100,7 +88,7 @@ def _range(ends: tuple[int, int]) -> str:
 
 
 def _asked_for(model: Model) -> str:
-    """Return what its provider calls it, with the roles where they have models of their own."""
+    """Return a model's name at its provider, or its names with their roles."""
     names = model.asked_for
     if len(names) == 1:
         return next(iter(names))
@@ -114,7 +102,7 @@ def _rubric(task: Task) -> str:
 
 
 def _phases(config: Config, modes: Mapping[Any, Mode]) -> str:
-    """Modes, and where there are any the models that are asked in batches."""
+    """Return the modes, and the models in batches if there are any."""
     rows = [(phase, str(modes[phase]), ", ".join(batched_in(config, phase))) for phase in PHASES]
     if not any(batched for *_, batched in rows):
         return _left(("phase", "mode"), [(phase, mode) for phase, mode, _ in rows])
@@ -129,11 +117,9 @@ def _calls(counts: Mapping[str, Counter[str]]) -> str:
 
 
 def _left(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    """Columns of words, each to the left."""
+    """Format a table of text."""
     return "\n".join(text_table(head, rows, left=range(len(head)), joined_rule=True))
 
-
-# How far a run is, as text.
 
 _LAST_ERRORS = 10
 _KINDS = (
@@ -145,19 +131,19 @@ _KINDS = (
 
 
 @dataclass(frozen=True)
-class Counts:
-    """What the files of one phase hold."""
+class RecordCounts:
+    """The records in the files of one kind."""
 
     files: int
     records: int
-    """Different ids with a valid record."""
+    """Ids with a valid record."""
     failed: int
-    """Different ids that only failed."""
+    """Ids with failed records alone."""
     skipped: int
-    """Lines that are no record."""
+    """Lines that cannot be read."""
 
 
-def count_records(run: Run, kind: str) -> Counts:
+def count_records(run: Run, kind: str) -> RecordCounts:
     """Count the records of one kind; see `coeval.storage.run.RECORD_FOLDERS`."""
     valid: set[str] = set()
     failed: set[str] = set()
@@ -171,11 +157,11 @@ def count_records(run: Run, kind: str) -> Counts:
     for path in files:
         for record in read_records(path, count_bad):
             (failed if is_failed(record) else valid).add(str(record.get("id")))
-    return Counts(len(files), len(valid), len(failed - valid), skipped)
+    return RecordCounts(len(files), len(valid), len(failed - valid), skipped)
 
 
 def status_text(run: Run) -> str:
-    """Everything that `coeval status` says.
+    """Return the text of `coeval status`.
 
     Raises:
         RunInputError: the folder holds no run.
@@ -219,7 +205,7 @@ def _state(meta: Meta, phase: str, *, has_files: bool) -> str:
 
 
 def _maps(run: Run, phase: str) -> int | None:
-    """Return how many maps of attributes, or rubrics, there are."""
+    """Return the number of files in a phase of maps or rubrics."""
     folder = {"attribute_mapping": "phase1_attributes", "rubric_mapping": "phase2_rubric"}.get(phase)
     return None if folder is None else len(list((run.folder / folder).glob("[!.]*.json")))
 
