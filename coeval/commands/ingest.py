@@ -71,16 +71,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags = build_parser()
     given = flags.parse_args(argv)
     _check_flags(flags, given)
-    from coeval.ingest.taking import take
+    from coeval.ingest.writing import ingest
     from coeval.storage.run import Run
 
     folder = given.run or given.storage_folder / given.run_id
     for benchmark, path in list(_sources(given)):
         if given.verbose:
             print(f"reading {path}")
-        taken = take(Run(folder), benchmark, path, given.limit)
-        more = f", {taken.there} there already, {taken.skipped} skipped" if given.verbose or not taken.written else ""
-        print(f"{benchmark.name}: {taken.written} items written for task {benchmark.task}{more}")
+        counts = ingest(Run(folder), benchmark, path, given.limit)
+        more = (
+            f", {counts.there} there already, {counts.skipped} skipped" if given.verbose or not counts.written else ""
+        )
+        print(f"{benchmark.name}: {counts.written} items written for task {benchmark.task}{more}")
     print(f"go on with: coeval run --config {folder / 'config.yaml'} --continue")
     return 0
 

@@ -1,1 +1,1 @@
-"""Items from elsewhere: benchmarks as they are downloaded, and any file of prompts with reference answers."""
+"""Ingest: items of downloaded benchmarks, and of any file of prompts with reference answers."""

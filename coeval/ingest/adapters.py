@@ -1,4 +1,4 @@
-"""The built-in benchmarks by name, and any file of prompts as one."""
+"""The built-in benchmarks, and any file of prompts as one: how a row of the file becomes an item."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from typing import Any
 from coeval.errors import RunInputError
 from p2l.common.cli import nearest
 
-# What a benchmark is: a virtual teacher, its task, and how a row of its file becomes an item.
-
 
 class BadRowError(ValueError):
-    """A row is not what its benchmark has; the message says what is missing."""
+    """A row does not fit its benchmark; the message says what is missing."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """An item to be."""
+    """A row as an item."""
 
     native_id: str
     prompt: str
@@ -29,28 +27,28 @@ class Entry:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A source of items."""
+    """A source of items: a virtual teacher, its task, and how rows are read."""
 
     name: str
-    """Also the teacher's."""
+    """Also the teacher's name."""
     task: str
     split: str
     description: str
     output_description: str
     rubric: Mapping[str, Any]
     read: Callable[[Mapping[str, Any], int], Entry | None]
-    """(row, number from 0) -> item; None: the row is none, such as one without a label. Raises BadRowError."""
+    """(row, number from 0) -> item, or None for a row without one, such as one without a label. Raises BadRowError."""
     attributes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    """Values known beforehand; others are added as they occur."""
+    """Known values; others are added as they occur."""
     label_attributes: tuple[str, ...] = ()
     metric: str | None = None
-    """Metric whose virtual judge is added."""
+    """Metric of the virtual judge to add."""
     described: bool = False
-    """Whether the description was asked for, so that a task with another one is not meant."""
+    """Whether the user gave the description, so that an existing task with another one is an error."""
 
 
 def text_of(row: Mapping[str, Any], *keys: str) -> str:
-    """Return the first of some keys that a row has, as text that is not empty.
+    """Return the first non-empty value of some keys as text.
 
     Raises:
         BadRowError: it has none of them.
@@ -65,18 +63,18 @@ def text_of(row: Mapping[str, Any], *keys: str) -> str:
 
 
 def option_text(options: Sequence[str]) -> str:
-    """Options as lines: `A. first`, `B. second`."""
+    """Format options as lines: `A. first`, `B. second`."""
     return "\n".join(f"{chr(ord('A') + place)}. {option}" for place, option in enumerate(options))
 
 
-# Benchmarks with options to choose from: MMLU, HellaSwag, MedQA.
+# Multiple choice: MMLU, HellaSwag, MedQA.
 
 _LETTERS = "ABCDEFGHIJ"
 _CORRECTNESS = "The option chosen is the correct one."
 
 
 def _options(value: object) -> list[str]:
-    """Options as a list, a map by letter, or a list of {key, value}.
+    """Read options from a list, a map by letter, or a list of {key, value}.
 
     Raises:
         BadRowError: they are none of these.
@@ -176,9 +174,9 @@ MEDQA = Benchmark(
     ("correct_answer",),
 )
 
-# Benchmarks whose answers are written out: TruthfulQA, HumanEval, GSM8K.
+# Free text: TruthfulQA, HumanEval, GSM8K.
 
-_EASY, _MEDIUM = 55, 110  # HumanEval grows harder with its numbers
+_EASY, _MEDIUM = 55, 110  # HumanEval's problems grow harder with their numbers
 
 
 def _truthfulqa(row: Mapping[str, Any], number: int) -> Entry:
@@ -191,7 +189,7 @@ def _humaneval(row: Mapping[str, Any], number: int) -> Entry:
     task_id = str(row.get("task_id", number))
     place = int(task_id.rpartition("/")[2]) if task_id.rpartition("/")[2].isdigit() else number
     difficulty = "easy" if place < _EASY else "medium" if place < _MEDIUM else "hard"
-    prompt = str(row.get("prompt") or "")  # its indentation and line ends are code
+    prompt = str(row.get("prompt") or "")  # not stripped: its indentation and line ends are code
     if not prompt.strip():
         raise BadRowError("no prompt")
     return Entry(task_id, prompt, str(row.get("canonical_solution") or "").rstrip(), {"difficulty": difficulty})
@@ -277,9 +275,20 @@ def generic(teacher: str, task: str, description: str | None, labels: tuple[str,
     if metric is not None:
         rubric[_FACTORS[metric]] = {"metric": metric, "description": f"{metric} against the reference answer."}
     out = "An answer to the prompt, as good as you can make it."
-    told = description or "Answer the prompt."
     described = description is not None
-    return Benchmark(teacher, task, "", told, out, rubric, _row, {}, labels, metric, described=described)
+    return Benchmark(
+        teacher,
+        task,
+        "",
+        description or "Answer the prompt.",
+        out,
+        rubric,
+        _row,
+        {},
+        labels,
+        metric,
+        described=described,
+    )
 
 
 _FACTORS = {"bertscore": "bertscore_f1", "bleu": "bleu4", "exact_match": "exact_match"}

@@ -1,8 +1,7 @@
-"""What a mock model answers to each of the prompts: as a teacher, a student or a judge.
+"""Mock models: teachers, students and judges that answer CoEval's prompts in this process (interface `mock`).
 
-A student's answer says how good it is, in words (`quality 0.73`); a judge reads that, adds its noise and grades by it.
-So the order that was planted comes back from a run, and a test can say whether it did. Equal questions to equal models
-have equal answers.
+A student's answer states its quality (`quality 0.73`); a judge reads that, adds its noise and grades by it, so a test
+can check that a run recovers the planted order. Equal questions to equal models have equal answers.
 """
 
 from __future__ import annotations
@@ -25,8 +24,6 @@ from p2l.common.errors import ConfigError
 from route.providers.base import JSON, Account, Fault, ProviderError, Timeouts, protocol
 from route.providers.content import asks_for_usage, chunks_of, completion, joined_text, system_text, usage
 
-# Who a mock model is: its parameters, and the draws that make it the same model whenever it is asked the same.
-
 _NORMAL = NormalDist()
 _SHARES = ("failure_rate", "malformed_rate")
 
@@ -36,28 +33,28 @@ class Persona:
     """A mock model."""
 
     skill: float | Mapping[str, float] = 0.6
-    """How good its answers are, in [0, 1]; or a map from a part of the prompt to that, of which the first found counts
-    and `default` (0.5) where none is."""
+    """How good its answers are, in [0, 1]; or a map from parts of prompts to that: the first match counts, else `default`
+    (0.5)."""
     noise: float = 0.1
     """Standard deviation of an answer's quality around the skill, and of a judge's view around the quality."""
     position_bias: float = 0.0
-    """What a judge adds to the quality of the answer that is shown first."""
+    """Added by a judge to the quality of the answer that is shown first."""
     latency: float = 0.0
-    """Seconds before it answers."""
+    """Seconds before an answer."""
     failure_rate: float = 0.0
-    """Share of the requests that fail with a server's error; asked again, they are drawn again."""
+    """Share of the requests that fail with a server error; each retry is a new draw."""
     malformed_rate: float = 0.0
-    """Share of the answers that do not have the form that was asked for."""
+    """Share of the answers in a form other than the requested one."""
     seed: int = 0
     text: str | None = None
-    """What it answers, whatever is asked."""
+    """A fixed answer to everything."""
     model: str = ""
     attempt: int = 0
-    """Of a repeated question: another attempt is another draw."""
+    """Number of a repeated question; each attempt is a new draw."""
 
     @classmethod
     def of(cls, parameters: Mapping[str, Any]) -> Persona:
-        """From a model's parameters; those that are not a mock's are passed over, as real models do with them.
+        """Read a model's parameters; unknown ones are ignored, as providers do.
 
         Raises:
             ConfigError: a value of the wrong kind.
@@ -68,19 +65,19 @@ class Persona:
         return cls(**own)
 
     def skill_at(self, prompt: str) -> float:
-        """Return its skill at this prompt."""
+        """Return the skill at a prompt."""
         if not isinstance(self.skill, Mapping):
             return float(self.skill)
         levels = (level for part, level in self.skill.items() if part.lower() in prompt.lower())
         return float(next(levels, self.skill.get("default", 0.5)))
 
     def uniform(self, *about: object) -> float:
-        """Return a number in (0, 1) that depends on the persona and on what it is about, and on nothing else."""
+        """Return a number in (0, 1) that only depends on the persona and the arguments."""
         text = repr((self.model, self.seed, self.attempt, *about)).encode("utf-8", "surrogatepass")
         return (int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") + 0.5) / 2**64
 
     def error(self, *about: object) -> float:
-        """Return a normal deviate times the noise."""
+        """Return a normal deviate times the noise, as `uniform` draws it."""
         return self.noise * _NORMAL.inv_cdf(min(max(self.uniform(*about), 1e-9), 1 - 1e-9)) if self.noise else 0.0
 
 
@@ -100,48 +97,46 @@ def _check_number(key: str, value: Any, highest: float | None) -> None:
         raise ConfigError(f"mock: {key}: {value!r} is not {expected}")
 
 
-# How a mock judge grades: the form and the scale that its prompt asks for, read from the prompt's last line.
-
 _RANGE = re.compile(r"whole number from (\d+) \(worst\) to (\d+) \(best\)")
 _NAMED = re.compile(r'levels, from worst to best: ((?:"[^"]+"(?:, | or )?)+)')
-_SPREAD = 0.5  # standard deviation of what a grade could have been, in widths of a grade
+_SPREAD = 0.5  # standard deviation of the alternatives to a grade, in widths of a grade
 _SHOWN = 20
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What a judge is to reply."""
+class ReplyForm:
+    """The form and scale of reply that the last line of a judge's prompt asks for."""
 
     scale: Scale = DEFAULT
     rationale: bool = False
 
-    def said(self, grade: str) -> Any:
-        """Return a grade as a value of JSON."""
+    def json_grade(self, grade: str) -> Any:
+        """Return a grade as a JSON value."""
         return int(grade) if self.scale.is_range else grade
 
     def with_rationale(self, key: str, value: Any) -> str:
-        """Return the reply that says why first."""
+        """Return a reply with a rationale first."""
         return json.dumps({"rationale": "That is how good it looks to me.", key: value}, ensure_ascii=False)
 
 
-def wanted_in(reply: str) -> Wanted:
-    """Return what the last line of a prompt asks for."""
+def reply_form(reply: str) -> ReplyForm:
+    """Parse the last line of a prompt."""
     is_reasoned = '"rationale"' in reply
     if match := _RANGE.search(reply):
-        return Wanted(scale_of(f"{match[1]}-{match[2]}"), is_reasoned)
+        return ReplyForm(scale_of(f"{match[1]}-{match[2]}"), is_reasoned)
     if match := _NAMED.search(reply):
-        return Wanted(scale_of(re.findall(r'"([^"]+)"', match[1])), is_reasoned)
-    return Wanted(rationale=is_reasoned)
+        return ReplyForm(scale_of(re.findall(r'"([^"]+)"', match[1])), is_reasoned)
+    return ReplyForm(rationale=is_reasoned)
 
 
 def grade_at(scale: Scale, seen: float) -> str:
-    """Return the grade for a quality: each has the same part of [0, 1]."""
+    """Return the grade for a quality: grades divide [0, 1] evenly."""
     size = len(scale.grades)
     return scale.grades[sum(seen >= place / size for place in range(1, size))]
 
 
 def alternatives(scale: Scale, seen: float) -> list[tuple[str, float]]:
-    """Return the grades that it could have been, the likeliest first, with the logarithm of their probability."""
+    """Return the likeliest grades for a quality with the logarithms of their probabilities, the likeliest first."""
     size = len(scale.grades)
     weights = [math.exp(-0.5 * ((seen * size - place - 0.5) / _SPREAD) ** 2) for place in range(size)]
     total = sum(weights)
@@ -150,16 +145,13 @@ def alternatives(scale: Scale, seen: float) -> list[tuple[str, float]]:
 
 
 def as_logprobs(grades: Sequence[tuple[str, float]], grade: str) -> Mapping[str, Any]:
-    """Return the same as a choice of a chat completion has it."""
+    """Format log-probabilities as in a choice of a chat completion."""
     tops = [{"token": token, "logprob": logprob, "bytes": None} for token, logprob in grades]
     first = next((one for one in tops if one["token"] == grade), {"token": grade, "logprob": 0.0, "bytes": None})
     return {"content": [{**first, "top_logprobs": tops}], "refusal": None}
 
 
-# Which of the built-in prompts a text is, and what stands in it: the templates of `coeval.judging.prompts`
-# read backwards.
-#
-# So the wording of a prompt has one place, and whoever changes it there changes it here.
+# Prompts are recognised by the templates of `coeval.judging.prompts`, so their wording has one place.
 
 PHASE_OF: Mapping[str, Phase] = {
     "map_target_attrs": "attribute_mapping",
@@ -171,44 +163,44 @@ PHASE_OF: Mapping[str, Phase] = {
     "evaluate_per_factor": "evaluation",
     "compare": "evaluation",
 }
-"""The phase that asks a prompt."""
+"""Prompt -> the phase that sends it."""
 _FACTOR = re.compile(r"^- ([^:\n]+):", re.MULTILINE)
 _LEVELS = ("High", "Medium", "Low")
 
 
 @dataclass(frozen=True)
-class Recognised:
-    """A prompt by its id, with the values that were filled in."""
+class PromptMatch:
+    """A prompt's id, with the values of its variables."""
 
     prompt: str
     values: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def factors(self) -> list[str]:
-        """Names of the factors in its rubric."""
+        """The names in its rubric."""
         return [name.strip() for name in _FACTOR.findall(self.values.get("rubric", ""))]
 
 
-def recognise(text: str) -> Recognised:
-    """Return what a prompt asks for.
+def recognise(text: str) -> PromptMatch:
+    """Match a text with the built-in prompts.
 
-    A text of the user's own is a judge's prompt where it names the three levels, and a student's in any other case.
+    A text of the user's own counts as a judge's prompt if it names the three levels, else as a student's.
     """
     text = text.strip()
     for prompt in PROMPTS:
         opening, pattern = _pattern(prompt)
         match = pattern.fullmatch(text) if opening and text.startswith(opening) else None
         if match is not None:
-            return Recognised(prompt, match.groupdict())
+            return PromptMatch(prompt, match.groupdict())
     if all(level in text for level in _LEVELS):
         kind = "evaluate_single" if "JSON" in text else "evaluate_per_factor"
-        return Recognised(kind, {"response": text, "rubric": text})
-    return Recognised("test", {"input": text})
+        return PromptMatch(kind, {"response": text, "rubric": text})
+    return PromptMatch("test", {"input": text})
 
 
 @cache
 def _pattern(prompt: str) -> tuple[str, re.Pattern[str]]:
-    """Return what a prompt opens with, and what matches the whole of it with a group for each variable."""
+    """Return the opening of a prompt, and a pattern for all of it with a group for each variable."""
     opening, parts, seen = "", list[str](), set[str]()
     for literal, name, _, _ in string.Formatter().parse(PROMPTS[prompt].strip()):
         opening = opening if parts else literal
@@ -222,9 +214,9 @@ def _pattern(prompt: str) -> tuple[str, re.Pattern[str]]:
 
 _QUALITY = re.compile(r"quality (\d(?:\.\d+)?)")
 _HINT = re.compile(r"\[([^\[\]:]+): ([^\[\]]*)\]")
-_UNMARKED = 0.5  # the quality of an answer that does not say it
-_EVEN = 0.05  # two answers as close as this are equally good
-_USELESS = 0.2  # neither of two answers that are worse is of any use
+_UNMARKED = 0.5  # quality of an answer that does not state it
+_EVEN = 0.05  # answers that differ by less are equally good
+_USELESS = 0.2  # two answers below it are both useless
 _TARGETS: Mapping[str, list[str]] = {
     "length": ["one line", "a paragraph", "a page"],
     "tone": ["neutral", "friendly", "formal"],
@@ -254,12 +246,12 @@ _TOPICS = (
 
 
 def answer(prompt: str, system: str, parameters: Mapping[str, Any]) -> str:
-    """Return what a mock model of these parameters answers.
+    """Return the answer of a mock model.
 
     Args:
-        prompt: the last that the user says.
-        system: what the system says; another system prompt is another draw.
-        parameters: those of `Persona`; others are passed over.
+        prompt: the user's last message.
+        system: the system prompt; a change is a new draw.
+        parameters: those of `Persona`; others are ignored.
 
     Raises:
         ConfigError: a parameter of the wrong kind.
@@ -274,35 +266,35 @@ def answer(prompt: str, system: str, parameters: Mapping[str, Any]) -> str:
 
 
 def quality_of(text: str) -> float:
-    """Return the quality that an answer says it has; 0.5 where it says nothing."""
+    """Return the quality that an answer states; 0.5 without one."""
     match = _QUALITY.search(text)
     return min(float(match[1]), 1.0) if match else _UNMARKED
 
 
 def _malformed(reply: str) -> str:
-    """Half a JSON object, or words where one was asked for."""
+    """Return half a JSON object, or words without a grade."""
     return reply[: len(reply) // 2] if reply.startswith("{") else "That is hard to say."
 
 
-def _attributes(pool: Mapping[str, list[str]]) -> Callable[[Recognised, Persona, str], str]:
-    def chosen(question: Recognised, persona: Persona, text: str) -> str:  # noqa: ARG001
+def _attributes(pool: Mapping[str, list[str]]) -> Callable[[PromptMatch, Persona, str], str]:
+    def chosen(question: PromptMatch, persona: Persona, text: str) -> str:  # noqa: ARG001
         return json.dumps({name: pool[name] for name in _some(pool, persona, text)})
 
     return chosen
 
 
-def _rubric(question: Recognised, persona: Persona, text: str) -> str:  # noqa: ARG001
+def _rubric(question: PromptMatch, persona: Persona, text: str) -> str:  # noqa: ARG001
     return json.dumps({name: _FACTORS[name] for name in _some(_FACTORS, persona, text)})
 
 
 def _some(pool: Mapping[str, Any], persona: Persona, text: str) -> list[str]:
-    """Three of a pool, in its order."""
+    """Draw three of a pool, in its order."""
     drawn = sorted(pool, key=lambda name: persona.uniform(name, text))[:3]
     return [name for name in pool if name in drawn]
 
 
-def _item(question: Recognised, persona: Persona, text: str) -> str:
-    """Return an item that names its attributes, so that labels can be found in it."""
+def _item(question: PromptMatch, persona: Persona, text: str) -> str:
+    """Return an item that shows its attributes, so that students can find the labels."""
     topic = _TOPICS[int(persona.uniform("topic", text) * len(_TOPICS))]
     number = int(persona.uniform("number", text) * 1e6)
     attributes = _mapping(question.values.get("target_attributes", ""))
@@ -323,8 +315,8 @@ def _mapping(text: str) -> dict[str, Any]:
     return parsed if isinstance(parsed, dict) else {}
 
 
-def _student(question: Recognised, persona: Persona, text: str) -> str:  # noqa: ARG001
-    """Return an answer that says how good it is; where JSON is asked for, an object with labels, right or not."""
+def _student(question: PromptMatch, persona: Persona, text: str) -> str:  # noqa: ARG001
+    """Return an answer that states its quality; if JSON is requested, an object with labels, right or wrong."""
     quality = min(max(persona.skill_at(text) + persona.error("quality", text), 0.0), 1.0)
     words = "This is what I make of it. " * (1 + int(3 * persona.uniform("length", text)))
     remark = f"{words}(quality {quality:.2f})"
@@ -336,45 +328,46 @@ def _student(question: Recognised, persona: Persona, text: str) -> str:  # noqa:
     return json.dumps({**labels, "remark": remark}, ensure_ascii=False)
 
 
-def _grades(question: Recognised, persona: Persona, text: str) -> str:
-    form = wanted_in(question.values.get("reply", ""))
+def _grades(question: PromptMatch, persona: Persona, text: str) -> str:
+    form = reply_form(question.values.get("reply", ""))
     grades = {
-        factor: form.said(grade_at(form.scale, _seen(factor, question, persona, text))) for factor in question.factors
+        factor: form.json_grade(grade_at(form.scale, _seen(factor, question, persona, text)))
+        for factor in question.factors
     }
     return form.with_rationale("scores", grades) if form.rationale else json.dumps(grades, ensure_ascii=False)
 
 
-def _grade(question: Recognised, persona: Persona, text: str) -> str:
-    form = wanted_in(question.values.get("reply", ""))
+def _grade(question: PromptMatch, persona: Persona, text: str) -> str:
+    form = reply_form(question.values.get("reply", ""))
     grade = grade_at(form.scale, _seen(_factor(question), question, persona, text))
-    return form.with_rationale("score", form.said(grade)) if form.rationale else grade
+    return form.with_rationale("score", form.json_grade(grade)) if form.rationale else grade
 
 
-def _factor(question: Recognised) -> str:
+def _factor(question: PromptMatch) -> str:
     return question.values.get("rubric_factor_name", "").strip()
 
 
-def _seen(factor: str, question: Recognised, persona: Persona, text: str) -> float:
+def _seen(factor: str, question: PromptMatch, persona: Persona, text: str) -> float:
     return quality_of(question.values["response"]) + persona.error(factor, text)
 
 
 def logprobs(prompt: str, system: str, parameters: Mapping[str, Any], grade: str) -> Mapping[str, Any] | None:
-    """What a grade that a mock judge gave could have been, as a choice of a chat completion has it; else None."""
+    """Return the log-probabilities of a judge's grade as in a choice of a chat completion, or None."""
     persona, question = Persona.of(parameters), recognise(prompt)
-    form = wanted_in(question.values.get("reply", ""))
+    form = reply_form(question.values.get("reply", ""))
     if not parameters.get("logprobs") or question.prompt != "evaluate_per_factor" or grade not in form.scale.grades:
         return None
     seen = _seen(_factor(question), question, persona, f"{system}\n{prompt}")
     return as_logprobs(alternatives(form.scale, seen), grade)
 
 
-def _verdict(question: Recognised, persona: Persona, text: str) -> str:
+def _verdict(question: PromptMatch, persona: Persona, text: str) -> str:
     verdict = _better(question, persona, text)
-    form = wanted_in(question.values.get("reply", ""))
+    form = reply_form(question.values.get("reply", ""))
     return form.with_rationale("verdict", verdict) if form.rationale else verdict
 
 
-def _better(question: Recognised, persona: Persona, text: str) -> str:
+def _better(question: PromptMatch, persona: Persona, text: str) -> str:
     first = quality_of(question.values["response_a"]) + persona.error("first", text) + persona.position_bias
     second = quality_of(question.values["response_b"]) + persona.error("second", text)
     if max(first, second) < _USELESS:
@@ -384,7 +377,7 @@ def _better(question: Recognised, persona: Persona, text: str) -> str:
     return "A" if first > second else "B"
 
 
-_ANSWERS: Mapping[str, Callable[[Recognised, Persona, str], str]] = {
+_ANSWERS: Mapping[str, Callable[[PromptMatch, Persona, str], str]] = {
     "map_target_attrs": _attributes(_TARGETS),
     "map_nuanced_attrs": _attributes(_NUANCES),
     "autorubric": _rubric,
@@ -395,17 +388,15 @@ _ANSWERS: Mapping[str, Callable[[Recognised, Persona, str], str]] = {
     "compare": _verdict,
 }
 
-# The interface `mock`: a client like any other provider's, answered in this process.
-
 
 def question_of(request: JSON) -> tuple[str, str]:
-    """Return what the user says last and what the system says."""
+    """Return the user's last message and the system prompt."""
     users = [message for message in request.get("messages") or [] if message.get("role") == "user"]
     return joined_text(users[-1].get("content")) if users else "", system_text(request)
 
 
 def completion_for(request: JSON) -> JSON:
-    """Return the chat completion that a mock model answers with; four characters are a token.
+    """Return the chat completion of a mock model; four characters count as a token.
 
     Raises:
         ConfigError: a parameter of the wrong kind.
@@ -420,16 +411,16 @@ def completion_for(request: JSON) -> JSON:
 
 @protocol("coeval-mock")
 class MockModel:
-    """All mock models of a run; what each is like is in its requests."""
+    """The client of all mock models of a run; their parameters are in the requests."""
 
     def __init__(self, account: Account) -> None:  # noqa: ARG002
-        self._failed: dict[str, int] = {}  # question -> failures in a row, so that another try is another draw
+        self._failures: dict[str, int] = {}  # question -> failures in a row, so that each retry is a new draw
 
     async def chat(self, request: JSON, timeouts: Timeouts) -> JSON:
         """Return a whole chat completion.
 
         Raises:
-            ProviderError: the persona fails, is too slow or is no persona.
+            ProviderError: the persona fails, is too slow, or its parameters are wrong.
         """
         try:
             persona = Persona.of(request)
@@ -439,17 +430,17 @@ class MockModel:
         await asyncio.sleep(min(persona.latency, limit))
         if persona.latency > limit:
             raise ProviderError(Fault.TIMEOUT, "mock took too long")
-        self._fail(persona, repr(question_of(request)))
+        self._maybe_fail(persona, repr(question_of(request)))
         return completion_for(request)
 
-    def _fail(self, persona: Persona, question: str) -> None:
+    def _maybe_fail(self, persona: Persona, question: str) -> None:
         if not persona.failure_rate:
             return
         question = f"{persona.model} {persona.attempt} {question}"
-        failures = self._failed.pop(question, 0)
+        failures = self._failures.pop(question, 0)
         if persona.uniform("failure", failures, question) < persona.failure_rate:
-            self._failed[question] = failures + 1
-            raise ProviderError(Fault.SERVER, "mock failed, as its failure_rate wants it", status=500)
+            self._failures[question] = failures + 1
+            raise ProviderError(Fault.SERVER, "mock failed, as its failure_rate says", status=500)
 
     async def stream(self, request: JSON, timeouts: Timeouts) -> AsyncGenerator[JSON, None]:
         """Yield the whole answer as one chunk.
@@ -461,4 +452,4 @@ class MockModel:
             yield chunk
 
     async def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing: there are no connections."""

@@ -1,9 +1,9 @@
-"""Mock models behind a wire: OpenAI's chat completions on the loopback interface, counted by model and prompt.
+"""Mock models as a server: OpenAI's chat completions on the loopback interface, counted by model and prompt.
 
     with MockServer(latency=0.2) as server:
         ...  # interface: openai, parameters: {base_url: <server.url>, model: ant, skill: 0.8}
 
-What a mock model is like rides in the request, as parameters that nobody knows do. As a command:
+The parameters of a mock model are fields of the request. As a command:
 
     python -m coeval.mock.server --port 9000 --latency 0.2
 """
@@ -32,7 +32,7 @@ _REMEMBERED = 1000
 
 
 class MockServer:
-    """A server in a thread of its own, for as long as it is entered."""
+    """A server in a thread of its own, running while it is entered."""
 
     def __init__(
         self,
@@ -53,11 +53,11 @@ class MockServer:
         Args:
             latency: seconds before each answer.
             failure_rate: share of the requests that are refused with 500.
-            failures: statuses with which the first requests are refused, one each.
+            failures: statuses of the first requests, which are refused.
             retry_after: seconds, sent with 429.
             models: parameters of some models, below those in a request.
-            only_these: whether no other name is a model; every one is by default.
-            api_key: what has to come as a bearer token; anything may come by default.
+            only_these: whether other names are refused; by default every name is a model.
+            api_key: the required bearer token; by default none is checked.
             seed: of the draws of `failure_rate`.
             host: address to listen on.
             port: to listen on; 0 takes a free one.
@@ -70,11 +70,11 @@ class MockServer:
         self.phases: Counter[tuple[str, str]] = Counter()
         """Answers by model and phase."""
         self.requests = 0
-        """All that came, the refused ones too."""
+        """All requests, refused ones included."""
         self.peak = 0
-        """Most requests at one time."""
+        """Most requests in flight."""
         self.bodies: deque[JSON] = deque(maxlen=_REMEMBERED)
-        """The last that came."""
+        """The last bodies."""
         self.headers: deque[Mapping[str, str]] = deque(maxlen=_REMEMBERED)
         self.url = ""
         self._busy, self._random = 0, random.Random(seed)
@@ -115,7 +115,7 @@ class MockServer:
         self.url = f"http://{self._address[0]}:{self._runner.addresses[0][1]}/v1"
 
     async def stop(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         if self._runner is not None:
             await self._runner.cleanup()
 
@@ -127,7 +127,7 @@ class MockServer:
             body: JSON = json.loads(await request.read())
             self.bodies.append(body)
             self.headers.append(request.headers)
-            return self._unwelcome(request) or self._refused() or await self._answered(body)
+            return self._unauthorized(request) or self._refused() or await self._answered(body)
         finally:
             self._busy -= 1
 
@@ -135,7 +135,9 @@ class MockServer:
         if self.failures:
             status = self.failures.popleft()
             is_limit = status == 429 and self.retry_after is not None
-            return _refusal(status, "As it was told.", {"Retry-After": f"{self.retry_after:g}"} if is_limit else {})
+            return _refusal(
+                status, "Refused as configured.", {"Retry-After": f"{self.retry_after:g}"} if is_limit else {}
+            )
         is_unlucky = self.failure_rate and self._random.random() < self.failure_rate
         return _refusal(500, "The server had an error.") if is_unlucky else None
 
@@ -156,18 +158,18 @@ class MockServer:
 
     async def _list(self, request: web.Request) -> web.Response:
         models = [{"id": name, "object": "model"} for name in self.models]
-        return self._unwelcome(request) or web.json_response({"object": "list", "data": models})
+        return self._unauthorized(request) or web.json_response({"object": "list", "data": models})
 
     async def _show(self, request: web.Request) -> web.Response:
         model = request.match_info["model"]
         if not self._has(model):
             return _refusal(404, f"The model `{model}` does not exist.", code="model_not_found")
-        return self._unwelcome(request) or web.json_response({"id": model, "object": "model"})
+        return self._unauthorized(request) or web.json_response({"id": model, "object": "model"})
 
     def _has(self, model: str) -> bool:
         return model in self.models or not self.only_these
 
-    def _unwelcome(self, request: web.Request) -> web.Response | None:
+    def _unauthorized(self, request: web.Request) -> web.Response | None:
         is_known = self.api_key is None or request.headers.get("Authorization") == f"Bearer {self.api_key}"
         return None if is_known else _refusal(401, "Incorrect API key provided.", code="invalid_api_key")
 

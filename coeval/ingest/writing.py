@@ -1,6 +1,6 @@
-"""Take a benchmark into a run: its items as a virtual teacher's, its task and its judges in the configuration.
+"""Add a benchmark to a run: its items under a virtual teacher, its task and its judges in the configuration.
 
-What is there already is left as it is, so the same command twice changes nothing; then phases 4 and 5 are open again.
+Existing items, tasks and rubrics are left alone, so repeating the command changes nothing. Phases 4 and 5 are reopened.
 """
 
 from __future__ import annotations
@@ -21,11 +21,9 @@ from coeval.storage.run import Run
 from coeval.storage.store import Store
 from p2l.common.files import atomic_path
 
-# The configuration that a run holds, with a benchmark's teacher, task and judge added.
-
 
 def read_configuration(run: Run) -> dict[str, Any]:
-    """Return the `config.yaml` of a run.
+    """Read the `config.yaml` of a run.
 
     Raises:
         RunInputError: it cannot be read.
@@ -43,11 +41,10 @@ def read_configuration(run: Run) -> dict[str, Any]:
 
 
 def patched(configuration: Mapping[str, Any], benchmark: Benchmark, run: Run) -> dict[str, Any]:
-    """Return the configuration with what the benchmark needs; what is there stays as it is.
+    """Add a benchmark's teacher, task and judge to a configuration; existing entries stay as they are.
 
     Raises:
-        RunInputError: the teacher's name belongs to a model that is asked, or the task is there and would not be scored
-            as the benchmark asks.
+        RunInputError: another model has the teacher's name, or an existing task lacks labels or the metric.
     """
     changed = copy.deepcopy(dict(configuration))
     models, tasks = changed.setdefault("models", []), changed.setdefault("tasks", [])
@@ -65,13 +62,13 @@ def patched(configuration: Mapping[str, Any], benchmark: Benchmark, run: Run) ->
 
 
 def is_ours(configuration: Mapping[str, Any], name: str) -> bool:
-    """Whether a task is one that came with a benchmark, or will."""
+    """Whether a task was, or will be, added by ingest."""
     there = next((task for task in configuration.get("tasks") or () if task.get("name") == name), None)
     return there is None or there.get("category") == "benchmark"
 
 
 def _check_fits(task: Mapping[str, Any], benchmark: Benchmark, run: Run) -> None:
-    """A task that is there keeps its description, labels and factors: those that are asked for must be among them."""
+    """Raise unless an existing task has the benchmark's labels, metric and requested description."""
     name, rubric = benchmark.task, task.get("rubric")
     metrics = (
         [one.get("metric") for one in rubric.values() if isinstance(one, dict)] if isinstance(rubric, dict) else []
@@ -118,7 +115,7 @@ def _task(benchmark: Benchmark) -> dict[str, Any]:
 
 
 def _extend_values(task: dict[str, Any], benchmark: Benchmark) -> None:
-    """Values that a task of ours lacks; a task that the user wrote is left alone."""
+    """Add missing attribute values to a task that ingest added; a task of the user's own is left alone."""
     target = task.get("target_attributes")
     if task.get("category") == "benchmark" and isinstance(target, dict):
         for name, values in benchmark.attributes.items():
@@ -138,29 +135,29 @@ _REOPENED = ("response_collection", "evaluation")
 
 
 @dataclass(frozen=True)
-class Taken:
-    """What came of it."""
+class IngestCounts:
+    """The rows of a file, counted."""
 
     written: int
     """New items."""
     there: int
-    """Items that the run has already."""
+    """Items that the run had already."""
     skipped: int
-    """Rows that are no items, such as those without a label."""
+    """Rows without an item, such as those without a label."""
 
 
-def take(run: Run, benchmark: Benchmark, path: Path, limit: int | None = None) -> Taken:
-    """Read a file of rows and add what is new.
+def ingest(run: Run, benchmark: Benchmark, path: Path, limit: int | None = None) -> IngestCounts:
+    """Read a file of rows and add the new items to a run.
 
     Args:
-        run: a folder that holds a run.
-        benchmark: how rows are read; its task may be one that the run has.
-        path: the file, a JSON object a line.
-        limit: new items at most.
+        run: an existing run.
+        benchmark: how rows are read; its task may exist in the run.
+        path: the file, one JSON object per line.
+        limit: most new items.
 
     Raises:
-        RunInputError: the folder holds no run or another process is at work on it, the file or a row cannot be used,
-            or a name is taken by something else.
+        RunInputError: the folder holds no run or another process works on it, the file or a row cannot be used, or a
+            name is in use.
     """
     meta = Meta(run)
     _check_names(benchmark)
@@ -170,7 +167,7 @@ def take(run: Run, benchmark: Benchmark, path: Path, limit: int | None = None) -
         stored_ids = _known_ids(run, benchmark)
         new = [(identity, entry) for identity, entry in _identified(benchmark, entries) if identity not in stored_ids]
         chosen = new if limit is None else new[:limit]
-        counts = Taken(len(chosen), len(entries) - len(new), skipped)
+        counts = IngestCounts(len(chosen), len(entries) - len(new), skipped)
         whole = _with_values(benchmark, entries)
         changed = patched(configuration, whole, run)
         _write_phase_files(run, whole, extend=is_ours(configuration, benchmark.task))
@@ -225,7 +222,7 @@ def _object(path: Path, number: int, line: bytes) -> Mapping[str, Any]:
 
 
 def _identified(benchmark: Benchmark, entries: list[Entry]) -> Iterator[tuple[str, Entry]]:
-    """Entries with the ids of their items; of several with one id the first."""
+    """Yield entries with the ids of their items; of duplicates the first."""
     seen = set()
     for entry in entries:
         native = entry.native_id
@@ -243,7 +240,7 @@ def _known_ids(run: Run, benchmark: Benchmark) -> set[str]:
 
 
 def _with_values(benchmark: Benchmark, entries: list[Entry]) -> Benchmark:
-    """With every value that an attribute has in the file."""
+    """Return the benchmark with all attribute values in the file."""
     values = {name: dict.fromkeys(declared) for name, declared in benchmark.attributes.items()}
     for entry in entries:
         for name, value in entry.attributes.items():
@@ -257,9 +254,9 @@ def _with_values(benchmark: Benchmark, entries: list[Entry]) -> Benchmark:
 
 
 def _write_phase_files(run: Run, benchmark: Benchmark, *, extend: bool) -> None:
-    """Attributes and rubric of the task: what is there stays, but for values that a task of ours lacks.
+    """Write the attributes and rubric of the task where they are missing; `extend` adds attribute values.
 
-    Teachers draw from the attributes of a task that the user wrote, so those stay as they are.
+    A task of the user's own is not extended, since teachers draw from its attributes.
     """
     path = run.find_attributes(benchmark.task, "target")
     stored = read_json(path) if path is not None else None
@@ -292,8 +289,8 @@ def _write_items(run: Run, benchmark: Benchmark, chosen: list[tuple[str, Entry]]
             store.append(run.datapoints(benchmark.task, benchmark.name), record)
 
 
-def _note(meta: Meta, benchmark: Benchmark, counts: Taken) -> None:
-    """Log what was taken; where that is something, phases 4 and 5 lack its answers."""
+def _note(meta: Meta, benchmark: Benchmark, counts: IngestCounts) -> None:
+    """Log the counts in `meta.json`, and reopen phases 4 and 5 if there are new items."""
     entry = {
         "benchmark": benchmark.name,
         "teacher_id": benchmark.name,
