@@ -132,5 +132,5 @@ def scores_for(judge: Model, task: Task, rubric: Mapping[str, Any], pairs: Seque
     elif judge.interface == "metric":
         rows = metric_scores(rubric, [str(item.get("reference_response") or "") for item, _ in pairs], texts)
     else:
-        raise RunInputError(f"{judge.name}: interface {judge.interface!r} computes no scores")
+        raise RunInputError(f"{judge.name}: interface {judge.interface!r} calls a model, it does not compute")
     return [{factor: str(round(min(max(value, 0.0), 1.0), 4)) for factor, value in scores.items()} for scores in rows]

@@ -33,8 +33,8 @@ class Persona:
     """A mock model."""
 
     skill: float | Mapping[str, float] = 0.6
-    """How good its answers are, in [0, 1]; or a map from parts of prompts to that: the first match counts, else `default`
-    (0.5)."""
+    """How good its answers are, in [0, 1]; or a map from parts of prompts to that: the first match counts, else
+    `default` (0.5)."""
     noise: float = 0.1
     """Standard deviation of an answer's quality around the skill, and of a judge's view around the quality."""
     position_bias: float = 0.0
