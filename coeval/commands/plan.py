@@ -5,7 +5,6 @@ coeval plan --config experiment.yaml --estimate-samples 0
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
@@ -68,6 +67,8 @@ def run_estimate(
     config: Config, keys: Keys, *, samples: int | None, run: Run | None, modes: Mapping[Phase, Mode]
 ) -> dict[str, Any]:
     """The estimate, with models asked if `samples`, or the configuration, says so."""
+    import asyncio
+
     from coeval.calling.caller import make_caller
     from coeval.planning.estimate import estimate, static_estimate
 
@@ -140,6 +141,8 @@ def probe_main(argv: Sequence[str] | None = None) -> int:
 
 def run_probe(config: Config, keys: Keys, mode: str, phases: Sequence[Phase] | None = None) -> dict[str, str]:
     """Model -> `ok` or why not, of the models that these phases need: by default all phases, or those left, or none."""
+    import asyncio
+
     from coeval.probing import probe_models
     from coeval.schema import PHASES
 
@@ -211,6 +214,8 @@ def models_parser() -> ArgumentParser:
 
 def models_main(argv: Sequence[str] | None = None) -> int:
     """Print them; a provider that does not answer is said so, and is no failure."""
+    import asyncio
+
     arguments = models_parser().parse_args(argv)
     keys = keys_of(arguments.keys)
     chosen = _chosen(arguments.providers, keys)
@@ -237,6 +242,8 @@ def _chosen(providers: str | None, keys: Keys) -> list[str]:
 
 
 async def _all(interfaces: Sequence[str], keys: Keys) -> list[tuple[str, list[str] | str]]:
+    import asyncio
+
     found = await asyncio.gather(*(_models(interface, keys) for interface in interfaces))
     return list(zip(interfaces, found, strict=True))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import os
 import sys
@@ -106,6 +105,8 @@ def generate_parser() -> ArgumentParser:
 
 def generate_main(argv: Sequence[str] | None = None) -> int:
     """Probe the teachers, ask them, write."""
+    import asyncio
+
     arguments = generate_parser().parse_args(argv)
     from coeval.config.loading import load_config
     from coeval.probing import generate, static_text
