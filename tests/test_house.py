@@ -70,6 +70,7 @@ LONGEST_FUNCTION, LONGEST_FILE, SHORTEST_FILE = 60, 650, 60
 MOST_MODULES, MOST_ROOT_MODULES = 20, 16
 SHORT = {
     "p2l/cli.py": "the table of commands",
+    "p2l/simulation/config.py": "settings, which the arena, its models and its prompts share",
     "p2l/common/cache.py": "one class, which the endpoint and the router share",
     "p2l/common/text_table.py": "two functions, which every command shares",
     "p2l/common/program.py": "imported by every command, before anything else",

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from p2l.common.cli import nearest
 from p2l.common.errors import ConfigError
 from p2l.likelihood import get
+from p2l.simulation.config import SimulationConfig as SimulationConfig
 from p2l.simulation.models import ModelTable, PromptEffect, make_models
 from p2l.simulation.prompts import (
     LANGUAGES,
@@ -45,57 +46,6 @@ _CHUNK = 8192
 _DAY = 86_400.0
 # What a random stream is for; part of its seed.
 _MODELS, _PEOPLE, _PROMPTS, _VOTES, _WORDS, _TAGS, _EXAMPLES = range(7)
-
-
-@dataclass(frozen=True)
-class SimulationConfig:
-    """All that defines a simulated arena. The defaults resemble a public arena over 22 months.
-
-    effect: standard deviation of a model's skill between topics, in units of coefficients; 0 makes every prompt alike.
-    drift: radians a year by which skills turn as models are updated, and change of log popularity of the topics.
-    fashion: how far each topic's log popularity swings up and down on top of that, with a peak of its own.
-    turnover: share of each topic's nouns that others replace over the arena's life; half are in use at a time then.
-    improvement: mean gain in coefficient per year of release date. growth: vote rate at the end over that at the start.
-    structures: shares of prompts that are single, order, negation, turns (see `simulated_prompts`).
-    start: Unix time of the first vote. days: time from the first vote to the last.
-    lifetime: median days that a model stays.
-    """
-
-    votes: int = 100_000
-    validation_votes: int = 0
-    models: int = 40
-    topics: int = 8
-    languages: int = 5
-    users: int = 2000
-    seed: int = 0
-    effect: float = 0.7
-    drift: float = 0.3
-    improvement: float = 0.7
-    growth: float = 8.0
-    days: float = 670.0
-    fashion: float = 0.0
-    turnover: float = 0.0
-    lifetime: float = 330.0
-    start: float = 1_682_300_000.0
-    structures: tuple[float, ...] = (0.25, 0.25, 0.25, 0.25)
-
-    def __post_init__(self) -> None:
-        """Check every field (and make a list of structures, as JSON gives it, a tuple).
-
-        Raises:
-            ConfigError: a field is out of its range.
-        """
-        object.__setattr__(self, "structures", tuple(self.structures))
-        low = {"votes": 1, "validation_votes": 0, "users": 1, "seed": 0}
-        low |= dict.fromkeys(("effect", "drift", "fashion", "turnover"), 0)
-        for name, least in low.items():
-            if not getattr(self, name) >= least:
-                raise ConfigError(f"{name}: must be at least {least}, got {getattr(self, name)}")
-        for name in ("growth", "days", "lifetime"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name}: must be more than 0, got {getattr(self, name)}")
-        if len(self.structures) != 4 or min(self.structures) < 0 or abs(sum(self.structures) - 1) > 1e-9:
-            raise ConfigError(f"structures: four shares that sum to 1 are needed, got {self.structures}")
 
 
 @dataclass(frozen=True)
@@ -191,8 +141,8 @@ class Arena:
             rows = where == key
             prompts, day = self._prompts(int(key // 2), bool(key % 2))
             chosen = local[rows] % _CHUNK
-            found = self._truth(self.models.prompt_effect(prompts.take(chosen), day[chosen]))
-            truth.coefs[rows], truth.eta[rows] = found.coefs, found.eta
+            effect = self.models.prompt_effect(prompts.take(chosen), day[chosen])
+            truth.coefs[rows], truth.eta[rows] = self.models.coefs_and_eta(effect)
         return truth
 
     def example_prompts(self, topic: str, n: int, seed: int = 0) -> Examples:
@@ -321,28 +271,8 @@ def simulate(config: SimulationConfig) -> Arena:
     Raises:
         ConfigError: a field of the configuration is out of its range.
     """
-    people = np.random.default_rng([config.seed, _PEOPLE])
-    models = make_models(
-        config.models,
-        config.topics,
-        config.languages,
-        config.days,
-        effect=config.effect,
-        drift=config.drift,
-        improvement=config.improvement,
-        lifetime=config.lifetime,
-        rng=np.random.default_rng([config.seed, _MODELS]),
-    )
-    source = make_source(
-        config.topics,
-        config.languages,
-        config.users,
-        config.structures,
-        config.drift,
-        people,
-        fashion=config.fashion,
-        turnover=config.turnover,
-    )
+    models = make_models(config, np.random.default_rng([config.seed, _MODELS]))
+    source = make_source(config, np.random.default_rng([config.seed, _PEOPLE]))
     return Arena(config, models, source)
 
 

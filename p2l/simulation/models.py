@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2l.common.errors import ConfigError
+from p2l.simulation.config import SimulationConfig
 from p2l.simulation.prompts import LENGTHS, PromptBatch, topic_weights
 
 FloatArray: TypeAlias = NDArray[np.float64]
@@ -131,47 +132,35 @@ class ModelTable:
         return self.effect * np.cos(angle)[version, models], self.effect * np.sin(angle)[version, models]
 
 
-def make_models(
-    models: int,
-    topics: int,
-    languages: int,
-    days: float,
-    *,
-    effect: float,
-    drift: float,
-    improvement: float,
-    lifetime: float,
-    rng: np.random.Generator,
-) -> ModelTable:
-    """Draw an arena's models; `improvement` is the mean gain in quality per year of release date.
-
-    `lifetime` is the median of the days that a model stays.
+def make_models(config: SimulationConfig, rng: np.random.Generator) -> ModelTable:
+    """Draw an arena's models.
 
     Raises:
         ConfigError: fewer than two models.
     """
+    models, topics = config.models, config.topics
     if models < 2:
         raise ConfigError(f"models: {models} asked for; at least 2 are needed for a vote")
     maker = _makers(models, rng)
-    release = _releases(models, days, rng)
+    release = _releases(models, config.days, rng)
     tier = rng.choice(len(_TIERS), size=models, p=[0.55, 0.3, 0.15])
     names = _names(maker, tier)
-    quality = _quality(maker, tier, release, improvement, rng)
+    quality = _quality(maker, tier, release, config.improvement, rng)
     order = np.argsort(names)
     skill = [_profile(maker, topics, rng)[:, order] for _ in range(2)]
     return ModelTable(
         names=[names[m] for m in order],
         organisations=[_organisation(maker[m]) for m in order],
         release=release[order],
-        retirement=_retirements(release, days, lifetime, rng)[order],
+        retirement=_retirements(release, config.days, config.lifetime, rng)[order],
         quality=quality[order],
         early_skill=skill[0],
         late_skill=skill[1],
-        language_skill=rng.normal(0, 0.25, (languages, models)),
+        language_skill=rng.normal(0, 0.25, (config.languages, models)),
         length_skill=rng.normal(0, 0.2, (1, models)) * np.linspace(-1, 1, len(LENGTHS))[:, None],
         topic_eta=rng.normal(0, 0.35, topics),
-        effect=effect,
-        drift=drift,
+        effect=config.effect,
+        drift=config.drift,
     )
 
 

@@ -17,15 +17,17 @@ Shapes: n prompts, K topics, S = 2 clauses, W words per clause (padded).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from p2l.common.errors import ConfigError
+from p2l.simulation.config import SimulationConfig
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,104 +41,12 @@ if TYPE_CHECKING:
 # needs.
 
 WORDS_PER_TOPIC = 16
-_TOPIC_WORDS: dict[str, str] = {
-    "code": (
-        "script function compiler parser loop array pointer thread database server module bug class query test regex"
-    ),
-    "poetry": (
-        "sonnet verse stanza rhyme metaphor ballad lyric haiku refrain ode elegy meter couplet muse imagery poem"
-    ),
-    "math": (
-        "integral theorem matrix proof equation prime vector polynomial limit lemma graph angle sum ratio series tensor"
-    ),
-    "law": (
-        "contract statute clause tenant liability court appeal treaty patent verdict lease witness tort plea bylaw deed"
-    ),
-    "cooking": ("recipe oven dough broth garlic pasta sauce roast butter spice pan salad pastry curry grill vinegar"),
-    "medicine": (
-        "symptom dose vaccine artery fever biopsy insulin allergy surgeon clinic tumor lung therapy nerve virus scan"
-    ),
-    "history": (
-        "empire dynasty siege revolt crusade colony throne armistice "
-        "parchment monarch plague legion archive guild tribe war"
-    ),
-    "physics": (
-        "quark orbit entropy photon magnet laser plasma inertia "
-        "neutron gravity momentum lens circuit wave torque isotope"
-    ),
-    "travel": (
-        "itinerary hostel passport ferry visa luggage island museum railway harbor tour airport beach hotel map border"
-    ),
-    "music": (
-        "chord melody tempo violin chorus octave symphony drum opera piano jazz rhythm bass harmony flute encore"
-    ),
-    "finance": (
-        "bond dividend mortgage equity hedge inflation ledger audit pension loan tax broker futures asset credit budget"
-    ),
-    "gardening": (
-        "compost seedling tulip hedgerow pruning orchard mulch greenhouse fern soil bulb trellis lawn rose weed shovel"
-    ),
-}
+_WORDS = json.loads(Path(__file__).with_name("words.json").read_text(encoding="utf-8"))
+_TOPIC_WORDS: dict[str, str] = _WORDS["topics"]
 
 # Roles that function words play. Each has at least two words per language, so that no single string gives a role away.
 ROLES = ("filler", "demanding", "explain", "convert", "into", "including", "without", "tell", "again")
-_FUNCTION_WORDS: dict[str, dict[str, str]] = {
-    "English": {
-        "filler": "some nice simple other new small typical usual given certain common little",
-        "demanding": "rigorous subtle advanced thorough",
-        "explain": "explain describe",
-        "convert": "turn convert",
-        "into": "into toward",
-        "including": "with including",
-        "without": "without excluding",
-        "tell": "tell show",
-        "again": "again previously",
-    },
-    "Chinese": {
-        "filler": "一些 漂亮 简单 其他 新的 小的 典型 通常 给定 某个 常见 少量",
-        "demanding": "严格 微妙 高级 彻底",
-        "explain": "解释 描述",
-        "convert": "转换 改写",
-        "into": "变成 成为",
-        "including": "带有 包括",
-        "without": "没有 不含",
-        "tell": "告诉 展示",
-        "again": "再次 之前",
-    },
-    "Russian": {
-        "filler": "некий милый простой другой новый малый типичный обычный данный известный общий скромный",
-        "demanding": "строгий тонкий сложный глубокий",
-        "explain": "объясни опиши",
-        "convert": "преврати переделай",
-        "into": "превратив делая",
-        "including": "включая вместе",
-        "without": "без кроме",
-        "tell": "скажи покажи",
-        "again": "снова прежде",
-    },
-    "German": {
-        "filler": "etwas nett einfach anderes neues kleines typisch üblich gegeben gewisse häufig wenig",
-        "demanding": "streng subtil fortgeschritten gründlich",
-        "explain": "erkläre beschreibe",
-        "convert": "verwandle übertrage",
-        "into": "hinein werdend",
-        "including": "mitsamt samt",
-        "without": "ohne außer",
-        "tell": "sag zeig",
-        "again": "nochmals vorher",
-    },
-    "Spanish": {
-        "filler": "algún bonito sencillo otro nuevo pequeño típico usual dado cierto común poco",
-        "demanding": "riguroso sutil avanzado exhaustivo",
-        "explain": "explica describe",
-        "convert": "convierte transforma",
-        "into": "hacia hasta",
-        "including": "con incluyendo",
-        "without": "sin excluyendo",
-        "tell": "dime muestra",
-        "again": "nuevamente antes",
-    },
-}
+_FUNCTION_WORDS: dict[str, dict[str, str]] = _WORDS["languages"]
 LANGUAGES = tuple(_FUNCTION_WORDS)
 _CYRILLIC = str.maketrans("abcdefghijklmnopqrstuvwxyz", "абцдефгхийклмнопярстувжыез")
 _SYLLABLES = [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou"]
@@ -232,7 +142,7 @@ _IN_USE = 0.5  # share of a topic's nouns that people use at any one time, where
 class PromptBatch:
     """What n prompts are about, before any word is chosen; all arrays have length n unless stated.
 
-    tstamp: seconds. user: index. language: index into `simulated_words.LANGUAGES`. structure: index into `STRUCTURES`.
+    tstamp: seconds. user: index. language: index into `LANGUAGES`. structure: index into `STRUCTURES`.
     topics: (n, 2) topic of the first and of the second clause (equal when `structure` is single).
     clauses: 1 or 2. negated: index of the negated clause (negation only). back: (n, 2) the clause opens with a word
     that refers back (turns only). difficulty: 0 to 3 demanding words. length: index into `LENGTHS`.
@@ -336,37 +246,28 @@ class PromptSource:
         return topics
 
 
-def make_source(
-    topics: int,
-    languages: int,
-    users: int,
-    structures: Sequence[float],
-    drift: float,
-    rng: np.random.Generator,
-    *,
-    fashion: float = 0.0,
-    turnover: float = 0.0,
-) -> PromptSource:
+def make_source(config: SimulationConfig, rng: np.random.Generator) -> PromptSource:
     """Draw the tables of an arena.
 
     Raises:
         ConfigError: fewer than two topics, or an unknown number of languages.
     """
+    topics, languages, users = config.topics, config.languages, config.users
     if topics < 2:
         raise ConfigError(f"topics: {topics} asked for; at least 2 are needed, so that prompts can combine them")
-    popularity = rng.normal(0, 0.4, topics) + np.array([[-0.5], [0.5]]) * rng.normal(0, drift, topics)
+    popularity = rng.normal(0, 0.4, topics) + np.array([[-0.5], [0.5]]) * rng.normal(0, config.drift, topics)
     english = 0.62 if languages > 1 else 1.0
     shares = np.append(english, (1 - english) * _decaying(languages - 1))
     activity = _decaying(users)
     return PromptSource(
         vocabulary=build_vocabulary(topics, languages),
         popularity=popularity,
-        structures=tuple(structures),
+        structures=config.structures,
         user_language=rng.choice(languages, size=users, p=shares),
         user_topic=rng.choice(topics, size=users),
         user_cdf=np.cumsum(activity),
-        fashion=fashion,
-        turnover=turnover,
+        fashion=config.fashion,
+        turnover=config.turnover,
     )
 
 

@@ -1,8 +1,9 @@
 """Random access to more votes than memory holds.
 
-`open_votes` streams a source once into unnamed temporary files (see vote_spool): the rows as Arrow batches, and a
-record of 25 bytes a vote with model codes, winner, weight and time. A step of 512 votes in any order then reads what it
-needs. Labels are made on the way out from a table of M entries: translating them to another model list costs nothing.
+`open_votes` streams a source once into unnamed temporary files (see `p2l.votes.arrow_files`): the rows as Arrow
+batches, and a record of 25 bytes a vote with model codes, winner, weight and time. A step of 512 votes in any order
+then reads what it needs. Labels are looked up in a table of M entries on the way out: translating them to another model
+list costs nothing.
 """
 
 from __future__ import annotations
@@ -88,19 +89,17 @@ def spool_votes(
 ) -> VoteSpool:
     """Read all votes of a source into temporary files; the arguments and errors are those of `open_votes`."""
     opened = source if isinstance(source, Source) else open_source(source, split=split, from_disk=from_disk)
-    spool = VoteSpool(opened.name, RowFile(), RecordFile(RECORD), [], VoteFlags())
+    spool = VoteSpool(VoteFacts(opened.name), RowFile(), RecordFile(RECORD))
     codes: dict[str, int] = {}
     try:
         votes = read_votes(opened, need_prompt=need_prompt, label_list=label_list, drop_bad=drop_bad)
         with progress(description=f"read {opened.name}", total=opened.rows, unit="votes", quiet=quiet) as bar:
             for batch in votes:
-                spool.rows.append(batch.batch)
-                spool.records.append(_record(batch, codes))
-                spool.flags.see(batch)
+                spool.append(batch, codes)
                 bar.update(len(batch))
         spool.rows.finish()
         spool.records.finish()
-        spool.names.extend(codes)
+        spool.facts.models.extend(codes)
     except BaseException:
         spool.close()
         raise
@@ -108,38 +107,40 @@ def spool_votes(
 
 
 @dataclass
-class VoteFlags:
+class VoteFacts:
     """What holds for all batches of a source."""
 
+    name: str
+    models: list[str] = field(default_factory=list)
+    """In the order of their codes."""
     weights: bool = False
     tstamps: bool = False
     prompt_is_text: list[bool] = field(default_factory=list)
     dropped_bad: int = 0
-
-    def see(self, batch: VoteBatch) -> None:
-        """Take in one more batch."""
-        names = batch.batch.schema.names
-        self.weights |= "weight" in names
-        self.tstamps |= "tstamp" in names
-        self.prompt_is_text.append(batch.prompt_is_text)
-        self.dropped_bad += batch.dropped
 
 
 @dataclass
 class VoteSpool:
     """All votes of a source on disk, in files without a name."""
 
-    name: str
+    facts: VoteFacts
     rows: RowFile
     records: RecordFile
-    names: list[str]
-    """Models in the order of their codes."""
-    flags: VoteFlags
     on_close: Callable[[], None] = lambda: None
     """What else ends with it."""
 
     def __del__(self) -> None:
         self.close()
+
+    def append(self, batch: VoteBatch, codes: dict[str, int]) -> None:
+        """Write a batch; `codes` grows as models come."""
+        self.rows.append(batch.batch)
+        self.records.append(_record(batch, codes))
+        names, facts = batch.batch.schema.names, self.facts
+        facts.weights |= "weight" in names
+        facts.tstamps |= "tstamp" in names
+        facts.prompt_is_text.append(batch.prompt_is_text)
+        facts.dropped_bad += batch.dropped
 
     def close(self) -> None:
         """Free the space, as soon as nothing of it is in use."""
@@ -171,23 +172,23 @@ class VoteStore:
     """
 
     def __init__(self, spool: VoteSpool, model_list: Sequence[str] | None, drop_unknown: bool) -> None:
-        self.name = spool.name
-        self.model_list = sorted(spool.names) if model_list is None else list(model_list)
-        self.has_weights, self._has_tstamps = spool.flags.weights, spool.flags.tstamps
-        self._prompt_is_text, self.dropped_bad = spool.flags.prompt_is_text, spool.flags.dropped_bad
+        self._facts = facts = spool.facts
+        self.name, self.has_weights, self.dropped_bad = facts.name, facts.weights, facts.dropped_bad
+        self.model_list = sorted(facts.models) if model_list is None else list(model_list)
         self._spool, self._rows = spool, spool.rows
         self._turns: dict[int, tuple[IntArray, Any]] = {}
         try:
             self._record = spool.records.mapped()
-            self._lookup = name_lookup(spool.names, self.model_list)
-            self._kept = self._choose(spool.names, drop_unknown)
+            self._lookup = name_lookup(facts.models, self.model_list)
+            self._kept = self._choose(drop_unknown)
         except BaseException:
             spool.close()
             raise
         self.dropped = 0 if self._kept is None else len(self._record) - len(self._kept)
 
-    def _choose(self, names: list[str], drop_unknown: bool) -> IntArray | None:
+    def _choose(self, drop_unknown: bool) -> IntArray | None:
         """Return the rows whose models are in the list, or None when those are all."""
+        names = self._facts.models
         unknown = [name for name, code in zip(names, self._lookup, strict=True) if code < 0]
         if not unknown:
             return None
@@ -261,7 +262,7 @@ class VoteStore:
 
     def relist(self, model_list: Sequence[str]) -> None:
         """Let labels refer to another list from now on; it must name every model of the votes."""
-        lookup = name_lookup(self._spool.names, model_list)
+        lookup = name_lookup(self._facts.models, model_list)
         if self._kept is None and (lookup < 0).any():
             raise ValueError("the new model list lacks a model of the votes")
         self.model_list, self._lookup = list(model_list), lookup
@@ -269,9 +270,9 @@ class VoteStore:
     def among(self, model_list: Sequence[str]) -> VoteStore | None:
         """Return the votes between models of this list, over the same files; None when there are none."""
         subset = copy.copy(self)
-        subset.model_list, subset._lookup = list(model_list), name_lookup(self._spool.names, model_list)
+        subset.model_list, subset._lookup = list(model_list), name_lookup(self._facts.models, model_list)
         try:
-            subset._kept = subset._choose(self._spool.names, drop_unknown=True)
+            subset._kept = subset._choose(drop_unknown=True)
         except VoteError:
             return None
         subset.dropped = len(self._record) - len(subset)
@@ -283,14 +284,14 @@ class VoteStore:
 
     def tstamps(self, ids: Ids = None) -> np.ndarray[Any, np.dtype[np.float64]] | None:
         """Return seconds (n,) float64, NaN where a vote has none; None when the source has no such column."""
-        if not self._has_tstamps:
+        if not self._facts.tstamps:
             return None
         return np.ascontiguousarray(self._record["tstamp"][self._source_rows(ids)])
 
     @cached_property
     def fingerprint(self) -> str:
         """Tells these votes from others: a hash of names, winners, weights and times of all, and of 1,000 prompts."""
-        digest = hashlib.blake2b(json.dumps([len(self), self._spool.names]).encode(), digest_size=16)
+        digest = hashlib.blake2b(json.dumps([len(self), self._facts.models]).encode(), digest_size=16)
         for start in range(0, len(self._record), _CHUNK):
             digest.update(self._record[start : start + _CHUNK].tobytes())
         sample = np.unique(np.linspace(0, len(self) - 1, 1000).astype(np.int64))
@@ -300,7 +301,7 @@ class VoteStore:
     @property
     def is_time_sorted(self) -> bool:
         """Whether every vote has a time, none before the one ahead of it."""
-        if not self._has_tstamps:
+        if not self._facts.tstamps:
             return False
         last = -np.inf
         for start in range(0, len(self), _CHUNK):
@@ -319,7 +320,7 @@ class VoteStore:
         rows: dict[tuple[int, int], dict[str, Any]] = {}
         for number, positions in positions_in.items():
             for position, row in zip(positions, self._rows.batch(number).take(positions).to_pylist(), strict=True):
-                if self._prompt_is_text[number] and row.get("prompt") is not None:
+                if self._facts.prompt_is_text[number] and row.get("prompt") is not None:
                     row["prompt"] = row["prompt"][0] if len(row["prompt"]) == 1 else row["prompt"]
                 rows[number, position] = row
         return [dict(rows[place]) for place in places]
@@ -459,7 +460,7 @@ def _serve(listener: socket.socket, make: Callable[[], VoteSpool]) -> VoteSpool:
         raise
     # Copies, so that the thread can go on giving while this process closes its own.
     files = [os.dup(file.fileno()) for file in (spool.records.file, *spool.rows.files)]
-    about = {"name": spool.name, "names": spool.names, "flags": asdict(spool.flags)}
+    about = {"facts": asdict(spool.facts)}
     threading.Thread(target=_give_to_all, args=(listener, about, files), daemon=True).start()
     spool.on_close = lambda: _stop(listener)
     return spool
@@ -513,18 +514,14 @@ def _received(reader: socket.socket) -> VoteSpool:
                 raise InputError(f"votes take {about['files']} open files, more than are allowed; raise `ulimit -n`")
             raise EOFError
     records, *rows = [os.fdopen(descriptor, "rb") for descriptor in descriptors]
-    flags_of_votes = VoteFlags(**about["flags"])
-    return VoteSpool(about["name"], RowFile.of(rows), RecordFile(RECORD, records), about["names"], flags_of_votes)
+    return VoteSpool(VoteFacts(**about["facts"]), RowFile.of(rows), RecordFile(RECORD, records))
 
 
 def _exactly(reader: socket.socket, size: int) -> bytes:
-    parts = bytearray()
-    while len(parts) < size:
-        part = reader.recv(min(size - len(parts), 1 << 20))
-        if not part:
-            raise EOFError
-        parts += part
-    return bytes(parts)
+    content = reader.recv(size, socket.MSG_WAITALL)
+    if len(content) < size:
+        raise EOFError
+    return content
 
 
 def _is_ours(other: socket.socket) -> bool:
