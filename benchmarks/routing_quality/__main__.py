@@ -21,7 +21,7 @@ from p2l.common.errors import InputError
 
 if TYPE_CHECKING:
     from route.evaluation.measuring import Results
-    from route.evaluation.policies import Asked
+    from route.evaluation.policies import Setup
     from route.evaluation.table import ScoreTable
 
 PRICES = Path(__file__).parent / "prices.yaml"
@@ -72,42 +72,42 @@ def main(argv: Sequence[str] | None = None) -> None:
     from benchmarks.routing_quality.overview import overview
     from p2l.common.plots import check_figures
     from route.evaluation.features import Encoder, packaged_encoder
-    from route.evaluation.policies import Asked
+    from route.evaluation.policies import Setup
 
     names = _chosen(flags.sets)
     figure = flags.figure or flags.output / "routing.png"
     check_figures(str(figure))
     folder = packaged_encoder()
     encoder = None if folder is None else Encoder(folder, flags.cache or flags.output / "cache", halved=flags.bf16)
-    asked = Asked(recipe=flags.recipe, encoder=encoder, quiet=flags.quiet)
+    setup = Setup(recipe=flags.recipe, encoder=encoder, quiet=flags.quiet)
     tables = {name: _table(flags.data, SETS[name]) for name in names}
-    told, untold = (_measured(flags, tables, replace(asked, category=category)) for category in (True, False))
+    told, untold = (_measured(flags, tables, replace(setup, category=category)) for category in (True, False))
     for title, found in (("told", told), ("not told", untold)):
         print(f"### The category is {title}\n\n{figures(found)}\n\n{bars(found)}\n")
     if {"mmlu_pro", "zeroeval"} <= tables.keys():
-        _moved(flags, tables, asked)
+        _moved(flags, tables, setup)
     overview(told, untold, figure)
 
 
-def _measured(flags: argparse.Namespace, tables: dict[str, ScoreTable], asked: Asked) -> dict[str, Results]:
+def _measured(flags: argparse.Namespace, tables: dict[str, ScoreTable], setup: Setup) -> dict[str, Results]:
     """Results by set, printed and written as they come."""
     from route.evaluation.command import text, write
     from route.evaluation.measuring import within
 
-    found, about = {}, "category told" if asked.category else "category not told"
+    found, about = {}, "category told" if setup.category else "category not told"
     for name, table in tables.items():
-        found[name], _ = within(table, asked, share=0.2, folds=flags.folds, seed=flags.seed)
+        found[name], _ = within(table, setup, share=0.2, folds=flags.folds, seed=flags.seed)
         print(f"### {name}, {about}\n\n{text(found[name])}\n", flush=True)
-        write(found[name], flags.output / f"{name}{'-told' if asked.category else ''}", figure=True)
+        write(found[name], flags.output / f"{name}{'-told' if setup.category else ''}", figure=True)
     return found
 
 
-def _moved(flags: argparse.Namespace, tables: dict[str, ScoreTable], asked: Asked) -> None:
+def _moved(flags: argparse.Namespace, tables: dict[str, ScoreTable], setup: Setup) -> None:
     """Out of distribution; the two sets share no category."""
     from route.evaluation.command import text, write
     from route.evaluation.measuring import across
 
-    moved, _ = across(tables["mmlu_pro"], tables["zeroeval"], asked, seed=flags.seed)
+    moved, _ = across(tables["mmlu_pro"], tables["zeroeval"], setup, seed=flags.seed)
     print(f"### trained on mmlu_pro, tested on zeroeval\n\n{text(moved)}")
     write(moved, flags.output / "mmlu_pro-zeroeval", figure=True)
 

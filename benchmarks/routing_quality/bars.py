@@ -16,7 +16,7 @@ WANTED = 3
 
 def more(results: Results, rival: str) -> Interval:
     """How much more area, or accuracy where there is one price, the router has than a rival."""
-    return results.lines[rival].less["accuracy" if results.one_price else "area"][rival]
+    return results.policies[rival].gains["accuracy" if results.one_price else "area"]
 
 
 def figures(found: Mapping[str, Results]) -> str:
@@ -24,7 +24,7 @@ def figures(found: Mapping[str, Results]) -> str:
     rows = [["set", "questions", "models", *(POLICIES[name] for name in SHOWN), "calibration error, all and chosen"]]
     rows.append(["---"] * len(rows[0]))
     for name, results in found.items():
-        lines = [results.lines[policy] for policy in SHOWN]
+        lines = [results.policies[policy] for policy in SHOWN]
         values = [line.area or line.accuracy for line in lines]
         errors = f"{calibration_error(results.pairs):.3f}, {calibration_error(results.chosen):.3f}"
         shown = [f"{value.estimate:.4f}" for value in values]

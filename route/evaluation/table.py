@@ -1,9 +1,12 @@
-"""A table of graded answers as matrices: what each model scored on each prompt, and what that cost.
+"""Read a table of graded answers as matrices: score and cost of each model on each prompt.
 
 A file has one row for each answer, in the columns `prompt`, `model`, `score` (0 to 1) and, as far as it has them,
 `question_id` (else the prompt is the question), `category` (else one for all), `cost` in dollars and `output_chars`.
-Models that answered few of the questions are left out, then questions that one of the models left did not answer, so
-that every policy is measured on the same answers.
+Models that answered few of the questions are left out, then questions that one of the remaining models did not answer,
+so that every policy is measured on the same answers.
+
+A price file (YAML or JSON) has dollars per million tokens by model: a number is the price of output, with free input; a
+mapping has `output` and `input`. A token counts as four characters, of prompts and of answers.
 
 Shapes: Q questions, M models.
 """
@@ -27,25 +30,24 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-# Which questions are held out: by a seeded hash of the prompt, so that equal prompts stay on one side.
-#
-# A prompt's side depends on its text and the seed alone: two tables with prompts in common are split alike, and a P2L
-# that was trained elsewhere on the training side of a table may be measured on the other one.
-
 Rows: TypeAlias = npt.NDArray[np.intp]
 
 
 def places(prompts: Sequence[str], seed: int) -> npt.NDArray[np.float64]:
-    """A number from 0 to 1 for each prompt, equal for equal texts."""
-    found = [
+    """Return a number from 0 to 1 for each prompt.
+
+    It depends on text and seed alone: equal prompts stay on one side, and two tables with prompts in common are split
+    alike, so that a P2L trained on one side of a table may be measured on the other.
+    """
+    hashes = [
         int.from_bytes(hashlib.blake2b(f"{seed} {prompt}".encode("utf-8", "replace"), digest_size=8).digest(), "big")
         for prompt in prompts
     ]
-    return np.array(found, dtype=np.float64) / 2.0**64
+    return np.array(hashes, dtype=np.float64) / 2.0**64
 
 
 def splits(prompts: Sequence[str], *, share: float, folds: int, seed: int) -> Iterator[tuple[Rows, Rows]]:
-    """Rows of the training and of the test side, for each fold; with one fold `share` of the prompts are held out.
+    """Return the rows of the training and of the test side of each fold; one fold holds `share` of the prompts out.
 
     Raises:
         InputError: more folds than distinct prompts, or a side without prompts.
@@ -61,29 +63,19 @@ def splits(prompts: Sequence[str], *, share: float, folds: int, seed: int) -> It
         yield np.flatnonzero(~held), np.flatnonzero(held)
 
 
-# Prices of models, for tables that know the length of an answer but not what it cost.
-#
-# A price file (YAML or JSON) has dollars per million tokens by model: a number is the price of output, and input is
-# free;
-# a mapping has `output` and `input`. A token is taken for four characters, of prompts and of answers.
-
 CHARS_PER_TOKEN = 4.0
 """English prose has about four, code and numbers fewer, Chinese about one and a half."""
 
 
-class Price(NamedTuple):
+class TokenPrice(NamedTuple):
     """Dollars per million tokens."""
 
     output: float
     input: float = 0.0
 
 
-def read_prices(path: str | Path) -> dict[str, Price]:
-    """Read a price file.
-
-    Raises:
-        InputError: there is no such file, or an entry is no price.
-    """
+def read_prices(path: str | Path) -> dict[str, TokenPrice]:
+    """Read a price file; raise InputError for a missing file and for an entry that is no price."""
     import yaml
 
     file = Path(path).expanduser()
@@ -93,29 +85,25 @@ def read_prices(path: str | Path) -> dict[str, Price]:
         raise InputError(f"{file}: cannot be read as YAML or JSON: {str(error).splitlines()[0]}") from error
     if not isinstance(content, dict) or not content:
         raise InputError(f"{file}: must map names of models to dollars per million output tokens")
-    return {str(model): _price(file, str(model), value) for model, value in content.items()}
+    return {str(model): _price(file, str(model), entry) for model, entry in content.items()}
 
 
-def price_of(model: str, prices: Mapping[str, Price]) -> Price:
-    """The price of a model.
-
-    Raises:
-        InputError: it has none; the message gives the nearest name.
-    """
+def price_of(model: str, prices: Mapping[str, TokenPrice]) -> TokenPrice:
+    """Return the price of a model; raise InputError if it has none."""
     if model not in prices:
         raise InputError(f"no price for model {model!r}{nearest(model, prices)}; add it to the price file")
     return prices[model]
 
 
-def _price(file: Path, model: str, value: Any) -> Price:
-    given = value if isinstance(value, dict) else {"output": value}
-    for key in given:
-        if key not in Price._fields:
-            raise InputError(f"{file}: {model}: unknown key {key!r}{nearest(str(key), Price._fields)}")
-    numbers = [given.get("output"), given.get("input", 0.0)]
+def _price(file: Path, model: str, entry: Any) -> TokenPrice:
+    fields = entry if isinstance(entry, dict) else {"output": entry}
+    for key in fields:
+        if key not in TokenPrice._fields:
+            raise InputError(f"{file}: {model}: unknown key {key!r}{nearest(str(key), TokenPrice._fields)}")
+    numbers = [fields.get("output"), fields.get("input", 0.0)]
     if not all(isinstance(one, int | float) and not isinstance(one, bool) and 0 <= one < 1e9 for one in numbers):
         raise InputError(f"{file}: {model}: a price is a number of dollars per million tokens, at least 0")
-    return Price(*(float(one) for one in numbers))
+    return TokenPrice(*(float(one) for one in numbers))
 
 
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -123,7 +111,7 @@ NEEDED = ("prompt", "model", "score")
 TEXTS = ("prompt", "model")
 ONE_CATEGORY = "all"
 SLACK = 0.1
-"""How far beyond 0 or 1 a score may lie and be taken for it: similarity scores do."""
+"""How far beyond 0 or 1 a score may lie and be clipped, as similarity scores do."""
 
 
 @dataclass(frozen=True)
@@ -141,16 +129,16 @@ class ScoreTable:
     costs: Floats
     """(Q, M) dollars; ones where all answers cost the same"""
     one_price: bool = False
-    """Whether there is no cost: budgets mean nothing then."""
+    """Whether there is no cost, so that budgets mean nothing."""
     left_out: tuple[str, ...] = ()
     """Models that answered too few of the questions."""
     incomplete: int = 0
     """Questions left out because a model did not answer them."""
     clipped: int = 0
-    """Scores a little below 0 or above 1 that were taken for these."""
+    """Number of scores a little below 0 or above 1 that were clipped."""
 
     def take(self, rows: npt.NDArray[np.intp]) -> ScoreTable:
-        """Some of the questions."""
+        """Return the table of some of the questions."""
         return replace(
             self,
             prompts=tuple(self.prompts[row] for row in rows),
@@ -160,24 +148,28 @@ class ScoreTable:
         )
 
     def of_models(self, names: Sequence[str]) -> ScoreTable:
-        """Some of the models, in the order given."""
+        """Return the table of some of the models, in this order."""
         columns = [self.models.index(name) for name in names]
         return replace(self, models=tuple(names), scores=self.scores[:, columns], costs=self.costs[:, columns])
 
 
 def read_table(
-    path: str | Path, *, prices: Mapping[str, Price] | None = None, one_price: bool = False, min_coverage: float = 0.9
+    path: str | Path,
+    *,
+    prices: Mapping[str, TokenPrice] | None = None,
+    one_price: bool = False,
+    min_coverage: float = 0.9,
 ) -> ScoreTable:
     """Read a table from Parquet, JSON lines or CSV.
 
     Args:
         path: the file.
-        prices: dollars per million tokens by model; takes the place of the column `cost`.
+        prices: dollars per million tokens by model, in place of the column `cost`.
         one_price: all answers cost the same.
         min_coverage: models that answered a smaller share of the questions are left out.
 
     Raises:
-        InputError: the file, a column, a score, a cost or a price is missing or wrong; the message names it.
+        InputError: a file, column, score, cost or price is missing or wrong.
     """
     file = Path(path).expanduser()
     return table_of(_read(file), str(file), prices=prices, one_price=one_price, min_coverage=min_coverage)
@@ -187,38 +179,41 @@ def table_of(
     answers: pd.DataFrame,
     name: str,
     *,
-    prices: Mapping[str, Price] | None = None,
+    prices: Mapping[str, TokenPrice] | None = None,
     one_price: bool = False,
     min_coverage: float = 0.9,
 ) -> ScoreTable:
-    """`read_table` of rows in memory; `name` is what messages call them."""
+    """Build a table from rows in memory, which messages call `name`; see `read_table`."""
     answers = _checked(answers, name)
     wide = answers.pivot(index="question_id", columns="model", values="score")
     answered = wide.notna().mean()
-    kept = wide.loc[:, answered >= min_coverage].dropna()
-    if kept.shape[1] < 2:
+    complete = wide.loc[:, answered >= min_coverage].dropna()
+    if complete.shape[1] < 2:
+        count = complete.shape[1]
         raise InputError(
-            f"{name}: has {kept.shape[1]} model that answered {min_coverage:.0%} of the questions; routing needs two"
+            f"{name}: has {count} model that answered {min_coverage:.0%} of the questions; routing needs two"
         )
-    if kept.empty:
-        raise InputError(f"{name}: no question was answered by all {kept.shape[1]} models; raise --min-coverage")
-    about = answers.drop_duplicates("question_id").set_index("question_id").loc[kept.index]
-    priced = None if one_price else _priced(answers[answers["model"].isin(kept.columns)], name, prices)
-    if priced is not None and not priced.loc[kept.index, kept.columns].to_numpy().any():
+    if complete.empty:
+        raise InputError(f"{name}: no question was answered by all {complete.shape[1]} models; raise --min-coverage")
+    about = answers.drop_duplicates("question_id").set_index("question_id").loc[complete.index]
+    priced = None if one_price else _priced(answers[answers["model"].isin(complete.columns)], name, prices)
+    if priced is not None and not priced.loc[complete.index, complete.columns].to_numpy().any():
         raise InputError(
             f"{name}: every answer cost nothing; add --one-price to compare accuracy alone, or --prices FILE"
         )
     return ScoreTable(
         name=name,
-        models=tuple(kept.columns),
+        models=tuple(complete.columns),
         prompts=tuple(about["prompt"]),
         categories=tuple(about["category"]),
-        scores=kept.to_numpy(dtype=np.float64).clip(0.0, 1.0),
-        costs=np.ones(kept.shape) if priced is None else priced.loc[kept.index, kept.columns].to_numpy(np.float64),
+        scores=complete.to_numpy(dtype=np.float64).clip(0.0, 1.0),
+        costs=np.ones(complete.shape)
+        if priced is None
+        else priced.loc[complete.index, complete.columns].to_numpy(np.float64),
         one_price=priced is None,
         left_out=tuple(answered.index[answered < min_coverage]),
-        incomplete=len(wide) - len(kept),
-        clipped=int(((kept < 0) | (kept > 1)).to_numpy().sum()),
+        incomplete=len(wide) - len(complete),
+        clipped=int(((complete < 0) | (complete > 1)).to_numpy().sum()),
     )
 
 
@@ -237,7 +232,7 @@ def _read(file: Path) -> pd.DataFrame:
 
 
 def _checked(answers: pd.DataFrame, name: str) -> pd.DataFrame:
-    """The columns that are used, every value of which can be."""
+    """Return the columns that are used, checked."""
     for column in NEEDED:
         if column not in answers:
             raise InputError(
@@ -253,36 +248,36 @@ def _checked(answers: pd.DataFrame, name: str) -> pd.DataFrame:
     answers = answers.assign(category=answers["category"].fillna("none").astype(str))
     answers = answers.assign(question_id=answers["question_id"].astype(str))
     for column in TEXTS:
-        wrong = ~answers[column].map(_is_text)
+        wrong = ~answers[column].map(lambda entry: isinstance(entry, str))
         if wrong.any():
-            raise InputError(f"{name}: row {_first(wrong)}: {column} is no text")
+            raise InputError(f"{name}: row {_row(answers, wrong)}: {column} is no text")
     scores = _numbers(answers, "score", name)
     if (outside := ~(np.abs(scores - 0.5) <= 0.5 + SLACK)).any():
-        raise InputError(f"{name}: row {_first(outside)}: score must be a number from 0 to 1")
+        raise InputError(f"{name}: row {_row(answers, outside)}: score must be a number from 0 to 1")
     if (twice := answers.duplicated(["question_id", "model"])).any():
-        raise InputError(f"{name}: row {_first(twice)}: this model has answered this question in an earlier row")
+        raise InputError(f"{name}: row {_row(answers, twice)}: this model has answered this question in an earlier row")
     checked: pd.DataFrame = answers.assign(score=scores)
     return checked
 
 
-def _priced(answers: pd.DataFrame, name: str, prices: Mapping[str, Price] | None) -> pd.DataFrame:
-    """Dollars by question and model."""
+def _priced(answers: pd.DataFrame, name: str, prices: Mapping[str, TokenPrice] | None) -> pd.DataFrame:
+    """Return dollars by question and model."""
     costs = answers.assign(cost=_costs(answers, name, prices))
     wide: pd.DataFrame = costs.pivot(index="question_id", columns="model", values="cost")
     return wide
 
 
-def _costs(answers: pd.DataFrame, name: str, prices: Mapping[str, Price] | None) -> Floats:
-    """Dollars (rows,) of each answer."""
+def _costs(answers: pd.DataFrame, name: str, prices: Mapping[str, TokenPrice] | None) -> Floats:
+    """Return the dollars (rows,) of each answer."""
     if prices is not None:
         if "output_chars" not in answers:
             raise InputError(f"{name}: has no column 'output_chars'; prices per token need the length of each answer")
         by_model = {model: price_of(model, prices) for model in answers["model"].unique()}
         tokens = _numbers(answers, "output_chars", name) / CHARS_PER_TOKEN
-        asked = answers["prompt"].str.len().to_numpy(np.float64) / CHARS_PER_TOKEN
+        prompt_tokens = answers["prompt"].str.len().to_numpy(np.float64) / CHARS_PER_TOKEN
         rates = [by_model[model] for model in answers["model"]]
         out, into = (np.array([getattr(rate, side) for rate in rates]) for side in ("output", "input"))
-        return np.asarray((tokens * out + asked * into) / 1e6)
+        return np.asarray((tokens * out + prompt_tokens * into) / 1e6)
     if "cost" not in answers:
         raise InputError(
             f"{name}: has no column 'cost'; give --prices (with a column output_chars), or --one-price where "
@@ -290,27 +285,20 @@ def _costs(answers: pd.DataFrame, name: str, prices: Mapping[str, Price] | None)
         )
     costs = _numbers(answers, "cost", name)
     if (wrong := ~((costs >= 0) & np.isfinite(costs))).any():
-        raise InputError(
-            f"{name}: row {int(answers.index[wrong][0]) + 1}: cost must be a number of dollars of at least 0"
-        )
+        raise InputError(f"{name}: row {_row(answers, wrong)}: cost must be a number of dollars of at least 0")
     return costs
 
 
 def _numbers(answers: pd.DataFrame, column: str, name: str) -> Floats:
-    """A column as floats, NaN where it holds none."""
+    """Return a column as floats; raise InputError where it holds something else."""
     import pandas as pd
 
     numbers: Any = pd.to_numeric(answers[column], errors="coerce").to_numpy(np.float64)
     if (wrong := np.isnan(numbers)).any():
-        row = int(answers.index[wrong][0]) + 1
-        raise InputError(f"{name}: row {row}: {column} is no number")
+        raise InputError(f"{name}: row {_row(answers, wrong)}: {column} is no number")
     return np.asarray(numbers)
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-def _first(wrong: Any) -> int:
-    """The number, from 1, of the first row that is wrong."""
-    return int(np.asarray(wrong).argmax()) + 1
+def _row(answers: pd.DataFrame, wrong: Any) -> int:
+    """Return the number, from 1, of the first wrong row."""
+    return int(answers.index[np.asarray(wrong)][0]) + 1

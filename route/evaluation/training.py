@@ -1,17 +1,29 @@
-"""From graded answers to a P2L: features of frozen backbones, a fitted head, a folder that every command reads.
+"""Train a P2L on graded answers: features of frozen backbones, a fitted head, a folder that every command reads.
 
-Features of each backbone are centred and brought to a mean squared length of 1, then laid side by side, each with a
-weight. The prior is the strongest whose left-out expectations are worth as much under the router's own rule as those
-of the best are, but for a standard error: with few prompts the best is so by chance, and following it costs. The more
-prompts, the smaller the part of a standard error.
+The likelihood is the grounded one. Under grk a model whose coefficient is minus infinity never gives a usable answer. A
+vote of model m against it is won with probability sigmoid(coef_m), is both-bad otherwise, and cannot be tied or lost
+(`p2l.likelihood`, b = 0). A graded answer is such a vote, a fractional score s two of them with weights s and 1 - s;
+their log-likelihood is
 
-Where the category is told, its features have a prior of their own, chosen first, with nothing else read: overall mean,
-then category, then prompt. With a strong prior on all else the P2L says what the mean of each category does.
+    sum over answers of  s log sigmoid(coef) + (1 - s) log sigmoid(-coef),    coef_m = x (w + v_m) + c_m
+
+with features x of a prompt, a part w that all models share (how hard the prompt is) and a part v_m of each (what the
+choice between them rests on). Both have a normal prior, of precisions `shared` and `own`; c_m has none, so that with
+large precisions every model is as good as its mean score. Votes between two answers would need more, namely how the
+errors of two models coincide, which no choice of one model depends on.
+
+Features of each backbone are centred, scaled to a mean squared length of 1, weighted and concatenated. Precisions are
+tuned by leaving one prompt out, in the linear model of scores that has the same prior, where that takes one
+decomposition. The strongest prior is taken whose worth under the router's own optimizer is within a standard error of
+the best: with few prompts the best is so by chance. The more prompts, the smaller that tolerance.
+
+The features of a category in front of the prompt have a prior of their own, tuned first and alone: overall mean, then
+category, then prompt. With a strong prior on all else the P2L predicts the mean of each category.
 
 In the folder the backbones are the members of a committee (`p2l committee`), whose coefficients are averaged: each
 member carries its part of the sum times the number of members.
 
-Shapes: Q prompts, T training prompts, M models, D hidden of a backbone.
+Shapes: Q prompts, T training prompts, M models, F features, D hidden of a backbone.
 """
 
 from __future__ import annotations
@@ -38,25 +50,6 @@ if TYPE_CHECKING:
     from p2l.model.model import P2LModel
 
 
-# Coefficients of graded answers, fitted to features of prompts: the grounded likelihood against an answer of no use.
-#
-# Under grk a model whose coefficient is minus infinity never gives a usable answer. A vote of model m against it is won
-# with probability sigmoid(coef_m), is both-bad otherwise, and cannot be tied or lost (`p2l.likelihood`, b = 0). A
-# graded
-# answer is such a vote, a fractional score s two of them with weights s and 1 - s; their log-likelihood is
-#
-#     sum over answers of  s log sigmoid(coef) + (1 - s) log sigmoid(-coef),    coef_m = x (w + v_m) + c_m
-#
-# with features x of a prompt, a part w that all models share (how hard the prompt is) and a part v_m of each (what the
-# choice between them rests on). Both have a normal prior, of precisions `shared` and `own`; c_m has none, so that with
-# large precisions every model is as good as its mean score. Votes between two answers need more: they also have to say
-# how the errors of two models coincide, which no choice of one model depends on.
-#
-# The precisions are found by leaving one prompt out, in the linear model of scores that has the same prior, where that
-# takes one decomposition: mean score over models and deviations from it are two ridge regressions there.
-#
-# Shapes: Q prompts, M models, F features.
-
 Floats: TypeAlias = npt.NDArray[np.float64]
 SHARED = (1.0, 3.0, 10.0, 30.0, 100.0)
 OWN = (3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0)
@@ -66,7 +59,7 @@ _LEAST_RATE = 1e-3  # mean scores of 0 and 1 would have infinite coefficients
 
 @dataclass(frozen=True)
 class Precision:
-    """Precisions of the priors of weights, in the linear model: in units of one prompt whose features have length 1."""
+    """Precisions of the priors in the linear model, in units of one prompt whose features have length 1."""
 
     shared: float
     own: float
@@ -82,19 +75,19 @@ class Fit:
     """(M,)"""
 
     def coefs(self, features: Floats) -> Floats:
-        """(Q, M) of prompts with these features."""
+        """Return the coefficients (Q, M) of prompts with these features."""
         return np.asarray(features @ self.weights.T + self.bias)
 
 
 def left_out(features: Floats, scores: Floats, own: float) -> tuple[Precision, Floats]:
-    """The scores (Q, M) that the linear model expects of each prompt where it has not seen it, under an own precision.
+    """Return the scores (Q, M) that the linear model expects of each prompt when that is left out of the fit.
 
     The shared precision is the one of `SHARED` with the least squared error of the mean score over models; it matters
     little to the choice between them. Features have mean zero.
     """
     lengths, basis = np.linalg.eigh(features.T @ features)
-    kept = lengths > lengths.max() * 1e-10
-    lengths, rows = lengths[kept], features @ (basis[:, kept] / np.sqrt(lengths[kept]))
+    nonzero = lengths > lengths.max() * 1e-10
+    lengths, rows = lengths[nonzero], features @ (basis[:, nonzero] / np.sqrt(lengths[nonzero]))
     squares, mean = rows**2, scores.mean(axis=0)
     level = (scores - mean).mean(axis=1, keepdims=True)
 
@@ -103,13 +96,13 @@ def left_out(features: Floats, scores: Floats, own: float) -> tuple[Precision, F
         leverage = (squares @ keep)[:, None]
         return np.asarray(((rows * keep) @ (rows.T @ target) - leverage * target) / (1.0 - leverage))
 
-    levels = {value: without(level, value) for value in SHARED}
-    shared = min(SHARED, key=lambda value: float(((levels[value] - level) ** 2).sum()))
+    levels = {precision: without(level, precision) for precision in SHARED}
+    shared = min(SHARED, key=lambda precision: float(((levels[precision] - level) ** 2).sum()))
     return Precision(shared, own), mean + levels[shared] + without(scores - mean - level, own)
 
 
 def fit_graded(features: Floats, scores: Floats, precision: Precision) -> Fit:
-    """The most probable weights.
+    """Fit the most probable weights.
 
     Args:
         features: (Q, F) of mean zero.
@@ -120,21 +113,21 @@ def fit_graded(features: Floats, scores: Floats, precision: Precision) -> Fit:
     from scipy.optimize import minimize
 
     rates = scores.mean(axis=0).clip(_LEAST_RATE, 1.0 - _LEAST_RATE)
-    task = _task(features, scores, precision, float((rates * (1.0 - rates)).mean()))
-    start = np.concatenate([np.zeros(task.rows.shape[1] * (len(rates) + 1)), np.log(rates / (1.0 - rates))])
-    found = minimize(task, start, jac=True, method="L-BFGS-B", options={"maxiter": MOST_STEPS, "ftol": 1e-10})
-    shared, own, bias = task.parts(np.asarray(found.x))
-    return Fit(task.back(shared, own), bias)
+    posterior = _posterior(features, scores, precision, float((rates * (1.0 - rates)).mean()))
+    start = np.concatenate([np.zeros(posterior.rows.shape[1] * (len(rates) + 1)), np.log(rates / (1.0 - rates))])
+    optimum = minimize(posterior, start, jac=True, method="L-BFGS-B", options={"maxiter": MOST_STEPS, "ftol": 1e-10})
+    shared, own, bias = posterior.parts(np.asarray(optimum.x))
+    return Fit(posterior.back(shared, own), bias)
 
 
 def graded_loss(coefs: Floats, scores: Floats) -> Floats:
-    """Minus the log-likelihood (Q, M) of each graded answer."""
+    """Return the negative log-likelihood (Q, M) of each graded answer."""
     return np.asarray(np.logaddexp(0.0, coefs) - scores * coefs)
 
 
 @dataclass(frozen=True)
-class _Task:
-    """Minus the log-posterior per prompt, and its gradient, in coordinates in which it is nearly round."""
+class _Posterior:
+    """The negative log-posterior per prompt, and its gradient, in coordinates in which it is nearly round."""
 
     rows: Floats
     """(Q, F) features along the principal axes"""
@@ -145,7 +138,7 @@ class _Task:
     back: Callable[[Floats, Floats], Floats]
 
     def parts(self, x: Floats) -> tuple[Floats, Floats, Floats]:
-        """Shared weights (F,), own weights (M, F) and biases (M,)."""
+        """Return shared weights (F,), own weights (M, F) and biases (M,)."""
         count, width = self.scores.shape[1], self.rows.shape[1]
         cut = x[: width * (count + 1)].reshape(count + 1, width)
         return cut[0] * self.scales[0], cut[1:] * self.scales[1], x[width * (count + 1) :]
@@ -164,7 +157,7 @@ class _Task:
         return float(value) / number, np.concatenate([*gradient, slope.sum(axis=0)]) / number
 
 
-def _task(features: Floats, scores: Floats, precision: Precision, slope: float) -> _Task:
+def _posterior(features: Floats, scores: Floats, precision: Precision, slope: float) -> _Posterior:
     lengths, basis = np.linalg.eigh(features.T @ features)
     lengths, count = lengths.clip(0.0), scores.shape[1]
     # The mean over models has the precision `shared` in the linear model; M models pull at the shared weights.
@@ -177,7 +170,7 @@ def _task(features: Floats, scores: Floats, precision: Precision, slope: float) 
     def back(shared: Floats, own: Floats) -> Floats:
         return np.asarray((own + shared) @ basis.T)
 
-    return _Task(features @ basis, scores, scales, precisions, back)
+    return _Posterior(features @ basis, scores, scales, precisions, back)
 
 
 RECIPES: Mapping[str, tuple[str, ...]] = {
@@ -193,20 +186,19 @@ CATEGORY = "category"
 SHRINKAGES = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 MOST_PAIRS = 20_000
 SMALL = 1000
-"""Training questions up to which a stronger prior may be worse than the best by a standard error, on left-out prompts,
-and still be taken; with more questions by so much less: the best is then less likely so by chance."""
+"""Training questions up to which a stronger prior may be worse than the best by a whole standard error."""
 
 
 @dataclass(frozen=True)
 class Scaled:
-    """How the states of one backbone become features: (state - centre) * scale."""
+    """The features of one backbone: (state - centre) * scale."""
 
     centre: Floats
     """(D,)"""
     scale: float
 
     def features(self, states: Floats) -> Floats:
-        """(Q, D)."""
+        """Return the features (Q, D)."""
         return np.asarray((states - self.centre) * self.scale)
 
 
@@ -221,31 +213,28 @@ class Trained:
     settings: str
 
     def coefs(self, states: Mapping[str, Floats]) -> Floats:
-        """(Q, M) grounded coefficients of prompts, from their states by backbone."""
+        """Return the grounded coefficients (Q, M) of prompts, from their states by backbone."""
         parts = [scale.features(states[name]) for name, scale in zip(self.names, self.scaled, strict=True)]
         return self.fit.coefs(np.concatenate(parts, axis=1))
 
     def expected(self, states: Mapping[str, Floats]) -> Floats:
-        """(Q, M) chance of a usable answer."""
+        """Return the chance (Q, M) of a usable answer."""
         return grounded_scores(self.coefs(states))
 
 
 def train(models: tuple[str, ...], states: Mapping[str, Floats], scores: Floats, worth: Worths) -> Trained:
-    """Fit a head to the states (T, D) of each backbone and graded answers (T, M).
-
-    `worth` says how good expected scores (T, M) of the training prompts are; it chooses weights and prior.
-    """
+    """Fit a head to the states (T, D) of each backbone and graded answers (T, M); `worth` selects weights and prior."""
     names = tuple(states)
     shrink = _shrinkage(states[CATEGORY], scores, worth) if CATEGORY in states else None
     tried = []
     for mix, own in product(MIXES[len(names) - (shrink is not None)], OWN):
         weights = mix if shrink is None else (*mix, float(np.sqrt(own / shrink)))
         scaled = tuple(
-            _scaled(states[name], weight, as_it_is=name == CATEGORY)
+            _scaled(states[name], weight, unscaled=name == CATEGORY)
             for name, weight in zip(names, weights, strict=True)
         )
-        precision, said = left_out(_side_by_side(names, scaled, states), scores, own)
-        tried.append((worth(said), precision, mix, scaled))
+        precision, expected = left_out(_side_by_side(names, scaled, states), scores, own)
+        tried.append((worth(expected), precision, mix, scaled))
     best = max((worth for worth, *_ in tried), key=lambda worth: worth.area)
     near = [one for one in tried if _as_good(one[0], best)]
     _, precision, mix, scaled = max(near, key=lambda one: (one[1].own, one[0].area))
@@ -261,21 +250,21 @@ def _side_by_side(names: tuple[str, ...], scaled: tuple[Scaled, ...], states: Ma
 
 
 def _shrinkage(states: Floats, scores: Floats, worth: Worths) -> float:
-    """How many prompts the overall mean counts in that of a category, where nothing but the category is read."""
-    features = _scaled(states, 1.0, as_it_is=True).features(states)
-    return max(SHRINKAGES, key=lambda value: worth(left_out(features, scores, value)[1]).area)
+    """Return how many prompts the overall mean counts in that of a category, if nothing but the category is read."""
+    features = _scaled(states, 1.0, unscaled=True).features(states)
+    return max(SHRINKAGES, key=lambda shrink: worth(left_out(features, scores, shrink)[1]).area)
 
 
 def _as_good(worth: Worth, best: Worth) -> bool:
-    """Whether the best is better by no more than a standard error of the difference."""
+    """Return whether the best is better by no more than a standard error of the difference."""
     less = best.by_prompt - worth.by_prompt
     tolerance = min(1.0, SMALL / len(less))
     return best.area - worth.area <= tolerance * float(less.std()) / float(np.sqrt(len(less)))
 
 
-def _scaled(states: Floats, weight: float, *, as_it_is: bool = False) -> Scaled:
+def _scaled(states: Floats, weight: float, *, unscaled: bool = False) -> Scaled:
     centre = states.mean(axis=0)
-    if as_it_is:
+    if unscaled:
         return Scaled(centre, weight)
     length = float(np.sqrt(((states - centre) ** 2).sum(axis=1).mean()))
     return Scaled(centre, weight / length if length > 0.0 else 0.0)
@@ -284,14 +273,8 @@ def _scaled(states: Floats, weight: float, *, as_it_is: bool = False) -> Scaled:
 def save(trained: Trained, backbones: Mapping[str, Reader], eta: float, output: Path) -> None:
     """Write the model as a folder that `p2l endpoint`, `p2l eval` and `--model` read.
 
-    Args:
-        trained: the heads.
-        backbones: by name.
-        eta: of grk, for those who compare two models: how wide ties are.
-        output: must not exist.
-
-    Raises:
-        InputError: the folder exists or cannot be written.
+    `eta` is that of grk: the width of ties between two models. Raises InputError if the folder exists or cannot be
+    written.
     """
     if output.exists():
         raise InputError(f"{output}: exists; choose another folder or remove it")
@@ -312,8 +295,10 @@ def save(trained: Trained, backbones: Mapping[str, Reader], eta: float, output: 
 
 
 def _save_member(folder: Path, backbone: Reader, trained: Trained, number: int, eta: float) -> None:
-    asked = backbone.asked(trained.models) if isinstance(backbone, Encoder) else _words_model(backbone, trained.models)
-    member, count = asked.members[0], len(trained.names)
+    p2l = (
+        backbone.untrained(trained.models) if isinstance(backbone, Encoder) else _words_model(backbone, trained.models)
+    )
+    member, count = p2l.members[0], len(trained.names)
     starts = np.cumsum([0, *(len(one.centre) for one in trained.scaled)])
     scaled = trained.scaled[number]
     weights = trained.fit.weights[:, starts[number] : starts[number + 1]] * scaled.scale * count
@@ -351,7 +336,7 @@ def _words_model(words: Words | CategoryReader, models: Sequence[str]) -> Any:
 
 
 def width_of_ties(scores: Floats, *, seed: int = 0) -> float:
-    """eta of grk that fits pairs of graded answers (Q, M): both right tie, both wrong are both-bad."""
+    """Fit the eta of grk to pairs of graded answers (Q, M): two right ones tie, two wrong ones are both-bad."""
     from p2l.leaderboard import Prior, fit_labels
 
     rng, (questions, models) = np.random.default_rng(seed), scores.shape
@@ -366,32 +351,23 @@ def width_of_ties(scores: Floats, *, seed: int = 0) -> float:
     return 0.0 if board.eta is None else float(board.eta)
 
 
-# What a trained P2L expects, in the meaning that the router gives its coefficients.
-#
-# Shapes: Q questions, M models, L models of the P2L.
-
-
 def known_models(folder: Path, table: ScoreTable) -> tuple[str, ...]:
-    """The models of the table that the P2L has coefficients of.
-
-    Raises:
-        InputError: it has fewer than two.
-    """
+    """Return the models of the table that the P2L knows; raise InputError if there are fewer than two."""
     from p2l.model.checkpoint import local_folder, read_model_list
 
     names = read_model_list(local_folder(folder))
-    known = tuple(model for model in table.models if model in names)
-    if len(known) < 2:
+    shared = tuple(model for model in table.models if model in names)
+    if len(shared) < 2:
         missing = next(model for model in table.models if model not in names)
         raise InputError(
-            f"{folder}: knows {len(known)} of the table's {len(table.models)} models; "
+            f"{folder}: knows {len(shared)} of the table's {len(table.models)} models; "
             f"{missing!r} is not in its list{nearest(missing, names)}"
         )
-    return known
+    return shared
 
 
 def expected_by(folder: Path, table: ScoreTable) -> Floats:
-    """Expected scores (Q, M): the chance of a usable answer where coefficients are grounded, else of beating the rest.
+    """Predict scores (Q, M): the chance of a usable answer if coefficients are grounded, else of beating the rest.
 
     Raises:
         InputError: the folder holds no P2L, or one that lacks a model of the table.

@@ -16,7 +16,7 @@ from p2l.model.scratch import make_transformer
 from route.evaluation.command import main
 from route.evaluation.features import Encoder, Words
 from route.evaluation.measuring import across, within
-from route.evaluation.policies import Asked, category_scores, nearest, nearest_scores
+from route.evaluation.policies import Setup, category_scores, nearest, nearest_scores
 from route.evaluation.spending import worth_on
 from route.evaluation.training import Precision, fit_graded, known_models, left_out, save, train, width_of_ties
 from route.routing.optimizers import grounded_scores
@@ -65,35 +65,35 @@ def test_means_of_categories_and_neighbours_are_shrunk() -> None:
 
 
 def test_the_router_learns_who_can_do_what() -> None:
-    results, _ = within(known_table(200), Asked("words"), share=0.3, folds=1, seed=0)
-    lines = results.lines
+    results, _ = within(known_table(200), Setup("words"), share=0.3, folds=1, seed=0)
+    lines = results.policies
     assert lines["p2l"].accuracy.estimate > 0.97
     assert lines["category"].accuracy.estimate == pytest.approx(1.0)
     assert lines["oracle"].accuracy.estimate == pytest.approx(1.0)
     area = {name: line.area.estimate for name, line in lines.items() if line.area is not None}
     assert area["single"] < area["p2l"] <= area["oracle"] + 1e-9
-    assert lines["single"].less["area"]["single"].lower > 0.1
+    assert lines["single"].gains["area"].lower > 0.1
     assert lines["cheapest"].accuracy.estimate == pytest.approx(results.model_points["small"][1])
 
 
 def test_where_prompts_say_nothing_the_router_does_as_the_best_single_model() -> None:
     table = random_table(120)
-    results, _ = within(table, Asked("words"), share=0.4, folds=2, seed=0)
+    results, _ = within(table, Setup("words"), share=0.4, folds=2, seed=0)
     assert results.questions == 120
-    assert results.lines["single"].less["area"]["single"].upper >= 0.0
+    assert results.policies["single"].gains["area"].upper >= 0.0
 
 
 def test_one_price_has_accuracy_alone_and_another_table_is_out_of_distribution() -> None:
     table = known_table(80)
     flat = replace(table, costs=np.ones_like(table.costs), one_price=True)
     first, second = flat.take(np.arange(60)), flat.take(np.arange(20, 80))
-    results, _ = across(first, second, Asked("words"), seed=0)
+    results, _ = across(first, second, Setup("words"), seed=0)
     assert results.questions == 20
-    assert results.lines["p2l"].area is None
+    assert results.policies["p2l"].area is None
     with pytest.raises(InputError, match="every prompt occurs in"):
-        across(flat, first, Asked("words"), seed=0)
+        across(flat, first, Setup("words"), seed=0)
     with pytest.raises(InputError, match="no prompt of 80 is on the"):
-        within(replace(flat, prompts=("same",) * 80), Asked("words"), share=0.5, folds=1, seed=0)
+        within(replace(flat, prompts=("same",) * 80), Setup("words"), share=0.5, folds=1, seed=0)
 
 
 def tiny_encoder(folder: Path) -> Encoder:

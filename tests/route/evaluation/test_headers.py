@@ -11,9 +11,9 @@ import pytest
 from p2l.common.errors import InputError
 from p2l.inference import P2L
 from route.evaluation.command import main
-from route.evaluation.features import CategoryReader, headed, told
+from route.evaluation.features import CategoryReader, with_categories, with_category
 from route.evaluation.measuring import across, within
-from route.evaluation.policies import Asked
+from route.evaluation.policies import Setup
 from route.evaluation.table import ScoreTable
 from tests.route.evaluation.routing_tables import answers, random_table
 
@@ -22,12 +22,12 @@ NAMES = ("math", "math-l4", "math-l5", "Computer  science", "gsm8k", "数学", "
 
 def test_each_category_is_one_feature_whatever_words_it_shares() -> None:
     reader = CategoryReader.of(NAMES)
-    prompts = [headed("is math hard? [category: none] gsm8k", name) for name in NAMES]
+    prompts = [with_category("is math hard? [category: none] gsm8k", name) for name in NAMES]
     states = reader.states(prompts)
     np.testing.assert_allclose(np.sort(states, axis=1)[:, -1], 1.0)
     assert np.count_nonzero(states) == len(NAMES)
     assert sorted(states.argmax(axis=1).tolist()) == list(range(len(NAMES)))
-    unknown = ["is math hard?", headed("is it?", "math-l"), headed("category: math", "new"), ""]
+    unknown = ["is math hard?", with_category("is it?", "math-l"), with_category("category: math", "new"), ""]
     assert not reader.states(unknown).any()
 
 
@@ -43,12 +43,12 @@ def table_that_text_says_nothing_of(questions: int = 240) -> ScoreTable:
 def test_a_router_that_is_told_does_as_the_best_of_each_category() -> None:
     table = table_that_text_says_nothing_of()
     found = {
-        category: within(table, Asked("words", category=category), share=0.4, folds=1, seed=0)[0]
+        category: within(table, Setup("words", category=category), share=0.4, folds=1, seed=0)[0]
         for category in (True, False)
     }
-    assert found[True].lines["category"].accuracy.estimate == pytest.approx(0.8)
-    assert found[True].lines["p2l"].accuracy.estimate == pytest.approx(0.8)
-    assert found[False].lines["p2l"].accuracy.estimate < 0.6
+    assert found[True].policies["category"].accuracy.estimate == pytest.approx(0.8)
+    assert found[True].policies["p2l"].accuracy.estimate == pytest.approx(0.8)
+    assert found[False].policies["p2l"].accuracy.estimate < 0.6
     assert found[True].questions == found[False].questions  # the same prompts are held out
 
 
@@ -61,7 +61,7 @@ def test_a_saved_model_is_told_by_the_prompt_alone(tmp_path: Path, capsys: pytes
     main([*flags, "--model", str(tmp_path / "p2l")])
     assert _row(capsys.readouterr().out) == made
     model = P2L.from_pretrained(tmp_path / "p2l", device="cpu")
-    coefs = model.predict([headed("what now?", name) for name in ("sum", "poem", "new")]).coefs
+    coefs = model.predict([with_category("what now?", name) for name in ("sum", "poem", "new")]).coefs
     small = model.model_list.index("small")
     better = coefs[:, small] - coefs[:, 1 - small]
     assert better[0] > better[2] > better[1]
@@ -75,17 +75,17 @@ def test_categories_that_tell_nothing_are_refused() -> None:
     table = random_table()
     one = replace(table, categories=("all",) * len(table.prompts))
     with pytest.raises(InputError, match="has one category, which tells nothing; leave out --category-in-prompt"):
-        within(one, Asked("words", category=True), share=0.4, folds=1, seed=0)
+        within(one, Setup("words", category=True), share=0.4, folds=1, seed=0)
     other = replace(
         table,
         prompts=tuple(f"other {prompt}" for prompt in table.prompts),
         categories=tuple(f"other {name}" for name in table.categories),
     )
     with pytest.raises(InputError, match="shares no category with"):
-        across(table, other, Asked("words", category=True), seed=0)
+        across(table, other, Setup("words", category=True), seed=0)
 
 
 def test_only_prompts_change() -> None:
     table = random_table()
-    assert replace(told(table), prompts=table.prompts) == table
-    assert told(table).prompts[0].endswith(f"\n{table.prompts[0]}")
+    assert replace(with_categories(table), prompts=table.prompts) == table
+    assert with_categories(table).prompts[0].endswith(f"\n{table.prompts[0]}")

@@ -12,7 +12,7 @@ from benchmarks.routing_quality.overview import overview
 from p2l.common.errors import InputError
 from route.evaluation.command import draw
 from route.evaluation.measuring import within
-from route.evaluation.policies import Asked
+from route.evaluation.policies import Setup
 from tests.route.evaluation.routing_tables import answers, known_table
 
 
@@ -35,7 +35,7 @@ def test_the_benchmark_runs_from_start_to_finish(
 
 
 def test_figures_and_bars_say_what_was_found(tmp_path: Path) -> None:
-    results, _ = within(known_table(40), Asked("words", category=True), share=0.4, folds=1, seed=0)
+    results, _ = within(known_table(40), Setup("words", category=True), share=0.4, folds=1, seed=0)
     found = {"known": results}
     assert "| known |" in figures(found)
     assert "sets (bar: 3): missed" in bars(found)

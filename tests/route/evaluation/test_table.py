@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from p2l.common.errors import InputError
-from route.evaluation.table import Price, read_prices, read_table, splits, table_of
+from route.evaluation.table import TokenPrice, read_prices, read_table, splits, table_of
 from tests.route.evaluation.routing_tables import answers, known_table
 
 
@@ -39,7 +39,7 @@ def test_models_and_questions_without_all_answers_are_left_out() -> None:
 
 
 def test_prices_are_of_tokens_of_four_characters() -> None:
-    table = table_of(answers(), "t", prices={"small": Price(10.0), "large": Price(20.0, 4.0)})
+    table = table_of(answers(), "t", prices={"small": TokenPrice(10.0), "large": TokenPrice(20.0, 4.0)})
     column = table.models.index("small")
     np.testing.assert_allclose(table.costs[:, column], 100 * 10.0 / 1e6)
     asked = np.array([len(prompt) for prompt in table.prompts]) / 4
@@ -87,7 +87,7 @@ def test_what_is_no_table_is_refused_in_a_line(rows: pd.DataFrame, message: str)
 
 
 def test_prices_need_lengths_and_every_model() -> None:
-    prices = {"smal": Price(1.0), "large": Price(1.0)}
+    prices = {"smal": TokenPrice(1.0), "large": TokenPrice(1.0)}
     with pytest.raises(InputError, match=r"no price for model 'small' \(did you mean 'smal'\?\)"):
         table_of(answers(), "t", prices=prices)
     with pytest.raises(InputError, match="has no column 'output_chars'"):
@@ -97,7 +97,7 @@ def test_prices_need_lengths_and_every_model() -> None:
 def test_price_files(tmp_path: Path) -> None:
     file = tmp_path / "prices.yaml"
     file.write_text("small: 1\nlarge: {output: 3, input: 0.5}\n", encoding="utf-8")
-    assert read_prices(file) == {"small": Price(1.0), "large": Price(3.0, 0.5)}
+    assert read_prices(file) == {"small": TokenPrice(1.0), "large": TokenPrice(3.0, 0.5)}
     for text, message in (
         ("small: {outptu: 3}", "unknown key 'outptu'"),
         ("small: -1", "a price is a number"),
