@@ -14,34 +14,22 @@ COMMANDS = {
     "leaderboard": ("p2l.commands.leaderboard", "fit a leaderboard to votes, or read one from a model"),
     "init": ("p2l.commands.model:init_main", "make a small backbone from scratch, to train on without any download"),
     "train": ("p2l.train", "train a prompt-to-leaderboard model on votes"),
-    "online-train": (
-        "p2l.online_training.online_train",
-        "train on votes as they come, with models that join then",
-    ),
+    "online-train": ("p2l.online_training.online_train", "train on a stream of votes, with models that join later"),
     "eval": ("p2l.eval", "run a model over a whole data set of prompts"),
-    "rollback": (
-        "p2l.commands.model:rollback_main",
-        "serve the model that was published before the current one",
-    ),
-    "eval-chrono": ("p2l.eval_chrono", "ask every checkpoint of an online run about the votes of its time"),
-    "auto-evals": (
-        "p2l.auto_evals",
-        "measure what models said of votes: losses, leaderboards, calibration, by category",
-    ),
-    "eval-routing": (
-        "route.evaluation.command",
-        "measure a router beside the best single model and other baselines",
-    ),
-    "visualize": ("p2l.online_training.visualize", "draw what eval-chrono found, run by run and beside each other"),
-    "drift": ("p2l.commands.drift", "say which models rose or fell, between two checkpoints, versions or times"),
-    "explain": ("p2l.commands.explain", "say on which kinds of prompts each model is better or worse than overall"),
+    "rollback": ("p2l.commands.model:rollback_main", "serve the model that was published before the current one"),
+    "eval-chrono": ("p2l.eval_chrono", "evaluate every checkpoint of an online run on the votes of its time"),
+    "auto-evals": ("p2l.auto_evals", "measure predictions of votes: losses, leaderboards, calibration, by category"),
+    "eval-routing": ("route.evaluation.command", "measure a router against the best single model and other baselines"),
+    "visualize": ("p2l.online_training.visualize", "plot the results of eval-chrono, one run or several"),
+    "drift": ("p2l.commands.drift", "show which models rose or fell between two checkpoints, versions or times"),
+    "explain": ("p2l.commands.explain", "show on which kinds of prompts each model is better or worse than overall"),
     "endpoint": ("p2l.endpoint", "serve a trained model over HTTP"),
-    "export-votes": ("p2l.commands.votes:export_main", "write the votes a router has gathered as training data"),
-    "buffer": ("p2l.online_training.reorder", "write votes in the order in which online training takes them"),
-    "timestamps": ("p2l.online_training.timestamps", "write when the votes of each training batch ended"),
-    "committee": ("p2l.commands.model:committee_main", "join trained models into one that answers with their mean"),
+    "export-votes": ("p2l.commands.votes:export_main", "write the votes that a router has collected as training data"),
+    "buffer": ("p2l.online_training.reorder", "write votes in the order in which online training uses them"),
+    "timestamps": ("p2l.online_training.timestamps", "write the last vote time of each training batch"),
+    "committee": ("p2l.commands.model:committee_main", "join trained models into one that averages their coefficients"),
 }
-"""Name: (module with a `main(argv)`, what it does)."""
+"""Name: (module with a `main(argv)`, description)."""
 
 
 def dispatch(argv: Sequence[str] | None = None) -> int | None:
@@ -51,7 +39,7 @@ def dispatch(argv: Sequence[str] | None = None) -> int | None:
 
 
 def main() -> None:
-    """Return the console script."""
+    """Run the console script."""
     run(dispatch)
 
 

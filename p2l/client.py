@@ -23,11 +23,11 @@ import random
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import count
-from typing import Annotated, Any, Generic, TypeAlias, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import anyio
 import httpx2
@@ -45,12 +45,11 @@ from p2l.common.errors import (
     UnavailableError,
 )
 from p2l.common.retry import RetryPolicy, parse_retry_after
+from p2l.model.encoding import Prompt as Prompt
 from p2l.model.encoding import check_turns, repair
 
 T = TypeVar("T")
 Http = TypeVar("Http", httpx2.Client, httpx2.AsyncClient)
-Prompt: TypeAlias = "str | Sequence[str]"
-"""One prompt: its text, or the user's turns in order."""
 
 _CONNECT_SECONDS = 5.0
 _MIN_SECONDS = 0.001  # a socket with a time limit of zero fails at once, and not with a timeout
@@ -265,7 +264,7 @@ def _read(call: Call[T], body: bytes) -> T | _Failure:
 
 
 def _parse_url(url: str) -> tuple[httpx2.URL, tuple[str, str] | None]:
-    """Split off the credentials of the base URL; ConfigError if it is no http or https URL."""
+    """Return the base URL and its credentials apart; ConfigError if it is not an http or https URL."""
     # A URL that may hold a secret is not repeated.
     name = "the URL" if re.search(r"[@?#]", url) else f"{url!r}"
     try:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,7 @@ from p2l.model.batching import collate, plan_batches, to_device
 from p2l.model.checkpoint import local_folder, revision_of
 from p2l.model.committee import member_folders
 from p2l.model.encoding import Encoding, check_turns
+from p2l.model.encoding import Prompt as Prompt
 from p2l.model.model import P2LModel, P2LOutput
 from p2l.model.tokenizer import PromptTokenizer
 
@@ -39,9 +40,7 @@ if TYPE_CHECKING:
     from p2l.likelihood import Likelihood
 
 
-Prompt: TypeAlias = "str | Sequence[str]"
-"""One prompt: its text, or the user's turns in order."""
-_PROMPTS_AT_ONCE = 1024  # encoded, sorted by length and forgotten again: memory does not grow with the prompts
+_PROMPTS_AT_ONCE = 1024  # encoded and sorted by length together: memory does not grow with the prompts
 Floats = npt.NDArray[np.float32]
 
 
@@ -58,7 +57,7 @@ class Prediction:
     truncated: npt.NDArray[np.bool_]
     """(n,) whether a prompt was too long and lost its oldest tokens"""
     hidden: Floats | None = None
-    """(n, D) what the head read, if it was asked for"""
+    """(n, D) hidden states, if requested"""
 
 
 class Encoded(NamedTuple):
@@ -68,17 +67,17 @@ class Encoded(NamedTuple):
 
     @property
     def truncated(self) -> bool:
-        """Whether a member does not see all of it."""
+        """Whether any member truncates the prompt."""
         return any(encoding.truncated for encoding in self.encodings)
 
     @property
     def size(self) -> int:
-        """Tokens (or features) that all members read together."""
+        """Total tokens (or features) over all members."""
         return sum(len(encoding.ids) for encoding in self.encodings)
 
     @property
     def key(self) -> bytes:
-        """A fingerprint of what the model reads: prompts with one key have one answer."""
+        """A fingerprint of the model's input: prompts with equal keys have equal coefficients."""
         digest = hashlib.blake2b(digest_size=20)
         for encoding in self.encodings:
             digest.update(len(encoding.ids).to_bytes(8, "little") + encoding.ids.tobytes())
@@ -209,7 +208,7 @@ class P2L:
 
     def _columns(self, num_prompts: int, hidden: bool) -> _Columns:
         if hidden and len(self.members) > 1:
-            raise InputError("a committee has no hidden state of its own; ask its members, or leave the states out")
+            raise InputError("a committee has no hidden state of its own; use its members, or leave the states out")
         return _Columns(num_prompts, len(self.members), self.members[0].model, hidden)
 
     def _fill(
@@ -273,15 +272,13 @@ def choose_device(device: str | torch.device | None) -> torch.device:
     except RuntimeError as error:
         raise InputError(f"device {device!r} is unknown; use cpu, cuda or cuda:N") from error
     if chosen.type == "cuda" and not torch.cuda.is_available():
-        raise InputError(f"device {str(device)!r} was asked for, but this machine has no CUDA device; use cpu")
+        raise InputError(f"device {str(device)!r} is absent: this machine has no CUDA device; use cpu")
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
         raise InputError(f"device {str(device)!r} is absent: this machine has {torch.cuda.device_count()}; use cuda:0")
     try:
         torch.zeros(1, device=chosen).item()
-    except (RuntimeError, NotImplementedError, AssertionError) as error:  # what another kind of device says
-        raise InputError(
-            f"device {str(device)!r} was asked for, but cannot be used on this machine; use cpu"
-        ) from error
+    except (RuntimeError, NotImplementedError, AssertionError) as error:  # raised by other kinds of devices
+        raise InputError(f"device {str(device)!r} cannot be used on this machine; use cpu") from error
     return chosen
 
 
@@ -290,7 +287,7 @@ def _place(model: P2LModel, device: torch.device) -> P2LModel:
     try:
         return model.to(device)
     except torch.OutOfMemoryError as error:
-        raise InputError(f"the model does not fit into the memory of {device}; choose another device") from error
+        raise InputError(f"the model does not fit into the memory of {device}; use another device") from error
 
 
 class _Columns:
@@ -347,6 +344,6 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def free_memory() -> None:
-    """Give back what a failed pass has left in the GPU's cache."""
+    """Release what a failed forward pass left in the GPU's cache."""
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

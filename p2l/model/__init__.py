@@ -1,6 +1,6 @@
 """From a prompt to coefficients: tokenizer, batches, backbone, head and the model folder.
 
-Importing this package imports no torch; the names below do when they are first asked for.
+Importing this package does not import torch; the names below import it at their first use.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["P2LModel", "P2LOutput", "P2LRecord", "to_dtype"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the model, and with it torch, only when it is asked for."""
+    """Import the model, and with it torch, at its first use."""
     if name in __all__:
         from p2l.model import model
 

@@ -4,10 +4,15 @@ A backbone turns a batch into one hidden state per prompt. A transformer of Hugg
 
     register(transformer("gemma"))
 
-where the name is the `model_type` of its config.json; anything else brings its own `Backbone`. Prompts reach it packed
-end to end unless it says `packs=False`: a model with an attention of its own reads padded batches.
+where the name is the `model_type` of its config.json; any other model needs its own `Backbone`. Prompts are packed end
+to end unless the backbone has `packs=False`: a model with an attention of its own reads padded batches.
 
-Shapes: B prompts, T tokens, D hidden, V vocabulary.
+transformers passes every layer's queries, keys and values to an attention function that is registered by name. Ours,
+`P2L_ATTENTION`, reads the borders of packed prompts from the keyword `packed` of the forward pass: on a GPU it calls a
+kernel for sequences of varying length (torch's own, or flash-attn); elsewhere, and for float32, it attends prompt by
+prompt. Without `packed` it is transformers' `sdpa` on padded batches with their mask.
+
+Shapes: B prompts, T tokens, D hidden, V vocabulary, H heads, G heads of keys and values, C width of a head.
 """
 
 from __future__ import annotations
@@ -29,15 +34,6 @@ from p2l.common.cli import nearest
 from p2l.common.errors import CheckpointError, ConfigError
 from p2l.model import tfidf
 from p2l.model.checkpoint import check_finite, read_object, weight_shapes
-
-# Attention over prompts that lie end to end in one row of tokens, none of which sees another.
-#
-# transformers hands every layer's queries, keys and values to a function that is registered by name. The one here,
-# `P2L_ATTENTION`, reads the borders of the prompts from the keyword `packed` of the forward pass: on a card it calls a
-# kernel for sequences of varying length (torch's own, or the package flash-attn), elsewhere, and for float32, it takes
-# one prompt after the other. Without `packed` it is transformers' own `sdpa`, on padded batches with their mask.
-#
-# Shapes: B prompts, T tokens of all prompts together, H heads, G heads of keys and values, C width of a head.
 
 P2L_ATTENTION = "p2l"
 VarlenKernel = Callable[..., Tensor]
@@ -95,9 +91,12 @@ def _attention(
 ) -> tuple[Tensor, None]:
     """Attend with query (B, H, T, C), key and value (B, G, T, C); return (B, T, H, C)."""
     if packed is None:
+        sdpa: Any = importlib.import_module("transformers.integrations.sdpa_attention")
         arguments: dict[str, Any] = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal, **options}
-        padded: tuple[Tensor, None] = _sdpa()(module, query, key, value, attention_mask, **arguments)
-        return padded
+        states: tuple[Tensor, None] = sdpa.sdpa_attention_forward(
+            module, query, key, value, attention_mask, **arguments
+        )
+        return states
     _refuse_unknown(module, options)
     causal = bool(getattr(module, "is_causal", True)) if is_causal is None else is_causal
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
@@ -174,8 +173,8 @@ def _torch_varlen() -> VarlenKernel | None:
                 options["enable_gqa"] = True
             else:
                 k, v = (states.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for states in (k, v))
-        found: Tensor = attend(q, k, v, packed.borders, packed.borders, packed.longest, packed.longest, **options)
-        return found
+        attended: Tensor = attend(q, k, v, packed.borders, packed.borders, packed.longest, packed.longest, **options)
+        return attended
 
     return kernel
 
@@ -202,7 +201,7 @@ def _refuse_unknown(module: torch.nn.Module, options: dict[str, Any]) -> None:
     for name in ("softcap", "position_bias", "s_aux"):
         if options.get(name) is not None:
             raise ValueError(
-                f"{type(module).__name__} attends with {name!r}, which packed prompts do not know; "
+                f"{type(module).__name__} attends with {name!r}, which packed prompts do not support; "
                 "register its backbone with packs=False"
             )
 
@@ -214,14 +213,6 @@ def _mask(*arguments: Any, attention_mask: Tensor | None = None, **options: Any)
     masking: Any = importlib.import_module("transformers.masking_utils")
     mask: Tensor | None = masking.sdpa_mask(*arguments, attention_mask=attention_mask, **options)
     return mask
-
-
-@functools.cache
-def _sdpa() -> Callable[..., Any]:
-    attend: Callable[..., Any] = importlib.import_module(
-        "transformers.integrations.sdpa_attention"
-    ).sdpa_attention_forward
-    return attend
 
 
 @dataclass(frozen=True)
@@ -238,11 +229,11 @@ class Backbone:
     packs: bool = False
     """Whether it reads batches without padding."""
     learned_positions: bool = False
-    """Whether it knows no position beyond `max_position_embeddings`."""
+    """Whether positions end at `max_position_embeddings`."""
     cpu_micro_batch: int | None = None
-    """Tokens of a micro-batch beyond which a CPU gets no faster, only fuller."""
+    """Tokens of a micro-batch beyond which a CPU needs more memory without being faster."""
     encode_mean: Callable[[nn.Module, Mapping[str, Tensor]], Tensor] | None = None
-    """Likewise, by the mean over a prompt's tokens; None for a backbone without tokens."""
+    """Like `encode`, with the mean over a prompt's tokens; None for a backbone without tokens."""
 
     def reader(self, pooling: str) -> Callable[[nn.Module, Mapping[str, Tensor]], Tensor]:
         """Return `encode` for pooling "cls", `encode_mean` for "mean"; ConfigError for others, or without tokens."""
@@ -257,10 +248,8 @@ class Backbone:
 
 BACKBONES: dict[str, Backbone] = {}
 POOLINGS = ("cls", "mean")
-"""What of a prompt the head reads: the state at the CLS token, or the mean over all tokens."""
-
-# What a core's cache holds: see docs/experiments.md.
-_CPU_MICRO_BATCH = 2048
+"""The hidden state that the head reads: at the CLS token, or the mean over all tokens."""
+_CPU_MICRO_BATCH = 2048  # tokens whose activations fit into a core's cache; see docs/experiments.md
 
 
 def register(backbone: Backbone) -> Backbone:
@@ -283,19 +272,31 @@ def transformer(name: str, *, learned_positions: bool = False, packs: bool = Tru
         options = {"attn_implementation": P2L_ATTENTION, **options}
 
     def pretrained(folder: Path, dtype: torch.dtype) -> nn.Module:
+        from transformers import AutoModel
+
         register_attention()
-        weight_shapes(folder)  # says clearly what is wrong with the files
+        weight_shapes(folder)  # its errors name the damaged file, those of transformers do not
         config = _config(folder, name)
         try:
             with _quiet():
-                model, missing = _load(folder, config, dtype, options)
+                model, report = AutoModel.from_pretrained(
+                    str(folder),
+                    config=config,
+                    use_safetensors=True,
+                    trust_remote_code=False,
+                    output_loading_info=True,
+                    dtype=dtype,
+                    **options,
+                )
         except (OSError, RuntimeError, ValueError, KeyError) as error:
             reason = " ".join(str(error).split())[:300]
-            raise CheckpointError(f"{folder}: no {name} model can be loaded from it: {reason}") from error
-        if missing:
-            raise CheckpointError(f"{folder}: its weights are not those of a {name} model: {missing[0]} is missing")
+            raise CheckpointError(f"{folder}: a {name} model cannot be loaded from it: {reason}") from error
+        if report["missing_keys"]:
+            missing = min(report["missing_keys"])
+            raise CheckpointError(f"{folder}: its weights are not those of a {name} model: {missing} is missing")
         check_finite(folder, model.state_dict())
-        return model
+        backbone: nn.Module = model
+        return backbone
 
     def empty(folder: Path, dtype: torch.dtype) -> nn.Module:
         from transformers import AutoModel
@@ -340,22 +341,6 @@ def no_init() -> Iterator[None]:
         yield
 
 
-def _load(folder: Path, config: Any, dtype: torch.dtype, options: Mapping[str, Any]) -> tuple[nn.Module, list[str]]:
-    """Return a pretrained model, and the names of the weights that its folder lacks."""
-    from transformers import AutoModel
-
-    model, report = AutoModel.from_pretrained(
-        str(folder),
-        config=config,
-        use_safetensors=True,
-        trust_remote_code=False,
-        output_loading_info=True,
-        dtype=dtype,
-        **options,
-    )
-    return model, sorted(report["missing_keys"])
-
-
 def _state_at_cls(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
     """Return hidden states (B, D) at the last token of each prompt, which is the CLS."""
     states = _states(model, batch)
@@ -392,7 +377,7 @@ def _config(folder: Path, name: str) -> Any:
 
     model_type = read_object(folder / "config.json").get("model_type")
     if model_type != name:
-        raise CheckpointError(f"{folder}: config.json says model_type {model_type!r}, asked for {name!r}")
+        raise CheckpointError(f"{folder}: config.json has model_type {model_type!r}, not {name!r}")
     try:
         config = AutoConfig.from_pretrained(str(folder), trust_remote_code=False)
     except Exception as error:  # transformers validates with several libraries, each with errors of its own

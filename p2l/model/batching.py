@@ -1,7 +1,7 @@
-"""From encoded prompts to tensors, and which prompts share a batch.
+"""Collate encoded prompts into tensors, and plan which prompts share a batch.
 
-`collate` and `plan_batches` are the one place that knows how prompts lie in memory: packed end to end, where every
-token counts, or padded to the longest for backbones that cannot read that.
+Only `collate` and `plan_batches` depend on the memory layout of prompts: packed end to end without padding, or padded
+to the longest for backbones that need it.
 
 Shapes: B prompts, T tokens (of the longest prompt when padded, of all when packed), F features of all prompts together.
 """

@@ -1,4 +1,4 @@
-"""Model folders: finding them, their JSON files, and weights in and out as safetensors.
+"""Model folders: local or on the hub, their JSON files, safetensors weights, and their fingerprint.
 
 Only safetensors is read or written: a pickled file can run code when it is opened.
 """
@@ -145,11 +145,11 @@ def check_finite(folder: Path, weights: Mapping[str, Tensor]) -> None:
     """Raise CheckpointError if a weight is not finite, because every coefficient would be."""
     for name, tensor in weights.items():
         if tensor.is_floating_point() and not _is_finite(tensor):
-            raise CheckpointError(f"{folder}: {name} holds values that are no finite numbers; copy or train it again")
+            raise CheckpointError(f"{folder}: {name} holds values that are not finite; copy or train it again")
 
 
 def _is_finite(tensor: Tensor) -> bool:
-    # The sum alone nearly always tells, and makes no other tensor of that size.
+    # The sum nearly always decides, without allocating another tensor of that size.
     return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
 
 
@@ -227,11 +227,9 @@ def _download(hub_id: str) -> Path:
     return folder
 
 
-# Which model this is: a fingerprint of what its folder holds, the same on every machine that holds a copy.
-
-_LENGTH = 12  # hexadecimal digits: among a million models two are alike by chance once in 500
+_LENGTH = 12  # hexadecimal digits: among a million models two collide by chance once in 500
 _CHUNK = 1 << 22
-# What an answer depends on. Reports, optimizer states and notes may come and go beside it.
+# The files that coefficients depend on; reports, optimizer states and notes may change beside them.
 _OF_THE_MODEL = re.compile(
     r"(config|model_list|training_config|committee|tfidf|added_tokens|vocab)\.json"
     r"|(tokenizer|special_tokens|model\.safetensors)[\w.-]*\.json"
@@ -263,10 +261,8 @@ def _digest(file: Path) -> str:
     return digest.hexdigest()
 
 
-# Push a trained model to the Hugging Face hub.
-
-# Validation rows hold what users wrote.
-_KEPT_AT_HOME = ["checkpoint-*", ".*", "eval_output.jsonl"]
+# Validation rows contain users' prompts, so they are not pushed.
+_NOT_PUSHED = ["checkpoint-*", ".*", "eval_output.jsonl"]
 
 
 def check_can_push(repo_id: str | None) -> None:
@@ -293,7 +289,7 @@ def push(folder: Path, repo_id: str | None) -> None:
 
     try:
         HfApi().create_repo(repo_id, private=True, exist_ok=False)
-        HfApi().upload_folder(repo_id=repo_id, folder_path=folder, ignore_patterns=_KEPT_AT_HOME)
+        HfApi().upload_folder(repo_id=repo_id, folder_path=folder, ignore_patterns=_NOT_PUSHED)
     except Exception as error:
         raise InputError(
             f"pushing {folder} to {repo_id} failed: {type(error).__name__}; the model is on disk"

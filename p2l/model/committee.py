@@ -1,6 +1,6 @@
-"""The folder of a committee: several models whose answers are averaged.
+"""The folder of a committee: several models whose coefficients are averaged.
 
-`committee.json` names the folders of the members, which lie beside it, and `model_list.json` is theirs.
+`committee.json` names the members' folders beside it; `model_list.json` is common to all members.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def join(models: Sequence[str | Path], output: Path) -> None:
         InputError: there is only one model, `output` exists, or the models differ in names or likelihood.
     """
     if len(models) < 2:
-        raise InputError("a committee has two members at the least; give another model")
+        raise InputError("a committee needs at least two members; add another model")
     if output.exists():
         raise InputError(f"{output}: exists; choose another --output or remove it")
     folders = [local_folder(model) for model in models]
@@ -45,7 +45,7 @@ def _common_model_list(folders: Sequence[Path]) -> list[str]:
     """Return the members' common model list, and refuse members that cannot be averaged."""
     for folder in folders:
         if (folder / COMMITTEE_FILE).exists():
-            raise InputError(f"{folder}: is a committee itself; give its members")
+            raise InputError(f"{folder}: is itself a committee; name its members instead")
     first, *others = [P2LModel.from_pretrained(folder) for folder in folders]
     for folder, model in zip(folders[1:], others, strict=True):
         if model.model_list != first.model_list:
@@ -53,7 +53,7 @@ def _common_model_list(folders: Sequence[Path]) -> list[str]:
         if model.likelihood != first.likelihood:
             raise InputError(
                 f"{folder}: has the likelihood {model.likelihood.name}, {folders[0]} {first.likelihood.name}; "
-                "their coefficients do not mean the same"
+                "their coefficients cannot be averaged"
             )
     return first.model_list
 

@@ -1,8 +1,8 @@
-"""What a prompt becomes before a backbone reads it, and which tokenizer does that for a model folder.
+"""The interface of tokenizers: from a prompt, the list of its user turns, to an encoding for a backbone.
 
-A prompt is the list of its user turns. Tokenizers register under the `model_type` of a folder's config.json; `""` is
-the one for every other type. `p2l.model.tokenizer` and `p2l.model.tfidf` bring the two there are: import
-`PromptTokenizer` from `p2l.model.tokenizer`, which knows both.
+Tokenizers register under the `model_type` of a folder's config.json; `""` serves every other type. The two
+implementations are in `p2l.model.tokenizer` and `p2l.model.tfidf`; import `PromptTokenizer` from `p2l.model.tokenizer`,
+which registers both.
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ from p2l.common.errors import CheckpointError, ConfigError, InputError
 from p2l.model.checkpoint import local_folder, read_object
 
 DEFAULT_MAX_LENGTH = 8192
-"""Tokens per prompt where neither the caller nor the folder says."""
+"""Tokens per prompt where neither the caller nor the folder sets a limit."""
+
+
+Prompt: TypeAlias = "str | Sequence[str]"
+"""One prompt: its text, or the user's turns in order."""
 
 
 class Encoding(NamedTuple):
@@ -121,7 +125,7 @@ def check_turns(prompt: Any, number: int) -> list[str]:
         raise InputError(f"prompt {number} has no turns; give at least one (it may be an empty string)")
     for turn in turns:
         if not isinstance(turn, str):
-            raise InputError(f"prompt {number} has a turn that is no text: {type(turn).__name__}")
+            raise InputError(f"prompt {number} has a turn that is not a text: {type(turn).__name__}")
     return turns
 
 
@@ -142,5 +146,5 @@ def _recorded_max_length(folder: Path) -> int | None:
     if length is None:
         return None
     if isinstance(length, bool) or not isinstance(length, int) or length < 2:
-        raise CheckpointError(f"{folder}: max_length {length!r} in its configuration is no length; give max_length")
+        raise CheckpointError(f"{folder}: max_length {length!r} in its configuration is invalid; pass max_length")
     return length

@@ -1,9 +1,9 @@
-"""Coefficient heads: from the hidden state of a prompt to one coefficient per model, and eta and gamma where needed.
+"""Coefficient heads: from the hidden state of a prompt to one coefficient per model, with eta and gamma if needed.
 
     coefs = W h + c,    eta = w_eta h + c_eta,    gamma = w_gamma h + c_gamma
 
-Weights keep the dtype of the model; the products are taken in float32, because differences of coefficients decide
-and bfloat16 keeps three digits. Weight names are those of published models: `head`, `eta_head`, `gamma_head`.
+Weights have the dtype of the model; products are computed in float32, because differences of coefficients matter and
+bfloat16 has three digits. Weight names are those of published models: `head`, `eta_head`, `gamma_head`.
 
 Shapes: B prompts, M models, D hidden.
 """
@@ -139,13 +139,11 @@ def build(
 
 def last_layer(head: BTHead) -> nn.Linear:
     """Return the layer that has a row for each model."""
-    layer = head.head[-1] if isinstance(head.head, nn.Sequential) else head.head
-    assert isinstance(layer, nn.Linear)
-    return layer
+    return _last_linear(head.head)
 
 
 def widen(head: BTHead, rows: int, *, used: int) -> None:
-    """Give the last layer `rows` rows, of which the first `used` are kept and the others are zero."""
+    """Give the last layer `rows` rows: the first `used` ones keep their values, the others are zero."""
     old = last_layer(head)
     with torch.device(old.weight.device):
         new = Float32Linear(old.in_features, rows).to(old.weight.dtype)
@@ -190,24 +188,25 @@ def initialise(head: BTHead, init_type: str, start: HeadStart | None = None) -> 
     if init_type == "marginal":
         if start is None:
             raise ConfigError("init_type 'marginal' needs the leaderboard to start at")
-        _start_at(head, start)
+        _start_layer(head.head, start.coefs)
+        if head.has_eta:
+            _start_layer(head.eta_head, start.eta or 0.0)
+        if head.has_gamma:
+            _start_layer(head.gamma_head, start.gamma or 0.0)
 
 
-def _start_at(head: BTHead, start: HeadStart) -> None:
-    """Set the biases of the last layers to a leaderboard, and their weights to nearly nothing."""
-    _start_layer(head.head, start.coefs)
-    if head.has_eta:
-        _start_layer(head.eta_head, start.eta or 0.0)
-    if head.has_gamma:
-        _start_layer(head.gamma_head, start.gamma or 0.0)
-
-
-def _start_layer(part: nn.Module, value: npt.NDArray[np.float64] | float) -> None:
-    layer = part[-1] if isinstance(part, nn.Sequential) else part
-    assert isinstance(layer, nn.Linear)
+def _start_layer(part: nn.Module, bias: npt.NDArray[np.float64] | float) -> None:
+    """Give the last layer this bias and tiny weights."""
+    layer = _last_linear(part)
     nn.init.normal_(layer.weight, std=TINY_STD)
     with torch.no_grad():
-        layer.bias.copy_(torch.as_tensor(value, dtype=layer.bias.dtype))
+        layer.bias.copy_(torch.as_tensor(bias, dtype=layer.bias.dtype))
+
+
+def _last_linear(part: nn.Module) -> nn.Linear:
+    layer = part[-1] if isinstance(part, nn.Sequential) else part
+    assert isinstance(layer, nn.Linear)
+    return layer
 
 
 def _weight_init(draw: Callable[[Tensor], object]) -> Callable[[nn.Linear], None]:
@@ -230,9 +229,8 @@ INIT_TYPES: dict[str, Callable[[nn.Linear], None]] = {
 def _coefficient_layer(hidden: int, num_models: int, downsize_factor: int | None, width: int | None) -> nn.Module:
     if downsize_factor is None:
         return Float32Linear(hidden, num_models)
-    if width is not None:
-        return nn.Sequential(Float32Linear(hidden, width), Float32Linear(width, num_models))
-    width = num_models // downsize_factor if downsize_factor > 0 else 0
+    if width is None:
+        width = num_models // downsize_factor if downsize_factor > 0 else 0
     if width == 0:
         raise ConfigError(
             f"linear_head_downsize_factor {downsize_factor} leaves no inner width for {num_models} models; "
@@ -262,11 +260,8 @@ def _eta_width(head_type: str, hidden: int, options: dict[str, Any]) -> int | No
     for key, value in settings.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ConfigError(f"head_config {key} must be a whole number of at least 1, not {value!r}")
-    width = _downsized(hidden, settings["eta_downsize"]) if "eta_downsize" in settings else settings.get("eta_dim", 1)
-    return width if width > 1 else None
-
-
-def _downsized(hidden: int, factor: int) -> int:
+    factor = settings.get("eta_downsize", 1)
     if factor > hidden:
         raise ConfigError(f"head_config eta_downsize {factor} leaves no inner width of {hidden}; use at most {hidden}")
-    return hidden // factor
+    width = hidden // factor if "eta_downsize" in settings else settings.get("eta_dim", 1)
+    return width if width > 1 else None

@@ -1,8 +1,8 @@
-"""P2LModel: a text backbone and a coefficient head, and how both go in and out of model folders.
+"""P2LModel: a text backbone with a coefficient head, and how both are loaded from and saved to model folders.
 
 A folder is a Hugging Face folder: the backbone's own config.json with a record `p2l` in it, model.safetensors with
-the names `model.*` and `head.*`, and model_list.json. Published folders have no record: there the flags say what the
-head is, or else the names of the weights do.
+the names `model.*` and `head.*`, and model_list.json. Published folders have no record: there flags, or else the names
+of the weights, decide what the head is.
 
 Shapes: B prompts, M models, D hidden.
 """
@@ -35,6 +35,12 @@ from p2l.model.checkpoint import (
 if TYPE_CHECKING:
     from p2l.model.batching import Batch
     from p2l.model.tokenizer import PromptTokenizer
+
+
+# What a transformers model raises at a configuration with wrong values.
+_UNUSABLE_CONFIG = (
+    ArithmeticError, AttributeError, ConfigError, LookupError, RuntimeError, TypeError, ValueError
+)  # fmt: skip
 
 
 @dataclass
@@ -162,15 +168,7 @@ class P2LModel(nn.Module):
             with backbones.no_init():
                 backbone = backbones.get(record.model_type).empty(folder, as_dtype)
                 head = _head(record, backbone, len(model_list)).to(as_dtype)
-        except (
-            ArithmeticError,
-            AttributeError,
-            ConfigError,
-            LookupError,
-            RuntimeError,
-            TypeError,
-            ValueError,
-        ) as error:
+        except _UNUSABLE_CONFIG as error:
             reason = " ".join(str(error).split()) or type(error).__name__
             raise CheckpointError(f"{folder}: config.json describes no model: {reason}; copy it again") from error
         model = cls(backbone, head, model_list, record)
@@ -195,22 +193,22 @@ class P2LModel(nn.Module):
 
     @property
     def num_embeddings(self) -> int:
-        """V, how many token or feature ids the backbone knows."""
+        """V, the number of token or feature ids."""
         return int(self.model.config.vocab_size)  # type: ignore[union-attr, arg-type]
 
     @property
     def hidden_size(self) -> int:
-        """D, the width of the state that the head reads."""
+        """D, the width of the hidden state."""
         return int(self.model.config.hidden_size)  # type: ignore[union-attr, arg-type]
 
     @property
     def max_positions(self) -> int:
-        """The positions that the backbone was made for; only learned positions make it a hard limit."""
+        """The positions of the backbone's configuration; a hard limit only for learned positions."""
         return int(self.model.config.max_position_embeddings)  # type: ignore[union-attr, arg-type]
 
     @property
     def num_rows(self) -> int:
-        """Coefficients that the head has room for: those of the model list, and spare ones while training goes on."""
+        """Rows of the head: those of the model list, and spare ones during training."""
         return heads.last_layer(self.head).out_features
 
     def widen(self, rows: int) -> None:
@@ -256,7 +254,8 @@ class P2LModel(nn.Module):
         config = self.model.config.to_dict()  # type: ignore[union-attr, operator]
         for name in ("torch_dtype", "_name_or_path"):  # an old name of dtype; a path of the machine that trained
             config.pop(name, None)
-        config |= {"dtype": _dtype_name(weights), "p2l": {**asdict(self.record), "num_models": len(self.model_list)}}
+        dtype = str(next(iter(weights.values())).dtype).removeprefix("torch.")
+        config |= {"dtype": dtype, "p2l": {**asdict(self.record), "num_models": len(self.model_list)}}
         try:
             folder.mkdir(parents=True, exist_ok=True)
             write_json(folder / "config.json", config)
@@ -378,7 +377,7 @@ def _trained_loss(folder: Path, head_type: str) -> str:
 def _check_num_models(folder: Path, shapes: Mapping[str, tuple[int, ...]], num_models: int) -> None:
     rows = (shapes.get("head.head.weight") or shapes.get("head.head.1.weight") or (None,))[0]
     if rows is None:
-        raise CheckpointError(f"{folder}: its weights have no head (head.head.weight); it is no trained P2L model")
+        raise CheckpointError(f"{folder}: its weights have no head (head.head.weight); it is not a trained P2L model")
     if rows != num_models:
         word = "longer" if num_models > rows else "shorter"
         raise CheckpointError(
@@ -392,7 +391,3 @@ def _check_positions(family: backbones.Backbone, backbone: nn.Module, max_length
     limit = int(backbone.config.max_position_embeddings)  # type: ignore[union-attr, arg-type]
     if max_length > limit:
         raise ConfigError(f"max_length {max_length} is beyond the {limit} positions of this backbone; lower it")
-
-
-def _dtype_name(weights: Mapping[str, Tensor]) -> str:
-    return str(next(iter(weights.values())).dtype).removeprefix("torch.")

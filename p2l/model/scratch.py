@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 SPECIAL_TOKENS = ("<|pad|>", "<|cls|>", "<|im_start|>", "<|im_end|>", "<|endoftext|>")
-# One digit, word, run of signs or run of blanks at a time: the split that Qwen's tokenizers make, which transformers
-# puts in place of any other for models of that family.
+# One digit, word, run of signs or run of blanks at a time, as Qwen's tokenizers split; transformers replaces any other
+# split for models of that family.
 _SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -99,6 +99,7 @@ def make_transformer(
         InputError: incompatible sizes, or an unknown model type.
     """
     from p2l.model import backbones
+    from p2l.model.checkpoint import save_weights, write_json
 
     backbones.get(model_type)
     if hidden_size % heads or (hidden_size // heads) % 2:
@@ -117,7 +118,8 @@ def make_transformer(
     model = _random_model(model_type, sizes, tokenizer, seed)
     tokenizer.model_max_length = max_positions
     tokenizer.save_pretrained(str(folder))
-    _save_model(model, folder)
+    write_json(folder / "config.json", model.config.to_dict())  # type: ignore[union-attr, operator]
+    save_weights(model.state_dict(), folder)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     return f"{len(tokenizer):,} tokens, {parameters / 1e6:.2f} million parameters"
 
@@ -154,7 +156,7 @@ def train_bpe(prompts: Sequence[Sequence[str]], vocab_size: int) -> Any:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    # The template's own words are in every prompt: with `user` among the texts they become short.
+    # The template's own words are in every prompt, so `user` is part of the training text to become a short token.
     texts = ("user\n" + repair(turn) for prompt in prompts for turn in prompt)
     built.train_from_iterator(texts, trainer)
     tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
@@ -184,10 +186,3 @@ def _random_model(model_type: str, sizes: dict[str, int], tokenizer: Any, seed: 
         torch.manual_seed(seed)
         model: nn.Module = AutoModel.from_config(config, **options)  # type: ignore[no-untyped-call]
     return model
-
-
-def _save_model(model: nn.Module, folder: Path) -> None:
-    from p2l.model.checkpoint import save_weights, write_json
-
-    write_json(folder / "config.json", model.config.to_dict())  # type: ignore[union-attr, operator]
-    save_weights(model.state_dict(), folder)

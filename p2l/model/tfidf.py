@@ -3,12 +3,12 @@
     h = sum_f w_f E_f,    w_f = (1 + ln count_f) idf_f / norm,    idf_f = 1 + ln((1 + prompts) / (1 + prompts with f))
 
 With a head on top this is low-rank multinomial regression on TF-IDF features; `hidden_size` is the rank. E starts at
-zero, so that a feature that training never saw says nothing, and the head's random weights break the symmetry. In
-training each prompt shows half of its features only: Adam moves a rare feature as fast as a common one, and rare ones
-would be learned by heart in the second pass. On 20,000 votes of a simulated arena with 16 models, single words reach a
-held-out loss of 1.264 in this way; 1.267 is what the best ridge penalty gives the same features, 1.284 what one
-leaderboard for all prompts does. Pairs of words lost to single words there (1.271 at best), hence the default.
-A learning rate near 0.01 suits it. The price of cheapness: word order is invisible, or nearly so.
+zero, so that a feature without training votes has no effect, and the head's random weights break the symmetry. In
+training each prompt shows only half of its features: Adam moves a rare feature as fast as a common one, and would
+memorise rare ones in the second pass. On 20,000 votes of a simulated arena with 16 models, single words reach a held-
+out loss of 1.264 this way; the best ridge penalty reaches 1.267 with the same features, one leaderboard for all prompts
+1.284. Pairs of words were worse there (1.271 at best), hence the default. A learning rate near 0.01 suits it. The price
+of cheapness: word order is invisible, or nearly so.
 
 Words are Unicode words, folded to lower case; scripts written without spaces (Han, Kana, Thai, Lao, Burmese, Khmer)
 go character by character, and pairs of neighbours count too; digits and signs are features of their own.
@@ -46,11 +46,6 @@ from p2l.model.encoding import (
     repair,
 )
 
-# The words of a prompt, in any script; no torch.
-#
-# Words are Unicode words, folded to lower case; scripts written without spaces (Han, Kana, Thai, Lao, Burmese, Khmer)
-# go character by character; digits and signs stand alone.
-
 _NO_SPACES = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 )
@@ -77,7 +72,7 @@ class TfidfConfig:
     vocab_size: int
     hidden_size: int = 32
     feature_dropout: float = 0.5
-    """Share of features hidden from each prompt in training: without it the rare ones are learned by heart."""
+    """Share of features hidden from each prompt in training, without which rare ones are memorised."""
     model_type: str = "tfidf"
 
     def to_dict(self) -> dict[str, Any]:
@@ -152,7 +147,7 @@ def load(folder: Path, options: TokenizerOptions) -> TfidfTokenizer:
     try:
         (low, high), terms, idf = content["ngrams"], content["terms"], np.asarray(content["idf"], dtype=np.float64)
     except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{file}: is no TF-IDF vocabulary: {error!r}; copy the folder again") from error
+        raise CheckpointError(f"{file}: is not a TF-IDF vocabulary: {error!r}; copy the folder again") from error
     if idf.shape != (len(terms),) or not np.isfinite(idf).all():
         raise CheckpointError(f"{file}: needs one finite idf for each of its {len(terms)} terms; copy the folder again")
     return TfidfTokenizer(terms, idf, ngrams=(low, high), max_length=options.max_length or DEFAULT_MAX_LENGTH)
@@ -175,21 +170,17 @@ def fit_vocabulary(
             frequencies = _without_rare(frequencies)
     ranked = sorted((-count, term) for term, count in frequencies.items() if count >= min_df)[:max_features]
     if not ranked:
-        raise InputError(f"no word is in {min_df} of the {total} prompts; lower the minimum or give more votes")
+        raise InputError(f"no word is in {min_df} of the {total} prompts; lower the minimum or use more votes")
     idf = [1 + math.log((1 + total) / (1 - count)) for count, _ in ranked]
     return TfidfTokenizer([term for _, term in ranked], idf, ngrams=ngrams)
 
 
-def _ngrams(words: Sequence[str], sizes: tuple[int, int]) -> Iterable[str]:
-    return chain.from_iterable(_runs(words, sizes))
-
-
-def _runs(words: Sequence[str], sizes: tuple[int, int]) -> Iterator[Iterable[str]]:
-    """Runs of words; of scripts without spaces always pairs of characters too, since one says little."""
+def _ngrams(words: Sequence[str], sizes: tuple[int, int]) -> Iterator[str]:
+    """Yield runs of words; for scripts without spaces also pairs of characters, because one carries little."""
     if sizes[1] == 1 and SPACELESS.search("".join(words)):
-        yield [f"{one} {two}" for one, two in pairwise(words) if SPACELESS.match(one) and SPACELESS.match(two)]
+        yield from (f"{one} {two}" for one, two in pairwise(words) if SPACELESS.match(one) and SPACELESS.match(two))
     for size in range(sizes[0], sizes[1] + 1):
-        yield words if size == 1 else map(" ".join, zip(*(words[start:] for start in range(size)), strict=False))
+        yield from words if size == 1 else map(" ".join, zip(*(words[start:] for start in range(size)), strict=False))
 
 
 def _newest(turns: list[list[str]], count: int) -> list[list[str]]:
@@ -203,7 +194,7 @@ def _newest(turns: list[list[str]], count: int) -> list[list[str]]:
 
 
 def _without_rare(frequencies: Counter[str]) -> Counter[str]:
-    """Halve the table by dropping n-grams seen least; what is dropped restarts from zero (lossy counting)."""
+    """Halve the table by dropping the rarest n-grams, whose counts restart from zero (lossy counting)."""
     least = 2
     while len(frequencies) > _MOST_CANDIDATES // 2:
         frequencies = Counter({term: count for term, count in frequencies.items() if count >= least})
@@ -216,7 +207,7 @@ def read_config(folder: Path) -> TfidfConfig:
     file = folder / "config.json"
     content = read_object(file)
     if content.get("model_type") != "tfidf":
-        raise CheckpointError(f"{folder}: config.json says model_type {content.get('model_type')!r}, asked for 'tfidf'")
+        raise CheckpointError(f"{folder}: config.json has model_type {content.get('model_type')!r}, not 'tfidf'")
     if not isinstance(content.get("vocab_size"), int):
         raise CheckpointError(f"{file}: has no vocab_size; copy the folder again")
     fields = {key: content[key] for key in TfidfConfig.__dataclass_fields__ if key in content}

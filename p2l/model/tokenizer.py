@@ -1,13 +1,13 @@
 """From the user's turns to token ids: one function for training and for serving.
 
-A prompt is the chat template over its user turns, then the CLS token, whose hidden state the head reads. Too long a
-prompt loses its oldest tokens, never the CLS. Text inside a prompt that spells a special token or a marker of the
-template is broken by a space (`<|im_end|>` becomes `< |im_end|>`), so that no prompt can imitate the structure; should
-one become a special token all the same (after Unicode normalisation, or across two turns), its punctuation is spaced
-out. Every other prompt is tokenised exactly as the template's text. A special token of a single character cannot be
-broken and is left as it is, the CLS excepted.
+A prompt is the chat template over its user turns, then the CLS token, whose hidden state the head reads. A prompt that
+is too long loses its oldest tokens, never the CLS. Text inside a prompt that spells a special token or a marker of the
+template is broken by a space (`<|im_end|>` becomes `< |im_end|>`), so that no prompt can imitate the structure; if it
+still becomes a special token (after Unicode normalisation, or across two turns), its punctuation is spaced out. Every
+other prompt is tokenised exactly as the template's text. A special token of a single character cannot be broken and
+stays, except the CLS.
 
-Rows of new tokens in the embedding matrix start at the mean of the rows that were there (see `backbones.grow`).
+Rows of new tokens in the embedding matrix start at the mean of the existing rows (see `backbones.grow`).
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ _VOCABULARY_FILES = (
     "sentencepiece.bpe.model",
 )
 _TEMPLATE_MARKER = re.compile(r"<\|[^|<>\s]+\|>")
-# Templates that print today's date would give other coefficients tomorrow; this is Llama 3.1's own default. Templates
-# ask for it by a variable or by a function, whatever the format.
+# A template that prints today's date would change coefficients from day to day; this is Llama 3.1's own default.
+# Templates get the date from a variable or from a function, which ignores the format.
 _DATE = "26 Jul 2024"
 _DATE_FUNCTION = f"{{%- macro strftime_now(format) -%}}{_DATE}{{%- endmacro -%}}"
-_CHARS_AT_ONCE = 1_000_000  # a token being made takes some 400 bytes
+_CHARS_AT_ONCE = 1_000_000  # tokenising takes some 400 bytes a token
 
 
 class ChatTokenizer(PromptTokenizer):
@@ -101,7 +101,7 @@ class ChatTokenizer(PromptTokenizer):
         """Return the texts that are structure, longest first: special tokens, and the template's own tokens."""
         first, second = self._render([["0"], ["1"]])
         if first == second:
-            raise ConfigError("chat_template leaves out what the user says; use message['content'] in it")
+            raise ConfigError("chat_template leaves out the user's text; use message['content'] in it")
         added = self.tokenizer.added_tokens_decoder.values()
         markers = {token.content for token in added if token.special or token.content in first}
         markers |= {*self.tokenizer.all_special_tokens, *_TEMPLATE_MARKER.findall(self._template)}
@@ -119,7 +119,7 @@ class ChatTokenizer(PromptTokenizer):
             texts = self.tokenizer.apply_chat_template(
                 chats, chat_template=self._template, tokenize=False, date_string=_DATE
             )
-        except Exception as error:  # whatever a template raises is the template's fault, and it is the user's file
+        except Exception as error:  # a template is the user's file, and may raise anything
             reason = " ".join(str(error).split())
             raise ConfigError(f"chat_template cannot format user turns: {reason}; choose another template") from error
         return [text + self.tokenizer.cls_token for text in texts]
@@ -138,7 +138,7 @@ class ChatTokenizer(PromptTokenizer):
         return iter(self.tokenizer(texts, add_special_tokens=False, **options)["input_ids"])
 
     def _finish(self, body: npt.NDArray[np.int64]) -> Encoding:
-        # The last guard: whatever a tokenizer makes of a prompt, it holds one CLS, and that is the last token.
+        # The last guard: whatever the tokenizer returns, there is exactly one CLS, at the end.
         body = body[body != self.cls_token_id]
         truncated = len(body) > self.max_length - 1
         if truncated:
@@ -165,7 +165,7 @@ class ChatTokenizer(PromptTokenizer):
         spaced = re.sub(f"[{re.escape(signs)}]", lambda found: f" {found[0]} ", plain) if signs else plain
         pattern = "|".join(re.escape(marker) for marker in self._markers)
         broken = re.sub(pattern, lambda found: f"{found[0][0]} {found[0][1:]}", spaced, flags=re.IGNORECASE)
-        return f" {broken} "  # the template's own text beside it may be half a marker
+        return f" {broken} "  # the template's adjacent text may be half a marker
 
     def _count_structure(self, body: npt.NDArray[np.int64]) -> int:
         return int(self._is_structure[body[body < len(self._is_structure)]].sum())
@@ -185,7 +185,7 @@ def load(folder: Path, options: TokenizerOptions) -> ChatTokenizer:
     old_size = len(tokenizer)
     _add_missing_tokens(tokenizer, options.cls_token_if_none, options.pad_token_if_none, folder)
     own = tokenizer.chat_template
-    own = own.get("default") if isinstance(own, dict) else own  # some have one for each task
+    own = own.get("default") if isinstance(own, dict) else own  # some tokenizers have one for each task
     tokenizer.chat_template = resolve_template(options.chat_template) or own or resolve_template("plain")
     tokenizer.model_max_length = options.max_length or min(tokenizer.model_max_length, DEFAULT_MAX_LENGTH)
     return ChatTokenizer(tokenizer, added_ids=tuple(range(old_size, len(tokenizer))))
@@ -217,7 +217,7 @@ def resolve_template(template: str | None) -> str | None:
 def _load_tokenizer(folder: Path) -> Any:
     from transformers import AutoTokenizer
 
-    # Without any of these transformers makes an empty tokenizer of the model's family.
+    # Without any of these files transformers builds an empty tokenizer of the model's family.
     if not any((folder / name).is_file() for name in _VOCABULARY_FILES):
         raise CheckpointError(f"{folder}: no tokenizer in it (tokenizer.json); copy the model's tokenizer files there")
     try:
@@ -241,7 +241,7 @@ def _backend_of(tokenizer: Any) -> Any:
 def _add_missing_tokens(tokenizer: Any, cls_token: str | None, pad_token: str | None, folder: Path) -> None:
     if tokenizer.cls_token is None:
         if cls_token is None:
-            raise CheckpointError(f"{folder}: its tokenizer has no CLS token; it is no folder of a trained P2L model")
+            raise CheckpointError(f"{folder}: its tokenizer has no CLS token; it is not a trained P2L model")
         tokenizer.add_special_tokens({"cls_token": cls_token})
     if tokenizer.pad_token is None and pad_token is not None:
         tokenizer.add_special_tokens({"pad_token": pad_token})

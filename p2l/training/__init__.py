@@ -1,6 +1,6 @@
 """Training: one loop and what it needs. `train` runs a whole offline training from a configuration file.
 
-Importing this package imports no torch; the names below do when they are first asked for.
+Importing this package does not import torch; the names below import it at their first use.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["RunOptions", "train"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the training loop, and with it torch, only when it is asked for."""
+    """Import the training loop, and with it torch, at its first use."""
     if name in __all__:
         from p2l.training import offline
 

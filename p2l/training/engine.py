@@ -89,7 +89,7 @@ def peers() -> Iterator[None]:
     except RuntimeError as error:
         if not _PEER_GONE.search(str(error)):
             raise
-        raise PeerError("another process of this run ended; its message says why") from error
+        raise PeerError("another process of this run ended; see its message") from error
 
 
 class Engine:
@@ -255,7 +255,7 @@ class Engine:
             raise
         except Exception as error:  # DeepSpeed passes on the exceptions of all its components
             raise CheckpointError(
-                f"{folder}: damaged or cut short, training cannot go on from it: {_one_line(error).split('. ')[0]}; "
+                f"{folder}: damaged or cut short, training cannot resume: {_one_line(error).split('. ')[0]}; "
                 "copy it again, or name an earlier checkpoint"
             ) from error
         if path is None:

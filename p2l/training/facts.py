@@ -18,13 +18,13 @@ import torch
 from numpy.typing import NDArray
 
 from p2l.common.errors import CheckpointError, VoteError
-from p2l.common.files import atomic_path
+from p2l.common.files import write_json
 from p2l.leaderboard import Leaderboard, Prior, fit_labels, fit_table
 from p2l.leaderboard.sources import VoteCounter
 from p2l.likelihood import counted, get
 from p2l.metrics import Interval, ScoredVotes, bootstrap_mean, vote_values
 from p2l.model import backbones
-from p2l.model.checkpoint import read_model_list, read_object, weight_shapes, write_json
+from p2l.model.checkpoint import read_model_list, read_object, weight_shapes
 from p2l.model.scratch import sample_prompts
 from p2l.model.tokenizer import PromptTokenizer
 from p2l.training.engine import world_size
@@ -274,20 +274,13 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         """Return the numbers, for comparison.json."""
         gain = {name: float(getattr(self.gain, name)) for name in ("estimate", "lower", "upper")}
-        return {
-            "votes": self.votes,
-            "prompts": self.prompts,
-            "one_leaderboard": self.one_leaderboard,
-            "model": self.model,
-            "gain": gain,
-        }
+        return {name: getattr(self, name) for name in ("votes", "prompts", "one_leaderboard", "model")} | {"gain": gain}
 
 
 def write_comparison(folder: Path, train_votes: str, loss_type: str, *, weighted: bool = False) -> Comparison:
     """Write `compare` into the run's folder as `comparison.json`."""
     comparison = compare(folder, train_votes, loss_type, weighted=weighted)
-    with atomic_path(folder / COMPARISON_FILE) as temporary:
-        write_json(temporary, comparison.to_dict())
+    write_json(folder / COMPARISON_FILE, comparison.to_dict(), indent=2)
     return comparison
 
 

@@ -20,11 +20,11 @@ import torch
 from numpy.typing import NDArray
 
 from p2l.common.errors import CheckpointError, ConfigError
-from p2l.common.files import atomic_path
+from p2l.common.files import atomic_path, write_json
 from p2l.likelihood import Likelihood
 from p2l.metrics import simple_metrics
 from p2l.model import backbones
-from p2l.model.checkpoint import push, write_json
+from p2l.model.checkpoint import push
 from p2l.model.heads import HeadStart
 from p2l.model.model import P2LModel, to_dtype
 from p2l.model.tokenizer import PromptTokenizer
@@ -92,8 +92,9 @@ def summarise(predictions: Predictions, votes: VoteStore, likelihood: Likelihood
 
 def write_results(folder: Path, predictions: Predictions, votes: VoteStore, likelihood: Likelihood) -> None:
     """Write `eval_results.json` (metrics) and `eval_output.jsonl` (validation rows with `betas`, `eta`, `gamma`)."""
-    with atomic_path(folder / "eval_results.json") as temporary:
-        write_json(temporary, {"votes": len(votes), **summarise(predictions, votes, likelihood)})
+    write_json(
+        folder / "eval_results.json", {"votes": len(votes), **summarise(predictions, votes, likelihood)}, indent=2
+    )
     with atomic_path(folder / "eval_output.jsonl") as temporary, temporary.open("w", encoding="utf-8") as file:
         for row in _rows(predictions, votes):
             file.write(json.dumps(row, ensure_ascii=False, default=str) + "\n")

@@ -82,7 +82,7 @@ def test_a_damaged_file_is_named(folder, file, content, message):
         ({"p2l": {"linear_head_downsize_factor": 3}}, "leaves no inner width for 2 models"),
         ({"p2l": {"head_config": {"eta": 2}}}, "head_config key 'eta' is unknown"),
         ({"p2l": {"max_length": "long"}}, "max_length 'long'"),
-        ({"p2l": {"model_type": "llama"}}, "config.json says model_type 'qwen2', asked for 'llama'"),
+        ({"p2l": {"model_type": "llama"}}, "config.json has model_type 'qwen2', not 'llama'"),
         ({"hidden_size": 32}, "config.json and flags ask for"),
         ({"hidden_act": "no"}, "describes no model"),
         ({"num_attention_heads": 0}, "config.json"),
@@ -104,7 +104,7 @@ def test_a_config_that_cannot_be_right_is_named(folder, change, message):
 @pytest.mark.parametrize("name", ["model.norm.weight", "head.head.bias"])
 def test_weights_that_are_no_numbers_are_refused(folder, name, value):
     change_weights(folder, lambda weights: weights[name].view(-1)[-1:].fill_(value))
-    with pytest.raises(CheckpointError, match=f"{name} holds values that are no finite numbers"):
+    with pytest.raises(CheckpointError, match=f"{name} holds values that are not finite"):
         P2LModel.from_pretrained(folder)
 
 
@@ -175,8 +175,8 @@ def test_a_backbone_that_is_damaged_is_named(backbone, tmp_path):
     tokenizer = PromptTokenizer.from_pretrained(backbone)
     kinds = {"model_type": "qwen2", "head_type": "bt", "loss_type": "bt", "model_list": ["a", "b"]}
     for name, change, message in (
-        ("nan", lambda weights: weights["norm.weight"].fill_(float("nan")), "no finite numbers"),
-        ("shape", lambda weights: weights.update({"norm.weight": torch.zeros(3)}), "no qwen2 model can be loaded"),
+        ("nan", lambda weights: weights["norm.weight"].fill_(float("nan")), "not finite"),
+        ("shape", lambda weights: weights.update({"norm.weight": torch.zeros(3)}), "a qwen2 model cannot be loaded"),
     ):
         folder = shutil.copytree(backbone, tmp_path / name)
         change_weights(folder, change)

@@ -399,7 +399,7 @@ def test_broken_folders_are_named(saved, tmp_path):
             lambda weights: weights.update({"model.norm.weight": torch.zeros(3)}),
             r"model\.norm\.weight has shape \(3,\)",
         ),
-        (lambda weights: weights.pop("head.head.weight"), "no trained P2L model"),
+        (lambda weights: weights.pop("head.head.weight"), "not a trained P2L model"),
     ],
 )
 def test_weights_that_do_not_fit_are_named(saved, change, message):
@@ -421,7 +421,7 @@ def test_left_over_weights_of_a_generation_head_are_ignored(saved):
     ("options", "message"),
     [
         ({"model_type": "qwen"}, "did you mean 'qwen"),
-        ({"model_type": "llama"}, "config.json says model_type 'qwen2'"),
+        ({"model_type": "llama"}, "config.json has model_type 'qwen2'"),
         ({"loss_type": "bt"}, "bt"),
         ({"init_type": "zeros"}, "init_type 'zeros' is unknown"),
         ({"dtype": "int8"}, "dtype 'int8' is unknown"),

@@ -78,8 +78,8 @@ def test_saved_and_loaded_it_is_the_same(tmp_path):
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("tfidf.json", "{}", "no TF-IDF vocabulary"),
-        ("tfidf.json", '{"ngrams": [1], "terms": [], "idf": []}', "no TF-IDF vocabulary"),
+        ("tfidf.json", "{}", "not a TF-IDF vocabulary"),
+        ("tfidf.json", '{"ngrams": [1], "terms": [], "idf": []}', "not a TF-IDF vocabulary"),
         (
             "tfidf.json",
             '{"ngrams": [1, 1], "terms": ["a", "b"], "idf": [1.0]}',
