@@ -19,7 +19,7 @@ from coeval.analysis.records import LEVELS, Skips
 from coeval.analysis.results import Skipped
 from coeval.analysis.statistics import mid_ranks, resample
 from coeval.analysis.tables import ItemCount, Shown, estimated
-from coeval.analysis.units import ArrayTable, Codes, Floats, LoadedRun
+from coeval.analysis.units import ArrayTable, Codes, Floats, LoadedRun, codes_of
 from coeval.errors import RunInputError
 from coeval.parsing import MalformedAnswerError
 from coeval.schema import Scale, scale_in
@@ -126,8 +126,8 @@ class _Reader:
         self.found: dict[tuple[int, int, str], float] = {}
         self.skips = Skips()
         self._loaded = loaded
-        self._responses = {name: code for code, name in enumerate(loaded.responses)}
-        self._factors = {name: code for code, name in enumerate(loaded.factors)}
+        self._responses = codes_of(loaded.responses)
+        self._factors = codes_of(loaded.factors)
         self._scales = _scales(loaded)
         scored = np.unique(np.stack([loaded.units.task, loaded.units.factor]), axis=1)
         self._scored = set(zip(*scored.tolist(), strict=True))
@@ -192,14 +192,11 @@ def _joined(datapoint: str, student: str) -> str:
     return f"{datapoint}__{student}" if datapoint and student else ""
 
 
-# How far a judge agrees with people, and people with each other, by the same figures.
+# Agreement of judges with people, and of people with each other.
 #
-# Each row is a score of a rater beside one person's score of the same (answer, factor), so that the figures of judges
-# and
-# those of people among themselves can be compared: no judge can be expected to agree with people more than they do.
-# Limits draw whole items; ranks are those of all rows.
-#
-# Shapes: N rows, R replicates, V different scores.
+# Each row is a rater's score beside one person's score of the same (answer, factor), so that judges and people can be
+# compared: no judge can be expected to agree with people more than they do with each other. Limits draw whole items;
+# ranks are those of all rows. Shapes: N rows, R replicates, V distinct scores.
 
 PEOPLE = "people"
 _MOST_GRADES = 101

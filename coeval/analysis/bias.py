@@ -25,9 +25,7 @@ from coeval.analysis.units import Floats, LoadedRun
 from coeval.analysis.verdicts import Preference
 from p2l.common.bootstrap import limits
 
-# How often a judge's verdict hangs on the order in which it was shown two answers.
-#
-# Shapes: P pairs seen in both orders.
+# Position: how often a verdict depends on the order of the answers.
 
 
 def flip_rows(verdicts: Iterable[Preference]) -> tuple[FlipRow, ...]:
@@ -122,8 +120,7 @@ def family_rows(loaded: LoadedRun) -> tuple[FamilyRow, ...]:
 
 def _without_self_peers(loaded: LoadedRun) -> Floats:
     """Return the matrix of scores (P, J) without those that a student gave itself."""
-    code = {name: number for number, name in enumerate(loaded.students)}
-    judges = np.array([code.get(name, -1) for name in loaded.judges], dtype=np.int64)
+    judges = loaded.matching("judge", "student")
     scores: Floats = np.where(loaded.pairs.student[:, None] == judges, np.nan, loaded.pairs.scores)
     return scores
 

@@ -19,16 +19,14 @@ import numpy as np
 from coeval.analysis.results import Skipped
 from coeval.analysis.statistics import REPLICATES
 from coeval.analysis.students import SIGNIFICANT, by_datapoint, two_sided
-from coeval.analysis.units import Codes, Floats, LoadedRun
+from coeval.analysis.units import Codes, Floats, LoadedRun, codes_of
 from p2l.metrics import bootstrap_mean
 
-# What two runs can be compared on: scores of the tasks, factors and judges that both have, and verdicts likewise.
+# What two runs share.
 #
-# A task that one run alone has, or a judge who is harsher than the others, moves a student's mean though its answers
-# are
-# the same. So both are left out, and named. Of verdicts a student's figure on an item is its share of wins (a tie is
-# half
-# of one) over opponents that both runs have; what a judge said of itself does not count.
+# A task of one run alone, or a judge who is harsher than the others, moves a student's mean though its answers are the
+# same, so both are left out and listed. With verdicts a student's figure on an item is its share of wins (a tie is half
+# a win) over opponents that both runs have; verdicts of a judge on its own answers do not count.
 
 _SCORES, _VERDICTS = "scores", "verdicts"
 _Part = tuple[str, str, str]
@@ -136,8 +134,7 @@ def _scores(loaded: LoadedRun, shared: set[_Part], _: set[str]) -> Floats:
 
 def _shares(loaded: LoadedRun, shared: set[_Part], students: set[str]) -> Floats:
     """Return each student's share of wins on each datapoint, (D, S)."""
-    points = {name: number for number, name in enumerate(loaded.datapoints)}
-    places = {name: number for number, name in enumerate(loaded.students)}
+    points, places = codes_of(loaded.datapoints), codes_of(loaded.students)
     wins, n = (np.zeros((len(points), len(places))) for _ in range(2))
     for one in loaded.verdicts:
         counts = (one.task, one.judge, "") in shared and {one.model_a, one.model_b} <= students

@@ -23,10 +23,10 @@ from coeval.analysis.results import (
     SummaryReport,
 )
 from coeval.analysis.statistics import Summaries
-from coeval.analysis.students import student_rows
+from coeval.analysis.students import Figures, student_rows
 from coeval.analysis.tables import Columns
 from coeval.analysis.teachers import teacher_rows
-from coeval.analysis.units import Codes, LoadedRun
+from coeval.analysis.units import Codes, LoadedRun, codes_of
 
 _COUNTED = ("task", "teacher", "student", "judge")
 _RARE = 2
@@ -197,7 +197,7 @@ def slices(loaded: LoadedRun, *, by_factor: bool = True) -> Columns[SliceRow]:
 
 def _owed(loaded: LoadedRun, codes: Sequence[Codes]) -> npt.NDArray[np.bool_]:
     """Return whether the judge of a (task, teacher, student, judge) has to score each factor, (N, factors)."""
-    places = {name: number for number, name in enumerate(loaded.factors)}
+    places = codes_of(loaded.factors)
     owed = np.zeros((len(loaded.tasks), len(loaded.judges), max(len(places), 1)), dtype=bool)
     for task, judge in np.unique(np.stack([codes[0], codes[3]]), axis=1).T.tolist():
         names = loaded.info.required(loaded.kinds[judge], loaded.tasks[task], loaded.judges[judge])
@@ -213,21 +213,12 @@ def complete_report(loaded: LoadedRun) -> CompleteReport:
     rows = []
     for model in sorted({*loaded.students, *loaded.teachers, *loaded.judges}):
         student, teacher, judge = students.get(model), teachers.get(model), judges.get(model)
-        rows.append(
-            ModelRow(
-                model,
-                student_mean=student.mean if student else None,
-                student_lower=student.lower if student else None,
-                student_upper=student.upper if student else None,
-                student_evals=student.valid_evals if student else 0,
-                v1=teacher.v1 if teacher else None,
-                s2=teacher.s2 if teacher else None,
-                r3=teacher.r3 if teacher else None,
-                spa=judge.weighted_spa if judge else None,
-                wpa=judge.weighted_wpa if judge else None,
-                kappa=judge.weighted_kappa if judge else None,
-            )
+        means: Figures = (student.mean, student.lower, student.upper) if student else (None, None, None)
+        spread: Figures = (teacher.v1, teacher.s2, teacher.r3) if teacher else (None, None, None)
+        agreement: Figures = (
+            (judge.weighted_spa, judge.weighted_wpa, judge.weighted_kappa) if judge else (None, None, None)
         )
+        rows.append(ModelRow(model, *means, student.valid_evals if student else 0, *spread, *agreement))
     return CompleteReport(loaded.header, slices(loaded), slices(loaded, by_factor=False), tuple(rows))
 
 

@@ -18,7 +18,7 @@ from coeval.analysis.results import (
     ScoreDistribution,
 )
 from coeval.analysis.statistics import Summaries
-from coeval.analysis.units import DIMENSIONS, Codes, Floats, LoadedRun
+from coeval.analysis.units import DIMENSIONS, Codes, Floats, LoadedRun, positions
 
 _ROLES = ("student", "teacher", "judge")
 _FLAGGED = 0.9
@@ -125,7 +125,7 @@ def _drift_by_unit(loaded: LoadedRun, window: int) -> Iterator[DriftRow]:
     order = np.lexsort((units.factor, _evaluation_ranks(loaded)[units.evaluation], units.judge))
     n = np.bincount(units.judge, minlength=len(loaded.judges))
     place = np.empty(len(units), dtype=np.int64)
-    place[order] = np.arange(len(units)) - np.repeat(np.cumsum(n) - n, n)
+    place[order] = positions(n)
     return _windows(loaded, place // window)
 
 
@@ -141,7 +141,7 @@ def _evaluation_ranks(loaded: LoadedRun) -> Codes:
     order = np.lexsort((times, judge))
     n = np.bincount(judge, minlength=len(loaded.judges) + 1)
     ranks = np.empty(len(judge), dtype=np.int64)
-    ranks[order] = np.arange(len(judge)) - np.repeat(np.cumsum(n) - n, n)
+    ranks[order] = positions(n)
     return ranks
 
 

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from coeval.analysis.records import norm_of
-from coeval.analysis.units import Codes, Floats, LoadedRun
+from coeval.analysis.units import Codes, Floats, LoadedRun, codes_of
+from coeval.analysis.verdicts import text_of
 from coeval.storage.jsonl import read_records
 from coeval.storage.records import is_failed
 from p2l.common.files import atomic_path
@@ -102,7 +103,7 @@ def _raw_scores(loaded: LoadedRun) -> tuple[list[str | None], Codes]:
 
 def _raw_texts(loaded: LoadedRun, shape: tuple[int, int]) -> tuple[Codes, Floats, Codes, list[str]]:
     """(response, judge, factor) keys, scores in [0, 1] and places in the texts, by file and line."""
-    responses, judges, factors = (_places(names) for names in (loaded.responses, loaded.judges, loaded.factors))
+    responses, judges, factors = (codes_of(names) for names in (loaded.responses, loaded.judges, loaded.factors))
     keys, norms, text_codes, texts = array("q"), array("d"), array("q"), dict[str, int]()
     for record in _evaluations(loaded):
         response, judge = _who(record)
@@ -141,16 +142,7 @@ def _scores_in(record: Mapping[str, Any]) -> Iterator[tuple[str, float, str]]:
 def _who(record: Mapping[str, Any]) -> tuple[str, str]:
     """Return response and judge."""
     response, _, judge = str(record["id"]).rpartition("__")
-    return _text(record, "response_id") or response, _text(record, "judge_model_id") or judge
-
-
-def _text(record: Mapping[str, Any], key: str) -> str:
-    value = record.get(key)
-    return value if isinstance(value, str) else ""
-
-
-def _places(names: Sequence[str]) -> dict[str, int]:
-    return {name: place for place, name in enumerate(names)}
+    return text_of(record, "response_id") or response, text_of(record, "judge_model_id") or judge
 
 
 def _batches(columns: Mapping[str, _Column], rows: int) -> Iterator[Any]:

@@ -18,17 +18,15 @@ from coeval.analysis.annotations import Annotations, PeopleAgreement, agreement_
 from coeval.analysis.records import LEVELS
 from coeval.analysis.results import Header, Skipped
 from coeval.analysis.statistics import Summaries, group_means
+from coeval.analysis.students import ranked
 from coeval.analysis.tables import ItemCount, JudgeName, Rank, ScoreCount, Shown, StudentName, estimated
 from coeval.analysis.units import Codes, Floats, LoadedRun, Units
 
-# From a judge's score to the score that people give such answers: a step for each score, never falling.
+# Maps from a judge's scores to people's.
 #
-# Of each score that a judge gave, the mean of what people gave the same (answer, factor); then the nearest sequence
-# that
-# never falls, weighted by how many there are (pool adjacent violators). Scores between two of these lie on the line
-# between them, scores beyond the last take its value. No line is fitted through three levels.
-#
-# Shapes: V different scores, N pairs (answer, factor), B draws of items.
+# For each score that a judge gave, the mean of what people gave the same (answer, factor), made non-decreasing by pool
+# adjacent violators. Scores between two of these are interpolated, scores beyond the last take its value. There are too
+# few levels for a line to be fitted. Shapes: V distinct scores, N pairs (answer, factor), B draws of items.
 
 _FOLDS = 5
 
@@ -316,16 +314,16 @@ def _students(loaded: LoadedRun, pairs: _Consensus, judges: list[_Judge]) -> tup
     raw, calibrated = group_means(student, norm, point, size), group_means(student, worth, point, size)
     widths = np.hypot((calibrated.upper - calibrated.lower) / 2, _CERTAIN * _map_errors(pairs, judges, parts, size))
     people, gaps = _beside_people(loaded, pairs, judges)
-    ranks = [_order(loaded, means) for means in (calibrated, raw)]
+    raw_ranks = ranked(loaded, raw)
     rows = []
-    for rank, one in enumerate(ranks[0], start=1):
+    for rank, one in enumerate(ranked(loaded, calibrated), start=1):
         mean, half = float(calibrated.mean[one]), float(widths[one])
         rows.append(
             StudentCalibration(
                 rank,
                 loaded.students[one],
-                ranks[1].index(one) + 1,
-                *(float(raw.mean[one]), float(raw.lower[one]), float(raw.upper[one])),
+                raw_ranks.index(one) + 1,
+                *raw.estimate(one),
                 *(mean, max(0.0, mean - half), min(1.0, mean + half)),
                 units=int(calibrated.n[one]),
                 people=float(people.mean[one]) if people.n[one] else None,
@@ -336,10 +334,6 @@ def _students(loaded: LoadedRun, pairs: _Consensus, judges: list[_Judge]) -> tup
             )
         )
     return tuple(rows)
-
-
-def _order(loaded: LoadedRun, means: Summaries) -> list[int]:
-    return sorted(np.flatnonzero(means.n).tolist(), key=lambda one: (-means.mean[one], loaded.students[one]))
 
 
 def _map_errors(pairs: _Consensus, judges: list[_Judge], parts: list[Units], size: int) -> Floats:

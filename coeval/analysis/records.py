@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from coeval.analysis.results import Skipped
-from coeval.analysis.verdicts import Preference, read_verdicts
+from coeval.analysis.verdicts import Preference, read_verdicts, text_of
 from coeval.errors import RunInputError
 from coeval.judging.factors import LABEL_PREFIX, is_metric, weights_in
 from coeval.judging.prompts import stored_grading_text
@@ -25,7 +25,7 @@ from coeval.storage.jsonl import read_json, read_records
 from coeval.storage.records import Answer, Item, answer_mark, is_answer_to, is_failed, is_judgement_of, item_mark
 from coeval.storage.run import Run, entries_of, stored_config
 
-# What a run says of itself: its tasks, rubrics, attributes and models, from whatever of its files can be read.
+# What a run tells about its tasks, rubrics, attributes and models, from whichever of its files can be read.
 
 
 @dataclass(frozen=True)
@@ -352,14 +352,9 @@ def _records(run: Run, phase: str, skips: Skips, counts: Counter[Any]) -> Any:
 
 
 def _count(phase: str, record: Mapping[str, Any], counts: Counter[Any]) -> None:
-    names = (_text(record, key) for key in ("task_id", "teacher_model_id", "student_model_id", "judge_model_id"))
+    names = (text_of(record, key) for key in ("task_id", "teacher_model_id", "student_model_id", "judge_model_id"))
     task, teacher, student, judge = names
     counts[phase, task, teacher, student, judge, is_failed(record)] += 1
-
-
-def _text(record: Mapping[str, Any], key: str) -> str:
-    value = record.get(key)
-    return value if isinstance(value, str) else ""
 
 
 def _part(identity: str, place: int) -> str:
@@ -369,8 +364,8 @@ def _part(identity: str, place: int) -> str:
 
 
 def _item(record: dict[str, Any]) -> Item | None:
-    task = _text(record, "task_id") or _part(record["id"], 0)
-    teacher = _text(record, "teacher_model_id") or _part(record["id"], 1)
+    task = text_of(record, "task_id") or _part(record["id"], 0)
+    teacher = text_of(record, "teacher_model_id") or _part(record["id"], 1)
     if not task or not teacher or not isinstance(record.get("prompt"), (str, list)):
         return None
     attributes = record.get("sampled_target_attributes")
@@ -380,15 +375,15 @@ def _item(record: dict[str, Any]) -> Item | None:
 
 
 def _answer(record: dict[str, Any], with_text: set[str]) -> Answer | None:
-    datapoint = _text(record, "datapoint_id") or record["id"].rpartition("__")[0]
-    student = _text(record, "student_model_id") or record["id"].rpartition("__")[2]
+    datapoint = text_of(record, "datapoint_id") or record["id"].rpartition("__")[0]
+    student = text_of(record, "student_model_id") or record["id"].rpartition("__")[2]
     text = record.get("response")
     if not datapoint or not student or not isinstance(text, str):
         return None
     tokens = record.get("token_count")
     is_count = isinstance(tokens, (int, float)) and not isinstance(tokens, bool) and 0 < tokens <= _MOST_TOKENS
     length = float(tokens) if is_count else float(max(1, len(text) // 4))  # type: ignore[arg-type]
-    task = _text(record, "task_id") or _part(datapoint, 0)
+    task = text_of(record, "task_id") or _part(datapoint, 0)
     return Answer(datapoint, student, length, text if task in with_text else None, answer_mark(record))
 
 
@@ -398,8 +393,8 @@ def _judgements(
     """Return one judgement for each (response, judge), with the last valid score of each factor."""
     judgements: dict[tuple[str, str], Judgement] = {}
     for place, record in _records(run, "evaluation", skips, counts):
-        response = _text(record, "response_id") or record["id"].rpartition("__")[0]
-        judge = _text(record, "judge_model_id") or record["id"].rpartition("__")[2]
+        response = text_of(record, "response_id") or record["id"].rpartition("__")[0]
+        judge = text_of(record, "judge_model_id") or record["id"].rpartition("__")[2]
         scores = record.get("scores")
         if not response or not judge or not (isinstance(scores, Mapping) or is_failed(record)):
             skips.note("PARSE_ERROR_P5", place)
@@ -425,14 +420,14 @@ def _merge(
     before = judgements.get((response, judge))
     if before is None:
         keys = ("datapoint_id", "task_id", "teacher_model_id", "student_model_id")
-        datapoint, task, teacher, student = (_text(record, key) for key in keys)
+        datapoint, task, teacher, student = (text_of(record, key) for key in keys)
         before = judgements[response, judge] = Judgement(response, judge, datapoint, task, teacher, student)
     elif not before.failed and not is_failed(record):
         skips.note("DUPLICATE_P5", record["id"])
     if is_failed(record):
         return
     before.failed = False
-    before.at = max(before.at, _text(record, "evaluated_at"))
+    before.at = max(before.at, text_of(record, "evaluated_at"))
     for factor, value in record["scores"].items():
         norm = norm_of(value)
         if norm is None:

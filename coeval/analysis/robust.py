@@ -30,13 +30,12 @@ from coeval.analysis.results import (
     RobustStudent,
     RobustSummary,
     RobustTeacher,
-    StudentCell,
     TeacherRow,
 )
-from coeval.analysis.statistics import Summaries, group_means
-from coeval.analysis.students import score_weights
+from coeval.analysis.statistics import Summaries
+from coeval.analysis.students import cells_of, ranked, weighted_means
 from coeval.analysis.teachers import teacher_rows
-from coeval.analysis.units import Codes, Floats, LoadedRun, Pairs, Units
+from coeval.analysis.units import Codes, Floats, LoadedRun, Pairs, Units, positions
 from coeval.storage.jsonl import read_json, read_records
 from coeval.storage.records import is_failed, now
 from p2l.common.files import atomic_path
@@ -91,8 +90,7 @@ def _asked(loaded: LoadedRun, judges: Sequence[int]) -> Pairs:
     task = loaded.datapoint_task[loaded.response_datapoint[responses]]
     first, end = np.searchsorted(kinds, task * size), np.searchsorted(kinds, (task + 1) * size)
     response = np.repeat(responses, end - first)
-    place = np.arange(len(response)) - np.repeat(np.cumsum(end - first) - (end - first), end - first)
-    factor = kinds[np.repeat(first, end - first) + place] % size if len(response) else response
+    factor = kinds[np.repeat(first, end - first) + positions(end - first)] % size if len(response) else response
     scores, levels = _lookup(loaded.pairs, response * size + factor, judges, size)
     point = loaded.response_datapoint[response]
     return Pairs(
@@ -166,7 +164,7 @@ def robust_summary(loaded: LoadedRun, settings: RobustSettings = DEFAULTS) -> Ro
         kept_ids=tuple(loaded.datapoints[datapoint] for datapoint in chosen.kept),
         consistent_fraction={loaded.datapoints[point]: share for point, share in chosen.fractions.items()},
         students=_students(loaded, chosen, pairs),
-        cells=(*_cells(loaded, pairs, "task"), *_cells(loaded, pairs, "factor")),
+        cells=(*cells_of(loaded, pairs, "task"), *cells_of(loaded, pairs, "factor")),
         diagnostics=_diagnostics(loaded, chosen, settings),
     )
 
@@ -187,24 +185,23 @@ def _teachers(loaded: LoadedRun, chosen: RobustSet, formula: str) -> tuple[Robus
 
 
 def _students(loaded: LoadedRun, chosen: RobustSet, pairs: Pairs) -> tuple[RobustStudent, ...]:
-    weights = score_weights(loaded, pairs)
-    means = group_means(pairs.student, pairs.mean, pairs.datapoint, len(loaded.students), weights)
+    means = weighted_means(loaded, pairs, pairs.student, len(loaded.students))
     full = _full(loaded, chosen)
-    places = np.flatnonzero(full.n)
-    ranks = _ranks(loaded, places, full.mean)
+    full_ranks = ranked(loaded, full)
     rows = []
-    for rank, one in enumerate(_ranks(loaded, np.flatnonzero(means.n), means.mean), start=1):
-        mean, whole = float(means.mean[one]), float(full.mean[one])
+    for rank, code in enumerate(ranked(loaded, means), start=1):
+        robust, lower, upper = means.estimate(code)
+        delta = robust - float(full.mean[code])
         rows.append(
             RobustStudent(
                 rank,
-                loaded.students[one],
-                *(mean, float(means.lower[one]), float(means.upper[one])),
-                full_rank=ranks.index(one) + 1,
-                full=whole,
-                delta=mean - whole,
-                flagged=abs(mean - whole) > FLAGGED,
-                pairs=int(means.n[one]),
+                loaded.students[code],
+                *(robust, lower, upper),
+                full_rank=full_ranks.index(code) + 1,
+                full=float(full.mean[code]),
+                delta=delta,
+                flagged=abs(delta) > FLAGGED,
+                pairs=int(means.n[code]),
             )
         )
     return tuple(rows)
@@ -216,28 +213,6 @@ def _full(loaded: LoadedRun, chosen: RobustSet) -> Summaries:
     units = loaded.units
     units = units.where(np.isin(_kinds(units, size), _kinds(chosen.pairs, size)))
     return Summaries(units.student, units.norm, len(loaded.students))
-
-
-def _ranks(loaded: LoadedRun, students: npt.NDArray[np.intp], means: Floats) -> list[int]:
-    """Return students, best first."""
-    return sorted(students.tolist(), key=lambda one: (-means[one], loaded.students[one]))
-
-
-def _cells(loaded: LoadedRun, pairs: Pairs, dimension: str) -> list[StudentCell]:
-    names = loaded.names(dimension)
-    codes = pairs.student * len(names) + getattr(pairs, dimension)
-    size = len(loaded.students) * len(names)
-    means = group_means(codes, pairs.mean, pairs.datapoint, size, score_weights(loaded, pairs))
-    return [
-        StudentCell(
-            loaded.students[cell // len(names)],
-            dimension,
-            names[cell % len(names)],
-            *(float(means.mean[cell]), float(means.lower[cell]), float(means.upper[cell])),
-            units=int(means.n[cell]),
-        )
-        for cell in np.flatnonzero(means.n)
-    ]
 
 
 def _diagnostics(loaded: LoadedRun, chosen: RobustSet, settings: RobustSettings) -> tuple[str, ...]:
@@ -286,11 +261,8 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-# The robust set as a benchmark that others can use: items, rubric and the level that each student reached.
-#
-# A student's level on a factor is the one that most judges of J* gave; of levels given equally often, the lower.
-# Numbers
-# of metrics are counted as they are.
+# The robust set as a benchmark for others: items, rubric, and each student's level on each factor, which is that which
+# most judges of J* gave (of two that tie the lower), or the mean of a metric's numbers.
 
 SCHEMA = "coeval-benchmark-v1"
 _LEVELS = {0.0: "Low", 0.5: "Medium", 1.0: "High"}

@@ -140,13 +140,10 @@ def kendall(one: Floats, other: Floats) -> float | None:
     return float((concordant - discordant) / math.sqrt(ties[0] * ties[1]))
 
 
-# Means of groups, and their intervals by a bootstrap that draws whole datapoints.
+# Means of groups, with intervals by a bootstrap that draws whole datapoints, since scores on one are not independent.
 #
-# Scores on one datapoint are not independent, so all of them are drawn together. Every figure here is a function of
-# sums over datapoints: a table (D, C) of sums is drawn once for all C groups, which costs datapoints times groups, not
-# units.
-#
-# Shapes: N rows, D datapoints, C groups, R replicates, G datapoints or, beyond 2,048, random groups of them.
+# Every figure here is a function of sums over datapoints: a table (D, C) of sums is drawn once for all C groups, which
+# costs datapoints times groups, not units. Shapes: N rows, D datapoints, C groups, R replicates.
 
 REPLICATES = 1000
 _AT_ONCE = 256  # groups: bounds memory at D * 256 numbers
@@ -163,6 +160,10 @@ class Summaries:
         self.sd = np.sqrt(squares / np.maximum(self.n - 1, 1))
         self.lower = self.mean
         self.upper = self.mean
+
+    def estimate(self, group: int) -> tuple[float, float, float]:
+        """Return a group's mean and its limits."""
+        return float(self.mean[group]), float(self.lower[group]), float(self.upper[group])
 
 
 def group_means(

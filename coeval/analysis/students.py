@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import combinations
 from statistics import mean
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -30,28 +30,12 @@ from coeval.analysis.results import (
     StudentRow,
 )
 from coeval.analysis.statistics import Summaries, group_means, resample
-from coeval.analysis.units import Codes, Floats, LoadedRun, Units, once
+from coeval.analysis.units import Codes, Floats, LoadedRun, Pairs, Units, once
 from coeval.analysis.variance import pair_power, variance_rows
 from coeval.judging.labels import hamming_accuracy, label_accuracy, predicted_label
 from p2l.common.bootstrap import bootstrap_mean, limits
 
-# What each score counts in a student's means: the weight of its factor in its task.
-#
-# Shapes: N scores, K tasks, F factors.
-
-
-class HasFactor(Protocol):
-    """A table of scores."""
-
-    @property
-    def task(self) -> Codes:
-        """Code of the task, (N,)."""
-        ...
-
-    @property
-    def factor(self) -> Codes:
-        """Code of the factor, (N,)."""
-        ...
+# Weights of factors in students' means.
 
 
 @once
@@ -66,17 +50,26 @@ def factor_weights(loaded: LoadedRun) -> Floats | None:
     return None if (weights == 1.0).all() else weights
 
 
-def score_weights(loaded: LoadedRun, table: HasFactor) -> Floats | None:
+def score_weights(loaded: LoadedRun, table: Units | Pairs) -> Floats | None:
     """Return the weight of each score of a table, (N,); None where all count alike."""
     weights = factor_weights(loaded)
-    if weights is None:
-        return None
-    found: Floats = weights[table.task, table.factor]
-    return found
+    return None if weights is None else weights[table.task, table.factor]
 
 
-_DIMENSIONS = ("task", "factor", "judge", "teacher", "attribute")
+def weighted_means(loaded: LoadedRun, table: Units | Pairs, groups: Codes, size: int) -> Summaries:
+    """Summarise a table's scores by groups (N,), weighted by factor."""
+    scores = table.norm if isinstance(table, Units) else table.mean
+    return group_means(groups, scores, table.datapoint, size, score_weights(loaded, table))
+
+
+def ranked(loaded: LoadedRun, students: Summaries) -> list[int]:
+    """Return the students with scores, best first."""
+    codes: list[int] = np.flatnonzero(students.n).tolist()
+    return sorted(codes, key=lambda code: (-students.mean[code], loaded.students[code]))
+
+
 SIGNIFICANT = 0.05
+Figures: TypeAlias = tuple[float | None, float | None, float | None]
 
 
 def student_report(loaded: LoadedRun) -> StudentReport:
@@ -101,47 +94,30 @@ def student_rows(loaded: LoadedRun) -> tuple[StudentRow, ...]:
     """Return the students with scores, best first by the mean of their units."""
     units, size = loaded.units, len(loaded.students)
     weights = score_weights(loaded, units)
-    overall = group_means(units.student, units.norm, units.datapoint, size, weights)
+    overall = weighted_means(loaded, units, units.student, size)
     others = units.where(~loaded.same("judge", "student"))
-    fair = group_means(others.student, others.norm, others.datapoint, size, score_weights(loaded, others))
+    without_self = weighted_means(loaded, others, others.student, size)
     macro = _macro(units, (size, len(loaded.tasks)), weights)
-    order = sorted(np.flatnonzero(overall.n), key=lambda one: (-overall.mean[one], loaded.students[one]))
-    return tuple(
-        _row(loaded, rank, int(one), overall, fair, macro, weighted=weights is not None)
-        for rank, one in enumerate(order, start=1)
-    )
-
-
-def _row(
-    loaded: LoadedRun,
-    rank: int,
-    one: int,
-    overall: Summaries,
-    fair: Summaries,
-    macro: tuple[Floats, Floats, Floats],
-    *,
-    weighted: bool,
-) -> StudentRow:
-    mine = loaded.units.student == one
-    without = [float(column[one]) if fair.n[one] else None for column in (fair.mean, fair.lower, fair.upper)]
-    return StudentRow(
-        rank,
-        loaded.students[one],
-        mean=float(overall.mean[one]),
-        lower=float(overall.lower[one]),
-        upper=float(overall.upper[one]),
-        macro=float(macro[0][one]),
-        macro_lower=float(macro[1][one]),
-        macro_upper=float(macro[2][one]),
-        without_self=without[0],
-        without_self_lower=without[1],
-        without_self_upper=without[2],
-        composite=1.0 + 4.0 * float(overall.mean[one]),
-        valid_evals=int(overall.n[one]),
-        responses=len(np.unique(loaded.units.response[mine])),
-        datapoints=len(np.unique(loaded.units.datapoint[mine])),
-        unweighted=float(loaded.units.norm[mine].mean()) if weighted else float(overall.mean[one]),
-    )
+    rows = []
+    for rank, code in enumerate(ranked(loaded, overall), start=1):
+        mine = units.student == code
+        mean, lower, upper = overall.estimate(code)
+        fair: Figures = without_self.estimate(code) if without_self.n[code] else (None, None, None)
+        rows.append(
+            StudentRow(
+                rank,
+                loaded.students[code],
+                *(mean, lower, upper),
+                *(float(macro[0][code]), float(macro[1][code]), float(macro[2][code])),
+                *fair,
+                composite=1.0 + 4.0 * mean,
+                valid_evals=int(overall.n[code]),
+                responses=len(np.unique(units.response[mine])),
+                datapoints=len(np.unique(units.datapoint[mine])),
+                unweighted=mean if weights is None else float(units.norm[mine].mean()),
+            )
+        )
+    return tuple(rows)
 
 
 def _macro(units: Units, shape: tuple[int, int], weights: Floats | None) -> tuple[Floats, Floats, Floats]:
@@ -169,20 +145,21 @@ def _macro(units: Units, shape: tuple[int, int], weights: Floats | None) -> tupl
 
 def student_cells(loaded: LoadedRun) -> tuple[StudentCell, ...]:
     """Compute means by task, factor, judge, teacher and attribute value."""
-    return tuple(cell for dimension in _DIMENSIONS for cell in _cells(loaded, dimension))
+    dimensions = ("task", "factor", "judge", "teacher", "attribute")
+    return tuple(cell for dimension in dimensions for cell in cells_of(loaded, loaded.units, dimension))
 
 
-def _cells(loaded: LoadedRun, dimension: str) -> Iterator[StudentCell]:
+def cells_of(loaded: LoadedRun, table: Units | Pairs, dimension: str) -> Iterator[StudentCell]:
+    """Yield each student's mean of a table's scores on each value of a dimension."""
     names = loaded.names(dimension)
-    rows, values = loaded.grouped(loaded.units, dimension)
-    units = loaded.units.where(rows)
-    size = len(loaded.students) * len(names)
-    weights = score_weights(loaded, units)
-    means = group_means(units.student * len(names) + values, units.norm, units.datapoint, size, weights)
-    for cell in np.flatnonzero(means.n):
-        student, value = divmod(int(cell), len(names))
-        numbers = (float(means.mean[cell]), float(means.lower[cell]), float(means.upper[cell]))
-        yield StudentCell(loaded.students[student], dimension, names[value], *numbers, units=int(means.n[cell]))
+    rows, values = loaded.grouped(table, dimension)
+    scores = table.where(rows)
+    means = weighted_means(loaded, scores, scores.student * len(names) + values, len(loaded.students) * len(names))
+    for cell in np.flatnonzero(means.n).tolist():
+        student, value = divmod(cell, len(names))
+        yield StudentCell(
+            loaded.students[student], dimension, names[value], *means.estimate(cell), units=int(means.n[cell])
+        )
 
 
 def by_datapoint(loaded: LoadedRun) -> Floats:
@@ -243,7 +220,7 @@ def _holm(chances: list[float]) -> npt.NDArray[np.float64]:
     return corrected
 
 
-# How often students name the label that an item was made with; no judge is asked.
+# Labels: how often students name the one that an item was made with; no judge is asked.
 
 _Labels = dict[tuple[str, str, str], list[tuple[object, str | None]]]
 

@@ -155,8 +155,7 @@ class LoadedRun:
         counts = np.bincount(datapoints, minlength=len(self.datapoints))[table.datapoint]
         starts = np.searchsorted(datapoints, table.datapoint)
         rows = np.repeat(np.arange(len(table)), counts)
-        within = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-        return rows, values[np.repeat(starts, counts) + within]
+        return rows, values[np.repeat(starts, counts) + positions(counts)]
 
     @cached_property
     def attribute_names(self) -> tuple[str, ...]:
@@ -166,7 +165,7 @@ class LoadedRun:
     @cached_property
     def _attribute_links(self) -> tuple[Codes, Codes]:
         """(datapoint, name=value) links, by datapoint."""
-        code = {name: number for number, name in enumerate(self.attribute_names)}
+        code = codes_of(self.attribute_names)
         links = [(d, code[f"{k}={v}"]) for d, item in enumerate(self.attributes) for k, v in sorted(item.items())]
         table = np.array(links, dtype=np.int64).reshape(-1, 2)
         return table[:, 0], table[:, 1]
@@ -216,7 +215,7 @@ class LoadedRun:
 
     def matching(self, one: str, other: str) -> Codes:
         """Return the code in role `other` of each model of role `one`; -1 where it has not that role."""
-        code = {name: number for number, name in enumerate(self.names(other))}
+        code = codes_of(self.names(other))
         return _column(code.get(name, -1) for name in self.names(one))
 
     def same(self, one: str, other: str) -> npt.NDArray[np.bool_]:
@@ -264,8 +263,13 @@ def _loaded(run: Run, records: Records) -> LoadedRun:
     factors = _names(
         (factor for task in info.tasks.values() for factor in task.rubric or ()), (f for j in valid for f in j.scores)
     )
-    datapoint, response = _code(records.items), _code(records.answers)
-    codes = {"task": _code(tasks), "teacher": _code(teachers), "student": _code(students), "judge": _code(judges)}
+    datapoint, response = codes_of(records.items), codes_of(records.answers)
+    codes = {
+        "task": codes_of(tasks),
+        "teacher": codes_of(teachers),
+        "student": codes_of(students),
+        "judge": codes_of(judges),
+    }
     columns = {name: _column(code[getattr(j, name)] for j in judgements) for name, code in codes.items()}
     return LoadedRun(
         run,
@@ -282,7 +286,7 @@ def _loaded(run: Run, records: Records) -> LoadedRun:
         response_datapoint=_column(datapoint.get(answer.datapoint, -1) for answer in answers),
         tokens=np.array([answer.tokens for answer in answers], dtype=np.float64),
         texts={number: answer.text for number, answer in enumerate(answers) if answer.text is not None},
-        units=_units(judgements, columns, datapoint, response, _code(factors)),
+        units=_units(judgements, columns, datapoint, response, codes_of(factors)),
         evaluations=Evaluations(
             **columns,
             valid=np.array([not j.code for j in judgements], dtype=bool),
@@ -330,8 +334,14 @@ def _names(*sources: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted({name for source in sources for name in source}))
 
 
-def _code(names: Iterable[str]) -> dict[str, int]:
-    return {name: number for number, name in enumerate(names)}
+def codes_of(names: Iterable[str]) -> dict[str, int]:
+    """Return the place of each name."""
+    return {name: code for code, name in enumerate(names)}
+
+
+def positions(counts: Codes) -> Codes:
+    """Count from 0 within each of consecutive groups of these sizes, (sum of counts,)."""
+    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 def _column(codes: Iterable[int]) -> Codes:

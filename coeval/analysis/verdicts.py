@@ -19,7 +19,7 @@ from coeval.storage.jsonl import read_records
 from coeval.storage.records import Answer, Item, is_failed, is_judgement_of
 from coeval.storage.run import Run
 
-# A preference: one judge's, or all judges' together, between two answers to one prompt.
+# Preferences of one judge, or of all together, between two answers to one prompt.
 
 WINNERS = ("model_a", "model_b", "tie", "tie (bothbad)")
 MAJORITY = "majority"
@@ -126,8 +126,8 @@ def read_verdicts(
     for record in _records(run, note):
         counts[
             "pairwise",
-            _text(record, "task_id"),
-            _text(record, "teacher_model_id"),
+            text_of(record, "task_id"),
+            text_of(record, "teacher_model_id"),
             "",
             record["judge_model_id"],
             is_failed(record),
@@ -151,14 +151,15 @@ def _records(run: Run, note: Note) -> Iterator[dict[str, Any]]:
 
     for path in run.pair_files():
         for record in read_records(path, on_bad):
-            if all(_text(record, key) for key in _NEEDED):
+            if all(text_of(record, key) for key in _NEEDED):
                 yield record
             else:
-                lacking = next(key for key in _NEEDED if not _text(record, key))
+                lacking = next(key for key in _NEEDED if not text_of(record, key))
                 note("PARSE_ERROR_PAIR", f"{path.parent.name}/{path.name}: {record.get('id')}: no {lacking}")
 
 
-def _text(record: Mapping[str, Any], key: str) -> str:
+def text_of(record: Mapping[str, Any], key: str) -> str:
+    """Return a text of a record; empty where it has none."""
     value = record.get(key)
     return value if isinstance(value, str) else ""
 
@@ -166,7 +167,7 @@ def _text(record: Mapping[str, Any], key: str) -> str:
 def _answers_of(record: Mapping[str, Any]) -> tuple[str, str]:
     """Return the ids of the two answers, composed from item and model where they are not stated."""
     composed = (f"{record['datapoint_id']}__{record[f'model_{side}']}" for side in "ab")
-    a, b = (_text(record, f"response_{side}_id") or identity for side, identity in zip("ab", composed, strict=True))
+    a, b = (text_of(record, f"response_{side}_id") or identity for side, identity in zip("ab", composed, strict=True))
     return a, b
 
 
@@ -203,6 +204,6 @@ def _verdict(record: Mapping[str, Any], item: Item) -> Preference:
         source="native",
         margin=None,
         order_consistent=consistent if isinstance(consistent, bool) else None,
-        at=seconds(_text(record, "created_at")),
+        at=seconds(text_of(record, "created_at")),
         verdicts=tuple(by_order),
     )

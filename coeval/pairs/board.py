@@ -17,7 +17,7 @@ import numpy as np
 
 from coeval.analysis.bias import flip_rows
 from coeval.analysis.results import PairBoardRow, PairsReport
-from coeval.analysis.units import LoadedRun
+from coeval.analysis.units import LoadedRun, codes_of
 from coeval.analysis.verdicts import WINNERS, Preference
 from coeval.errors import RunInputError
 from coeval.pairs.preferences import PreferenceFilter, Rule, Votes, votes_of, why_none
@@ -99,7 +99,7 @@ def board(preferences: Sequence[Preference], models: Sequence[str], options: Boa
     Raises:
         InputError: there are fewer than two models, or no preference counts.
     """
-    place = {name: number for number, name in enumerate(models)}
+    place = codes_of(models)
     return fit(
         np.array([place[one.model_a] for one in preferences], dtype=np.int64),
         np.array([place[one.model_b] for one in preferences], dtype=np.int64),
@@ -171,10 +171,8 @@ def _votes(leaderboard: Leaderboard) -> list[int]:
     return [0] * len(leaderboard.models) if leaderboard.votes is None else [int(count) for count in leaderboard.votes]
 
 
-# Report pairs: the leaderboards of a run from its preferences, for the pages.
-#
-# Intervals come from the sandwich formula, clustered by item: close to those of the bootstrap of `pairs-leaderboard`,
-# without its time.
+# The report on pairs. Its intervals come from the sandwich formula, clustered by item: close to those of the bootstrap
+# of `pairs-leaderboard`, in a hundredth of its time.
 
 LIKELIHOOD = "rk"
 

@@ -19,7 +19,7 @@ from coeval.analysis.bias import flip_rows
 from coeval.analysis.judge_results import FlipRow
 from coeval.analysis.records import Judgement, Records, RunInfo, read_run, read_run_info
 from coeval.analysis.results import Skipped
-from coeval.analysis.units import ArrayTable, Codes, Floats, LoadedRun, Units
+from coeval.analysis.units import ArrayTable, Codes, Floats, LoadedRun, Units, codes_of, positions
 from coeval.analysis.verdicts import WINNERS, Preference, majority, seconds
 from coeval.errors import RunInputError
 from coeval.phases.pair_schedule import sides
@@ -116,7 +116,7 @@ def _preference(a: Judgement, b: Judgement, score_a: float, score_b: float, rule
     )
 
 
-# The preferences of a run as a user wants them: from verdicts or scores, of each judge or of all together.
+# Preferences as a user selects them: from verdicts or scores, of each judge or of all together.
 
 Source = Literal["auto", "native", "derived"]
 
@@ -197,9 +197,7 @@ def why_none(selection: PreferenceFilter, self_judged: int, skipped: Iterable[Sk
     return f"no preferences: phase 5 has scored no two answers to the same item yet{lost}{instead}"
 
 
-# The preferences of a run that is read already, as columns: what `gather` finds, without an object for each.
-#
-# A run of twenty models has 300,000 preferences from 128,000 scores; here they take a tenth of a second.
+# The same preferences as columns, for reports: a run of twenty models has 300,000, which take a tenth of a second here.
 #
 # Shapes: N preferences; G groups of scores by one judge on one item, A answers in a group at most, F factors.
 
@@ -228,17 +226,15 @@ def votes_of(loaded: LoadedRun, rule: Rule) -> tuple[Votes, npt.NDArray[np.bool_
 
 
 def _native(loaded: LoadedRun) -> Votes:
-    place = {
-        kind: {name: code for code, name in enumerate(loaded.names(kind))} for kind in ("task", "student", "judge")
-    }
-    items = {name: code for code, name in enumerate(loaded.datapoints)}
+    tasks, students, judges = (codes_of(loaded.names(kind)) for kind in ("task", "student", "judge"))
+    items = codes_of(loaded.datapoints)
     rows = [
         (
-            place["task"][one.task],
+            tasks[one.task],
             items[one.datapoint],
-            place["judge"][one.judge],
-            place["student"][one.model_a],
-            place["student"][one.model_b],
+            judges[one.judge],
+            students[one.model_a],
+            students[one.model_b],
             WINNERS.index(one.winner),
         )
         for one in loaded.verdicts
@@ -268,7 +264,7 @@ def _groups(loaded: LoadedRun, units: Units) -> tuple[Codes, Codes, Floats]:
     n = np.bincount(group, minlength=len(groups))
     order = np.argsort(group, kind="stable")
     place = np.empty(len(group), dtype=np.int64)
-    place[order] = np.arange(len(group)) - np.repeat(np.cumsum(n) - n, n)
+    place[order] = positions(n)
     students = np.full((len(groups), int(n.max(initial=0))), -1)
     students[group, place] = loaded.response_student[response]
     scores = np.full((*students.shape, len(loaded.factors)), np.nan)

@@ -63,7 +63,7 @@ def _write(name: str, report: Report, folder: str | Path, sums: str, siblings: S
     if sums and isinstance(report, StudentReport) and report.header.weights:
         sums = joined(sums, {"weights": report.header.weights})
     context = {**frame(report.header, page.title, page.about, _links(name, siblings)), **resolve(page.context)(report)}
-    text = render(f"coeval.reports/{name}.html", cube=sums, dimensions=page.dimensions, **context)
+    text = render(f"coeval.reports/{name}.html", cube=sums, dimensions=page.dimensions.split(), **context)
     return write_page(text, Path(folder) / PORTAL)
 
 

@@ -20,16 +20,14 @@ if TYPE_CHECKING:
     from xlsxwriter.worksheet import Worksheet
 
 
-# Workbooks of large tables.
-#
-# Shapes: N rows, V different values of a column.
+# Sheets of large tables. Shapes: N rows, V distinct values of a column.
 
 MOST_ROWS = 1_048_575
 """Of a sheet, below its head."""
 _WIDEST = 40
 _LONGEST = 32_000  # characters of a text; a cell holds 767 more
 _FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
-# Cells are written as what they are: a text that begins like a formula or an address stays a text.
+# A text that begins like a formula or an address must stay a text.
 _OPTIONS = {"constant_memory": True, "strings_to_formulas": False, "strings_to_urls": False}
 _Write: TypeAlias = "Callable[[int, int, Any], object]"
 

@@ -84,7 +84,7 @@ def rows_of(constant: Any) -> list[list[Any]]:
 @pytest.mark.parametrize("entry", REPORTS.values(), ids=list(REPORTS))
 def test_an_entry_of_the_registry_names_functions(entry: ReportEntry) -> None:
     assert callable(resolve(entry.build))
-    assert not entry.title or callable(resolve(entry.context))
+    assert not entry.context or callable(resolve(entry.context))
 
 
 def test_every_report_has_a_page_and_the_portal_leads_to_it() -> None:
