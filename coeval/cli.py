@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from p2l.common import cli, program
 from p2l.common.errors import InputError
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser
-
     from coeval.config.keys import Keys
-
-
-# What every command of CoEval shares: bad input ends it with exit code 1, as its manual has it.
+    from coeval.schema import Config
+    from coeval.storage.store import Log
 
 Main = Callable[[Sequence[str] | None], "int | None"]
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
@@ -29,7 +28,7 @@ def run(main: Main, argv: Sequence[str] | None = None) -> NoReturn:
 
 
 def with_exit_code(main: Main, argv: Sequence[str] | None = None) -> int | None:
-    """What `main` returns, or 1 for input that cannot be used."""
+    """Return what `main` returns, or 1 for input that cannot be used."""
     try:
         return main(argv)
     except InputError as error:
@@ -37,20 +36,35 @@ def with_exit_code(main: Main, argv: Sequence[str] | None = None) -> int | None:
         return 1
 
 
-def add_keys(parser: ArgumentParser) -> None:
+def run_flags(name: str, about: str) -> ArgumentParser:
+    """Return the parser of a command about the run in a folder."""
+    flags = cli.parser(f"coeval {name}", about)
+    flags.add_argument("--run", required=True, type=Path, metavar="PATH", help="folder of the run")
+    return flags
+
+
+def config_flags(name: str, about: str) -> ArgumentParser:
+    """Return the parser of a command about a configuration, for `load`."""
+    flags = cli.parser(f"coeval {name}", about)
+    flags.add_argument("--config", required=True, type=Path, metavar="PATH", help="the experiment, YAML")
+    add_keys(flags)
+    return flags
+
+
+def add_keys(flags: ArgumentParser) -> None:
     """Add `--keys`."""
-    parser.add_argument(
+    flags.add_argument(
         "--keys", metavar="PATH", help="key file; otherwise COEVAL_KEYS_FILE, ./keys.yaml or ~/.coeval/keys.yaml"
     )
 
 
-def add_log_level(parser: ArgumentParser, default: str | None = "INFO") -> None:
+def add_log_level(flags: ArgumentParser) -> None:
     """Add `--log-level`."""
-    parser.add_argument("--log-level", choices=LOG_LEVELS, default=default, help="what is told")
+    flags.add_argument("--log-level", choices=LOG_LEVELS, default="INFO", help="least that is printed")
 
 
 def keys_of(path: str | None) -> Keys:
-    """The keys of `--keys` and this process's environment.
+    """Return the keys of `--keys` and this process's environment.
 
     Raises:
         ConfigErrors: the key file cannot be used.
@@ -58,6 +72,22 @@ def keys_of(path: str | None) -> Keys:
     from coeval.config.keys import load_keys
 
     return load_keys(path, os.environ)
+
+
+def load(arguments: Namespace, *, continue_in_place: bool = False) -> tuple[Config, Keys, Log]:
+    """Load the configuration of a command that runs nothing, its keys and a log, in which the notes stand.
+
+    Raises:
+        ConfigErrors: the configuration or the key file cannot be used.
+    """
+    from coeval.config.loading import load_config
+    from coeval.storage.store import Log
+
+    keys, log = keys_of(arguments.keys), Log(None, arguments.log_level)
+    config = load_config(arguments.config, keys=keys, continue_in_place=continue_in_place, fresh=False)
+    for note in config.notes:
+        log.info(note)
+    return config, keys, log
 
 
 COMMANDS = {

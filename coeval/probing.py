@@ -1,4 +1,4 @@
-"""Whether every model is there, before anything is asked of it: no probe costs a token.
+"""Ask providers whether every model is there, before a run asks anything of it: no probe costs a token.
 
 Models of one account share one list; all accounts are asked at the same time.
 """
@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 from coeval.config.keys import REDACTED, Keys, snapshot
@@ -33,53 +33,52 @@ if TYPE_CHECKING:
 
 OK = "ok"
 PATIENCE = Timeouts(connect=10.0, first_token=20.0, stall=20.0, total=20.0)
-_LATEST = "-latest"
 
 
 def models_needed(config: Config, phases: Iterable[Phase]) -> list[Model]:
-    """The models with a role in any of these phases, each with these roles alone."""
+    """Return the models with a role in any of these phases, each with these roles alone."""
     roles = {ROLE_OF[phase] for phase in phases}
     needed = [replace(model, roles=tuple(role for role in model.roles if role in roles)) for model in config.models]
     return [model for model in needed if model.roles]
 
 
 async def probe_models(config: Config, keys: Keys, phases_left: Iterable[Phase] = PHASES) -> dict[str, str]:
-    """Model -> `ok`, or why it cannot be asked, for the models that these phases need, in the roles that they need."""
-    results: dict[str, str] = {}
-    groups: list[tuple[str, Account, list[Model]]] = []
+    """Return model -> `ok`, or why it cannot be asked, for the models that these phases need, in their roles there."""
+    states: dict[str, str] = {}
+    groups: list[tuple[str, Account, list[Model]]] = []  # an account cannot be hashed
     for model in models_needed(config, phases_left):
         if model.is_virtual or model.interface == "mock":
-            results[model.name] = OK
+            states[model.name] = OK
             continue
         try:
             account = keys.account(model)
         except ConfigError as error:
-            results[model.name] = str(error)
+            states[model.name] = str(error)
             continue
         group = next((group for group in groups if group[:2] == (model.interface, account)), None)
         if group is None:
             groups.append((model.interface, account, [model]))
         else:
             group[2].append(model)
-    for found in await asyncio.gather(*(_probe(*group) for group in groups)):
-        results.update(found)
-    return {model.name: results[model.name] for model in config.models if model.name in results}
+    for group_states in await asyncio.gather(*(_probe(*group) for group in groups)):
+        states.update(group_states)
+    return {model.name: states[model.name] for model in config.models if model.name in states}
 
 
-def tell_probe(found: Mapping[str, str], log: Log) -> list[str]:
-    """Log what was found; the models that are not available."""
-    for name, said in sorted(found.items()):
-        (log.info if said == OK else log.warning)(f"probe: {name}: {said}")
-    return sorted(name for name, said in found.items() if said != OK)
+def log_probe(states: Mapping[str, str], log: Log) -> list[str]:
+    """Log the results of a probe; return the models that are not available."""
+    for name, state in sorted(states.items()):
+        (log.info if state == OK else log.warning)(f"probe: {name}: {state}")
+    return sorted(name for name, state in states.items() if state != OK)
 
 
-def probe_results(mode: str, on_fail: str, found: Mapping[str, str]) -> dict[str, Any]:
-    """What `probe_results.json` holds."""
-    return {"mode": mode, "on_fail": on_fail, "results": dict(found), "probed_models": sorted(found)}
+def probe_results(mode: str, on_fail: str, states: Mapping[str, str]) -> dict[str, Any]:
+    """Return the content of `probe_results.json`."""
+    return {"mode": mode, "on_fail": on_fail, "results": dict(states), "probed_models": sorted(states)}
 
 
 async def _probe(interface: str, account: Account, models: Sequence[Model]) -> dict[str, str]:
-    """The models of one account."""
+    """Probe the models of one account."""
     if interface == "huggingface":
         return {model.name: await _local(model, account) for model in models}
     from route.providers.files import Catalogue
@@ -87,15 +86,15 @@ async def _probe(interface: str, account: Account, models: Sequence[Model]) -> d
     catalogue = Catalogue(INTERFACES[interface].name, account)
     try:
         listed = await catalogue.models(PATIENCE)
-        said = await asyncio.gather(*(_found(catalogue, model, listed) for model in models))
-        return {model.name: text for model, text in zip(models, said, strict=True)}
+        states = await asyncio.gather(*(_listed(catalogue, model, listed) for model in models))
+        return {model.name: state for model, state in zip(models, states, strict=True)}
     except ProviderError as error:
         return dict.fromkeys((model.name for model in models), str(error))
     finally:
         await catalogue.close()
 
 
-async def _found(catalogue: Catalogue, model: Model, listed: Collection[str]) -> str:
+async def _listed(catalogue: Catalogue, model: Model, listed: Collection[str]) -> str:
     if not catalogue.names_models or not listed:
         return OK
     for name, roles in model.asked_for.items():
@@ -105,28 +104,28 @@ async def _found(catalogue: Catalogue, model: Model, listed: Collection[str]) ->
 
 
 def _key_of(model: Model, roles: Sequence[Role]) -> str:
-    """Where the configuration says what the provider calls the model in some roles."""
+    """Return the key of the configuration with the provider's name for the model in some roles."""
     own = next((role for role in roles if model.role_parameters.get(role, {}).get("model")), None)
     return f"role_parameters.{own}.model" if own else "parameters.model"
 
 
 def _is_listed(name: str, listed: Collection[str]) -> bool:
     """Whether a list has a model: by its name, a dated form of it, without its maker, or a variant such as `:free`."""
-    wanted = name.lower().removeprefix("models/")
+    model = name.lower().removeprefix("models/")
     names = {other.lower() for other in listed}
-    if names & {wanted, wanted.partition(":")[0], f"{wanted}:latest", wanted.rpartition("/")[2]}:
+    if names & {model, model.partition(":")[0], f"{model}:latest", model.rpartition("/")[2]}:
         return True
-    stem = wanted.removesuffix(_LATEST)
+    stem = model.removesuffix("-latest")
     return any(other.startswith(f"{stem}-") and other[len(stem) + 1 :].replace("-", "").isdigit() for other in names)
 
 
 async def _local(model: Model, account: Account) -> str:
-    """A model of this machine: whether there is something to run it on, and whether it is there or at the hub."""
+    """Probe a local model: whether there is something to run it on, and whether it is here or at the hub."""
     devices = {str(model.parameters_for(role).get("device") or "auto") for role in model.roles}
     if devices - {"cpu"} and not await asyncio.to_thread(_has_gpu):
         return "no CUDA device here; run it on one, or write `device: cpu` in its parameters"
-    found = [await _at_hub(name, _key_of(model, roles), account) for name, roles in model.asked_for.items()]
-    return next((said for said in found if said != OK), OK)
+    states = [await _at_hub(name, _key_of(model, roles), account) for name, roles in model.asked_for.items()]
+    return next((state for state in states if state != OK), OK)
 
 
 async def _at_hub(name: str, key: str, account: Account) -> str:
@@ -169,11 +168,14 @@ def _is_cached(name: str) -> bool:
 
 # Phases 1 and 2 on their own: what teachers propose, as a configuration in which nothing is left to them.
 
-_WORDS = {"target_attributes": "target", "nuanced_attributes": "nuanced"}
+_ATTRIBUTES: tuple[tuple[str, Literal["target", "nuanced"]], ...] = (
+    ("target_attributes", "target"),
+    ("nuanced_attributes", "nuanced"),
+)
 
 
 async def generate(config: Config, keys: Keys, log: Log) -> tuple[dict[str, Any], list[str]]:
-    """The configuration with static attributes and rubrics, and a sentence on each change; nothing of the run is kept.
+    """Return the configuration with static attributes and rubrics, and a sentence on each change; store nothing.
 
     Raises:
         P2LError: no teacher could be asked, or none proposed anything of use.
@@ -187,7 +189,7 @@ async def generate(config: Config, keys: Keys, log: Log) -> tuple[dict[str, Any]
             only_rubrics: dict[Phase, Mode] = {**dict.fromkeys(PHASES, "New"), PHASES[1]: "Extend"}
             copy_run(Run(source), run, [task.name for task in config.tasks], only_rubrics, extended_tasks(config))
         await _ask(config, keys, run, modes, log)
-        return _made_static(config, run)
+        return _as_static(config, run)
 
 
 async def _ask(config: Config, keys: Keys, run: Run, modes: Mapping[Phase, Mode], log: Log) -> None:
@@ -207,18 +209,18 @@ async def _ask(config: Config, keys: Keys, run: Run, modes: Mapping[Phase, Mode]
                 raise RunError(str(error).removesuffix(f"; see {run.errors}") + "; each said why above") from None
 
 
-def _made_static(config: Config, run: Run) -> tuple[dict[str, Any], list[str]]:
+def _as_static(config: Config, run: Run) -> tuple[dict[str, Any], list[str]]:
     raw, changes = snapshot(config), list[str]()
     if REDACTED in str(raw):
         changes.append(
             "keys were left out: they come from the key file or the environment, or have to be written again"
         )
     for entry, task in zip(raw["tasks"], config.tasks, strict=True):
-        for key, kind in _WORDS.items():
+        for key, kind in _ATTRIBUTES:
             if isinstance(entry.get(key), str):
-                found = attributes_of(run, task.name, "target" if kind == "target" else "nuanced") or {}
-                changes.append(f"{task.name}.{key}: {entry[key]} became {len(found)} attributes: {', '.join(found)}")
-                entry[key] = found
+                names = attributes_of(run, task.name, kind) or {}
+                changes.append(f"{task.name}.{key}: {entry[key]} became {len(names)} attributes: {', '.join(names)}")
+                entry[key] = names
                 if entry.pop(f"{key}_seed", None) is not None:
                     changes.append(f"{task.name}.{key}_seed: removed; its values are among the attributes")
         if isinstance(task.rubric, str):
@@ -229,10 +231,10 @@ def _made_static(config: Config, run: Run) -> tuple[dict[str, Any], list[str]]:
 
 
 def static_text(raw: Mapping[str, Any], changes: list[str], source: str) -> str:
-    """The configuration as YAML below a comment that lists the changes."""
+    """Return the configuration as YAML below a comment that lists the changes."""
     import yaml
 
-    said = changes or ["nothing was left to teachers; nothing has changed"]
-    head = [f"# {source} with what its teachers proposed.", *(f"# - {' '.join(change.split())}" for change in said)]
+    changes = changes or ["nothing was left to teachers; nothing has changed"]
+    head = [f"# {source} with what its teachers proposed.", *(f"# - {' '.join(change.split())}" for change in changes)]
     body = yaml.safe_dump(dict(raw), sort_keys=False, allow_unicode=True, width=120)
     return "\n".join([*head, "", body])

@@ -1,7 +1,7 @@
-"""What of a run's records is of no use, what is missing, and how a run is opened again for both.
+"""Find the records of a run that are of no use and what is missing, and open the run again for both.
 
 An item without reference, an answer without text, an evaluation without scores, a verdict without winner is of no use,
-and so is what was built on one, or on a text that is no more there. Items and answers of no use are marked as failed,
+and so is what was built on one, or on a text that has changed since. Items and answers of no use are marked as failed,
 evaluations and verdicts are removed: `coeval run --continue` makes them anew.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,107 +34,73 @@ _UPSTREAM = {
 
 
 @dataclass(frozen=True)
-class Bad:
+class BadLine:
     """A line of no use."""
 
     path: Path
-    line: int
+    number: int
     id: str | None
-    why: str
+    reason: str
     record: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
 @dataclass
-class Found:
-    """What the records of one kind are like."""
+class Inspection:
+    """The state of the records of one kind."""
 
     kind: str
     valid: set[str] = field(default_factory=set)
     marks: dict[str, Any] = field(default_factory=dict, repr=False)
     """Id of a valid item or answer -> the mark of its texts."""
-    bad: list[Bad] = field(default_factory=list)
+    bad: list[BadLine] = field(default_factory=list)
     """Lines of no use whose record is nowhere else."""
     gaps: list[Gap] = field(default_factory=list)
-
-    def reasons(self) -> Counter[str]:
-        """Why -> how many lines."""
-        return Counter(bad.why for bad in self.bad)
 
     @property
     def phase(self) -> Phase:
         """The phase that makes these records."""
         return next((phase for phase in PHASES if phase == self.kind), "evaluation")
 
+    @property
+    def is_lacking(self) -> bool:
+        """Whether something is to be made anew."""
+        return bool(self.gaps) or any(bad.id is not None for bad in self.bad)
 
-def examine(run: Run) -> dict[str, Found]:
-    """Look through all records; kind -> what was found.
+
+def examine(run: Run) -> dict[str, Inspection]:
+    """Look through all records, by kind.
 
     Raises:
         RunInputError: the folder holds no run.
     """
     Meta(run)
-    found = {kind: Found(kind) for kind in KINDS}
-    for kind in KINDS:
-        lost = _lost(found, kind)
+    inspections = {kind: Inspection(kind) for kind in KINDS}
+    for kind, inspection in inspections.items():
+        upstream, parents = _UPSTREAM.get(kind, (kind, ()))
+        lost = {bad.id for bad in inspections[upstream].bad if bad.id is not None}
         for path in run.record_files(kind):
-            _examine_file(path, found, kind, lost)
-        found[kind].bad = [bad for bad in found[kind].bad if bad.id is None or bad.id not in found[kind].valid]
+            for number, record in _lines(path):
+                if record is None:
+                    inspection.bad.append(BadLine(path, number, None, "no JSON object"))
+                    continue
+                reason = _fault(kind, record)
+                if reason is None and any(str(record.get(parent)) in lost for parent in parents):
+                    reason = f"its {'item' if kind == 'response_collection' else 'response'} is of no use"
+                reason = reason or _fault_of_texts(kind, record, inspections)
+                if reason is not None:
+                    inspection.bad.append(BadLine(path, number, str(record.get("id")), reason, record))
+                    continue
+                inspection.valid.add(str(record.get("id")))
+                if kind in _MARKS:
+                    inspection.marks[str(record.get("id"))] = _MARKS[kind](record)
+        inspection.bad = [bad for bad in inspection.bad if bad.id is None or bad.id not in inspection.valid]
     for gap in find_gaps(run):
-        found[gap.kind].gaps.append(gap)
-    return found
-
-
-def _lost(found: Mapping[str, Found], kind: str) -> set[str]:
-    """Ids of what these records are built on that is of no use."""
-    upstream = _UPSTREAM.get(kind)
-    return set() if upstream is None else {bad.id for bad in found[upstream[0]].bad if bad.id is not None}
-
-
-def _examine_file(path: Path, found: Mapping[str, Found], kind: str, lost: set[str]) -> None:
-    mine = found[kind]
-    for number, record in _lines(path):
-        if record is None:
-            mine.bad.append(Bad(path, number, None, "no JSON object"))
-            continue
-        why = _fault(kind, record) or _fault_of_parents(kind, record, lost) or _fault_of_texts(kind, record, found)
-        identity = str(record.get("id"))
-        if why is not None:
-            mine.bad.append(Bad(path, number, identity, why, record))
-            continue
-        mine.valid.add(identity)
-        if kind in _MARKS:
-            mine.marks[identity] = _MARKS[kind](record)
-
-
-_MARKS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
-    "data_generation": item_mark,
-    "response_collection": answer_mark,
-}
-
-
-def _fault_of_parents(kind: str, record: Mapping[str, Any], lost: set[str]) -> str | None:
-    _, parents = _UPSTREAM.get(kind, ("", ()))
-    if any(str(record.get(parent)) in lost for parent in parents):
-        return f"its {'item' if kind == 'response_collection' else 'response'} is of no use"
-    return None
-
-
-def _fault_of_texts(kind: str, record: Mapping[str, Any], found: Mapping[str, Found]) -> str | None:
-    """Why a record is not about the texts that are there, as far as they are."""
-    item = found["data_generation"].marks.get(str(record.get("datapoint_id")))
-    if kind == "data_generation" or item is None:
-        return None
-    if kind == "response_collection":
-        return None if is_answer_to(record, item) else "its item has another prompt now"
-    marks = found["response_collection"].marks
-    answers = [marks.get(str(record.get(parent))) for parent in _UPSTREAM[kind][1]]
-    if None in answers or is_judgement_of(record, item, [one for one in answers if one is not None]):
-        return None
-    return "its response is another now"
+        inspections[gap.kind].gaps.append(gap)
+    return inspections
 
 
 def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
-    """Number and record of each line that is not blank; None: it holds none."""
+    """Yield number and record of each line that is not blank; None where it holds no JSON object."""
     with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
@@ -146,8 +111,28 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
                 yield number, record if isinstance(record, dict) else None
 
 
+_MARKS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
+    "data_generation": item_mark,
+    "response_collection": answer_mark,
+}
+
+
+def _fault_of_texts(kind: str, record: Mapping[str, Any], inspections: Mapping[str, Inspection]) -> str | None:
+    """Return why a record is not about the texts that are there, as far as they are."""
+    item = inspections["data_generation"].marks.get(str(record.get("datapoint_id")))
+    if kind == "data_generation" or item is None:
+        return None
+    if kind == "response_collection":
+        return None if is_answer_to(record, item) else "its item has another prompt now"
+    marks = inspections["response_collection"].marks
+    answers = [marks.get(str(record.get(parent))) for parent in _UPSTREAM[kind][1]]
+    if None in answers or is_judgement_of(record, item, [answer for answer in answers if answer is not None]):
+        return None
+    return "its response is another now"
+
+
 def _fault(kind: str, record: Mapping[str, Any]) -> str | None:
-    """Why a record is of no use; None where it is."""
+    """Return why a record is of no use; None where it is of use."""
     if is_failed(record):
         return "failed"
     if not record.get("id"):
@@ -178,8 +163,8 @@ def _fault_of_verdict(record: Mapping[str, Any]) -> str | None:
     return None if record.get("winner") in WINNERS else "no winner"
 
 
-def mend(run: Run, found: Mapping[str, Found], kinds: tuple[str, ...] = KINDS) -> int:
-    """Mark and remove what is of no use, and open the phases that lack something; returns the number of lines changed.
+def mend(run: Run, inspections: Mapping[str, Inspection], kinds: tuple[str, ...] = KINDS) -> int:
+    """Mark and remove what is of no use, open the phases that lack something; return the number of changed lines.
 
     Raises:
         InputError: a file cannot be written.
@@ -187,24 +172,21 @@ def mend(run: Run, found: Mapping[str, Found], kinds: tuple[str, ...] = KINDS) -
     changed = 0
     shutil.rmtree(run.waiting, ignore_errors=True)  # they may judge what is made anew
     for kind in kinds:
-        by_file: dict[Path, dict[int, Bad]] = {}
-        for bad in found[kind].bad:
-            if kind in ("evaluation", "pairwise") or bad.why != "failed":
-                by_file.setdefault(bad.path, {})[bad.line] = bad
+        is_judged = kind in ("evaluation", "pairwise")
+        by_file: dict[Path, dict[int, BadLine]] = {}
+        for bad in inspections[kind].bad:
+            if is_judged or bad.reason != "failed":
+                by_file.setdefault(bad.path, {})[bad.number] = bad
         for path, bad_lines in by_file.items():
-            _rewrite(path, bad_lines, keep=kind not in ("evaluation", "pairwise"))
+            _rewrite(path, bad_lines, keep=not is_judged)
             changed += len(bad_lines)
-    lacking = [phase for phase in PHASES for kind in kinds if found[kind].phase == phase and _lacks(found[kind])]
+    lacking = {inspections[kind].phase for kind in kinds if inspections[kind].is_lacking}
     if lacking:
-        _open_again(Meta(run), lacking[0])
+        _open_again(Meta(run), min(lacking, key=PHASES.index))
     return changed
 
 
-def _lacks(found: Found) -> bool:
-    return bool(found.gaps) or any(bad.id is not None for bad in found.bad)
-
-
-def _rewrite(path: Path, bad: Mapping[int, Bad], *, keep: bool) -> None:
+def _rewrite(path: Path, bad: Mapping[int, BadLine], *, keep: bool) -> None:
     """Replace a file by one whose bad records are marked as failed (`keep`), or are in `{name}.bad` instead."""
     aside = path.with_name(f"{path.name}.bad")
     with (
@@ -226,7 +208,7 @@ def _rewrite(path: Path, bad: Mapping[int, Bad], *, keep: bool) -> None:
 
 
 def _open_again(meta: Meta, first: Phase) -> None:
-    """A phase that lacks something is not completed, nor is any after it."""
+    """Take a phase that lacks something, and all after it, from the completed ones."""
     opened = PHASES[PHASES.index(first) :]
     in_progress = [phase for phase in meta.data.get("phases_in_progress") or [] if phase not in opened]
     meta.update(

@@ -162,7 +162,7 @@ async def _probed(start: _Start) -> dict[str, Any] | None:
         RunError: a model is not available, and that is to end the run.
     """
     from coeval.planning.plan import phases_left
-    from coeval.probing import probe_models, probe_results, tell_probe
+    from coeval.probing import log_probe, probe_models, probe_results
 
     config, only = start.config, start.options.only
     mode, on_fail = config.experiment.probe_mode, config.experiment.probe_on_fail
@@ -171,7 +171,7 @@ async def _probed(start: _Start) -> dict[str, Any] | None:
     left = PHASES if mode == "full" else phases_left(config, start.there, start.modes, only)
     models = tuple(model for model in config.models if only is None or model.name in only)
     results = await probe_models(replace(config, models=models), start.options.keys, left)
-    failed = tell_probe(results, start.log)
+    failed = log_probe(results, start.log)
     found = probe_results(mode, on_fail, results)
     if failed and on_fail == "abort":
         if start.there is not None:

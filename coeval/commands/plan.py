@@ -8,10 +8,9 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coeval.cli import add_keys, add_log_level, keys_of, run
+from coeval.cli import add_keys, add_log_level, config_flags, keys_of, load, run
 from p2l.common.cli import nearest, parser, whole
 from p2l.common.files import check_can_write
 
@@ -22,51 +21,43 @@ if TYPE_CHECKING:
 
 
 def build_parser() -> ArgumentParser:
-    """The flags."""
-    made = parser("coeval plan", "Say what a run will do, what it will cost and how long it will take.")
-    made.add_argument("--config", required=True, metavar="PATH", help="the experiment")
-    made.add_argument("--continue", dest="go_on", action="store_true", help="what is left of the run in its folder")
-    made.add_argument(
+    """Return the flags of `coeval plan`."""
+    flags = config_flags("plan", "Say what a run will do, what it will cost and how long it will take.")
+    flags.add_argument("--continue", dest="go_on", action="store_true", help="what is left of the run in its folder")
+    flags.add_argument(
         "--estimate-samples",
         type=whole,
         metavar="N",
-        help="questions to each model, to see how fast it is; 0: nobody is asked (default: what the file says, or 2)",
+        help="calls to each model, to measure its speed; 0: no call (default: what the file says, or 2)",
     )
-    add_log_level(made)
-    add_keys(made)
-    return made
+    add_log_level(flags)
+    return flags
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the plan and the estimate; keep the estimate where the run has a folder."""
+    """Print the plan and the estimate; store the estimate where the run has a folder."""
     arguments = build_parser().parse_args(argv)
-    from coeval.config.loading import load_config
     from coeval.phases.modes import start_of
     from coeval.planning.estimate import estimate_text
     from coeval.planning.plan import plan_text
     from coeval.storage.jsonl import write_json
     from coeval.storage.run import Run
-    from coeval.storage.store import Log
 
-    keys = keys_of(arguments.keys)
-    config = load_config(arguments.config, keys=keys, continue_in_place=arguments.go_on, fresh=False)
-    log = Log(None, arguments.log_level)
-    for note in config.notes:
-        log.info(note)
+    config, keys, _ = load(arguments, continue_in_place=arguments.go_on)
     folder = Run(config.experiment.folder)
-    there, modes = start_of(config, continue_in_place=arguments.go_on)
-    print(plan_text(config, there, modes), end="\n\n")
-    found = run_estimate(config, keys, samples=arguments.estimate_samples, run=there, modes=modes)
-    print(estimate_text(found))
+    stored, modes = start_of(config, continue_in_place=arguments.go_on)
+    print(plan_text(config, stored, modes), end="\n\n")
+    figures = run_estimate(config, keys, samples=arguments.estimate_samples, run=stored, modes=modes)
+    print(estimate_text(figures))
     if folder.folder.is_dir():
-        write_json(folder.estimate, found)
+        write_json(folder.estimate, figures)
     return 0
 
 
 def run_estimate(
     config: Config, keys: Keys, *, samples: int | None, run: Run | None, modes: Mapping[Phase, Mode]
 ) -> dict[str, Any]:
-    """The estimate, with models asked if `samples`, or the configuration, says so."""
+    """Return the estimate, with calls to measure speed if `samples`, or the configuration, asks for them."""
     import asyncio
 
     from coeval.calling.caller import make_caller
@@ -76,36 +67,33 @@ def run_estimate(
     if not count:
         return static_estimate(config, run=run, modes=modes)
 
-    async def asked() -> dict[str, Any]:
+    async def measured() -> dict[str, Any]:
         async with make_caller(config, keys) as caller:
             return await estimate(config, caller, samples=count, run=run, modes=modes)
 
-    return asyncio.run(asked())
+    return asyncio.run(measured())
 
 
-# Command: ask every provider whether it has the models of an experiment. No token is spent.
-#
-# Exit codes: 0 all are there (or --probe-on-fail warn), 1 the configuration is wrong, 2 a model is not available.
+# `coeval probe` exits with 0 where all models are there (or --probe-on-fail warn), 1 where the configuration is wrong,
+# 2 where a model is not available.
 
 
 def probe_parser() -> ArgumentParser:
-    """The flags."""
-    made = parser("coeval probe", "Ask every provider whether it has the models of an experiment, without a token.")
-    made.add_argument("--config", required=True, metavar="PATH", help="the experiment")
-    add_probe(made)
-    add_log_level(made)
-    add_keys(made)
-    return made
+    """Return the flags of `coeval probe`."""
+    flags = config_flags("probe", "Ask every provider whether it has the models of an experiment, without a token.")
+    add_probe(flags)
+    add_log_level(flags)
+    return flags
 
 
-def add_probe(made: ArgumentParser) -> None:
+def add_probe(flags: ArgumentParser) -> None:
     """Add `--probe` and `--probe-on-fail`."""
-    made.add_argument(
+    flags.add_argument(
         "--probe",
         choices=("full", "resume", "disable"),
         help="all models, those that are still needed, or none (default: what the file says, or full)",
     )
-    made.add_argument(
+    flags.add_argument(
         "--probe-on-fail",
         choices=("abort", "warn"),
         help="what follows when a model is not available (default: what the file says, or abort)",
@@ -113,26 +101,20 @@ def add_probe(made: ArgumentParser) -> None:
 
 
 def probe_main(argv: Sequence[str] | None = None) -> int:
-    """Probe; keep the results where the run has a folder."""
+    """Probe; store the results where the run has a folder."""
     arguments = probe_parser().parse_args(argv)
-    from coeval.config.loading import load_config
-    from coeval.probing import probe_results, tell_probe
+    from coeval.probing import log_probe, probe_results
     from coeval.storage.jsonl import write_json
     from coeval.storage.run import Run
-    from coeval.storage.store import Log
 
-    keys = keys_of(arguments.keys)
-    config = load_config(arguments.config, keys=keys, fresh=False)
-    log = Log(None, arguments.log_level)
-    for note in config.notes:
-        log.info(note)
+    config, keys, log = load(arguments)
     mode = arguments.probe or config.experiment.probe_mode
     on_fail = arguments.probe_on_fail or config.experiment.probe_on_fail
-    found = run_probe(config, keys, mode)
-    failed = tell_probe(found, log)
+    states = run_probe(config, keys, mode)
+    failed = log_probe(states, log)
     folder = Run(config.experiment.folder)
-    if found and folder.folder.is_dir():
-        write_json(folder.probe, probe_results(mode, on_fail, found))
+    if states and folder.folder.is_dir():
+        write_json(folder.probe, probe_results(mode, on_fail, states))
     if failed and on_fail == "abort":
         log.error(f"not available: {', '.join(failed)}")
         return 2
@@ -140,7 +122,7 @@ def probe_main(argv: Sequence[str] | None = None) -> int:
 
 
 def run_probe(config: Config, keys: Keys, mode: str, phases: Sequence[Phase] | None = None) -> dict[str, str]:
-    """Model -> `ok` or why not, of the models that these phases need: by default all phases, or those left, or none."""
+    """Return model -> `ok` or why not, of the models that these phases need: by default all, those left, or none."""
     import asyncio
 
     from coeval.probing import probe_models
@@ -148,12 +130,12 @@ def run_probe(config: Config, keys: Keys, mode: str, phases: Sequence[Phase] | N
 
     if mode == "disable":
         return {}
-    left = phases or (_left(config) if mode == "resume" else PHASES)
+    left = phases or (_phases_left(config) if mode == "resume" else PHASES)
     return asyncio.run(probe_models(config, keys, left))
 
 
-def _left(config: Config) -> Sequence[Phase]:
-    """The phases of which a run that goes on has something to do; all, where there is none."""
+def _phases_left(config: Config) -> Sequence[Phase]:
+    """Return the phases that a continued run has something to do in; all, where there is no run."""
     from coeval.phases.modes import start_of
     from coeval.planning.plan import phases_left
     from coeval.schema import PHASES
@@ -164,34 +146,28 @@ def _left(config: Config) -> Sequence[Phase]:
     return phases_left(config, *start_of(config, continue_in_place=True))
 
 
-# Command: show a configuration as a page that needs nothing but itself, and open it.
-
-
 def describe_parser() -> ArgumentParser:
-    """The flags."""
-    made = parser("coeval describe", "Show an experiment as a page: models, tasks, prompts, calls and costs.")
-    made.add_argument("--config", required=True, metavar="PATH", help="the experiment")
-    made.add_argument("--out", metavar="PATH", help="the page (default: NAME_description.html beside the experiment)")
-    made.add_argument("--no-open", action="store_true", help="do not open it in a browser")
-    made.add_argument("--probe", action="store_true", help="ask every provider whether it has the models, and show it")
-    add_keys(made)
-    return made
+    """Return the flags of `coeval describe`."""
+    flags = config_flags("describe", "Show an experiment as a page: models, tasks, prompts, calls and costs.")
+    flags.add_argument("--out", metavar="PATH", help="the page (default: NAME_description.html beside the experiment)")
+    flags.add_argument("--no-open", action="store_true", help="do not open it in a browser")
+    flags.add_argument("--probe", action="store_true", help="ask every provider whether it has the models, and show it")
+    return flags
 
 
 def describe_main(argv: Sequence[str] | None = None) -> int:
-    """Write the page."""
+    """Write a configuration as a page that needs nothing but itself, and open it."""
     arguments = describe_parser().parse_args(argv)
     from coeval.config.loading import load_config
     from coeval.describing import description_page
     from p2l.common.report.tables import write_page
 
     keys = keys_of(arguments.keys)
-    source = Path(arguments.config).expanduser()
+    source = arguments.config.expanduser()
     config = load_config(source, keys=keys, fresh=False)
-    target = arguments.out or source.with_name(f"{source.stem}_description.html")
-    path = check_can_write(target, source)
-    probed = run_probe(config, keys, "full") if arguments.probe else None
-    write_page(description_page(config, probed), path)
+    path = check_can_write(arguments.out or source.with_name(f"{source.stem}_description.html"), source)
+    states = run_probe(config, keys, "full") if arguments.probe else None
+    write_page(description_page(config, states), path)
     print(path)
     if not arguments.no_open:
         import webbrowser
@@ -200,35 +176,32 @@ def describe_main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-# Command: list the models that your keys can reach.
-
-
 def models_parser() -> ArgumentParser:
-    """The flags."""
-    made = parser("coeval models", "List the models of every provider that there is a key for.")
-    made.add_argument("--providers", metavar="A,B", help="these interfaces alone (default: all with credentials)")
-    made.add_argument("--verbose", action="store_true", help="with list prices and what a batch costs")
-    add_keys(made)
-    return made
+    """Return the flags of `coeval models`."""
+    flags = parser("coeval models", "List the models of every provider that there is a key for.")
+    flags.add_argument("--providers", metavar="A,B", help="these interfaces alone (default: all with credentials)")
+    flags.add_argument("--verbose", action="store_true", help="with list prices and what a batch costs")
+    add_keys(flags)
+    return flags
 
 
 def models_main(argv: Sequence[str] | None = None) -> int:
-    """Print them; a provider that does not answer is said so, and is no failure."""
+    """Print the models that the keys can reach; a provider that does not answer is no failure."""
     import asyncio
 
     arguments = models_parser().parse_args(argv)
     keys = keys_of(arguments.keys)
-    chosen = _chosen(arguments.providers, keys)
-    if not chosen and arguments.providers is None:
+    interfaces = _interfaces(arguments.providers, keys)
+    if not interfaces and arguments.providers is None:
         print("no provider has credentials; set OPENAI_API_KEY or another key, or write a key file", file=sys.stderr)
-    for interface, found in asyncio.run(_all(chosen, keys)):
-        print(f"{interface}: {found}" if isinstance(found, str) else f"{interface}: {len(found)} models")
-        for model in [] if isinstance(found, str) else found:
+    for interface, models in asyncio.run(_lists(interfaces, keys)):
+        print(f"{interface}: {models}" if isinstance(models, str) else f"{interface}: {len(models)} models")
+        for model in [] if isinstance(models, str) else models:
             print(f"  {model}{_price(interface, model) if arguments.verbose else ''}")
     return 0
 
 
-def _chosen(providers: str | None, keys: Keys) -> list[str]:
+def _interfaces(providers: str | None, keys: Keys) -> list[str]:
     from coeval.interfaces import INTERFACES, LOCAL, VIRTUAL
 
     listing = [name for name in INTERFACES if name not in (*VIRTUAL, *LOCAL)]
@@ -241,15 +214,15 @@ def _chosen(providers: str | None, keys: Keys) -> list[str]:
     return [name for name in named if name in listing]
 
 
-async def _all(interfaces: Sequence[str], keys: Keys) -> list[tuple[str, list[str] | str]]:
+async def _lists(interfaces: Sequence[str], keys: Keys) -> list[tuple[str, list[str] | str]]:
     import asyncio
 
-    found = await asyncio.gather(*(_models(interface, keys) for interface in interfaces))
-    return list(zip(interfaces, found, strict=True))
+    lists = await asyncio.gather(*(_models(interface, keys) for interface in interfaces))
+    return list(zip(interfaces, lists, strict=True))
 
 
 async def _models(interface: str, keys: Keys) -> list[str] | str:
-    """The models, or why there is no list."""
+    """Return the models of an interface, or why there is no list."""
     from coeval.interfaces import INTERFACES
     from coeval.probing import PATIENCE
     from p2l.common.errors import ConfigError
