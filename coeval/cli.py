@@ -63,6 +63,11 @@ def add_log_level(flags: ArgumentParser) -> None:
     flags.add_argument("--log-level", choices=LOG_LEVELS, default="INFO", help="least that is printed")
 
 
+def names(text: str) -> tuple[str, ...]:
+    """Return the names of a list `A,B`, for `type=` of a flag."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
 def keys_of(path: str | None) -> Keys:
     """Return the keys of `--keys` and this process's environment.
 

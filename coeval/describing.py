@@ -20,26 +20,26 @@ _HIDDEN = ("model", "system_prompt")
 
 def description_page(config: Config, probed: Mapping[str, str] | None = None) -> str:
     """The page; `probed` is what each model answered to a probe."""
-    found = static_estimate(config)
+    estimate = static_estimate(config)
     experiment = config.experiment
     return render(
         "coeval/describe.html",
         title=experiment.id,
-        facts=_facts(config, found),
-        models=_models(config, found, probed),
+        facts=_facts(config, estimate),
+        models=_models(config, estimate, probed),
         systems=_systems(config),
         tasks=_tasks(config),
         phases=_phases(config),
         budget=_budget(config),
-        costs=[_costs("Phase", found["per_phase"]), _costs("Provider", found["per_provider"])],
-        savings=dollars(found["batch_savings_usd"]) if found["batch_savings_usd"] else "",
+        costs=[_costs("Phase", estimate["per_phase"]), _costs("Provider", estimate["per_provider"])],
+        savings=dollars(estimate["batch_savings_usd"]) if estimate["batch_savings_usd"] else "",
         limits=_limits(config),
         notes=list(config.notes),
         probed=probed is not None,
     )
 
 
-def _facts(config: Config, found: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _facts(config: Config, estimate: Mapping[str, Any]) -> list[tuple[str, str]]:
     count = {role: len(config.with_role(role)) for role in ("teacher", "student", "judge")}
     teachers = len([model for model in config.with_role("teacher") if not model.is_virtual])
     items = sum(task.sampling.total for task in config.tasks) * teachers
@@ -48,14 +48,14 @@ def _facts(config: Config, found: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Teachers, students, judges", ", ".join(str(number) for number in count.values())),
         ("Tasks", f"{len(config.tasks)}"),
         ("Items", f"{items:,}"),
-        ("Calls", f"{found['total_calls']:,}"),
-        ("Expected cost", dollars(found["total_cost_usd"])),
-        ("Expected time", minutes(found["total_time_min"])),
+        ("Calls", f"{estimate['total_calls']:,}"),
+        ("Expected cost", dollars(estimate["total_cost_usd"])),
+        ("Expected time", minutes(estimate["total_time_min"])),
         ("Stored in", str(config.experiment.folder)),
     ]
 
 
-def _models(config: Config, found: Mapping[str, Any], probed: Mapping[str, str] | None) -> Table:
+def _models(config: Config, estimate: Mapping[str, Any], probed: Mapping[str, str] | None) -> Table:
     columns = [
         Column("Model", number=False),
         Column("Interface", number=False),
@@ -70,14 +70,14 @@ def _models(config: Config, found: Mapping[str, Any], probed: Mapping[str, str] 
     if probed is not None:
         columns.append(Column("Probe", number=False, wide=True))
     rows = []
-    for model, asked, roles in _asked_for(config):
-        part, price = found["per_model"][model.name], price_of(model, roles[0])
-        part = part["models"].get(asked, part)
-        row: list[Any] = [model.name, model.interface, asked, ", ".join(roles), _parameters(model)]
+    for model, model_id, roles in _asked_for(config):
+        part, price = estimate["per_model"][model.name], price_of(model, roles[0])
+        part = part["models"].get(model_id, part)
+        row: list[Any] = [model.name, model.interface, model_id, ", ".join(roles), _parameters(model)]
         row += [price.input, price.output, part["estimated_calls"], _dollars(part["cost_usd"])]
         if probed is not None:
-            said = probed.get(model.name, "not asked")
-            row.append(Cell(said, said, "good" if said == "ok" else "bad" if model.name in probed else "quiet"))
+            state = probed.get(model.name, "not asked")
+            row.append(Cell(state, state, "good" if state == "ok" else "bad" if model.name in probed else "quiet"))
         rows.append(row)
     return Table(columns, rows)
 
@@ -91,15 +91,15 @@ def _asked_for(config: Config) -> Iterator[tuple[Model, str, tuple[Role, ...]]]:
 
 def _parameters(model: Model) -> str:
     """As they are written, without keys."""
-    said = [f"{key}: {value}" for key, value in redacted(model.parameters).items() if key not in _HIDDEN]
+    texts = [f"{key}: {value}" for key, value in redacted(model.parameters).items() if key not in _HIDDEN]
     for role, inner in redacted(model.role_parameters).items():
-        said += [f"{key}: {value} as {role}" for key, value in inner.items() if key not in _HIDDEN]
-    return ", ".join(said)
+        texts += [f"{key}: {value} as {role}" for key, value in inner.items() if key not in _HIDDEN]
+    return ", ".join(texts)
 
 
 def _systems(config: Config) -> list[tuple[str, str]]:
     """(model, and its roles where they differ; the system prompt that goes with each of its prompts)."""
-    found = []
+    prompts = []
     for model in config.models:
         by_text: dict[str, list[str]] = {}
         for role in () if model.is_virtual else model.roles:
@@ -107,8 +107,8 @@ def _systems(config: Config) -> list[tuple[str, str]]:
             by_text.setdefault(text, []).append(role)
         for text, roles in by_text.items():
             who = model.name if len(by_text) == 1 else f"{model.name} as {' and '.join(roles)}"
-            found += [(who, text)] if text else []
-    return found
+            prompts += [(who, text)] if text else []
+    return prompts
 
 
 def _tasks(config: Config) -> list[dict[str, Any]]:
@@ -140,12 +140,12 @@ def _task(config: Config, task: Task) -> dict[str, Any]:
     }
 
 
-def _attributes(given: Any, seed: Mapping[str, Any]) -> tuple[str, list[tuple[str, str]]]:
+def _attributes(attributes: Any, seed: Mapping[str, Any]) -> tuple[str, list[tuple[str, str]]]:
     """A sentence, where teachers make them, and what is known."""
-    known = seed if isinstance(given, str) else given
+    known = seed if isinstance(attributes, str) else attributes
     sentence = {"auto": "Proposed by the teachers.", "complete": "Extended by the teachers, from these:"}
     rows = [(name, ", ".join(map(str, values))) for name, values in known.items()]
-    return (sentence[given] if isinstance(given, str) else "" if rows else "None."), rows
+    return (sentence[attributes] if isinstance(attributes, str) else "" if rows else "None."), rows
 
 
 def _rubric(task: Task) -> tuple[str, list[tuple[str, str]]]:
@@ -172,7 +172,7 @@ def prompts_of(config: Config, task: Task) -> list[tuple[str, str, str]]:
         used.append(("autorubric", "teacher"))
     judging = {"single": "evaluate_single", "per_factor": "evaluate_per_factor", "pairwise": "compare"}
     used += [("sample", "teacher"), ("test", "student"), (judging[task.evaluation_mode], "judge")]
-    found = []
+    prompts = []
     for prompt, role in used:
         by_text: dict[str, list[str]] = {}
         for model in config.with_role(role):
@@ -180,8 +180,8 @@ def prompts_of(config: Config, task: Task) -> list[tuple[str, str, str]]:
                 by_text.setdefault(shown_template(task, model.name, prompt), []).append(model.name)
         for text, names in by_text.items():
             who = f"every {role}" if len(by_text) == 1 else ", ".join(names)
-            found.append((prompt, who, text.strip()))
-    return found
+            prompts.append((prompt, who, text.strip()))
+    return prompts
 
 
 def _phases(config: Config) -> Table:
@@ -224,11 +224,11 @@ def _dollars(amount: float) -> Cell:
 
 def _limits(config: Config) -> list[tuple[str, str]]:
     run = config.experiment
-    given = run.concurrency if isinstance(run.concurrency, int) else dict(run.concurrency)
-    found = [
+    concurrency = run.concurrency if isinstance(run.concurrency, int) else dict(run.concurrency)
+    limits = [
         ("Resumed from", run.resume_from or ""),
         ("Budget", dollars(run.budget_usd) if run.budget_usd else "none"),
-        ("Calls in flight", str(given) if isinstance(given, int) else _pairs(given)),
+        ("Calls in flight", str(concurrency) if isinstance(concurrency, int) else _pairs(concurrency)),
         ("Calls a minute", _pairs(run.rate_limit)),
         ("Quota", _pairs(run.quota, " calls")),
         ("Seconds for an answer", f"{run.request_timeout:g}"),
@@ -236,7 +236,7 @@ def _limits(config: Config) -> list[tuple[str, str]]:
         ("Answers of earlier runs", "taken where everything is the same" if run.cache else "not taken"),
         ("Seed", str(run.seed)),
     ]
-    return [(name, value) for name, value in found if value]
+    return [(name, value) for name, value in limits if value]
 
 
 def _pairs(values: Mapping[str, float], unit: str = "") -> str:

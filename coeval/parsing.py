@@ -42,7 +42,7 @@ def read_object(text: str) -> dict[str, Any]:
 
 def _candidates(text: str) -> Iterator[str]:
     """The pieces of a text that may be JSON, the likeliest first."""
-    for piece in (text, *(found.strip() for found in _FENCE.findall(text))):
+    for piece in (text, *(fenced.strip() for fenced in _FENCE.findall(text))):
         yield piece
         starts = [at for at in (piece.find("{"), piece.find("[")) if at >= 0]
         for start in sorted(starts):
@@ -68,14 +68,14 @@ def read_attributes(text: str) -> dict[str, list[Any]]:
     Raises:
         MalformedAnswerError: none has.
     """
-    found = {}
+    attributes = {}
     for name, values in read_object(text).items():
         plain = [value for value in values if isinstance(value, (str, int, float, bool))] if _is_list(values) else []
         if plain and name.strip():
-            found[name.strip()] = plain
-    if not found:
+            attributes[name.strip()] = plain
+    if not attributes:
         raise MalformedAnswerError(f"no attribute with a list of values in {_shown(text)}")
-    return found
+    return attributes
 
 
 def _is_list(value: Any) -> bool:
@@ -88,13 +88,13 @@ def read_rubric(text: str) -> dict[str, str]:
     Raises:
         MalformedAnswerError: no factor is described.
     """
-    found = {}
+    rubric = {}
     for name, description in read_object(text).items():
         if isinstance(description, str) and description.strip() and name.strip():
-            found[name.strip()] = description.strip()
-    if not found:
+            rubric[name.strip()] = description.strip()
+    if not rubric:
         raise MalformedAnswerError(f"no factor with a description in {_shown(text)}")
-    return found
+    return rubric
 
 
 def read_item(text: str) -> tuple[str, str]:
@@ -108,13 +108,13 @@ def read_item(text: str) -> tuple[str, str]:
 
 
 def _named(value: Mapping[str, Any], keys: Iterable[str], what: str) -> str:
-    lowered = {str(key).strip().lower(): found for key, found in value.items()}
+    lowered = {str(key).strip().lower(): text for key, text in value.items()}
     for key in keys:
-        found = lowered.get(key)
-        if isinstance(found, str) and found.strip():
-            return found.strip()
-        if found not in (None, "") and not isinstance(found, str):
-            return json.dumps(found, ensure_ascii=False)
+        text = lowered.get(key)
+        if isinstance(text, str) and text.strip():
+            return text.strip()
+        if text not in (None, "") and not isinstance(text, str):
+            return json.dumps(text, ensure_ascii=False)
     raise MalformedAnswerError(f"the item has no {what}")
 
 
@@ -132,12 +132,12 @@ def read_scores(text: str, factors: Sequence[str]) -> dict[str, str]:
     return scores
 
 
-def graded_in(found: Mapping[str, Any], factors: Sequence[str]) -> dict[str, Any]:
+def graded_in(reply: Mapping[str, Any], factors: Sequence[str]) -> dict[str, Any]:
     """Factor -> what an object says of it, of every factor; None where it says nothing."""
-    given = {_plain(name): value for name, value in found.items()}
+    grades = {_plain(name): value for name, value in reply.items()}
     graded = {}
     for factor in factors:
-        value = given.get(_plain(factor))
+        value = grades.get(_plain(factor))
         if isinstance(value, Mapping):
             value = next((value[key] for key in ("score", "level", "rating", "value") if key in value), None)
         graded[factor] = value
@@ -164,9 +164,9 @@ def read_word(text: str, words: Sequence[str]) -> str:
     Raises:
         MalformedAnswerError: it says something else, or several of them.
     """
-    said = _THINKING.sub("", text).strip().strip("*`\"' ").removesuffix(".").strip("*`\"' ").lower()
+    answer = _THINKING.sub("", text).strip().strip("*`\"' ").removesuffix(".").strip("*`\"' ").lower()
     for word in words:
-        if said == word.lower():
+        if answer == word.lower():
             return word
     raise MalformedAnswerError(f"{_shown(text)} is none of {', '.join(words)}")
 

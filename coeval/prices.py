@@ -35,8 +35,8 @@ class Price(NamedTuple):
 @lru_cache(maxsize=1)
 def table() -> dict[str, Any]:
     """The file."""
-    found: dict[str, Any] = yaml.safe_load(PRICES.read_text(encoding="utf-8"))
-    return found
+    prices: dict[str, Any] = yaml.safe_load(PRICES.read_text(encoding="utf-8"))
+    return prices
 
 
 def price_of(model: Model, role: Role | None = None, *, batched: bool = False) -> Price:
@@ -49,8 +49,8 @@ def price_at(interface: str, model_id: str) -> Price:
     """What a model id costs at an interface: as its own provider says, else as any does, else the default."""
     if _is_free(interface):
         return Price(0.0, 0.0)
-    found = _found(interface, model_id) or table()["default"]
-    return Price(float(found["input"]), float(found["output"]))
+    price = _found(interface, model_id) or table()["default"]
+    return Price(float(price["input"]), float(price["output"]))
 
 
 def is_listed(interface: str, model_id: str) -> bool:
@@ -84,8 +84,8 @@ def _everywhere() -> dict[str, Mapping[str, float]]:
 
 
 def _longest(models: Mapping[str, Mapping[str, float]], model_id: str) -> Mapping[str, float] | None:
-    found = [name for name in models if _contains(model_id.lower(), name)]
-    return models[max(found, key=len)] if found else None
+    names = [name for name in models if _contains(model_id.lower(), name)]
+    return models[max(names, key=len)] if names else None
 
 
 def _contains(model_id: str, name: str) -> bool:

@@ -108,13 +108,13 @@ def _configured(options: Options) -> Config:
     for name in sorted(options.only or ()):
         if name not in names:
             raise RunInputError(f"--only-models: there is no model {name!r}{nearest(name, names)}")
-    given: dict[str, Any] = {
+    flags: dict[str, Any] = {
         "probe_mode": options.probe_mode,
         "probe_on_fail": options.probe_on_fail,
         "estimate_samples": options.estimate_samples,
         "log_level": options.log_level,
     }
-    changes = {key: value for key, value in given.items() if value is not None}
+    changes = {key: value for key, value in flags.items() if value is not None}
     return replace(config, experiment=replace(config.experiment, **changes))
 
 
@@ -172,13 +172,13 @@ async def _probed(start: _Start) -> dict[str, Any] | None:
     models = tuple(model for model in config.models if only is None or model.name in only)
     results = await probe_models(replace(config, models=models), start.options.keys, left)
     failed = log_probe(results, start.log)
-    found = probe_results(mode, on_fail, results)
+    report = probe_results(mode, on_fail, results)
     if failed and on_fail == "abort":
         if start.there is not None:
             start.log.keep_in(start.run.log(only))
-            write_json(start.run.probe, found)
+            write_json(start.run.probe, report)
         raise RunError(f"not available: {', '.join(failed)}; mend this, or use --probe-on-fail warn")
-    return found if results else None
+    return report if results else None
 
 
 @contextlib.contextmanager
@@ -231,8 +231,8 @@ async def _phases(start: _Start, meta: Meta, modes: Mapping[Phase, Mode]) -> int
 
 def _batching(config: Config, keys: Keys, run: Run, meta: Meta, log: Log) -> Batching | None:
     """Batch jobs, where some are asked for or still pending."""
-    wanted = any(config.is_batched(model, phase) for model in config.models for phase in BATCH_PHASES)
-    if not wanted and not run.pending.exists():
+    is_asked = any(config.is_batched(model, phase) for model in config.models for phase in BATCH_PHASES)
+    if not is_asked and not run.pending.exists():
         return None
     from coeval.batch.jobs import make_batching
 
@@ -358,7 +358,7 @@ async def _phase(stage: Stage, phase: Phase, meta: Meta) -> Outcome:
 def _tell(stage: Stage, phase: Phase, outcome: Outcome, cached: int, seconds: float) -> None:
     numbers: dict[str, Any] = {"made": outcome.stored, "answers from the cache": cached, "failed": outcome.failed}
     numbers["missing"] = max(outcome.expected - outcome.stored - outcome.failed, 0)
-    said = ", ".join(f"{count} {word}" for word, count in numbers.items() if count) or "nothing was missing"
-    stage.log.info(f"{phase}: {said}, {seconds:.1f} s")
+    counts = ", ".join(f"{count} {word}" for word, count in numbers.items() if count) or "nothing was missing"
+    stage.log.info(f"{phase}: {counts}, {seconds:.1f} s")
     if outcome.is_failure and phase in _TELLS_FAILURE:
         stage.log.error(f"{phase}: failed in part; see {stage.run.errors}")

@@ -64,24 +64,24 @@ class Scale:
         """A grade as records hold it: one of the three words, or its value as text."""
         return grade if self.is_default else f"{self.value(grade):.4f}"
 
-    def read(self, said: object) -> str:
+    def read(self, answer: object) -> str:
         """The grade that a judge gives, as text or as a number of JSON.
 
         Raises:
             MalformedAnswerError: it is none of the scale.
         """
-        if isinstance(said, float) and said.is_integer():
-            said = int(said)
-        if isinstance(said, int) and not isinstance(said, bool) and not self.is_default:
-            said = str(said)
-        if not isinstance(said, str):
+        if isinstance(answer, float) and answer.is_integer():
+            answer = int(answer)
+        if isinstance(answer, int) and not isinstance(answer, bool) and not self.is_default:
+            answer = str(answer)
+        if not isinstance(answer, str):
             raise MalformedAnswerError(f"no grade: {self.text} was asked for")
-        return self._number(said) if self.is_range else read_word(said, LEVELS if self.is_default else self.grades)
+        return self._number(answer) if self.is_range else read_word(answer, LEVELS if self.is_default else self.grades)
 
-    def _number(self, said: str) -> str:
-        grade = said.rpartition("</think>")[2].strip().strip("*`\"' ").removesuffix(".").strip("*`\"' ")
+    def _number(self, answer: str) -> str:
+        grade = answer.rpartition("</think>")[2].strip().strip("*`\"' ").removesuffix(".").strip("*`\"' ")
         if grade not in self.grades:
-            raise MalformedAnswerError(f"{' '.join(said.split())[:40]!r} is not {self.text}")
+            raise MalformedAnswerError(f"{' '.join(answer.split())[:40]!r} is not {self.text}")
         return grade
 
 
@@ -89,20 +89,20 @@ DEFAULT = Scale(tuple(reversed(LEVELS)))
 """High, Medium and Low."""
 
 
-def scale_of(given: Any) -> Scale:
+def scale_of(written: Any) -> Scale:
     """The scale that a configuration names.
 
     Raises:
         ValueError: it names none; what is wrong, as the rest of a sentence.
     """
-    if given == "levels":
+    if written == "levels":
         return DEFAULT
-    match = _RANGE.fullmatch(given) if isinstance(given, str) else None
+    match = _RANGE.fullmatch(written) if isinstance(written, str) else None
     if match is not None:
         return _range(int(match[1]), int(match[2]))
-    if not isinstance(given, Sequence) or isinstance(given, str):
+    if not isinstance(written, Sequence) or isinstance(written, str):
         raise ValueError(f"must be {WANTED}")
-    return _named(tuple(given))
+    return _named(tuple(written))
 
 
 def scale_in(task: Mapping[str, Any]) -> Scale:

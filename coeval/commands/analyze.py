@@ -124,8 +124,8 @@ def _load(args: Namespace) -> LoadedRun:
     loaded = load_run(args.run)
     header = loaded.header
     if header.partial and not args.partial_ok:
-        said = f"{args.run} is {header.status}, not completed: all figures may change"
-        _tell(args, "WARNING", f"{said}; --partial-ok if that is known")
+        warning = f"{args.run} is {header.status}, not completed: all figures may change"
+        _tell(args, "WARNING", f"{warning}; --partial-ok if that is known")
     counts = f"{header.units} scores from {header.valid_evaluations} of {header.evaluations} evaluations"
     counts = counts if header.evaluations else "no scores"
     counts += f", {header.verdicts} verdicts on pairs" if header.verdicts else ""
@@ -146,20 +146,20 @@ def _settings(args: Namespace) -> RobustSettings:
     from coeval.analysis.results import RobustSettings
     from coeval.errors import RunInputError
 
-    given = vars(args)
-    for name, value in (("q_fraction", given.get("q_fraction", 0.5)), ("theta", given.get("theta") or 0.0)):
+    flags = vars(args)
+    for name, value in (("q_fraction", flags.get("q_fraction", 0.5)), ("theta", flags.get("theta") or 0.0)):
         if not 0.0 <= value <= 1.0:
             raise RunInputError(f"--{name.replace('_', '-')} {value}: give a number from 0 to 1")
-    theta, threshold = given.get("theta"), given.get("agreement_threshold", 1.0)
+    theta, threshold = flags.get("theta"), flags.get("agreement_threshold", 1.0)
     if not 0.0 <= threshold <= 1.0:
         raise RunInputError(f"--agreement-threshold {threshold}: give a share from 0 to 1")
     return RobustSettings(
-        given.get("judge_selection", "top_half"),
-        given.get("agreement_metric", "spa"),
-        given.get("teacher_score_formula", "v1"),
+        flags.get("judge_selection", "top_half"),
+        flags.get("agreement_metric", "spa"),
+        flags.get("teacher_score_formula", "v1"),
         None if theta is not None else threshold,
         theta,
-        given.get("q_fraction", 0.5),
+        flags.get("q_fraction", 0.5),
     )
 
 

@@ -1,7 +1,7 @@
 """Command: `coeval analyze calibrate --run PATH --annotations FILE --out PATH`, judges beside people.
 
-It says how far each judge agrees with people who scored some of the answers, what each judge's score is worth by what
-people gave such answers, and the students' scores on all answers that follow.
+It reports how far each judge agrees with people who scored some of the answers, what each judge's score is worth by the
+people's scores of such answers, and the students' scores on all answers that follow.
 """
 
 from __future__ import annotations
@@ -12,17 +12,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from coeval.cli import run
-from p2l.common.cli import parser
+from coeval.cli import run, run_flags
 
 if TYPE_CHECKING:
     from coeval.analysis.people import Calibration
 
 
 def build_parser() -> ArgumentParser:
-    """The flags."""
-    flags = parser("coeval analyze calibrate", "Set judges beside people who scored some of the answers.")
-    flags.add_argument("--run", required=True, type=Path, metavar="PATH", help="folder of the run")
+    """Return the flags of `coeval analyze calibrate`."""
+    flags = run_flags("analyze calibrate", "Set judges beside people who scored some of the answers.")
     flags.add_argument(
         "--annotations",
         required=True,
@@ -44,31 +42,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     from coeval.reports.pairs import write_people
 
     loaded = load_run(args.run)
-    given = read_annotations(args.annotations, loaded)
-    for row in given.bad:
+    annotations = read_annotations(args.annotations, loaded)
+    for row in annotations.bad:
         print(f"left out: {row.count} {row.code}: {WHY[row.code]}; such as {row.example}", file=sys.stderr)
-    found = calibration(loaded, given)
-    tables = write_tables(cast("Any", found), args.out)
-    print(text_of(found))
-    print(f"wrote {write_people(found, args.out)} and {len(tables)} tables")
+    report = calibration(loaded, annotations)
+    tables = write_tables(cast("Any", report), args.out)
+    print(text_of(report))
+    print(f"wrote {write_people(report, args.out)} and {len(tables)} tables")
     return 0
 
 
-def text_of(found: Calibration) -> str:
-    """What is most asked for, in lines."""
-    people = len(found.annotators)
-    lines = [f"{found.annotations} scores of {people} annotator{'s' if people > 1 else ''}"]
-    for row in found.agreement:
+def text_of(report: Calibration) -> str:
+    """Return the main figures, in lines."""
+    people = len(report.annotators)
+    lines = [f"{report.annotations} scores of {people} annotator{'s' if people > 1 else ''}"]
+    for row in report.agreement:
         if row.dimension == "all" and row.kind != "annotator":
             kappa = "-" if row.kappa is None else f"{row.kappa:.3f}"
             who = row.rater if row.kind == "judge" else "people among themselves"
             lines.append(f"{who}: equal {row.equal:.3f}, weighted {row.weighted:.3f}, kappa {kappa}, {row.rows} rows")
-    for one in found.students:
+    for one in report.students:
         lines.append(
             f"{one.rank}. {one.student}: {one.raw:.3f} -> {one.calibrated:.3f} [{one.lower:.3f}, {one.upper:.3f}]"
         )
-    if found.without_map:
-        lines.append(f"no map, left out: {', '.join(found.without_map)}")
+    if report.without_map:
+        lines.append(f"no map, left out: {', '.join(report.without_map)}")
     return "\n".join(lines)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def build_parser() -> ArgumentParser:
-    """The flags."""
+    """Return the flags of `coeval compare`."""
     flags = parser("coeval compare", "Compare two runs; exit code 1 where a student became worse, 2 for errors.")
     flags.add_argument("--before", required=True, type=Path, metavar="PATH", help="folder of the earlier run")
     flags.add_argument("--after", required=True, type=Path, metavar="PATH", help="folder of the later run")
@@ -57,47 +57,47 @@ def _compare(args: Namespace) -> int:
     from coeval.analysis.units import load_run
 
     students = args.students.split(",") if args.students else None
-    found = _chosen(compare_runs(load_run(args.before), load_run(args.after), args.threshold), students)
-    print(json.dumps(plain(found), ensure_ascii=False, indent=2) if args.format == "json" else text_of(found))
+    comparison = _chosen(compare_runs(load_run(args.before), load_run(args.after), args.threshold), students)
+    print(json.dumps(plain(comparison), ensure_ascii=False, indent=2) if args.format == "json" else text_of(comparison))
     if args.out is not None:
-        write_tables(found, args.out)
-    return int(any(args.per_task or not change.task for change in found.regressions))
+        write_tables(comparison, args.out)
+    return int(any(args.per_task or not change.task for change in comparison.regressions))
 
 
-def _chosen(found: RunComparison, students: Sequence[str] | None) -> RunComparison:
+def _chosen(comparison: RunComparison, students: Sequence[str] | None) -> RunComparison:
     from dataclasses import replace
 
     from coeval.errors import RunInputError
 
-    known = sorted({change.student for change in found.changes})
-    if not known:
+    names = sorted({change.student for change in comparison.changes})
+    if not names:
         raise RunInputError(
-            f"{found.before} and {found.after} share no student with scores of the same task, factor and judge, and no "
-            f"verdicts of the same task and judge: nothing to compare{_why(found)}"
+            f"{comparison.before} and {comparison.after} share no student with scores of the same task, factor and "
+            f"judge, and no verdicts of the same task and judge: nothing to compare{_why(comparison)}"
         )
-    missing = [name for name in students or () if name not in known]
+    missing = [name for name in students or () if name not in names]
     if missing:
-        raise RunInputError(f"--students {missing[0]}: both runs have only {', '.join(known)}")
-    changes = tuple(change for change in found.changes if students is None or change.student in students)
-    return replace(found, changes=changes)
+        raise RunInputError(f"--students {missing[0]}: both runs have only {', '.join(names)}")
+    changes = tuple(change for change in comparison.changes if students is None or change.student in students)
+    return replace(comparison, changes=changes)
 
 
-def _why(found: RunComparison) -> str:
-    only = [f"{row.kind} {row.name}" for row in found.left_out[:4]]
+def _why(comparison: RunComparison) -> str:
+    only = [f"{row.kind} {row.name}" for row in comparison.left_out[:4]]
     return f"; only one of them has {', '.join(only)}" if only else ""
 
 
-def text_of(found: RunComparison) -> str:
-    """A table for a terminal."""
-    width = max(len(change.student) for change in found.changes)
-    wide = max(len(_where(change)) for change in found.changes)
-    lines = [f"{found.before} -> {found.after}, threshold {found.threshold:g}"]
-    for change in found.changes:
+def text_of(comparison: RunComparison) -> str:
+    """Return a table for a terminal."""
+    width = max(len(change.student) for change in comparison.changes)
+    wide = max(len(_where(change)) for change in comparison.changes)
+    lines = [f"{comparison.before} -> {comparison.after}, threshold {comparison.threshold:g}"]
+    for change in comparison.changes:
         numbers = f"{change.before:.3f} -> {change.after:.3f}  {change.difference:+.3f}"
         limits = f"[{change.lower:+.3f}, {change.upper:+.3f}]"
         kind = "paired" if change.paired else "unpaired"
         lines.append(f"{change.student:{width}}  {_where(change):{wide}}  {numbers} {limits}  {kind}  {change.verdict}")
-    return "\n".join([*lines, *_notes(found)])
+    return "\n".join([*lines, *_notes(comparison)])
 
 
 def _where(change: Change) -> str:
@@ -105,16 +105,16 @@ def _where(change: Change) -> str:
     return place if change.basis == "scores" else f"{place} (wins)"
 
 
-def _notes(found: RunComparison) -> Iterator[str]:
-    """What was not compared, and what makes the comparison doubtful."""
-    for name, students in (("before", found.only_before), ("after", found.only_after)):
+def _notes(comparison: RunComparison) -> Iterator[str]:
+    """Yield what was not compared, and what makes the comparison doubtful."""
+    for name, students in (("before", comparison.only_before), ("after", comparison.only_after)):
         if students:
             yield f"only {name}: {', '.join(students)}"
-    for row in found.left_out:
+    for row in comparison.left_out:
         yield f"left out: {row.kind} {row.name}, {row.count} {row.basis} that only {row.run} has"
-    for judge in found.changed_judges:
+    for judge in comparison.changed_judges:
         yield f"warning: judge {judge}: another model judges, and a change may be the judge's"
-    for name, skipped in (("before", found.skipped_before), ("after", found.skipped_after)):
+    for name, skipped in (("before", comparison.skipped_before), ("after", comparison.skipped_after)):
         yield from (f"skipped {name}: {row.count} {row.code} ({row.example})" for row in skipped)
 
 

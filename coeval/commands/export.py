@@ -1,31 +1,32 @@
-"""Command: write what judges preferred as votes, which `p2l train` takes as they are."""
+"""Commands `coeval analyze export-preferences`, `export-units`, `pairs-leaderboard`: preferences and scores as data."""
 
 from __future__ import annotations
 
-import argparse
 import csv
 import math
 import sys
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coeval.cli import run
+from coeval.cli import names, run, run_flags
 from coeval.errors import RunInputError
-from p2l.common.cli import amount, parser, positive
+from p2l.common.cli import amount, positive
 
 if TYPE_CHECKING:
     from coeval.pairs.preferences import PreferenceFilter, PreferenceSet
 
+_UNIT_FORMATS = ("csv", "parquet")
+_OTHER_FORMATS = ("txt", "json", "jsonl", "csv", "tsv", "parquet", "xlsx", "gz")
 
-def preferences_parser() -> argparse.ArgumentParser:
-    """The flags."""
-    flags = parser(
-        "coeval analyze export-preferences",
+
+def preferences_parser() -> ArgumentParser:
+    """Return the flags of `coeval analyze export-preferences`."""
+    flags = run_flags(
+        "analyze export-preferences",
         "Write preferences between students as votes for `p2l train`: train and val parts, and model_list.json.",
     )
-    flags.add_argument("--run", required=True, type=Path, metavar="PATH", help="folder of the run")
     flags.add_argument("--out", required=True, type=Path, metavar="PATH", help="folder to write")
     flags.add_argument(
         "--format",
@@ -38,8 +39,8 @@ def preferences_parser() -> argparse.ArgumentParser:
     return flags
 
 
-def add_selection(flags: argparse.ArgumentParser) -> None:
-    """Add what chooses the preferences."""
+def add_selection(flags: ArgumentParser) -> None:
+    """Add the flags of `filter_of`."""
     flags.add_argument(
         "--source",
         choices=("auto", "native", "derived"),
@@ -49,7 +50,7 @@ def add_selection(flags: argparse.ArgumentParser) -> None:
     flags.add_argument(
         "--rows", choices=("judge", "majority"), default="judge", help="a vote of each judge, or one of all together"
     )
-    flags.add_argument("--judges", type=_names, default=(), metavar="A,B", help="of these judges alone")
+    flags.add_argument("--judges", type=names, default=(), metavar="A,B", help="of these judges alone")
     flags.add_argument("--keep-self-judged", action="store_true", help="keep what a judge says about its own answers")
     flags.add_argument("--margin", type=amount, default=0.1, help="derived: the better has to be ahead by more")
     flags.add_argument("--bad", type=amount, default=0.25, help="derived: a tie of scores up to this is of both bad")
@@ -67,78 +68,68 @@ def add_selection(flags: argparse.ArgumentParser) -> None:
     flags.add_argument("--seed", type=int, default=0, help="derived: of which model is model_a")
 
 
-def filter_of(given: argparse.Namespace) -> PreferenceFilter:
-    """What the flags of `add_selection` say."""
+def filter_of(arguments: Namespace) -> PreferenceFilter:
+    """Return the filter of preferences that the flags of `add_selection` describe."""
     from coeval.pairs.preferences import PreferenceFilter, Rule
 
-    rule = Rule(given.margin, given.bad, dict(given.factor_weight), given.scores_of, given.seed)
-    return PreferenceFilter(given.source, given.rows, given.judges, given.keep_self_judged, rule)
+    rule = Rule(arguments.margin, arguments.bad, dict(arguments.factor_weight), arguments.scores_of, arguments.seed)
+    return PreferenceFilter(arguments.source, arguments.rows, arguments.judges, arguments.keep_self_judged, rule)
 
 
-def tell_left_out(gathered: PreferenceSet) -> None:
-    """Say on stderr which records were of no use, and that self-judged preferences do not count."""
-    for one in gathered.skipped:
-        print(f"skipped: {one.count} {one.code}, such as {one.example}", file=sys.stderr)
-    if gathered.self_judged:
-        print(
-            f"{gathered.self_judged} self-judged preferences left out; --keep-self-judged keeps them", file=sys.stderr
-        )
+def _gather(arguments: Namespace) -> PreferenceSet:
+    """Gather the preferences; print to stderr which records were of no use, and how many are self-judged."""
+    from coeval.pairs.preferences import gather
+    from coeval.storage.run import Run
+
+    preferences = gather(Run(arguments.run), filter_of(arguments))
+    for row in preferences.skipped:
+        print(f"skipped: {row.count} {row.code}, such as {row.example}", file=sys.stderr)
+    if preferences.self_judged:
+        count = preferences.self_judged
+        print(f"{count} self-judged preferences left out; --keep-self-judged keeps them", file=sys.stderr)
+    return preferences
 
 
 def _share(text: str) -> float:
     share = amount(text)
     if share >= 1:
-        raise argparse.ArgumentTypeError(f"must be below 1, got {text}")
+        raise ArgumentTypeError(f"must be below 1, got {text}")
     return share
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def _weight(text: str) -> tuple[str, float]:
     factor, equals, weight = text.rpartition("=")
     if not equals or not factor:
-        raise argparse.ArgumentTypeError(f"must be FACTOR=WEIGHT, such as clarity=2, got {text}")
+        raise ArgumentTypeError(f"must be FACTOR=WEIGHT, such as clarity=2, got {text}")
     return factor, amount(weight)
 
 
 def preferences_main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; it ends with 1 where the folder holds no run, or the run no preferences."""
-    given = preferences_parser().parse_args(argv)
+    """Write preferences as votes; 1 where the folder holds no run, or the run no preferences."""
+    arguments = preferences_parser().parse_args(argv)
     from coeval.pairs.export import export
-    from coeval.pairs.preferences import gather
     from coeval.storage.run import Run
 
-    folder = Run(given.run)
-    gathered = gather(folder, filter_of(given))
-    tell_left_out(gathered)
-    done = export(folder, gathered, given.out, given.format, given.val_share)
-    if done.without_prompt:
-        print(f"{done.without_prompt} preferences left out: their items have no prompt", file=sys.stderr)
-    print(f"{given.out}: {done.train} votes to train on, {done.validation} to validate on, {done.prompts} prompts,")
-    print(f"{len(done.models)} models: {', '.join(done.models)}")
-    print(f"train on them: p2l train --votes {_source(given)}")
+    votes = export(Run(arguments.run), _gather(arguments), arguments.out, arguments.format, arguments.val_share)
+    if votes.without_prompt:
+        print(f"{votes.without_prompt} preferences left out: their items have no prompt", file=sys.stderr)
+    counts = f"{votes.train} votes to train on, {votes.validation} to validate on, {votes.prompts} prompts"
+    print(f"{arguments.out}: {counts},\n{len(votes.models)} models: {', '.join(votes.models)}")
+    print(f"train on them: p2l train --votes {_source(arguments)}")
     return 0
 
 
-def _source(given: argparse.Namespace) -> str:
-    ending = "" if given.format == "hf" else f".{given.format}"
-    train, validation = (given.out / f"{part}{ending}" for part in ("train", "val"))
+def _source(arguments: Namespace) -> str:
+    ending = "" if arguments.format == "hf" else f".{arguments.format}"
+    train, validation = (arguments.out / f"{part}{ending}" for part in ("train", "val"))
     return f"{train}" + (f" --val {validation}" if validation.exists() else "")
 
 
-# Command: `coeval analyze export-units --run PATH --out PATH`, every valid score as a row of one flat table.
-
-_FORMATS = ("csv", "parquet")
-
-
 def units_parser() -> ArgumentParser:
-    """The flags."""
-    flags = parser("coeval analyze export-units", "Write every valid score as a row of one flat table.")
-    flags.add_argument("--run", required=True, type=Path, metavar="PATH", help="folder of the run")
+    """Return the flags of `coeval analyze export-units`."""
+    flags = run_flags("analyze export-units", "Write every valid score as a row of one flat table.")
     flags.add_argument("--out", required=True, type=Path, metavar="PATH", help="file, or folder for units.csv")
-    flags.add_argument("--format", choices=_FORMATS, help="of the file; without it as --out ends, else csv")
+    flags.add_argument("--format", choices=_UNIT_FORMATS, help="of the file; without it as --out ends, else csv")
     flags.add_argument(
         "--attributes",
         choices=("columns", "json", "none"),
@@ -149,27 +140,23 @@ def units_parser() -> ArgumentParser:
 
 
 def units_main(argv: Sequence[str] | None = None) -> int:
-    """Write the table; it ends with 1 where the folder holds no run, or --out contradicts --format."""
-    args = units_parser().parse_args(argv)
+    """Write the table; 1 where the folder holds no run, or --out contradicts --format."""
+    arguments = units_parser().parse_args(argv)
     from coeval.analysis.export import export_units
     from coeval.analysis.units import load_run
 
-    path, form = file_of(args.out, "--format", args.format, _FORMATS, "units")
-    loaded = load_run(args.run)
-    print(f"wrote {export_units(loaded, path, form=form, attributes=args.attributes)} scores to {path}")
+    path, form = file_of(arguments.out, "--format", arguments.format, _UNIT_FORMATS, "units")
+    count = export_units(load_run(arguments.run), path, form=form, attributes=arguments.attributes)
+    print(f"wrote {count} scores to {path}")
     return 0
 
 
-# Command: fit leaderboards of the students from what judges preferred, overall and by task.
-
-
-def leaderboard_parser() -> argparse.ArgumentParser:
-    """The flags."""
-    flags = parser(
-        "coeval analyze pairs-leaderboard",
+def leaderboard_parser() -> ArgumentParser:
+    """Return the flags of `coeval analyze pairs-leaderboard`."""
+    flags = run_flags(
+        "analyze pairs-leaderboard",
         "Fit leaderboards from preferences between students, overall, by task and by attribute; intervals draw items.",
     )
-    flags.add_argument("--run", required=True, type=Path, metavar="PATH", help="folder of the run")
     flags.add_argument("--out", required=True, type=Path, metavar="PATH", help="folder to write JSON and CSV to")
     flags.add_argument(
         "--likelihood",
@@ -189,55 +176,52 @@ def leaderboard_parser() -> argparse.ArgumentParser:
 
 
 def leaderboard_main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; it ends with 1 where the folder holds no run, or the run no preferences."""
-    given = leaderboard_parser().parse_args(argv)
+    """Fit the leaderboards; 1 where the folder holds no run, or the run no preferences."""
+    arguments = leaderboard_parser().parse_args(argv)
     from coeval.analysis.tables import plain
     from coeval.pairs.board import BoardOptions, boards, rows_of
-    from coeval.pairs.preferences import gather
     from coeval.storage.jsonl import write_json
-    from coeval.storage.run import Run
 
-    gathered = gather(Run(given.run), filter_of(given))
-    tell_left_out(gathered)
-    options = BoardOptions(given.likelihood, replicates=given.replicates, seed=given.seed)
-    found = boards(gathered.preferences, options, gathered.attributes)
-    every = [row for part, one in found.items() for row in rows_of(part, one)]
-    rows, attributes = ([row for row in every if bool(row["attribute"]) is kind] for kind in (False, True))
-    result = {
-        "likelihood": given.likelihood,
-        "preferences": len(gathered.preferences),
-        "self_judged": gathered.self_judged,
-        "skipped": plain(gathered.skipped),
-        "flips": plain(gathered.flips),
-        "notes": {" ".join(part).strip(): list(one.notes) for part, one in found.items() if one.notes},
+    preferences = _gather(arguments)
+    options = BoardOptions(arguments.likelihood, replicates=arguments.replicates, seed=arguments.seed)
+    tables = boards(preferences.preferences, options, preferences.attributes)
+    every = [row for part, table in tables.items() for row in rows_of(part, table)]
+    rows = [row for row in every if not row["attribute"]]
+    report = {
+        "likelihood": arguments.likelihood,
+        "preferences": len(preferences.preferences),
+        "self_judged": preferences.self_judged,
+        "skipped": plain(preferences.skipped),
+        "flips": plain(preferences.flips),
+        "notes": {" ".join(part).strip(): list(table.notes) for part, table in tables.items() if table.notes},
         "rows": rows,
-        "attributes": attributes,
+        "attributes": [row for row in every if row["attribute"]],
     }
-    if given.against is not None:
-        result["against"] = _against(given.against, found)
-    write_json(given.out / "pairs_leaderboard.json", result)
-    _write_csv(given.out / "pairs_leaderboard.csv", every)
-    _print(rows, gathered)
-    if given.against is not None:
-        numbers = {name: value for name, value in result["against"].items() if isinstance(value, float)}
-        print(f"against {given.against}: " + ", ".join(f"{name} {value:.3f}" for name, value in numbers.items()))
-    print(f"wrote {given.out / 'pairs_leaderboard.json'} and .csv")
+    path = arguments.out / "pairs_leaderboard.json"
+    if arguments.against is not None:
+        report["against"] = _against(arguments.against, tables)
+    write_json(path, report)
+    _write_csv(path.with_suffix(".csv"), every)
+    _print(rows, preferences)
+    if arguments.against is not None:
+        figures = [f"{name} {value:.3f}" for name, value in report["against"].items() if isinstance(value, float)]
+        print(f"against {arguments.against}: {', '.join(figures)}")
+    print(f"wrote {path} and .csv")
     return 0
 
 
-def _against(path: Path, found: Mapping[Any, Any]) -> dict[str, Any]:
-    from coeval.errors import RunInputError
+def _against(path: Path, tables: Mapping[Any, Any]) -> dict[str, Any]:
     from coeval.pairs.board import OVERALL, Slice, compared
     from coeval.storage.jsonl import read_json
 
-    given = read_json(path)
-    whole = given if isinstance(given, dict) and isinstance(given.get("coefs"), dict) else {"coefs": given}
+    content = read_json(path)
+    whole = content if isinstance(content, dict) and isinstance(content.get("coefs"), dict) else {"coefs": content}
     coefs, eta = whole["coefs"], whole.get("eta")
     if not isinstance(coefs, dict) or not all(map(_is_number, coefs.values())):
         raise RunInputError(f"{path}: cannot be read, or is no JSON object of model names and coefficients")
     if eta is not None and not _is_number(eta):
         raise RunInputError(f"{path}: eta must be a number, not {eta!r}")
-    return compared(found[Slice(OVERALL)], coefs, eta)
+    return compared(tables[Slice(OVERALL)], coefs, eta)
 
 
 def _is_number(value: object) -> bool:
@@ -253,45 +237,40 @@ def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         writer.writerows(rows)
 
 
-def _print(rows: Sequence[Mapping[str, Any]], gathered: PreferenceSet) -> None:
+def _print(rows: Sequence[Mapping[str, Any]], preferences: PreferenceSet) -> None:
     for task in dict.fromkeys(row["task"] for row in rows):
         print(task)
-        for row in (one for one in rows if one["task"] == task):
+        for row in (row for row in rows if row["task"] == task):
             bounds = "" if row["lower"] is None else f"  [{row['lower']:.0f}, {row['upper']:.0f}]"
             print(f"  {row['rank']:>2}  {row['model']:<24} {row['score']:7.1f}{bounds}  {row['votes']} votes")
-    for one in gathered.flips:
-        print(f"{one.judge}: {one.flips} of {one.pairs} pairs flip with the order ({one.flip_rate:.1%})")
+    for judge in preferences.flips:
+        print(f"{judge.judge}: {judge.flips} of {judge.pairs} pairs flip with the order ({judge.flip_rate:.1%})")
 
 
-# Where a command writes its one file, and in which format: what `--out` and a flag of formats say together.
-
-_OTHER_FILES = ("txt", "json", "jsonl", "csv", "tsv", "parquet", "xlsx", "gz")
-
-
-def file_of(out: Path, flag: str, given: str | None, formats: Sequence[str], name: str) -> tuple[Path, str]:
-    """The file to write and its format.
+def file_of(out: Path, flag: str, form_flag: str | None, formats: Sequence[str], name: str) -> tuple[Path, str]:
+    """Return the file to write and its format, by `--out` and a flag of formats together.
 
     Args:
         out: `--out`: a file whose ending is a format, or a folder.
         flag: that chooses the format.
-        given: what it says; None: the ending decides, else the first of `formats`.
-        formats: that there are.
+        form_flag: its value; None: the ending decides, else the first of `formats`.
+        formats: the formats there are.
         name: of the file in a folder, without the ending.
 
     Raises:
         RunInputError: ending and flag contradict each other, or the ending is that of another kind of file.
     """
     ending = out.suffix.removeprefix(".").lower()
-    if ending in _OTHER_FILES and ending not in formats and not out.is_dir():
+    if ending in _OTHER_FORMATS and ending not in formats and not out.is_dir():
         raise RunInputError(
             f"--out {out}: ends in .{ending}; give a folder, or a file that ends in .{' or .'.join(formats)}"
         )
     if ending not in formats:
-        form = given or formats[0]
+        form = form_flag or formats[0]
         return out / f"{name}.{form}", form
-    if given not in (None, ending):
+    if form_flag not in (None, ending):
         raise RunInputError(
-            f"--out {out} ends in .{ending} and {flag} is {given}: leave out {flag}, or change the ending"
+            f"--out {out} ends in .{ending} and {flag} is {form_flag}: leave out {flag}, or change the ending"
         )
     return out, ending
 

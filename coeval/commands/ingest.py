@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coeval.cli import run
+from coeval.cli import names, run
 from p2l.common.cli import parser, positive
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _NAMES = ("mmlu", "hellaswag", "truthfulqa", "humaneval", "medqa", "gsm8k")
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The flags."""
+    """Return the flags of `coeval ingest`."""
     flags = parser(
         "coeval ingest",
         "Take the items of benchmarks, or of your own file, into a run as a virtual teacher's; what is there stays. "
@@ -41,7 +41,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_benchmark_flags(flags)
     _add_dataset_flags(flags)
     flags.add_argument("--limit", type=positive, metavar="N", help="new items at most, of each benchmark; all")
-    flags.add_argument("--verbose", action="store_true", help="say what is read, and what was there already")
+    flags.add_argument("--verbose", action="store_true", help="print what is read, and what was there already")
     return flags
 
 
@@ -60,62 +60,64 @@ def _add_dataset_flags(flags: argparse.ArgumentParser) -> None:
     flags.add_argument("--task", metavar="TASK", help="with --dataset: the task, one of the run's or a new one")
     flags.add_argument("--teacher-id", metavar="NAME", help="with --dataset: the virtual teacher (the file's name)")
     flags.add_argument("--description", metavar="TEXT", help="with --dataset: of a new task (Answer the prompt.)")
-    flags.add_argument("--label-attributes", metavar="A,B", help="with --dataset: attributes that are right answers")
+    flags.add_argument(
+        "--label-attributes", type=names, metavar="A,B", help="with --dataset: attributes that are right answers"
+    )
     flags.add_argument(
         "--metric", choices=("bertscore", "bleu", "exact_match"), help="with --dataset: add a judge of this metric"
     )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; it ends with 1 where the run, the file or a row cannot be used."""
+    """Ingest; 1 where the run, the file or a row cannot be used."""
     flags = build_parser()
-    given = flags.parse_args(argv)
-    _check_flags(flags, given)
+    arguments = flags.parse_args(argv)
+    _check_flags(flags, arguments)
     from coeval.ingest.writing import ingest
     from coeval.storage.run import Run
 
-    folder = given.run or given.storage_folder / given.run_id
-    for benchmark, path in list(_sources(given)):
-        if given.verbose:
+    folder = arguments.run or arguments.storage_folder / arguments.run_id
+    for benchmark, path in list(_sources(arguments)):
+        if arguments.verbose:
             print(f"reading {path}")
-        counts = ingest(Run(folder), benchmark, path, given.limit)
-        more = (
-            f", {counts.there} there already, {counts.skipped} skipped" if given.verbose or not counts.written else ""
-        )
-        print(f"{benchmark.name}: {counts.written} items written for task {benchmark.task}{more}")
+        counts = ingest(Run(folder), benchmark, path, arguments.limit)
+        text = f"{benchmark.name}: {counts.written} items written for task {benchmark.task}"
+        if arguments.verbose or not counts.written:
+            text += f", {counts.there} there already, {counts.skipped} skipped"
+        print(text)
     print(f"go on with: coeval run --config {folder / 'config.yaml'} --continue")
     return 0
 
 
-def _check_flags(flags: argparse.ArgumentParser, given: argparse.Namespace) -> None:
-    if given.dataset is not None and not given.task:
+def _check_flags(flags: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    if arguments.dataset is not None and not arguments.task:
         flags.error("--dataset needs --task")
-    kind, others = ("--dataset", _OF_DATASET) if given.dataset is None else ("--benchmarks", _OF_BENCHMARKS)
+    kind, others = ("--dataset", _OF_DATASET) if arguments.dataset is None else ("--benchmarks", _OF_BENCHMARKS)
     for name in others:
-        if getattr(given, name) is not None:
+        if getattr(arguments, name) is not None:
             flags.error(f"--{name.replace('_', '-')} goes with {kind}")
 
 
-def _sources(given: argparse.Namespace) -> Iterator[tuple[Benchmark, Path]]:
-    """Benchmarks and their files."""
+def _sources(arguments: argparse.Namespace) -> Iterator[tuple[Benchmark, Path]]:
+    """Yield the benchmarks and their files."""
     from dataclasses import replace
 
     from coeval.errors import RunInputError
     from coeval.ingest.adapters import benchmark, generic
     from coeval.judging.metrics import missing_package
 
-    if given.dataset is not None:
-        why = missing_package({"metric": given.metric}) if given.metric else None
+    if arguments.dataset is not None:
+        why = missing_package({"metric": arguments.metric}) if arguments.metric else None
         if why is not None:
             raise RunInputError(why)
-        labels = tuple(name.strip() for name in (given.label_attributes or "").split(",") if name.strip())
-        teacher = given.teacher_id or given.dataset.name.partition(".")[0]
-        yield generic(teacher, given.task, given.description, labels, given.metric), given.dataset
+        labels = arguments.label_attributes or ()
+        teacher = arguments.teacher_id or arguments.dataset.name.partition(".")[0]
+        yield generic(teacher, arguments.task, arguments.description, labels, arguments.metric), arguments.dataset
         return
-    for name in given.benchmarks:
-        found = benchmark(name)
-        found = replace(found, task=given.task_name or found.task, split=given.split or found.split)
-        yield found, (given.data_dir or _DATA) / name / f"{found.split}.jsonl"
+    for name in arguments.benchmarks:
+        source = benchmark(name)
+        source = replace(source, task=arguments.task_name or source.task, split=arguments.split or source.split)
+        yield source, (arguments.data_dir or _DATA) / name / f"{source.split}.jsonl"
 
 
 if __name__ == "__main__":

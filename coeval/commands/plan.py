@@ -10,7 +10,7 @@ from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from coeval.cli import add_keys, add_log_level, config_flags, keys_of, load, run
+from coeval.cli import add_keys, add_log_level, config_flags, keys_of, load, names, run
 from p2l.common.cli import nearest, parser, whole
 from p2l.common.files import check_can_write
 
@@ -179,7 +179,9 @@ def describe_main(argv: Sequence[str] | None = None) -> int:
 def models_parser() -> ArgumentParser:
     """Return the flags of `coeval models`."""
     flags = parser("coeval models", "List the models of every provider that there is a key for.")
-    flags.add_argument("--providers", metavar="A,B", help="these interfaces alone (default: all with credentials)")
+    flags.add_argument(
+        "--providers", type=names, metavar="A,B", help="these interfaces alone (default: all with credentials)"
+    )
     flags.add_argument("--verbose", action="store_true", help="with list prices and what a batch costs")
     add_keys(flags)
     return flags
@@ -201,17 +203,16 @@ def models_main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _interfaces(providers: str | None, keys: Keys) -> list[str]:
+def _interfaces(providers: tuple[str, ...] | None, keys: Keys) -> list[str]:
     from coeval.interfaces import INTERFACES, LOCAL, VIRTUAL
 
     listing = [name for name in INTERFACES if name not in (*VIRTUAL, *LOCAL)]
     if providers is None:
         return [name for name in listing if keys.has(name)]
-    named = [name.strip() for name in providers.split(",") if name.strip()]
-    for name in named:
+    for name in providers:
         if name not in listing:
             print(f"{name}: no provider that lists models{nearest(name, listing)}", file=sys.stderr)
-    return [name for name in named if name in listing]
+    return [name for name in providers if name in listing]
 
 
 async def _lists(interfaces: Sequence[str], keys: Keys) -> list[tuple[str, list[str] | str]]:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from coeval.cli import LOG_LEVELS, add_keys, add_log_level, config_flags, keys_of, load, run, run_flags
+from coeval.cli import LOG_LEVELS, add_keys, add_log_level, config_flags, keys_of, load, names, run, run_flags
 from coeval.commands.plan import add_probe, run_probe
 from p2l.common.cli import whole
 from p2l.common.files import atomic_path, check_can_write
@@ -32,7 +32,7 @@ def build_parser() -> ArgumentParser:
     )
     flags.add_argument(
         "--only-models",
-        type=_names,
+        type=_model_names,
         metavar="A,B",
         help="confine phases 3 to 5 to these models; may run beside a main process",
     )
@@ -77,11 +77,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _names(text: str) -> frozenset[str]:
-    names = frozenset(name.strip() for name in text.split(",") if name.strip())
-    if not names:
+def _model_names(text: str) -> frozenset[str]:
+    if not names(text):
         raise ArgumentTypeError("names no model")
-    return names
+    return frozenset(names(text))
 
 
 def generate_parser() -> ArgumentParser:

@@ -1,7 +1,7 @@
-"""`interface: auto`: who of those that have a model, and that there are credentials for, asks least for it.
+"""`interface: auto`: the cheapest of the providers that have a model and that there are credentials for.
 
 The price counts four tokens in for one out, about what a run takes, with the batch discount where the model's calls go
-in batches. What a model is called differs from provider to provider; `auto_routing` in `prices.yaml` has both.
+in batches. Providers have names of their own for a model; `auto_routing` in `prices.yaml` lists both.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 from coeval.config.keys import Keys
 from coeval.config.reading import Problems
 from coeval.interfaces import BATCHING, INTERFACES, LATER
-from coeval.prices import Price, batch_discount, price_at, table
+from coeval.prices import batch_discount, price_at, table
 from coeval.schema import BATCH_PHASES, ROLES, Config, Experiment, Model
 from coeval.storage.records import now
 from coeval.storage.run import Run, entries_of, stored_config
@@ -25,141 +25,124 @@ _MIX = (4, 1)  # tokens in and out, as in the manual's example
 
 
 @dataclass(frozen=True)
-class Offer:
-    """A provider that has the model."""
+class _Offer:
+    """A provider that has everything that a model is asked for."""
 
     interface: str
-    model_id: str
-    """What it calls it."""
-    price: Price
+    names: Mapping[str, str]
+    """Model id in the configuration -> the provider's own name."""
 
-
-_Deal: TypeAlias = dict[str, Offer]
-"""What one provider offers for everything that a model is asked for, by the names in the configuration."""
+    def cost(self, batched: set[str]) -> float:
+        """Return the cost of the usual mix of tokens, with the discount of the interfaces that are batched."""
+        factor = batch_discount(self.interface) if self.interface in batched else 1.0
+        return factor * sum(price_at(self.interface, name).cost(*_MIX) for name in self.names.values())
 
 
 def resolve_auto(
-    models: tuple[Model, ...], chosen: Mapping[str, Any], experiment: Experiment, keys: Keys, problems: Problems
+    models: tuple[Model, ...], choices: Mapping[str, Any], experiment: Experiment, keys: Keys, problems: Problems
 ) -> tuple[tuple[Model, ...], tuple[str, ...]]:
-    """The models with a provider each, and a sentence on every choice.
+    """Return the models with a provider each, and a sentence on every choice.
 
     Args:
         models: as they were read.
-        chosen: what an earlier load of the same run made of a model: {interface, model}.
+        choices: model -> {interface, model} that an earlier load of the same run chose.
         experiment: says which interfaces' calls go in batches.
-        keys: who there are credentials for.
-        problems: where models go that nobody can serve.
+        keys: the credentials there are.
+        problems: the mistakes so far; models that no provider can serve are added.
     """
     resolved: list[Model] = []
     notes: list[str] = []
     for number, model in enumerate(models):
-        if model.interface != "auto" or _is_unreadable(number, problems):
+        if model.interface != "auto" or _is_unclear(number, problems):
             resolved.append(model)
             continue
-        deal = _earlier(model, chosen.get(model.name), keys) or _choice(model, experiment, keys, problems, number)
-        resolved.append(_at_provider(model, deal) if deal else model)
-        notes += [_note(model, name, offer) for name, offer in (deal or {}).items()]
+        offer = _earlier(model, choices.get(model.name), keys) or _choose(model, experiment, keys, problems, number)
+        resolved.append(_at_provider(model, offer) if offer else model)
+        notes += _notes(model, offer) if offer else []
     return tuple(resolved), tuple(notes)
 
 
-def _is_unreadable(number: int, problems: Problems) -> bool:
-    """Whether what the model is asked for has to be mended first."""
+def _is_unclear(number: int, problems: Problems) -> bool:
+    """Whether a mistake leaves open what the model is asked for."""
     return any(problems.within("models", number, key) for key in ("parameters", "role_parameters"))
 
 
-def _at_provider(model: Model, deal: _Deal) -> Model:
-    """The model with the provider's interface and names."""
+def _at_provider(model: Model, offer: _Offer) -> Model:
     by_role: dict[str, Mapping[str, Any]] = {
-        role: {**inner, "model": deal[model.model_id(role)].model_id} if inner.get("model") else inner
+        role: {**own, "model": offer.names[model.model_id(role)]} if own.get("model") else own
         for role in ROLES
-        if role in model.roles and (inner := model.role_parameters.get(role))
+        if role in model.roles and (own := model.role_parameters.get(role))
     }
-    usual = deal.get(model.model_id())
-    parameters = {**model.parameters, "model": usual.model_id} if usual else model.parameters
-    return replace(model, interface=_interface(deal), parameters=parameters, role_parameters=by_role)
+    usual = offer.names.get(model.model_id())
+    parameters = {**model.parameters, "model": usual} if usual else model.parameters
+    return replace(model, interface=offer.interface, parameters=parameters, role_parameters=by_role)
 
 
-def _note(model: Model, name: str, offer: Offer) -> str:
-    roles = f" as {' and '.join(model.asked_for[name])}" if len(model.asked_for) > 1 else ""
-    price = f"${offer.price.input:g} in and ${offer.price.output:g} out per million tokens"
-    return f"{model.name}: auto is {offer.interface}, model {offer.model_id}{roles}, {price}"
+def _notes(model: Model, offer: _Offer) -> list[str]:
+    notes = []
+    for model_id, name in offer.names.items():
+        roles = f" as {' and '.join(model.asked_for[model_id])}" if len(offer.names) > 1 else ""
+        price = price_at(offer.interface, name)
+        prices = f"${price.input:g} in and ${price.output:g} out per million tokens"
+        notes.append(f"{model.name}: auto is {offer.interface}, model {name}{roles}, {prices}")
+    return notes
 
 
-def _choice(model: Model, experiment: Experiment, keys: Keys, problems: Problems, number: int) -> _Deal | None:
+def _choose(model: Model, experiment: Experiment, keys: Keys, problems: Problems, number: int) -> _Offer | None:
     where = ("models", number, "interface")
     if model.access_key or model.parameters.get("api_key"):
-        problems.add(
-            where, "`auto` cannot know whose key this model has; name the interface, or remove the key", "V-06"
-        )
+        message = "`auto` cannot know whose key this model has; name the interface, or remove the key"
+        problems.add(where, message, "V-06")
         return None
-    deals = _deals(model, _batched(model, experiment))
+    offers = _offers(model, _batched(model, experiment))
     if model.batch_enabled:
-        deals = [deal for deal in deals if _interface(deal) in BATCHING]
-    if not deals:
-        what = " in batches" if model.batch_enabled else ""
-        problems.add(where, f"auto: no provider of {_wanted(model)}{what} is known; name the interface", "V-06")
+        offers = [offer for offer in offers if offer.interface in BATCHING]
+    if not offers:
+        batches = " in batches" if model.batch_enabled else ""
+        problems.add(where, f"auto: no provider of {_ids(model)}{batches} is known; name the interface", "V-06")
         return None
-    found = next((deal for deal in deals if keys.has(_interface(deal))), None)
-    if found is None:
-        problems.add(where, _nobody(model, [_interface(deal) for deal in deals], keys), "V-06")
-    return found
+    choice = next((offer for offer in offers if keys.has(offer.interface)), None)
+    if choice is None:
+        problems.add(where, _no_credentials(model, [offer.interface for offer in offers], keys), "V-06")
+    return choice
 
 
-def _nobody(model: Model, interfaces: list[str], keys: Keys) -> str:
+def _no_credentials(model: Model, interfaces: list[str], keys: Keys) -> str:
     names = ", ".join(interfaces)
     if all(interface in LATER for interface in interfaces):
-        return f"auto: {_wanted(model)} is at {names} alone, which is not supported yet"
-    files = ", ".join(str(path) for path in keys.looked) or "none"
+        return f"auto: {_ids(model)} is at {names} alone, which is not supported yet"
+    files = ", ".join(map(str, keys.looked)) or "none"
     return (
-        f"auto: there are no credentials for {names}, who have {_wanted(model)}; set the variable of one, or write "
+        f"auto: there are no credentials for {names}, who have {_ids(model)}; set the variable of one, or write "
         f"its key in a key file (looked in the environment and {keys.path or files})"
     )
 
 
-def _wanted(model: Model) -> str:
+def _ids(model: Model) -> str:
     return " and ".join(map(repr, model.asked_for))
 
 
-def _deals(model: Model, batched: set[str]) -> list[_Deal]:
-    """Of each provider that has everything that the model is asked for, the cheapest first."""
-    offers = {name: _offers(name) for name in model.asked_for}
-    first, *others = offers.values()
+def _offers(model: Model, batched: set[str]) -> list[_Offer]:
+    """Return the offers for a model, the cheapest first; of equal ones as in the table."""
+    routes = {model_id: _routes(model_id) for model_id in model.asked_for}
+    first, *others = routes.values()
     shared = [interface for interface in first if all(interface in other for other in others)]
-    deals = [{name: found[interface] for name, found in offers.items()} for interface in shared]
-    return sorted(deals, key=lambda deal: _cost(deal, batched))  # keeps the order of the table where costs are equal
+    offers = [_Offer(interface, {each: names[interface] for each, names in routes.items()}) for interface in shared]
+    return sorted(offers, key=lambda offer: offer.cost(batched))
 
 
-def _cost(deal: _Deal, batched: set[str]) -> float:
-    factor = batch_discount(_interface(deal)) if _interface(deal) in batched else 1.0
-    return factor * sum(offer.price.cost(*_MIX) for offer in deal.values())
-
-
-def _interface(deal: _Deal) -> str:
-    return next(iter(deal.values())).interface
-
-
-def _offers(model_id: str) -> dict[str, Offer]:
-    """By interface, in the order of the table."""
-    return {interface: Offer(interface, name, price_at(interface, name)) for interface, name in _at(model_id)}
-
-
-def _at(model_id: str) -> list[tuple[str, str]]:
-    """(interface, name of the model there) of the first entry that fits."""
+def _routes(model_id: str) -> dict[str, str]:
+    """Return interface -> the model's name there, of the first entry of the table that fits."""
     lowered = model_id.lower()
     for entry in table()["auto_routing"]:
-        if any(_fits(lowered, text) for text in entry["match"]):
-            name = model_id.rpartition("/")[2]
-            named = {"id": model_id, "name": name.removeprefix("amazon.")}
-            return [(interface, text.format(**named)) for interface, text in entry["at"].items()]
-    return []
-
-
-def _fits(model_id: str, text: str) -> bool:
-    return model_id.startswith(text[1:]) if text.startswith("^") else text in model_id
+        if any(lowered.startswith(text[1:]) if text.startswith("^") else text in lowered for text in entry["match"]):
+            name = model_id.rpartition("/")[2].removeprefix("amazon.")
+            return {interface: text.format(id=model_id, name=name) for interface, text in entry["at"].items()}
+    return {}
 
 
 def _batched(model: Model, experiment: Experiment) -> set[str]:
-    """The interfaces at which calls of this model would go in batches."""
+    """Return the interfaces at which calls of this model would go in batches."""
     if model.batch_enabled is not None:
         return set(BATCHING) if model.batch_enabled else set()
     return {
@@ -167,33 +150,30 @@ def _batched(model: Model, experiment: Experiment) -> set[str]:
     }
 
 
-def _earlier(model: Model, before: object, keys: Keys) -> _Deal | None:
-    """Of the provider that an earlier load of the run chose, so that answers go on coming from the same place."""
-    interface = str(before.get("interface")) if isinstance(before, Mapping) else ""
+def _earlier(model: Model, choice: object, keys: Keys) -> _Offer | None:
+    """Return the provider that an earlier load of the run chose, so that answers go on coming from the same place."""
+    interface = str(choice.get("interface")) if isinstance(choice, Mapping) else ""
     if interface not in INTERFACES or not keys.has(interface):
         return None
-    return next((deal for deal in _deals(model, set()) if _interface(deal) == interface), None)
-
-
-# What a run had in its configuration and a start leaves out: said, and the old configuration is kept.
+    return next((offer for offer in _offers(model, set()) if offer.interface == interface), None)
 
 
 def put_aside(config: Config, run: Run, log: Log) -> None:
-    """Keep the configuration of the start before where tasks or models of it are gone; one line names them.
+    """Store the configuration of the last start where this one leaves tasks or models of it out, and warn of them.
 
     Raises:
         InputError: it cannot be copied.
     """
     stored = stored_config(run)
     names = {"task": {task.name for task in config.tasks}, "model": {model.name for model in config.models}}
-    before = {word: [str(entry.get("name")) for entry in entries_of(stored, f"{word}s")] for word in names}
-    gone = [f"{word} {name}" for word, there in names.items() for name in before[word] if name not in there]
-    if not gone:
+    before = {kind: [str(entry.get("name")) for entry in entries_of(stored, f"{kind}s")] for kind in names}
+    missing = [f"{kind} {name}" for kind, present in names.items() for name in before[kind] if name not in present]
+    if not missing:
         return
     copy = run.folder / "archive" / now().replace(":", "") / run.config.name
     with atomic_path(copy) as temporary:
         shutil.copyfile(run.config, temporary)
     log.warning(
-        f"{', '.join(gone)}: in the configuration of the start before, not in {config.path}, so left out from now on; "
-        f"what is stored stays, and --config {copy} has them"
+        f"{', '.join(missing)}: in the configuration of the start before, not in {config.path}, so left out from now "
+        f"on; what is stored stays, and --config {copy} has them"
     )
