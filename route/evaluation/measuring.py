@@ -14,7 +14,7 @@ from p2l.metrics import Interval, Reliability
 from p2l.metrics.calibration import reliability
 from route.evaluation.features import with_categories
 from route.evaluation.policies import Outcome, Setup, compare
-from route.evaluation.spending import Axis, Curves, Spent, difference, draw_counts, interval, join
+from route.evaluation.spending import Curves, Spent, cost_axis, difference, draw_counts, interval, join
 from route.evaluation.table import ScoreTable, splits
 from route.evaluation.training import known_models
 
@@ -163,7 +163,7 @@ def _reads(test: ScoreTable, alone: Curves) -> dict[str, Any]:
     reads: dict[str, Any] = {"accuracy": lambda curves: curves.scores[:, -1]}
     if not test.one_price:
         means = test.costs.mean(axis=0)
-        axis = Axis.between(float(means.min()), float(means.max()))
+        axis = cost_axis(float(means.min()), float(means.max()))
         reads["area"] = lambda curves: curves.areas(axis)
         reads["at_equal_cost"] = lambda curves: curves.at(alone.costs[:, 0])
         reads["cost_ratio"] = lambda curves: curves.cost_of(alone.scores[:, 0]) / alone.costs[:, 0]

@@ -113,18 +113,9 @@ DRAWS = 1000
 LEVEL = 0.95
 
 
-@dataclass(frozen=True)
-class Axis:
-    """The costs (G,) at which curves are read."""
-
-    costs: Floats
-
-    @staticmethod
-    def between(low: float, high: float) -> Axis:
-        """Space costs evenly from the cheapest to the dearest model, on a logarithmic scale unless one is free."""
-        if low <= 0.0 or low == high:
-            return Axis(np.linspace(low, high, POINTS))
-        return Axis(np.geomspace(low, high, POINTS))
+def cost_axis(low: float, high: float) -> Floats:
+    """Space costs (G,) evenly from the cheapest to the dearest model, on a logarithmic scale unless one is free."""
+    return np.linspace(low, high, POINTS) if low <= 0.0 or low == high else np.geomspace(low, high, POINTS)
 
 
 @dataclass(frozen=True)
@@ -148,9 +139,9 @@ class Curves:
         order = np.argsort(self.costs, axis=1, kind="stable")
         return zip(*(np.take_along_axis(rows, order, axis=1) for rows in (self.costs, self.scores)), strict=True)
 
-    def areas(self, axis: Axis) -> Floats:
+    def areas(self, axis: Floats) -> Floats:
         """Return the mean heights (1 + R,) over the axis."""
-        heights = np.stack([np.interp(axis.costs, x, y) for x, y in self.points()])
+        heights = np.stack([np.interp(axis, x, y) for x, y in self.points()])
         return np.asarray((heights[:, 1:] + heights[:, :-1]).mean(axis=1) / 2)
 
     def at(self, costs: Floats) -> Floats:
@@ -228,7 +219,7 @@ def worth_on(table: ScoreTable) -> Worths:
     limits = costs[:1] if table.one_price else budgets(costs, TUNING_POSITIONS)
     few = counted(len(table.prompts))
     scores, paid = table.scores[few], table.costs[few]
-    axis = Axis.between(float(costs.min()), float(costs.max()))
+    axis = cost_axis(float(costs.min()), float(costs.max()))
 
     def worth(expected: Floats) -> Worth:
         rows = expected if len(expected) == len(few) else expected[few]

@@ -88,13 +88,6 @@ def read_prices(path: str | Path) -> dict[str, TokenPrice]:
     return {str(model): _price(file, str(model), entry) for model, entry in content.items()}
 
 
-def price_of(model: str, prices: Mapping[str, TokenPrice]) -> TokenPrice:
-    """Return the price of a model; raise InputError if it has none."""
-    if model not in prices:
-        raise InputError(f"no price for model {model!r}{nearest(model, prices)}; add it to the price file")
-    return prices[model]
-
-
 def _price(file: Path, model: str, entry: Any) -> TokenPrice:
     fields = entry if isinstance(entry, dict) else {"output": entry}
     for key in fields:
@@ -272,10 +265,12 @@ def _costs(answers: pd.DataFrame, name: str, prices: Mapping[str, TokenPrice] | 
     if prices is not None:
         if "output_chars" not in answers:
             raise InputError(f"{name}: has no column 'output_chars'; prices per token need the length of each answer")
-        by_model = {model: price_of(model, prices) for model in answers["model"].unique()}
+        for model in answers["model"].unique():
+            if model not in prices:
+                raise InputError(f"no price for model {model!r}{nearest(model, prices)}; add it to the price file")
         tokens = _numbers(answers, "output_chars", name) / CHARS_PER_TOKEN
         prompt_tokens = answers["prompt"].str.len().to_numpy(np.float64) / CHARS_PER_TOKEN
-        rates = [by_model[model] for model in answers["model"]]
+        rates = [prices[model] for model in answers["model"]]
         out, into = (np.array([getattr(rate, side) for rate in rates]) for side in ("output", "input"))
         return np.asarray((tokens * out + prompt_tokens * into) / 1e6)
     if "cost" not in answers:

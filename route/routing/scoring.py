@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from p2l import likelihood
 from p2l.common.cache import LRUCache
@@ -97,50 +97,31 @@ _QUEUE_OF_ONE_THREAD = 32
 OnModels = Callable[[Sequence[str]], None]
 
 
-class Scorer(Protocol):
-    """A source of coefficients."""
+class Scorer:
+    """A source of coefficients. This one has none, for routers that need none."""
 
     @property
     def model_list(self) -> Sequence[str] | None:
         """Return the models that have a coefficient; None while the list is unknown."""
-        ...
+        return ()
 
     @property
     def trouble(self) -> str:
         """Return why there are no coefficients now, or an empty text."""
-        ...
+        return ""
 
     async def start(self) -> None:
         """Connect or load; raise InputError for what waiting does not mend: a refused key, a model of another kind."""
-        ...
 
     async def close(self) -> None:
         """Release connections and threads."""
-        ...
-
-    async def coefficients(self, turns: Sequence[str], timeout: float | None) -> Coefficients | None:
-        """Return the coefficients of a prompt; None if there are none within `timeout` seconds."""
-        ...
-
-
-class RandomScorer:
-    """For routers that need no coefficients."""
-
-    model_list: Sequence[str] = ()
-    trouble = ""
-
-    async def start(self) -> None:
-        """Do nothing."""
-
-    async def close(self) -> None:
-        """Do nothing."""
 
     async def coefficients(self, _turns: Sequence[str], _timeout: float | None) -> Coefficients | None:
-        """Return None."""
+        """Return the coefficients of a prompt; None if there are none within `_timeout` seconds."""
         return None
 
 
-class EndpointScorer:
+class EndpointScorer(Scorer):
     """Coefficients from a P2L endpoint.
 
     An endpoint that cannot be reached, or has missed the time limit several times in a row, is tried again in the
@@ -280,7 +261,7 @@ def _is_of_the_prompt(error: P2LError) -> bool:
     return isinstance(error, InputError) and not isinstance(error, KeyRefusedError | ConfigError)
 
 
-class LocalScorer:
+class LocalScorer(Scorer):
     """Coefficients from a P2L model in this process, in a thread of its own; prompts wait for one another."""
 
     def __init__(
@@ -394,7 +375,7 @@ def make_scorer(
         if not path:
             raise ConfigError(f"router type {kind.name} needs a model folder or hub id: --router-model-name")
         return LocalScorer(path, family=kind.family, on_models=on_models)
-    return RandomScorer()
+    return Scorer()
 
 
 def _client(endpoint: str, api_key: str | None) -> AsyncP2LClient:

@@ -19,13 +19,13 @@ from p2l.common.web import ClientGoneError, Deadline, end_when_orphaned
 from route.config import ROUTER_NAME, RouterConfig
 from route.providers.base import JSON
 from route.service.chat import ChatEndpoint, authenticate, choose_for, read_chat
-from route.service.dialects import MESSAGES
+from route.service.dialects import Messages
 from route.service.dispatch import Trip
 from route.service.errors import ApiError, of_refusal
 from route.service.exchange import Exchange
 from route.service.observability import LOGGER
 from route.service.settings import Settings
-from route.service.state import Service, make_service
+from route.service.state import Service
 from route.service.wire import decision_of, parse_object, read_body
 from route.storage.feedback import parse_vote
 from route.storage.ledger import KeyRecord, Refusal
@@ -41,7 +41,7 @@ def build_app(config: RouterConfig, settings: Settings) -> Starlette:
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         try:
-            service = make_service(config, settings)
+            service = Service(config, settings)
             await service.start()
         except P2LError as error:
             app.state.problem = error  # reported by route.service.server
@@ -71,7 +71,7 @@ def _routes(service: Service) -> list[BaseRoute]:
 
     return [
         Route("/v1/chat/completions", ChatEndpoint(service), methods=["POST"]),
-        Route("/v1/messages", ChatEndpoint(service, MESSAGES), methods=["POST"]),
+        Route("/v1/messages", ChatEndpoint(service, Messages), methods=["POST"]),
         plain("/v1/route", _route, "POST"),
         plain("/v1/feedback", _feedback, "POST"),
         plain("/v1/models", _models, "GET"),
@@ -133,7 +133,7 @@ async def _model(service: Service, request: Request) -> Response:
 
 
 def _visible(service: Service, key: KeyRecord) -> list[str]:
-    return [ROUTER_NAME, *(name for name in service.roster.routable if key.models is None or name in key.models)]
+    return [ROUTER_NAME, *(name for name in service.routable if key.models is None or name in key.models)]
 
 
 def _card(service: Service, name: str) -> JSON:
@@ -149,7 +149,7 @@ async def _health(_: Service, __: Request) -> Response:
 async def _ready(service: Service, _: Request) -> Response:
     """Answer 200 while a model is not blocked, and with whether there are scores."""
     blocked = service.fleet.blocked()
-    available = [name for name in service.roster.routable if name not in blocked]
+    available = [name for name in service.routable if name not in blocked]
     state = {"status": "ready" if available else "no model is well", "scores": service.scorer.model_list is not None}
     return JSONResponse({**state, "blocked": sorted(blocked)}, 200 if available else 503)
 

@@ -18,8 +18,8 @@ from p2l.common.web import ClientGoneError, Deadline, alive
 from route.config import ROUTER_NAME
 from route.providers.base import JSON
 from route.routing.decision import Decision
-from route.service.dialects import OPENAI, Dialect
-from route.service.dispatch import Choice, Direct, Routed, Trip, ask_whole
+from route.service.dialects import Dialect
+from route.service.dispatch import Choice, Trip, ask_whole
 from route.service.errors import ApiError, deadline_passed, of_refusal
 from route.service.exchange import Answered, Exchange
 from route.service.state import Service
@@ -35,7 +35,7 @@ _log = logging.getLogger("route.service")
 class ChatEndpoint:
     """The ASGI application of one route; it writes streams itself, to be able to end them with an error."""
 
-    def __init__(self, service: Service, dialect: Dialect = OPENAI) -> None:
+    def __init__(self, service: Service, dialect: type[Dialect] = Dialect) -> None:
         """Answer clients that speak `dialect`."""
         self._service = service
         self._dialect = dialect
@@ -43,7 +43,7 @@ class ChatEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         exchange = Exchange(self._service, f"req-{secrets.token_hex(12)}")
-        reply = _Reply(send, self._dialect)
+        reply = _Reply(send, self._dialect())
         self._service.metrics.running.inc()
         try:
             await _answer(exchange, Headers(scope=scope), receive, reply)
@@ -68,7 +68,6 @@ class _Reply:
         self.dialect = dialect
         self.begun = False
         self._send = send
-        self._events = dialect.events()
 
     async def answer(self, answer: JSON, headers: dict[str, str]) -> None:
         text = json.dumps(self.dialect.answer(answer))
@@ -88,21 +87,21 @@ class _Reply:
         await send_start(self._send, headers)
 
     async def write(self, chunk: JSON) -> None:
-        event = self._events.take(chunk)
+        event = self.dialect.take(chunk)
         if event:
             await self._send({"type": "http.response.body", "body": event, "more_body": True})
 
     async def end(self) -> None:
-        await self._send({"type": "http.response.body", "body": self._events.end()})
+        await self._send({"type": "http.response.body", "body": self.dialect.end()})
 
     async def fail(self, error: ApiError) -> None:
-        await self._send({"type": "http.response.body", "body": self._events.fail(error)})
+        await self._send({"type": "http.response.body", "body": self.dialect.fail(error)})
 
 
 async def _answer(exchange: Exchange, headers: Headers, receive: Receive, reply: _Reply) -> None:
     service = exchange.service
     exchange.key = authenticate(service, headers)
-    incoming = await read_chat(service, headers, receive, reply.dialect)
+    incoming = await read_chat(service, headers, receive, type(reply.dialect))
     deadline = Deadline.after(service.config.timeouts.total)
     async with alive(receive, deadline, deadline_passed()):
         choice, conversation = await choose_for(exchange, incoming, headers, exchange.key)
@@ -133,7 +132,7 @@ def authenticate(service: Service, headers: Headers) -> KeyRecord:
     return record
 
 
-async def read_chat(service: Service, headers: Headers, receive: Receive, dialect: Dialect = OPENAI) -> Incoming:
+async def read_chat(service: Service, headers: Headers, receive: Receive, dialect: type[Dialect] = Dialect) -> Incoming:
     """Read and check the request; raise `ApiError` if it cannot be used."""
     raw = await read_body(headers, receive, int(service.settings.max_body_mb * 2**20), _BODY_SECONDS)
     by_name = service.settings.direct_by_name
@@ -149,12 +148,12 @@ async def choose_for(
         ApiError: 403 or 429, the key may not use the models, or not now.
     """
     service = exchange.service
-    models = service.roster.routable if incoming.direct is None else [incoming.direct]
+    models = service.routable if incoming.direct is None else [incoming.direct]
     admission = service.ledger.admit(key, models)
     if isinstance(admission, Refusal):
         raise of_refusal(admission)
     if incoming.direct is not None:
-        return Direct(incoming.direct), None
+        return Choice([incoming.direct]), None
     conversation, fixed = None, None
     if service.config.sticky and not incoming.compare:
         header = headers.get(HEADER)
@@ -163,11 +162,11 @@ async def choose_for(
     with service.metrics.scoring.time():
         coefficients = await service.scorer.coefficients(incoming.turns, service.config.score_timeout_ms / 1000)
     window = service.fleet.smallest_window
-    choice = Routed(
+    choice = Choice(
+        admission.models,
         service.router,
         coefficients,
         key.cost if incoming.budget is None else incoming.budget,
-        admission.models,
         None if window is None else tokens_of(incoming, window),
         fixed,
     )
@@ -217,11 +216,10 @@ async def answer_of_two(exchange: Exchange, trip: Trip) -> JSON:
     """
     service = exchange.service
     choice = trip.choice
-    assert isinstance(choice, Routed)
     first = service.dispatcher.first(trip).name
     assert choice.decision is not None
     blocked = service.fleet.blocked()
-    candidates = choice.router.fitting(choice.budget, choice.allowed, blocked, choice.tokens)
+    candidates = service.router.fitting(choice.budget, choice.allowed, blocked, choice.tokens)
     others = sorted(candidates - {first})
     if not others:
         raise ApiError(400, "nothing_to_compare", "compare: no second model keeps to the budget", param="compare")
@@ -253,7 +251,7 @@ def propensity_of(pair: Sequence[str], decision: Decision, candidates: Collectio
 async def _ask(exchange: Exchange, trip: Trip, sides: Sequence[str]) -> list[JSON]:
     """Ask both models; return the answers that came, in the order of `sides`."""
     service = exchange.service
-    trips = [Trip(trip.incoming, trip.deadline, Direct(name)) for name in sides]
+    trips = [Trip(trip.incoming, trip.deadline, Choice([name])) for name in sides]
     exchange.trips += trips
     runs = (service.dispatcher.run(each, ask_whole) for each in trips)
     outcomes = await asyncio.gather(*runs, return_exceptions=True)

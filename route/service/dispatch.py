@@ -13,7 +13,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from p2l.common.errors import ConfigError, InputError
 from p2l.common.web import Deadline
@@ -170,18 +170,22 @@ def make_fleet(config: RouterConfig, env: Mapping[str, str], clock: Callable[[],
     return Fleet(targets)
 
 
-class Choice(Protocol):
+@dataclass
+class Choice:
     """Chooses the model of a request, and again when one has failed."""
 
-    @property
-    def decision(self) -> Decision | None:
-        """Return the last decision of the router; None if the client named the model."""
-        ...
-
-    @property
-    def allowed(self) -> Collection[str]:
-        """Return the names of all models that may be chosen."""
-        ...
+    allowed: Collection[str]
+    """Names of all models that may be chosen."""
+    router: Router | None = None
+    """None: the client named the model."""
+    coefficients: Coefficients | None = None
+    """None, without scores in time: the static order decides."""
+    budget: float | None = None
+    tokens: int | None = None
+    fixed: str | None = None
+    """The model of this conversation."""
+    decision: Decision | None = None
+    """The last one of the router."""
 
     def choose(self, without: Collection[str]) -> str:
         """Return a model outside `without`.
@@ -190,44 +194,11 @@ class Choice(Protocol):
             InfeasibleError: none of the others is within the budget.
             NoModelError: there is none.
         """
-        ...
-
-
-@dataclass(frozen=True)
-class Direct:
-    """A model that the client named."""
-
-    model: str
-    decision: None = None
-
-    @property
-    def allowed(self) -> Collection[str]:
-        """See `Choice`."""
-        return (self.model,)
-
-    def choose(self, without: Collection[str]) -> str:
-        """See `Choice`."""
-        if self.model in without:
-            raise NoModelError(f"{self.model} is not available")
-        return self.model
-
-
-@dataclass
-class Routed:
-    """A model that the router chooses."""
-
-    router: Router
-    coefficients: Coefficients | None
-    """None, without scores in time: the static order decides."""
-    budget: float | None
-    allowed: Collection[str]
-    tokens: int | None = None
-    fixed: str | None = None
-    """The model of this conversation."""
-    decision: Decision | None = None
-
-    def choose(self, without: Collection[str]) -> str:
-        """See `Choice`."""
+        if self.router is None:
+            name = next((name for name in self.allowed if name not in without), None)
+            if name is None:
+                raise NoModelError(f"{', '.join(self.allowed)} is not available")
+            return name
         self.decision = self.router.decide(
             self.coefficients,
             self.budget,

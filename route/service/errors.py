@@ -26,15 +26,11 @@ _TYPES = {
 }
 _STATUS = {
     Fault.RATE_LIMIT: 429,
-    Fault.SERVER: 502,
-    Fault.CONNECTION: 502,
     Fault.TIMEOUT: 504,
-    Fault.MALFORMED: 502,
     Fault.CONTEXT_LENGTH: 400,
     Fault.CONTENT_FILTER: 400,
     Fault.REQUEST: 400,
     Fault.UNSUPPORTED: 400,
-    Fault.CREDENTIALS: 502,
 }
 _CODES = {
     Fault.RATE_LIMIT: "rate_limit_exceeded",
@@ -101,7 +97,7 @@ def of_choice(error: P2LError) -> ApiError:
 
 def of_fault(error: ProviderError, model: str) -> ApiError:
     """Return the error for the fault of the last provider."""
-    status = _STATUS[error.fault]
+    status = _STATUS.get(error.fault, 502)
     if error.fault is Fault.REQUEST and error.status in (404, 413, 422):
         status = error.status
     code = _CODES.get(error.fault, "provider_error")

@@ -86,9 +86,9 @@ def _without_traceback(app: Starlette) -> ASGIApp:
 
 async def _start_once(settings: Settings) -> None:
     """Start and stop everything, so that a mistake is reported once and not by each worker again and again."""
-    from route.service.state import make_service
+    from route.service.state import Service
 
-    service = make_service(load_config(settings.config), settings)
+    service = Service(load_config(settings.config), settings)
     await service.start()
     await service.close()
 

@@ -71,7 +71,9 @@ async def relay(exchange: Exchange, trip: Trip, target: Target, opened: Opened, 
     """Pass every chunk on and count the usage; raise `ApiError` if the stream breaks."""
     async with aclosing(opened.rest):
         try:
-            await _relay_head(exchange, trip, target, opened, write)
+            opened.head[0] = {**opened.head[0], **outputs_of(trip.choice.decision, trip.tried)}
+            for chunk in opened.head:
+                await _relay_one(exchange, trip, target, chunk, write)
             async for chunk in opened.rest:
                 await _relay_one(exchange, trip, target, chunk, write)
             target.breaker.succeeded()
@@ -80,13 +82,6 @@ async def relay(exchange: Exchange, trip: Trip, target: Target, opened: Opened, 
             trip.faults.append(error)
             exchange.service.metrics.failed(target.name, error)
             raise of_fault(error, target.name) from error
-
-
-async def _relay_head(exchange: Exchange, trip: Trip, target: Target, opened: Opened, write: Write) -> None:
-    outputs = outputs_of(trip.choice.decision, trip.tried)
-    opened.head[0] = {**opened.head[0], **outputs}
-    for chunk in opened.head:
-        await _relay_one(exchange, trip, target, chunk, write)
 
 
 async def _relay_one(exchange: Exchange, trip: Trip, target: Target, chunk: JSON, write: Write) -> None:

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from route.evaluation.spending import (
-    Axis,
     Curves,
     Spent,
     budgets,
+    cost_axis,
     draw_counts,
     earnings,
     interval,
@@ -70,7 +70,7 @@ def test_what_is_known_of_a_constructed_table() -> None:
     np.testing.assert_allclose(oracle.scores.mean(axis=0), 0.5 + 0.5 * share)
     np.testing.assert_allclose(oracle.costs.mean(axis=0), 0.01 + 0.015 * share)
     assert worth_on(table)(table.scores).area == pytest.approx(
-        Curves(oracle.scores.mean(0)[None], oracle.costs.mean(0)[None]).areas(Axis.between(0.01, 0.04))[0], abs=5e-3
+        Curves(oracle.scores.mean(0)[None], oracle.costs.mean(0)[None]).areas(cost_axis(0.01, 0.04))[0], abs=5e-3
     )
 
 
@@ -102,9 +102,9 @@ def test_a_curve_is_read_between_its_points_and_level_beyond() -> None:
 
 def test_the_area_of_a_level_curve_is_its_height_and_steps_count_by_orders_of_magnitude() -> None:
     level = Curves(np.full((1, 2), 0.3), np.array([[1.0, 100.0]]))
-    assert level.areas(Axis.between(1.0, 100.0))[0] == pytest.approx(0.3)
+    assert level.areas(cost_axis(1.0, 100.0))[0] == pytest.approx(0.3)
     step = Curves(np.array([[0.0, 0.0, 1.0, 1.0]]), np.array([[1.0, 9.999, 10.001, 100.0]]))
-    assert step.areas(Axis.between(1.0, 100.0))[0] == pytest.approx(0.5, abs=0.01)
+    assert step.areas(cost_axis(1.0, 100.0))[0] == pytest.approx(0.5, abs=0.01)
 
 
 def test_intervals_cover_the_mean_as_often_as_they_say() -> None:

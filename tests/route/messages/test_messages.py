@@ -18,7 +18,7 @@ from route.messages import MessageStream, chat_request, error_of, message_of
 from route.providers.anthropic import Translator, completion_of, messages_request
 from route.providers.base import JSON, ProviderError
 from route.providers.content import chunk, completion, usage
-from route.service.dialects import MESSAGES
+from route.service.dialects import Messages
 from route.service.errors import ApiError
 
 ASKED: TypeAdapter[Any] = TypeAdapter(CompletionCreateParams)
@@ -241,8 +241,8 @@ def test_whatever_comes_is_translated_or_refused(body: JSON, content: Any, block
 def test_whatever_a_provider_says_is_a_message_or_a_fault(choice: Any, delta: Any) -> None:
     for each in ({"choices": [choice], "usage": delta}, {"choices": [{"message": delta, "delta": delta}]}):
         with contextlib.suppress(ApiError):
-            json.dumps(MESSAGES.answer(each))
-        events = MESSAGES.events()
+            json.dumps(Messages.answer(each))
+        events = Messages()
         with contextlib.suppress(ProviderError):
             events.take(each)
         assert b"message_stop" in events.end()

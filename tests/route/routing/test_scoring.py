@@ -19,7 +19,7 @@ from p2l.common.errors import CheckpointError, ConfigError, KeyRefusedError
 from route.routing.candidates import get
 from route.routing.decision import Coefficients, RoutedModel
 from route.routing.router import Router
-from route.routing.scoring import EndpointScorer, LocalScorer, Memory, RandomScorer, Scorer, check_family, make_scorer
+from route.routing.scoring import EndpointScorer, LocalScorer, Memory, Scorer, check_family, make_scorer
 from tests.conftest import ROOT, Command
 from tests.p2l.serving_models import NAMES, tiny
 
@@ -396,7 +396,7 @@ def test_each_kind_has_its_scorer(folder: Path) -> None:
             make_scorer(get("grk-local"), path=folder),
             make_scorer(get("random")),
         ]
-        assert [type(scorer) for scorer in scorers] == [EndpointScorer, LocalScorer, RandomScorer]
+        assert [type(scorer) for scorer in scorers] == [EndpointScorer, LocalScorer, Scorer]
         await scorers[2].start()
         assert await scorers[2].coefficients(["any"], None) is None
         assert scorers[2].model_list == ()

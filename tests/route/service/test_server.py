@@ -20,7 +20,7 @@ from p2l.common.errors import ConfigError
 from route.config import load_config
 from route.service.chat import propensity_of
 from route.service.settings import Settings
-from route.service.state import make_service
+from route.service.state import Service
 from tests.route.router_helpers import COEFS, HELLO, Endpoint, a_router, model, served
 
 KEYS = [
@@ -313,7 +313,7 @@ def test_a_leaderboard_without_any_configured_model_refuses_to_start(tmp_path: P
         path.write_text(json.dumps({"model_configs": {"stranger": model("http://127.0.0.1:9/v1")}}), "utf-8")
         async with served(Endpoint({"good": 1.0}).application()) as url:
             settings = Settings(str(path), "grk-endpoint", router_model_endpoint=url, api_keys=(digest_of("k"),))
-            service = make_service(load_config(path), settings)
+            service = Service(load_config(path), settings)
             with pytest.raises(ConfigError, match="stranger"):
                 await service.start()
             await service.close()
