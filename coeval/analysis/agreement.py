@@ -32,9 +32,10 @@ from coeval.analysis.statistics import (
     kendall,
     krippendorff,
     resample,
+    share_limits,
     spearman,
 )
-from coeval.analysis.units import Floats, LoadedRun, Pairs, once
+from coeval.analysis.units import Floats, LoadedRun, once
 from p2l.common.bootstrap import limits
 
 LEAST_COVERAGE = 0.1
@@ -63,14 +64,18 @@ def _table(cells: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return np.bincount(cells[cells >= 0], minlength=9).reshape(3, 3)
 
 
-def _shared(pairs: Pairs, judges: int) -> Iterator[_Shared]:
-    for a, b in combinations(range(judges), 2):
+@once
+def _shared(loaded: LoadedRun) -> tuple[_Shared, ...]:
+    """Return what every two judges both scored."""
+    pairs, shared = loaded.pairs, []
+    for a, b in combinations(range(len(loaded.judges)), 2):
         rows = np.flatnonzero(~np.isnan(pairs.scores[:, a]) & ~np.isnan(pairs.scores[:, b]))
         one, other = pairs.scores[rows, a], pairs.scores[rows, b]
         gap = np.abs(one - other)
         levels = pairs.is_level[rows, a] & pairs.is_level[rows, b]
         cells = np.where(levels, 3 * np.rint(2 * one) + np.rint(2 * other), -1).astype(np.int64)
-        yield _Shared(a, b, rows, (gap < 1e-9).astype(np.float64), 1.0 - gap, cells)
+        shared.append(_Shared(a, b, rows, (gap < 1e-9).astype(np.float64), 1.0 - gap, cells))
+    return tuple(shared)
 
 
 def judge_report(loaded: LoadedRun, settings: RobustSettings = DEFAULTS) -> JudgeReport:
@@ -111,7 +116,7 @@ def is_degenerate(loaded: LoadedRun) -> bool:
 
 def judge_pairs(loaded: LoadedRun) -> tuple[JudgePair, ...]:
     """Compute the agreement of every two judges."""
-    return tuple(_judge_pair(loaded, shared) for shared in _shared(loaded.pairs, len(loaded.judges)))
+    return tuple(_judge_pair(loaded, shared) for shared in _shared(loaded))
 
 
 def _judge_pair(loaded: LoadedRun, shared: _Shared) -> JudgePair:
@@ -119,16 +124,15 @@ def _judge_pair(loaded: LoadedRun, shared: _Shared) -> JudgePair:
     if not n:
         return JudgePair(*names, 0, None, None, None, None, None, "", None, None, None)
     pairs = loaded.pairs
-    columns = np.stack([shared.equal, np.ones(n)], axis=1)
-    lower, upper = limits(resample(pairs.datapoint[shared.rows], columns, lambda sums: sums[:, 0] / sums[:, 1]))
+    lower, upper = share_limits(pairs.datapoint[shared.rows], shared.equal)
     one, other = pairs.scores[shared.rows, shared.a], pairs.scores[shared.rows, shared.b]
     value = shared.kappa()
     return JudgePair(
         *names,
         n,
         spa=float(shared.equal.mean()),
-        spa_lower=float(lower),
-        spa_upper=float(upper),
+        spa_lower=lower,
+        spa_upper=upper,
         wpa=float(shared.close.mean()),
         kappa=value,
         kappa_label=kappa_label(value),
@@ -163,7 +167,12 @@ def _alone(row: JudgeRow) -> JudgeRow:
 
 
 def _judge_row(loaded: LoadedRun, judge: int, units: int, share: float) -> JudgeRow:
-    with_peers = [shared for shared in _of_judge(loaded, judge) if len(shared.rows)]
+    enough = peers(loaded)
+    with_peers = [
+        shared
+        for shared in _shared(loaded)
+        if len(shared.rows) and ((shared.a == judge and enough[shared.b]) or (shared.b == judge and enough[shared.a]))
+    ]
     n = np.array([len(shared.rows) for shared in with_peers], dtype=np.float64)
     figures: dict[str, list[float | None]] = {
         "spa": [float(shared.equal.mean()) for shared in with_peers],
@@ -187,33 +196,17 @@ def _judge_row(loaded: LoadedRun, judge: int, units: int, share: float) -> Judge
     )
 
 
-def _of_judge(loaded: LoadedRun, judge: int) -> Iterator[_Shared]:
-    """Yield what a judge shares with each of its peers."""
-    enough = peers(loaded)
-    others = [other for other in range(len(loaded.judges)) if other != judge and enough[other]]
-    for other in others:
-        table = replace(
-            loaded.pairs,
-            scores=loaded.pairs.scores[:, [judge, other]],
-            is_level=loaded.pairs.is_level[:, [judge, other]],
-        )
-        yield from _shared(table, 2)
-
-
 def _mean(values: list[float | None], weights: Floats) -> float | None:
     pairs = [(value, weight) for value, weight in zip(values, weights, strict=True) if value is not None]
     total = sum(weight for _, weight in pairs)
     return float(sum(value * weight for value, weight in pairs) / total) if total else None
 
 
-def _spa_limits(loaded: LoadedRun, with_peers: list[_Shared]) -> tuple[float | None, float | None]:
+def _spa_limits(loaded: LoadedRun, with_peers: list[_Shared]) -> tuple[float, float] | tuple[None, None]:
     if not with_peers:
         return None, None
     rows = np.concatenate([shared.rows for shared in with_peers])
-    equal = np.concatenate([shared.equal for shared in with_peers])
-    columns = np.stack([equal, np.ones(len(equal))], axis=1)
-    lower, upper = limits(resample(loaded.pairs.datapoint[rows], columns, lambda sums: sums[:, 0] / sums[:, 1]))
-    return float(lower), float(upper)
+    return share_limits(loaded.pairs.datapoint[rows], np.concatenate([shared.equal for shared in with_peers]))
 
 
 def ranked_judges(rows: tuple[JudgeRow, ...]) -> tuple[str, ...]:
@@ -224,7 +217,7 @@ def ranked_judges(rows: tuple[JudgeRow, ...]) -> tuple[str, ...]:
 
 def breakdown(loaded: LoadedRun) -> tuple[AgreementRow, ...]:
     """Compute each judge's weighted agreement by factor, teacher, student and task."""
-    shared = [one for one in _shared(loaded.pairs, len(loaded.judges)) if len(one.rows)]
+    shared = [one for one in _shared(loaded) if len(one.rows)]
     return tuple(row for dimension in _DIMENSIONS for row in _breakdown(loaded, shared, dimension))
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coeval.analysis.judge_results import BiasReport, FamilyRow, FlipRow, SelfPreferenceRow, VerbosityRow
-from coeval.analysis.statistics import pearson, resample
+from coeval.analysis.statistics import pearson, resample, share_limits
 from coeval.analysis.units import Floats, LoadedRun
 from coeval.analysis.verdicts import Preference
 from p2l.common.bootstrap import limits
@@ -43,17 +43,15 @@ def _flips(judge: str, preferences: Sequence[Preference]) -> FlipRow:
     flips = np.array([{*pair} == {"model_a", "model_b"} for pair in pairs], dtype=np.float64)
     first = sum((pair[0] == "model_a") + (pair[1] == "model_b") for pair in pairs)
     second = sum((pair[0] == "model_b") + (pair[1] == "model_a") for pair in pairs)
-    columns = np.stack([flips, np.ones(len(flips))], axis=1)
-    datapoints = np.array([one.datapoint for one in preferences])
-    lower, upper = limits(resample(datapoints, columns, lambda sums: sums[:, 0] / sums[:, 1]))
+    lower, upper = share_limits(np.array([one.datapoint for one in preferences]), flips)
     return FlipRow(
         judge,
         len(preferences),
         flips=int(flips.sum()),
         inconsistent=sum(pair[0] != pair[1] for pair in pairs),
         flip_rate=float(flips.mean()),
-        lower=float(lower),
-        upper=float(upper),
+        lower=lower,
+        upper=upper,
         first_share=first / (first + second) if first + second else None,
     )
 

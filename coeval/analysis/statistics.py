@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coeval.analysis.units import Codes, Floats
-from p2l.common.bootstrap import bootstrap_ratio, drawn_sums
+from p2l.common.bootstrap import bootstrap_ratio, drawn_sums, limits
 
 _MOST_CELLS = 1_000_000
 _LABELS = ((0.2, "slight"), (0.4, "fair"), (0.6, "moderate"), (0.8, "substantial"))
@@ -209,3 +209,10 @@ def resample(
     sums, counts = drawn_sums(columns, clusters=clusters, replicates=REPLICATES, rng=np.random.default_rng(seed))
     with np.errstate(invalid="ignore", divide="ignore"):
         return figure(counts @ sums)
+
+
+def share_limits(clusters: npt.NDArray[Any], hits: Floats) -> tuple[float, float]:
+    """Return 95 % limits of the mean of hits (N,), which are 0 or 1, for draws of whole clusters (N,)."""
+    columns = np.stack([hits, np.ones(len(hits))], axis=1)
+    lower, upper = limits(resample(clusters, columns, lambda sums: sums[:, 0] / sums[:, 1]))
+    return float(lower), float(upper)
