@@ -66,19 +66,19 @@ def read_annotations(path: Path, loaded: LoadedRun) -> Annotations:
     rows = 0
     for place, row in _rows(path):
         rows += 1
-        reader.take(f"{path.name}:{place}", row)
+        reader.read(f"{path.name}:{place}", row)
     bad = reader.skips.rows()
-    if not reader.found:
+    if not reader.scores:
         first = f": {bad[0].count} {WHY[bad[0].code]}, such as {bad[0].example}" if bad else ""
         raise RunInputError(f"{path}: none of {rows} rows can be used{first}")
-    keys = sorted(reader.found)
+    keys = sorted(reader.scores)
     annotators = tuple(sorted({annotator for _, _, annotator in keys}))
     codes = {annotator: code for code, annotator in enumerate(annotators)}
     return Annotations(
         np.array([response for response, _, _ in keys], dtype=np.int64),
         np.array([factor for _, factor, _ in keys], dtype=np.int64),
         np.array([codes[annotator] for _, _, annotator in keys], dtype=np.int64),
-        np.array([reader.found[key] for key in keys]),
+        np.array([reader.scores[key] for key in keys]),
         annotators,
         rows,
         bad,
@@ -120,10 +120,10 @@ def _object(line: str) -> Mapping[str, Any] | None:
 
 
 class _Reader:
-    """Takes rows one by one."""
+    """Reads rows one by one."""
 
     def __init__(self, loaded: LoadedRun) -> None:
-        self.found: dict[tuple[int, int, str], float] = {}
+        self.scores: dict[tuple[int, int, str], float] = {}
         self.skips = Skips()
         self._loaded = loaded
         self._responses = codes_of(loaded.responses)
@@ -132,7 +132,7 @@ class _Reader:
         scored = np.unique(np.stack([loaded.units.task, loaded.units.factor]), axis=1)
         self._scored = set(zip(*scored.tolist(), strict=True))
 
-    def take(self, place: str, row: Mapping[str, Any] | None) -> None:
+    def read(self, place: str, row: Mapping[str, Any] | None) -> None:
         """Keep a row's score, or note what is wrong with it."""
         if row is None:
             return self.skips.note("NO_RECORD", place)
@@ -151,9 +151,9 @@ class _Reader:
         if value is None:
             return self.skips.note("INVALID_SCORE", f"{place} ({score})")
         key = (response, self._factors[factor], _text(row, "annotator") or _ANYBODY)
-        if key in self.found:
+        if key in self.scores:
             self.skips.note("DUPLICATE", place)
-        self.found[key] = value
+        self.scores[key] = value
         return None
 
     def _score(self, task: str, text: Any) -> float | None:

@@ -1,7 +1,7 @@
-"""What may be wrong with judges: they like themselves, their kin, long answers, or what is shown first.
+"""Biases of judges: towards themselves, models of their family, long answers, and the answer shown first.
 
 * Self-preference of judge j: mean over its own answers of (its score - its peers'), less the same mean over answers of
-  others, so that a lenient judge is not taken for a vain one. Peers never include a student that judges itself.
+  others, so that leniency is not mistaken for self-preference. Peers never include a student that judges itself.
 * Same family: the same, over answers of other models of j's family, with judges of other families as peers.
 * Verbosity: correlation of a response's token count with its mean score, and the same after the datapoint's mean is
   taken out of both, so that an item that needs long answers plays no part.
@@ -104,15 +104,15 @@ def family_rows(loaded: LoadedRun) -> tuple[FamilyRow, ...]:
     judges = {name: family_of(loaded.info.model_id(name, "judge")) for name in loaded.judges}
     students = {name: family_of(loaded.info.model_id(name, "student")) for name in loaded.students}
     for judge, name in enumerate(loaded.judges):
-        kin = [student for student in loaded.students if student != name and students[student] == judges[name]]
-        if judges[name] is None or not kin or loaded.kinds[judge] != "model":
+        relatives = [student for student in loaded.students if student != name and students[student] == judges[name]]
+        if judges[name] is None or not relatives or loaded.kinds[judge] != "model":
             continue
         strangers = np.array([judges[other] != judges[name] for other in loaded.judges])
         ours = np.array([students[student] == judges[name] for student in loaded.students])[loaded.pairs.student]
-        theirs = np.isin(loaded.pairs.student, [loaded.students.index(student) for student in kin])
+        theirs = np.isin(loaded.pairs.student, [loaded.students.index(student) for student in relatives])
         figures = _preference(loaded, judge, scores[:, strangers], theirs, ~ours)
         if figures is not None:
-            rows.append(FamilyRow(name, judges[name] or "", ", ".join(kin), figures[0], *figures[4:]))
+            rows.append(FamilyRow(name, judges[name] or "", ", ".join(relatives), figures[0], *figures[4:]))
     return tuple(rows)
 
 

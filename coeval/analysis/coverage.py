@@ -1,4 +1,4 @@
-"""What a run has and what it lacks, and the slices that the workbook and the live pages stand on."""
+"""What a run has and what it lacks, and the slices that the workbook and the live pages are computed from."""
 
 from __future__ import annotations
 

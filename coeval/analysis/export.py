@@ -96,7 +96,9 @@ def _raw_scores(loaded: LoadedRun) -> tuple[list[str | None], Codes]:
         mine = (units.response * shape[0] + units.judge) * shape[1] + units.factor
         order = np.argsort(mine, kind="stable")
         place = order[np.minimum(np.searchsorted(mine[order], keys), len(order) - 1)]
-        counts = (mine[place] == keys) & (units.norm[place] == norms)  # not what was said of texts that are gone
+        counts = (mine[place] == keys) & (
+            units.norm[place] == norms
+        )  # scores of texts that have changed since are left out
         codes[place[counts]] = text_codes[counts]  # of several, the last
     return [*texts, None], codes
 

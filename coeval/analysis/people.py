@@ -1,4 +1,4 @@
-"""Judges put right by what people said of some answers, and the students' scores that follow on all answers.
+"""Judges calibrated by people's scores of some answers, and the students' calibrated scores on all answers.
 
 A judge that is a model has one map for all factors, since it uses one scale; one that computes has one for each factor.
 Limits of calibrated means add up two variances: which items the run has, and which of them people scored.
@@ -55,7 +55,7 @@ class Map:
     counts: Codes
     """(V,) of how many pairs."""
     fitted: Floats
-    """(V,) `means` made to rise."""
+    """(V,) `means` made non-decreasing."""
 
     def __call__(self, scores: Floats) -> Floats:
         """Return the worth of any scores."""
@@ -114,7 +114,7 @@ _WORDS = {value: word.capitalize() for word, value in LEVELS.items()}
 
 @dataclass(frozen=True)
 class JudgeCalibration:
-    """What a judge's map is made of, and what it is good for."""
+    """What a judge's map is fitted to, and how much closer to people it brings the judge."""
 
     judge: JudgeName
     factor: str
@@ -150,7 +150,7 @@ class MapRow:
 
 @dataclass(frozen=True)
 class StudentCalibration:
-    """A student's scores on all answers, as judges gave them and put right."""
+    """A student's scores on all answers, raw and calibrated."""
 
     rank: Rank
     """By `calibrated`."""
@@ -192,7 +192,7 @@ class Calibration:
 
 @dataclass(frozen=True)
 class _Consensus:
-    """What people said on average, (P,), of what."""
+    """People's mean scores (P,) of annotated pairs."""
 
     people: Floats
     place: Codes
@@ -204,7 +204,7 @@ class _Consensus:
 
 @dataclass(frozen=True)
 class _Judge:
-    """A judge's map with what it is made of; factor -1: all."""
+    """A judge's map with the scores that it is fitted to; factor -1: all."""
 
     judge: int
     factor: int

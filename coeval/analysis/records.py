@@ -34,7 +34,7 @@ class TaskInfo:
 
     description: str = ""
     rubric: Mapping[str, str] | None = None
-    """Factor -> description; None where no rubric is known, so that no score can be found to be missing."""
+    """Factor -> description; None where no rubric is known, so that no score counts as missing."""
     metrics: Mapping[str, str] = field(default_factory=dict)
     """Factors that are computed -> the metric."""
     attributes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -241,7 +241,7 @@ class Skips:
 
 @dataclass
 class Judgement:
-    """All that a judge said of a response, of all its records."""
+    """A judge's scores of a response, from all its records."""
 
     response: str
     judge: str

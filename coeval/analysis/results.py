@@ -301,7 +301,7 @@ class TeacherReport:
     formula: str
     """What the ranking follows: v1, s2 or r3."""
     one_student: bool
-    """With one student nothing can be told apart: all values are 0."""
+    """With one student there is nothing to discriminate: all values are 0."""
     teachers: tuple[TeacherRow, ...]
     cells: tuple[TeacherCell, ...]
 
@@ -314,7 +314,7 @@ class JudgeReport:
     metric: str
     """What the ranking follows: spa, wpa or kappa, weighted by what was shared."""
     degenerate: bool
-    """One judge agrees with nobody: its scores are 1.0 by definition."""
+    """One judge has no peers: its scores are 1.0 by definition."""
     judges: tuple[JudgeRow, ...]
     pairs: tuple[JudgePair, ...]
     breakdown: tuple[AgreementRow, ...]
@@ -436,7 +436,7 @@ class RobustSettings:
     teacher_score_formula: str = "v1"
     """Or s2, r3: ranks the teachers."""
     agreement_threshold: float | None = 1.0
-    """Share of (student, factor) pairs on which the judges have to be of one mind; None in the other form."""
+    """Share of (student, factor) pairs on which the judges have to agree; None in the other form."""
     theta: float | None = None
     """Other form: how far judges may lie from the pair's mean."""
     q_fraction: float = 0.5
@@ -490,7 +490,7 @@ class RobustSummary:
     kept: int
     kept_ids: tuple[str, ...]
     consistent_fraction: Mapping[str, float]
-    """Candidate datapoint -> share of its pairs on which the judges were of one mind."""
+    """Candidate datapoint -> share of its pairs on which the judges agreed."""
     students: tuple[RobustStudent, ...]
     cells: tuple[StudentCell, ...]
     """Students on the robust set by task and factor."""

@@ -1,4 +1,4 @@
-"""The robust set: items of teachers that discriminate, on which the judges that agree best are of one mind.
+"""The robust set: items of teachers that discriminate, on which the judges that agree best give the same score.
 
 J* is the better half (rounded up) of the ranked judges, or all; T* the better half of teachers, ranked with J* alone.
 An item d of T* is kept where enough of its (student, factor) pairs are consistent; one that J* owes and did not score
@@ -310,8 +310,7 @@ def benchmark_records(loaded: LoadedRun, settings: RobustSettings = DEFAULTS) ->
 
 
 def _texts(loaded: LoadedRun, ids: set[str]) -> dict[str, dict[str, Any]]:
-    """Prompt, reference and attributes of some items, read once more: the first two are not kept in memory, and of
-    attributes only the text of their values is."""
+    """Read prompt, reference and attributes of some items again, since memory holds attributes as text alone."""
     texts = {}
     for path in loaded.run.datapoint_files():
         for record in read_records(path):

@@ -266,7 +266,7 @@ def hamming_rows(rows: Iterable[LabelRow]) -> tuple[HammingRow, ...]:
 
 
 def _labels_by_task(loaded: LoadedRun) -> _Labels:
-    """(student, task, attribute) -> the right label and the one said, of each response."""
+    """(student, task, attribute) -> the right label and the student's, of each response."""
     labels: _Labels = defaultdict(list)
     for key, truth, label in _labels(loaded):
         labels[key].append((truth, label))

@@ -172,7 +172,7 @@ class LoadedRun:
 
     @cached_property
     def pairs(self) -> Pairs:
-        """The (response, factor) pairs that anyone scored, with the matrix of scores."""
+        """The (response, factor) pairs that a judge scored, with the matrix of scores."""
         keys, first, pair = np.unique(
             self.units.response * max(len(self.factors), 1) + self.units.factor, return_index=True, return_inverse=True
         )
@@ -243,7 +243,7 @@ def once(function: Callable[[LoadedRun], Figure]) -> Callable[[LoadedRun], Figur
 
 
 def load_run(folder: Path | str) -> LoadedRun:
-    """Read a run, whoever wrote it; damaged records are skipped and listed in `skipped`.
+    """Read a run, of this version or another with the same layout; damaged records are skipped and listed in `skipped`.
 
     Raises:
         RunInputError: the folder holds no run.

@@ -23,7 +23,7 @@ from coeval.storage.run import Run
 
 WINNERS = ("model_a", "model_b", "tie", "tie (bothbad)")
 MAJORITY = "majority"
-"""The judge of a preference that several have made together."""
+"""The judge of a preference that sums up those of several judges."""
 _OTHER = {"model_a": "model_b", "model_b": "model_a"}
 
 
@@ -119,7 +119,7 @@ def read_verdicts(
     Args:
         run: where they are stored.
         items, answers: those of the run that are sound, by id.
-        note: told the code of what is left out, and an example.
+        note: called with the code of what is left out, and an example.
         counts: (pairwise, task, teacher, "", judge, failed) -> records; added to.
     """
     latest: dict[tuple[tuple[str, str, str], str], Preference] = {}

@@ -1,8 +1,8 @@
-"""Leaderboards of students from preferences, overall, by task and by attribute, and how near a model's come to them.
+"""Leaderboards of students from preferences, overall, by task and by attribute, and a P2L's compared with them.
 
-Intervals are bootstrapped over items: all preferences on one item are drawn together, since judges agree about it. By
-attribute, of which there may be hundreds, they come from the sandwich formula over the same items in a hundredth of the
-time. A board has the models that were compared in its slice; without a vote there is no rank.
+Intervals are bootstrapped over items: all preferences on one item are drawn together, since they are not independent.
+By attribute, of which there may be hundreds, they come from the sandwich formula over the same items in a hundredth of
+the time. A board has the models that were compared in its slice; a model without a vote has no rank.
 
 Shapes: M models.
 """
@@ -178,8 +178,7 @@ LIKELIHOOD = "rk"
 
 
 def pairs_report(loaded: LoadedRun) -> PairsReport:
-    """Leaderboards from verdicts on pairs, and from scores for tasks without them; empty with the reason if there are
-    none."""
+    """Fit leaderboards to verdicts on pairs, and to scores in tasks without them; empty with the reason if none."""
     votes, is_native = votes_of(loaded, Rule())
     students = [loaded.matching("judge", "student")[votes.judge] == model for model in (votes.model_a, votes.model_b)]
     fair = ~(students[0] | students[1])

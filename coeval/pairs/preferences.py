@@ -40,7 +40,7 @@ class Rule:
     bad: float = BAD
     """Two that tie with no more than this are both bad."""
     weights: Mapping[str, float] = field(default_factory=dict)
-    """Factor -> weight; where nothing is said that of the rubric, which is 1 by default."""
+    """Factor -> weight; others have that of the rubric, 1 by default."""
     kind: str = "model"
     """Whose scores: those of judges that are models, of `metric` or of `label` judges."""
     seed: int = 0
@@ -188,7 +188,9 @@ def _of_judges(preferences: list[Preference], judges: Collection[str]) -> list[P
 def why_none(selection: PreferenceFilter, self_judged: int, skipped: Iterable[Skipped]) -> str:
     """Return why a run has no preferences, where `self_judged` were left out."""
     if self_judged:
-        return f"all {self_judged} preferences are self-judged; use --keep-self-judged, or a judge that is no student"
+        return (
+            f"all {self_judged} preferences are self-judged; use --keep-self-judged, or a judge that is not a student"
+        )
     lost = ", ".join(f"{one.count} {one.code}" for one in skipped)
     lost = f" (skipped: {lost})" if lost else ""
     if selection.source == "native":
@@ -216,8 +218,7 @@ class Votes(ArrayTable):
 
 
 def votes_of(loaded: LoadedRun, rule: Rule) -> tuple[Votes, npt.NDArray[np.bool_]]:
-    """Verdicts on pairs and, for tasks without them, what the scores of judges of `rule.kind` come to; and which of
-    them are verdicts, (N,)."""
+    """Return verdicts on pairs and, for tasks without them, preferences derived from scores; and which are verdicts."""
     native = _native(loaded)
     with_verdicts = np.unique(native.task)
     parts = [_derived(loaded, task, rule) for task in range(len(loaded.tasks)) if task not in with_verdicts]

@@ -1,4 +1,4 @@
-"""What pages are made of: tables of rows, heat maps, stacks of levels, lines over time, and the head of every page."""
+"""Components of pages: tables of rows, heat maps, stacks of levels, lines over time, and the head of every page."""
 
 from __future__ import annotations
 

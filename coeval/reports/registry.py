@@ -114,7 +114,7 @@ _ENTRIES = (
         "robust-summary",
         "students on the items that the best judges agree on",
         *("analysis.robust:robust_summary", "reports.robust:robust_context"),
-        *("Robust ranking", "The ranking on items on which good judges were of one mind."),
+        *("Robust ranking", "The ranking on items on which good judges agree."),
         takes_settings=True,
     ),
     ReportEntry(

@@ -1,4 +1,4 @@
-"""Pages on what the figures stand on: the ranking on items on which good judges agree, and what the run holds."""
+"""Pages on the robust ranking, on items on which good judges agree, and on coverage, what the run holds."""
 
 from __future__ import annotations
 
