@@ -14,8 +14,9 @@ from pathlib import Path
 from coeval.batch.backends import TIMEOUTS, Backend, Result, State, Submission, UndecidedError
 from route.providers.anthropic import completion_of, messages_request
 from route.providers.base import JSON, Account, Fault, ProviderError
-from route.providers.content import translated, without
+from route.providers.chat import without
 from route.providers.errors import refusal
+from route.providers.translation import translated
 
 _MAX_TOKENS = 1024
 _UNASKED = {"expired": "expired", "canceled": "was cancelled"}

@@ -20,7 +20,7 @@ from urllib.parse import quote, urlsplit
 from coeval.batch.job import Job, custom_id, entries
 from coeval.calling.limits import Retries
 from route.providers.base import JSON, Account, Fault, ProviderError, Timeouts
-from route.providers.content import named_by, without
+from route.providers.chat import named_by, without
 from route.providers.errors import refusal
 from route.providers.files import FileTransport
 from route.providers.openai import dialect_of

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from coeval.interfaces import INTERFACES, tells_logprobs
 from coeval.schema import Model, Phase, Role
 from route.providers.base import JSON, Fault, ProviderError
-from route.providers.content import joined_text, without
+from route.providers.chat import joined_text, without
 from route.providers.openai import for_o1, for_reasoning
 
 Tokens = tuple[tuple[str, float], ...]

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from p2l.common.errors import ConfigError
 from route.providers.base import JSON, Account, Fault, ProviderError, Timeouts
-from route.providers.content import asks_for_usage, chunks_of, completion, usage
+from route.providers.chat import asks_for_usage, chunks_of, completion, usage
 
 _Made = TypeVar("_Made")
 _MAX_NEW_TOKENS = 512

@@ -22,7 +22,8 @@ from coeval.judging.prompts import PROMPTS
 from coeval.schema import DEFAULT, Phase, Scale, scale_of
 from p2l.common.errors import ConfigError
 from route.providers.base import JSON, Account, Fault, ProviderError, Timeouts, protocol
-from route.providers.content import asks_for_usage, chunks_of, completion, joined_text, system_text, usage
+from route.providers.chat import answer_message, asks_for_usage, chunks_of, completion, joined_text, usage
+from route.providers.translation import system_text
 
 _NORMAL = NormalDist()
 _SHARES = ("failure_rate", "malformed_rate")
@@ -404,7 +405,7 @@ def completion_for(request: JSON) -> JSON:
     prompt, system = question_of(request)
     text = answer(prompt, system, request)
     counts = usage(max(1, (len(prompt) + len(system)) // 4), max(1, len(text) // 4))
-    reply = completion(str(request.get("model")), {"role": "assistant", "content": text}, "stop", counts)
+    reply = completion(str(request.get("model")), answer_message(text), "stop", counts)
     reply["choices"][0]["logprobs"] = logprobs(prompt, system, request, text) if request.get("logprobs") else None
     return reply
 

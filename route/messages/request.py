@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 from p2l.common.errors import InputError
 from route.providers.base import JSON
-from route.providers.content import SHAPE_ERRORS
+from route.providers.chat import SHAPE_ERRORS
 
 Placed: TypeAlias = tuple[str, JSON]
 """A place in the request, and the block of content there."""

@@ -12,35 +12,21 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import aclosing
-from functools import partial
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from route.providers.base import JSON, Account, ProviderError, Timeouts, protocol
-from route.providers.content import (
+from route.providers import chat
+from route.providers.base import JSON, Account, protocol
+from route.providers.translation import (
     HINTS,
-    SYSTEM_ROLES,
     TRANSLATED,
+    TranslatingClient,
+    add_turn,
     arguments_of,
-    as_list,
-    asks_for_usage,
-    chunk,
-    chunks_of,
-    completion,
-    data_url,
-    image_url,
-    named_by,
-    parts_of,
     refuse_the_impossible,
     system_text,
-    translated,
     unsupported,
-    usage,
-    usage_chunk,
-    without,
 )
-from route.providers.http import WHOLE, Transport
 
 _WHO = "anthropic"
 _HINTS = HINTS | {"seed", "frequency_penalty", "presence_penalty"}
@@ -74,14 +60,11 @@ def _turns(messages: list[JSON]) -> list[JSON]:
     turns: list[JSON] = []
     for message in messages:
         role = message.get("role")
-        if role in SYSTEM_ROLES:
+        if role in chat.SYSTEM_ROLES:
             continue
         blocks = list(_blocks(message))
         role = "assistant" if role == "assistant" else "user"
-        if turns and turns[-1]["role"] == role:
-            turns[-1]["content"] += blocks
-        elif blocks:
-            turns.append({"role": role, "content": blocks})
+        add_turn(turns, role, "content", blocks)
     if turns and turns[-1]["role"] == "assistant" and turns[-1]["content"][-1]["type"] == "text":
         # A prefill that ends in white space is refused.
         turns[-1]["content"][-1]["text"] = turns[-1]["content"][-1]["text"].rstrip()
@@ -103,12 +86,12 @@ def _can_think(body: JSON) -> bool:
 def _blocks(message: JSON) -> Iterator[JSON]:
     role, content = message.get("role"), message.get("content")
     if role == "tool":
-        blocks = [_block(part) for part in parts_of(content)]
+        blocks = [_block(part) for part in chat.parts_of(content)]
         yield {"type": "tool_result", "tool_use_id": _identifier(message.get("tool_call_id")), "content": blocks}
         return
     if role not in ("user", "assistant"):
         raise unsupported(_WHO, f"messages of the role {role}")
-    yield from (_block(part) for part in parts_of(content))
+    yield from (_block(part) for part in chat.parts_of(content))
     for call in message.get("tool_calls") or []:
         yield _tool_use(call)
 
@@ -131,7 +114,7 @@ def _block(part: JSON) -> JSON:
         case "refusal":
             return {"type": "text", "text": part["refusal"]}
         case "image_url":
-            return {"type": "image", "source": _source(image_url(part))}
+            return {"type": "image", "source": _source(chat.image_url(part))}
         case "file" if isinstance(part.get("file"), dict) and part["file"].get("file_data"):
             return {"type": "document", "source": _source(part["file"]["file_data"])}
         case "input_audio" | "file" as kind:
@@ -140,7 +123,7 @@ def _block(part: JSON) -> JSON:
 
 
 def _source(url: str) -> JSON:
-    inline = data_url(url)
+    inline = chat.data_url(url)
     if inline is None:
         return {"type": "url", "url": url}
     return {"type": "base64", "media_type": inline.media_type, "data": inline.data}
@@ -150,7 +133,7 @@ def _sampling(request: JSON) -> JSON:
     sampling: JSON = {}
     if request.get("temperature") is not None:
         sampling["temperature"] = min(request["temperature"], 1.0)  # the highest there is
-    stops = [stop for stop in as_list(request.get("stop")) if str(stop).strip()]
+    stops = [stop for stop in chat.as_list(request.get("stop")) if str(stop).strip()]
     if stops:
         sampling["stop_sequences"] = stops
     return sampling
@@ -217,18 +200,15 @@ def completion_of(answer: JSON, *, clock: Callable[[], float] = time.time) -> JS
     """Translate a whole answer into a chat completion."""
     blocks: list[JSON] = answer.get("content") or []
     texts = [block.get("text", "") for block in blocks if block.get("type") == "text"]
-    message: JSON = {"role": "assistant", "content": "".join(texts) if texts else None, "refusal": None}
     thoughts = "".join(block.get("thinking", "") for block in blocks if block.get("type") == "thinking")
-    if thoughts:
-        message["reasoning_content"] = thoughts
     calls = [_call(block) for block in blocks if block.get("type") == "tool_use"]
-    if calls:
-        message["tool_calls"] = calls
+    message = chat.answer_message("".join(texts) if texts else None, thoughts, calls)
     finish = _FINISH.get(str(answer.get("stop_reason")), "stop")
     counts = _usage(answer.get("usage") or {})
-    chat = completion(str(answer.get("model")), message, finish, counts, identifier=answer.get("id"), clock=clock)
-    chat["choices"][0] |= _stopped_by(answer)
-    return chat
+    model, identifier = str(answer.get("model")), answer.get("id")
+    completion = chat.completion(model, message, finish, counts, identifier=identifier, clock=clock)
+    completion["choices"][0] |= _stopped_by(answer)
+    return completion
 
 
 def _stopped_by(event: JSON) -> JSON:
@@ -245,7 +225,7 @@ def _call(block: JSON) -> JSON:
 def _usage(counts: JSON) -> JSON:
     cached = counts.get("cache_read_input_tokens") or 0
     prompt = (counts.get("input_tokens") or 0) + cached + (counts.get("cache_creation_input_tokens") or 0)
-    return usage(prompt, counts.get("output_tokens") or 0, cached=cached)
+    return chat.usage(prompt, counts.get("output_tokens") or 0, cached=cached)
 
 
 class Translator:
@@ -277,7 +257,7 @@ class Translator:
         return []  # pings, and events of future kinds
 
     def _chunk(self, delta: JSON, finish: str | None = None) -> list[JSON]:
-        return [chunk(self._frame, delta, finish)]
+        return [chat.chunk(self._frame, delta, finish)]
 
     def _start(self, message: JSON) -> list[JSON]:
         self._frame |= {"id": message.get("id") or "", "model": message.get("model") or ""}
@@ -325,16 +305,22 @@ class Translator:
         chunks = self._chunk({}, _FINISH.get(str(reason), "stop"))
         chunks[0]["choices"][0] |= _stopped_by(event["delta"])
         if self._with_usage:
-            chunks.append(usage_chunk(self._frame, _usage(self._counts)))
+            chunks.append(chat.usage_chunk(self._frame, _usage(self._counts)))
         return chunks
+
+    def end(self) -> list[JSON]:
+        """Return the chunks after the last event: none."""
+        return []
 
 
 _MAX_TOKENS = 4096  # within the limit of every one of their models
 
 
 @protocol("anthropic", "max_tokens", "omit")
-class Anthropic:
+class Anthropic(TranslatingClient):
     """One account at Anthropic."""
+
+    protocol = _WHO
 
     def __init__(self, account: Account) -> None:
         """A client that connects at its first request.
@@ -342,55 +328,29 @@ class Anthropic:
         `options["max_tokens"]` limits answers where the request does not (4,096); `options["omit"]` names fields to
         leave out, such as the `temperature` that the newest models refuse.
         """
-        self._url = f"{account.base_url.rstrip('/').removesuffix('/v1')}/v1/messages"
+        super().__init__(account)
+        self._messages = f"{account.base_url.rstrip('/').removesuffix('/v1')}/v1/messages"
         self._max_tokens = int(account.options.get("max_tokens", _MAX_TOKENS))
-        self._omit = named_by(account.options, "omit")
-        self._transport = Transport(account, "anthropic")
 
-    async def chat(self, request: JSON, timeouts: Timeouts) -> JSON:
-        """Request a whole chat completion.
+    def _url(self, request: JSON, *, stream: bool) -> str:  # noqa: ARG002
+        return self._messages
 
-        Raises:
-            ProviderError: there is none.
-        """
-        return self._completion(await self._transport.answer(self._url, self._body(request), timeouts))
+    def _body(self, request: JSON, *, stream: bool = False) -> JSON:
+        body = super()._body(request)
+        return {**body, "stream": True} if stream else body
 
-    async def stream(self, request: JSON, timeouts: Timeouts) -> AsyncGenerator[JSON, None]:
-        """Request a chat completion and yield its chunks.
+    def _translate(self, request: JSON) -> JSON:
+        return messages_request(request, max_tokens=self._max_tokens)
 
-        Raises:
-            ProviderError: before the first chunk or after any.
-        """
-        with_usage = asks_for_usage(request)
-        translator = Translator(with_usage=with_usage)
-        body = {**self._body(request), "stream": True}
-        async with aclosing(self._transport.events(self._url, body, timeouts)) as events:
-            try:
-                async for event in events:
-                    parsed = self._transport.parsed(event.data)
-                    if parsed.get("type") == "error":
-                        raise self._transport.failure(parsed)
-                    if event.name == WHOLE:
-                        chunks, translator.finished = chunks_of(self._completion(parsed), with_usage=with_usage), True
-                    else:
-                        chunks = self._transport.understood(translator.take, parsed)
-                    for chunk in chunks:
-                        yield chunk
-            except ProviderError:
-                if not translator.finished:
-                    raise
-        if not translator.finished:
-            raise self._transport.malformed("a stream without its end")
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._transport.close()
-
-    def _body(self, request: JSON) -> JSON:
-        translate = partial(messages_request, max_tokens=self._max_tokens)
-        return translated("anthropic", translate, without(request, self._omit))
+    def _checked(self, answer: JSON) -> JSON:
+        if answer.get("type") == "error":
+            raise self._transport.failure(answer)
+        return answer
 
     def _completion(self, answer: JSON) -> JSON:
         if not isinstance(answer.get("content"), list):
             raise self._transport.malformed("an answer without content")
         return self._transport.understood(completion_of, answer)
+
+    def _translator(self, *, with_usage: bool) -> Translator:
+        return Translator(with_usage=with_usage)

@@ -13,35 +13,22 @@ import json
 import re
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from route.providers.base import JSON, Account, Fault, ProviderError, Timeouts, protocol
-from route.providers.content import (
+from route.providers import chat
+from route.providers.base import JSON, Account, Fault, ProviderError, protocol
+from route.providers.translation import (
     HINTS,
-    SYSTEM_ROLES,
     TRANSLATED,
+    TranslatingClient,
+    add_turn,
     arguments_of,
-    as_list,
-    asks_for_usage,
-    chunk,
-    completion,
-    data_url,
-    image_url,
-    joined_text,
-    named_by,
-    parts_of,
     refuse_the_impossible,
     system_text,
-    translated,
     unsupported,
-    usage,
-    usage_chunk,
-    without,
 )
-from route.providers.http import Transport
 
 _WHO = "gemini"
 _GENERATION = {
@@ -83,15 +70,12 @@ def _contents(messages: list[JSON], *, signed: bool) -> list[JSON]:
     contents: list[JSON] = []
     names: dict[Any, Any] = {}
     for message in messages:
-        if message.get("role") in SYSTEM_ROLES:
+        if message.get("role") in chat.SYSTEM_ROLES:
             continue
         names |= {call.get("id"): (call.get("function") or {}).get("name") for call in message.get("tool_calls") or []}
         role = "model" if message.get("role") == "assistant" else "user"
         parts = list(_parts(message, names, signed=signed))
-        if contents and contents[-1]["role"] == role:
-            contents[-1]["parts"] += parts
-        elif parts:
-            contents.append({"role": role, "parts": parts})
+        add_turn(contents, role, "parts", parts)
     return contents
 
 
@@ -99,11 +83,11 @@ def _parts(message: JSON, names: Mapping[Any, Any], *, signed: bool) -> Iterator
     role = message.get("role")
     if role == "tool":
         name = names.get(message.get("tool_call_id")) or message.get("name") or message.get("tool_call_id")
-        yield {"functionResponse": {"name": name, "response": _result(joined_text(message.get("content")))}}
+        yield {"functionResponse": {"name": name, "response": _result(chat.joined_text(message.get("content")))}}
         return
     if role not in ("user", "assistant"):
         raise unsupported(_WHO, f"messages of the role {role}")
-    yield from (_part(part) for part in parts_of(message.get("content")))
+    yield from (_part(part) for part in chat.parts_of(message.get("content")))
     for number, call in enumerate(message.get("tool_calls") or []):
         signature = ((call.get("extra_content") or {}).get("google") or {}).get("thought_signature")
         if signature is None and signed and number == 0:
@@ -132,7 +116,7 @@ def _part(part: JSON) -> JSON:
         case "refusal":
             return {"text": part["refusal"]}
         case "image_url":
-            return _file(image_url(part))
+            return _file(chat.image_url(part))
         case "file" if isinstance(part.get("file"), dict) and part["file"].get("file_data"):
             return _file(part["file"]["file_data"])
         case "input_audio":
@@ -143,7 +127,7 @@ def _part(part: JSON) -> JSON:
 
 
 def _file(url: str) -> JSON:
-    inline = data_url(url)
+    inline = chat.data_url(url)
     if inline is not None:
         return {"inlineData": {"mimeType": inline.media_type, "data": inline.data}}
     if url.startswith(("gs://", "https://generativelanguage.googleapis.com/")):
@@ -153,7 +137,7 @@ def _file(url: str) -> JSON:
 
 def _generation(request: JSON) -> JSON:
     settings = {name: request[key] for key, name in _GENERATION.items() if request.get(key) is not None}
-    stops = as_list(request.get("stop"))
+    stops = chat.as_list(request.get("stop"))
     if stops:
         settings["stopSequences"] = stops
     form = request.get("response_format") or {}
@@ -201,15 +185,11 @@ def completion_of(answer: JSON, *, clock: Callable[[], float] = time.time) -> JS
     parts = _answer_parts(candidate)
     texts, thoughts = _texts(parts, thought=False), _texts(parts, thought=True)
     calls = [_answer_call(part) for part in parts if part.get("functionCall")]
-    message: JSON = {"role": "assistant", "content": texts or (None if calls else ""), "refusal": None}
-    if thoughts:
-        message["reasoning_content"] = thoughts
-    if calls:
-        message["tool_calls"] = calls
+    message = chat.answer_message(texts or (None if calls else ""), thoughts, calls)
     finish = finish_of(candidate.get("finishReason"), has_calls=bool(calls))
     counts = _usage(answer.get("usageMetadata") or {})
     model, identifier = str(answer.get("modelVersion") or ""), answer.get("responseId")
-    return completion(model, message, finish, counts, identifier=identifier, clock=clock)
+    return chat.completion(model, message, finish, counts, identifier=identifier, clock=clock)
 
 
 def finish_of(reason: object, *, has_calls: bool) -> str:
@@ -246,7 +226,7 @@ def _usage(counts: JSON) -> JSON:
     thoughts = counts.get("thoughtsTokenCount") or 0
     prompt = (counts.get("promptTokenCount") or 0) + (counts.get("toolUsePromptTokenCount") or 0)
     answer = (counts.get("candidatesTokenCount") or 0) + thoughts
-    return usage(prompt, answer, cached=counts.get("cachedContentTokenCount") or 0, reasoning=thoughts)
+    return chat.usage(prompt, answer, cached=counts.get("cachedContentTokenCount") or 0, reasoning=thoughts)
 
 
 class Translator:
@@ -271,14 +251,14 @@ class Translator:
         self._counts |= answer.get("usageMetadata") or {}
         self._reason = candidate.get("finishReason") or self._reason
         return self._begin(answer) + [
-            chunk(self._frame, delta) for part in _answer_parts(candidate) for delta in self._deltas(part)
+            chat.chunk(self._frame, delta) for part in _answer_parts(candidate) for delta in self._deltas(part)
         ]
 
     def end(self) -> list[JSON]:
         """Return the chunks after the last piece."""
-        chunks = [chunk(self._frame, {}, finish_of(self._reason, has_calls=self._calls > 0))]
+        chunks = [chat.chunk(self._frame, {}, finish_of(self._reason, has_calls=self._calls > 0))]
         if self._with_usage:
-            chunks.append(usage_chunk(self._frame, _usage(self._counts)))
+            chunks.append(chat.usage_chunk(self._frame, _usage(self._counts)))
         return chunks
 
     def _begin(self, answer: JSON) -> list[JSON]:
@@ -287,7 +267,7 @@ class Translator:
         self._begun = True
         self._frame["model"] = str(answer.get("modelVersion") or "")
         self._frame["id"] = answer.get("responseId") or self._frame["id"]
-        return [chunk(self._frame, {"role": "assistant", "content": ""})]
+        return [chat.chunk(self._frame, {"role": "assistant", "content": ""})]
 
     def _deltas(self, part: JSON) -> list[JSON]:
         if part.get("functionCall"):
@@ -299,60 +279,30 @@ class Translator:
 
 
 @protocol("gemini", "omit")
-class Gemini:
+class Gemini(TranslatingClient):
     """One account at Google."""
+
+    protocol = _WHO
 
     def __init__(self, account: Account) -> None:
         """A client that connects at its first request; `options["omit"]` names fields to leave out."""
+        super().__init__(account)
         self._base = account.base_url.rstrip("/")
-        self._omit = named_by(account.options, "omit")
-        self._transport = Transport(account, "gemini")
 
-    async def chat(self, request: JSON, timeouts: Timeouts) -> JSON:
-        """Request a whole chat completion.
+    def _url(self, request: JSON, *, stream: bool) -> str:
+        model = quote(str(request.get("model")).removeprefix("models/"), safe="/")
+        return f"{self._base}/models/{model}:{'streamGenerateContent?alt=sse' if stream else 'generateContent'}"
 
-        Raises:
-            ProviderError: there is none.
-        """
-        body = self._body(request)
-        answer = self._checked(await self._transport.answer(self._url(request, "generateContent"), body, timeouts))
+    def _translate(self, request: JSON) -> JSON:
+        return generate_request(request)
+
+    def _completion(self, answer: JSON) -> JSON:
         if not answer.get("candidates"):
             raise self._transport.malformed("an answer without candidates")
         return self._transport.understood(completion_of, answer)
 
-    async def stream(self, request: JSON, timeouts: Timeouts) -> AsyncGenerator[JSON, None]:
-        """Request a chat completion and yield its chunks.
-
-        Raises:
-            ProviderError: before the first chunk or after any.
-        """
-        translator = Translator(with_usage=asks_for_usage(request))
-        url = self._url(request, "streamGenerateContent?alt=sse")
-        body = self._body(request)
-        async with aclosing(self._transport.events(url, body, timeouts)) as events:
-            try:
-                async for event in events:
-                    answer = self._checked(self._transport.parsed(event.data))
-                    for chunk in self._transport.understood(translator.take, answer):
-                        yield chunk
-            except ProviderError:
-                if not translator.finished:
-                    raise
-        if not translator.finished:
-            raise self._transport.malformed("a stream without its end")
-        for chunk in translator.end():
-            yield chunk
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._transport.close()
-
-    def _body(self, request: JSON) -> JSON:
-        return translated("gemini", generate_request, without(request, self._omit))
-
-    def _url(self, request: JSON, method: str) -> str:
-        model = quote(str(request.get("model")).removeprefix("models/"), safe="/")
-        return f"{self._base}/models/{model}:{method}"
+    def _translator(self, *, with_usage: bool) -> Translator:
+        return Translator(with_usage=with_usage)
 
     def _checked(self, answer: JSON) -> JSON:
         """Return the answer unless it is an error.

@@ -20,7 +20,7 @@ import anyio
 
 from p2l import __version__
 from route.providers.base import JSON, Account, Fault, ProviderError, Timeouts
-from route.providers.content import SHAPE_ERRORS
+from route.providers.chat import SHAPE_ERRORS
 from route.providers.errors import refusal
 
 _LONGEST = 32 * 2**20  # bytes of one event; more would fill our memory

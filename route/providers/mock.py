@@ -25,7 +25,7 @@ from aiohttp import web
 from p2l.common.cli import parser, positive, run
 from p2l.common.errors import ConfigError
 from route.providers.base import JSON, Account, Fault, ProviderError, Timeouts, protocol
-from route.providers.content import asks_for_usage, chunk, completion, joined_text, usage, usage_chunk
+from route.providers.chat import answer_message, asks_for_usage, chunk, completion, joined_text, usage, usage_chunk
 from route.providers.errors import refusal
 
 # A trouble is a name, some with a number: `rate-limit` (429), `rate-limit:2` (with Retry-After of 2 s), `status:503`,
@@ -190,7 +190,7 @@ class MockProvider:
         await _pause(self.mock.script.token_seconds * len(self.mock.pieces), timeouts.total)
         if trouble.name in _FAULTS and trouble.name != "no-done":
             await _fail(trouble, timeouts.first_token)
-        message = {"role": "assistant", "content": "".join(self.mock.pieces), "refusal": None}
+        message = answer_message("".join(self.mock.pieces))
         return completion(str(request.get("model")), message, "stop", self.mock.usage(request))
 
     async def stream(self, request: JSON, timeouts: Timeouts) -> AsyncGenerator[JSON, None]:
@@ -314,7 +314,7 @@ async def _whole(request: web.Request, body: JSON, mock: Mock, trouble: Trouble)
         await asyncio.sleep(mock.script.token_seconds * len(mock.pieces))
     if trouble.name == "stall":
         await asyncio.sleep(_FOR_EVER)
-    message = {"role": "assistant", "content": "".join(mock.pieces), "refusal": None}
+    message = answer_message("".join(mock.pieces))
     text = json.dumps(completion(str(body.get("model")), message, "stop", mock.usage(body))).encode()
     if trouble.name == "malformed":
         text = text[: len(text) // 2]

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from p2l.common.cli import nearest
 from p2l.common.errors import ConfigError
 from route.providers.base import JSON, Account, Provider, ProviderError, Timeouts, protocol
-from route.providers.content import (
+from route.providers.chat import (
     SYSTEM_ROLES,
     asks_for_usage,
     chunks_of,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from p2l.common.errors import InputError
 from route.messages import MessageStream, chat_request, error_of, message_of
 from route.providers.base import JSON, Fault, ProviderError
-from route.providers.content import SHAPE_ERRORS
+from route.providers.chat import SHAPE_ERRORS
 from route.service.errors import ApiError
 
 

@@ -17,7 +17,7 @@ from p2l.common.errors import InputError
 from route.messages import MessageStream, chat_request, error_of, message_of
 from route.providers.anthropic import Translator, completion_of, messages_request
 from route.providers.base import JSON, ProviderError
-from route.providers.content import chunk, completion, usage
+from route.providers.chat import chunk, completion, usage
 from route.service.dialects import Messages
 from route.service.errors import ApiError
 

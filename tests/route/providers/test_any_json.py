@@ -14,11 +14,12 @@ from route.providers import anthropic
 from route.providers import gemini as gemini_answer
 from route.providers.anthropic import messages_request
 from route.providers.base import JSON, Account, ProviderError
-from route.providers.content import asks_for_usage, for_another_model, translated
+from route.providers.chat import asks_for_usage, for_another_model
 from route.providers.errors import refusal
 from route.providers.gemini import generate_request
 from route.providers.http import Transport
 from route.providers.openai import classic, for_o1
+from route.providers.translation import translated
 
 LEAVES = st.none() | st.booleans() | st.integers(-2, 3) | st.text("ab:{}", max_size=4)
 

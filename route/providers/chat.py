@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from route.providers.base import JSON, Fault, ProviderError
+from route.providers.base import JSON
 
 SYSTEM_ROLES = ("system", "developer")
 SHAPE_ERRORS = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 """What reading JSON of an unexpected shape raises."""
-TRANSLATED = frozenset(
-    {
-        *("messages", "max_tokens", "max_completion_tokens", "stop", "tools", "tool_choice", "parallel_tool_calls"),
-        *("response_format", "temperature", "user", "safety_identifier", "stream", "stream_options", "n", "logprobs"),
-    }
-)
-"""Fields that clients of other protocols translate or refuse."""
-HINTS = frozenset(
-    {
-        *("audio", "logit_bias", "metadata", "modalities", "prediction", "prompt_cache_key", "prompt_cache_retention"),
-        *("reasoning_effort", "service_tier", "store", "top_logprobs", "verbosity", "web_search_options"),
-    }
-)
-"""Fields that a protocol without a counterpart leaves out: the answer still fits the request."""
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)?(?:;[\w=.+-]+)*?;base64,", re.IGNORECASE)
 
 
@@ -37,11 +22,6 @@ class DataURL(NamedTuple):
     media_type: str
     data: str
     """In base64."""
-
-
-def unsupported(who: str, what: str) -> ProviderError:
-    """Return the error for what a protocol cannot express; another model may take the request."""
-    return ProviderError(Fault.UNSUPPORTED, f"{who} cannot take {what}", detail=f"{who} cannot take {what}")
 
 
 def as_list(value: Any) -> list[Any]:
@@ -74,51 +54,6 @@ def image_url(part: JSON) -> str:
     return str(image.get("url") if isinstance(image, dict) else image)
 
 
-def arguments_of(function: JSON) -> JSON:
-    """Return the arguments of a tool call as an object, the only form that Anthropic and Gemini take.
-
-    Malformed arguments of an earlier model go under the key `arguments`, so that the conversation can go on.
-    """
-    text = function.get("arguments")
-    try:
-        arguments = json.loads(text or "{}")
-    except ValueError:
-        arguments = None
-    return arguments if isinstance(arguments, dict) else {"arguments": text}
-
-
-def system_text(request: JSON, further: str = "") -> str:
-    """Return all system messages and `further` as paragraphs."""
-    system = (message for message in request.get("messages") or [] if message.get("role") in SYSTEM_ROLES)
-    texts = [*(joined_text(message.get("content")) for message in system), further]
-    return "\n\n".join(text for text in texts if text.strip())
-
-
-def translated(who: str, translate: Callable[[JSON], JSON], request: JSON) -> JSON:
-    """Translate a request into another protocol.
-
-    Raises:
-        ProviderError: it is no chat completion request, or asks for what the protocol does not have.
-    """
-    try:
-        return translate(request)
-    except SHAPE_ERRORS:
-        what = "the request is not of the form of a chat completion request"
-        raise ProviderError(Fault.REQUEST, f"{who}: {what}", detail=what) from None
-
-
-def refuse_the_impossible(who: str, request: JSON) -> None:
-    """Refuse requests that the protocol would answer with something else.
-
-    Raises:
-        ProviderError: the request asks for several answers, or for log-probabilities.
-    """
-    if (request.get("n") or 1) != 1:
-        raise unsupported(who, "n above 1")
-    if request.get("logprobs"):
-        raise unsupported(who, "logprobs")
-
-
 def named_by(options: Mapping[str, Any], option: str) -> frozenset[str]:
     """Return the field or fields that an option of an account names."""
     named = options.get(option) or ()
@@ -127,20 +62,30 @@ def named_by(options: Mapping[str, Any], option: str) -> frozenset[str]:
 
 def renamed(request: JSON, roles: Mapping[str, str]) -> JSON:
     """Return the request with other roles in its messages."""
+
+    def rename(message: Any) -> Any:
+        role = message.get("role") if isinstance(message, dict) else None
+        return {**message, "role": roles[role]} if isinstance(role, str) and role in roles else message
+
+    return _with_messages(request, rename)
+
+
+def _with_messages(request: JSON, change: Callable[[Any], Any]) -> JSON:
     messages = request.get("messages")
-    if not isinstance(messages, list):
-        return request
-    return {**request, "messages": [_renamed(message, roles) for message in messages]}
-
-
-def _renamed(message: Any, roles: Mapping[str, str]) -> Any:
-    role = message.get("role") if isinstance(message, dict) else None
-    return {**message, "role": roles[role]} if isinstance(role, str) and role in roles else message
+    return {**request, "messages": [change(message) for message in messages]} if isinstance(messages, list) else request
 
 
 def without(request: JSON, omit: Collection[str]) -> JSON:
     """Return the request without some of its fields."""
     return {key: value for key, value in request.items() if key not in omit}
+
+
+def answer_message(content: str | None, thoughts: str = "", calls: Sequence[JSON] = ()) -> JSON:
+    """Return the message of an answer."""
+    message: JSON = {"role": "assistant", "content": content, "refusal": None}
+    if thoughts:
+        message["reasoning_content"] = thoughts
+    return {**message, "tool_calls": list(calls)} if calls else message
 
 
 def completion(
@@ -222,13 +167,10 @@ _SIGNATURES = "extra_content"
 
 def for_another_model(request: JSON, keep: Collection[str]) -> JSON:
     """Return a copy of the request without what only another provider's answers have in assistant messages."""
-    messages = request.get("messages")
-    if not isinstance(messages, list):
-        return request
-    return {**request, "messages": [_message(message, keep) for message in messages]}
+    return _with_messages(request, lambda message: _cleaned(message, keep))
 
 
-def _message(message: Any, keep: Collection[str]) -> Any:
+def _cleaned(message: Any, keep: Collection[str]) -> Any:
     if not isinstance(message, dict) or message.get("role") != "assistant":
         return message
     nulls = {key for key in _MAY_BE_NULL if key in message and message[key] is None}
@@ -237,9 +179,5 @@ def _message(message: Any, keep: Collection[str]) -> Any:
     calls = cleaned.get("tool_calls")
     if _SIGNATURES in keep or not isinstance(calls, list):
         return cleaned
-    return {**cleaned, "tool_calls": [_unsigned(call) for call in calls]}
-
-
-def _unsigned(call: Any) -> Any:
-    is_signed = isinstance(call, dict) and _SIGNATURES in call
-    return {key: value for key, value in call.items() if key != _SIGNATURES} if is_signed else call
+    unsigned = [without(call, (_SIGNATURES,)) if isinstance(call, dict) else call for call in calls]
+    return {**cleaned, "tool_calls": unsigned}

@@ -1,0 +1,169 @@
+"""What the clients of protocols other than OpenAI's share: the client itself, and pieces of the translation."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import Any, Protocol
+
+from route.providers.base import JSON, Account, Fault, ProviderError, Timeouts
+from route.providers.chat import SHAPE_ERRORS, SYSTEM_ROLES, asks_for_usage, chunks_of, joined_text, named_by, without
+from route.providers.http import WHOLE, Transport
+
+TRANSLATED = frozenset(
+    {
+        *("messages", "max_tokens", "max_completion_tokens", "stop", "tools", "tool_choice", "parallel_tool_calls"),
+        *("response_format", "temperature", "user", "safety_identifier", "stream", "stream_options", "n", "logprobs"),
+    }
+)
+"""Fields that clients of other protocols translate or refuse."""
+HINTS = frozenset(
+    {
+        *("audio", "logit_bias", "metadata", "modalities", "prediction", "prompt_cache_key", "prompt_cache_retention"),
+        *("reasoning_effort", "service_tier", "store", "top_logprobs", "verbosity", "web_search_options"),
+    }
+)
+"""Fields that a protocol without a counterpart leaves out: the answer still fits the request."""
+
+
+class StreamTranslator(Protocol):
+    """The translation of one stream."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether the end of the answer has arrived."""
+        ...
+
+    def take(self, answer: JSON) -> list[JSON]:
+        """Return the chunks of an event."""
+        ...
+
+    def end(self) -> list[JSON]:
+        """Return the chunks after the last event."""
+        ...
+
+
+class TranslatingClient(ABC):
+    """A client that translates requests and answers; subclasses know the protocol."""
+
+    protocol: str
+
+    def __init__(self, account: Account) -> None:
+        """A client that connects at its first request; `options["omit"]` names fields to leave out."""
+        self._omit = named_by(account.options, "omit")
+        self._transport = Transport(account, self.protocol)
+
+    async def chat(self, request: JSON, timeouts: Timeouts) -> JSON:
+        """Request a whole chat completion."""
+        url, body = self._url(request, stream=False), self._body(request)
+        return self._completion(self._checked(await self._transport.answer(url, body, timeouts)))
+
+    async def stream(self, request: JSON, timeouts: Timeouts) -> AsyncGenerator[JSON, None]:
+        """Request a chat completion and yield its chunks."""
+        url, body = self._url(request, stream=True), self._body(request, stream=True)
+        with_usage = asks_for_usage(request)
+        translator = self._translator(with_usage=with_usage)
+        async with aclosing(self._transport.events(url, body, timeouts)) as events:
+            try:
+                async for event in events:
+                    answer = self._checked(self._transport.parsed(event.data))
+                    if event.name == WHOLE:
+                        for chunk in chunks_of(self._completion(answer), with_usage=with_usage):
+                            yield chunk
+                        return
+                    for chunk in self._transport.understood(translator.take, answer):
+                        yield chunk
+            except ProviderError:
+                if not translator.finished:
+                    raise
+        if not translator.finished:
+            raise self._transport.malformed("a stream without its end")
+        for chunk in translator.end():
+            yield chunk
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._transport.close()
+
+    def _body(self, request: JSON, *, stream: bool = False) -> JSON:  # noqa: ARG002
+        return translated(self.protocol, self._translate, without(request, self._omit))
+
+    @abstractmethod
+    def _url(self, request: JSON, *, stream: bool) -> str:
+        """Return the address for a request."""
+
+    @abstractmethod
+    def _translate(self, request: JSON) -> JSON:
+        """Translate a chat completion request."""
+
+    @abstractmethod
+    def _checked(self, answer: JSON) -> JSON:
+        """Return an answer, or a piece of one, unless it is an error."""
+
+    @abstractmethod
+    def _completion(self, answer: JSON) -> JSON:
+        """Translate a whole answer."""
+
+    @abstractmethod
+    def _translator(self, *, with_usage: bool) -> StreamTranslator:
+        """Return a translator for one stream."""
+
+
+def unsupported(who: str, what: str) -> ProviderError:
+    """Return the error for what a protocol cannot express; another model may take the request."""
+    return ProviderError(Fault.UNSUPPORTED, f"{who} cannot take {what}", detail=f"{who} cannot take {what}")
+
+
+def refuse_the_impossible(who: str, request: JSON) -> None:
+    """Refuse requests that the protocol would answer with something else.
+
+    Raises:
+        ProviderError: the request asks for several answers, or for log-probabilities.
+    """
+    if (request.get("n") or 1) != 1:
+        raise unsupported(who, "n above 1")
+    if request.get("logprobs"):
+        raise unsupported(who, "logprobs")
+
+
+def translated(who: str, translate: Callable[[JSON], JSON], request: JSON) -> JSON:
+    """Translate a request into another protocol.
+
+    Raises:
+        ProviderError: it is no chat completion request, or asks for what the protocol does not have.
+    """
+    try:
+        return translate(request)
+    except SHAPE_ERRORS:
+        what = "the request is not of the form of a chat completion request"
+        raise ProviderError(Fault.REQUEST, f"{who}: {what}", detail=what) from None
+
+
+def system_text(request: JSON, further: str = "") -> str:
+    """Return all system messages and `further` as paragraphs."""
+    system = (message for message in request.get("messages") or [] if message.get("role") in SYSTEM_ROLES)
+    texts = [*(joined_text(message.get("content")) for message in system), further]
+    return "\n\n".join(text for text in texts if text.strip())
+
+
+def add_turn(turns: list[JSON], role: str, key: str, parts: list[JSON]) -> None:
+    """Append a turn with its parts under a key, or extend the last turn if it has the same role."""
+    if turns and turns[-1]["role"] == role:
+        turns[-1][key] += parts
+    elif parts:
+        turns.append({"role": role, key: parts})
+
+
+def arguments_of(function: JSON) -> JSON:
+    """Return the arguments of a tool call as an object, the only form that Anthropic and Gemini take.
+
+    Malformed arguments of an earlier model go under the key `arguments`, so that the conversation can go on.
+    """
+    text: Any = function.get("arguments")
+    try:
+        arguments = json.loads(text or "{}")
+    except ValueError:
+        arguments = None
+    return arguments if isinstance(arguments, dict) else {"arguments": text}
