@@ -17,8 +17,9 @@ import random
 import signal
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from aiohttp import web
 
@@ -142,10 +143,51 @@ class Mock:
         unlucky = self.script.failure_rate > 0 and self._random.random() < self.script.failure_rate
         return self._usual if unlucky else Trouble("ok")
 
-    def usage(self, request: JSON) -> JSON:
-        """Count words as tokens."""
+    async def answer(self, request: JSON, trouble: Trouble, timeouts: Timeouts) -> JSON:
+        """Return the whole answer at the script's pace.
+
+        Raises:
+            ProviderError: the trouble says so, or the script exceeds a time limit.
+        """
+        await self._first_token(trouble, timeouts)
+        await _pause(self.script.token_seconds * len(self.pieces), timeouts.total)
+        if trouble.name in _MIDDLE:
+            await _fail(trouble, timeouts.first_token)
+        return self.completion(request)
+
+    async def chunks(self, request: JSON, trouble: Trouble, timeouts: Timeouts) -> AsyncGenerator[JSON, None]:
+        """Yield the answer token by token at the script's pace.
+
+        Raises:
+            ProviderError: the trouble says so, or the script exceeds a time limit.
+        """
+        await self._first_token(trouble, timeouts)
+        whole = self.completion(request)
+        frame = {key: whole[key] for key in ("id", "created", "model")}
+        yield chunk(frame, {"role": "assistant", "content": ""})
+        for number, piece in enumerate(self.pieces):
+            if number == len(self.pieces) // 2 and trouble.name in _MIDDLE:
+                await _fail(trouble, timeouts.stall)
+            if number:
+                await _pause(self.script.token_seconds, timeouts.stall)
+            yield chunk(frame, {"content": piece})
+        if trouble.name == "no-done":
+            await _fail(trouble, timeouts.stall)
+        yield chunk(frame, {}, "stop")
+        if asks_for_usage(request):
+            yield usage_chunk(frame, whole["usage"])
+
+    def completion(self, request: JSON) -> JSON:
+        """Return the answer; each word counts as a token."""
         prompt = sum(len(joined_text(message.get("content")).split()) for message in request.get("messages", []))
-        return usage(prompt, len(self.pieces))
+        message = answer_message("".join(self.pieces))
+        return completion(str(request.get("model")), message, "stop", usage(prompt, len(self.pieces)))
+
+    async def _first_token(self, trouble: Trouble, timeouts: Timeouts) -> None:
+        if trouble.name in ("reset", "silence"):
+            await _fail(trouble, timeouts.first_token)
+        slow = trouble.number or math.inf if trouble.name == "slow" else 0.0
+        await _pause(self.script.latency + slow, timeouts.first_token)
 
 
 def refusal_body(trouble: Trouble) -> tuple[int, dict[str, str], JSON] | None:
@@ -181,53 +223,28 @@ class MockProvider:
         self.mock = Mock(Script.of(account.options))
 
     async def chat(self, request: JSON, timeouts: Timeouts) -> JSON:
-        """Return the script's answer, or its trouble.
-
-        Raises:
-            ProviderError: the script says so.
-        """
-        trouble = await self._begin(request, timeouts)
-        await _pause(self.mock.script.token_seconds * len(self.mock.pieces), timeouts.total)
-        if trouble.name in _FAULTS and trouble.name != "no-done":
-            await _fail(trouble, timeouts.first_token)
-        message = answer_message("".join(self.mock.pieces))
-        return completion(str(request.get("model")), message, "stop", self.mock.usage(request))
+        """Return the script's answer."""
+        return await self.mock.answer(request, self._trouble(request), timeouts)
 
     async def stream(self, request: JSON, timeouts: Timeouts) -> AsyncGenerator[JSON, None]:
-        """Yield the script's answer, token by token.
-
-        Raises:
-            ProviderError: the script says so, before the first chunk or after some.
-        """
-        trouble = await self._begin(request, timeouts)
-        whole = completion(str(request.get("model")), {}, "stop", self.mock.usage(request))
-        frame = {key: whole[key] for key in ("id", "created", "model")}
-        yield chunk(frame, {"role": "assistant", "content": ""})
-        for number, piece in enumerate(self.mock.pieces):
-            if number == len(self.mock.pieces) // 2 and trouble.name in _MIDDLE:
-                await _fail(trouble, timeouts.stall)
-            if number:
-                await _pause(self.mock.script.token_seconds, timeouts.stall)
-            yield chunk(frame, {"content": piece})
-        if trouble.name == "no-done":
-            await _fail(trouble, timeouts.stall)
-        yield chunk(frame, {}, "stop")
-        if asks_for_usage(request):
-            yield usage_chunk(frame, whole["usage"])
+        """Yield the script's answer, token by token."""
+        async with aclosing(self.mock.chunks(request, self._trouble(request), timeouts)) as chunks:
+            async for part in chunks:
+                yield part
 
     async def close(self) -> None:
         """Do nothing: there are no connections."""
 
-    async def _begin(self, request: JSON, timeouts: Timeouts) -> Trouble:
-        """Wait for the first token, or fail before it."""
+    def _trouble(self, request: JSON) -> Trouble:
+        """Return the trouble of a request, unless it is a refusal.
+
+        Raises:
+            ProviderError: it is.
+        """
         trouble = self.mock.next_trouble(request)
         refused = refusal_body(trouble)
         if refused is not None:
             raise refusal("mock", *refused)
-        if trouble.name in ("reset", "silence"):
-            await _fail(trouble, timeouts.first_token)
-        slow = trouble.number or math.inf if trouble.name == "slow" else 0.0
-        await _pause(self.mock.script.latency + slow, timeouts.first_token)
         return trouble
 
 
@@ -277,6 +294,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 _FOR_EVER = 3600.0  # seconds; longer than any client waits
+_ENDLESS = Timeouts(first_token=_FOR_EVER, stall=_FOR_EVER, total=_FOR_EVER)
 
 
 def application(mock: Mock) -> web.Application:
@@ -289,7 +307,6 @@ def application(mock: Mock) -> web.Application:
         if refused is not None:
             status, headers, text = refused
             return web.json_response(text, status=status, headers=headers)
-        await _wait_for_first_token(request, mock.script, trouble)
         return await (_stream if body.get("stream") else _whole)(request, body, mock, trouble)
 
     app = web.Application(client_max_size=2**28)
@@ -297,78 +314,47 @@ def application(mock: Mock) -> web.Application:
     return app
 
 
-async def _wait_for_first_token(request: web.Request, script: Script, trouble: Trouble) -> None:
-    if trouble.name == "reset":
-        _abort(request)
-    seconds = script.latency
-    if trouble.name == "silence":
-        seconds = _FOR_EVER
-    if trouble.name == "slow":
-        seconds += _FOR_EVER if trouble.number is None else trouble.number
-    if seconds:
-        await asyncio.sleep(seconds)
-
-
 async def _whole(request: web.Request, body: JSON, mock: Mock, trouble: Trouble) -> web.StreamResponse:
-    if mock.script.token_seconds:
-        await asyncio.sleep(mock.script.token_seconds * len(mock.pieces))
-    if trouble.name == "stall":
-        await asyncio.sleep(_FOR_EVER)
-    message = answer_message("".join(mock.pieces))
-    text = json.dumps(completion(str(body.get("model")), message, "stop", mock.usage(body))).encode()
-    if trouble.name == "malformed":
-        text = text[: len(text) // 2]
-    if trouble.name == "cut":
-        await _cut(request, text)
+    try:
+        text = json.dumps(await mock.answer(body, trouble, _ENDLESS)).encode()
+    except ProviderError:
+        text = json.dumps(mock.completion(body)).encode()
+        half = text[: len(text) // 2]
+        if trouble.name == "malformed":
+            return web.Response(body=half, content_type="application/json")
+        if trouble.name == "cut":
+            response = web.StreamResponse(
+                headers={"Content-Length": str(len(text)), "Content-Type": "application/json"}
+            )
+            await response.prepare(request)
+            await response.write(half)
+        _abort(request)
     return web.Response(body=text, content_type="application/json")
-
-
-async def _cut(request: web.Request, text: bytes) -> None:
-    response = web.StreamResponse(headers={"Content-Length": str(len(text)), "Content-Type": "application/json"})
-    await response.prepare(request)
-    await response.write(text[: len(text) // 2])
-    _abort(request)
 
 
 async def _stream(request: web.Request, body: JSON, mock: Mock, trouble: Trouble) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
-    await response.prepare(request)
-    frame = completion(str(body.get("model")), {}, "stop", mock.usage(body))
-    counts = frame.pop("usage")
-    await response.write(_event(chunk(frame, {"role": "assistant", "content": ""})))
-    for number, piece in enumerate(mock.pieces):
-        if number == len(mock.pieces) // 2:
-            await _go_wrong(request, response, trouble)
-        if number and mock.script.token_seconds:
-            await asyncio.sleep(mock.script.token_seconds)
-        await response.write(_event(chunk(frame, {"content": piece})))
-    if trouble.name == "no-done":
+    try:
+        async with aclosing(mock.chunks(body, trouble, _ENDLESS)) as chunks:
+            async for part in chunks:
+                if not response.prepared:
+                    await response.prepare(request)
+                await response.write(b"data: " + json.dumps(part).encode() + b"\n\n")
+    except ProviderError:
+        if trouble.name == "malformed":
+            await response.write(b'data: {"choices": [{"index": 0, "del\n\n')
+        elif trouble.name != "no-done":
+            _abort(request)
         return response
-    await response.write(_event(chunk(frame, {}, "stop")))
-    if asks_for_usage(body):
-        await response.write(_event(usage_chunk(frame, counts)))
     await response.write(b"data: [DONE]\n\n")
     return response
 
 
-async def _go_wrong(request: web.Request, response: web.StreamResponse, trouble: Trouble) -> None:
-    if trouble.name == "cut":
-        _abort(request)
-    elif trouble.name == "stall":
-        await asyncio.sleep(_FOR_EVER)
-    elif trouble.name == "malformed":
-        await response.write(b'data: {"choices": [{"index": 0, "del\n\n')
-
-
-def _abort(request: web.Request) -> None:
+def _abort(request: web.Request) -> NoReturn:
     """End the connection with a reset, and this handler with it."""
     if request.transport is not None:
         request.transport.abort()
     raise asyncio.CancelledError
-
-
-def _event(body: JSON) -> bytes:
-    return b"data: " + json.dumps(body).encode() + b"\n\n"
 
 
 @contextlib.asynccontextmanager
