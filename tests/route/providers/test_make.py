@@ -150,6 +150,6 @@ def test_the_documentation_has_every_provider_option_and_trouble() -> None:
     make_provider("mock", Account("http://mock"))
     options = {option for name, made in PROTOCOLS.items() if name != "mock" for option in made.options}
     assert options == set(re.findall(r"^\| `(\w+)` \|", page.partition("## Options")[2].partition("\n## ")[0], re.M))
-    faults = page.partition("## What can go wrong")[2].partition("\n## ")[0]
+    faults = page.partition("## Errors")[2].partition("\n## ")[0]
     assert [fault.value for fault in Fault] == re.findall(r"^\| `(\w+)` \|", faults, re.MULTILINE)
     assert all(f"`{trouble}" in page for trouble in TROUBLES)
