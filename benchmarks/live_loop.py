@@ -41,7 +41,8 @@ from p2l.common.cli import parser, positive, run
 from p2l.common.errors import P2LError
 from p2l.demo.service import free_port, running, stop
 from p2l.likelihood import get
-from p2l.simulation.arena import Arena, SimulationConfig, simulate
+from p2l.simulation.arena import Arena, simulate
+from p2l.simulation.config import SimulationConfig
 from route.routing.decision import Coefficients, RoutedModel
 from route.routing.router import Router
 

@@ -12,7 +12,8 @@ import time
 from pathlib import Path
 
 from p2l.simulate import write_arena
-from p2l.simulation.arena import SimulationConfig, simulate
+from p2l.simulation.arena import simulate
+from p2l.simulation.config import SimulationConfig
 
 PROMISE = 60.0  # seconds per million votes
 

@@ -17,7 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from p2l.simulate import write_arena
-from p2l.simulation.arena import SimulationConfig, simulate
+from p2l.simulation.arena import simulate
+from p2l.simulation.config import SimulationConfig
 from p2l.votes import open_votes, translate_labels
 
 

@@ -14,7 +14,7 @@ from p2l.common.cli import parser, positive, run, whole
 from p2l.evaluation import inputs
 
 if TYPE_CHECKING:
-    from p2l.evaluation.inputs import Settings
+    from p2l.evaluation.inputs import EvaluationSettings
     from p2l.evaluation.run import Options
 
 
@@ -188,11 +188,11 @@ def _add_subsets(group: argparse._ArgumentGroup) -> None:
         _add(group, name, nargs="+", type=positive, default=list(values), metavar="N", help=what)
 
 
-def _settings(flags: argparse.Namespace) -> Settings:
-    from p2l.evaluation.inputs import Settings
+def _settings(flags: argparse.Namespace) -> EvaluationSettings:
+    from p2l.evaluation.inputs import EvaluationSettings
     from p2l.likelihood import get
 
-    return Settings(
+    return EvaluationSettings(
         likelihood=get(flags.loss_type or "bt"),
         model_type=flags.model_type,
         ground_truth=flags.ground_truth,

@@ -29,10 +29,9 @@ from p2l.model import backbones
 from p2l.model.batching import collate, plan_batches, to_device
 from p2l.model.checkpoint import local_folder, revision_of
 from p2l.model.committee import member_folders
-from p2l.model.encoding import Encoding, check_turns
+from p2l.model.encoding import Encoding, PromptTokenizer, check_turns
 from p2l.model.encoding import Prompt as Prompt
 from p2l.model.model import P2LModel, P2LOutput
-from p2l.model.tokenizer import PromptTokenizer
 
 if TYPE_CHECKING:
     import pandas as pd

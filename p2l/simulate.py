@@ -17,13 +17,13 @@ from p2l.common.errors import ConfigError
 from p2l.common.files import atomic_path, check_can_write, write_json
 from p2l.simulation.arena import Arena as Arena
 from p2l.simulation.arena import Examples as Examples
-from p2l.simulation.arena import SimulationConfig as SimulationConfig
 from p2l.simulation.arena import Truth as Truth
 from p2l.simulation.arena import VoteChunk as VoteChunk
 from p2l.simulation.arena import simulate as simulate
+from p2l.simulation.config import SimulationConfig
 
 if TYPE_CHECKING:
-    from p2l.simulation.report import Report
+    from p2l.simulation.report import ArenaReport
 
 
 # Field of the configuration -> (type, help); the flag is the field with dashes.
@@ -81,21 +81,21 @@ def write_arena(
     validation: str | Path | None = None,
     truth: str | Path | None = None,
     quiet: bool = True,
-) -> Report:
+) -> ArenaReport:
     """Write the votes, and if wanted the validation votes and the truth, in one pass; every file is whole or absent.
 
     Raises:
         InputError: the ending of a file is unknown, or it cannot be written.
     """
     from p2l.simulation.arena import truth_batch, vote_batch
-    from p2l.simulation.report import Report
+    from p2l.simulation.report import ArenaReport
     from p2l.votes.sources import file_kind
     from p2l.votes.writing import open_writer
 
     parts = [(Path(output), False)] + ([(Path(validation), True)] if validation else [])
     for path, _ in parts:
         file_kind(check_can_write(path))
-    report = Report(arena)
+    report = ArenaReport(arena)
     total = arena.config.votes + arena.config.validation_votes * len(parts[1:])
     with ExitStack() as files, progress(description="simulating", total=total, unit="vote", quiet=quiet) as bar:
         write_truth = files.enter_context(open_writer(Path(truth) / "truth.parquet")) if truth else None

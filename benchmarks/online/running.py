@@ -24,8 +24,8 @@ from benchmarks.online.streams import Stream
 from p2l.common.cli import progress
 from p2l.common.files import atomic_path
 from p2l.likelihood import get
+from p2l.model.encoding import PromptTokenizer
 from p2l.model.model import P2LModel, P2LOutput
-from p2l.model.tokenizer import PromptTokenizer
 from p2l.online_training.averaging import AveragedWeights
 from p2l.training.data import Windows
 from p2l.training.engine import Engine, choose_device, start_processes

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from p2l.common.errors import InputError
 from p2l.simulate import write_arena
-from p2l.simulation.arena import SimulationConfig, simulate
+from p2l.simulation.arena import simulate
+from p2l.simulation.config import SimulationConfig
 from p2l.votes import VoteStore, open_votes
 
 if TYPE_CHECKING:

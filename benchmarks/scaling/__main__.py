@@ -26,7 +26,7 @@ from p2l.common.cli import parser, positive, run
 from p2l.common.errors import ConfigError, InputError
 from p2l.common.files import atomic_path
 from p2l.common.plots import check_figures
-from p2l.simulation.arena import SimulationConfig
+from p2l.simulation.config import SimulationConfig
 
 __all__ = ["build_parser", "main"]
 

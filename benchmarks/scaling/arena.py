@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from p2l.leaderboard import fit_labels
 from p2l.likelihood import get
 from p2l.simulate import write_arena
-from p2l.simulation.arena import SimulationConfig, simulate
+from p2l.simulation.arena import simulate
+from p2l.simulation.config import SimulationConfig
 from p2l.votes import open_votes
 
 __all__ = ["BLOCKS", "HeldOut", "arena_config", "draw_votes", "held_out", "marginal_losses", "write_pool"]

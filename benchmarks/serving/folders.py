@@ -40,10 +40,10 @@ def write_folders(root: Path, shape: str) -> tuple[Path, Path]:
     from transformers import AutoModel, LlamaConfig, LlamaForSequenceClassification
 
     from p2l.likelihood import get
+    from p2l.model.encoding import PromptTokenizer
     from p2l.model.heads import build
     from p2l.model.model import P2LModel, P2LRecord
     from p2l.model.scratch import train_bpe
-    from p2l.model.tokenizer import PromptTokenizer
 
     ours, plain = root / shape / "p2l", root / shape / "plain"
     for folder in (ours, plain):
@@ -66,9 +66,9 @@ def write_folders(root: Path, shape: str) -> tuple[Path, Path]:
 
 def write_tfidf(root: Path) -> Path:
     """The folder of a bag-of-words model with the same number of coefficients."""
+    from p2l.model.encoding import PromptTokenizer
     from p2l.model.model import P2LModel
     from p2l.model.scratch import make_tfidf
-    from p2l.model.tokenizer import PromptTokenizer
 
     backbone, folder = root / "words", root / "tfidf"
     backbone.mkdir(parents=True)

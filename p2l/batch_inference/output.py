@@ -50,7 +50,7 @@ _CHUNKS = b"chunks"
 
 
 @dataclass(frozen=True)
-class Job:
+class InferenceJob:
     """What decides the numbers: two runs with the same job may share their parts."""
 
     model: str
@@ -82,7 +82,7 @@ _WORDS = {
 
 
 @dataclass
-class Parts:
+class PartFolder:
     """The folder of parts of one job."""
 
     folder: Path
@@ -150,7 +150,7 @@ class Parts:
             self.lock = None
 
 
-def open_parts(folder: Path, job: Job, *, restart: bool = False) -> Parts:
+def open_parts(folder: Path, job: InferenceJob, *, restart: bool = False) -> PartFolder:
     """The folder of parts, made if need be, and locked against other runs.
 
     Args:
@@ -169,7 +169,7 @@ def open_parts(folder: Path, job: Job, *, restart: bool = False) -> Parts:
     if not try_lock(lock):
         os.close(lock)
         raise InputError(f"{folder}: another run is writing there; wait for it, or choose another --output-dir")
-    parts = Parts(folder, lock)
+    parts = PartFolder(folder, lock)
     try:
         _claim(parts, job, restart=restart)
     except BaseException:
@@ -178,13 +178,13 @@ def open_parts(folder: Path, job: Job, *, restart: bool = False) -> Parts:
     return parts
 
 
-def discard_parts(folder: Path, job: Job) -> None:
+def discard_parts(folder: Path, job: InferenceJob) -> None:
     """Delete the parts of this job, whose output is whole: a kill came before their end."""
     if folder.is_dir() and not job.difference(read_object(folder / JOB_FILE, missing=asdict(job))):
-        Parts(folder).remove()
+        PartFolder(folder).remove()
 
 
-def _claim(parts: Parts, job: Job, *, restart: bool) -> None:
+def _claim(parts: PartFolder, job: InferenceJob, *, restart: bool) -> None:
     record = parts.folder / JOB_FILE
     before = read_object(record, missing={}) if not restart else {}
     different = job.difference(before) if before else None
@@ -229,7 +229,7 @@ Write = Callable[[Any, Any], None]
 
 
 @dataclass(frozen=True)
-class Output:
+class OutputFiles:
     """The files of one model in an output folder."""
 
     folder: Path
@@ -281,7 +281,7 @@ def check_parquet(name: str, schema: Any) -> None:
 
 
 def write_output(
-    output: Output, data: PromptSet, survey: Survey, parts: Parts, info: dict[str, Any], bar: Any
+    output: OutputFiles, data: PromptSet, survey: Survey, parts: PartFolder, info: dict[str, Any], bar: Any
 ) -> dict[str, Any]:
     """Join the rows of the data set with the parts, in one pass, and put all files in their places.
 
@@ -328,7 +328,7 @@ def _rows_that_are_not_finite(coefs: Any) -> int:
     return int((~np.isfinite(values)).any(axis=1).sum())
 
 
-def _joined(data: PromptSet, parts: Parts) -> Iterator[tuple[Any, Any]]:
+def _joined(data: PromptSet, parts: PartFolder) -> Iterator[tuple[Any, Any]]:
     """Pieces of the data set, and what the model says of their rows."""
     before, start = -1, 0
     for chunk, rows in data.tables():

@@ -22,9 +22,9 @@ from typing import Any, TypeVar
 
 from p2l.batch_inference.output import (
     FORMATS,
-    Job,
-    Output,
-    Parts,
+    InferenceJob,
+    OutputFiles,
+    PartFolder,
     as_batch,
     check_can_push,
     check_parquet,
@@ -249,7 +249,7 @@ def evaluate(options: EvalOptions) -> list[Path]:
             if number:
                 gc.collect()  # the memory of one model before the next is loaded
             output = _output(options, model)
-            _evaluate_one(_Run(options, processes, data, survey, model, output))
+            _evaluate_one(_InferenceRun(options, processes, data, survey, model, output))
             written += output.files
         return written
 
@@ -269,8 +269,8 @@ def _look(options: EvalOptions) -> tuple[list[str], Survey]:
     return models, survey
 
 
-def _output(options: EvalOptions, model: str) -> Output:
-    return Output(Path(options.output_dir).expanduser(), _name_of(model), options.formats)
+def _output(options: EvalOptions, model: str) -> OutputFiles:
+    return OutputFiles(Path(options.output_dir).expanduser(), _name_of(model), options.formats)
 
 
 def _checkpoints(folder: str | None) -> list[str]:
@@ -295,7 +295,7 @@ def _name_of(model: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Run:
+class _InferenceRun:
     """One model over the data set, in one process of several."""
 
     options: EvalOptions
@@ -303,7 +303,7 @@ class _Run:
     data: PromptSet
     survey: Survey
     path: str
-    output: Output
+    output: OutputFiles
 
     def load(self) -> P2L:
         """The model, on the device of this process."""
@@ -312,10 +312,10 @@ class _Run:
             raise InputError(f"{self.path}: is a committee, which has no hidden state; leave out --no-drop-hidden")
         return model
 
-    def job(self, model: P2L) -> Job:
+    def job(self, model: P2L) -> InferenceJob:
         """What decides the numbers."""
         first = model.members[0].model
-        return Job(
+        return InferenceJob(
             model=self.path,
             revision=model.revision,
             head_type=first.record.head_type,
@@ -332,7 +332,7 @@ class _Run:
             print(text, file=sys.stderr)
 
 
-def _evaluate_one(run: _Run) -> None:
+def _evaluate_one(run: _InferenceRun) -> None:
     model = run.load()
     job = run.job(model)
     info = asdict(job) | {
@@ -352,7 +352,7 @@ def _evaluate_one(run: _Run) -> None:
         push([*run.output.files, *extra], run.options.output_hf_path)
 
 
-def _predict_and_join(run: _Run, model: P2L, job: Job, info: dict[str, Any]) -> None:
+def _predict_and_join(run: _InferenceRun, model: P2L, job: InferenceJob, info: dict[str, Any]) -> None:
     folder = run.output.parts_folder
     parts = run.processes.on_first(lambda: open_parts(folder, job, restart=run.options.restart))
     if not run.processes.is_first:
@@ -365,7 +365,7 @@ def _predict_and_join(run: _Run, model: P2L, job: Job, info: dict[str, Any]) -> 
         run.processes.wait()
 
 
-def _join(run: _Run, parts: Parts, info: dict[str, Any]) -> None:
+def _join(run: _InferenceRun, parts: PartFolder, info: dict[str, Any]) -> None:
     """All parts into the output, which is then whole."""
     saved = parts.refresh()
     if sum(saved.get(chunk, 0) for chunk in run.survey.chunks) < run.survey.rows:
@@ -390,7 +390,7 @@ def _join(run: _Run, parts: Parts, info: dict[str, Any]) -> None:
         print(f"{names}: {run.survey.rows} prompts{cut}, {len(info['model_list'])} models, revision {info['revision']}")
 
 
-def _predict(run: _Run, model: P2L, parts: Parts) -> None:
+def _predict(run: _InferenceRun, model: P2L, parts: PartFolder) -> None:
     """Save what the model says of every chunk that is this process's and not saved yet."""
     asker = make_asker(model, run.options, run.say)
     saved = parts.refresh()
@@ -409,14 +409,14 @@ def _predict(run: _Run, model: P2L, parts: Parts) -> None:
         _save(parts, waiting, bar)
 
 
-def _missing(run: _Run, saved: dict[int, int]) -> Iterator[tuple[int, Any]]:
+def _missing(run: _InferenceRun, saved: dict[int, int]) -> Iterator[tuple[int, Any]]:
     """This process's chunks, less those that are saved whole."""
     for chunk, turns in enumerate(run.data.chunks()):
         if chunk % run.processes.count == run.processes.rank and saved.get(chunk) != len(turns):
             yield chunk, turns
 
 
-def _save(parts: Parts, waiting: dict[int, Any], bar: Any) -> None:
+def _save(parts: PartFolder, waiting: dict[int, Any], bar: Any) -> None:
     if waiting:
         parts.write(waiting)
         waiting.clear()

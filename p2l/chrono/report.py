@@ -14,7 +14,7 @@ import numpy as np
 
 from p2l.batch_inference.output import as_batch, json_records
 from p2l.chrono.matrix import MEASURES, Matrix, compare_runs, more_is_better, write_matrix
-from p2l.chrono.slices import Slice
+from p2l.chrono.slices import ValidationSlice
 from p2l.common.errors import CheckpointError, InputError
 from p2l.common.files import atomic_path, try_lock
 from p2l.common.plots import COLOURS, new_figure, save_figure
@@ -44,7 +44,7 @@ _ROWS = 1024  # formatted at a time
 
 
 @dataclass(frozen=True)
-class Source:
+class CellInputs:
     """What decides the numbers of a cell."""
 
     revision: str
@@ -59,7 +59,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Cell:
+class CellFiles:
     """The files of one checkpoint and one slice."""
 
     folder: Path
@@ -76,7 +76,7 @@ class Cell:
         """What the rows are of."""
         return self.rows_file.with_suffix(".info.json")
 
-    def info(self, source: Source) -> dict[str, Any] | None:
+    def info(self, source: CellInputs) -> dict[str, Any] | None:
         """What is known of the rows, if they are there, whole, and of this very source."""
         if not self.rows_file.is_file():
             return None
@@ -124,9 +124,9 @@ def write_model_list(folder: Path, names: list[str]) -> None:
 
 
 def write_cell(
-    cell: Cell,
-    source: Source,
-    votes: Slice,
+    cell: CellFiles,
+    source: CellInputs,
+    votes: ValidationSlice,
     ids: IntArray,
     labels: IntArray,
     predictions: Prediction,
@@ -164,7 +164,7 @@ def write_cell(
     return info
 
 
-def _write_rows(path: Path, votes: Slice, ids: IntArray, labels: IntArray, predictions: Prediction) -> None:
+def _write_rows(path: Path, votes: ValidationSlice, ids: IntArray, labels: IntArray, predictions: Prediction) -> None:
     batch, between = as_batch(predictions), "[\n"
     with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         for start in range(0, len(ids), _ROWS):

@@ -21,8 +21,8 @@ import numpy as np
 
 from p2l.batch_inference.run import Asker, ModelOptions, Processes, join_processes, load_model, make_asker
 from p2l.chrono.matrix import Plan, by_number, by_time, read_times
-from p2l.chrono.report import Cell, Source, claimed, remove_others, write_cell, write_model_list
-from p2l.chrono.slices import Checkpoint, Slice, find_checkpoints, find_slices, open_checkpoint, open_slices
+from p2l.chrono.report import CellFiles, CellInputs, claimed, remove_others, write_cell, write_model_list
+from p2l.chrono.slices import Checkpoint, ValidationSlice, find_checkpoints, find_slices, open_checkpoint, open_slices
 from p2l.common.cli import progress
 from p2l.common.errors import ConfigError, InputError, P2LError
 from p2l.inference import Prediction
@@ -62,7 +62,7 @@ def evaluate_chrono(options: ChronoOptions) -> None:
         numbers_used = sorted({number for numbers in plan.values() for number in numbers})
         with open_slices({number: files[number] for number in numbers_used}, options.label_list) as slices:
             mine = [one for one in checkpoints if plan[one.number]][processes.rank :: processes.count]
-            run = _Run(options, processes, slices)
+            run = _ChronoRun(options, processes, slices)
             for checkpoint in mine:
                 run.evaluate(checkpoint, [slices[number] for number in plan[checkpoint.number]])
         processes.wait()
@@ -115,23 +115,23 @@ class _NotFiniteError(P2LError):
 
 
 @dataclass
-class _Run:
+class _ChronoRun:
     """The checkpoints of one process."""
 
     options: ChronoOptions
     processes: Processes
-    slices: dict[int, Slice]
+    slices: dict[int, ValidationSlice]
     broken: dict[str, P2LError] = field(default_factory=dict)
     loaded: weakref.ref[Any] | None = None
     """The model that was loaded last, as long as it is in memory."""
 
-    def evaluate(self, checkpoint: Checkpoint, slices: Sequence[Slice]) -> None:
+    def evaluate(self, checkpoint: Checkpoint, slices: Sequence[ValidationSlice]) -> None:
         """Write the cells of one checkpoint; one that cannot be used is noted and left out."""
         folder = Path(self.options.output_dir).expanduser() / checkpoint.name
         try:
             with open_checkpoint(checkpoint) as place:
                 sources = self._sources(revision_of(place), slices)
-                cells = {one.number: Cell(folder, checkpoint.name, one.number) for one in slices}
+                cells = {one.number: CellFiles(folder, checkpoint.name, one.number) for one in slices}
                 infos = {} if self.options.restart else _there(cells, sources)
                 asker = self._load(place) if len(infos) < len(slices) else None
         except InputError as error:
@@ -152,10 +152,10 @@ class _Run:
         else:
             self.say(_summary(checkpoint.name, infos, there=done))
 
-    def _sources(self, revision: str, slices: Sequence[Slice]) -> dict[int, Source]:
+    def _sources(self, revision: str, slices: Sequence[ValidationSlice]) -> dict[int, CellInputs]:
         options = self.options
         stated = (options.model_type, options.head_type, options.loss_type, options.max_length, options.dtype)
-        return {one.number: Source(revision, one.fingerprint, *stated) for one in slices}
+        return {one.number: CellInputs(revision, one.fingerprint, *stated) for one in slices}
 
     def _load(self, place: Path) -> Asker:
         if self.loaded is not None and self.loaded() is not None:
@@ -168,9 +168,9 @@ class _Run:
         self,
         asker: Asker,
         number: int,
-        todo: Sequence[Slice],
-        cells: dict[int, Cell],
-        sources: dict[int, Source],
+        todo: Sequence[ValidationSlice],
+        cells: dict[int, CellFiles],
+        sources: dict[int, CellInputs],
     ) -> dict[int, dict[str, Any]]:
         """Compute cells, oldest slice first, each written as soon as its prompts are read; what is known of each."""
         infos = {}
@@ -200,13 +200,13 @@ class _Run:
             print(text, file=sys.stderr)
 
 
-def _there(cells: dict[int, Cell], sources: dict[int, Source]) -> dict[int, dict[str, Any]]:
+def _there(cells: dict[int, CellFiles], sources: dict[int, CellInputs]) -> dict[int, dict[str, Any]]:
     """What is known of the cells that are complete."""
     infos = {number: cell.info(sources[number]) for number, cell in cells.items()}
     return {number: info for number, info in infos.items() if info is not None}
 
 
-def _known(one: Slice, names: Sequence[str]) -> tuple[IntArray, IntArray, list[str]]:
+def _known(one: ValidationSlice, names: Sequence[str]) -> tuple[IntArray, IntArray, list[str]]:
     """Ids (N,) of the votes between two models of the list, their labels (N, 3) in it, and the models that it lacks."""
     labels = translate_labels(one.votes.labels(), one.votes.model_list, names)
     ids = np.flatnonzero((labels[:, :2] >= 0).all(axis=1))
@@ -221,7 +221,7 @@ class _Answers:
         self._done = np.zeros(len(hashes), dtype=bool)
         self._columns: dict[str, Any] = {}  # name: (U, ...) or None
 
-    def of(self, one: Slice, ids: IntArray, bar: Any) -> Prediction:
+    def of(self, one: ValidationSlice, ids: IntArray, bar: Any) -> Prediction:
         """The prediction of each of a slice's votes.
 
         Raises:

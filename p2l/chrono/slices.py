@@ -28,7 +28,7 @@ _BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
-class Slice:
+class ValidationSlice:
     """One slice, its votes on disk."""
 
     number: int
@@ -68,7 +68,7 @@ def _stem(name: str) -> str:
 
 
 @contextlib.contextmanager
-def open_slices(files: dict[int, Path], label_list: str | None = None) -> Iterator[dict[int, Slice]]:
+def open_slices(files: dict[int, Path], label_list: str | None = None) -> Iterator[dict[int, ValidationSlice]]:
     """Read the slices, each checked from end to end; the space that they take is free again afterwards.
 
     Args:
@@ -83,9 +83,9 @@ def open_slices(files: dict[int, Path], label_list: str | None = None) -> Iterat
         yield {number: _open(number, file, names, stack) for number, file in files.items()}
 
 
-def _open(number: int, file: Path, names: list[str] | None, stack: contextlib.ExitStack) -> Slice:
+def _open(number: int, file: Path, names: list[str] | None, stack: contextlib.ExitStack) -> ValidationSlice:
     votes = stack.enter_context(open_votes(file, label_list=names))
-    return Slice(number, file, votes, _fingerprint(file, names), np.asarray(hash_prompts(votes)))
+    return ValidationSlice(number, file, votes, _fingerprint(file, names), np.asarray(hash_prompts(votes)))
 
 
 def _fingerprint(file: Path, names: Sequence[str] | None) -> str:

@@ -17,7 +17,7 @@ from p2l.common.files import check_can_write, write_json
 
 if TYPE_CHECKING:
     from p2l.insight import Explanation
-    from p2l.insight.answers import Answers
+    from p2l.insight.answers import LabelledAnswers
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -145,7 +145,7 @@ def _explained(args: argparse.Namespace) -> Explanation:
     return with_votes(explanation, args.votes, least=args.min_votes, quiet=args.quiet)
 
 
-def _answers(args: argparse.Namespace) -> Answers:
+def _answers(args: argparse.Namespace) -> LabelledAnswers:
     from p2l.insight.answers import ask, read_answers
 
     if args.model is not None:

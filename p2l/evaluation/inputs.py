@@ -198,7 +198,7 @@ SCALE_SIZES, SCALE_SAMPLES = (1, 10, 25, 100, 250, 500, 1000, 2000), (500, 500, 
 
 
 @dataclass(frozen=True)
-class Settings:
+class EvaluationSettings:
     """What to measure.
 
     Attributes:

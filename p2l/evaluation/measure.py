@@ -16,11 +16,11 @@ from p2l.common.errors import ConfigError, InputError
 from p2l.evaluation.boards import board_of_labels, standing
 from p2l.evaluation.categories import ALL, Category, EmptyCategoryError
 from p2l.evaluation.curves import Draws, aggregation_scale, random_subsets
-from p2l.evaluation.inputs import Settings
-from p2l.evaluation.outputs import Output
-from p2l.evaluation.references import Arena, TrainVotes
+from p2l.evaluation.inputs import EvaluationSettings
+from p2l.evaluation.outputs import EvaluatedOutput
+from p2l.evaluation.references import ArenaRatings, TrainVotes
 from p2l.evaluation.results import CategoryResult, ModelScore, SubsetScore
-from p2l.evaluation.subjects import Answers, Fixed, Subject
+from p2l.evaluation.subjects import Fixed, ModelAnswers, Subject
 from p2l.leaderboard import Leaderboard
 from p2l.metrics import (
     METRICS,
@@ -41,13 +41,13 @@ _MODELS_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
-class Job:
+class EvaluationJob:
     """An output and all that its categories are compared with."""
 
-    output: Output
-    settings: Settings
+    output: EvaluatedOutput
+    settings: EvaluationSettings
     train: TrainVotes | None = None
-    arena: Arena | None = None
+    arena: ArenaRatings | None = None
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class _Part:
         return {"votes": len(self.rows), "prompts": len(np.unique(self.prompts))}
 
 
-def measure(job: Job, category: Category, chosen: npt.NDArray[np.bool_], *, limit: int = 0) -> CategoryResult:
+def measure(job: EvaluationJob, category: Category, chosen: npt.NDArray[np.bool_], *, limit: int = 0) -> CategoryResult:
     """Everything about the rows of a category.
 
     Args:
@@ -82,13 +82,13 @@ def measure(job: Job, category: Category, chosen: npt.NDArray[np.bool_], *, limi
     return _measured(job, part, truth, subject, limit)
 
 
-def _truth(job: Job, part: _Part) -> Leaderboard:
+def _truth(job: EvaluationJob, part: _Part) -> Leaderboard:
     if job.settings.ground_truth == "arena":
         return _arena(job, part)
     return _fitted(job, part)
 
 
-def _fitted(job: Job, part: _Part) -> Leaderboard:
+def _fitted(job: EvaluationJob, part: _Part) -> Leaderboard:
     settings = job.settings
     return board_of_labels(
         part.labels,
@@ -100,12 +100,12 @@ def _fitted(job: Job, part: _Part) -> Leaderboard:
     )
 
 
-def _arena(job: Job, part: _Part) -> Leaderboard:
+def _arena(job: EvaluationJob, part: _Part) -> Leaderboard:
     assert job.arena is not None
     return job.arena.board(part.category, job.output.models, job.settings.likelihood.name)
 
 
-def _subject(job: Job, part: _Part, limit: int) -> Subject:
+def _subject(job: EvaluationJob, part: _Part, limit: int) -> Subject:
     output, likelihood = job.output, job.settings.likelihood
     if limit or job.settings.model_type == "marginal":
         assert job.train is not None
@@ -116,10 +116,10 @@ def _subject(job: Job, part: _Part, limit: int) -> Subject:
         return Fixed(likelihood, output.models, _fitted(job, part))
     assert output.coefs is not None
     eta, gamma = (None if value is None else value[part.rows] for value in (output.eta, output.gamma))
-    return Answers(likelihood, output.models, output.coefs[part.rows], eta, gamma)
+    return ModelAnswers(likelihood, output.models, output.coefs[part.rows], eta, gamma)
 
 
-def _measured(job: Job, part: _Part, truth: Leaderboard, subject: Subject, limit: int) -> CategoryResult:
+def _measured(job: EvaluationJob, part: _Part, truth: Leaderboard, subject: Subject, limit: int) -> CategoryResult:
     settings, parts = job.settings, job.settings.parts
     scored = subject.scored(part.labels)
     board = subject.leaderboard(intervals=settings.bootstrap > 0, level=settings.level)
@@ -142,7 +142,7 @@ def _measured(job: Job, part: _Part, truth: Leaderboard, subject: Subject, limit
     )
 
 
-def _notes(truth: Leaderboard, board: Leaderboard, settings: Settings) -> tuple[str, ...]:
+def _notes(truth: Leaderboard, board: Leaderboard, settings: EvaluationSettings) -> tuple[str, ...]:
     """What a reader must know of both leaderboards."""
     notes = [f"Ground truth: {note}" for note in truth.notes] + [f"Model: {note}" for note in board.notes]
     shared = len(set(truth.models) & set(board.models))
@@ -152,36 +152,36 @@ def _notes(truth: Leaderboard, board: Leaderboard, settings: Settings) -> tuple[
     return tuple(dict.fromkeys(notes))
 
 
-def _comparison(job: Job, part: _Part, truth: Leaderboard, board: Leaderboard) -> dict[str, Any]:
+def _comparison(job: EvaluationJob, part: _Part, truth: Leaderboard, board: Leaderboard) -> dict[str, Any]:
     models = job.output.models
     sides = (standing(truth, models), standing(board, models))
     comparison = Comparison(job.settings.likelihood, *sides, models, part.labels)
     return {name: compare(name, comparison) for name in job.settings.category}
 
 
-def _subset_scores(job: Job, part: _Part, subject: Subject, truth: Leaderboard) -> tuple[SubsetScore, ...]:
+def _subset_scores(job: EvaluationJob, part: _Part, subject: Subject, truth: Leaderboard) -> tuple[SubsetScore, ...]:
     settings = job.settings
     draws = _draws(settings, part, settings.subset_sizes, settings.subset_samples, settings.subset)
     return tuple(random_subsets(subject, part.labels, truth, draws))
 
 
-def _scale_scores(job: Job, part: _Part, subject: Subject, truth: Leaderboard) -> tuple[SubsetScore, ...]:
+def _scale_scores(job: EvaluationJob, part: _Part, subject: Subject, truth: Leaderboard) -> tuple[SubsetScore, ...]:
     settings = job.settings
     draws = _draws(settings, part, settings.scale_sizes, settings.scale_samples, settings.scale)
     return tuple(aggregation_scale(subject, part.labels, standing(truth, job.output.models), draws))
 
 
 def _draws(
-    settings: Settings, part: _Part, sizes: Sequence[int], samples: Sequence[int], metrics: Sequence[str]
+    settings: EvaluationSettings, part: _Part, sizes: Sequence[int], samples: Sequence[int], metrics: Sequence[str]
 ) -> Draws:
     return Draws(sizes, samples, metrics, settings.seed, part.category.text, settings.level)
 
 
-def _options(settings: Settings) -> dict[str, Any]:
+def _options(settings: EvaluationSettings) -> dict[str, Any]:
     return {"level": settings.level, "replicates": settings.bootstrap, "seed": settings.seed}
 
 
-def _intervals(scored: ScoredVotes, prompts: Ints, settings: Settings) -> dict[str, Interval]:
+def _intervals(scored: ScoredVotes, prompts: Ints, settings: EvaluationSettings) -> dict[str, Interval]:
     """Intervals of the metrics that are means over votes."""
     if not settings.bootstrap:
         return {}
@@ -205,7 +205,7 @@ def _columns(intervals: Interval) -> list[Interval]:
     return [Interval(*numbers) for numbers in np.stack(intervals).T.tolist()]
 
 
-def _skill(job: Job, part: _Part, scored: ScoredVotes, limit: int) -> tuple[Interval | None, str | None]:
+def _skill(job: EvaluationJob, part: _Part, scored: ScoredVotes, limit: int) -> tuple[Interval | None, str | None]:
     """Skill in log-loss over the marginal leaderboard, of training votes where there are any."""
     settings = job.settings
     if limit or settings.model_type == ("marginal" if job.train else "marginal-gt") or not settings.bootstrap:
@@ -219,7 +219,7 @@ def _skill(job: Job, part: _Part, scored: ScoredVotes, limit: int) -> tuple[Inte
         return None, None
 
 
-def _reference(job: Job, part: _Part) -> tuple[Leaderboard, str]:
+def _reference(job: EvaluationJob, part: _Part) -> tuple[Leaderboard, str]:
     """The marginal leaderboard that a model must beat, and which votes it is of."""
     if job.train is None:
         return _fitted(job, part), "validation"
@@ -229,7 +229,7 @@ def _reference(job: Job, part: _Part) -> tuple[Leaderboard, str]:
         return job.train.board(ALL, job.settings.likelihood.name), "train, all votes"
 
 
-def _by_model(job: Job, part: _Part, scored: ScoredVotes, truth: Leaderboard) -> tuple[ModelScore, ...]:
+def _by_model(job: EvaluationJob, part: _Part, scored: ScoredVotes, truth: Leaderboard) -> tuple[ModelScore, ...]:
     """Loss and accuracy of the votes of each model, the best model of the ground truth first."""
     if not job.settings.bootstrap:
         return ()
@@ -241,7 +241,9 @@ def _by_model(job: Job, part: _Part, scored: ScoredVotes, truth: Leaderboard) ->
     return tuple(score for block in blocks for score in _model_scores(job, part, values, block))
 
 
-def _model_scores(job: Job, part: _Part, values: dict[str, Any], codes: Sequence[int]) -> Iterator[ModelScore]:
+def _model_scores(
+    job: EvaluationJob, part: _Part, values: dict[str, Any], codes: Sequence[int]
+) -> Iterator[ModelScore]:
     pairs = part.labels[:, :2]
     taking = np.stack([(pairs == code).any(axis=1) for code in codes], axis=1)
     intervals: dict[str, list[Interval | None]] = {}

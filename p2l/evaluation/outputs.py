@@ -151,7 +151,7 @@ _TIES = np.array([0, 0, 1, 2])
 
 
 @dataclass(frozen=True)
-class Output:
+class EvaluatedOutput:
     """Votes, and what was said of them.
 
     Attributes:
@@ -205,7 +205,7 @@ def read_output(
     *,
     sort_models: bool,
     need_coefs: bool,
-) -> Output:
+) -> EvaluatedOutput:
     """Read one output.
 
     Args:
@@ -221,7 +221,7 @@ def read_output(
     """
     source = open_votes_source(path)
     _check_columns(source, likelihood, need_coefs=need_coefs)
-    parts = _Parts(model_list, categories, need_coefs=need_coefs)
+    parts = _Batches(model_list, categories, need_coefs=need_coefs)
     try:
         for batch in read_votes(source, need_prompt=False, label_list=model_list, batch_size=8192):
             parts.add(batch.batch, batch.place)
@@ -251,7 +251,7 @@ def _without(source: str, likelihood: Likelihood, name: str) -> str:
     )
 
 
-class _Parts:
+class _Batches:
     """Batches, joined at the end."""
 
     def __init__(self, model_list: Sequence[str], categories: Sequence[Category], *, need_coefs: bool) -> None:
@@ -281,7 +281,7 @@ class _Parts:
         column = pa.nulls(len(batch)) if name is None else batch.column(name)
         return self.clusters.number(column)
 
-    def joined(self, source: str, likelihood: Likelihood, *, sort_models: bool) -> Output:
+    def joined(self, source: str, likelihood: Likelihood, *, sort_models: bool) -> EvaluatedOutput:
         size = len(self.model_list)
         labels = np.concatenate(self.columns["labels"])
         arrays = {name: _join(self.columns[name], len(labels)) for name in ("coefs", "eta", "gamma")}
@@ -294,7 +294,7 @@ class _Parts:
             raise InputError(f"{source}: no vote is between models of the model list of {size} names")
         rows = np.flatnonzero(in_list)
         arrays = {name: None if values is None else values[rows] for name, values in arrays.items()}
-        output = Output(
+        output = EvaluatedOutput(
             source,
             tuple(self.model_list),
             labels[rows],
@@ -331,7 +331,7 @@ def _table(parts: list[Any]) -> Any:
         ) from error
 
 
-def _sorted(output: Output) -> Output:
+def _sorted(output: EvaluatedOutput) -> EvaluatedOutput:
     """The same over the sorted models that the votes hold."""
     present = np.unique(output.labels[:, :2])
     order = np.array(sorted(present.tolist(), key=lambda code: output.models[code]), dtype=np.int64)

@@ -125,7 +125,7 @@ _NAMES = {"all": "full", "is_code": "coding", "hard": "hard_6"}
 _COLUMNS = ("model_name", "category", "rating")
 
 
-class Arena:
+class ArenaRatings:
     """Ratings by category."""
 
     def __init__(self, source: str, ratings: dict[str, dict[str, float]]) -> None:
@@ -167,7 +167,7 @@ def arena_name(category: Category) -> str:
     return _NAMES.get(category.text, category.text)
 
 
-def read_arena(path: str) -> Arena:
+def read_arena(path: str) -> ArenaRatings:
     """Read a leaderboard file.
 
     Raises:
@@ -185,7 +185,7 @@ def read_arena(path: str) -> Arena:
         raise VoteError(f"{path}: cannot be read: {error}") from error
     if not ratings:
         raise VoteError(f"{path}: holds no rating without style control")
-    return Arena(path, dict(ratings))
+    return ArenaRatings(path, dict(ratings))
 
 
 def _check(path: str, columns: Sequence[str]) -> None:

@@ -183,7 +183,7 @@ _PAGE, _INDEX = "p2l.evaluation/output.html", "p2l.evaluation/outputs.html"
 
 
 @dataclass(frozen=True)
-class _Category:
+class _CategorySection:
     """A category as the page shows it; parts that it lacks are None."""
 
     result: CategoryResult
@@ -288,10 +288,10 @@ def _facts(result: OutputResult) -> list[tuple[str, str]]:
     ]
 
 
-def _category(one: CategoryResult, number: int, result: OutputResult) -> _Category:
+def _category(one: CategoryResult, number: int, result: OutputResult) -> _CategorySection:
     if one.problem is not None:
-        return _Category(one, f"category-{number}", None, None, None, None, None)
-    return _Category(
+        return _CategorySection(one, f"category-{number}", None, None, None, None, None)
+    return _CategorySection(
         result=one,
         id=f"category-{number}",
         board=tables.board(one, result.level),

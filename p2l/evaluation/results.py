@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from p2l.common.files import atomic_path
 from p2l.common.text_table import text_table
-from p2l.evaluation.inputs import Settings
+from p2l.evaluation.inputs import EvaluationSettings
 from p2l.leaderboard import Leaderboard, to_score
 from p2l.metrics import Interval, Reliability
 
@@ -142,7 +142,7 @@ NOT_APPLICABLE = -1
 _DIGITS = 4
 
 
-def published_object(result: CategoryResult, settings: Settings) -> dict[str, Any]:
+def published_object(result: CategoryResult, settings: EvaluationSettings) -> dict[str, Any]:
     """The blocks that were asked for, as published: 4 decimals, -1 where a metric does not apply."""
     blocks: dict[str, Any] = {}
     if "simple" in settings.parts:

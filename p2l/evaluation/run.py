@@ -14,10 +14,18 @@ from p2l.common.cli import progress
 from p2l.common.errors import InputError, P2LError
 from p2l.common.files import check_can_write
 from p2l.evaluation.categories import ALL, Category, EmptyCategoryError, UnknownCategoryError, select
-from p2l.evaluation.inputs import Entry, Inputs, Settings, entries, model_list, output_path, recorded_likelihood
-from p2l.evaluation.measure import Job, measure
+from p2l.evaluation.inputs import (
+    Entry,
+    EvaluationSettings,
+    Inputs,
+    entries,
+    model_list,
+    output_path,
+    recorded_likelihood,
+)
+from p2l.evaluation.measure import EvaluationJob, measure
 from p2l.evaluation.outputs import read_output, remove_hidden
-from p2l.evaluation.references import Arena, TrainVotes, read_arena, read_train_votes
+from p2l.evaluation.references import ArenaRatings, TrainVotes, read_arena, read_train_votes
 from p2l.evaluation.results import (
     CategoryResult,
     OutputResult,
@@ -48,7 +56,7 @@ class Options:
     """
 
     inputs: Inputs
-    settings: Settings
+    settings: EvaluationSettings
     any_likelihood: bool = False
     params: Mapping[str, Any] = field(default_factory=dict)
     output_dir: str | None = None
@@ -102,7 +110,7 @@ class _Shared:
     options: Options
     names: list[str]
     train: TrainVotes | None
-    arena: Arena | None
+    arena: ArenaRatings | None
 
 
 def _check(options: Options, todo: Sequence[Entry]) -> None:
@@ -157,14 +165,14 @@ def _evaluate(entry: Entry, shared: _Shared) -> OutputResult:
         need_coefs=settings.model_type == "p2l",
     )
     output = dataclasses.replace(output, notes=(*notes, *output.notes))
-    job = Job(output, settings, shared.train, shared.arena)
+    job = EvaluationJob(output, settings, shared.train, shared.arena)
     keyed = dict(_measure_all(job, entry, options))
     _write(entry, options, job, keyed)
     main = [measured for key, (category, measured) in keyed.items() if key == f"{settings.model_type}-{category.text}"]
     return _result(entry, job, main)
 
 
-def _settled(options: Options, path: str) -> tuple[Settings, tuple[str, ...]]:
+def _settled(options: Options, path: str) -> tuple[EvaluationSettings, tuple[str, ...]]:
     """The settings with the likelihood of an output, and what to say where the user wants another."""
     settings, recorded = options.settings, recorded_likelihood(path)
     if recorded is None or recorded == settings.likelihood.name:
@@ -175,7 +183,9 @@ def _settled(options: Options, path: str) -> tuple[Settings, tuple[str, ...]]:
     return settings, (note,) if settings.model_type == "p2l" else ()
 
 
-def _measure_all(job: Job, entry: Entry, options: Options) -> Iterator[tuple[str, tuple[Category, CategoryResult]]]:
+def _measure_all(
+    job: EvaluationJob, entry: Entry, options: Options
+) -> Iterator[tuple[str, tuple[Category, CategoryResult]]]:
     settings = options.settings
     bar = progress(settings.parsed, description=entry.name, unit=" categories", quiet=options.quiet)
     for category in bar:
@@ -192,7 +202,9 @@ def _measure_all(job: Job, entry: Entry, options: Options) -> Iterator[tuple[str
             yield f"marginal-{category.text}-checkpoint-{k}", (category, measured)
 
 
-def _write(entry: Entry, options: Options, job: Job, keyed: Mapping[str, tuple[Category, CategoryResult]]) -> None:
+def _write(
+    entry: Entry, options: Options, job: EvaluationJob, keyed: Mapping[str, tuple[Category, CategoryResult]]
+) -> None:
     results = {key: result for key, (_, result) in keyed.items()}
     own = {name: getattr(entry, name) for name in ("eval_path", "checkpoint_path", "hf_checkpoint_file")}
     whole = {
@@ -225,7 +237,7 @@ def _push(entry: Entry, options: Options, whole: Mapping[str, Any]) -> None:
         push([file], str(options.hf_output_dir))
 
 
-def _result(entry: Entry, job: Job, categories: Sequence[CategoryResult]) -> OutputResult:
+def _result(entry: Entry, job: EvaluationJob, categories: Sequence[CategoryResult]) -> OutputResult:
     output, settings = job.output, job.settings
     first = next((one for one in categories if one.model is not None), None)
     fixed = first.model.coefs[None] if first is not None and first.model is not None else np.empty((0, 0))

@@ -229,7 +229,7 @@ class Fixed:
 
 
 @dataclass(frozen=True)
-class Answers:
+class ModelAnswers:
     """What a model said of each prompt: coefs (N, M), eta and gamma (N,) or None."""
 
     likelihood: Likelihood
@@ -317,7 +317,7 @@ class Answers:
         return np.asarray(probs[:, self._fits.first, self._fits.second], dtype=np.float64).reshape(len(rows), -1)
 
 
-Subject = Answers | Fixed
+Subject = ModelAnswers | Fixed
 
 
 def _union(subsets: Sequence[Ints], number: int) -> tuple[Ints, Any]:

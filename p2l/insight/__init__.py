@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from p2l.insight.explain_report import Agreement, Cluster, Explanation, Observed, Strength
+from p2l.insight.explain_report import Cluster, Explanation, Observed, Strength, VoteAgreement
 from p2l.insight.explanation import Rules, explain
 
-__all__ = ["Agreement", "Cluster", "Explanation", "Observed", "Rules", "Strength", "explain"]
+__all__ = ["Cluster", "Explanation", "Observed", "Rules", "Strength", "VoteAgreement", "explain"]

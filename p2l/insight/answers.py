@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from p2l.common.cli import nearest, progress
 from p2l.common.errors import InputError
-from p2l.insight.explain_report import Agreement, Explanation, Observed, Strength
+from p2l.insight.explain_report import Explanation, Observed, Strength, VoteAgreement
 from p2l.leaderboard.board import POINTS_PER_LOGIT, Leaderboard
 from p2l.leaderboard.fitting import fit_labels
 from p2l.leaderboard.newton import Prior
@@ -31,7 +31,7 @@ _ROWS_AT_ONCE = 4096
 
 
 @dataclass(frozen=True)
-class Answers:
+class LabelledAnswers:
     """N answers: coefs (N, M), eta and gamma (N,) or None, prompts as lists of turns, embeddings (N, D) or None."""
 
     models: list[str]
@@ -45,7 +45,7 @@ class Answers:
 
 def ask(
     model: str, prompts: str, *, embeddings: str | None = None, limit: int | None = None, quiet: bool = True
-) -> Answers:
+) -> LabelledAnswers:
     """Ask a model about the column `prompt` of a file.
 
     Args:
@@ -77,7 +77,7 @@ def ask(
     if coefs is None:
         raise InputError(f"{prompts}: holds no prompts")
     embedding = hidden if own else _matrix(vectors, f"{prompts}: column {embeddings!r}") if vectors else None
-    return Answers(p2l.model_list, p2l.likelihood.name, coefs, eta, gamma, texts, embedding)
+    return LabelledAnswers(p2l.model_list, p2l.likelihood.name, coefs, eta, gamma, texts, embedding)
 
 
 _SAID = ("coefs", "eta", "gamma", "hidden")
@@ -85,7 +85,7 @@ _SAID = ("coefs", "eta", "gamma", "hidden")
 
 def read_answers(
     path: str, *, likelihood: str | None = None, model_list: str | None = None, embeddings: str | None = None
-) -> Answers:
+) -> LabelledAnswers:
     """Read what `p2l eval` wrote, as JSON or Parquet, or the `eval_output.jsonl` of a training run.
 
     Model names and the likelihood come from the `.info.json` beside it, else from `model_list.json` and the flags.
@@ -118,7 +118,7 @@ def read_answers(
         raise InputError(f"{path}: nothing beside it says its likelihood; give --likelihood (bt, rk, grk, ...)")
     eta, gamma = (_side(values, f"{path}: {name}") for name, values in (("eta", rows.eta), ("gamma", rows.gamma)))
     vectors = _matrix(rows.vectors, f"{path}: column {embeddings!r}") if embeddings else None
-    return Answers(models, likely, coefs, eta, gamma, rows.texts, vectors)
+    return LabelledAnswers(models, likely, coefs, eta, gamma, rows.texts, vectors)
 
 
 class _Rows:
@@ -322,14 +322,14 @@ def _tallies(labels: Ints, models: int) -> tuple[Floats, Floats]:
     return points.astype(np.float64), np.bincount(labels[:, :2].ravel(), minlength=models).astype(np.float64)
 
 
-def _agreement(cells: Sequence[Strength], votes: int) -> Agreement:
+def _agreement(cells: Sequence[Strength], votes: int) -> VoteAgreement:
     compared = [(cell, cell.observed) for cell in cells if cell.observed is not None]
     predicted = np.array([cell.change for cell, _ in compared])
     seen = np.array([observed.change for _, observed in compared])
     weights = np.array([float(observed.votes) for _, observed in compared])
     verdicts = [(cell, observed) for cell, observed in compared if cell.verdict]
     same = sum((cell.change > 0) == (observed.change > 0) for cell, observed in verdicts)
-    return Agreement(votes, len(compared), _correlation(predicted, seen, weights), len(verdicts), same)
+    return VoteAgreement(votes, len(compared), _correlation(predicted, seen, weights), len(verdicts), same)
 
 
 def _correlation(one: Floats, other: Floats, weights: Floats) -> float | None:

@@ -51,7 +51,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Cell:
+class DriftCell:
     """How much better one model has become in one category."""
 
     by: str
@@ -86,13 +86,13 @@ class Drift:
     likelihood: str
     level: float
     fdr: float
-    cells: list[Cell]
+    cells: list[DriftCell]
     notes: list[str]
     least_change: float = 0.0
     """In points."""
 
     @property
-    def found(self) -> list[Cell]:
+    def found(self) -> list[DriftCell]:
         """Those that rose or fell, the largest change first."""
         return sorted((cell for cell in self.cells if cell.verdict), key=lambda cell: -abs(cell.change))
 
@@ -120,7 +120,7 @@ class Drift:
         return "\n".join([*head, *_table(cells, self.level), *(f"note: {note}" for note in self.notes)])
 
 
-def judge(measured: Sequence[Measured], *, level: float, fdr: float, least_change: float = 0.0) -> list[Cell]:
+def judge(measured: Sequence[Measured], *, level: float, fdr: float, least_change: float = 0.0) -> list[DriftCell]:
     """Intervals of each change, by the t distribution with a degree of freedom less than prompts, and the verdicts.
 
     With `least_change`, in points, only larger changes count: p is of those, where the true one is just as large.
@@ -141,11 +141,11 @@ def judge(measured: Sequence[Measured], *, level: float, fdr: float, least_chang
     ]
 
 
-def _cell(one: Measured, width: float, p: float, q: float, fdr: float) -> Cell:
+def _cell(one: Measured, width: float, p: float, q: float, fdr: float) -> DriftCell:
     change, lower, upper = (POINTS_PER_LOGIT * value for value in (one.change, one.change - width, one.change + width))
     verdict = "" if q > fdr or not change else "rose" if change > 0 else "fell"
     rates = one.rate_before, one.rate_after
-    return Cell(one.by, one.category, one.model, one.prompts, change, lower, upper, *rates, p, q, verdict)
+    return DriftCell(one.by, one.category, one.model, one.prompts, change, lower, upper, *rates, p, q, verdict)
 
 
 def adjusted(p: Floats) -> Floats:
@@ -157,12 +157,12 @@ def adjusted(p: Floats) -> Floats:
     return np.minimum(out, 1.0)
 
 
-def _table(cells: Sequence[Cell], level: float) -> list[str]:
+def _table(cells: Sequence[DriftCell], level: float) -> list[str]:
     header = ["", "model", "category", "beats the field", "change", f"{level:.0%} interval", "prompts", "p"]
     return text_table(header, [_row(cell) for cell in cells], left=range(3))
 
 
-def _row(cell: Cell) -> list[str]:
+def _row(cell: DriftCell) -> list[str]:
     return [
         cell.verdict,
         cell.model,
@@ -356,11 +356,11 @@ def plot_drift(drift: Drift, path: str) -> int:
     return len(panels) - len(drawn)
 
 
-def _panels(drift: Drift) -> list[tuple[str, list[tuple[str, Cell]]]]:
+def _panels(drift: Drift) -> list[tuple[str, list[tuple[str, DriftCell]]]]:
     """Title, and (label, cell) of each row; the largest rise on top."""
     if len({cell.model for cell in drift.cells}) == 1:
         return [(drift.cells[0].model, [(cell.title, cell) for cell in drift.cells])]
-    panels: dict[str, list[tuple[str, Cell]]] = {}
+    panels: dict[str, list[tuple[str, DriftCell]]] = {}
     for cell in drift.cells:
         panels.setdefault(cell.title, []).append((cell.model, cell))
     for cells in panels.values():
@@ -368,7 +368,7 @@ def _panels(drift: Drift) -> list[tuple[str, list[tuple[str, Cell]]]]:
     return sorted(panels.items(), key=lambda item: (bool(item[1][0][1].by), -sum(bool(c.verdict) for _, c in item[1])))
 
 
-def _draw(axis: Any, title: str, rows: Sequence[tuple[str, Cell]], level: float) -> None:
+def _draw(axis: Any, title: str, rows: Sequence[tuple[str, DriftCell]], level: float) -> None:
     for height, (_, cell) in enumerate(rows):
         colour = _COLOURS[cell.verdict]
         axis.hlines(height, cell.lower, cell.upper, color=colour, linewidth=2)

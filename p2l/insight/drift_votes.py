@@ -146,7 +146,7 @@ def drift_of_votes(
             continue
         table, names = counted.counter.table(code, list(counted.names))
         units = counted.clustered.units(code, table, name_lookup(counted.names, names))
-        category = _Category(column, value, table, names, units)
+        category = _CategoryVotes(column, value, table, names, units)
         try:
             cells = category.cells(rule, likelihood, least)
         except (InputError, ConvergenceError) as error:
@@ -217,7 +217,7 @@ class _Cells:
 
 
 @dataclass(frozen=True)
-class _Category:
+class _CategoryVotes:
     """The votes of one category."""
 
     by: str

@@ -98,7 +98,7 @@ class Strength:
 
 
 @dataclass(frozen=True)
-class Agreement:
+class VoteAgreement:
     """Whether votes bear the strengths out.
 
     Attributes:
@@ -151,7 +151,7 @@ class Explanation:
     fdr: float
     least_change: float
     seed: int
-    agreement: Agreement | None = None
+    agreement: VoteAgreement | None = None
     notes: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     places: Places | None = field(default=None, repr=False, compare=False)

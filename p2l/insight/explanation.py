@@ -46,17 +46,17 @@ _AT_ONCE = 50  # replicates whose ranks are in memory together
 
 
 @dataclass(frozen=True)
-class Said:
+class PromptAnswers:
     """What a model says of N prompts: coefs (N, M), eta and gamma (N,) or None."""
 
     coefs: Floats
     eta: Floats | None
     gamma: Floats | None
 
-    def of(self, rows: Ints) -> Said:
+    def of(self, rows: Ints) -> PromptAnswers:
         """Some of the prompts."""
         eta, gamma = (None if values is None else values[rows] for values in (self.eta, self.gamma))
-        return Said(self.coefs[rows], eta, gamma)
+        return PromptAnswers(self.coefs[rows], eta, gamma)
 
     def means(self, cluster: Ints, clusters: int) -> tuple[Floats, Floats | None, Floats | None]:
         """Mean coefs (K, M), eta and gamma (K,) of each cluster."""
@@ -80,7 +80,7 @@ class Rules:
 
 
 def measure(
-    answers: Said,
+    answers: PromptAnswers,
     cluster: Ints,
     names: Sequence[str],
     models: Sequence[str],
@@ -137,7 +137,7 @@ def _members(cluster: Ints, clusters: int) -> csr_array:
     return csr_array((np.ones(len(cluster)), (cluster, np.arange(len(cluster)))), shape=(clusters, len(cluster)))
 
 
-def _rates(answers: Said, cluster: Ints, clusters: int, likelihood: Likelihood) -> tuple[Floats, Floats]:
+def _rates(answers: PromptAnswers, cluster: Ints, clusters: int, likelihood: Likelihood) -> tuple[Floats, Floats]:
     """Win rates (K, M) in each cluster and (M,) overall, at the mean coefficients."""
     everything = answers.means(np.zeros(len(cluster), dtype=np.int64), 1)
     inside = answers.means(cluster, clusters)
@@ -203,14 +203,14 @@ _EXAMPLES, _EXAMPLE = 3, 160
 class _Data:
     """N different prompts: what is said of them, what is clustered, their texts and words."""
 
-    said: Said
+    said: PromptAnswers
     features: Floats
     texts: list[list[str]] | None
     terms: Terms | None
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Clustering:
     """Clusters of the first half: centres (K, c) of points (n, c), the cluster (n,) of each, and its words."""
 
     centres: Floats
@@ -306,7 +306,7 @@ def _best_first(models: Sequence[str], coefs: Floats) -> tuple[str, ...]:
     return tuple(models[place] for place in order.tolist())
 
 
-def _checked(coefs: Any, eta: Any, gamma: Any, models: Sequence[str], likely: likelihoods.Likelihood) -> Said:
+def _checked(coefs: Any, eta: Any, gamma: Any, models: Sequence[str], likely: likelihoods.Likelihood) -> PromptAnswers:
     values = np.asarray(coefs, dtype=np.float64)
     if values.ndim != 2 or values.shape[1] != len(models):
         raise InputError(f"coefficients have shape {values.shape}; (prompts, {len(models)} models) is needed")
@@ -321,10 +321,10 @@ def _checked(coefs: Any, eta: Any, gamma: Any, models: Sequence[str], likely: li
     for name, part in (("coefs", values), *sides.items()):
         if part is not None and (len(part) != len(values) or not np.isfinite(part).all()):
             raise InputError(f"{name}: one finite value for each prompt is needed")
-    return Said(values, sides["eta"], sides["gamma"])
+    return PromptAnswers(values, sides["eta"], sides["gamma"])
 
 
-def _different(answers: Said, texts: Texts | None, embeddings: Any) -> _Data:
+def _different(answers: PromptAnswers, texts: Texts | None, embeddings: Any) -> _Data:
     """Every different prompt once."""
     features = centred(answers.coefs) if embeddings is None else _unit(np.asarray(embeddings, dtype=np.float64))
     if len(features) != len(answers.coefs) or (texts is not None and len(texts) != len(answers.coefs)):
@@ -345,7 +345,7 @@ def _unit(embeddings: Floats) -> Floats:
 
 def _find(
     data: _Data, points: Floats, first: Ints, clusters: int | None, by: str, least: int, rng: np.random.Generator
-) -> _Found:
+) -> _Clustering:
     cut = kinds.tree(points[first], rng)
     if clusters is not None:
         return _cut(data, points, first, cut(clusters))
@@ -359,13 +359,13 @@ def _find(
     return _cut(data, points, first, cut(kinds.fewest(numbers, shares)))
 
 
-def _cut(data: _Data, points: Floats, rows: Ints, centres: Floats) -> _Found:
+def _cut(data: _Data, points: Floats, rows: Ints, centres: Floats) -> _Clustering:
     cluster = kinds.nearest(points[rows], centres)
     places = None if data.terms is None else learn_places(data.terms.of(rows), cluster, len(centres))
-    return _Found(centres, cluster, places)
+    return _Clustering(centres, cluster, places)
 
 
-def _place(clustering: _Found, data: _Data, points: Floats, rows: Ints, by: str) -> Ints:
+def _place(clustering: _Clustering, data: _Data, points: Floats, rows: Ints, by: str) -> Ints:
     if by == "words":
         if clustering.places is None or data.terms is None:
             raise InputError("clusters by words need the prompts; give them, or choose by nearest centre")
@@ -373,7 +373,7 @@ def _place(clustering: _Found, data: _Data, points: Floats, rows: Ints, by: str)
     return kinds.nearest(points[rows], clustering.centres)
 
 
-def _recovered(clustering: _Found, data: _Data, points: Floats, rows: Ints) -> float | None:
+def _recovered(clustering: _Clustering, data: _Data, points: Floats, rows: Ints) -> float | None:
     if clustering.places is None:
         return None
     return float(
@@ -381,7 +381,7 @@ def _recovered(clustering: _Found, data: _Data, points: Floats, rows: Ints) -> f
     )
 
 
-def _names(terms: Terms | None, first: Ints, clustering: _Found) -> tuple[list[str], list[list[str]]]:
+def _names(terms: Terms | None, first: Ints, clustering: _Clustering) -> tuple[list[str], list[list[str]]]:
     """A name for each cluster, all different, and its terms."""
     number = len(clustering.centres)
     if terms is None:
@@ -397,7 +397,7 @@ def _names(terms: Terms | None, first: Ints, clustering: _Found) -> tuple[list[s
 def _clusters(
     data: _Data,
     points: Floats,
-    clustering: _Found,
+    clustering: _Clustering,
     rows: Ints,
     cluster: Ints,
     names: Sequence[str],

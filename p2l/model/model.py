@@ -34,7 +34,7 @@ from p2l.model.checkpoint import (
 
 if TYPE_CHECKING:
     from p2l.model.batching import Batch
-    from p2l.model.tokenizer import PromptTokenizer
+    from p2l.model.encoding import PromptTokenizer
 
 
 # What a transformers model raises at a configuration with wrong values.

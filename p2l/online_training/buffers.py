@@ -462,7 +462,7 @@ def new_votes(full_size: int, epsilon: float) -> int:
 
 
 @dataclass(frozen=True)
-class Parts:
+class BufferInputs:
     """What a buffer is made of."""
 
     settings: BufferSettings
@@ -471,7 +471,7 @@ class Parts:
     initial_counts: Mapping[int, int] = field(default_factory=dict)
 
 
-Make: TypeAlias = Callable[[Parts], Buffer]
+Make: TypeAlias = Callable[[BufferInputs], Buffer]
 BUFFERS: dict[str, tuple[Make, frozenset[str]]] = {}
 """Type: (function that makes it, settings that it reads)."""
 
@@ -543,16 +543,16 @@ def make_buffer(
         initial_counts: how many votes each model (by its position in the model list) had before this stream.
     """
     make, _ = BUFFERS[settings.type]
-    return make(Parts(settings, batch_size, seed, initial_counts or {}))
+    return make(BufferInputs(settings, batch_size, seed, initial_counts or {}))
 
 
 @register("none", keys={"drop_tail"})
-def _make_none(parts: Parts) -> Buffer:
+def _make_none(parts: BufferInputs) -> Buffer:
     return StraightBuffer(parts.batch_size, drop_tail=parts.settings.drop_tail)
 
 
 @register("geometric", keys={"gamma", "epsilon", "drop_tail"})
-def _make_geometric(parts: Parts) -> Buffer:
+def _make_geometric(parts: BufferInputs) -> Buffer:
     settings = parts.settings
     return GeometricBuffer(
         parts.batch_size,
@@ -565,7 +565,7 @@ def _make_geometric(parts: Parts) -> Buffer:
 
 
 @register("replay", keys={"epsilon", "limit", "min_batches", "keep_size", "drop_tail", "on"})
-def _make_replay(parts: Parts) -> Buffer:
+def _make_replay(parts: BufferInputs) -> Buffer:
     settings = parts.settings
     epsilon = 0.2 if settings.epsilon is None else settings.epsilon
     size = new_votes(parts.batch_size, epsilon) if settings.keep_size else parts.batch_size

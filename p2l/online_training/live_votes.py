@@ -155,7 +155,7 @@ _BLOCK = 8 << 20  # bytes
 _PARQUET = b"PAR1"
 
 
-class Line(NamedTuple):
+class TextLine(NamedTuple):
     """A whole line without its line feed."""
 
     text: bytes
@@ -200,7 +200,7 @@ class GrowingFile:
         """Bytes after the end of the last line that has one."""
         return os.fstat(self._file).st_size - self._end
 
-    def lines(self) -> Iterator[Line]:
+    def lines(self) -> Iterator[TextLine]:
         """The lines that have come since; one that is given out counts as read.
 
         Raises:
@@ -216,7 +216,7 @@ class GrowingFile:
             start = 0
             while start < whole:
                 end = text.index(b"\n", start)
-                line = Line(text[start:end], self._end, self._number)
+                line = TextLine(text[start:end], self._end, self._number)
                 self._end, self._number = self._end + end + 1 - start, self._number + 1
                 start = end + 1
                 yield line
@@ -500,7 +500,7 @@ class LiveVotes:
             self._news = time.monotonic()
         return there > before
 
-    def _take(self, line: Line, there: int) -> bool:
+    def _take(self, line: TextLine, there: int) -> bool:
         """Take in one line, `there` votes being known; whether it is a vote to train on."""
         if not line.text.strip():
             return False
@@ -513,7 +513,7 @@ class LiveVotes:
         (self.held if held else self._votes).append(vote, line.at, len(line.text), there)
         return not held
 
-    def _leave_out(self, line: Line, error: VoteError) -> None:
+    def _leave_out(self, line: TextLine, error: VoteError) -> None:
         self.bad_lines += 1
         if self.bad_lines == 1 and _rank() == 0:
             self._waiting.tell(

@@ -79,7 +79,7 @@ class FollowFlags:
         """What an online run needs to know of it; `learned` votes are in the checkpoint that it goes on from."""
         from p2l.online_training.run import Live
 
-        parts = _Parts(self, learned, quiet)
+        parts = _RunInputs(self, learned, quiet)
         return Live(parts.open_stream, parts.publisher, parts.values)
 
 
@@ -137,7 +137,7 @@ def follow_flags(flags: argparse.Namespace) -> FollowFlags:
 
 
 @dataclass
-class _Parts:
+class _RunInputs:
     """Stream and publisher of one run; they share the votes that are held out, and the signal to stop."""
 
     flags: FollowFlags
@@ -198,7 +198,7 @@ class _Parts:
 
     def publisher(self, config: OnlineConfig, folder: Path) -> Publisher:
         """What publishes the models of the run in `folder`."""
-        from p2l.online_training.publishing import FolderPublisher, Timing, make_folder
+        from p2l.online_training.publishing import FolderPublisher, PublishingSchedule, make_folder
 
         target = None if self.flags.publish is None else self.flags.publish.expanduser()
         if target is not None:
@@ -209,7 +209,9 @@ class _Parts:
         return FolderPublisher(
             config,
             target,
-            Timing(self.flags.publish_votes, None if minutes is None else 60 * minutes, self.flags.publish_keep),
+            PublishingSchedule(
+                self.flags.publish_votes, None if minutes is None else 60 * minutes, self.flags.publish_keep
+            ),
             self.held if self.flags.gate else None,
             self.flags.gate_votes,
             self.waiting.stop,

@@ -265,7 +265,7 @@ class HeldVotes(Protocol):
 
 
 @dataclass(frozen=True)
-class Slice:
+class HeldOutVotes:
     """n votes to judge by."""
 
     prompts: list[list[str]]
@@ -287,14 +287,14 @@ class Difference:
     served_loss: float
 
 
-def recent(held: HeldVotes, place: int, count: int) -> Slice:
+def recent(held: HeldVotes, place: int, count: int) -> HeldOutVotes:
     """The newest `count` votes that had come when the run had `place` votes to train on."""
     end = held.up_to(place)
     ids = np.arange(max(0, end - count), end)
-    return Slice(held.prompts(ids), held.labels(ids), held.model_list)
+    return HeldOutVotes(held.prompts(ids), held.labels(ids), held.model_list)
 
 
-def judge(candidate: Path, served: Path | None, votes: Slice, device: str | None = None) -> Verdict:
+def judge(candidate: Path, served: Path | None, votes: HeldOutVotes, device: str | None = None) -> Verdict:
     """Compare two model folders on the slice.
 
     Raises:
@@ -318,7 +318,7 @@ def judge(candidate: Path, served: Path | None, votes: Slice, device: str | None
     return Verdict(good, sentence if good else f"{sentence}, worse beyond noise", numbers)
 
 
-def compare(candidate: Path, served: Path, votes: Slice, device: str | None = None) -> Difference:
+def compare(candidate: Path, served: Path, votes: HeldOutVotes, device: str | None = None) -> Difference:
     """The paired difference of two model folders on the votes whose models both know."""
     from p2l.inference import P2L
 
@@ -373,7 +373,7 @@ def paired_difference(
 
 
 @dataclass(frozen=True)
-class Timing:
+class PublishingSchedule:
     """When a model is published."""
 
     votes: int | None = None
@@ -391,7 +391,7 @@ class FolderPublisher:
     config: TrainConfig
     folder: Path | None
     """Where models are published; None: nowhere."""
-    timing: Timing
+    timing: PublishingSchedule
     held: HeldVotes | None = None
     """Votes to judge candidates by; None: all are published."""
     gate_votes: int = 1000

@@ -21,9 +21,9 @@ from torch import Tensor
 from p2l.common.errors import CheckpointError, ConfigError, InputError, VoteError
 from p2l.common.files import try_lock
 from p2l.model.checkpoint import MODEL_LIST_FILE, check_can_push
+from p2l.model.encoding import PromptTokenizer
 from p2l.model.heads import last_layer, new_rows
 from p2l.model.model import P2LModel
-from p2l.model.tokenizer import PromptTokenizer
 from p2l.online_training.averaging import PublishedAverage
 from p2l.online_training.buffer import Buffer
 from p2l.online_training.buffers import make_buffer
@@ -191,7 +191,7 @@ class OnlineOptions:
 
 
 @dataclass
-class _Run:
+class _OnlineRun:
     """The parts of a run, once they are there."""
 
     config: OnlineConfig
@@ -271,7 +271,7 @@ def train_online(config_path: str, options: OnlineOptions) -> Path:
         check_shared(engine, folder)
         windows = make_windows(config, engine, tokenizer, stream, ahead=not stream.grows)
         trainer = Trainer.of(config, engine, windows, schedule)
-        run = _Run(config, options, stream, schedule, validation, StreamFingerprint(stream), trainer, folder)
+        run = _OnlineRun(config, options, stream, schedule, validation, StreamFingerprint(stream), trainer, folder)
         if config.average_steps is not None:
             run.average = trainer.published = PublishedAverage(engine, config.average_steps)
         with _alone_in(folder, engine):
@@ -415,7 +415,7 @@ def _open_validation(config: OnlineConfig, stream: VoteStream) -> VoteStore:
     return votes
 
 
-def _train(run: _Run, start: Start) -> None:
+def _train(run: _OnlineRun, start: Start) -> None:
     config, options, hooks = run.config, run.options.run, run.hooks()
     growth = Growth(config, run.trainer, run.folder)
     growth.clear()
@@ -439,7 +439,7 @@ def _train(run: _Run, start: Start) -> None:
     finish_run(config, options, run.trainer, run.folder, run.votes_to_validate())
 
 
-def _stop(run: _Run, hooks: Hooks) -> None:
+def _stop(run: _OnlineRun, hooks: Hooks) -> None:
     """Save where the run stands, unless it is saved already."""
     step = run.schedule.done
     if step and not (run.folder / f"checkpoint-{step}").exists():
@@ -448,7 +448,7 @@ def _stop(run: _Run, hooks: Hooks) -> None:
         note(f"stopped after step {step}; go on with --checkpoint {run.folder}")
 
 
-def _total_votes(run: _Run) -> int | None:
+def _total_votes(run: _OnlineRun) -> int | None:
     """Votes of all steps together, as far as that can be known; replayed ones count."""
     total: Any = run.schedule.total_steps
     return None if total is None else total * run.schedule.buffer.full_size

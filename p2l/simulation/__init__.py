@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from p2l.simulation.arena import Arena, Examples, SimulationConfig, Truth, VoteChunk, simulate
+from p2l.simulation.arena import Arena, Examples, Truth, VoteChunk, simulate
+from p2l.simulation.config import SimulationConfig
 
 __all__ = ["Arena", "Examples", "SimulationConfig", "Truth", "VoteChunk", "simulate"]

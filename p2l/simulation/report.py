@@ -72,7 +72,7 @@ class OutcomeCounter:
 
 
 @dataclass
-class Report:
+class ArenaReport:
     """Everything that `p2l simulate` says about an arena; `add` its chunks, then read it."""
 
     arena: Arena

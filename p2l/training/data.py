@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from p2l.model.batching import Batch, collate, plan_batches
-from p2l.model.tokenizer import PromptTokenizer
+from p2l.model.encoding import PromptTokenizer
 
 Ids = NDArray[np.int64]
 

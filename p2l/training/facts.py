@@ -25,8 +25,8 @@ from p2l.likelihood import counted, get
 from p2l.metrics import Interval, ScoredVotes, bootstrap_mean, vote_values
 from p2l.model import backbones
 from p2l.model.checkpoint import read_model_list, read_object, weight_shapes
+from p2l.model.encoding import PromptTokenizer
 from p2l.model.scratch import sample_prompts
-from p2l.model.tokenizer import PromptTokenizer
 from p2l.training.engine import world_size
 from p2l.training.recipe import BackboneFacts, Machine, VoteFacts
 from p2l.votes import VoteStore, open_votes

@@ -25,9 +25,9 @@ from p2l.likelihood import Likelihood
 from p2l.metrics import simple_metrics
 from p2l.model import backbones
 from p2l.model.checkpoint import push
+from p2l.model.encoding import PromptTokenizer
 from p2l.model.heads import HeadStart
 from p2l.model.model import P2LModel, to_dtype
-from p2l.model.tokenizer import PromptTokenizer
 from p2l.training.config import TrainConfig
 from p2l.training.data import Votes, Windows
 from p2l.training.deepspeed_config import compile_backbone, find_deepspeed_file, has_cuda_compiler, resolve_deepspeed

@@ -12,9 +12,9 @@ import torch
 
 from p2l.common.errors import ConfigError
 from p2l.model.checkpoint import check_can_push
+from p2l.model.encoding import PromptTokenizer
 from p2l.model.heads import HeadStart
 from p2l.model.model import P2LModel
-from p2l.model.tokenizer import PromptTokenizer
 from p2l.training.config import TrainConfig, load_config
 from p2l.training.data import OfflineSchedule
 from p2l.training.deepspeed_config import set_total_steps

@@ -20,8 +20,8 @@ import torch
 from p2l.common.errors import CheckpointError, InputError, PeerError, VoteError
 from p2l.common.files import claimed, try_lock
 from p2l.model.checkpoint import local_folder, write_json
+from p2l.model.encoding import PromptTokenizer
 from p2l.model.scratch import make_transformer, sample_prompts
-from p2l.model.tokenizer import PromptTokenizer
 from p2l.training.engine import choose_device, peers, start_processes, world_size
 from p2l.training.facts import (
     COMPARISON_FILE,

@@ -118,8 +118,8 @@ class Encoder:
 
         from p2l.inference import P2L, Member
         from p2l.model.checkpoint import read_object
+        from p2l.model.encoding import PromptTokenizer
         from p2l.model.model import P2LModel
-        from p2l.model.tokenizer import PromptTokenizer
 
         if not (self.folder / "config.json").is_file():
             raise InputError(f"{self.folder}: holds no encoder; give the folder of a BERT model")

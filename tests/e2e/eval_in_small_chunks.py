@@ -17,19 +17,19 @@ def main() -> None:
     """Run the command; say at the end how many chunks this process asked the model for."""
     import p2l.batch_inference.prompts
     import p2l.batch_inference.run
-    from p2l.batch_inference.output import Parts
+    from p2l.batch_inference.output import PartFolder
     from p2l.eval import main as evaluate
 
     p2l.batch_inference.prompts.ROWS = 8
     p2l.batch_inference.run.SAVE_AFTER = 0.0
-    write, count = Parts.write, [0]
+    write, count = PartFolder.write, [0]
 
-    def counted(self: Parts, chunks: dict[int, object]) -> None:
+    def counted(self: PartFolder, chunks: dict[int, object]) -> None:
         write(self, chunks)
         count[0] += len(chunks)
         time.sleep(float(os.environ.get("EVAL_REST", "0")))
 
-    Parts.write = counted  # type: ignore[method-assign,assignment]
+    PartFolder.write = counted  # type: ignore[method-assign,assignment]
     evaluate(sys.argv[1:])
     sys.stderr.write(f"chunks: {count[0]}\n")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from p2l.batch_inference.output import Parts
+from p2l.batch_inference.output import PartFolder
 from tests.conftest import ROOT, Command, free_port
 from tests.p2l.eval_helpers import make_model, prompt_rows, write_jsonl
 
@@ -58,7 +58,7 @@ def test_a_killed_run_is_gone_on_with_by_two_processes(
     command: Command, model: Path, data: Path, alone: bytes, tmp_path: Path
 ) -> None:
     flags = ["--model", model, "--dataset", data, "--output-dir", tmp_path]
-    parts = Parts(tmp_path / "tiny.parts")
+    parts = PartFolder(tmp_path / "tiny.parts")
     running = subprocess.Popen(
         [sys.executable, IN_SMALL_CHUNKS, *map(str, flags)],
         cwd=ROOT,

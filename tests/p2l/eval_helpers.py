@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from p2l.model.encoding import PromptTokenizer
 from p2l.model.model import P2LModel
 from p2l.model.scratch import make_tfidf, make_transformer
-from p2l.model.tokenizer import PromptTokenizer
 
 NAMES = ["ant", "bee", "cat"]
 TEXTS = [["write a poem about bees"], ["what is 2 plus 2", "and 3 plus 3"]]

@@ -23,9 +23,9 @@ PROMPTS = ["what is 1 plus 2", ["write a poem", "shorter"], "", "\ud800 \x00 <|c
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from p2l.model.encoding import PromptTokenizer
     from p2l.model.model import P2LModel
     from p2l.model.scratch import make_tfidf
-    from p2l.model.tokenizer import PromptTokenizer
 
     backbone, saved = (tmp_path_factory.mktemp(name) for name in ("backbone", "saved"))
     texts = [["write a long poem"], ["what is 12 plus 34"]]

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from p2l import P2L
-from p2l.batch_inference.output import Parts
+from p2l.batch_inference.output import PartFolder
 from p2l.commands.model import committee_main as join
 from p2l.common.cli import run as exit_with
 from p2l.common.errors import InputError
@@ -224,7 +224,7 @@ def test_a_stop_at_any_write_leaves_the_old_or_the_new(
         out = tmp_path / f"out{stop}"
         with pytest.raises(Stopped):
             run(bag, data, out, *flags)
-        saved = sum(Parts(out / "bag.parts").refresh().values()) if (out / "bag.parts").is_dir() else 0
+        saved = sum(PartFolder(out / "bag.parts").refresh().values()) if (out / "bag.parts").is_dir() else 0
         stops[0] = 10**9
         asked.clear()
         assert run(bag, data, out, *flags).read_bytes() == expected

@@ -9,9 +9,9 @@ from p2l.common.errors import CheckpointError, ConfigError, InputError
 from p2l.inference import P2L, Member, choose_device
 from p2l.likelihood import win_rates
 from p2l.model import heads
+from p2l.model.encoding import PromptTokenizer
 from p2l.model.model import P2LModel
 from p2l.model.scratch import make_tfidf, make_transformer
-from p2l.model.tokenizer import PromptTokenizer
 
 NAMES = ["ant", "bee", "cat", "dog"]
 PROMPTS = ["what is 1 plus 2", ["write a poem", "shorter"], "", "long " * 300]

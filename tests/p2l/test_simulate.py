@@ -14,9 +14,10 @@ import pytest
 from p2l.common.errors import ConfigError, InputError
 from p2l.likelihood import get
 from p2l.simulate import load_arena, main, write_arena
-from p2l.simulation.arena import Arena, SimulationConfig, VoteChunk, simulate
+from p2l.simulation.arena import Arena, VoteChunk, simulate
+from p2l.simulation.config import SimulationConfig
 from p2l.simulation.prompts import STRUCTURES, topic_weights
-from p2l.simulation.report import Report
+from p2l.simulation.report import ArenaReport
 
 SMALL = SimulationConfig(votes=9000, validation_votes=500, models=10, topics=5, users=100, seed=3)
 
@@ -37,15 +38,15 @@ def texts(arena: Arena, chunk: VoteChunk) -> list[list[str]]:
 
 
 @pytest.fixture(scope="module")
-def written(arena: Arena, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report]:
+def written(arena: Arena, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ArenaReport]:
     folder = tmp_path_factory.mktemp("arena")
     report = write_arena(arena, folder / "votes.parquet", validation=folder / "val.jsonl", truth=folder / "truth")
     return folder, report
 
 
-def report_of(config: SimulationConfig) -> Report:
+def report_of(config: SimulationConfig) -> ArenaReport:
     arena = simulate(config)
-    report = Report(arena)
+    report = ArenaReport(arena)
     for chunk in arena.chunks():
         report.add(chunk)
     return report
@@ -323,7 +324,7 @@ def test_examples_of_a_negation_and_of_turns(arena: Arena) -> None:
 # Files and the command
 
 
-def test_votes_are_written_with_every_column_and_can_be_read(arena: Arena, written: tuple[Path, Report]) -> None:
+def test_votes_are_written_with_every_column_and_can_be_read(arena: Arena, written: tuple[Path, ArenaReport]) -> None:
     from p2l.votes import WINNERS, open_votes
 
     folder, _ = written
@@ -340,13 +341,13 @@ def test_votes_are_written_with_every_column_and_can_be_read(arena: Arena, writt
         assert votes.model_list == arena.model_list
 
 
-def test_about_one_prompt_in_six_or_more_is_hard(written: tuple[Path, Report]) -> None:
+def test_about_one_prompt_in_six_or_more_is_hard(written: tuple[Path, ArenaReport]) -> None:
     tags = pq.read_table(written[0] / "votes.parquet", columns=["category_tag"])["category_tag"].to_pylist()
     hard = np.mean([sum(tag["criteria_v0.1"].values()) >= 6 for tag in tags])
     assert 0.1 < hard < 0.4
 
 
-def test_the_written_truth_is_the_truth(arena: Arena, written: tuple[Path, Report]) -> None:
+def test_the_written_truth_is_the_truth(arena: Arena, written: tuple[Path, ArenaReport]) -> None:
     folder, report = written
     truth = pq.read_table(folder / "truth" / "truth.parquet")
     assert truth.num_rows == SMALL.votes + SMALL.validation_votes

@@ -8,24 +8,24 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from p2l.batch_inference.output import Output, Parts, as_batch, publish_model_list, write_output
+from p2l.batch_inference.output import OutputFiles, PartFolder, as_batch, publish_model_list, write_output
 from p2l.batch_inference.prompts import ROWS, open_prompts
 from p2l.common.cli import progress
 from p2l.inference import Prediction
 
 
-def written(tmp_path: Path, source: Any, coefs: Any, *, eta: Any = None) -> Output:
+def written(tmp_path: Path, source: Any, coefs: Any, *, eta: Any = None) -> OutputFiles:
     """Both files of a data set (its path, or a table) of which the model said this."""
     path = source if isinstance(source, Path) else tmp_path / "rows.parquet"
     if path is not source:
         pq.write_table(source, path)
     data = open_prompts(str(path))
-    parts = Parts(tmp_path / "parts")
+    parts = PartFolder(tmp_path / "parts")
     parts.folder.mkdir()
     said = as_batch(Prediction(coefs, eta, None, np.arange(len(coefs)) % 2 == 1))
     parts.write({chunk: said.slice(chunk * ROWS, ROWS) for chunk in range(-(-len(coefs) // ROWS))})
     parts.refresh()
-    output = Output(tmp_path / "out", "model", ("json", "parquet"))
+    output = OutputFiles(tmp_path / "out", "model", ("json", "parquet"))
     output.folder.mkdir()
     survey = data.survey()
     with progress(description="write", quiet=True) as bar:

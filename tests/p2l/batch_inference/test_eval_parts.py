@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from p2l.batch_inference.output import Job, Parts, as_batch, discard_parts, open_parts
+from p2l.batch_inference.output import InferenceJob, PartFolder, as_batch, discard_parts, open_parts
 from p2l.common.errors import InputError
 from p2l.inference import Prediction
 
-JOB = Job("m", "abc", "rk", "float32", [32], False, "d.jsonl", "123")
+JOB = InferenceJob("m", "abc", "rk", "float32", [32], False, "d.jsonl", "123")
 
 
 def said(rows: int, value: float = 0.0) -> Any:
@@ -18,7 +18,7 @@ def said(rows: int, value: float = 0.0) -> Any:
 
 def test_chunks_come_back_whoever_wrote_them(tmp_path: Path) -> None:
     first = open_parts(tmp_path / "parts", JOB)
-    second = Parts(tmp_path / "parts")
+    second = PartFolder(tmp_path / "parts")
     first.write({0: said(3, 0.5), 2: said(3, 2.5)})
     second.write({1: said(3, 1.5)})
     assert first.saved_rows() == 9
@@ -71,7 +71,7 @@ def test_parts_of_another_job_are_neither_mixed_nor_lost(tmp_path: Path) -> None
     with pytest.raises(InputError, match="the model was m at revision abc, now it is m at revision def"):
         open_parts(tmp_path / "parts", other)
     discard_parts(tmp_path / "parts", other)
-    assert Parts(tmp_path / "parts").refresh() == {0: 3}
+    assert PartFolder(tmp_path / "parts").refresh() == {0: 3}
     again = open_parts(tmp_path / "parts", other, restart=True)
     assert again.refresh() == {}
     again.close()

@@ -8,9 +8,9 @@ import pytest
 from p2l import P2L
 from p2l.commands.model import committee_main
 from p2l.common.errors import CheckpointError, InputError
+from p2l.model.encoding import PromptTokenizer
 from p2l.model.model import P2LModel
 from p2l.model.scratch import make_tfidf, make_transformer
-from p2l.model.tokenizer import PromptTokenizer
 
 NAMES = ["ant", "bee", "cat"]
 PROMPTS = [["write a poem about bees"], ["what is 2 plus 2", "and 3 plus 3"], ["a " * 99]]

@@ -135,8 +135,8 @@ def test_versions_in_csv_are_read_too(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
     """Two models, of which the second thinks less of cat where bees are mentioned; and prompts."""
+    from p2l.model.encoding import PromptTokenizer
     from p2l.model.model import P2LModel
-    from p2l.model.tokenizer import PromptTokenizer
 
     root = tmp_path_factory.mktemp("pair")
     before = make_model(root / "before", names=["ant", "bee", "cat", "dog"])

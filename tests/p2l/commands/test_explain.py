@@ -20,7 +20,8 @@ from p2l.insight.answers import read_answers, with_votes
 from p2l.insight.explain_report import draw_map, draw_model, to_text
 from p2l.insight.terms import count_terms, explained, fewest, learn_places, terms_of, typical_terms
 from p2l.leaderboard.board import POINTS_PER_LOGIT
-from p2l.simulation.arena import SimulationConfig, simulate
+from p2l.simulation.arena import simulate
+from p2l.simulation.config import SimulationConfig
 from tests.conftest import write_votes
 from tests.p2l.eval_helpers import make_model
 

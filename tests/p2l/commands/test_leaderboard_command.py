@@ -220,9 +220,9 @@ def test_every_flag_is_explained():
 @pytest.fixture(scope="module")
 def model_folder(tmp_path_factory):
     pytest.importorskip("torch")
+    from p2l.model.encoding import PromptTokenizer
     from p2l.model.model import P2LModel
     from p2l.model.scratch import make_tfidf
-    from p2l.model.tokenizer import PromptTokenizer
 
     backbone, saved = (tmp_path_factory.mktemp(name) for name in ("backbone", "saved"))
     texts = [[f"prompt {index}"] for index in range(50)]

@@ -5,7 +5,7 @@ import pytest
 
 from p2l import likelihood as likelihoods
 from p2l.evaluation.curves import Draws, aggregation_scale, random_subsets
-from p2l.evaluation.subjects import Answers, Fixed
+from p2l.evaluation.subjects import Fixed, ModelAnswers
 from p2l.leaderboard import aggregate, fit_labels
 from p2l.likelihood import get
 from p2l.metrics import Standing
@@ -15,11 +15,11 @@ MODELS = tuple("abcdef")
 DRAWS = Draws((3, 40), (6, 5), ("L1-Dist-Prob", "Spearman-lbs", "Kendall-lbs", "Top-k-fraction"), 0, "all")
 
 
-def answers(name: str, prompts: int = 40) -> Answers:
+def answers(name: str, prompts: int = 40) -> ModelAnswers:
     rng = np.random.default_rng(1)
     coefs = np.linspace(1, -1, len(MODELS)) + rng.normal(0, 0.7, (prompts, len(MODELS)))
     eta = rng.normal(-8.0 if name == "rk" else 0.0, 0.3, prompts)
-    return Answers(get(name), MODELS, coefs.astype(np.float32), eta, rng.normal(0, 0.2, prompts))
+    return ModelAnswers(get(name), MODELS, coefs.astype(np.float32), eta, rng.normal(0, 0.2, prompts))
 
 
 def labels(count: int) -> np.ndarray:
@@ -73,7 +73,7 @@ def test_more_prompts_come_nearer_to_the_whole():
 
 def test_subsets_larger_than_the_category_have_no_value():
     truth = fit_labels(np.array(list(BATTLES)), models=MODELS[:3], likelihood="grk", intervals=None)
-    said = Answers(get("grk"), MODELS[:3], np.zeros((12, 3), np.float32), np.zeros(12))
+    said = ModelAnswers(get("grk"), MODELS[:3], np.zeros((12, 3), np.float32), np.zeros(12))
     small, large = random_subsets(said, np.array(list(BATTLES)), truth, DRAWS)
     assert small.samples == 6
     assert (large.samples, large.values["L1-Dist-Prob"]) == (0, None)

@@ -5,9 +5,9 @@ from p2l.common.errors import CheckpointError, ConfigError, InputError
 from p2l.model import backbones
 from p2l.model.batching import collate
 from p2l.model.checkpoint import local_folder, read_json, read_model_list
+from p2l.model.encoding import PromptTokenizer
 from p2l.model.model import P2LModel
 from p2l.model.scratch import make_transformer
-from p2l.model.tokenizer import PromptTokenizer
 
 
 def test_another_transformer_registers_in_one_line(monkeypatch, tmp_path):

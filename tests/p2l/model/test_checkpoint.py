@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 from p2l.common.errors import CheckpointError
 from p2l.inference import P2L
 from p2l.model.checkpoint import save_weights
+from p2l.model.encoding import PromptTokenizer
 from p2l.model.model import P2LModel
-from p2l.model.tokenizer import PromptTokenizer
 
 
 @pytest.fixture(scope="module")

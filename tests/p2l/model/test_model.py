@@ -11,9 +11,9 @@ from p2l.common.errors import CheckpointError, ConfigError
 from p2l.likelihood import get, vote_losses
 from p2l.model.batching import collate
 from p2l.model.checkpoint import save_weights
+from p2l.model.encoding import PromptTokenizer
 from p2l.model.model import P2LModel
 from p2l.model.scratch import make_tfidf, make_transformer
-from p2l.model.tokenizer import PromptTokenizer
 
 NAMES = ["ant", "bee", "cat", "dog", "elk"]
 PROMPTS = [["what is 1 plus 2"], ["write a poem", "now shorter <|cls|>"], [""]]

@@ -6,8 +6,8 @@ from safetensors.torch import load_file
 
 from p2l.commands.model import init_main
 from p2l.common.errors import ConfigError, InputError
+from p2l.model.encoding import PromptTokenizer
 from p2l.model.scratch import sample_prompts
-from p2l.model.tokenizer import PromptTokenizer
 from p2l.votes import read_votes
 
 SMALL = ["--vocab-size", "280", "--hidden-size", "16", "--layers", "1", "--heads", "2", "--max-positions", "64"]

@@ -7,10 +7,10 @@ from torch import nn
 
 from p2l.common.errors import CheckpointError, InputError
 from p2l.model.batching import collate
+from p2l.model.encoding import PromptTokenizer
 from p2l.model.model import P2LModel
 from p2l.model.scratch import make_tfidf
 from p2l.model.tfidf import fit_vocabulary, split_words
-from p2l.model.tokenizer import PromptTokenizer
 
 
 @pytest.mark.parametrize(

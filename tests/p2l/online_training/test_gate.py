@@ -12,7 +12,7 @@ import pytest
 from p2l.inference import P2L
 from p2l.likelihood import get
 from p2l.model.checkpoint import WEIGHTS_FILE, read_model_list
-from p2l.online_training.publishing import Slice, compare, judge, paired_difference, recent
+from p2l.online_training.publishing import HeldOutVotes, compare, judge, paired_difference, recent
 from tests.p2l.online_training.live_helpers import add, line, live
 from tests.p2l.serving.conftest import NAMES, make_model
 
@@ -23,7 +23,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="module")
-def votes(models: tuple[Path, Path]) -> Slice:
+def votes(models: tuple[Path, Path]) -> HeldOutVotes:
     """Votes drawn from what the first model says, sharpened; three on each of 60 prompts."""
     rng = np.random.default_rng(0)
     model = P2L.from_pretrained(models[0], device="cpu")
@@ -34,7 +34,7 @@ def votes(models: tuple[Path, Path]) -> Slice:
         a, b = rng.choice(4, size=2, replace=False)
         wins = rng.random() < 1 / (1 + math.exp(row[b] - row[a]))
         labels.append([a, b, 0] if wins else [b, a, 0])
-    return Slice(prompts, np.array(labels, dtype=np.int32), list(NAMES))
+    return HeldOutVotes(prompts, np.array(labels, dtype=np.int32), list(NAMES))
 
 
 def test_the_difference_is_the_textbooks() -> None:
@@ -56,7 +56,9 @@ def test_an_equal_candidate_is_refused_as_often_as_stated() -> None:
     assert 0.015 < refused / 2000 < 0.035
 
 
-def test_a_worse_candidate_is_refused_and_a_better_one_published(models: tuple[Path, Path], votes: Slice) -> None:
+def test_a_worse_candidate_is_refused_and_a_better_one_published(
+    models: tuple[Path, Path], votes: HeldOutVotes
+) -> None:
     good, bad = models
     refused, published = judge(bad, good, votes, "cpu"), judge(good, bad, votes, "cpu")
     assert not refused.good
@@ -66,7 +68,7 @@ def test_a_worse_candidate_is_refused_and_a_better_one_published(models: tuple[P
     assert judge(good, good, votes, "cpu").good
 
 
-def test_the_loss_is_the_likelihoods(models: tuple[Path, Path], votes: Slice) -> None:
+def test_the_loss_is_the_likelihoods(models: tuple[Path, Path], votes: HeldOutVotes) -> None:
     model = P2L.from_pretrained(models[0], device="cpu")
     said = model.predict(votes.prompts)
     rows, (win, lose, _) = np.arange(len(votes.labels)), votes.labels.T
@@ -74,21 +76,21 @@ def test_the_loss_is_the_likelihoods(models: tuple[Path, Path], votes: Slice) ->
     assert compare(models[0], models[1], votes, "cpu").candidate_loss == pytest.approx(-logs[:, 0].mean(), rel=1e-5)
 
 
-def test_votes_on_a_newcomer_do_not_count(models: tuple[Path, Path], votes: Slice) -> None:
+def test_votes_on_a_newcomer_do_not_count(models: tuple[Path, Path], votes: HeldOutVotes) -> None:
     names = ["ant", "bee", "cat", "newcomer"]
-    found = compare(*models, Slice(votes.prompts, votes.labels, names), "cpu")
+    found = compare(*models, HeldOutVotes(votes.prompts, votes.labels, names), "cpu")
     assert found.votes == int((votes.labels[:, :2] < 3).all(axis=1).sum())
     assert read_model_list(models[0]) == list(NAMES)
 
 
-def test_nothing_is_refused_on_too_few_prompts(models: tuple[Path, Path], votes: Slice) -> None:
-    few = Slice(votes.prompts[:30], votes.labels[:30], votes.model_list)
+def test_nothing_is_refused_on_too_few_prompts(models: tuple[Path, Path], votes: HeldOutVotes) -> None:
+    few = HeldOutVotes(votes.prompts[:30], votes.labels[:30], votes.model_list)
     assert "10 held-out prompts are too few" in judge(models[1], models[0], few, "cpu").reason
     assert judge(models[1], models[0], few, "cpu").good
     assert judge(models[0], None, few, "cpu").good
 
 
-def test_a_damaged_candidate_is_no_model(models: tuple[Path, Path], votes: Slice, tmp_path: Path) -> None:
+def test_a_damaged_candidate_is_no_model(models: tuple[Path, Path], votes: HeldOutVotes, tmp_path: Path) -> None:
     from safetensors.numpy import load_file, save_file
 
     from p2l.common.errors import CheckpointError

@@ -14,9 +14,9 @@ import uvicorn
 
 from p2l.common.access import digest_of
 from p2l.inference import P2L
+from p2l.model.encoding import PromptTokenizer
 from p2l.model.model import P2LModel
 from p2l.model.scratch import make_transformer
-from p2l.model.tokenizer import PromptTokenizer
 from p2l.serving.app import build_app
 from p2l.serving.reload import load
 from p2l.serving.settings import Settings

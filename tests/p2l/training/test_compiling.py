@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from p2l.common.errors import ConfigError
 from p2l.model.batching import collate
+from p2l.model.encoding import PromptTokenizer
 from p2l.model.model import P2LModel
-from p2l.model.tokenizer import PromptTokenizer
 from p2l.training.deepspeed_config import compile_backbone
 from tests.conftest import MODELS, Command, Configure
 from tests.e2e.test_train import lines, train

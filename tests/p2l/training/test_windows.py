@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2l.model.tokenizer import PromptTokenizer
+from p2l.model.encoding import PromptTokenizer
 from p2l.training.data import Windows, deal
 from p2l.votes import VoteStore, open_votes
 from tests.conftest import write_votes
