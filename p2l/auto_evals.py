@@ -1,4 +1,4 @@
-"""Command: everything that can be measured about what models said of votes: losses, leaderboards, calibration.
+"""Command: measure predictions of votes: losses, leaderboards, calibration.
 
 p2l auto-evals --model_list_path run/model_list.json --eval_path run/eval_output.jsonl --loss_type grk --output_dir out
 python -m p2l.auto_evals --model_list_path list.json --checkpoint_path a.json b.json --output_file_name a b ...
@@ -22,7 +22,7 @@ def build_parser(prog: str = "p2l auto-evals") -> argparse.ArgumentParser:
     """Return the flags; each may be written with dashes as well."""
     flags = parser(
         prog,
-        "Measure what a model said of votes: metrics of the votes, its leaderboards beside those that the votes give, "
+        "Measure predictions of votes: metrics of the votes, and the model's leaderboards against those of the votes, "
         "by category, with intervals. Every flag may be written with dashes too.",
     )
     _add_inputs(flags.add_argument_group("what is evaluated"))
@@ -33,75 +33,42 @@ def build_parser(prog: str = "p2l auto-evals") -> argparse.ArgumentParser:
     return flags
 
 
-def _add(group: argparse._ArgumentGroup, name: str, *aliases: str, **options: Any) -> None:
+def _add(group: argparse._ArgumentGroup, name: str, text: str, *aliases: str, **options: Any) -> None:
     spellings = [spelling for flag in (name, *aliases) for spelling in (flag, f"--{flag[2:].replace('_', '-')}")]
-    group.add_argument(*dict.fromkeys(spellings), dest=name[2:], **options)
+    group.add_argument(*dict.fromkeys(spellings), dest=name[2:], help=text, **options)
 
 
 def _add_inputs(group: argparse._ArgumentGroup) -> None:
-    _add(group, "--model_list_path", metavar="FILE", help="JSON list of model names; this or --model_repo is needed")
-    _add(
-        group,
-        "--model_repo",
-        metavar="REPO",
-        help="model folder or hub id with model_list.json; without other inputs its eval_output.jsonl is evaluated",
+    _add(group, "--model_list_path", "JSON list of model names; this or --model_repo is needed", metavar="FILE")
+    text = (
+        "model folder or hub id with model_list.json; its eval_output.jsonl is evaluated unless there are other inputs"
     )
-    _add(
-        group,
-        "--eval_path",
-        nargs="+",
-        metavar="FILE",
-        help="validation rows with betas (and eta), as p2l train writes them: JSON lines, Parquet, JSON array",
+    _add(group, "--model_repo", text, metavar="REPO")
+    text = "validation rows with betas (and eta), as p2l train writes them: JSON lines, Parquet, JSON array"
+    _add(group, "--eval_path", text, nargs="+", metavar="FILE")
+    text = "outputs of p2l eval or p2l eval-chrono: JSON array or Parquet"
+    _add(group, "--checkpoint_path", text, nargs="+", metavar="FILE")
+    _add(group, "--hf_checkpoint_repo", "data set on the hub with such outputs", metavar="REPO")
+    _add(group, "--hf_checkpoint_file", "files of that data set", nargs="+", metavar="FILE")
+    text = "likelihood: bt, bt-tie, rk, rk-reparam, grk (bag) or ba; default: recorded beside the output, else bt"
+    _add(group, "--loss_type", text, metavar="NAME")
+    text = (
+        "p2l: the predictions of the rows; marginal: one leaderboard of the training votes; marginal-gt: of the rows' "
+        "own votes; arena: of --arena_path"
     )
-    _add(
-        group,
-        "--checkpoint_path",
-        nargs="+",
-        metavar="FILE",
-        help="outputs of p2l eval or p2l eval-chrono: JSON array or Parquet",
-    )
-    _add(group, "--hf_checkpoint_repo", metavar="REPO", help="data set on the hub that holds such outputs")
-    _add(group, "--hf_checkpoint_file", nargs="+", metavar="FILE", help="which of its files")
-    _add(
-        group,
-        "--loss_type",
-        metavar="NAME",
-        help="likelihood: bt, bt-tie, rk, rk-reparam, grk (bag) or ba; by default what is recorded beside the output, "
-        "else bt",
-    )
-    _add(
-        group,
-        "--model_type",
-        choices=inputs.MODEL_TYPES,
-        default="p2l",
-        help="p2l: the answers of the rows; marginal: one leaderboard of the training votes; marginal-gt: of the rows' "
-        "own votes; arena: of --arena_path",
-    )
-    _add(
-        group,
-        "--remove_last_hidden_json",
-        nargs="?",
-        const=True,
-        type=_truth,
-        default=True,
-        metavar="BOOL",
-        help="write local checkpoint outputs anew without last_hidden_state, if they have it",
-    )
+    _add(group, "--model_type", text, choices=inputs.MODEL_TYPES, default="p2l")
+    text = "rewrite local checkpoint outputs without last_hidden_state, if they have it"
+    options = {"nargs": "?", "const": True, "type": _truth, "default": True, "metavar": "BOOL"}
+    _add(group, "--remove_last_hidden_json", text, **options)
 
 
 def _add_references(group: argparse._ArgumentGroup) -> None:
-    _add(group, "--train_path", metavar="PATH", help="training votes: a file, or a folder that save_to_disk wrote")
-    _add(group, "--hf_train_dataset", metavar="REPO", help="training votes on the hub, split train")
-    _add(group, "--arena_path", metavar="FILE", help="leaderboard CSV: model_name, category, rating, style_control")
-    _add(
-        group,
-        "--train_checkpoints",
-        nargs="*",
-        type=positive,
-        metavar="K",
-        help="also evaluate marginal leaderboards of the first K * checkpoint_size training votes",
-    )
-    _add(group, "--checkpoint_size", type=whole, default=0, metavar="N", help="training votes of one checkpoint")
+    _add(group, "--train_path", "training votes: a file, or a folder that save_to_disk wrote", metavar="PATH")
+    _add(group, "--hf_train_dataset", "training votes on the hub, split train", metavar="REPO")
+    _add(group, "--arena_path", "leaderboard CSV: model_name, category, rating, style_control", metavar="FILE")
+    text = "also evaluate marginal leaderboards of the first K * checkpoint_size training votes"
+    _add(group, "--train_checkpoints", text, nargs="*", type=positive, metavar="K")
+    _add(group, "--checkpoint_size", "training votes of one checkpoint", type=whole, default=0, metavar="N")
 
 
 def _truth(text: str) -> bool:
@@ -112,70 +79,36 @@ def _truth(text: str) -> bool:
 
 
 def _add_outputs(group: argparse._ArgumentGroup) -> None:
-    _add(group, "--output_dir", metavar="DIR", help="folder for NAME.json; this or --hf_output_dir is needed")
-    _add(group, "--hf_output_dir", metavar="REPO", help="private data set on the hub for NAME.json")
-    _add(
-        group,
-        "--output_file_name",
-        nargs="+",
-        metavar="NAME",
-        help="one for each output; eval_metrics for a single one, else the names of the files",
-    )
-    _add(group, "--report", metavar="DIR", help="write an HTML report into this folder, which opens offline")
-    _add(group, "--quiet", action="store_true", help="no progress bar and no table")
+    _add(group, "--output_dir", "folder for NAME.json; this or --hf_output_dir is needed", metavar="DIR")
+    _add(group, "--hf_output_dir", "private data set on the hub for NAME.json", metavar="REPO")
+    text = "one for each output; by default eval_metrics for a single one, else the names of the files"
+    _add(group, "--output_file_name", text, nargs="+", metavar="NAME")
+    _add(group, "--report", "write an HTML report into this folder, which opens offline", metavar="DIR")
+    _add(group, "--quiet", "no progress bar and no table", action="store_true")
 
 
 def _add_measures(group: argparse._ArgumentGroup) -> None:
-    _add(
-        group,
-        "--categories",
-        nargs="+",
-        metavar="KEY[=VALUE]",
-        default=None,
-        help="all, hard, or a column or nested tag: math, language=Chinese, is_code=False (default: "
-        f"{' '.join(inputs.CATEGORIES)}, those that the votes have)",
+    text = (
+        "all, hard, or a column or nested tag: math, language=Chinese, is_code=False (default: "
+        f"{' '.join(inputs.CATEGORIES)}, those that the votes have)"
     )
-    _add(
-        group,
-        "--ground_truth",
-        "--aggr_scale_gt",
-        choices=inputs.TRUTHS,
-        default="marginal-gt",
-        help="what leaderboards are compared with: a fit of the rows' votes, or --arena_path",
-    )
-    _add(
-        group,
-        "--metrics_to_inc",
-        nargs="+",
-        choices=inputs.PARTS,
-        default=list(inputs.PARTS),
-        help="which blocks to compute",
-    )
-    for name, choices, what in (
+    _add(group, "--categories", text, nargs="+", metavar="KEY[=VALUE]", default=None)
+    text = "the reference of leaderboards: a fit of the rows' votes, or --arena_path"
+    _add(group, "--ground_truth", text, "--aggr_scale_gt", choices=inputs.TRUTHS, default="marginal-gt")
+    text = "which blocks to compute"
+    _add(group, "--metrics_to_inc", text, nargs="+", choices=inputs.PARTS, default=list(inputs.PARTS))
+    for name, choices, text in (
         ("--simple_metrics", inputs.SIMPLE_METRICS, "of votes"),
         ("--category_metrics", inputs.CATEGORY_METRICS, "of the category's leaderboard against the ground truth"),
         ("--rand_subset_metrics", inputs.SUBSET_METRICS, "of random subsets"),
     ):
-        _add(group, name, nargs="+", default=list(choices), metavar="METRIC", help=what)
-    _add(
-        group,
-        "--aggr_scale_metrics",
-        "--aggr_scale_subset_metrics",
-        nargs="+",
-        default=list(inputs.SUBSET_METRICS),
-        metavar="METRIC",
-        help="of aggregation scale",
-    )
-    _add(
-        group,
-        "--bootstrap",
-        type=whole,
-        default=1000,
-        metavar="N",
-        help="replicates of intervals, prompts drawn whole; 0: no intervals",
-    )
-    _add(group, "--level", type=float, default=0.95, metavar="P", help="coverage of intervals")
-    _add(group, "--seed", type=whole, default=0, metavar="N", help="of subsets and intervals")
+        _add(group, name, text, nargs="+", default=list(choices), metavar="METRIC")
+    names = ("--aggr_scale_metrics", "of aggregation scale", "--aggr_scale_subset_metrics")
+    _add(group, *names, nargs="+", default=list(inputs.SUBSET_METRICS), metavar="METRIC")
+    text = "replicates of intervals, prompts drawn whole; 0: no intervals"
+    _add(group, "--bootstrap", text, type=whole, default=1000, metavar="N")
+    _add(group, "--level", "coverage of intervals", type=float, default=0.95, metavar="P")
+    _add(group, "--seed", "of subsets and intervals", type=whole, default=0, metavar="N")
 
 
 def _add_subsets(group: argparse._ArgumentGroup) -> None:
@@ -185,7 +118,7 @@ def _add_subsets(group: argparse._ArgumentGroup) -> None:
         ("--aggr_scale_subset_sizes", inputs.SCALE_SIZES, "prompts that are aggregated"),
         ("--aggr_scale_num_samples", inputs.SCALE_SAMPLES, "draws of each size"),
     ):
-        _add(group, name, nargs="+", type=positive, default=list(values), metavar="N", help=what)
+        _add(group, name, what, nargs="+", type=positive, default=list(values), metavar="N")
 
 
 def _settings(flags: argparse.Namespace) -> EvaluationSettings:

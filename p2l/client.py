@@ -25,9 +25,9 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache, partial, wraps
 from itertools import count
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import anyio
 import httpx2
@@ -48,6 +48,7 @@ from p2l.common.retry import RetryPolicy, parse_retry_after
 from p2l.model.encoding import Prompt as Prompt
 from p2l.model.encoding import check_turns, repair
 
+P = ParamSpec("P")
 T = TypeVar("T")
 Http = TypeVar("Http", httpx2.Client, httpx2.AsyncClient)
 
@@ -143,44 +144,9 @@ def _parse_batch(num_prompts: int, body: bytes) -> list[ModelAnswer]:
     return [replace(answer, revision=answer.revision or batch.revision) for answer in batch.predictions]
 
 
-# Calls: what to send to each path, and how to read its answer.
-
-
-@dataclass(frozen=True)
-class Call(Generic[T]):
-    """A request to one path of the endpoint."""
-
-    path: str
-    parse: Callable[[bytes], T]
-    """Reads the answer; raises ValueError."""
-    body: dict[str, Any] | None = None
-    patient: bool = False
-    """Whether one attempt may use the whole `timeout`."""
-    retried: bool = True
-
-
 def _turns(prompt: Prompt, number: int = 0) -> list[str]:
     return [repair(turn) for turn in check_turns(prompt, number)]
 
-
-def _predict(prompt: Prompt) -> Call[ModelAnswer]:
-    return Call("/predict", partial(_parse, ModelAnswer), {"prompt": _turns(prompt)})
-
-
-def _predict_batch(prompts: Iterable[Prompt]) -> Call[list[ModelAnswer]]:
-    if isinstance(prompts, str):
-        raise InputError("predict_batch takes a list of prompts; pass one prompt to predict")
-    turns = [_turns(prompt, number) for number, prompt in enumerate(prompts)]
-    return Call("/predict_batch", partial(_parse_batch, len(turns)), {"prompts": turns}, patient=True)
-
-
-def _leaderboard(prompt: Prompt) -> Call[PromptLeaderboard]:
-    return Call("/leaderboard", partial(_parse, PromptLeaderboard), {"prompt": _turns(prompt)})
-
-
-_MODELS: Call[ModelList] = Call("/models", partial(_parse, ModelList))
-_INFO: Call[dict[str, Any]] = Call("/info", partial(_parse, dict[str, Any]))
-_HEALTH: Call[Health] = Call("/health", partial(_parse, Health), retried=False)
 
 # Outcomes of an attempt, and the errors that they become.
 
@@ -227,11 +193,7 @@ _ERRORS: dict[int, tuple[type[P2LClientError], str]] = {
 }
 
 
-def _settle(call: Call[T], outcome: _Reply | httpx2.HTTPError) -> T | _Failure:
-    if isinstance(outcome, httpx2.HTTPError):
-        return _connection_failure(outcome)
-    if outcome.status == 200:
-        return _read(call, outcome.body)
+def _refused(outcome: _Reply) -> _Failure:
     default = (UnavailableError, "failed") if outcome.status >= 500 else (MalformedAnswerError, _NO_ENDPOINT)
     kind, message = _ERRORS.get(outcome.status, default)
     # A 504 without detail is a gateway's. The endpoint's own means that it would spend its whole deadline again.
@@ -242,7 +204,7 @@ def _settle(call: Call[T], outcome: _Reply | httpx2.HTTPError) -> T | _Failure:
     return _Failure(kind, message, temporary, parse_retry_after(outcome.headers.get("retry-after")))
 
 
-def _connection_failure(error: httpx2.HTTPError) -> _Failure:
+def _unconnected(error: httpx2.HTTPError) -> _Failure:
     temporary = isinstance(error, _TEMPORARY)
     if isinstance(error, httpx2.TimeoutException):
         return _Failure(AnswerTimeoutError, "gave no answer in time", temporary)
@@ -252,9 +214,14 @@ def _connection_failure(error: httpx2.HTTPError) -> _Failure:
     return _Failure(UnavailableError, reason, temporary)
 
 
-def _read(call: Call[T], body: bytes) -> T | _Failure:
+def _settle(outcome: _Reply | httpx2.HTTPError, parse: Callable[[bytes], T]) -> T | _Failure:
+    """Return what `parse` makes of an attempt's body, or why there is none."""
+    if isinstance(outcome, httpx2.HTTPError):
+        return _unconnected(outcome)
+    if outcome.status != 200:
+        return _refused(outcome)
     try:
-        return call.parse(body)
+        return parse(outcome.body)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         problem = ": ".join([*(str(key) for key in first["loc"]), first["msg"]])
@@ -345,22 +312,38 @@ class _Client(ABC, Generic[Http]):
         url = self._url.copy_with(query=None)
         return f"{type(self).__name__}({str(url)!r}, api_key={'***' if self._has_key else None!r})"
 
-    async def _ask(self, call: Call[T]) -> T:
-        """Send a call until there is an answer, or a failure that is not retried."""
+    async def _ask(
+        self,
+        path: str,
+        parse: Callable[[bytes], T],
+        body: dict[str, Any] | None = None,
+        *,
+        patient: bool = False,
+        retried: bool = True,
+    ) -> T:
+        """Send a request until there is an answer, or a failure that is not retried.
+
+        Args:
+            path: below the endpoint's URL.
+            parse: reads the answer; raises ValueError.
+            body: sent as JSON by POST; None: GET.
+            patient: one attempt may use the whole `timeout`.
+            retried: temporary failures are retried.
+        """
         start = self._clock()
         deadline = start + self._timeout
         for attempt in count(1):
-            outcome = await self._send(self._request(call, deadline - self._clock()), deadline)
-            answer = _settle(call, outcome)
+            outcome = await self._send(self._request(path, body, deadline - self._clock(), patient), deadline)
+            answer = _settle(outcome, parse)
             if not isinstance(answer, _Failure):
                 return answer
             now = self._clock()
             pause = None
-            if answer.temporary and call.retried:
+            if answer.temporary and retried:
                 pause = self._retry.pause(attempt, answer.retry_after, remaining=deadline - now)
             if pause is None:
                 effort = f" [attempts: {attempt}, seconds: {now - start:.1f}]"
-                url = f"{str(self._url.copy_with(query=None)).rstrip('/')}{call.path}"
+                url = f"{str(self._url.copy_with(query=None)).rstrip('/')}{path}"
                 shows_effort = attempt > 1 or answer.kind is AnswerTimeoutError
                 error = answer.kind(f"{url} {answer.message}{effort if shows_effort else ''}")
                 raise error from (outcome if isinstance(outcome, httpx2.HTTPError) else None)
@@ -369,19 +352,19 @@ class _Client(ABC, Generic[Http]):
                 await slept
         raise AssertionError("count() never ends")
 
-    def _request(self, call: Call[Any], remaining: float) -> dict[str, Any]:
+    def _request(self, path: str, body: dict[str, Any] | None, remaining: float, patient: bool) -> dict[str, Any]:
         """Return an attempt as arguments of `httpx2.Client.stream`."""
         remaining = max(remaining, _MIN_SECONDS)
-        seconds = remaining if call.patient else min(remaining, self._attempt_timeout)
+        seconds = remaining if patient else min(remaining, self._attempt_timeout)
         # The endpoint drops a prompt that nobody waits for any more.
         headers = {"x-p2l-timeout": f"{remaining:.3f}"}
-        path, _, query = self._url.raw_path.partition(b"?")
-        target = path.rstrip(b"/") + call.path.encode() + (b"?" + query if query else b"")
+        base, _, query = self._url.raw_path.partition(b"?")
+        target = base.rstrip(b"/") + path.encode() + (b"?" + query if query else b"")
         return {
-            "method": "GET" if call.body is None else "POST",
+            "method": "GET" if body is None else "POST",
             "url": self._url.copy_with(raw_path=target),
-            "content": None if call.body is None else json.dumps(call.body, ensure_ascii=False).encode(),
-            "headers": headers if call.body is None else headers | {"Content-Type": "application/json"},
+            "content": None if body is None else json.dumps(body, ensure_ascii=False).encode(),
+            "headers": headers if body is None else headers | {"Content-Type": "application/json"},
             "timeout": httpx2.Timeout(seconds, connect=min(seconds, _CONNECT_SECONDS), pool=remaining),
         }
 
@@ -390,72 +373,11 @@ class _Client(ABC, Generic[Http]):
         """Make one attempt and read its answer to the end, or to the deadline."""
 
 
-def _run(call: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine of `P2LClient` to its end: none of them waits, because what they do blocks."""
-    try:
-        call.send(None)
-    except StopIteration as end:
-        answer: T = end.value
-        return answer
-    raise AssertionError("the coroutine waits")
-
-
-class P2LClient(_Client[httpx2.Client]):
-    """Client of one endpoint; threads may share it. Every method may raise a `P2LClientError`."""
-
-    _http_class = httpx2.Client
-    _wait = staticmethod(time.sleep)
-
-    def __enter__(self) -> P2LClient:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._http.close()
-
-    def predict(self, prompt: Prompt) -> ModelAnswer:
-        """Return the coefficients for a prompt: its text, or the user's turns in order."""
-        return _run(self._ask(_predict(prompt)))
-
-    def predict_batch(self, prompts: Iterable[Prompt]) -> list[ModelAnswer]:
-        """Return the coefficients for several prompts, in their order, by one request."""
-        return _run(self._ask(_predict_batch(prompts)))
-
-    def leaderboard(self, prompt: Prompt) -> PromptLeaderboard:
-        """Rank all models for a prompt."""
-        return _run(self._ask(_leaderboard(prompt)))
-
-    def models(self) -> ModelList:
-        """Return the names in the order of the coefficients."""
-        return _run(self._ask(_MODELS))
-
-    def info(self) -> dict[str, Any]:
-        """Describe the endpoint's model."""
-        return _run(self._ask(_INFO))
-
-    def health(self) -> Health:
-        """Return if the endpoint is ready, else raise `UnavailableError`; tries once."""
-        return _run(self._ask(_HEALTH))
-
-    async def _send(self, request: dict[str, Any], deadline: float) -> _Reply | httpx2.HTTPError:
-        try:
-            with self._http.stream(**request) as response:
-                chunks = []
-                for chunk in response.iter_bytes():
-                    # An answer that trickles in keeps every timeout of the socket.
-                    if self._clock() >= deadline:
-                        return httpx2.ReadTimeout("")
-                    chunks.append(chunk)
-        except httpx2.HTTPError as error:
-            return error
-        return _Reply(response.status_code, response.headers, b"".join(chunks))
-
-
 class AsyncP2LClient(_Client[httpx2.AsyncClient]):
-    """`P2LClient` for asyncio and trio; hundreds of calls may run at once."""
+    """Client of one endpoint for asyncio and trio; hundreds of calls may run at once.
+
+    Every method may raise a `P2LClientError`.
+    """
 
     _http_class = httpx2.AsyncClient
     _wait = staticmethod(anyio.sleep)
@@ -472,27 +394,30 @@ class AsyncP2LClient(_Client[httpx2.AsyncClient]):
 
     async def predict(self, prompt: Prompt) -> ModelAnswer:
         """Return the coefficients for a prompt: its text, or the user's turns in order."""
-        return await self._ask(_predict(prompt))
+        return await self._ask("/predict", partial(_parse, ModelAnswer), {"prompt": _turns(prompt)})
 
     async def predict_batch(self, prompts: Iterable[Prompt]) -> list[ModelAnswer]:
         """Return the coefficients for several prompts, in their order, by one request."""
-        return await self._ask(_predict_batch(prompts))
+        if isinstance(prompts, str):
+            raise InputError("predict_batch takes a list of prompts; pass one prompt to predict")
+        turns = [_turns(prompt, number) for number, prompt in enumerate(prompts)]
+        return await self._ask("/predict_batch", partial(_parse_batch, len(turns)), {"prompts": turns}, patient=True)
 
     async def leaderboard(self, prompt: Prompt) -> PromptLeaderboard:
         """Rank all models for a prompt."""
-        return await self._ask(_leaderboard(prompt))
+        return await self._ask("/leaderboard", partial(_parse, PromptLeaderboard), {"prompt": _turns(prompt)})
 
     async def models(self) -> ModelList:
         """Return the names in the order of the coefficients."""
-        return await self._ask(_MODELS)
+        return await self._ask("/models", partial(_parse, ModelList))
 
     async def info(self) -> dict[str, Any]:
         """Describe the endpoint's model."""
-        return await self._ask(_INFO)
+        return await self._ask("/info", partial(_parse, dict[str, Any]))
 
     async def health(self) -> Health:
         """Return if the endpoint is ready, else raise `UnavailableError`; tries once."""
-        return await self._ask(_HEALTH)
+        return await self._ask("/health", partial(_parse, Health), retried=False)
 
     async def _send(self, request: dict[str, Any], deadline: float) -> _Reply | httpx2.HTTPError:
         try:
@@ -503,3 +428,57 @@ class AsyncP2LClient(_Client[httpx2.AsyncClient]):
         except httpx2.HTTPError as error:
             return error
         return _Reply(response.status_code, response.headers, response.content)
+
+
+def _blocking(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Any, P], T]:
+    """Make a plain method of a coroutine method, for a client whose `_send` and `_sleep` block instead of waiting."""
+
+    @wraps(method)
+    def run(client: Any, /, *args: P.args, **options: P.kwargs) -> T:
+        try:
+            method(client, *args, **options).send(None)
+        except StopIteration as end:
+            answer: T = end.value
+            return answer
+        raise AssertionError("a blocking client never waits")
+
+    return run
+
+
+class P2LClient(_Client[httpx2.Client]):
+    """`AsyncP2LClient` without asyncio; threads may share it."""
+
+    _http_class = httpx2.Client
+    _wait = staticmethod(time.sleep)
+
+    def __enter__(self) -> P2LClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    predict = _blocking(AsyncP2LClient.predict)
+    predict_batch = _blocking(AsyncP2LClient.predict_batch)
+    leaderboard = _blocking(AsyncP2LClient.leaderboard)
+    models = _blocking(AsyncP2LClient.models)
+    info = _blocking(AsyncP2LClient.info)
+    health = _blocking(AsyncP2LClient.health)
+
+    async def _send(self, request: dict[str, Any], deadline: float) -> _Reply | httpx2.HTTPError:
+        try:
+            with self._http.stream(**request) as response:
+                chunks = []
+                for chunk in response.iter_bytes():
+                    # An answer that trickles in never exceeds a timeout of the socket.
+                    if self._clock() >= deadline:
+                        return httpx2.ReadTimeout("")
+                    chunks.append(chunk)
+        except httpx2.HTTPError as error:
+            return error
+        return _Reply(response.status_code, response.headers, b"".join(chunks))

@@ -17,16 +17,15 @@ from p2l.serving.settings import Settings
 def build_parser() -> argparse.ArgumentParser:
     """Return the flags."""
     flags = parser("p2l endpoint", "Serve a trained model over HTTP: leaderboards of LLMs for single prompts.")
-    _add_model_flags(flags)
-    _add_server_flags(flags)
-    _add_limit_flags(flags)
+    _add_model_flags(flags.add_argument_group("model"))
+    _add_server_flags(flags.add_argument_group("server"))
+    _add_limit_flags(flags.add_argument_group("limits"))
     return flags
 
 
-def _add_model_flags(flags: argparse.ArgumentParser) -> None:
-    group = flags.add_argument_group("model")
+def _add_model_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--model-path", "-m", "--model", help="folder or hub id; may be left out with --watch")
-    group.add_argument("--model-type", "-mt", help="of the backbone; by default as the model says, like the next two")
+    group.add_argument("--model-type", "-mt", help="of the backbone; by default the model's own, like the next two")
     group.add_argument("--head-type", "-ht", help="bt, rk or ba")
     group.add_argument("--loss-type", "-lt", help="the likelihood that the model was trained with")
     group.add_argument("--max-length", type=positive, help="tokens per prompt (default: as in training)")
@@ -40,8 +39,7 @@ def _add_model_flags(flags: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_server_flags(flags: argparse.ArgumentParser) -> None:
-    group = flags.add_argument_group("server")
+def _add_server_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--host", "-H", default="0.0.0.0", help="address to listen on")
     group.add_argument("--port", "-p", type=port, default=10250, help="to listen on")
     group.add_argument("--workers", type=positive, default=1, help="processes, each with a copy of the model")
@@ -57,8 +55,7 @@ def _add_server_flags(flags: argparse.ArgumentParser) -> None:
     group.add_argument("--log-prompts", action="store_true", help="write prompts to the log")
 
 
-def _add_limit_flags(flags: argparse.ArgumentParser) -> None:
-    group = flags.add_argument_group("limits")
+def _add_limit_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--queue-size", type=positive, default=1024, help="prompts between arrival and answer")
     group.add_argument("--cache-size", type=whole, default=8192, help="answers remembered; 0: none")
     group.add_argument("--max-batch-tokens", type=positive, help="tokens of a forward pass (default: by device)")
@@ -76,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int | None:
     if flags.reload and flags.workers > 1:
         raise ConfigError("--reload goes with one worker; leave out --reload or --workers")
     if flags.quantize and flags.dtype != "auto":
-        raise ConfigError(f"--quantize {flags.quantize} says what is computed in; leave out --dtype or --quantize")
+        raise ConfigError(f"--quantize {flags.quantize} decides the dtype; leave out --dtype or --quantize")
     if flags.streams == 0 and flags.max_wait_ms:
         raise ConfigError("the event loop cannot wait for a fuller batch; leave out --streams 0 or --max-wait-ms")
     check_address(flags.host, flags.port)
@@ -89,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int | None:
 
 def _settings(flags: argparse.Namespace) -> Settings:
     if not flags.model_path and not flags.watch:
-        raise ConfigError("no model: give --model-path FOLDER, or --watch DIR with a trained model in it")
+        raise ConfigError("no model: pass --model-path FOLDER, or --watch DIR with a trained model in it")
     names = {field.name for field in fields(Settings)}
     typed: dict[str, Any] = {name: value for name, value in vars(flags).items() if name in names}
     typed["model_path"] = flags.model_path or ""
@@ -109,8 +106,8 @@ def _key(flag: str, typed: str | None, variable: str) -> str | None:
     from_environment = os.environ.pop(variable, None)  # nor do workers inherit it
     key = from_environment if typed is None else typed
     if key is not None and not key.strip():
-        raise ConfigError(f"{flag} (or ${variable}) is empty; give a key, or leave it out")
-    return None if key is None else key.strip()  # white space around it is no part of a header's value
+        raise ConfigError(f"{flag} (or ${variable}) is empty; pass a key, or leave it out")
+    return None if key is None else key.strip()  # HTTP drops white space around a header's value
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ def build_parser(prog: str = "p2l eval") -> argparse.ArgumentParser:
     flags = parser(
         prog,
         "Run a model, or every checkpoint of a training run, over a data set of prompts. "
-        "Started again the same way, a run that was stopped goes on where it was.",
+        "The same command resumes a run that was stopped.",
     )
     model = flags.add_mutually_exclusive_group(required=True)
     model.add_argument(
@@ -66,7 +66,7 @@ def _add_data_flags(group: argparse._ArgumentGroup) -> None:
         default=True,
         help="leave last_hidden_state out of the output; it takes some 8 kB a row",
     )
-    group.add_argument("--restart", action="store_true", help="start from nothing, whatever was saved before")
+    group.add_argument("--restart", action="store_true", help="start anew, ignoring earlier output")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

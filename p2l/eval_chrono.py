@@ -1,4 +1,4 @@
-"""Command: every checkpoint of an online run against the validation slices of its time.
+"""Command: evaluate every checkpoint of an online run on the validation slices of its time.
 
 p2l eval-chrono --model-repo outputs/my-run --val-dir validation_sets --output-dir outputs/my-run-slices
 """
@@ -15,8 +15,8 @@ def build_parser(prog: str = "p2l eval-chrono") -> argparse.ArgumentParser:
     """Return the flags of the chronological evaluation."""
     flags = parser(
         prog,
-        "Ask every checkpoint of a run about the validation slices of its time. Started again the same way, a run that "
-        "was stopped goes on where it was.",
+        "Evaluate every checkpoint of a run on the validation slices of its time. The same command resumes a run that "
+        "was stopped.",
     )
     _add_data_flags(flags.add_argument_group("data in and out"))
     _add_choice_flags(flags.add_argument_group("which slices (default: those up to the checkpoint's number)"))
@@ -31,7 +31,7 @@ def _add_data_flags(group: argparse._ArgumentGroup) -> None:
         "--model-repo", "-m", required=True, metavar="RUN", help="folder or hub id that holds the folders checkpoint-N"
     )
     group.add_argument(
-        "--checkpoint-prefix", "-cp", default="checkpoint-", metavar="TEXT", help="what stands before N in their names"
+        "--checkpoint-prefix", "-cp", default="checkpoint-", metavar="TEXT", help="the text before N in their names"
     )
     group.add_argument(
         "--val-dir",
@@ -48,7 +48,7 @@ def _add_data_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--output-dir", "-od", default="outputs", metavar="DIR", help="for checkpoint-N/checkpoint-N-val-V.json"
     )
-    group.add_argument("--restart", action="store_true", help="compute again what is there already")
+    group.add_argument("--restart", action="store_true", help="compute existing outputs again")
 
 
 def _add_choice_flags(group: argparse._ArgumentGroup) -> None:
@@ -60,7 +60,7 @@ def _add_choice_flags(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--val-time", metavar="FILE", help="with --time-align: last vote time of each slice")
     group.add_argument(
-        "--all-slices", action="store_true", help="later slices too: how well a checkpoint forecasts what is to come"
+        "--all-slices", action="store_true", help="later slices too: how well a checkpoint predicts future votes"
     )
 
 

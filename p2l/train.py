@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 _EXPERIMENTAL = (
-    "GPUs, bfloat16 on a card, varlen attention kernels and `compile: true` are experimental: never run on a GPU yet "
-    "(docs/results.md says what was run last, and where)."
+    "GPUs, bfloat16 on a GPU, varlen attention kernels and `compile: true` are experimental: never run on a GPU yet "
+    "(docs/results.md lists the last runs)."
 )
 _VOTES_ONLY = ("size", "val", "backbone", "output", "dry_run")
 
@@ -30,24 +30,25 @@ def build_parser(prog: str = "p2l train") -> argparse.ArgumentParser:
     """Return the flags of offline training."""
     flags = parser(
         prog,
-        "Train a prompt-to-leaderboard model on pairwise votes: with one line (--votes), or as a file says (--config).",
+        "Train a prompt-to-leaderboard model on pairwise votes, with derived settings (--votes) or a file (--config).",
     )
     flags.epilog = _EXPERIMENTAL
-    what = flags.add_mutually_exclusive_group(required=True)
-    what.add_argument(
+    source = flags.add_mutually_exclusive_group(required=True)
+    source.add_argument(
         "--votes",
         metavar="FILE",
         help="votes to train on (file, folder or hub id); backbone, batch, rate, lengths and likelihood are derived "
-        "and written to training.yaml in the run's folder; started again the same way, a run that was stopped goes on",
+        "and written to training.yaml in the run's folder; the same command resumes a run that was stopped",
     )
-    what.add_argument("--config", metavar="FILE", help="training configuration (YAML); docs/training.md lists its keys")
+    source.add_argument(
+        "--config", metavar="FILE", help="training configuration (YAML); docs/training.md lists its keys"
+    )
     _add_votes_flags(flags.add_argument_group("with --votes"))
     flags.add_argument(
         "--checkpoint",
         metavar="DIR",
-        help="a folder of this trainer (a run, or its checkpoint-N): training goes on where it stopped; "
-        "or, with --config, plain weights, a folder or hub id: weights and model list are taken over, "
-        "everything else starts afresh",
+        help="the run, or its checkpoint-N, to resume; or, with --config, a folder or hub id with plain weights: "
+        "weights and model list are used, everything else starts anew",
     )
     flags.add_argument("--push-to-hf", action="store_true", help="push the result to the configuration's repo_id")
     flags.add_argument(
@@ -102,18 +103,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     from p2l.training.loop import RunOptions
     from p2l.training.offline import train
 
-    eval_steps = None if flags.no_eval else flags.eval_steps or 60
-    save_steps = flags.save_steps if flags.save_steps and flags.save_steps > 0 else None
-    train(
-        flags.config,
-        RunOptions(
-            checkpoint=flags.checkpoint,
-            push_to_hf=flags.push_to_hf,
-            eval_steps=eval_steps,
-            save_steps=save_steps,
-            quiet=flags.quiet,
-        ),
+    options = RunOptions(
+        checkpoint=flags.checkpoint,
+        push_to_hf=flags.push_to_hf,
+        eval_steps=None if flags.no_eval else flags.eval_steps or 60,
+        save_steps=flags.save_steps if flags.save_steps and flags.save_steps > 0 else None,
+        quiet=flags.quiet,
     )
+    train(flags.config, options)
 
 
 def _train_on_votes(flags: argparse.Namespace) -> None:
@@ -132,7 +129,7 @@ def _train_on_votes(flags: argparse.Namespace) -> None:
 
 
 def _train_prepared(prepared: Prepared, flags: argparse.Namespace) -> None:
-    """Train in a folder that holds everything, and say on the first process what came of it."""
+    """Train in a prepared folder, and print the comparison on the first process."""
     from p2l.training.config import load_config
     from p2l.training.facts import write_comparison
     from p2l.training.loop import RunOptions
