@@ -1,4 +1,9 @@
-"""Phase 3: items, each a prompt and a reference answer with the attributes that were drawn for it."""
+"""Phase 3: generate items, each a prompt and a reference answer with the attributes that were drawn for it.
+
+A draw depends on (seed, task, teacher, number of the item) alone, so a run that is continued, or has a larger total,
+draws what it would have drawn undisturbed. With `all`, combinations that items have already are not drawn again before
+the others, whatever the total was when those were made.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +30,8 @@ from coeval.storage.jsonl import RecordIndex
 from coeval.storage.records import item_mark, now
 from coeval.storage.run import Run
 
-# Which attributes an item has: drawn anew for each item, and always the same for an item of the same experiment.
-#
-# The draw depends on (seed, task, teacher, number of the item), so a run that goes on after a stop, or with a larger
-# total, draws what it would have drawn undisturbed. Combinations of `all` that items have already are not drawn again
-# before the others, whatever the total was when those were made.
+PHASE: Phase = "data_generation"
+_NUMBERS = 1000  # of attempts that one item may take
 
 
 @dataclass(frozen=True)
@@ -51,59 +54,59 @@ def draws(
     always: Sequence[str] = (),
     used: Mapping[int, Mapping[str, Any]] | None = None,
 ) -> Iterator[Draw]:
-    """The attributes of items.
+    """Yield the attributes of items.
 
     Args:
-        sampling: how many.
-        target, nuanced: of which.
+        sampling: how many attributes an item has.
+        target, nuanced: the attributes to draw from.
         numbers: of the items, rising from 1.
         seed, task, teacher: what the draw depends on.
         always: target attributes that every item has.
-        used: number -> target attributes of the items that are there, which `all` does not draw again.
+        used: number -> target attributes of existing items, which `all` does not draw again.
     """
-    combinations = _left(lambda: _combinations(sampling, target, _random(seed, task, teacher, "all")), used or {})
+    combinations = _unused(lambda: _combinations(sampling, target, _random(seed, task, teacher, "all")), used or {})
     for number in numbers:
-        chance = _random(seed, task, teacher, number)
-        chosen = next(combinations) if sampling.target == "all" else _some(target, sampling.target, chance, always)
-        yield Draw(chosen, _some(nuanced, sampling.nuance, chance))
+        rng = _random(seed, task, teacher, number)
+        chosen = next(combinations) if sampling.target == "all" else _sample(target, sampling.target, rng, always)
+        yield Draw(chosen, _sample(nuanced, sampling.nuance, rng))
 
 
-def _some(
-    attributes: Attributes, bounds: tuple[int, int], chance: random.Random, always: Sequence[str] = ()
+def _sample(
+    attributes: Attributes, bounds: tuple[int, int], rng: random.Random, always: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Between the bounds as many attributes as there are, each with one of its values, in their own order.
+    """Draw between the bounds as many attributes as there are, in their own order, each with one of its values.
 
-    Those of `always` are among them, be they more than the bounds allow.
+    Those of `always` are included, even if they are more than the bounds allow.
     """
     names = [name for name, values in attributes.items() if values]
     least, most = (min(bound, len(names)) for bound in bounds)
     fixed = {name for name in names if name in always}
     free = [name for name in names if name not in fixed]
-    chosen = fixed.union(chance.sample(free, max(chance.randint(least, most) - len(fixed), 0)))
-    return {name: chance.choice(list(attributes[name])) for name in names if name in chosen}
+    chosen = fixed.union(rng.sample(free, max(rng.randint(least, most) - len(fixed), 0)))
+    return {name: rng.choice(list(attributes[name])) for name in names if name in chosen}
 
 
 def combinations_of(attributes: Attributes) -> int:
-    """How many combinations of values there are."""
+    """Return the number of combinations of values."""
     return math.prod(len(values) for values in attributes.values() if values)
 
 
-def _left(
+def _unused(
     combinations: Callable[[], Iterator[dict[str, Any]]], used: Mapping[int, Mapping[str, Any]]
 ) -> Iterator[dict[str, Any]]:
-    """The combinations without those used, each left out as often as it is; that of an item at the item's place."""
-    strangers = Counter(map(_key, used.values()))
-    in_place = set()
+    """Yield the combinations without those of existing items, skipping each as often as it is used."""
+    elsewhere = Counter(map(_key, used.values()))
+    in_place = set()  # items that have what their number draws
     for place, one in zip(range(1, max(used, default=0) + 1), combinations(), strict=False):
         if place in used and _key(used[place]) == _key(one):
             in_place.add(place)
-            strangers[_key(one)] -= 1
-    strangers = +strangers
+            elsewhere[_key(one)] -= 1
+    elsewhere = +elsewhere
     for place, one in enumerate(combinations(), start=1):
         if place in in_place:
             continue
-        if strangers and strangers[_key(one)] > 0:
-            strangers[_key(one)] -= 1
+        if elsewhere and elsewhere[_key(one)] > 0:
+            elsewhere[_key(one)] -= 1
         else:
             yield one
 
@@ -112,30 +115,30 @@ def _key(combination: Mapping[str, Any]) -> str:
     return json.dumps(combination, sort_keys=True, default=str)
 
 
-def _combinations(sampling: Sampling, attributes: Attributes, chance: random.Random) -> Iterator[dict[str, Any]]:
-    """All combinations of values over and over, in their order; where there are more than items, in a random one."""
+def _combinations(sampling: Sampling, attributes: Attributes, rng: random.Random) -> Iterator[dict[str, Any]]:
+    """Yield all combinations over and over, in order; in a random one where there are more than items."""
     names = [name for name, values in attributes.items() if values]
     values = [list(attributes[name]) for name in names]
     count = combinations_of(attributes)
     while True:
-        for index in range(count) if sampling.total >= count else _shuffled(count, chance):
+        for index in range(count) if sampling.total >= count else _shuffled(count, rng):
             yield dict(zip(names, _decoded(index, values), strict=True))
 
 
 def _decoded(index: int, values: Sequence[Sequence[Any]]) -> list[Any]:
-    """The combination at a place of the product, whose last attribute changes fastest."""
-    found = []
-    for some in reversed(values):
-        index, at = divmod(index, len(some))
-        found.append(some[at])
-    return found[::-1]
+    """Return the combination at an index of the product, whose last attribute changes fastest."""
+    chosen = []
+    for options in reversed(values):
+        index, place = divmod(index, len(options))
+        chosen.append(options[place])
+    return chosen[::-1]
 
 
-def _shuffled(count: int, chance: random.Random) -> Iterator[int]:
-    """0 to count - 1 in a random order, made as far as it is read."""
+def _shuffled(count: int, rng: random.Random) -> Iterator[int]:
+    """Yield 0 to count - 1 in a random order, without a list of all: there may be millions of combinations."""
     moved: dict[int, int] = {}
     for place in range(count):
-        other = chance.randrange(place, count)
+        other = rng.randrange(place, count)
         yield moved.get(other, other)
         moved[other] = moved.get(place, place)
 
@@ -145,50 +148,30 @@ def _random(*key: object) -> random.Random:
     return random.Random(int.from_bytes(digest[:8], "big"))
 
 
-PHASE: Phase = "data_generation"
-_NUMBERS = 1000  # of attempts that one item may take
-
-
-@dataclass
-class _Left:
-    """What is left of a teacher's work on a task."""
-
-    numbers: list[int]
-    """Of the items to be made: the lowest that are free, as many as the total lacks."""
-    used: dict[int, Mapping[str, Any]]
-    """Number -> attributes of those that are there, where all combinations are gone through."""
-    marked: Counter[str]
-    """How often items of an id were marked as failed."""
-
-
 async def generate_items(stage: Stage) -> Outcome:
-    """Make the items that are missing.
+    """Generate the missing items.
 
     Raises:
         RunError: a task has no item, and no limit is the reason.
     """
-    kept = _kept_tasks(stage)
-    tasks = [task for task in stage.config.tasks if task.name not in kept]
+    is_kept = stage.modes[PHASE] == "Keep"
+    tasks = [task for task in stage.config.tasks if not (is_kept and len(index_of_items(stage, task.name)))]
     teachers = [model for model in stage.models("teacher") if not model.is_virtual]
 
     async def work(teacher: Model) -> Outcome:
-        return await _of_teacher(stage, teacher, tasks)
+        return await _generate(stage, teacher, tasks)
 
     _warn_of_few(stage, tasks)
     outcome = await each_model(stage, PHASE, teachers, work)
     if not outcome.stopped and stage.only is None:
-        _check_none_empty(stage)
+        for task in stage.config.tasks:
+            if not len(index_of_items(stage, task.name)):
+                raise RunError(f"{PHASE}: task {task.name!r} has no items; see {stage.run.errors}")
     return outcome
 
 
-def _kept_tasks(stage: Stage) -> set[str]:
-    if stage.modes[PHASE] != "Keep":
-        return set()
-    return {task.name for task in stage.config.tasks if len(index_of_items(stage, task.name))}
-
-
 def _warn_of_few(stage: Stage, tasks: list[Task]) -> None:
-    """Say where `all` cannot be meant: there are more combinations than items."""
+    """Warn where `all` is asked for but there are more combinations than items."""
     for task in tasks:
         target = attributes_of(stage.run, task.name, "target") if task.sampling.target == "all" else None
         count, total = 0 if target is None else combinations_of(target), task.sampling.total
@@ -199,18 +182,19 @@ def _warn_of_few(stage: Stage, tasks: list[Task]) -> None:
             )
 
 
-async def _of_teacher(stage: Stage, teacher: Model, tasks: list[Task]) -> Outcome:
-    missing = {task.name: _missing(stage, task, teacher) for task in tasks}
-    expected = sum(len(left.numbers) for left in missing.values())
+async def _generate(stage: Stage, teacher: Model, tasks: list[Task]) -> Outcome:
+    indexes = {task.name: _index_of_teacher(stage, task, teacher) for task in tasks}
+    missing = {task.name: _missing(stage, task, teacher, indexes[task.name]) for task in tasks}
+    expected = sum(map(len, missing.values()))
     stage.progress.expect(expected)
     failures = stage.store.failures(PHASE)
 
     def questions() -> Iterator[Question]:
         for task in tasks:
-            left = missing[task.name]
-            before = failures + left.marked
-            for number, draw in _drawn(stage, task, teacher, left):
-                yield _question(task, teacher, number, draw, before)
+            index, numbers = indexes[task.name], missing[task.name]
+            if numbers:
+                for number, draw in zip(numbers, _drawn(stage, task, teacher, numbers, index), strict=True):
+                    yield _question(task, teacher, number, draw, failures + index.marked)
 
     outcome = await drive(stage, PHASE, teacher, questions(), attempts=1 + stage.config.experiment.generation_retries)
     outcome.expected = expected
@@ -219,23 +203,16 @@ async def _of_teacher(stage: Stage, teacher: Model, tasks: list[Task]) -> Outcom
     return outcome
 
 
-def _missing(stage: Stage, task: Task, teacher: Model) -> _Left:
+def _index_of_teacher(stage: Stage, task: Task, teacher: Model) -> RecordIndex:
+    """Return a teacher's items, with their attributes as notes where all combinations are drawn."""
     path = stage.run.datapoints(task.name, teacher.name)
+
+    def is_own(record: Mapping[str, Any]) -> bool:
+        names = record.get("task_id"), record.get("teacher_model_id")
+        return bool(record.get("prompt")) and names == (task.name, teacher.name)
+
     note = _attributes if task.sampling.target == "all" else None
-    index = RecordIndex([path] if path.is_file() else [], _by(task.name, teacher.name), stage.warn_bad_line, note)
-    used = {_number(identity): attributes for identity, attributes in index.notes.items()}
-    left = _Left([], used, index.marked)
-    if stage.modes[PHASE] != "Model" or not len(index):
-        lacking = task.sampling.total - len(index)
-        free = (number for number in range(1, task.sampling.total + 1) if _id(task, teacher, number) not in index)
-        left.numbers = [number for number, _ in zip(free, range(lacking), strict=False)]
-    return left
-
-
-def _number(identity: str) -> int:
-    """Of an item, from its id; 0 where it has none."""
-    number = identity.rpartition("__")[2]
-    return int(number) if number.isascii() and number.isdecimal() else 0
+    return RecordIndex([path], is_own, stage.warn_bad_line, note)
 
 
 def _attributes(record: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -243,36 +220,36 @@ def _attributes(record: Mapping[str, Any]) -> Mapping[str, Any]:
     return attributes if isinstance(attributes, dict) else {}
 
 
-def _by(task: str, teacher: str) -> Any:
-    return lambda record: (
-        _is_item(record) and record.get("task_id") == task and record.get("teacher_model_id") == teacher
-    )
+def _missing(stage: Stage, task: Task, teacher: Model, index: RecordIndex) -> list[int]:
+    """Return the numbers of the items to generate: the lowest that are free, as many as the total lacks."""
+    if stage.modes[PHASE] == "Model" and len(index):
+        return []
+    free = (number for number in range(1, task.sampling.total + 1) if _id(task, teacher, number) not in index)
+    return list(islice(free, max(task.sampling.total - len(index), 0)))
 
 
-def _is_item(record: Mapping[str, Any]) -> bool:
-    return bool(record.get("prompt"))
-
-
-def _drawn(stage: Stage, task: Task, teacher: Model, left: _Left) -> Iterator[tuple[int, Draw]]:
-    """The missing items with their attributes."""
-    if not left.numbers:
-        return
+def _drawn(stage: Stage, task: Task, teacher: Model, numbers: list[int], index: RecordIndex) -> Iterator[Draw]:
     target = attributes_of(stage.run, task.name, "target")
     nuanced = attributes_of(stage.run, task.name, "nuanced")
     if target is None or nuanced is None:
         raise RunError(f"{stage.run.folder}: no attributes of task {task.name!r}; run phase attribute_mapping first")
-    drawn = draws(
+    return draws(
         task.sampling,
         target,
         nuanced,
-        left.numbers,
+        numbers,
         seed=stage.config.experiment.seed,
         task=task.name,
         teacher=teacher.name,
         always=task.label_attributes,
-        used=left.used,
+        used={_number(identity): attributes for identity, attributes in index.notes.items()},
     )
-    yield from zip(left.numbers, drawn, strict=True)
+
+
+def _number(identity: str) -> int:
+    """Return the number in an item's id; 0 if it has none."""
+    number = identity.rpartition("__")[2]
+    return int(number) if number.isascii() and number.isdecimal() else 0
 
 
 def _id(task: Task, teacher: Model, number: int) -> str:
@@ -289,24 +266,20 @@ def _question(task: Task, teacher: Model, number: int, draw: Draw, failures: Map
     }
     if task.store_nuanced:
         context["sampled_nuanced_attributes"] = dict(draw.nuanced)
-    prompt = render(
-        task,
-        teacher.name,
-        "sample",
-        target_attributes=json.dumps(draw.target, ensure_ascii=False),
-        nuanced_attributes=json.dumps(draw.nuanced, ensure_ascii=False),
-    )
-    # Items with the same attributes have the same prompt; their own numbers keep the answers apart.
+    attributes = {"target_attributes": draw.target, "nuanced_attributes": draw.nuanced}
+    texts = {name: json.dumps(drawn, ensure_ascii=False) for name, drawn in attributes.items()}
+    prompt = render(task, teacher.name, "sample", **texts)
+    # Items with the same attributes have the same prompt; their numbers keep the cached answers apart.
     first = number * _NUMBERS + failures.get(identity, 0) * 10
     return Question("item", PHASE, "teacher", teacher.name, task.name, context, {"": prompt}, first)
 
 
 def _record(
-    context: Mapping[str, Any], values: Mapping[str, Any], failures: Mapping[str, str]
+    context: Mapping[str, Any], answers: Mapping[str, Any], failures: Mapping[str, str]
 ) -> dict[str, Any] | None:
     if failures:
         return None
-    prompt, response = values[""]
+    prompt, response = answers[""]
     return {**context, "prompt": prompt, "reference_response": response, "generated_at": now()}
 
 
@@ -318,15 +291,9 @@ KINDS = {"item": Kind(lambda _context, _part, text: read_item(text), _record, _p
 
 
 def index_of_items(stage: Stage, task: str) -> RecordIndex:
-    """The items of all teachers for a task, also of teachers that the configuration has no more; notes: their marks."""
+    """Return the items of a task with their marks, also of teachers that are no longer configured."""
     return RecordIndex(
         stage.run.datapoint_files(task),
-        lambda record: _is_item(record) and record.get("task_id") == task,
+        lambda record: bool(record.get("prompt")) and record.get("task_id") == task,
         note=item_mark,
     )
-
-
-def _check_none_empty(stage: Stage) -> None:
-    for task in stage.config.tasks:
-        if not len(index_of_items(stage, task.name)):
-            raise RunError(f"{PHASE}: task {task.name!r} has no items; see {stage.run.errors}")

@@ -1,4 +1,4 @@
-"""In which mode each phase runs at this start, and what is set up before the first."""
+"""The mode of each phase at this start, and what is set up before the first."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from coeval.storage.store import Log
 
 
 def keeps(config: Config, phase: Phase) -> bool:
-    """Whether the file itself writes that a phase is kept."""
+    """Return whether the configuration itself writes `Keep` for a phase."""
     return phase in config.experiment.written_phases and config.experiment.phases[phase] == "Keep"
 
 
 def continued_modes(config: Config, settled: Collection[str]) -> dict[Phase, Mode]:
-    """The modes of a run that goes on: what is stored stays, what is missing is added.
+    """Return the modes of a continued run: what is stored stays, what is missing is added.
 
-    A phase for which the file writes `Keep` stays as it is once it is `settled`: completed, or kept to its end.
+    A phase with a written `Keep` stays as it is once it is `settled`: completed, or kept to its end.
     """
     modes: dict[Phase, Mode] = {}
     for phase in PHASES:
@@ -30,10 +30,10 @@ def continued_modes(config: Config, settled: Collection[str]) -> dict[Phase, Mod
 
 
 def start_of(config: Config, *, continue_in_place: bool) -> tuple[Run | None, dict[Phase, Mode]]:
-    """The run that a start builds on, None where it makes a new one, and the modes of the phases.
+    """Return the existing run that a start builds on, None if it creates one, and the modes of the phases.
 
     Raises:
-        RunInputError: there is no run to go on with.
+        RunInputError: there is no run to continue.
     """
     run = Run(config.experiment.folder)
     if continue_in_place:
@@ -44,10 +44,10 @@ def start_of(config: Config, *, continue_in_place: bool) -> tuple[Run | None, di
 
 
 def check_only(run: Run | None, modes: Mapping[Phase, Mode]) -> None:
-    """Whether a process for some models may start so.
+    """Check that a process for some models may start so.
 
     Raises:
-        RunInputError: it would put aside what other models, and perhaps another process, have made.
+        RunInputError: it would archive what other models, and perhaps another process, have made.
     """
     renewed = [phase for phase in PHASES if modes[phase] == "New"]
     if run is not None and renewed:
@@ -58,7 +58,7 @@ def check_only(run: Run | None, modes: Mapping[Phase, Mode]) -> None:
 
 
 def extended_tasks(config: Config) -> list[str]:
-    """The tasks that add to the rubric of the run resumed from."""
+    """Return the tasks that extend the rubric of the run resumed from."""
     if keeps(config, "rubric_mapping"):
         return []
     return [task.name for task in config.tasks if task.rubric == "extend"]
@@ -67,42 +67,38 @@ def extended_tasks(config: Config) -> list[str]:
 def prepare(
     config: Config, run: Run, log: Log, *, continue_in_place: bool, was_there: bool, whole: bool = True
 ) -> tuple[Meta, Mapping[Phase, Mode]]:
-    """Open the run, or make it.
+    """Open the run, or create it.
 
     Args:
         config: the run's.
         run: its folder.
-        log: hears of what is copied or put aside.
-        continue_in_place: the run goes on.
-        was_there: whether its folder held one when the configuration was checked.
-        whole: all models are at work; otherwise the state of a run that is there is left alone.
+        log: receives what is copied or archived.
+        continue_in_place: the run is continued.
+        was_there: its folder held a run when the configuration was checked.
+        whole: all models are at work; otherwise the state of an existing run is left alone.
 
     Raises:
-        RunInputError: another process has just made it, or adds to what would be put aside.
+        RunInputError: another process has just created it, or appends to what would be archived.
     """
-    before, modes = start_of(config, continue_in_place=continue_in_place)
+    existing, modes = start_of(config, continue_in_place=continue_in_place)
     if run.meta.exists() and not continue_in_place and not was_there:
         raise RunInputError(f"{run.folder}: another process has just made this run; use --continue to go on with it")
-    if before is not None:
+    if existing is not None:
         return Meta(run) if continue_in_place or not whole else _renew(run, log, modes), modes
-    if config.experiment.resume_folder is not None:
-        _copy(config, Run(config.experiment.resume_folder), run, log, modes)
+    source, extended = config.experiment.resume_folder, extended_tasks(config)
+    if source is not None:
+        count = copy_run(Run(source), run, [task.name for task in config.tasks], modes, extended)
+        log.info(f"{count} files copied from {source}")
+        for task in config.tasks:
+            if task.rubric == "extend" and task.name not in extended:
+                log.warning(
+                    f"rubric_mapping: mode Keep leaves the rubric of {task.name!r} as it is; write Extend to extend it"
+                )
     return create_meta(run, config.experiment.id, config.experiment.resume_from), modes
 
 
-def _copy(config: Config, source: Run, run: Run, log: Log, modes: Mapping[Phase, Mode]) -> None:
-    extended = extended_tasks(config)
-    count = copy_run(source, run, [task.name for task in config.tasks], modes, extended)
-    log.info(f"{count} files copied from {source.folder}")
-    for task in config.tasks:
-        if task.rubric == "extend" and task.name not in extended:
-            log.warning(
-                f"rubric_mapping: mode Keep leaves the rubric of {task.name!r} as it is; write Extend to extend it"
-            )
-
-
 def _renew(run: Run, log: Log, modes: Mapping[Phase, Mode]) -> Meta:
-    """Put aside what a run that is there makes anew."""
+    """Archive what an existing run makes anew."""
     meta = Meta(run)
     renewed = [phase for phase in PHASES if modes[phase] == "New" or phase in renewed_phases(modes)]
     with replacing(run) if renewed else contextlib.nullcontext():

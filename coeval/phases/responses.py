@@ -1,19 +1,20 @@
-"""Phase 4: every student's answer to every item."""
+"""Phase 4: collect every student's answer to every item."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from coeval.judging.prompts import render
 from coeval.phases.driving import ATTEMPTS, drive, each_model
 from coeval.phases.items import index_of_items
+from coeval.phases.mapping import needed_rubric
 from coeval.phases.question import Kind, Question
 from coeval.phases.stage import Outcome, Stage
-from coeval.schema import Model, Phase, Task
+from coeval.schema import Model, Phase, Rubric, Task
 from coeval.storage.jsonl import RecordIndex, read_records
 from coeval.storage.records import answer_mark, is_answer_to, is_failed, is_marked, now
 from coeval.storage.run import Run
@@ -21,25 +22,15 @@ from coeval.storage.run import Run
 PHASE: Phase = "response_collection"
 
 
-@dataclass
-class _Left:
-    """What is left of a student's work on a task."""
-
-    items: list[str] = field(default_factory=list)
-    """Those without an answer to their present prompt."""
-    marked: Counter[str] = field(default_factory=Counter)
-    """How often answers of an id were marked as failed."""
-
-
 async def collect_responses(stage: Stage) -> Outcome:
-    """Collect the answers that are missing."""
-    kept = {task.name for task in stage.config.tasks if stage.modes[PHASE] == "Keep" and _has_any(stage, task.name)}
-    tasks = [task for task in stage.config.tasks if task.name not in kept]
+    """Collect the missing answers."""
+    is_kept = stage.modes[PHASE] == "Keep"
+    tasks = [task for task in stage.config.tasks if not (is_kept and _has_any(stage, task.name))]
     items = {task.name: index_of_items(stage, task.name) for task in tasks}
     students = [model for model in stage.models("student") if not model.is_virtual]
 
     async def work(student: Model) -> Outcome:
-        return await _of_student(stage, student, tasks, items)
+        return await _collect(stage, student, tasks, items)
 
     return await each_model(stage, PHASE, students, work)
 
@@ -48,49 +39,48 @@ def _has_any(stage: Stage, task: str) -> bool:
     return any(_is_answer(record) for path in stage.run.response_files(task) for record in read_records(path))
 
 
-async def _of_student(stage: Stage, student: Model, tasks: list[Task], items: Mapping[str, RecordIndex]) -> Outcome:
+async def _collect(stage: Stage, student: Model, tasks: list[Task], items: Mapping[str, RecordIndex]) -> Outcome:
     missing = {task.name: _missing(stage, task.name, student, items[task.name]) for task in tasks}
-    expected = sum(len(left.items) for left in missing.values())
+    expected = sum(len(identities) for identities, _ in missing.values())
     stage.progress.expect(expected)
     failures = stage.store.failures(PHASE)
 
     def questions() -> Iterator[Question]:
         for task in tasks:
-            left = missing[task.name]
-            before = failures + left.marked
-            for item in map(items[task.name].get, left.items):
+            identities, marked = missing[task.name]
+            for item in map(items[task.name].get, identities):
                 if item is not None:
-                    yield _question(task, student, item, before)
+                    yield _question(task, student, item, failures + marked)
 
     outcome = await drive(stage, PHASE, student, questions())
     outcome.expected = expected
     return outcome
 
 
-def _missing(stage: Stage, task: str, student: Model, items: RecordIndex) -> _Left:
-    """The items that the student has not answered as they are now."""
-    done, left = set(), _Left()
+def _missing(stage: Stage, task: str, student: Model, items: RecordIndex) -> tuple[list[str], Counter[str]]:
+    """Return the items without an answer to their present prompt, and how often each answer was marked as failed."""
+    done, marked = set(), Counter[str]()
     for path in stage.run.response_files(task):
-        # A model's name may have dots, so the file's name only says who it may be; the record says who it is.
+        # A model's name may have dots, so the file's name only suggests who wrote it; the record is sure.
         if path.name.endswith(f".{student.name}.responses.jsonl"):
             for record in read_records(path, stage.warn_bad_line):
                 if record.get("student_model_id") != student.name:
                     continue
-                if _is_of(record, items):
+                if _is_current(record, items):
                     done.add(record.get("datapoint_id"))
                 elif is_marked(record):
-                    left.marked[str(record.get("id"))] += 1
-    if stage.modes[PHASE] != "Model" or not done:
-        left.items = [item for item in items if item not in done]
-    return left
+                    marked[str(record.get("id"))] += 1
+    if stage.modes[PHASE] == "Model" and done:
+        return [], marked
+    return [item for item in items if item not in done], marked
 
 
 def _is_answer(record: Mapping[str, Any]) -> bool:
     return not is_failed(record) and bool(record.get("response"))
 
 
-def _is_of(record: Mapping[str, Any], items: RecordIndex) -> bool:
-    """Whether a record is an answer to what its item says now, where the item is there."""
+def _is_current(record: Mapping[str, Any], items: RecordIndex) -> bool:
+    """Return whether a record answers its item's present prompt; an unknown item does not matter."""
     item = items.notes.get(str(record.get("datapoint_id")))
     return _is_answer(record) and (item is None or is_answer_to(record, item))
 
@@ -110,8 +100,8 @@ def _question(task: Task, student: Model, item: Mapping[str, Any], failures: Map
     return Question("response", PHASE, "student", student.name, task.name, context, {"": prompt}, first)
 
 
-def _record(context: Mapping[str, Any], values: Mapping[str, Any], failures: Mapping[str, str]) -> dict[str, Any]:
-    text = values.get("", "")
+def _record(context: Mapping[str, Any], answers: Mapping[str, Any], failures: Mapping[str, str]) -> dict[str, Any]:
+    text = answers.get("", "")
     record = {**context, "response": text, "token_count": max(1, len(text) // 4), "generated_at": now()}
     return {**record, "status": "failed", "error": failures[""]} if failures else record
 
@@ -123,13 +113,31 @@ def _path(run: Run, context: Mapping[str, Any]) -> Path:
 KINDS = {"response": Kind(lambda _context, _part, text: text, _record, _path)}
 
 
-def index_of_responses(stage: Stage, task: str, items: RecordIndex) -> RecordIndex:
-    """The answers to the items of a task as they are now, of the students that the configuration has."""
+@dataclass
+class JudgedTask:
+    """What all judges of a task look at: its rubric, its items, and the answers to them as they are now."""
+
+    task: Task
+    rubric: Rubric
+    items: RecordIndex
+    responses: RecordIndex
+
+
+def judged_task(stage: Stage, task: Task) -> JudgedTask:
+    """Index the items of a task and the answers of the configured students.
+
+    Raises:
+        RunError: the task has no rubric.
+    """
+    items = index_of_items(stage, task.name)
     students = {model.name for model in stage.config.with_role("student")}
-    return RecordIndex(
-        stage.run.response_files(task),
+    responses = RecordIndex(
+        stage.run.response_files(task.name),
         lambda record: (
-            _is_of(record, items) and record.get("task_id") == task and record.get("student_model_id") in students
+            _is_current(record, items)
+            and record.get("task_id") == task.name
+            and record.get("student_model_id") in students
         ),
         note=answer_mark,
     )
+    return JudgedTask(task, needed_rubric(stage.run, task.name), items, responses)

@@ -9,7 +9,7 @@ from typing import Any
 from coeval.interfaces import VIRTUAL
 from coeval.judging.factors import LABEL_PREFIX, factors_for
 from coeval.judging.grading import is_score
-from coeval.phases.pair_schedule import Schedule, counts_of, files_of, meetings, read_seen
+from coeval.phases.pair_schedule import Schedule, current_verdicts, files_of, meetings, read_verdicts
 from coeval.storage.jsonl import read_json, read_records
 from coeval.storage.records import (
     AnswerMark,
@@ -177,7 +177,9 @@ def _pairs(
     possible = [meetings({one: answered.get(one, []) for one in ids}) for ids in items.values()]
     for judge, interface in config.judges(task):
         if interface not in VIRTUAL:
-            verdicts = read_seen(files_of(run, name, judge), judge, counts_of(present.items, present.answers)).verdicts
+            verdicts = read_verdicts(
+                files_of(run, name, judge), judge, current_verdicts(present.items, present.answers)
+            ).winners
             most = limit if isinstance(limit, int) else None
             missing = sum(Schedule(part, verdicts, most, seed=0).left for part in possible)
             if missing:
