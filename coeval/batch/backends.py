@@ -26,6 +26,7 @@ from route.providers.files import FileTransport
 from route.providers.openai import dialect_of
 
 T = TypeVar("T")
+NO_RESULT = (ValueError, KeyError, TypeError, AttributeError, IndexError)
 _CLOCK_SKEW = 600.0  # seconds that our clock and the provider's may differ
 TIMEOUTS = Timeouts(connect=10.0, first_token=120.0, stall=60.0, total=1800.0)
 """Long enough to upload a file of 100 MB."""
@@ -118,11 +119,7 @@ class Backend(ABC):
 
     @abstractmethod
     def body(self, request: JSON) -> JSON:
-        """Return a chat completion request in the provider's format.
-
-        Raises:
-            ProviderError: it asks for what the provider does not support.
-        """
+        """Return a chat completion request in the provider's format. Raise ProviderError if it does not support it."""
 
     @abstractmethod
     async def submit(self, submission: Submission) -> str:
@@ -144,34 +141,18 @@ class Backend(ABC):
 
     @abstractmethod
     async def look(self, batch_id: str) -> State:
-        """Return the state of a job.
-
-        Raises:
-            ProviderError: it cannot be looked up.
-        """
+        """Return the state of a job. Raise ProviderError if it cannot be looked up."""
 
     @abstractmethod
     async def results(self, state: State, path: Path) -> None:
-        """Append the results of a job to a file, one per line.
-
-        Raises:
-            ProviderError: they cannot be downloaded.
-        """
+        """Append the results of a job to a file, one per line. Raise ProviderError if they cannot be downloaded."""
 
     @abstractmethod
     def read(self, line: JSON) -> Result:
-        """Parse a line of the results.
-
-        Raises:
-            KeyError, TypeError, ValueError, AttributeError, IndexError: it is no result.
-        """
+        """Parse a line of the results. Raise one of `NO_RESULT` if it is none."""
 
     async def tidy(self, state: State) -> None:  # noqa: B027 - most providers keep nothing to remove
-        """Remove what is no longer needed at the provider.
-
-        Raises:
-            ProviderError: it cannot be removed.
-        """
+        """Remove what is no longer needed at the provider. Raise ProviderError if it cannot be removed."""
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -185,11 +166,7 @@ class Backend(ABC):
 
 
 async def with_retries(retries: Retries, ask: Callable[[], Awaitable[T]]) -> T:
-    """Ask until there is an answer, or another attempt makes no sense.
-
-    Raises:
-        ProviderError: the last attempt failed.
-    """
+    """Ask until there is an answer. Raise the last ProviderError if another attempt makes no sense."""
     failed = 0
     while True:
         try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -128,12 +129,7 @@ def questions_file(run: Run, token: str) -> Path:
 
 
 def entries(path: Path) -> Iterator[Entry]:
-    """Yield the questions of a job, one in memory at a time.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: it is damaged.
-    """
+    """Yield the questions of a job, one in memory at a time. Raise OSError or ValueError if they cannot be read."""
     with path.open("rb") as lines:
         yield from map(Entry.from_line, lines)
 
@@ -214,115 +210,101 @@ class PendingJobs:
                 self.run.pending.unlink(missing_ok=True)
 
 
-# What jobs count for, by token, under `batches` of meta.json. A job is charged before it becomes pending and settled
-# before it is no longer pending, each by one replacement of meta.json, so that a kill between the two files counts
-# nothing twice and forgets nothing; `reconcile` repairs what such a kill left.
-
 _KEY = "batches"
 Data = dict[str, Any]
 
 
-def charge_most(
-    meta: Meta, token: str, phase: Phase, model: str, limit: int | None, marks: Sequence[tuple[int, float]]
-) -> int:
-    """Charge as many of a job's first questions as the model has calls left.
+@dataclass
+class Charges:
+    """What the jobs of one model in one phase count for, by token, under `batches` of meta.json.
 
-    Args:
-        meta: where they are counted.
-        token: the job's.
-        phase: the job's.
-        model: the job's.
-        limit: calls that the model may make in all.
-        marks: total calls and dollars up to each question.
-
-    Returns:
-        The calls that were charged.
+    A job is charged before it becomes pending and settled before it is no longer pending, each by one replacement of
+    meta.json, so that a kill between the two files counts nothing twice and forgets nothing; `reconcile` repairs what
+    such a kill left.
     """
 
-    def change(data: Data) -> int:
-        left = max(limit - data["quota_used"].get(model, 0), 0) if limit is not None else None
-        calls, usd = max(((calls, usd) for calls, usd in marks if left is None or calls <= left), default=(0, 0.0))
-        if calls:
-            _charge(data, token, phase, model, calls, usd)
-        return calls
+    meta: Meta
+    phase: Phase
+    model: str
+    limit: int | None = None
+    """Calls that the model may make in all."""
 
-    return meta.change(change)
+    def charge(self, token: str, marks: Sequence[tuple[int, float]]) -> int:
+        """Charge as many of a job's next questions as calls are left; return their calls.
 
+        `marks` are the total calls and dollars up to each question.
+        """
 
-def charge_more(meta: Meta, token: str, phase: Phase, model: str, limit: int | None, calls: int, usd: float) -> bool:
-    """Charge further calls and dollars of a job; return False, and charge nothing, if no calls are left."""
+        def change(data: Data) -> int:
+            left = math.inf if self.limit is None else max(self.limit - data["quota_used"].get(self.model, 0), 0)
+            most = max((mark for mark in marks if mark[0] <= left), default=None)
+            if most is None:
+                return 0
+            before = (data.get(_KEY) or {}).get(token) or {"calls": 0, "usd": 0.0}
+            self._charge(data, token, before["calls"] + most[0], before["usd"] + most[1])
+            return most[0]
 
-    def change(data: Data) -> bool:
-        if limit is not None and data["quota_used"].get(model, 0) + calls > limit:
-            return False
-        before = (data.get(_KEY) or {}).get(token) or {"calls": 0, "usd": 0.0}
-        _charge(data, token, phase, model, before["calls"] + calls, before["usd"] + usd)
-        return True
+        return self.meta.change(change)
 
-    return meta.change(change)
+    def replace(self, job: Job, parts: Sequence[Job]) -> None:
+        """Charge the parts of a job in its place."""
 
+        def change(data: Data) -> None:
+            self._refund(data, job.token)
+            for part in parts:
+                self._charge(data, part.token, part.n_requests, part.held_usd)
 
-def charge(meta: Meta, *jobs: Job, instead: Job) -> None:
-    """Charge jobs in the place of another."""
+        self.meta.change(change)
 
-    def change(data: Data) -> None:
-        _refund(data, instead.token)
-        for job in jobs:
-            _charge(data, job.token, job.phase, job.model, job.n_requests, job.held_usd)
+    def settle(self, job: Job, unasked: int, usd: float) -> None:
+        """Replace the charge of a job by its true cost, and refund the calls that were not made; once."""
 
-    meta.change(change)
+        def change(data: Data) -> None:
+            before = (data.get(_KEY) or {}).get(job.token)
+            if before is not None and not before["settled"]:
+                self._charge(data, job.token, before["calls"] - unasked, usd, settled=True)
 
+        self.meta.change(change)
 
-def settle(meta: Meta, job: Job, unasked: int, usd: float) -> None:
-    """Replace the charge of a job by its true cost, and refund the calls that were not made; once."""
+    def refund(self, token: str) -> None:
+        """Undo the charge of a job of which nothing was asked."""
+        self.meta.change(lambda data: self._refund(data, token))
 
-    def change(data: Data) -> None:
-        before = (data.get(_KEY) or {}).get(job.token)
-        if before is not None and not before["settled"]:
-            _charge(data, job.token, before["phase"], before["model"], before["calls"] - unasked, usd, settled=True)
+    def forget(self, job: Job) -> None:
+        """Forget a job that is settled and no longer pending."""
+        self.meta.change(lambda data: _pop(data, job.token))
 
-    meta.change(change)
+    def reconcile(self, pending: PendingJobs) -> None:
+        """Make both files agree; only for the process that has the model's phase to itself."""
+        jobs = {job.token: job for job in pending.jobs(self.phase, self.model)}
 
+        def change(data: Data) -> set[str]:
+            charges = dict(data.get(_KEY) or {})
+            own = {token for token, one in charges.items() if (one["phase"], one["model"]) == (self.phase, self.model)}
+            for token in own - jobs.keys():
+                _pop(data, token) if charges[token]["settled"] else self._refund(data, token)
+            for token in jobs.keys() - own:
+                self._charge(data, token, jobs[token].n_requests, jobs[token].held_usd)
+            return own - jobs.keys()
 
-def refund(meta: Meta, token: str) -> None:
-    """Undo the charge of a job of which nothing was asked."""
-    meta.change(lambda data: _refund(data, token))
+        for token in self.meta.change(change):
+            pending.tidy(token)
 
+    def _charge(self, data: Data, token: str, calls: int, usd: float, *, settled: bool = False) -> None:
+        """Charge a job in the place of what it was charged before."""
+        self._refund(data, token)
+        self._count(data, calls, usd)
+        entry = {"phase": self.phase, "model": self.model, "calls": calls, "usd": usd, "settled": settled}
+        data[_KEY] = {**(data.get(_KEY) or {}), token: entry}
 
-def forget(meta: Meta, job: Job) -> None:
-    """Forget a job that is settled and no longer pending."""
-    meta.change(lambda data: _pop(data, job.token))
+    def _refund(self, data: Data, token: str) -> None:
+        before = _pop(data, token)
+        if before is not None:
+            self._count(data, -before["calls"], -before["usd"])
 
-
-def reconcile(meta: Meta, pending: PendingJobs, phase: Phase, model: str) -> None:
-    """Make both files agree; only for the process that has the model's phase to itself."""
-    jobs = {job.token: job for job in pending.jobs(phase, model)}
-
-    def change(data: Data) -> set[str]:
-        charges = dict(data.get(_KEY) or {})
-        mine = {token for token, charge in charges.items() if (charge["phase"], charge["model"]) == (phase, model)}
-        for token in mine - jobs.keys():
-            _pop(data, token) if charges[token]["settled"] else _refund(data, token)
-        for token in jobs.keys() - mine:
-            _charge(data, token, phase, model, jobs[token].n_requests, jobs[token].held_usd)
-        return mine - jobs.keys()
-
-    for token in meta.change(change):
-        pending.tidy(token)
-
-
-def _charge(data: Data, token: str, phase: str, model: str, calls: int, usd: float, *, settled: bool = False) -> None:
-    """Charge a job in the place of what it was charged before."""
-    _refund(data, token)
-    _count(data, model, calls, usd)
-    entry = {"phase": phase, "model": model, "calls": calls, "usd": usd, "settled": settled}
-    data[_KEY] = {**(data.get(_KEY) or {}), token: entry}
-
-
-def _refund(data: Data, token: str) -> None:
-    before = _pop(data, token)
-    if before is not None:
-        _count(data, before["model"], -before["calls"], -before["usd"])
+    def _count(self, data: Data, calls: int, usd: float) -> None:
+        data["quota_used"][self.model] = max(data["quota_used"].get(self.model, 0) + calls, 0)
+        data["spent_usd"] = round(data["spent_usd"] + usd, 9)
 
 
 def _pop(data: Data, token: str) -> Data | None:
@@ -331,8 +313,3 @@ def _pop(data: Data, token: str) -> Data | None:
     if charges:
         data[_KEY] = charges
     return charge
-
-
-def _count(data: Data, model: str, calls: int, usd: float) -> None:
-    data["quota_used"][model] = max(data["quota_used"].get(model, 0) + calls, 0)
-    data["spent_usd"] = round(data["spent_usd"] + usd, 9)

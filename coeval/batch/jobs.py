@@ -13,9 +13,8 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-from coeval.batch import job as ledger
 from coeval.batch.backends import NoRoomError, State
-from coeval.batch.job import SUBMITTING, Job, PendingJobs, entries, questions_file
+from coeval.batch.job import SUBMITTING, Charges, Job, PendingJobs, entries, questions_file
 from coeval.batch.queue import RequestQueue, split
 from coeval.batch.results import settle
 from coeval.batch.submission import JobContext, backend_for, locate, submit, wait_for
@@ -84,12 +83,8 @@ class BatchJobs:
         return model.interface in BATCHING and self._config.is_batched(model, phase)
 
     async def adopt(self, phase: Phase, model: Model, apply: Apply) -> None:
-        """Finish the jobs that an earlier process submitted, or was about to, and apply their answers.
-
-        Raises:
-            CallError: they cannot be looked up, and what is in them must not be asked again.
-        """
-        ledger.reconcile(self._meta, self._pending, phase, model.name)
+        """Finish the jobs that an earlier process submitted, or was about to, and apply their answers."""
+        Charges(self._meta, phase, model.name).reconcile(self._pending)
         jobs = self._pending.jobs(phase, model.name)
         if jobs:
             self._log.info(f"{phase}: {model.name}: {len(jobs)} batch jobs of an earlier start are taken up again")
@@ -106,11 +101,7 @@ class BatchJobs:
                 await _run_all([_adopt(context, group) for group in groups])
 
     async def answer(self, model: Model, questions: Iterable[Question], apply: Apply) -> None:
-        """Send the questions, wait, and apply the answers; a QUOTA or BUDGET error leaves the rest unasked.
-
-        Raises:
-            CallError: the model's calls or the run's budget are used up, or the provider rejects a job.
-        """
+        """Send the questions, wait, and apply the answers."""
         remaining = iter(questions)
         first = next(remaining, None)
         if first is None:
@@ -129,7 +120,7 @@ class BatchJobs:
             yield JobContext(
                 self._run,
                 self._pending,
-                self._meta,
+                Charges(self._meta, phase, model.name, experiment.quota.get(model.name)),
                 self._log,
                 backend,
                 model,
@@ -138,17 +129,12 @@ class BatchJobs:
                 RETRIES,
                 experiment.batch_poll_seconds or backend.interval,
                 1 + experiment.generation_retries if phase == "data_generation" else ATTEMPTS,
-                experiment.quota.get(model.name),
                 experiment.budget_usd,
             )
 
 
 async def _adopt(context: JobContext, jobs: Sequence[Job]) -> None:
-    """Finish jobs of an earlier process one after the other; the phase asks the questions of rejected ones again.
-
-    Raises:
-        CallError: one cannot be submitted or looked up; it stays pending.
-    """
+    """Finish jobs of an earlier process one after the other; the phase asks the questions of rejected ones again."""
     # Those at the provider first: they may occupy the room that the others wait for.
     located = [job if job.batch_id is not None else await locate(context, job) or job for job in jobs]
     for job in sorted(located, key=lambda job: job.batch_id is None):
@@ -252,11 +238,7 @@ class _Running:
         self._rejected: CallError | None = None
 
     async def run(self) -> None:
-        """Submit all questions and settle all answers.
-
-        Raises:
-            CallError: not all were submitted, or a job was rejected.
-        """
+        """Submit all questions and settle all answers. Raise CallError if some were not submitted or rejected."""
         queue = self._queue
         try:
             while self._rejected is None and (await self._start_next() or self._may_go_on()):

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import BinaryIO
 
-from coeval.batch import job as ledger
 from coeval.batch.job import Entry, Job, Sent, custom_id, entries, new_token, questions_file
 from coeval.batch.submission import JobContext
 from coeval.calling.calls import CallError, Reason, chat_request
@@ -46,7 +45,7 @@ class Draft:
     def begin(cls, context: JobContext, token: str) -> Draft:
         """Start an empty job."""
         # The token is stored first, so that the file is removed if a kill leaves it behind.
-        ledger.charge_more(context.meta, token, context.phase, context.model.name, None, 0, 0.0)
+        context.charges.charge(token, [(0, 0.0)])
         path = questions_file(context.run, token)
         path.parent.mkdir(parents=True, exist_ok=True)
         return cls(context, token, path.open("wb"))
@@ -74,7 +73,7 @@ class Draft:
         """Forget the job."""
         self.file.close()
         self.context.pending.tidy(self.token)
-        ledger.refund(self.context.meta, self.token)
+        self.context.charges.refund(self.token)
 
     def close(self) -> Job:
         """Bring the questions to the disk and return the job, which is not pending yet."""
@@ -142,11 +141,8 @@ class RequestQueue:
             if draft.keys and full:
                 return
             if not context.has_room_for(draft.usd + usd):
-                self.stopped = CallError(
-                    Reason.BUDGET,
-                    f"the budget of ${context.budget_usd:g} is used up: ${context.meta.spent_usd:.4f} are spent, "
-                    f"and the next question may cost ${usd:.4f}",
-                )
+                spent = f"${context.charges.meta.spent_usd:.4f} are spent, and the next question may cost ${usd:.4f}"
+                self.stopped = CallError(Reason.BUDGET, f"the budget of ${context.budget_usd:g} is used up: {spent}")
                 return
             draft.add(entry, usd, size)
             self._next = None
@@ -157,10 +153,10 @@ class RequestQueue:
         """Charge the job; what is above the model's quota is cut."""
         context, requests = self._context, len(draft.keys)
         marks = [(calls, usd) for _, calls, usd in draft.marks]
-        granted = ledger.charge_most(context.meta, draft.token, context.phase, context.model.name, context.quota, marks)
+        granted = context.charges.charge(draft.token, marks)
         if granted < requests:
             draft.cut(granted)
-            self.stopped = CallError(Reason.QUOTA, f"its quota of {context.quota} calls is used up")
+            self.stopped = CallError(Reason.QUOTA, f"its quota of {context.charges.limit} calls is used up")
 
     def _prepared(self, questions: Iterable[Question]) -> Iterator[Entry]:
         """Yield the questions in the provider's format; record as failed what it does not support."""
@@ -190,5 +186,5 @@ def split(context: JobContext, job: Job, most: float) -> list[Job]:
     total = sum(part.held_usd for part in parts) or 1.0
     parts = [replace(part, held_usd=job.held_usd * part.held_usd / total, in_turn=True) for part in parts]
     context.pending.put(*parts, instead=job)
-    ledger.charge(context.meta, *parts, instead=job)
+    context.charges.replace(job, parts)
     return parts

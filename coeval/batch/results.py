@@ -18,9 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from coeval.batch import job as ledger
-from coeval.batch.backends import Result, State, UndecidedError, with_retries
-from coeval.batch.job import Entry, Job, PendingJobs, Sent, custom_id, entries, new_token, questions_file
+from coeval.batch.backends import NO_RESULT, Result, State, UndecidedError, with_retries
+from coeval.batch.job import Charges, Entry, Job, PendingJobs, Sent, custom_id, entries, new_token, questions_file
 from coeval.batch.queue import Draft
 from coeval.batch.submission import JobContext, backend_for, look, look_up
 from coeval.calling.caller import Accounts
@@ -37,7 +36,6 @@ from p2l.common.errors import P2LError
 from route.providers.base import Fault, ProviderError
 
 _LOST = (Fault.UNSUPPORTED, Fault.REQUEST)
-_NO_RESULT = (ValueError, KeyError, TypeError, AttributeError, IndexError)
 _ENDS = {"expired": "expired", "cancelled": "was cancelled"}
 
 
@@ -139,7 +137,7 @@ class _Settling:
                 result = self._context.backend.read(json.loads(line))
                 if result.completion is not None or result.custom_id not in offsets:  # an answer before any error
                     offsets[result.custom_id] = offset
-            except _NO_RESULT:
+            except NO_RESULT:
                 broken += 1
             offset += len(line)
         if broken:
@@ -202,9 +200,7 @@ class _Settling:
         if entry.attempt + 1 >= context.attempts or not context.has_room_for(usd):
             return False
         token = self._again.token if self._again is not None else new_token()
-        if not ledger.charge_more(
-            context.meta, token, context.phase, context.model.name, context.quota, len(sent), usd
-        ):
+        if not context.charges.charge(token, [(len(sent), usd)]):
             return False
         replies = {part: answer for part, answer in answers.items() if isinstance(answer, Reply)}
         kept = {part: reply for part, reply in replies.items() if part not in bad}
@@ -219,12 +215,12 @@ class _Settling:
         """Settle the job's cost and forget it; return the job that asks again, pending in its place."""
         context, job = self._context, self._job
         again = self._again.close() if self._again is not None else None
-        ledger.settle(context.meta, job, self._counts.pop("unasked", 0), self._usd)
+        context.charges.settle(job, self._counts.pop("unasked", 0), self._usd)
         if again is None:
             context.pending.remove(job)
         else:
             context.pending.put(again, instead=job)
-        ledger.forget(context.meta, job)
+        context.charges.forget(job)
         words = ("answered", "failed", "asked again")
         counts = ", ".join(f"{self._counts[word]} {word}" for word in words if self._counts[word]) or "nothing new"
         context.tell(job, f"batch job {job.batch_id} {self._state.status}: {counts}, ${self._usd:.4f}")
@@ -238,7 +234,7 @@ def _ids_behind(path: Path, start: int) -> Iterator[str]:
     with path.open("rb") as lines:
         lines.seek(start)
         for line in lines:
-            with contextlib.suppress(*_NO_RESULT):
+            with contextlib.suppress(*NO_RESULT):
                 yield str(json.loads(line)["id"])
 
 
@@ -265,19 +261,9 @@ _RETRIES = Retries(attempts=4, rate_limited=4, timed_out=2)
 
 
 async def fetch_batches(run: Run, keys: Accounts, tell: Callable[[str], None]) -> int:
-    """Look up every pending job of a run and store the answers of those that have ended.
+    """Store the answers of a run's finished jobs; return how many jobs could not be looked up.
 
-    Args:
-        run: the run; its records and counts are updated.
-        keys: the providers' keys; keys that are only in the configuration are not known here.
-        tell: receives one line for each job.
-
-    Returns:
-        The number of jobs that could not be looked up.
-
-    Raises:
-        RunInputError: the folder holds no run, or its list of jobs cannot be read.
-        OSError: a record cannot be stored.
+    `tell` receives one line for each job. Keys that are only in the configuration are not known here.
     """
     meta, pending, failed = Meta(run), PendingJobs(run), 0
     jobs = pending.jobs()
@@ -290,23 +276,34 @@ async def fetch_batches(run: Run, keys: Accounts, tell: Callable[[str], None]) -
                 if not is_free:
                     tell(f"{job.name}: a process is at work on {job.phase} of {job.model}, and waits for it itself")
                     continue
-                ledger.reconcile(meta, pending, job.phase, job.model)
+                charges = Charges(meta, job.phase, job.model)
+                charges.reconcile(pending)
                 try:
-                    tell(f"{job.name}: {await _fetch(store, meta, pending, keys, job)}")
+                    tell(f"{job.name}: {await _fetch(store, charges, pending, keys, job)}")
                 except (CallError, P2LError) as error:
                     failed += 1
                     tell(f"{job.name}: {error}")
     return failed
 
 
-async def _fetch(store: Store, meta: Meta, pending: PendingJobs, keys: Accounts, job: Job) -> str:
+async def _fetch(store: Store, charges: Charges, pending: PendingJobs, keys: Accounts, job: Job) -> str:
     """Store the answers of a job that has ended; return a line about it."""
     if job.interface not in BATCHING:
         return f"interface {job.interface} has no batches here"
     model, log = Model(job.model, job.interface, (), job.settings), Log(store.run.log(), "INFO")
     async with contextlib.aclosing(backend_for(job.interface, keys.account(model))) as backend:
         context = JobContext(
-            store.run, pending, meta, log, backend, model, job.phase, partial(apply, store), _RETRIES, 0.0, attempts=1
+            store.run,
+            pending,
+            charges,
+            log,
+            backend,
+            model,
+            job.phase,
+            partial(apply, store),
+            _RETRIES,
+            0.0,
+            attempts=1,
         )
         if job.batch_id is None:
             try:

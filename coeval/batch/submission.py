@@ -1,4 +1,7 @@
-"""Submit a job, find it again after an interruption, and poll it, for the jobs of one model in one phase."""
+"""Submit a job, find it again after an interruption, and poll it.
+
+A CallError means that the provider cannot be asked, or not to any use; the job then stays pending.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from coeval.batch import job as ledger
 from coeval.batch.backends import Backend, State, Submission, UndecidedError, with_retries
-from coeval.batch.job import Job, PendingJobs, Sent, questions_file
+from coeval.batch.job import Charges, Job, PendingJobs, Sent, questions_file
 from coeval.calling.calls import CallError, Reason
 from coeval.calling.limits import ROUNDING, Retries
 from coeval.interfaces import INTERFACES
 from coeval.phases.question import Apply
 from coeval.prices import Price, price_of
 from coeval.schema import ROLE_OF, Model, Phase
-from coeval.storage.meta import Meta
 from coeval.storage.run import Run
 from coeval.storage.store import Log
 from route.providers.base import Account, Fault, ProviderError
@@ -31,7 +32,7 @@ class JobContext:
 
     run: Run
     pending: PendingJobs
-    meta: Meta
+    charges: Charges
     log: Log
     backend: Backend
     model: Model
@@ -42,7 +43,6 @@ class JobContext:
     """Seconds between two polls of a job."""
     attempts: int
     """Most attempts to get a usable answer; 1 where nothing may be submitted."""
-    quota: int | None = None
     budget_usd: float | None = None
     most_tokens: int | None = None
     """Most prompt tokens of one job, once the provider has said so; None: as the backend says."""
@@ -64,7 +64,7 @@ class JobContext:
 
     def has_room_for(self, usd: float) -> bool:
         """Return whether the run may spend that much more; free requests always may be sent."""
-        return not usd or self.budget_usd is None or self.meta.spent_usd + usd <= self.budget_usd + ROUNDING
+        return not usd or self.budget_usd is None or self.charges.meta.spent_usd + usd <= self.budget_usd + ROUNDING
 
     def tell(self, job: Job, text: str, level: str = "info") -> None:
         """Log a line about a job."""
@@ -72,7 +72,7 @@ class JobContext:
 
     def cancel(self, job: Job) -> None:
         """Refund and forget a job of which nothing was asked."""
-        ledger.refund(self.meta, job.token)
+        self.charges.refund(job.token)
         self.pending.remove(job)
 
 
@@ -96,7 +96,7 @@ async def submit(context: JobContext, job: Job) -> Job:
 
     Raises:
         NoRoomError: it was not accepted, and stays pending.
-        CallError: it was rejected and is forgotten, or its submission is uncertain and it stays pending.
+        CallError: it was rejected and is forgotten; or its submission is uncertain, and it stays pending.
     """
     failed = 0
     while True:
@@ -141,11 +141,7 @@ def _submitted(context: JobContext, job: Job, batch_id: str) -> Job:
 
 
 async def locate(context: JobContext, job: Job) -> Job | None:
-    """Find a job whose submission was interrupted, waiting until that is decided; None if it was never submitted.
-
-    Raises:
-        CallError: it cannot be looked up.
-    """
+    """Find a job whose submission was interrupted, waiting until that is decided; None if it was never submitted."""
     while True:
         try:
             batch_id = await look_up(context, job)
@@ -157,12 +153,7 @@ async def locate(context: JobContext, job: Job) -> Job | None:
 
 
 async def look_up(context: JobContext, job: Job) -> str | None:
-    """Return the id of a job whose submission was interrupted; None if it was never submitted.
-
-    Raises:
-        UndecidedError: this cannot be decided yet.
-        CallError: it cannot be looked up.
-    """
+    """Return the id of a job if it was submitted after all, else None. Raise UndecidedError if only time will tell."""
     submission = _submission(context, _stored(context, job))
     try:
         return await with_retries(context.retries, lambda: context.backend.find(submission))
@@ -171,11 +162,7 @@ async def look_up(context: JobContext, job: Job) -> str | None:
 
 
 async def wait_for(context: JobContext, job: Job) -> State:
-    """Poll a job until it has ended.
-
-    Raises:
-        CallError: it cannot be looked up; it stays pending.
-    """
+    """Poll a job until it has ended."""
     counts = ""
     while True:
         state = await look(context, job)
@@ -188,11 +175,7 @@ async def wait_for(context: JobContext, job: Job) -> State:
 
 
 async def look(context: JobContext, job: Job) -> State:
-    """Return the state of a job; one that the provider does not know any more has failed.
-
-    Raises:
-        CallError: it cannot be looked up.
-    """
+    """Return the state of a job; one that the provider does not know any more has failed."""
     try:
         return await with_retries(context.retries, lambda: context.backend.look(str(job.batch_id)))
     except ProviderError as error:

@@ -43,11 +43,7 @@ class Accounts(Protocol):
     """Where the API keys are."""
 
     def account(self, model: Model) -> Account:
-        """Return a model's address and key.
-
-        Raises:
-            ConfigError: there is no key; names the variable and the file that were tried.
-        """
+        """Return a model's address and key. Raise ConfigError, which names the places tried, if there is none."""
         ...
 
 
@@ -60,11 +56,7 @@ class Clients:
         self._open: list[tuple[str, Account, Provider]] = []
 
     def client_for(self, model: Model) -> tuple[Account, Provider]:
-        """Return a model's account and client.
-
-        Raises:
-            ConfigError: there is no key for it, or no client of its interface.
-        """
+        """Return a model's account and client. Raise ConfigError if it has no key or its interface no client."""
         if model.name not in self._by_model:
             self._by_model[model.name] = self._client(model)
         return self._by_model[model.name]
@@ -144,14 +136,7 @@ class Caller:
     ) -> None:
         """Create a caller that connects on first use.
 
-        Args:
-            config: the run's.
-            accounts: where the keys are.
-            ledger: counts calls and dollars over all starts of the run.
-            cache: of replies; none by default.
-            price: prices of models by role; list prices by default.
-            retries: how often and how long to retry.
-            warn: receives what the user should know; stderr by default.
+        `ledger` counts calls and dollars over all starts of the run; `warn` receives what the user should know.
         """
         experiment = config.experiment
         self.totals = Totals()
@@ -240,12 +225,7 @@ class Caller:
                 return reply
 
     async def _send(self, prepared: _Prepared) -> CachedReply:
-        """Send one request and count what it costs.
-
-        Raises:
-            ProviderError: there is no reply.
-            CallError: the model may not be asked any more.
-        """
+        """Send one request and count what it costs. Raise ProviderError or CallError if there is no reply."""
         call, price = prepared.call, prepared.price
         async with prepared.turns.turn(call.model.name):
             self._check_not_stopped(prepared)
@@ -309,14 +289,9 @@ def make_caller(
     *,
     warn: Callable[[str], None] | None = None,
 ) -> Caller:
-    """Return the caller of a run.
+    """Return the caller of a run, with the cache beside its folder unless the configuration has `cache: false`.
 
-    Args:
-        config: the run's; with `cache: false` everything is asked anew.
-        keys: where the keys are.
-        run: the cache lies beside its folder; beside those of the configuration by default.
-        meta: counts calls and dollars over all starts; in memory by default.
-        warn: receives what the user should know; stderr by default.
+    `meta` counts calls and dollars over all starts; without it they are counted in memory.
     """
     folder = run.folder.parent if run is not None else config.experiment.storage_folder
     cache = Cache(cache_file(folder), warn or _to_stderr) if config.experiment.cache else None

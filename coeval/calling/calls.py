@@ -87,11 +87,7 @@ class Asking(Protocol):
     """What phases make calls with."""
 
     async def ask(self, call: Call) -> Reply:
-        """Return the reply to a call, within the provider's limits, the quota and the budget.
-
-        Raises:
-            CallError: there is none.
-        """
+        """Return the reply to a call, within limits, quota and budget. Raise CallError if there is none."""
         ...
 
 
@@ -176,11 +172,7 @@ def tokens_in(completion: JSON, request: JSON) -> tuple[int, int, bool]:
 
 
 def check_whole(completion: JSON) -> str:
-    """Return the text of a completion.
-
-    Raises:
-        ProviderError: it is empty, broke off, or was withheld by the provider's filter.
-    """
+    """Return the text of a completion. Raise ProviderError if it is empty, broke off, or was withheld."""
     text, finish = text_in(completion), completion["choices"][0].get("finish_reason")
     if finish == "content_filter":
         raise ProviderError(Fault.CONTENT_FILTER, "the provider's filter withheld the answer")

@@ -91,12 +91,7 @@ class Limits:
     """The turns at all interfaces."""
 
     def __init__(self, concurrency: int | Mapping[str, int], per_minute: Mapping[str, float]) -> None:
-        """Set the limits of each interface.
-
-        Args:
-            concurrency: calls in flight; 10 for an interface that a map does not name, 1 for local models.
-            per_minute: calls that may begin in a minute, evenly spread; unlimited for an interface not named.
-        """
+        """Set the calls in flight (see `in_flight`) and, evenly spread, the calls a minute of each interface."""
         self._concurrency, self._per_minute = concurrency, per_minute
         self._turns: dict[str, Turns] = {}
 
@@ -191,11 +186,7 @@ class Budget:
         self._settled = asyncio.Event()
 
     async def hold(self, usd: float) -> None:
-        """Hold dollars; wait for requests in flight where these may leave enough.
-
-        Raises:
-            CallError: there is not enough left, and nothing in flight.
-        """
+        """Hold dollars, waiting for requests in flight that may leave enough. Raise CallError if nothing can."""
         # A free request is sent even when all is spent.
         while usd and self._limit is not None and self._ledger.spent_usd + self._held + usd > self._limit + ROUNDING:
             if not self._in_flight:

@@ -1,7 +1,7 @@
-"""Models that run here, through transformers: the interface `huggingface`.
+"""Models that run in this process, through transformers: the interface `huggingface`.
 
-One model is in memory at a time, and one prompt in a model. Answers are made in a thread, so that other models are
-asked meanwhile. Without CUDA a model runs only where its `device` is `cpu`.
+One model is in memory at a time, and answers one prompt at a time, in a thread, so that other models are asked
+meanwhile. Without CUDA a model runs only if its `device` is `cpu`.
 """
 
 from __future__ import annotations
@@ -18,36 +18,37 @@ from p2l.common.errors import ConfigError
 from route.providers.base import JSON, Account, Fault, ProviderError, Timeouts
 from route.providers.chat import asks_for_usage, chunks_of, completion, usage
 
-_Made = TypeVar("_Made")
+T = TypeVar("T")
 _MAX_NEW_TOKENS = 512
-_ENDLESS = 1 << 30
-_OF_DRAWS = ("top_p", "top_k", "min_p")
-_OF_ALL = ("repetition_penalty", "num_beams")
+_UNLIMITED = 1 << 30
+_SAMPLING = ("top_p", "top_k", "min_p")
+_DECODING = ("repetition_penalty", "num_beams")
 
 
 class _Loaded(NamedTuple):
     """A model in memory."""
 
-    wanted: tuple[object, ...]
+    key: tuple[object, ...]
+    """Model, device, in 4 bits, in 8 bits."""
     model: Any
     tokenizer: Any
 
 
 class _Memory:
-    """The one place that models of this machine have, whoever asks for them, and the one thread that works there."""
+    """The only loaded model of this process, and the only thread that uses it."""
 
     def __init__(self) -> None:
         self.loaded: _Loaded | None = None
         self._thread: ThreadPoolExecutor | None = None
 
-    async def do(self, work: Callable[..., _Made], *values: Any) -> _Made:
-        """Work in the thread, when what came before is done."""
+    async def do(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Run work in the thread, after earlier work."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="local-models")
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *values)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
 
     def free(self) -> None:
-        """Forget the model."""
+        """Unload the model."""
         if self.loaded is None:
             return
         import torch
@@ -62,30 +63,25 @@ _MEMORY = _Memory()
 
 
 class LocalModels:
-    """All local models that one account reaches."""
+    """The local models of one account, loaded on first use; the account's key is the hub's token."""
 
     def __init__(self, account: Account) -> None:
-        """Nothing is loaded before the first question; the account's key is the hub's token."""
         self._token = account.api_key
 
     async def chat(self, request: JSON, timeouts: Timeouts) -> JSON:  # noqa: ARG002
-        """A whole chat completion; computing takes as long as it takes, unless whoever asked goes away.
+        """Return a chat completion; it is computed without a timeout, until the caller is cancelled.
 
         Raises:
-            ProviderError: the model cannot be loaded here, or not answer.
+            ProviderError: the model cannot be loaded here, or fails.
         """
-        gone = threading.Event()
+        cancelled = threading.Event()
         try:
-            return await _MEMORY.do(self._answer, request, gone)
+            return await _MEMORY.do(self._answer, request, cancelled)
         finally:
-            gone.set()
+            cancelled.set()
 
     async def stream(self, request: JSON, timeouts: Timeouts) -> AsyncGenerator[JSON, None]:
-        """The whole answer as one chunk.
-
-        Raises:
-            ProviderError: there is none.
-        """
+        """Yield the whole completion as one chunk; raise as `chat`."""
         for chunk in chunks_of(await self.chat(request, timeouts), with_usage=asks_for_usage(request)):
             yield chunk
 
@@ -93,56 +89,60 @@ class LocalModels:
         """Free the memory."""
         await _MEMORY.do(_MEMORY.free)
 
-    def _answer(self, request: JSON, gone: threading.Event) -> JSON:
+    def _answer(self, request: JSON, cancelled: threading.Event) -> JSON:
         loaded = self._load(request)
         try:
-            return _generated(loaded, request, gone)
+            return _generate(loaded, request, cancelled)
         except ProviderError:
             raise
-        except Exception as error:  # torch raises whatever it likes
-            raise _failure(str(request["model"]), error) from None
+        except Exception as error:  # torch may raise anything
+            import torch
+
+            name = str(request["model"])
+            if isinstance(error, torch.cuda.OutOfMemoryError):
+                why = f"{name}: no memory left on the device for this prompt"
+                raise ProviderError(Fault.CONTEXT_LENGTH, why) from None
+            failed = f"{name} failed ({type(error).__name__})"
+            raise ProviderError(Fault.REQUEST, failed, detail=str(error)) from None
 
     def _load(self, request: JSON) -> _Loaded:
+        name, device = str(request["model"]), str(request.get("device") or "auto")
         bits = (bool(request.get("load_in_4bit")), bool(request.get("load_in_8bit")))
-        wanted = (request["model"], str(request.get("device") or "auto"), *bits)
-        if _MEMORY.loaded is None or _MEMORY.loaded.wanted != wanted:
+        key = (name, device, *bits)
+        if _MEMORY.loaded is None or _MEMORY.loaded.key != key:
             _MEMORY.free()
             try:
-                _MEMORY.loaded = _Loaded(wanted, *_load(str(request["model"]), str(wanted[1]), bits, self._token))
+                _MEMORY.loaded = _Loaded(key, *_load(name, device, bits, self._token))
             except ConfigError as error:
                 raise ProviderError(Fault.UNSUPPORTED, str(error)) from None
             except Exception as error:
                 why = " ".join(str(error).split())[:200]
-                raise ProviderError(Fault.UNSUPPORTED, f"{request['model']} cannot be loaded: {why}") from None
+                raise ProviderError(Fault.UNSUPPORTED, f"{name} cannot be loaded: {why}") from None
         return _MEMORY.loaded
 
 
 def _load(name: str, device: str, bits: tuple[bool, bool], token: str | None) -> tuple[Any, Any]:
-    """A model and its tokenizer.
-
-    Raises:
-        ConfigError: it cannot run on this machine as it is asked to.
-    """
-    placed = _placement(name, device, bits)
+    """Load a model and its tokenizer. Raise ConfigError if it cannot run on this machine as configured."""
+    placement = _placement(name, device, bits)
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
     quiet: Any = logging.disable_progress_bar
     quiet()  # the run shows its own; downloads keep theirs
-    # Said outright that no code of a model is run: where nothing is said, the terminal is asked.
+    # Explicitly without code from the hub: where nothing is stated, transformers asks on the terminal.
     settings: dict[str, Any] = {"token": token, "trust_remote_code": False}
     tokenizer = AutoTokenizer.from_pretrained(name, **settings)
-    model: Any = AutoModelForCausalLM.from_pretrained(name, dtype="auto", **settings, **placed)
-    if "device_map" not in placed:
-        model = model.to(_one_device(device))
+    model: Any = AutoModelForCausalLM.from_pretrained(name, dtype="auto", **settings, **placement)
+    if "device_map" not in placement:
+        model = model.to("cuda" if device == "auto" else device)
     if device == "cpu" and str(model.dtype) == "torch.float16":
-        model = model.float()  # processors have no arithmetic of this kind
+        model = model.float()  # CPUs have no float16 arithmetic
     model.generation_config.max_length = None  # every answer has its own limit, and would be warned of this one
     return model.eval(), tokenizer
 
 
 def _placement(name: str, device: str, bits: tuple[bool, bool]) -> dict[str, Any]:
-    """What decides where the weights go and in how many bits."""
+    """Return the settings that decide where the weights go and in how many bits."""
     import torch
 
     if any(bits) and importlib.util.find_spec("bitsandbytes") is None:
@@ -156,110 +156,73 @@ def _placement(name: str, device: str, bits: tuple[bool, bool]) -> dict[str, Any
         make: Any = BitsAndBytesConfig  # untyped there
         bf16 = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
         compute = torch.bfloat16 if bf16 or device == "cpu" else torch.float16
-        quantized = {
-            "quantization_config": make(
-                load_in_4bit=bits[0], load_in_8bit=bits[1], bnb_4bit_compute_dtype=compute, bnb_4bit_quant_type="nf4"
-            )
-        }
-    # Several devices, and weights in few bits, are placed while they are read.
+        quantized["quantization_config"] = make(
+            load_in_4bit=bits[0], load_in_8bit=bits[1], bnb_4bit_compute_dtype=compute, bnb_4bit_quant_type="nf4"
+        )
+    # Several devices, and quantized weights, are placed while they are read.
     is_placed = any(bits) or (device == "auto" and importlib.util.find_spec("accelerate") is not None)
     return quantized | ({"device_map": device} if is_placed else {})
 
 
-def _one_device(device: str) -> str:
-    return "cuda" if device == "auto" else device
-
-
-def _generated(loaded: _Loaded, request: JSON, gone: threading.Event) -> JSON:
-    """The last turn of the assistant, with the tokens that it took."""
+def _generate(loaded: _Loaded, request: JSON, cancelled: threading.Event) -> JSON:
+    """Return the assistant's turn as a completion."""
     import torch
 
-    inputs = _inputs(loaded.tokenizer, request["messages"])
+    name, tokenizer, model = str(request["model"]), loaded.tokenizer, loaded.model
+    inputs = _inputs(tokenizer, request["messages"])
     read = inputs["input_ids"].shape[1]
-    limit = min(_limit(request), _room(loaded.model, str(request["model"]), read))
-    inputs = {name: inputs[name].to(loaded.model.device) for name in ("input_ids", "attention_mask")}
-    settings = _generation(loaded.tokenizer, request)
+    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None) or _UNLIMITED
+    if read >= positions:  # some devices fail for good if the prompt is tried all the same
+        why = f"{name}: the prompt has {read} tokens of {positions} that it may have"
+        raise ProviderError(Fault.CONTEXT_LENGTH, why)
+    limit = int(request.get("max_new_tokens") or request.get("max_tokens") or _MAX_NEW_TOKENS)
+    limit = min(limit, int(positions) - read)
+    inputs = {key: inputs[key].to(model.device) for key in ("input_ids", "attention_mask")}
+    settings = {**_generation(tokenizer, request), "stopping_criteria": _stop_if(cancelled)}
     with torch.inference_mode():
-        tokens = loaded.model.generate(**inputs, **settings, max_new_tokens=limit, stopping_criteria=_ended_by(gone))[
-            0
-        ][read:]
-    text = loaded.tokenizer.decode(tokens, skip_special_tokens=True)
-    message = {"role": "assistant", "content": text}
-    is_cut = len(tokens) >= limit and int(tokens[-1]) not in _ends(loaded)
-    return completion(str(request["model"]), message, "length" if is_cut else "stop", usage(read, len(tokens)))
+        tokens = model.generate(**inputs, **settings, max_new_tokens=limit)[0][read:]
+    message = {"role": "assistant", "content": tokenizer.decode(tokens, skip_special_tokens=True)}
+    ends = model.generation_config.eos_token_id
+    ends = {*(ends if isinstance(ends, list) else [ends]), tokenizer.eos_token_id}
+    is_cut = len(tokens) >= limit and int(tokens[-1]) not in ends
+    return completion(name, message, "length" if is_cut else "stop", usage(read, len(tokens)))
 
 
-def _room(model: Any, name: str, read: int) -> int:
-    """Tokens that an answer may have after so many of a prompt.
-
-    Raises:
-        ProviderError: the prompt leaves no room; some devices are lost to whoever tries all the same.
-    """
-    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None) or _ENDLESS
-    if read >= positions:
-        raise ProviderError(
-            Fault.CONTEXT_LENGTH, f"{name}: the prompt has {read} tokens of {positions} that it may have"
-        )
-    return int(positions) - read
-
-
-def _ends(loaded: _Loaded) -> set[int]:
-    """The tokens that end an answer."""
-    said = loaded.model.generation_config.eos_token_id
-    return {*(said if isinstance(said, list) else [said]), loaded.tokenizer.eos_token_id} - {None}
-
-
-def _ended_by(gone: threading.Event) -> list[Any]:
-    """Ends an answer that nobody waits for any more."""
+def _stop_if(cancelled: threading.Event) -> list[Any]:
+    """Return a criterion that ends an answer that nobody waits for any more."""
     import torch
     from transformers import StoppingCriteria, StoppingCriteriaList
 
-    class Gone(StoppingCriteria):
+    class Cancelled(StoppingCriteria):
         def __call__(self, input_ids: torch.Tensor, scores: object, **_: object) -> torch.Tensor:  # noqa: ARG002
-            return torch.full((input_ids.shape[0],), gone.is_set(), dtype=torch.bool, device=input_ids.device)
+            return torch.full((input_ids.shape[0],), cancelled.is_set(), dtype=torch.bool, device=input_ids.device)
 
-    return StoppingCriteriaList([Gone()])
+    return StoppingCriteriaList([Cancelled()])
 
 
 def _inputs(tokenizer: Any, messages: list[JSON]) -> Any:
-    """The conversation in the model's own form; in plain paragraphs where it has none."""
+    """Encode the conversation with the model's chat template; as plain paragraphs if it has none."""
+    whole = "\n\n".join(str(message["content"]) for message in messages)
     if not tokenizer.chat_template:
-        text = "\n\n".join(str(message["content"]) for message in messages)
-        return tokenizer(f"{text}\n", return_tensors="pt")
+        return tokenizer(f"{whole}\n", return_tensors="pt")
     from jinja2 import TemplateError
 
-    def templated(messages: list[JSON]) -> Any:
-        return tokenizer.apply_chat_template(
-            messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
-        )
-
+    template = {"add_generation_prompt": True, "return_tensors": "pt", "return_dict": True}
     try:
-        return templated(messages)
+        return tokenizer.apply_chat_template(messages, **template)
     except TemplateError:
         if len(messages) == 1:
             raise
-    # Some models know no system: what it would say comes before the question.
-    whole = "\n\n".join(str(message["content"]) for message in messages)
-    return templated([{"role": "user", "content": whole}])
+    # Some templates have no system message: its text is put before the question.
+    return tokenizer.apply_chat_template([{"role": "user", "content": whole}], **template)
 
 
 def _generation(tokenizer: Any, request: Mapping[str, Any]) -> dict[str, Any]:
-    warmth = float(request.get("temperature") or 0.0)
+    temperature = float(request.get("temperature") or 0.0)
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
-    is_drawn = warmth > 0 and bool(request.get("do_sample", True))
-    settings: dict[str, Any] = {"do_sample": is_drawn, "pad_token_id": pad}
-    if is_drawn:
-        settings["temperature"] = warmth
-    return settings | {key: request[key] for key in (*(_OF_DRAWS if is_drawn else ()), *_OF_ALL) if key in request}
-
-
-def _limit(request: Mapping[str, Any]) -> int:
-    return int(request.get("max_new_tokens") or request.get("max_tokens") or _MAX_NEW_TOKENS)
-
-
-def _failure(name: str, error: Exception) -> ProviderError:
-    import torch
-
-    if isinstance(error, torch.cuda.OutOfMemoryError):
-        return ProviderError(Fault.CONTEXT_LENGTH, f"{name}: no memory left on the device for this prompt")
-    return ProviderError(Fault.REQUEST, f"{name} failed ({type(error).__name__})", detail=str(error))
+    is_sampled = temperature > 0 and bool(request.get("do_sample", True))
+    settings: dict[str, Any] = {"do_sample": is_sampled, "pad_token_id": pad}
+    if is_sampled:
+        settings["temperature"] = temperature
+    keys = (*(_SAMPLING if is_sampled else ()), *_DECODING)
+    return settings | {key: request[key] for key in keys if key in request}

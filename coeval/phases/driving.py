@@ -99,11 +99,7 @@ async def together(works: Iterable[Awaitable[T]]) -> list[T]:
 async def drive(
     stage: Stage, phase: Phase, model: Model, questions: Iterable[Question], *, attempts: int = ATTEMPTS
 ) -> Outcome:
-    """Ask one model's questions until all are settled, or it may not be asked any more.
-
-    Raises:
-        OSError: an answer cannot be stored.
-    """
+    """Ask one model's questions until all are settled, or it may not be asked any more."""
     outcome = Outcome()
     if stage.batching is None or not stage.batching.takes(model, phase):
         await _Asker(stage, phase, model, outcome, attempts).run(questions)

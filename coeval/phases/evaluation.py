@@ -170,11 +170,7 @@ def read_scored(stage: Stage, judge: Model, factors: tuple[str, ...], work: Judg
 
 
 async def evaluate(stage: Stage) -> Outcome:
-    """Collect the missing scores and verdicts.
-
-    Raises:
-        RunError: there is none at the end, and no limit is the reason.
-    """
+    """Collect the missing scores and verdicts. Raise RunError if there is none at the end, without a limit."""
     works = [judged_task(stage, task) for task in stage.config.tasks if _is_scored(stage, task)]
     judges = {judge.name: judge for task in stage.config.tasks for judge in judges_of(stage.config, task)}
 

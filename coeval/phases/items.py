@@ -54,15 +54,10 @@ def draws(
     always: Sequence[str] = (),
     used: Mapping[int, Mapping[str, Any]] | None = None,
 ) -> Iterator[Draw]:
-    """Yield the attributes of items.
+    """Yield the attributes of the items with these numbers, which rise from 1.
 
-    Args:
-        sampling: how many attributes an item has.
-        target, nuanced: the attributes to draw from.
-        numbers: of the items, rising from 1.
-        seed, task, teacher: what the draw depends on.
-        always: target attributes that every item has.
-        used: number -> target attributes of existing items, which `all` does not draw again.
+    Target attributes in `always` belong to every item; `used` has the target attributes of existing items by number,
+    which `all` does not draw again.
     """
     combinations = _unused(lambda: _combinations(sampling, target, _random(seed, task, teacher, "all")), used or {})
     for number in numbers:
@@ -149,11 +144,7 @@ def _random(*key: object) -> random.Random:
 
 
 async def generate_items(stage: Stage) -> Outcome:
-    """Generate the missing items.
-
-    Raises:
-        RunError: a task has no item, and no limit is the reason.
-    """
+    """Generate the missing items. Raise RunError if a task has no item, and no limit is the reason."""
     is_kept = stage.modes[PHASE] == "Keep"
     tasks = [task for task in stage.config.tasks if not (is_kept and len(index_of_items(stage, task.name)))]
     teachers = [model for model in stage.models("teacher") if not model.is_virtual]

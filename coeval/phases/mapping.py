@@ -128,12 +128,7 @@ def _warn_of_differences(stage: Stage, phase: Phase, task: str, differences: Ite
 
 
 async def map_attributes(stage: Stage) -> Outcome:
-    """Make the missing attribute maps of all tasks.
-
-    Raises:
-        RunError: no teacher proposed anything usable for a task.
-        Halt: limits are used up before a map is there.
-    """
+    """Make the missing attribute maps of all tasks. Raise as `ask_teachers`."""
     outcome = Outcome()
     await together(_map(stage, task, kind, outcome) for task in stage.config.tasks for kind in _PROMPTS)
     return outcome
@@ -192,12 +187,7 @@ def attributes_of(run: Run, task: str, kind: AttributeKind) -> dict[str, list[An
 
 
 async def map_rubrics(stage: Stage) -> Outcome:
-    """Make the missing rubrics of all tasks.
-
-    Raises:
-        RunError: no teacher proposed anything usable for a task.
-        Halt: limits are used up before a rubric is there.
-    """
+    """Make the missing rubrics of all tasks. Raise as `ask_teachers`."""
     outcome = Outcome()
     await together(_map_rubric(stage, task, outcome) for task in stage.config.tasks)
     return outcome
@@ -249,11 +239,7 @@ def _merged(rubrics: Iterable[Rubric]) -> dict[str, Any]:
 
 
 def needed_rubric(run: Run, task: str) -> dict[str, Any]:
-    """Return the stored rubric of a task.
-
-    Raises:
-        RunError: there is none.
-    """
+    """Return the stored rubric of a task. Raise RunError if there is none."""
     rubric = rubric_of(run, task)
     if rubric is None:
         raise RunError(f"{run.folder}: no rubric of task {task!r}; run phase rubric_mapping first")

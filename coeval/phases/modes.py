@@ -44,11 +44,7 @@ def start_of(config: Config, *, continue_in_place: bool) -> tuple[Run | None, di
 
 
 def check_only(run: Run | None, modes: Mapping[Phase, Mode]) -> None:
-    """Check that a process for some models may start so.
-
-    Raises:
-        RunInputError: it would archive what other models, and perhaps another process, have made.
-    """
+    """Check that a process for some models archives nothing that other models, or processes, have made."""
     renewed = [phase for phase in PHASES if modes[phase] == "New"]
     if run is not None and renewed:
         raise RunInputError(
@@ -69,16 +65,9 @@ def prepare(
 ) -> tuple[Meta, Mapping[Phase, Mode]]:
     """Open the run, or create it.
 
-    Args:
-        config: the run's.
-        run: its folder.
-        log: receives what is copied or archived.
-        continue_in_place: the run is continued.
-        was_there: its folder held a run when the configuration was checked.
-        whole: all models are at work; otherwise the state of an existing run is left alone.
-
-    Raises:
-        RunInputError: another process has just created it, or appends to what would be archived.
+    `was_there`: its folder held a run when the configuration was checked; `whole`: all models are at work, otherwise
+    the state of an existing run is left alone. Raise RunInputError if another process has just created the run, or
+    appends to what would be archived.
     """
     existing, modes = start_of(config, continue_in_place=continue_in_place)
     if run.meta.exists() and not continue_in_place and not was_there:

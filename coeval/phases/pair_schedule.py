@@ -72,13 +72,9 @@ def compare_question(
     failures: Mapping[str, int],
     half: Mapping[str, str] | None = None,
 ) -> Question:
-    """Return the question which of two answers to an item is better, in the orders that are not answered yet.
+    """Return the question which of two answers to an item, of model_a and model_b, is better.
 
-    Args:
-        task, judge, rubric, item: what is asked, and whom.
-        responses: those of model_a and model_b.
-        failures: id -> how often it failed.
-        half: part -> winner, of an earlier start that received an answer in one order only.
+    `half` (part -> winner) is the verdict in one order that an earlier start received; that order is not asked again.
     """
     a, b = responses
     names = a["student_model_id"], b["student_model_id"]
@@ -129,11 +125,7 @@ class _Verdict(NamedTuple):
 
 
 def _read(context: Mapping[str, Any], part: str, text: str) -> _Verdict:
-    """Return the winner that a verdict names, with the rationale if one was asked for.
-
-    Raises:
-        MalformedAnswerError: it is none of the four words.
-    """
+    """Return the winner that a verdict names, with the rationale if one was asked for."""
     rationale, verdict = split_rationale(text, "verdict") if context.get("grading") else ("", text)
     word = str(verdict).rpartition("</think>")[2].strip()
     try:
@@ -210,14 +202,9 @@ class Schedule:
     def __init__(
         self, possible: Sequence[Meeting], earlier: Mapping[Meeting, str], limit: int | None, seed: int, judge: str = ""
     ) -> None:
-        """Begin, or go on.
+        """Plan at most `limit` of the possible meetings in an order that depends on the seed.
 
-        Args:
-            possible: all possible meetings.
-            earlier: winner by meeting, `model_a` standing for the first name; of earlier starts of the run.
-            limit: meetings that the judge may see in all.
-            seed: of the order.
-            judge: whose own answers come last.
+        `earlier` has the winners so far, `model_a` standing for the first name. The judge's own answers come last.
         """
         self._judge = judge
         self._order = sorted(possible, key=lambda one: (judge in (one.first, one.second), draw(seed, "order", one)))
@@ -351,14 +338,7 @@ def files_of(run: Run, task: str, judge: str) -> list[Path]:
 
 
 def read_verdicts(files: Iterable[Path], judge: str, is_current: IsCurrent, on_bad: OnBad | None = None) -> Verdicts:
-    """Read the verdicts of a judge on the present answers; of several on the same meeting the last.
-
-    Args:
-        files: where they are.
-        judge: whose.
-        is_current: whether a record is about present texts; see `current_verdicts`.
-        on_bad: receives lines that are no record.
-    """
+    """Read a judge's verdicts on the present answers (see `current_verdicts`); of several on a meeting the last."""
     verdicts = Verdicts()
     for record in (record for path in files for record in read_records(path, on_bad)):
         if record.get("judge_model_id") != judge or not is_current(record):

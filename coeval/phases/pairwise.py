@@ -77,11 +77,7 @@ class _Comparison:
 
 
 async def compare_all(stage: Stage, tasks: Sequence[Task]) -> Outcome:
-    """Collect the missing verdicts of tasks in mode `pairwise`.
-
-    Raises:
-        RunError: a task has no rubric.
-    """
+    """Collect the missing verdicts of tasks in mode `pairwise`. Raise RunError if a task has no rubric."""
     works = [judged_task(stage, task) for task in tasks if not is_kept(stage, stage.run.pair_files(task.name))]
 
     async def work(judge: Model) -> Outcome:

@@ -111,11 +111,7 @@ class Batching(Protocol):
         ...
 
     async def adopt(self, phase: Phase, model: Model, apply: Apply) -> None:
-        """Finish the jobs that an earlier process submitted, and apply their answers.
-
-        Raises:
-            CallError: they cannot be looked up, and what is in them must not be asked again.
-        """
+        """Finish the jobs that an earlier process submitted. Raise CallError if one stays pending."""
         ...
 
     async def answer(self, model: Model, questions: Iterable[Question], apply: Apply) -> None:
@@ -149,11 +145,7 @@ def read_answer(question: Question, part: str, answer: ReplyOrError) -> tuple[An
 
 
 def apply(store: Store, question: Question, answers: Mapping[str, ReplyOrError]) -> Settled:
-    """Make the record of a question from its answers and store it; log what failed.
-
-    Raises:
-        OSError: it cannot be stored.
-    """
+    """Make the record of a question from its answers and store it; log what failed."""
     kind = kind_of(question.kind)
     parsed, failures = {}, {}
     for part, answer in answers.items():

@@ -124,11 +124,7 @@ class JudgedTask:
 
 
 def judged_task(stage: Stage, task: Task) -> JudgedTask:
-    """Index the items of a task and the answers of the configured students.
-
-    Raises:
-        RunError: the task has no rubric.
-    """
+    """Index the items of a task and the answers of configured students. Raise RunError if it has no rubric."""
     items = index_of_items(stage, task.name)
     students = {model.name for model in stage.config.with_role("student")}
     responses = RecordIndex(

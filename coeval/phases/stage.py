@@ -77,11 +77,7 @@ class Stage:
     """Replies from the cache so far."""
 
     async def ask(self, call: Call) -> Reply:
-        """Return the reply to a call.
-
-        Raises:
-            CallError: there is none.
-        """
+        """Return the reply to a call. Raise CallError if there is none."""
         reply = await self.asking.ask(call)
         self.cached += reply.cached
         return reply

@@ -64,11 +64,7 @@ def open_for_append(path: Path) -> int:
 
 
 def append_line(descriptor: int, line: bytes) -> None:
-    """Write one line in one call, or nothing of it.
-
-    Raises:
-        OSError: the disk is full, or broken.
-    """
+    """Write one line in one call, or nothing of it. Raise OSError if the disk is full, or broken."""
     written = os.write(descriptor, line)
     if written == len(line):
         return
@@ -114,11 +110,7 @@ def read_json(path: Path) -> Any:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Replace a JSON file whole.
-
-    Raises:
-        InputError: it cannot be written.
-    """
+    """Replace a JSON file whole. Raise InputError if it cannot be written."""
     with atomic_path(path) as temporary:
         temporary.write_text(json.dumps(content, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
 
@@ -135,11 +127,7 @@ class RecordIndex:
     ) -> None:
         """Index the records that have an id, are not failed, and that `keep` accepts.
 
-        Args:
-            paths: the files.
-            keep: selects records.
-            on_bad: receives lines that are no record.
-            note: what to hold in memory of a record, in `notes`; nothing by default.
+        `note` returns what `notes` holds of a record, nothing by default.
         """
         self.notes: dict[str, Any] = {}
         self.marked: Counter[str] = Counter()

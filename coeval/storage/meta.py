@@ -98,11 +98,7 @@ class Meta:
     """The `meta.json` of a run; safe for threads and other processes."""
 
     def __init__(self, run: Run) -> None:
-        """Read it.
-
-        Raises:
-            RunInputError: it does not exist, or is no JSON object.
-        """
+        """Read it. Raise RunInputError if it does not exist, or is no JSON object."""
         self.run = run
         self._lock = threading.Lock()
         self._counters: dict[str, SharedNumber] = {}
@@ -226,11 +222,7 @@ def _replace(path: Path, data: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def main_process(run: Run) -> Iterator[None]:
-    """Be the one process that runs all models of this run.
-
-    Raises:
-        RunInputError: another is.
-    """
+    """Be the one process that runs all models of this run. Raise RunInputError if another is."""
     with locked(run.locks / "main", wait=False) as is_held:
         if not is_held:
             raise RunInputError(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,51 +28,19 @@ RECORD_FOLDERS = {
 _LONGEST_NAMES = 40
 
 
-@dataclass(frozen=True)
 class Run:
-    """The folder of a run."""
+    """The paths of a run's folder."""
 
-    folder: Path
-
-    @property
-    def meta(self) -> Path:
-        """Return the path of the run's state."""
-        return self.folder / "meta.json"
-
-    @property
-    def config(self) -> Path:
-        """Return the path of the last start's configuration, without keys."""
-        return self.folder / "config.yaml"
-
-    @property
-    def probe(self) -> Path:
-        """Return the path of the probe's results."""
-        return self.folder / "probe_results.json"
-
-    @property
-    def estimate(self) -> Path:
-        """Return the path of the cost estimate."""
-        return self.folder / "cost_estimate.json"
-
-    @property
-    def pending(self) -> Path:
-        """Return the path of the batch jobs whose answers are not stored yet."""
-        return self.folder / "pending_batches.json"
-
-    @property
-    def errors(self) -> Path:
-        """Return the path of the errors, one line for each piece of work that failed."""
-        return self.folder / "run_errors.jsonl"
-
-    @property
-    def waiting(self) -> Path:
-        """Return the folder of answers that wait for others of their record."""
-        return self.folder / ".parts"
-
-    @property
-    def locks(self) -> Path:
-        """Return the folder of locks and counters."""
-        return self.folder / ".locks"
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.meta = folder / "meta.json"  # its state
+        self.config = folder / "config.yaml"  # of the last start, without keys
+        self.probe = folder / "probe_results.json"
+        self.estimate = folder / "cost_estimate.json"
+        self.pending = folder / "pending_batches.json"  # batch jobs whose answers are not stored yet
+        self.errors = folder / "run_errors.jsonl"  # one line for each piece of work that failed
+        self.waiting = folder / ".parts"  # replies that wait for others of their record
+        self.locks = folder / ".locks"  # and counters
 
     def log(self, only: Collection[str] | None = None) -> Path:
         """Return the path of the log, which has its own name for a process that runs only some models."""

@@ -42,11 +42,7 @@ class Store:
         self._thread.start()
 
     def append(self, path: Path, record: Mapping[str, Any]) -> None:
-        """Append a record to a file.
-
-        Raises:
-            OSError: it cannot be written, or an earlier sync failed.
-        """
+        """Append a record to a file. Raise OSError if it cannot be written, or an earlier sync failed."""
         line = as_line(record)
         with self._lock:
             if self._failure is not None:
@@ -75,11 +71,7 @@ class Store:
         return Counter(error["id"] for error in errors if "id" in error)
 
     def flush(self) -> None:
-        """Wait until all appended records are on the disk.
-
-        Raises:
-            OSError: they cannot be written.
-        """
+        """Wait until all appended records are on the disk. Raise OSError if they cannot be written."""
         self._sync()
         if self._failure is not None:
             raise self._failure

@@ -16,7 +16,7 @@ from tests.coeval.helpers import coeval, ids, meta_of, records, run_of
 
 KEY = "a-key-of-ours-that-is-long"
 WINDOWS = {
-    "before the job is counted": ("coeval.batch.job.charge_most", 1),
+    "before the job is counted": ("coeval.batch.job.Charges.charge", 2),
     "before the job is noted": ("coeval.batch.job.PendingJobs.put", 1),
     "before the upload": ("route.providers.files.FileTransport.send_file", 1),
     "between upload and job": ("route.providers.http.Transport.answer", 1),
@@ -25,9 +25,9 @@ WINDOWS = {
     "before the download": ("route.providers.files.FileTransport.fetch_file", 1),
     "before the first record": ("coeval.batch.results._Settling._settle", 1),
     "among the records": ("coeval.batch.results._Settling._settle", 3),
-    "before the job is settled": ("coeval.batch.job.settle", 1),
+    "before the job is settled": ("coeval.batch.job.Charges.settle", 1),
     "before the job is forgotten": ("coeval.batch.job.PendingJobs.remove", 1),
-    "before it is forgotten everywhere": ("coeval.batch.job.forget", 1),
+    "before it is forgotten everywhere": ("coeval.batch.job.Charges.forget", 1),
 }
 
 

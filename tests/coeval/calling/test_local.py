@@ -179,7 +179,7 @@ def test_models_of_two_accounts_are_not_in_memory_together(tmp_path: Path, tiny:
             request = {"model": str(folder), "device": "cpu", "messages": [{"role": "user", "content": "hi"}]}
             await LocalModels(Account("https://huggingface.co", key)).chat(request, Timeouts(1, 1, 1, 1))
             assert _MEMORY.loaded is not None
-            assert _MEMORY.loaded.wanted[0] == str(folder)
+            assert _MEMORY.loaded.key[0] == str(folder)
             found.append(weakref.ref(_MEMORY.loaded.model))
 
     found: list[Any] = []
