@@ -1,1 +1,1 @@
-"""Questions that a provider answers within a day, for less: jobs that outlive the process that sent them."""
+"""Batch jobs, which a provider answers within a day for less, and which outlive the process that submitted them."""

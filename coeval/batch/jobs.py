@@ -8,10 +8,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any
 
 from coeval.batch.backends import NoRoomError, State
 from coeval.batch.job import SUBMITTING, Charges, Job, PendingJobs, entries, questions_file
@@ -98,7 +97,9 @@ class BatchJobs:
                 # All at once, but parts of a job that found no room one after the other.
                 parts = [job for job in own if job.in_turn]
                 groups = [[job] for job in own if not job.in_turn] + ([parts] if parts else [])
-                await _run_all([_adopt(context, group) for group in groups])
+                outcomes = await asyncio.gather(*(_adopt(context, group) for group in groups), return_exceptions=True)
+                for error in filter(None, outcomes):
+                    raise error
 
     async def answer(self, model: Model, questions: Iterable[Question], apply: Apply) -> None:
         """Send the questions, wait, and apply the answers."""
@@ -247,7 +248,9 @@ class _Running:
             while self._tasks:
                 await self._wait_for_one()
         finally:
-            await _cancel(self._tasks)
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
         stopped = self._rejected or queue.stopped
         if stopped is not None:
             raise stopped
@@ -279,21 +282,3 @@ class _Running:
                 task.result()
             except CallError as error:
                 self._rejected = self._rejected or error
-
-
-async def _run_all(works: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Run all at once; raise the first error when all have ended."""
-    tasks = [asyncio.create_task(work) for work in works]
-    try:
-        await asyncio.wait(tasks)
-    finally:
-        await _cancel(tasks)
-    for task in tasks:
-        task.result()
-
-
-async def _cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
-    running = list(tasks)
-    for task in running:
-        task.cancel()
-    await asyncio.gather(*running, return_exceptions=True)

@@ -7,10 +7,11 @@ from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeAlias
 
 from coeval.calling.calls import CallError, Reason, limit_of
 from coeval.interfaces import in_flight
+from coeval.storage.meta import Meta
 from p2l.common.retry import RetryPolicy
 from route.providers.base import JSON, Fault, ProviderError
 
@@ -121,23 +122,6 @@ class Retries(RetryPolicy):
         return self.pause(failed, error.retry_after, attempts=attempts)
 
 
-class Ledger(Protocol):
-    """The calls and dollars of a run; `coeval.storage.meta.Meta` keeps them over all starts."""
-
-    @property
-    def spent_usd(self) -> float:
-        """Dollars so far."""
-        ...
-
-    def reserve_call(self, model: str, limit: int | None) -> bool:
-        """Count a request; return False, and count nothing, if the model has no calls left."""
-        ...
-
-    def add_spent(self, usd: float) -> None:
-        """Count dollars."""
-        ...
-
-
 class MemoryLedger:
     """A ledger of this process alone, for calls that belong to no run."""
 
@@ -157,6 +141,9 @@ class MemoryLedger:
         """Count dollars."""
         self.spent_usd += usd
 
+
+Ledger: TypeAlias = Meta | MemoryLedger
+"""Counts the calls and dollars of a run; `Meta` over all of its starts."""
 
 # A hard budget: the most that a request may cost is held before it is sent, and settled after. That is at list prices,
 # with one token for each three bytes of the prompt and as many tokens of answer as the request allows (1,024 if it does

@@ -97,10 +97,17 @@ async def together(works: Iterable[Awaitable[T]]) -> list[T]:
 
 
 async def drive(
-    stage: Stage, phase: Phase, model: Model, questions: Iterable[Question], *, attempts: int = ATTEMPTS
+    stage: Stage,
+    phase: Phase,
+    model: Model,
+    questions: Iterable[Question],
+    *,
+    expected: int = 0,
+    attempts: int = ATTEMPTS,
 ) -> Outcome:
-    """Ask one model's questions until all are settled, or it may not be asked any more."""
-    outcome = Outcome()
+    """Ask one model's questions until all `expected` are settled, or it may not be asked any more."""
+    outcome = Outcome(expected)
+    stage.progress.expect(expected)
     if stage.batching is None or not stage.batching.takes(model, phase):
         await _Asker(stage, phase, model, outcome, attempts).run(questions)
         return outcome

@@ -208,14 +208,10 @@ async def _judge(stage: Stage, judge: Model, work: JudgedTask) -> Outcome:
         return Outcome()
     scored = read_scored(stage, judge, factors, work)
     missing = [response for response in work.responses if not _is_skipped(stage, work, response, scored)]
-    stage.progress.expect(len(missing))
     answered = _with_items(stage, work, missing)
     if judge.is_virtual:
-        outcome = await _compute(stage, work, answered, scored)
-    else:
-        outcome = await drive(stage, PHASE, judge, _questions(stage, work, answered, scored))
-    outcome.expected = len(missing)
-    return outcome
+        return await _compute(stage, work, answered, scored, len(missing))
+    return await drive(stage, PHASE, judge, _questions(stage, work, answered, scored), expected=len(missing))
 
 
 def _is_skipped(stage: Stage, work: JudgedTask, response: str, scored: Scored) -> bool:
@@ -244,9 +240,12 @@ def _questions(stage: Stage, work: JudgedTask, answered: Iterable[Answered], sco
         yield judge_question(work.task, scored.judge, rubric, item, response, scores, failures)
 
 
-async def _compute(stage: Stage, work: JudgedTask, answered: Iterable[Answered], scored: Scored) -> Outcome:
+async def _compute(
+    stage: Stage, work: JudgedTask, answered: Iterable[Answered], scored: Scored, expected: int
+) -> Outcome:
     """Store scores that are computed, not asked for."""
-    outcome, remaining = Outcome(), iter(answered)
+    outcome, remaining = Outcome(expected), iter(answered)
+    stage.progress.expect(expected)
     while part := list(islice(remaining, _AT_ONCE)):
         try:
             records = await asyncio.to_thread(_computed, work, part, scored)

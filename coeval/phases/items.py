@@ -176,8 +176,6 @@ def _warn_of_few(stage: Stage, tasks: list[Task]) -> None:
 async def _generate(stage: Stage, teacher: Model, tasks: list[Task]) -> Outcome:
     indexes = {task.name: _index_of_teacher(stage, task, teacher) for task in tasks}
     missing = {task.name: _missing(stage, task, teacher, indexes[task.name]) for task in tasks}
-    expected = sum(map(len, missing.values()))
-    stage.progress.expect(expected)
     failures = stage.store.failures(PHASE)
 
     def questions() -> Iterator[Question]:
@@ -187,8 +185,8 @@ async def _generate(stage: Stage, teacher: Model, tasks: list[Task]) -> Outcome:
                 for number, draw in zip(numbers, _drawn(stage, task, teacher, numbers, index), strict=True):
                     yield _question(task, teacher, number, draw, failures + index.marked)
 
-    outcome = await drive(stage, PHASE, teacher, questions(), attempts=1 + stage.config.experiment.generation_retries)
-    outcome.expected = expected
+    expected, attempts = sum(map(len, missing.values())), 1 + stage.config.experiment.generation_retries
+    outcome = await drive(stage, PHASE, teacher, questions(), expected=expected, attempts=attempts)
     if outcome.failed:
         stage.log.warning(f"{PHASE}: {teacher.name}: {outcome.failed} items could not be made; see {stage.run.errors}")
     return outcome

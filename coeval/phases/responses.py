@@ -41,8 +41,6 @@ def _has_any(stage: Stage, task: str) -> bool:
 
 async def _collect(stage: Stage, student: Model, tasks: list[Task], items: Mapping[str, RecordIndex]) -> Outcome:
     missing = {task.name: _missing(stage, task.name, student, items[task.name]) for task in tasks}
-    expected = sum(len(identities) for identities, _ in missing.values())
-    stage.progress.expect(expected)
     failures = stage.store.failures(PHASE)
 
     def questions() -> Iterator[Question]:
@@ -52,9 +50,8 @@ async def _collect(stage: Stage, student: Model, tasks: list[Task], items: Mappi
                 if item is not None:
                     yield _question(task, student, item, failures + marked)
 
-    outcome = await drive(stage, PHASE, student, questions())
-    outcome.expected = expected
-    return outcome
+    expected = sum(len(identities) for identities, _ in missing.values())
+    return await drive(stage, PHASE, student, questions(), expected=expected)
 
 
 def _missing(stage: Stage, task: str, student: Model, items: RecordIndex) -> tuple[list[str], Counter[str]]:

@@ -1,1 +1,1 @@
-"""Where a run lies: its folder, its records, what it knows of itself."""
+"""The folder of a run: its records, its state, its log."""

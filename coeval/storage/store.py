@@ -13,7 +13,6 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from coeval.storage.jsonl import append_line, as_line, open_for_append, read_records
@@ -92,9 +91,7 @@ class Store:
     def __enter__(self) -> Store:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _descriptor(self, path: Path) -> int:
