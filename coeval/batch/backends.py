@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote, urlsplit
 
-from coeval.batch.job import Job, custom_id, entries
+from coeval.batch.job import Job, custom_id, job_questions
 from coeval.calling.limits import Retries
 from route.providers.base import JSON, Account, Fault, ProviderError, Timeouts
 from route.providers.chat import named_by, without
@@ -81,7 +81,7 @@ class Submission:
 
     def requests(self) -> Iterator[tuple[str, JSON]]:
         """Yield the id and body of each request, in order."""
-        for number, entry in enumerate(entries(self.questions)):
+        for number, entry in enumerate(job_questions(self.questions)):
             for place, sent in enumerate(entry.sent.values()):
                 yield custom_id(self.job.token, number, place), sent.body
 

@@ -41,7 +41,7 @@ class Sent:
 
 
 @dataclass(frozen=True)
-class Entry:
+class JobQuestion:
     """A question of a job."""
 
     question: Question
@@ -54,7 +54,7 @@ class Entry:
     attempt: int = 0
 
     def as_line(self) -> bytes:
-        """Return the entry as a line of JSON."""
+        """Return it as a line of JSON."""
         parts = {
             name: {part: asdict(one) for part, one in getattr(self, name).items()} for name in ("sent", "kept", "used")
         }
@@ -62,8 +62,8 @@ class Entry:
         return json.dumps(columns, ensure_ascii=False).encode(errors="replace") + b"\n"
 
     @classmethod
-    def from_line(cls, line: bytes) -> Entry:
-        """Parse a stored entry."""
+    def from_line(cls, line: bytes) -> JobQuestion:
+        """Parse a stored question."""
         columns = json.loads(line)
         return cls(
             Question.from_json(columns["question"]),
@@ -128,10 +128,10 @@ def questions_file(run: Run, token: str) -> Path:
     return run.folder / "batches" / f"{token}.jsonl"
 
 
-def entries(path: Path) -> Iterator[Entry]:
+def job_questions(path: Path) -> Iterator[JobQuestion]:
     """Yield the questions of a job, one in memory at a time. Raise OSError or ValueError if they cannot be read."""
     with path.open("rb") as lines:
-        yield from map(Entry.from_line, lines)
+        yield from map(JobQuestion.from_line, lines)
 
 
 class PendingJobs:

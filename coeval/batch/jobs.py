@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import chain
 
 from coeval.batch.backends import NoRoomError, State
-from coeval.batch.job import SUBMITTING, Charges, Job, PendingJobs, entries, questions_file
+from coeval.batch.job import SUBMITTING, Charges, Job, PendingJobs, job_questions, questions_file
 from coeval.batch.queue import RequestQueue, split
 from coeval.batch.results import settle
 from coeval.batch.submission import JobContext, backend_for, locate, submit, wait_for
@@ -193,7 +193,7 @@ def _no_room(error: NoRoomError) -> State:
 
 async def _split(context: JobContext, job: Job, state: State) -> list[Job]:
     """Split a job that found no room; return no parts if it is one question, or will fit when other jobs have ended."""
-    questions = list(entries(questions_file(context.run, job.token)))
+    questions = list(job_questions(questions_file(context.run, job.token)))
     tokens, room = sum(entry.prompt_tokens for entry in questions), _room_in(state.failure)
     is_alone = not any(one.batch_id and one.token != job.token for one in context.pending.jobs(model=job.model))
     if len(questions) < 2 or (room is not None and tokens <= room) or not is_alone:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import BinaryIO
 
-from coeval.batch.job import Entry, Job, Sent, custom_id, entries, new_token, questions_file
+from coeval.batch.job import Job, JobQuestion, Sent, custom_id, job_questions, new_token, questions_file
 from coeval.batch.submission import JobContext
 from coeval.calling.calls import CallError, Reason, chat_request
 from coeval.calling.limits import most_tokens
@@ -50,7 +50,7 @@ class Draft:
         path.parent.mkdir(parents=True, exist_ok=True)
         return cls(context, token, path.open("wb"))
 
-    def add(self, entry: Entry, usd: float, size: int = 0) -> None:
+    def add(self, entry: JobQuestion, usd: float, size: int = 0) -> None:
         """Append a question."""
         self.file.write(entry.as_line())
         for place, part in enumerate(entry.sent):
@@ -102,7 +102,7 @@ class RequestQueue:
     def __init__(self, context: JobContext, questions: Iterable[Question]) -> None:
         self._context = context
         self._entries = self._prepared(questions)
-        self._next: Entry | None = None
+        self._next: JobQuestion | None = None
         self.stopped: CallError | None = None
         """Why the rest is not asked, or not before other jobs have shown their cost."""
 
@@ -158,7 +158,7 @@ class RequestQueue:
             draft.cut(granted)
             self.stopped = CallError(Reason.QUOTA, f"its quota of {context.charges.limit} calls is used up")
 
-    def _prepared(self, questions: Iterable[Question]) -> Iterator[Entry]:
+    def _prepared(self, questions: Iterable[Question]) -> Iterator[JobQuestion]:
         """Yield the questions in the provider's format; record as failed what it does not support."""
         for question in questions:
             sent = {}
@@ -170,13 +170,13 @@ class RequestQueue:
                 failed = CallError(Reason.FAILED, str(error))
                 self._context.apply(question, dict.fromkeys(question.prompts, failed))
             else:
-                yield Entry(question, sent)
+                yield JobQuestion(question, sent)
 
 
 def split(context: JobContext, job: Job, most: float) -> list[Job]:
     """Replace a pending job by parts of at most `most` tokens, or of one question."""
     draft, parts = Draft.begin(context, new_token()), list[Job]()
-    for entry in entries(questions_file(context.run, job.token)):
+    for entry in job_questions(questions_file(context.run, job.token)):
         if draft.keys and draft.tokens + entry.prompt_tokens > most:
             parts.append(draft.close())
             draft = Draft.begin(context, new_token())

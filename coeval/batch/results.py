@@ -19,7 +19,17 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from coeval.batch.backends import NO_RESULT, Result, State, UndecidedError, with_retries
-from coeval.batch.job import Charges, Entry, Job, PendingJobs, Sent, custom_id, entries, new_token, questions_file
+from coeval.batch.job import (
+    Charges,
+    Job,
+    JobQuestion,
+    PendingJobs,
+    Sent,
+    custom_id,
+    job_questions,
+    new_token,
+    questions_file,
+)
 from coeval.batch.queue import Draft
 from coeval.batch.submission import JobContext, backend_for, look, look_up
 from coeval.calling.caller import Accounts
@@ -111,7 +121,7 @@ class _Settling:
     async def run(self) -> Job | None:
         """Settle all questions; return the job that asks again."""
         stored = self._stored_before()
-        for number, entry in enumerate(entries(self._questions)):
+        for number, entry in enumerate(job_questions(self._questions)):
             # The costs of what was stored before a kill are counted here, too.
             answered = {
                 part: self._answered(custom_id(self._job.token, number, place), sent)
@@ -147,7 +157,7 @@ class _Settling:
     def _stored_before(self) -> set[str]:
         """Return the ids of the questions that an earlier process settled."""
         start = self._context.pending.start_file(self._job)
-        for entry in entries(self._questions):
+        for entry in job_questions(self._questions):
             question = entry.question
             self._paths.add(kind_of(question.kind).path(self._context.run, question.context))
         lengths = read_json(start) if start.exists() else None
@@ -156,7 +166,7 @@ class _Settling:
         write_json(start, {str(path): path.stat().st_size if path.exists() else 0 for path in self._paths})
         return set()
 
-    def _settle(self, entry: Entry, answered: Mapping[str, _Answered]) -> None:
+    def _settle(self, entry: JobQuestion, answered: Mapping[str, _Answered]) -> None:
         answers = {part: _with_used(entry, part, one.answer) for part, one in answered.items()}
         bad = [part for part, one in answered.items() if read_answer(entry.question, part, one.answer)[1] is not None]
         self._counts["answered"] += len(answered) - len(bad)
@@ -193,7 +203,7 @@ class _Settling:
             return Result.unprocessed(custom, _ENDS[self._state.status])
         return Result(custom, error=self._useless)
 
-    def _ask_again(self, entry: Entry, answers: Mapping[str, ReplyOrError], bad: list[str]) -> bool:
+    def _ask_again(self, entry: JobQuestion, answers: Mapping[str, ReplyOrError], bad: list[str]) -> bool:
         """Put what has no usable answer into the next job, unless attempts, calls or dollars are used up."""
         context, sent = self._context, {part: entry.sent[part] for part in bad}
         usd = context.most_cost(*sent.values())
@@ -207,7 +217,7 @@ class _Settling:
         used = {part: reply for part, reply in replies.items() if part in bad}
         if self._again is None:
             self._again = Draft.begin(context, token)
-        again = Entry(entry.question, sent, {**entry.kept, **kept}, {**entry.used, **used}, entry.attempt + 1)
+        again = JobQuestion(entry.question, sent, {**entry.kept, **kept}, {**entry.used, **used}, entry.attempt + 1)
         self._again.add(again, usd)
         return True
 
@@ -238,7 +248,7 @@ def _ids_behind(path: Path, start: int) -> Iterator[str]:
                 yield str(json.loads(line)["id"])
 
 
-def _with_used(entry: Entry, part: str, answer: ReplyOrError) -> ReplyOrError:
+def _with_used(entry: JobQuestion, part: str, answer: ReplyOrError) -> ReplyOrError:
     """Return an answer with the tokens of the unusable ones before it."""
     before = entry.used.get(part)
     if before is None:
