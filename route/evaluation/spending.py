@@ -56,13 +56,7 @@ def budgets(costs: Floats, positions: tuple[float, ...] = POSITIONS) -> Floats:
 
 
 def spend(
-    expected: Floats,
-    mean_costs: Floats,
-    scores: Floats,
-    costs: Floats,
-    limits: Floats,
-    *,
-    optimizer: str = "simple-lp",
+    expected: Floats, mean_costs: Floats, scores: Floats, costs: Floats, limits: Floats, *, optimizer: str = "simple-lp"
 ) -> Spent:
     """Route every prompt under every budget.
 

@@ -200,12 +200,7 @@ class Choice:
                 raise NoModelError(f"{', '.join(self.allowed)} is not available")
             return name
         self.decision = self.router.decide(
-            self.coefficients,
-            self.budget,
-            allowed=self.allowed,
-            without=without,
-            tokens=self.tokens,
-            fixed=self.fixed,
+            self.coefficients, self.budget, allowed=self.allowed, without=without, tokens=self.tokens, fixed=self.fixed
         )
         return self.decision.model
 

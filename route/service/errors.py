@@ -46,13 +46,7 @@ class ApiError(Exception):
     """An error response; the message is for the client."""
 
     def __init__(
-        self,
-        status: int,
-        code: str,
-        message: str,
-        *,
-        param: str | None = None,
-        retry_after: float | None = None,
+        self, status: int, code: str, message: str, *, param: str | None = None, retry_after: float | None = None
     ) -> None:
         """Fail with a status; `param` names the wrong field of the body, `retry_after` is in seconds."""
         super().__init__(message)

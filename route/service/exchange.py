@@ -109,12 +109,7 @@ class Exchange:
         prompt, completion = answer.tokens
         assert self.key is not None
         self.service.ledger.charge(
-            self.key,
-            answer.model,
-            cost,
-            answers=answer.choices,
-            prompt_tokens=prompt,
-            completion_tokens=completion,
+            self.key, answer.model, cost, answers=answer.choices, prompt_tokens=prompt, completion_tokens=completion
         )
         metrics.cost.labels(answer.model).inc(cost)
         metrics.spend.labels(self.key.name).inc(cost)

@@ -52,10 +52,7 @@ class RouterMetrics:
             registry=self.registry,
         )
         self.running = Gauge(
-            "p2l_router_running",
-            "Chat requests under way.",
-            registry=self.registry,
-            multiprocess_mode="livesum",
+            "p2l_router_running", "Chat requests under way.", registry=self.registry, multiprocess_mode="livesum"
         )
 
     def failed(self, model: str, error: ProviderError) -> None:
