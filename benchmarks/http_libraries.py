@@ -5,8 +5,8 @@
 Clients: POST a chat completion to a mock provider and read its JSON, from one event loop on kept connections, by
 aiohttp (calls to providers) and by httpx2 (scores and the P2L client, which also serve threads and trio). Frameworks:
 answer a prompt with 130 coefficients, read and written by the same pydantic models, by FastAPI (the endpoint, which
-takes its OpenAPI description from it) and by Starlette (the router). Both sides of a pair take turns; medians over rounds, least
-and greatest in brackets. `CPU` is the processor time of the calling process a call.
+takes its OpenAPI description from it) and by Starlette (the router). Both sides of a pair take turns; medians over
+rounds, least and greatest in brackets. `CPU` is the processor time of the calling process a call.
 """
 
 from __future__ import annotations
