@@ -1,4 +1,4 @@
-"""A configuration as a page: who does what, which tasks with which prompts, how many calls, for how much."""
+"""A configuration as a page: the models and their roles, the tasks with their prompts, the calls and their cost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HIDDEN = ("model", "system_prompt")
 
 
 def description_page(config: Config, probed: Mapping[str, str] | None = None) -> str:
-    """The page; `probed` is what each model answered to a probe."""
+    """Return the page; `probed` holds the state of each model after a probe."""
     estimate = static_estimate(config)
     experiment = config.experiment
     return render(
@@ -83,14 +83,14 @@ def _models(config: Config, estimate: Mapping[str, Any], probed: Mapping[str, st
 
 
 def _asked_for(config: Config) -> Iterator[tuple[Model, str, tuple[Role, ...]]]:
-    """Each model, what its provider calls it, and the roles in which it does."""
+    """Yield each model, its provider's name for it, and the roles with this name."""
     for model in config.models:
         for name, roles in {"": model.roles}.items() if model.is_virtual else model.asked_for.items():
             yield model, name, roles
 
 
 def _parameters(model: Model) -> str:
-    """As they are written, without keys."""
+    """Return the parameters as they are written, without keys."""
     texts = [f"{key}: {value}" for key, value in redacted(model.parameters).items() if key not in _HIDDEN]
     for role, inner in redacted(model.role_parameters).items():
         texts += [f"{key}: {value} as {role}" for key, value in inner.items() if key not in _HIDDEN]
@@ -98,7 +98,7 @@ def _parameters(model: Model) -> str:
 
 
 def _systems(config: Config) -> list[tuple[str, str]]:
-    """(model, and its roles where they differ; the system prompt that goes with each of its prompts)."""
+    """Return (model, with its roles where their prompts differ; system prompt)."""
     prompts = []
     for model in config.models:
         by_text: dict[str, list[str]] = {}
@@ -112,7 +112,7 @@ def _systems(config: Config) -> list[tuple[str, str]]:
 
 
 def _tasks(config: Config) -> list[dict[str, Any]]:
-    """The tasks, those of a category together."""
+    """Return the tasks, those of a category together."""
     return [_task(config, task) for task in sorted(config.tasks, key=lambda task: task.category or "")]
 
 
@@ -141,10 +141,10 @@ def _task(config: Config, task: Task) -> dict[str, Any]:
 
 
 def _attributes(attributes: Any, seed: Mapping[str, Any]) -> tuple[str, list[tuple[str, str]]]:
-    """A sentence, where teachers make them, and what is known."""
-    known = seed if isinstance(attributes, str) else attributes
+    """Return a sentence, where teachers propose them, and the attributes of the configuration."""
+    own = seed if isinstance(attributes, str) else attributes
     sentence = {"auto": "Proposed by the teachers.", "complete": "Extended by the teachers, from these:"}
-    rows = [(name, ", ".join(map(str, values))) for name, values in known.items()]
+    rows = [(name, ", ".join(map(str, values))) for name, values in own.items()]
     return (sentence[attributes] if isinstance(attributes, str) else "" if rows else "None."), rows
 
 
@@ -162,7 +162,7 @@ def _rubric(task: Task) -> tuple[str, list[tuple[str, str]]]:
 
 
 def prompts_of(config: Config, task: Task) -> list[tuple[str, str, str]]:
-    """(prompt, who gets it, its text) of every prompt that the task uses, as it is resolved for each model."""
+    """Return (prompt, its models, its text) of every prompt of the task, as it is resolved for each model."""
     used: list[tuple[str, Role]] = []
     if isinstance(task.target_attributes, str):
         used.append(("map_target_attrs", "teacher"))
@@ -170,8 +170,8 @@ def prompts_of(config: Config, task: Task) -> list[tuple[str, str, str]]:
         used.append(("map_nuanced_attrs", "teacher"))
     if isinstance(task.rubric, str):
         used.append(("autorubric", "teacher"))
-    judging = {"single": "evaluate_single", "per_factor": "evaluate_per_factor", "pairwise": "compare"}
-    used += [("sample", "teacher"), ("test", "student"), (judging[task.evaluation_mode], "judge")]
+    of_judges = {"single": "evaluate_single", "per_factor": "evaluate_per_factor", "pairwise": "compare"}
+    used += [("sample", "teacher"), ("test", "student"), (of_judges[task.evaluation_mode], "judge")]
     prompts = []
     for prompt, role in used:
         by_text: dict[str, list[str]] = {}

@@ -1,6 +1,6 @@
-"""What a model's text says, read leniently: JSON among other words, one word, a name under which it is often given.
+"""Parse the answers of models: JSON among other words, a single word, values under usual names.
 
-Lenient about form, never about content: what is not there is an error, not a guess.
+Lenient about form, never about content: a missing value is an error, not a guess.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _SHOWN = 60
 
 
 class MalformedAnswerError(ValueError):
-    """The text is not what was asked for."""
+    """The text does not have the form that the prompt asked for."""
 
 
 def read_object(text: str) -> dict[str, Any]:
-    """The JSON object in a text: alone, in a fence, or among other words; of a list of objects the first.
+    """Return the JSON object in a text: alone, in a fence, or among other words; of a list of objects the first.
 
     Raises:
         MalformedAnswerError: there is none.
@@ -41,7 +41,7 @@ def read_object(text: str) -> dict[str, Any]:
 
 
 def _candidates(text: str) -> Iterator[str]:
-    """The pieces of a text that may be JSON, the likeliest first."""
+    """Yield the pieces of a text that may be JSON, the likeliest first."""
     for piece in (text, *(fenced.strip() for fenced in _FENCE.findall(text))):
         yield piece
         starts = [at for at in (piece.find("{"), piece.find("[")) if at >= 0]
@@ -53,7 +53,7 @@ def _candidates(text: str) -> Iterator[str]:
 
 
 def _first_whole(text: str, starts: Sequence[int]) -> Iterator[str]:
-    """The first value that ends before the text does, such as an object that another follows."""
+    """Yield the first value that ends before the text does, such as an object that another follows."""
     for start in starts:
         try:
             _, end = json.JSONDecoder(strict=False).raw_decode(text, start)
@@ -63,14 +63,15 @@ def _first_whole(text: str, starts: Sequence[int]) -> Iterator[str]:
 
 
 def read_attributes(text: str) -> dict[str, list[Any]]:
-    """Attribute -> values, of those that have a list of plain values.
+    """Return attribute -> values, of those that have a list of plain values.
 
     Raises:
         MalformedAnswerError: none has.
     """
     attributes = {}
     for name, values in read_object(text).items():
-        plain = [value for value in values if isinstance(value, (str, int, float, bool))] if _is_list(values) else []
+        entries = values if isinstance(values, list) else []
+        plain = [value for value in entries if isinstance(value, (str, int, float, bool))]
         if plain and name.strip():
             attributes[name.strip()] = plain
     if not attributes:
@@ -78,12 +79,8 @@ def read_attributes(text: str) -> dict[str, list[Any]]:
     return attributes
 
 
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list)
-
-
 def read_rubric(text: str) -> dict[str, str]:
-    """Factor -> description.
+    """Return factor -> description.
 
     Raises:
         MalformedAnswerError: no factor is described.
@@ -98,7 +95,7 @@ def read_rubric(text: str) -> dict[str, str]:
 
 
 def read_item(text: str) -> tuple[str, str]:
-    """The prompt of an item and its reference answer.
+    """Return the prompt of an item and its reference answer.
 
     Raises:
         MalformedAnswerError: one of them is missing or empty.
@@ -119,10 +116,10 @@ def _named(value: Mapping[str, Any], keys: Iterable[str], what: str) -> str:
 
 
 def read_scores(text: str, factors: Sequence[str]) -> dict[str, str]:
-    """Factor -> level, of every factor that was asked for; a level may stand in an object with a reason.
+    """Return factor -> level, of every factor; a level may stand in an object with a reason.
 
     Raises:
-        MalformedAnswerError: a factor has no level, or something that is none.
+        MalformedAnswerError: a factor has no level, or something else.
     """
     scores = {}
     for factor, value in graded_in(read_object(text), factors).items():
@@ -133,7 +130,7 @@ def read_scores(text: str, factors: Sequence[str]) -> dict[str, str]:
 
 
 def graded_in(reply: Mapping[str, Any], factors: Sequence[str]) -> dict[str, Any]:
-    """Factor -> what an object says of it, of every factor; None where it says nothing."""
+    """Return factor -> its value in an object, of every factor; None where it has none."""
     grades = {_plain(name): value for name, value in reply.items()}
     graded = {}
     for factor in factors:
@@ -145,24 +142,24 @@ def graded_in(reply: Mapping[str, Any], factors: Sequence[str]) -> dict[str, Any
 
 
 def _plain(name: str) -> str:
-    """A factor's name as it is compared: models write spaces for underscores."""
+    """Return a factor's name for comparison: models write spaces for underscores."""
     return re.sub(r"[\s_-]+", "_", str(name).strip().strip("*`\"'").lower())
 
 
 def read_level(text: str) -> str:
-    """High, Medium or Low.
+    """Return High, Medium or Low.
 
     Raises:
-        MalformedAnswerError: it says something else.
+        MalformedAnswerError: the text is something else.
     """
     return read_word(text, LEVELS)
 
 
 def read_word(text: str, words: Sequence[str]) -> str:
-    """The one of some words that a text consists of, in any case, with or without quotes and a full stop.
+    """Return the word that a text consists of, in any case, with or without quotes and a full stop.
 
     Raises:
-        MalformedAnswerError: it says something else, or several of them.
+        MalformedAnswerError: the text is something else, or several of the words.
     """
     answer = _THINKING.sub("", text).strip().strip("*`\"' ").removesuffix(".").strip("*`\"' ").lower()
     for word in words:

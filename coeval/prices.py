@@ -24,42 +24,42 @@ class Price(NamedTuple):
     output: float
 
     def cost(self, prompt_tokens: float, completion_tokens: float) -> float:
-        """Dollars."""
+        """Return the dollars for these tokens."""
         return (prompt_tokens * self.input + completion_tokens * self.output) / 1e6
 
     def times(self, factor: float) -> Price:
-        """The price with a discount."""
+        """Return the price with a discount."""
         return Price(self.input * factor, self.output * factor)
 
 
 @lru_cache(maxsize=1)
 def table() -> dict[str, Any]:
-    """The file."""
+    """Return the content of the file."""
     prices: dict[str, Any] = yaml.safe_load(PRICES.read_text(encoding="utf-8"))
     return prices
 
 
 def price_of(model: Model, role: Role | None = None, *, batched: bool = False) -> Price:
-    """What a model costs in a role; `batched` with its provider's discount. What runs here costs nothing."""
+    """Return the price of a model in a role, `batched` with its provider's discount; local models are free."""
     price = price_at(model.interface, model.model_id(role))
     return price.times(batch_discount(model.interface)) if batched else price
 
 
 def price_at(interface: str, model_id: str) -> Price:
-    """What a model id costs at an interface: as its own provider says, else as any does, else the default."""
+    """Return the price of a model id at an interface: in its own section, else in any, else the default."""
     if _is_free(interface):
         return Price(0.0, 0.0)
-    price = _found(interface, model_id) or table()["default"]
+    price = _listed(interface, model_id) or table()["default"]
     return Price(float(price["input"]), float(price["output"]))
 
 
 def is_listed(interface: str, model_id: str) -> bool:
-    """Whether the table knows what a model id costs, or it costs nothing; where not, the default is a guess."""
-    return _is_free(interface) or _found(interface, model_id) is not None
+    """Whether a model id is in the table or free; where not, its price is a guess."""
+    return _is_free(interface) or _listed(interface, model_id) is not None
 
 
 def batch_discount(interface: str) -> float:
-    """What a batch costs there, as a share of the price of single calls."""
+    """Return the price of a batched call there, as a share of that of a single one."""
     spec = INTERFACES.get(interface)
     return 1.0 if spec is None or spec.batch_discount is None else spec.batch_discount
 
@@ -68,14 +68,14 @@ def _is_free(interface: str) -> bool:
     return interface in INTERFACES and INTERFACES[interface].is_free
 
 
-def _found(interface: str, model_id: str) -> Mapping[str, float] | None:
+def _listed(interface: str, model_id: str) -> Mapping[str, float] | None:
     own = table()["providers"].get(interface, {}).get("models", {})
     return _longest(own, model_id) or _longest(_everywhere(), model_id)
 
 
 @lru_cache(maxsize=1)
 def _everywhere() -> dict[str, Mapping[str, float]]:
-    """All models of the table; where two providers have one, the first in the file."""
+    """Return the models of all sections; where two have one, the first in the file."""
     merged: dict[str, Mapping[str, float]] = {}
     for provider in table()["providers"].values():
         for name, price in provider.get("models", {}).items():

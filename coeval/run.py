@@ -1,4 +1,4 @@
-"""From a configuration to the end of its run: checked, told, estimated, probed, and only then anything is written."""
+"""Run a configuration: load, plan, estimate and probe it, and only then write anything and run its phases."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from p2l.common.files import atomic_path
 
 @dataclass(frozen=True)
 class Options:
-    """What a run was started with; None leaves it to the configuration."""
+    """The flags of a run; None leaves it to the configuration."""
 
     config: Path
     keys: Keys
@@ -51,27 +51,19 @@ class Options:
 
 @dataclass(frozen=True)
 class _Start:
-    """What is to be run, on what, and how."""
+    """A run that is about to start."""
 
     config: Config
     options: Options
     run: Run
-    there: Run | None
+    stored: Run | None
     """The same run, where the start builds on what is in its folder."""
     modes: Mapping[Phase, Mode]
     log: Log
 
 
-@dataclass
-class _Before:
-    """What was found out before anything was written."""
-
-    estimate: dict[str, Any] | None = None
-    probe: dict[str, Any] | None = None
-
-
 def launch(options: Options) -> int:
-    """Do what was asked for; the exit code.
+    """Run, or stop after the plan or the estimate; return the exit code.
 
     Raises:
         P2LError: the configuration, a key or the folder cannot be used, or a model is not available.
@@ -80,22 +72,22 @@ def launch(options: Options) -> int:
     from coeval.planning.plan import plan_text
 
     config = _configured(options)
-    there, modes = start_of(config, continue_in_place=options.continue_in_place)
+    stored, modes = start_of(config, continue_in_place=options.continue_in_place)
     if options.only is not None:
-        check_only(there, modes)
-    print(plan_text(config, there, modes, options.only), flush=True)
+        check_only(stored, modes)
+    print(plan_text(config, stored, modes, options.only), flush=True)
     if options.dry_run:
         return 0
     log = Log(None, config.experiment.log_level)
     for note in config.notes:
         log.info(note)
-    start = _Start(config, options, Run(config.experiment.folder), there, modes, log)
+    start = _Start(config, options, Run(config.experiment.folder), stored, modes, log)
     was_there = start.run.meta.exists()
-    before = asyncio.run(_look_ahead(start))
-    if before is None:
+    files = asyncio.run(_look_ahead(start))
+    if files is None:
         return 0
     with _at_work(start.run, options.only):
-        return _run(start, before, was_there=was_there)
+        return _run(start, files, was_there=was_there)
 
 
 def _configured(options: Options) -> Config:
@@ -118,27 +110,28 @@ def _configured(options: Options) -> Config:
     return replace(config, experiment=replace(config.experiment, **changes))
 
 
-async def _look_ahead(start: _Start) -> _Before | None:
-    """Estimate and probe, as far as wanted; None where that is all that was wanted."""
-    before, run = _Before(), start.run
+async def _look_ahead(start: _Start) -> dict[Path, Any] | None:
+    """Estimate and probe as the configuration says; return the files to write, None where only the estimate counts."""
+    files: dict[Path, Any] = {}
+    run = start.run
     if start.options.estimate_only or start.config.experiment.estimate_cost:
-        before.estimate = await _estimated(start)
+        files[run.estimate] = await _estimate(start)
         if start.options.estimate_only:
             if run.meta.exists():
-                write_json(run.estimate, before.estimate)
+                write_json(run.estimate, files[run.estimate])
             return None
-        _check_budget(start.config, before.estimate, 0.0 if start.there is None else Meta(run).spent_usd)
-    before.probe = await _probed(start)
-    return before
+        _check_budget(start.config, files[run.estimate], 0.0 if start.stored is None else Meta(run).spent_usd)
+    probe = await _probe(start)
+    return files if probe is None else {**files, run.probe: probe}
 
 
-async def _estimated(start: _Start) -> dict[str, Any]:
+async def _estimate(start: _Start) -> dict[str, Any]:
     from coeval.calling.caller import make_caller
     from coeval.planning.estimate import estimate, estimate_text
 
     only, samples = start.options.only, start.config.experiment.estimate_samples
     async with make_caller(start.config, start.options.keys) as caller:
-        found = await estimate(start.config, caller, samples=samples, run=start.there, modes=start.modes, only=only)
+        found = await estimate(start.config, caller, samples=samples, run=start.stored, modes=start.modes, only=only)
     print(estimate_text(found), flush=True)
     figures = f"{found['total_calls']} calls, ${found['total_cost_usd']:.4f}, {found['total_time_min']:.1f} min"
     start.log.info(f"estimate: {figures}")
@@ -155,8 +148,8 @@ def _check_budget(config: Config, estimate: Mapping[str, Any], spent: float) -> 
         )
 
 
-async def _probed(start: _Start) -> dict[str, Any] | None:
-    """What `probe_results.json` holds; None where nobody was probed.
+async def _probe(start: _Start) -> dict[str, Any] | None:
+    """Return the content of `probe_results.json`; None where no model was probed.
 
     Raises:
         RunError: a model is not available, and that is to end the run.
@@ -168,13 +161,13 @@ async def _probed(start: _Start) -> dict[str, Any] | None:
     mode, on_fail = config.experiment.probe_mode, config.experiment.probe_on_fail
     if mode == "disable":
         return None
-    left = PHASES if mode == "full" else phases_left(config, start.there, start.modes, only)
+    left = PHASES if mode == "full" else phases_left(config, start.stored, start.modes, only)
     models = tuple(model for model in config.models if only is None or model.name in only)
     results = await probe_models(replace(config, models=models), start.options.keys, left)
     failed = log_probe(results, start.log)
     report = probe_results(mode, on_fail, results)
     if failed and on_fail == "abort":
-        if start.there is not None:
+        if start.stored is not None:
             start.log.keep_in(start.run.log(only))
             write_json(start.run.probe, report)
         raise RunError(f"not available: {', '.join(failed)}; mend this, or use --probe-on-fail warn")
@@ -191,8 +184,9 @@ def _at_work(run: Run, only: frozenset[str] | None) -> Iterator[None]:
         raise RunInputError(f"{run.folder}: cannot be written: {error.strerror or error}") from error
 
 
-def _run(start: _Start, before: _Before, *, was_there: bool) -> int:
+def _run(start: _Start, files: Mapping[Path, Any], *, was_there: bool) -> int:
     from coeval.config.auto import put_aside
+    from coeval.config.keys import snapshot_text
     from coeval.phases.modes import prepare
 
     config, options, run, log = start.config, start.options, start.run, start.log
@@ -205,19 +199,12 @@ def _run(start: _Start, before: _Before, *, was_there: bool) -> int:
             put_aside(config, run, log)
     if whole:
         meta.update(status="in_progress")
-    _write_snapshot(config, options.keys, run)
-    for path, value in ((run.estimate, before.estimate), (run.probe, before.probe)):
-        if value is not None:
-            write_json(path, value)
+    with atomic_path(run.config) as temporary:
+        temporary.write_text(snapshot_text(config, options.keys.secrets()), encoding="utf-8")
+    for path, content in files.items():
+        write_json(path, content)
     with adding(run):
         return asyncio.run(_phases(start, meta, modes))
-
-
-def _write_snapshot(config: Config, keys: Keys, run: Run) -> None:
-    from coeval.config.keys import snapshot_text
-
-    with atomic_path(run.config) as temporary:
-        temporary.write_text(snapshot_text(config, keys.secrets()), encoding="utf-8")
 
 
 async def _phases(start: _Start, meta: Meta, modes: Mapping[Phase, Mode]) -> int:
@@ -230,7 +217,7 @@ async def _phases(start: _Start, meta: Meta, modes: Mapping[Phase, Mode]) -> int
 
 
 def _batching(config: Config, keys: Keys, run: Run, meta: Meta, log: Log) -> Batching | None:
-    """Batch jobs, where some are asked for or still pending."""
+    """Return the batch jobs, where the configuration asks for some or some are still pending."""
     is_asked = any(config.is_batched(model, phase) for model in config.models for phase in BATCH_PHASES)
     if not is_asked and not run.pending.exists():
         return None
@@ -239,13 +226,11 @@ def _batching(config: Config, keys: Keys, run: Run, meta: Meta, log: Log) -> Bat
     return make_batching(config, keys, run, meta, log)
 
 
-# What a phase lacks that its mode does not let it make.
-
 _KINDS = {phase: (phase, "pairwise") if phase == "evaluation" else (phase,) for phase in PHASES[2:]}
 
 
 def left_out(stage: Stage, phase: Phase) -> int:
-    """How many records a phase in mode `Keep` or `Model` has left out; said in one line."""
+    """Return how many records a phase in mode `Keep` or `Model` leaves out; log them in one line."""
     from coeval.planning.gaps import find_gaps
 
     mode = stage.modes[phase]
@@ -262,8 +247,6 @@ def left_out(stage: Stage, phase: Phase) -> int:
     return missing.total()
 
 
-# A run from its first phase to its last.
-
 WORK: Mapping[Phase, Callable[[Stage], Awaitable[Outcome]]] = {
     "attribute_mapping": map_attributes,
     "rubric_mapping": map_rubrics,
@@ -271,7 +254,7 @@ WORK: Mapping[Phase, Callable[[Stage], Awaitable[Outcome]]] = {
     "response_collection": collect_responses,
     "evaluation": evaluate,
 }
-_TELLS_FAILURE = ("response_collection", "evaluation")
+_FAIL_THE_RUN = ("response_collection", "evaluation")
 
 
 async def run_phases(
@@ -285,23 +268,26 @@ async def run_phases(
     only: frozenset[str] | None = None,
     batching: Batching | None = None,
 ) -> int:
-    """Run all phases; the exit code: 0, or 1 where a phase failed in part or brought nothing."""
+    """Run all phases; return the exit code: 0, or 1 where a phase failed in part or brought nothing."""
     with Store(run) as store:
         stage = Stage(config, run, store, asking, log, modes, only, batching)
         try:
             failed, complete = await _all(stage, meta)
         except (P2LError, OSError) as error:
-            log.error(_told(error, run))
+            message = str(error)
+            if isinstance(error, OSError) and error.strerror:  # whose text begins with a number
+                message = f"{error.filename or run.folder}: {error.strerror}"
+            log.error(message)
             failed, complete = True, False
     meta.flush()
     status = "failed" if failed else "completed" if complete else "partial"
     if only is None:
         meta.update(status=status)
-    _tell_end(stage, status, meta.spent_usd)
+    _log_end(stage, status, meta.spent_usd)
     return int(failed)
 
 
-def _tell_end(stage: Stage, status: str, spent: float) -> None:
+def _log_end(stage: Stage, status: str, spent: float) -> None:
     part = f", as far as {', '.join(sorted(stage.only))} goes" if stage.only else ""
     hint = "" if status == "completed" else "; `coeval run ... --continue` asks for what is missing"
     if hint and any(keeps(stage.config, phase) for phase in PHASES):
@@ -310,7 +296,7 @@ def _tell_end(stage: Stage, status: str, spent: float) -> None:
 
 
 async def _all(stage: Stage, meta: Meta) -> tuple[bool, bool]:
-    """Whether a phase failed in part, and whether nothing is missing in any."""
+    """Return whether a phase failed in part, and whether nothing is missing in any."""
     failed, complete = False, True
     for phase in PHASES:
         if stage.only is None and not (stage.modes[phase] == "Keep" and phase in meta.settled):
@@ -325,17 +311,10 @@ async def _all(stage: Stage, meta: Meta) -> tuple[bool, bool]:
         if stage.only is None:
             complete = not left_out(stage, phase) and complete
             meta.mark(phase, complete=complete, kept=stage.modes[phase] == "Keep" and outcome.complete)
-        failed = failed or (phase in _TELLS_FAILURE and outcome.is_failure)
+        failed = failed or (phase in _FAIL_THE_RUN and outcome.is_failure)
         if stage.halted is not None:
             return failed, False
     return failed, complete
-
-
-def _told(error: P2LError | OSError, run: Run) -> str:
-    """One line, without the number of a system's error."""
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename or run.folder}: {error.strerror}"
-    return str(error)
 
 
 async def _phase(stage: Stage, phase: Phase, meta: Meta) -> Outcome:
@@ -351,14 +330,14 @@ async def _phase(stage: Stage, phase: Phase, meta: Meta) -> Outcome:
         stage.progress.close()
         stage.store.flush()
         meta.flush()
-    _tell(stage, phase, outcome, stage.cached - cached, time.monotonic() - started)
+    _log_phase(stage, phase, outcome, stage.cached - cached, time.monotonic() - started)
     return outcome
 
 
-def _tell(stage: Stage, phase: Phase, outcome: Outcome, cached: int, seconds: float) -> None:
+def _log_phase(stage: Stage, phase: Phase, outcome: Outcome, cached: int, seconds: float) -> None:
     numbers: dict[str, Any] = {"made": outcome.stored, "answers from the cache": cached, "failed": outcome.failed}
     numbers["missing"] = max(outcome.expected - outcome.stored - outcome.failed, 0)
     counts = ", ".join(f"{count} {word}" for word, count in numbers.items() if count) or "nothing was missing"
     stage.log.info(f"{phase}: {counts}, {seconds:.1f} s")
-    if outcome.is_failure and phase in _TELLS_FAILURE:
+    if outcome.is_failure and phase in _FAIL_THE_RUN:
         stage.log.error(f"{phase}: failed in part; see {stage.run.errors}")

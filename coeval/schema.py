@@ -1,6 +1,6 @@
-"""What a configuration says once it is checked: models, tasks and the experiment.
+"""A checked configuration: models, tasks with their scales of grades, and the experiment.
 
-Reading and checking are `loading.py` and `checks.py`; nothing here can be wrong any more.
+`coeval.config` reads and checks it; the rest of CoEval takes these values as they are.
 """
 
 from __future__ import annotations
@@ -15,18 +15,17 @@ from typing import Any, Literal, TypeAlias
 
 from coeval.parsing import LEVELS, MalformedAnswerError, read_word
 
-# The scale that judges grade on: three words, a range of whole numbers, or levels by name.
-#
-# A grade at place k of n, counted from the worst, is worth k / (n - 1).
-
-WANTED = "`levels`, a range of whole numbers such as `1-5`, or a list of levels from worst to best"
+SCALE_FORMS = "`levels`, a range of whole numbers such as `1-5`, or a list of levels from worst to best"
 _RANGE = re.compile(r"\s*([0-9]{1,9})\s*-\s*([0-9]{1,9})\s*")
-_MOST = 101  # grades: nobody tells more apart
+_MOST = 101  # no judge tells more grades apart
 
 
 @dataclass(frozen=True)
 class Scale:
-    """The grades that there are, from worst to best."""
+    """The grades that judges give, from worst to best: three words, a range of whole numbers, or levels by name.
+
+    A grade at place k of n, counted from the worst, is worth k / (n - 1).
+    """
 
     grades: tuple[str, ...]
     is_range: bool = False
@@ -38,7 +37,7 @@ class Scale:
 
     @property
     def text(self) -> str:
-        """What a grade is, for a sentence: `a whole number from 1 (worst) to 5 (best)`."""
+        """A grade in words, for a sentence: `a whole number from 1 (worst) to 5 (best)`."""
         if self.is_default:
             return _joined(LEVELS)
         if self.is_range:
@@ -47,25 +46,25 @@ class Scale:
 
     @property
     def short(self) -> str:
-        """What stands in a table: `levels`, `1-5`, `poor to good`."""
+        """The scale in a table: `levels`, `1-5`, `poor to good`."""
         if self.is_default:
             return "levels"
         return f"{self.grades[0]}-{self.grades[-1]}" if self.is_range else f"{self.grades[0]} to {self.grades[-1]}"
 
     def to_json(self) -> str | list[str]:
-        """As a configuration says it."""
+        """Return the scale as a configuration writes it."""
         return self.short if self.is_default or self.is_range else list(self.grades)
 
     def value(self, grade: str) -> float:
-        """What a grade is worth, in [0, 1]."""
+        """Return the worth of a grade, in [0, 1]."""
         return self.grades.index(grade) / (len(self.grades) - 1)
 
     def stored(self, grade: str) -> str:
-        """A grade as records hold it: one of the three words, or its value as text."""
+        """Return a grade as records hold it: one of the three words, or its value as text."""
         return grade if self.is_default else f"{self.value(grade):.4f}"
 
     def read(self, answer: object) -> str:
-        """The grade that a judge gives, as text or as a number of JSON.
+        """Return the grade in a judge's answer, text or a number of JSON.
 
         Raises:
             MalformedAnswerError: it is none of the scale.
@@ -90,10 +89,10 @@ DEFAULT = Scale(tuple(reversed(LEVELS)))
 
 
 def scale_of(written: Any) -> Scale:
-    """The scale that a configuration names.
+    """Return the scale that a configuration names.
 
     Raises:
-        ValueError: it names none; what is wrong, as the rest of a sentence.
+        ValueError: it names none; the message is the rest of a sentence.
     """
     if written == "levels":
         return DEFAULT
@@ -101,12 +100,12 @@ def scale_of(written: Any) -> Scale:
     if match is not None:
         return _range(int(match[1]), int(match[2]))
     if not isinstance(written, Sequence) or isinstance(written, str):
-        raise ValueError(f"must be {WANTED}")
+        raise ValueError(f"must be {SCALE_FORMS}")
     return _named(tuple(written))
 
 
 def scale_in(task: Mapping[str, Any]) -> Scale:
-    """The scale of a task as it is stored; High, Medium and Low where it says none, or none that there is."""
+    """Return the scale of a stored task; High, Medium and Low where it has none, or an unknown one."""
     try:
         return scale_of(task.get("scale") or "levels")
     except (ValueError, TypeError):
@@ -139,7 +138,7 @@ def _named(levels: tuple[Any, ...]) -> Scale:
 
 
 def _is_name(name: str) -> bool:
-    """Whether `read_word` finds it again in what a judge says."""
+    """Whether `read_word` recognizes it in a judge's answer."""
     return bool(name) and name.isprintable() and not set(name) & set("\"'*`<>") and not name.endswith(".")
 
 
@@ -177,7 +176,7 @@ def _nothing() -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class Model:
-    """A model and what it does; never printed with its key."""
+    """A model and its roles; never printed with its key."""
 
     name: str
     interface: str
@@ -191,12 +190,12 @@ class Model:
 
     @property
     def is_virtual(self) -> bool:
-        """Whether nothing is ever called: the teacher of an ingested benchmark, a metric, the label judge."""
+        """Whether it is never called: the teacher of an ingested benchmark, a metric, the label judge."""
         return self.interface in ("benchmark", "metric", "label")
 
     @property
     def asked_for(self) -> dict[str, tuple[Role, ...]]:
-        """What the provider calls it -> the roles in which it does; one name, unless a role has a model of its own."""
+        """The provider's name for it -> the roles with this name; one, unless a role has a model of its own."""
         names: dict[str, tuple[Role, ...]] = {}
         for role in self.roles:
             name = self.model_id(role)
@@ -204,12 +203,12 @@ class Model:
         return names or {self.model_id(): ()}
 
     def model_id(self, role: Role | None = None) -> str:
-        """What the provider calls it, in a role or where no role says otherwise."""
+        """Return the provider's name for it, in a role or where no role has its own."""
         own = self.role_parameters.get(role, {}).get("model") if role else None
         return str(own or self.parameters.get("model") or self.name)
 
     def parameters_for(self, role: Role) -> dict[str, Any]:
-        """`parameters` with those of the role on top."""
+        """Return `parameters` with those of the role on top."""
         return {**self.parameters, **self.role_parameters.get(role, {})}
 
 
@@ -229,7 +228,7 @@ class Pairwise:
 
     schedule: Literal["all", "active"] = "all"
     pairs: int | None = None
-    """Pairs that a judge sees for each (task, teacher), at most; needed for `active`."""
+    """Most pairs that a judge sees for each (task, teacher); needed for `active`."""
     both_orders: bool = True
     reference: bool = True
     """Whether judges see the reference answer."""
@@ -255,9 +254,8 @@ class Task:
     label_attributes: tuple[str, ...] = ()
     category: str | None = None
     scale: Scale = DEFAULT
-    """Of the grades that judges give."""
     rationale: bool = False
-    """Whether judges say why before they grade."""
+    """Whether judges give reasons before they grade."""
     expected_scores: bool = False
     """Whether a score is the mean of the grades that a judge could have given, by their probabilities."""
 
@@ -272,14 +270,14 @@ class Experiment:
     phases: Mapping[str, Mode] = field(default_factory=_nothing)
     """Of every phase; defaults filled in."""
     written_phases: frozenset[str] = frozenset()
-    """Those whose mode the file names itself."""
+    """Phases whose mode the file names itself."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     quota: Mapping[str, int] = field(default_factory=_nothing)
     """Model -> most calls."""
     generation_retries: int = 2
     batch: Mapping[str, Mapping[str, bool]] = field(default_factory=_nothing)
     batch_poll_seconds: float | None = None
-    """Between two looks at a batch job; 30 or 60 by default, as its provider wishes."""
+    """Pause between two requests for the state of a batch job; by default 30 or 60, by provider."""
     probe_mode: Literal["full", "resume", "disable"] = "full"
     probe_on_fail: Literal["abort", "warn"] = "abort"
     estimate_cost: bool = False
@@ -314,10 +312,10 @@ class Config:
     """The YAML as it was read; may hold keys, so it is never printed or stored as it is."""
     path: Path | None = None
     notes: tuple[str, ...] = ()
-    """What was decided while reading, for the log: which provider each `interface: auto` became."""
+    """Choices of the loading, for the log: which provider each `interface: auto` became."""
 
     def is_batched(self, model: Model, phase: Phase) -> bool:
-        """Whether a model's calls of a phase go in batches: as the model says, else as its interface's entry does."""
+        """Whether a model's calls of a phase go in batches, by the model or else by its interface's entry."""
         if phase not in BATCH_PHASES:
             return False
         if model.batch_enabled is not None:
@@ -325,5 +323,5 @@ class Config:
         return bool(self.experiment.batch.get(model.interface, {}).get(phase, False))
 
     def with_role(self, role: Role) -> tuple[Model, ...]:
-        """The models that play a role, in the order of the file."""
+        """Return the models that play a role, in the order of the file."""
         return tuple(model for model in self.models if role in model.roles)

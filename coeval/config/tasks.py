@@ -24,7 +24,7 @@ from coeval.config.reading import (
 from coeval.judging.grading import clashing
 from coeval.judging.metrics import METRICS, wrong_definition
 from coeval.judging.prompts import PROMPTS, VARIABLES, unknown_variables
-from coeval.schema import DEFAULT, WANTED, Attributes, Pairwise, Sampling, Scale, Task, scale_of
+from coeval.schema import DEFAULT, SCALE_FORMS, Attributes, Pairwise, Sampling, Scale, Task, scale_of
 from p2l.common.config import Where
 
 _A_GRADE = "what tells a good answer from a bad one"
@@ -134,7 +134,7 @@ def _scale(value: Any) -> Scale:
     try:
         return scale_of(value)
     except (ValueError, TypeError) as error:
-        reason = str(error) if isinstance(error, ValueError) else f"must be {WANTED}"
+        reason = str(error) if isinstance(error, ValueError) else f"must be {SCALE_FORMS}"
         if reason.startswith("must be"):
             reason += f", and is {shown(value)}{hint(value, ('levels',), or_all=False)}"
         raise ValueError(reason) from None
