@@ -13,7 +13,6 @@ from coeval.interfaces import INTERFACES, tells_logprobs
 from coeval.schema import Model, Phase, Role
 from route.providers.base import JSON, Fault, ProviderError
 from route.providers.chat import joined_text, without
-from route.providers.openai import for_o1, for_reasoning
 
 Tokens = tuple[tuple[str, float], ...]
 """Candidates for a reply's first token with the natural logarithms of their probabilities."""
@@ -147,6 +146,8 @@ def _for_the_model(interface: str, request: JSON) -> JSON:
     name = str(request["model"]).lower()
     if not INTERFACES[interface].has_openai_models or not _REASONING.search(name):
         return request
+    from route.providers.openai import for_o1, for_reasoning  # with an HTTP client, which plans do not need
+
     return for_o1(request) if _FIRST_REASONING.search(name) else for_reasoning(request)
 
 
