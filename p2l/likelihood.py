@@ -154,7 +154,7 @@ class Likelihood:
     """What a tie counts as: nothing (the vote is dropped), half a win and half a loss, or an outcome of its own."""
     eta_scale: EtaScale = _PLAIN_ETA
     title: str = ""
-    """What a report calls it, where that is not its name."""
+    """Name in reports, where it differs."""
 
     @property
     def counts_ties(self) -> bool:

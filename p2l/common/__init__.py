@@ -1,1 +1,1 @@
-"""What p2l, route and coeval share; nothing here knows of votes or models."""
+"""Shared by p2l, route and coeval; nothing here depends on votes or models."""

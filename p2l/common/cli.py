@@ -1,4 +1,4 @@
-"""What every command shares: help with defaults, exit codes, progress bars, output that is whole or absent."""
+"""Shared by every command: help with defaults, exit codes, progress bars, types of flags."""
 
 from __future__ import annotations
 

@@ -1,21 +1,21 @@
-"""Every error this package raises on purpose.
+"""The exceptions of this package.
 
 P2LError
-├── InputError              what a user can mend: exit code 2, one line, no traceback
+├── InputError              a mistake that the user can fix: exit code 2, one line, no traceback
 │   ├── VoteError           a vote file: names the file and the row
 │   ├── ConfigError         a configuration file or flag: names the key
 │   └── CheckpointError     a model folder that is incomplete or contradicts a flag
 ├── ConvergenceError        a fit that did not reach its optimum
-├── TrainingError           a training run that went astray
-│   └── PeerError           another process of the run ended, and said why
-└── P2LClientError          an endpoint that was asked and gave no answer; names its URL
+├── TrainingError           a training run that cannot go on
+│   └── PeerError           another process of the run ended with an error
+└── P2LClientError          a request to an endpoint failed; names its URL
     ├── KeyRefusedError     it refused the API key; an InputError too
     ├── BadRequestError     it cannot use the prompt; an InputError too
     ├── UnavailableError    it cannot be reached, is overloaded or failed
     ├── AnswerTimeoutError  it took too long
-    └── MalformedAnswerError  what it answered is no answer of a P2L endpoint
+    └── MalformedAnswerError  its response is not that of a P2L endpoint
 
-Messages are one line that says what is wrong, where, and what to do about it.
+Messages are one line: what is wrong, where, and what to do about it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ConfigError(InputError):
 
 
 class CheckpointError(InputError):
-    """A model folder is incomplete, or says something else than the flags do."""
+    """A model folder is incomplete or contradicts the flags."""
 
 
 class ConvergenceError(P2LError):
@@ -46,7 +46,7 @@ class ConvergenceError(P2LError):
 
 
 class TrainingError(P2LError):
-    """Training cannot go on: its loss is no number any more."""
+    """Training cannot go on: its loss is not a number."""
 
 
 class PeerError(TrainingError):
@@ -54,7 +54,7 @@ class PeerError(TrainingError):
 
 
 class P2LClientError(P2LError):
-    """An endpoint was asked and gave no answer; the message names its URL, never the key or the prompt."""
+    """A request to an endpoint failed; the message names its URL, never the key or the prompt."""
 
 
 class KeyRefusedError(P2LClientError, InputError):
@@ -70,8 +70,8 @@ class UnavailableError(P2LClientError):
 
 
 class AnswerTimeoutError(P2LClientError):
-    """The answer did not come within the time limit of the client, or the deadline of the endpoint passed."""
+    """No response within the time limit of the client or the deadline of the endpoint."""
 
 
 class MalformedAnswerError(P2LClientError):
-    """Something answered, but not as a P2L endpoint does: the URL may be that of another service."""
+    """The response is not that of a P2L endpoint: the URL may be that of another service."""

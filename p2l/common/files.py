@@ -250,7 +250,7 @@ _ADVICE = {
 
 @dataclass(frozen=True)
 class DiskError:
-    """What the disk said."""
+    """Why the disk refused to write, and what to do about it."""
 
     reason: str
     advice: str

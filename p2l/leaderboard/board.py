@@ -1,4 +1,4 @@
-"""A leaderboard: what fits and aggregations return and what tables, files and plots show.
+"""Leaderboards: the result of fits and aggregations, as a table, a file or a plot.
 
 Scores are printed on the scale that readers of arena leaderboards know: score = 1000 + 400 / ln(10) * coefficient, so
 that 100 points more mean odds of 10^(1/4) = 1.78 to 1. The coefficient itself stays beside it.
@@ -106,7 +106,7 @@ OUTPUT_ENDINGS = (".csv", ".json", ".parquet")
 
 
 class Named(NamedTuple):
-    """A leaderboard and what it is of."""
+    """A leaderboard with the group that it belongs to."""
 
     by: str
     """The column, or nothing for all rows."""

@@ -388,7 +388,7 @@ def history_of_counts(
     indices = sorted(codes)
     ordered = [codes[index] for index in indices]
     if mode == "alone":
-        # The leaderboard of all votes comes first, so that a mistake in the votes is said at once.
+        # The leaderboard of all votes comes first, so that a mistake in the votes is reported at once.
         *_, everything = period_tables(counter, ordered, names, cumulative=True)
         fits.overall = fits.fit(everything, None, intervals=None)
     tables = period_tables(counter, ordered, names, cumulative=mode == "cumulative")

@@ -25,7 +25,7 @@ DEFAULT_BINS = 15
 
 @dataclass(frozen=True)
 class Reliability:
-    """What a reliability diagram shows, one row for each outcome reported.
+    """Data of a reliability diagram, one row for each outcome reported.
 
     Attributes:
         outcomes: the C outcomes, such as ("win", "tie", "bothbad").

@@ -1,4 +1,4 @@
-"""How near one leaderboard comes to another: a model's aggregate against a ground truth.
+"""Distances between leaderboards: a model's aggregate against a ground truth.
 
 Models that either leaderboard does not know (NaN) are left out of both. L1-Dist-Prob is the mean of |p - p'| over all
 unordered pairs of different models and over the K outcomes, for every likelihood alike; published `bt` values average

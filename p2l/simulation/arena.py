@@ -50,7 +50,7 @@ _MODELS, _PEOPLE, _PROMPTS, _VOTES, _WORDS, _TAGS, _EXAMPLES = range(7)
 
 @dataclass(frozen=True)
 class Truth:
-    """What is true of n prompts: coefs (n, M) in the order of `Arena.model_list`, and eta (n,) of grk."""
+    """Truth of n prompts: coefs (n, M) in the order of `Arena.model_list`, and eta (n,) of grk."""
 
     coefs: FloatArray
     eta: FloatArray

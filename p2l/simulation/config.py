@@ -9,7 +9,7 @@ from p2l.common.errors import ConfigError
 
 @dataclass(frozen=True)
 class SimulationConfig:
-    """All that defines a simulated arena. The defaults resemble a public arena over 22 months."""
+    """Definition of a simulated arena. The defaults resemble a public arena over 22 months."""
 
     votes: int = 100_000
     validation_votes: int = 0

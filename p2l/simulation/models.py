@@ -39,7 +39,7 @@ _NEWCOMER_DAYS = 30
 
 @dataclass(frozen=True)
 class PromptEffect:
-    """What prompts add to coefs, `seen` + `hidden` (n, M), and to eta, `eta_seen` + `eta_hidden` (n,).
+    """Effect of prompts on coefs, `seen` + `hidden` (n, M), and on eta, `eta_seen` + `eta_hidden` (n,).
 
     The hidden parts have mean zero given the multiset of the prompt's words: they flip sign with the way the topics
     were dealt. `length` (n, M) is the part of `seen` that follows the number of words alone.

@@ -140,7 +140,7 @@ _IN_USE = 0.5  # share of a topic's nouns that people use at any one time, where
 
 @dataclass(frozen=True)
 class PromptBatch:
-    """What n prompts are about, before any word is chosen; all arrays have length n unless stated.
+    """Contents of n prompts, before any word is chosen; all arrays have length n unless stated.
 
     tstamp: seconds. user: index. language: index into `LANGUAGES`. structure: index into `STRUCTURES`.
     topics: (n, 2) topic of the first and of the second clause (equal when `structure` is single).
@@ -183,7 +183,7 @@ class PromptBatch:
 
 @dataclass(frozen=True)
 class PromptSource:
-    """Who asks what: the fixed tables that prompts are drawn from.
+    """Fixed tables of users and topics that prompts are drawn from.
 
     popularity: (2, K) log popularity of the topics at the start and at the end.
     structures: probability of each of `STRUCTURES`.

@@ -1,4 +1,4 @@
-"""What a simulated arena is like: outcomes, the best possible loss, how far a single leaderboard falls short of it.
+"""Report on a simulated arena: outcomes, the best possible loss, and the gap of a single leaderboard to it.
 
 Gathered chunk by chunk in memory of the order M^2, so that it costs nothing to speak of for any number of votes.
 """
@@ -73,7 +73,7 @@ class OutcomeCounter:
 
 @dataclass
 class ArenaReport:
-    """Everything that `p2l simulate` says about an arena; `add` its chunks, then read it."""
+    """Report of `p2l simulate` on an arena; `add` its chunks, then call `to_text`."""
 
     arena: Arena
     train: OutcomeCounter = field(init=False)
@@ -96,7 +96,7 @@ class ArenaReport:
 
     @property
     def held_out(self) -> OutcomeCounter:
-        """What losses are reported on: the validation votes, or the training votes when there are none."""
+        """Votes that losses are reported on: for validation, or for training when there are none."""
         return self.validation if self.validation.count else self.train
 
     @property

@@ -26,7 +26,7 @@ class RecordFile:
     """An array of fixed records that is appended to, then mapped."""
 
     def __init__(self, dtype: np.dtype[Any], file: Any = None) -> None:
-        """Start an empty file, or take one over that another process has written."""
+        """Create an empty file, or take over one that another process has written."""
         self._file = file
         if file is None:
             self._file = _new_file()
@@ -72,7 +72,7 @@ class RecordFile:
             raise disk_full(error) from error
 
     def close(self) -> None:
-        """Free the space, as soon as no array is in use."""
+        """Close the file; its space is freed when no array is in use."""
         with contextlib.suppress(OSError):  # what could not be written is not wanted
             if self._file is not None:
                 self._file.close()
@@ -207,7 +207,7 @@ class RowFile:
         )
 
     def close(self) -> None:
-        """Free the space, as soon as no batch is in use."""
+        """Close the files; their space is freed when no batch is in use."""
         self._cache.clear()
         self._segments.clear()
         for file in [*self._files, self._file]:

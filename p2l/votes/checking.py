@@ -1,4 +1,4 @@
-"""Look a file of votes through: what is in it, and everything that is wrong with it."""
+"""Check a file of votes: statistics of its contents, and everything that is wrong with it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Report:
     kinds: Counter[str] = field(default_factory=Counter)
     """Rows by kind of problem."""
     notes: list[str] = field(default_factory=list)
-    """What is no fault and yet worth knowing."""
+    """Observations that are no faults."""
 
     @property
     def is_fit(self) -> bool:
@@ -101,7 +101,7 @@ class _Look:
         faults = ((int(row), finding) for finding in findings for row in finding.rows[: self.limit])
         listed = sorted(faults, key=lambda fault: fault[0])
         for row, finding in listed[: self.limit - len(self.report.problems)]:
-            self.report.problems.append(f"{batch.source.unit} {batch.first_row + row}: {finding.say(row)}")
+            self.report.problems.append(f"{batch.source.unit} {batch.first_row + row}: {finding.describe(row)}")
         for finding in findings:
             self.report.kinds[finding.kind] += len(finding.rows)
 

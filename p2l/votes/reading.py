@@ -40,11 +40,11 @@ class Finding(NamedTuple):
 
     kind: str
     rows: IntArray  # positions in the batch, ascending
-    say: Callable[[int], str]
+    describe: Callable[[int], str]
 
 
 class LabelNames:
-    """Which model name each label index stood for so far: an index that changes its name betrays a mix of lists."""
+    """Model name of each label index so far: an index whose name changes betrays a mix of model lists."""
 
     def __init__(self) -> None:
         self.names: dict[int, str] = {}
@@ -85,13 +85,13 @@ def first_problem(findings: list[Finding]) -> tuple[int, str] | None:
         return None
     first = min(findings, key=lambda finding: int(finding.rows[0]))
     row = int(first.rows[0])
-    return row, first.say(row)
+    return row, first.describe(row)
 
 
-def _finding(kind: str, wrong: Any, say: Callable[[int], str]) -> Finding:
+def _finding(kind: str, wrong: Any, describe: Callable[[int], str]) -> Finding:
     if not isinstance(wrong, np.ndarray):
         wrong = pc.fill_null(wrong, False).to_numpy(zero_copy_only=False)
-    return Finding(kind, np.flatnonzero(wrong), say)
+    return Finding(kind, np.flatnonzero(wrong), describe)
 
 
 def _sentence(text: str) -> Callable[[int], str]:
@@ -116,11 +116,11 @@ def _prompt_problems(column: Any) -> list[Finding]:
 
 
 def _same_model(first: Any, second: Any) -> Finding:
-    def say(row: int) -> str:
+    def describe(row: int) -> str:
         return f"model_a and model_b are both {first[row].as_py()!r}"
 
     same = pc.and_(pc.equal(first, second), pc.not_equal(first, ""))
-    return _finding("same model twice", same, say)
+    return _finding("same model twice", same, describe)
 
 
 def _winner_problem(column: Any) -> Finding:
@@ -188,7 +188,7 @@ def _index_problems(batch: Any, labels: Labels, names: LabelNames, show: Callabl
 
 
 class FaultyRowError(VoteError):
-    """A row that was read but is no vote: `drop_bad` would leave it out."""
+    """A readable row that is no vote; `drop_bad` leaves such rows out."""
 
 
 _NAMED = ("model_a", "model_b", "winner")
@@ -196,7 +196,7 @@ _NAMED = ("model_a", "model_b", "winner")
 
 @dataclass(frozen=True)
 class VoteBatch:
-    """Consecutive votes in the form of the schema (see vote_schema), with where they came from."""
+    """Consecutive votes in the form of `p2l.votes.schema`, with their place in the source."""
 
     batch: Any
     """pyarrow.RecordBatch; `prompt` is a list of text, all columns beyond the schema are as in the source."""
@@ -206,7 +206,7 @@ class VoteBatch:
     prompt_is_text: bool = False
     """Whether the source holds each prompt as one text rather than a list."""
     dropped: int = 0
-    """How many faulty rows were left out here; with any, `place` does not apply."""
+    """Number of faulty rows left out here; with any, `place` does not apply."""
 
     def __len__(self) -> int:
         return len(self.batch)
@@ -300,7 +300,7 @@ def check_columns(
 def scan(
     source: Source, columns: Sequence[str] | None, batch_size: int, label_list: Sequence[str] | None
 ) -> Iterator[tuple[VoteBatch, list[Finding]]]:
-    """Stream batches in the form of the schema together with whatever is wrong in them."""
+    """Stream batches in the form of the schema together with their faults."""
     names = LabelNames()
     for raw in source.stream(columns, batch_size):
         raw = _with_absent_columns(source, raw, columns)
@@ -356,11 +356,11 @@ def _other_models(batch: Any, labelled: dict[str, Any], swapped: Any) -> list[Fi
     turned = pc.and_(pc.equal(second, labelled["model_a"]), pa.array(swapped))
     wrong = ~pc.fill_null(pc.or_(as_labelled, turned), False).to_numpy(zero_copy_only=False)
 
-    def say(row: int) -> str:
+    def describe(row: int) -> str:
         names = f"{labelled['model_a'][row].as_py()!r} and {labelled['model_b'][row].as_py()!r}"
         return f"labels mean {names} in the stated list, the row names {first[row].as_py()!r}, {second[row].as_py()!r}"
 
-    return [Finding("labels", np.flatnonzero(wrong), say)] if wrong.any() else []
+    return [Finding("labels", np.flatnonzero(wrong), describe)] if wrong.any() else []
 
 
 class Columns(dict[str, Any]):

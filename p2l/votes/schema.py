@@ -154,10 +154,10 @@ def name_lookup(source: Iterable[str], target: Sequence[str], *, spare: bool = F
     return np.array(positions + [-1] * spare, dtype=np.int32)
 
 
-def _refuse(wrong: Any, say: Any) -> None:
+def _refuse(wrong: Any, describe: Any) -> None:
     if wrong.any():
         row = int(np.argmax(wrong))
-        raise VoteError(f"row {row + 1}: {say(row)}")
+        raise VoteError(f"row {row + 1}: {describe(row)}")
 
 
 def translate_labels(labels: IntArray, source: Sequence[str], target: Sequence[str]) -> IntArray:
@@ -208,19 +208,19 @@ class Source:
     """A place votes are read from, any number of times."""
 
     name: str
-    """How messages call it: the path, the hub id, or `table`."""
+    """Name in messages: the path, the hub id, or `table`."""
     columns: list[str]
     """Column names; for JSON lines those of the first lines."""
     stream: Stream
     """(columns or None for all, rows per batch) -> batches in order."""
     unit: str = "row"
-    """What a row is called: `line` for JSON lines, else `row`."""
+    """Word for a row: `line` for JSON lines, else `row`."""
     rows: int | None = None
-    """How many rows there are, where that is known beforehand."""
+    """Number of rows, where it is known before reading."""
     text_lists: bool = False
     """Whether text may stand for a list, as in CSV."""
     version: str | None = None
-    """What is another when the rows are, where the source keeps such a mark itself (files do not)."""
+    """Fingerprint of the rows, where the source keeps one (files do not)."""
 
     def place(self, row: int) -> str:
         """Return the words that name one row: `votes.jsonl: line 7`."""

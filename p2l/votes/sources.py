@@ -32,7 +32,7 @@ _UNREACHABLE = {"ConnectionError", "Timeout", "TransportError", "TimeoutExceptio
 
 
 def open_hub(name: str, split: str) -> Source:
-    """Open one split of a data set on the hub, downloading it into the cache of `datasets` when it is not there.
+    """Open one split of a data set on the hub, downloaded into the cache of `datasets` if needed.
 
     Raises:
         VoteError: no network, no such data set or split; `datasets` is not installed.
@@ -286,7 +286,7 @@ def csv_stream(path: Path, columns: Sequence[str] | None, batch_size: int) -> It
 
 
 def _text_batches(path: Path, columns: Sequence[str] | None) -> Iterator[Any]:
-    """Yield all fields as text, unchecked: whoever knows the row number checks them."""
+    """Yield all fields as text, not yet checked for UTF-8: the caller knows the row numbers."""
     names = csv_columns(path)
     convert = pc_csv.ConvertOptions(
         column_types=dict.fromkeys(names, pa.string()),

@@ -31,7 +31,7 @@ _BINS = 1 << 16
 
 
 class Split(NamedTuple):
-    """What a split did."""
+    """Result of a split."""
 
     train: int
     val: int
@@ -206,7 +206,7 @@ def _write(
     return counts[0], counts[1]
 
 
-# Cut held-out votes into slices by the time of a vote stream: what a model trained on the stream is asked as it goes.
+# Cut held-out votes into slices by the time of a vote stream, to evaluate models that are trained on the stream.
 #
 # The stream is in time order and is trained on in batches. Slice n holds held-out votes of the time of the batches up
 # to n, since the slice before, and only those between models that the stream has shown by then. So a checkpoint made
@@ -214,7 +214,7 @@ def _write(
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 COLUMNS = ("question_id", "tstamp", "prompt", "model_a", "model_b", "winner", "labels")
-"""What a slice keeps of the votes, where they have it."""
+"""Columns that a slice keeps, where the votes have them."""
 TIMES_FILE = "timestamps.json"
 """Slice number: {"end_tstamp": seconds of its last vote}; what `p2l eval-chrono --val-time` reads."""
 
@@ -224,7 +224,7 @@ class Slice:
     """Some held-out votes, by their ids in the store."""
 
     number: int
-    """How many batches of the stream were over when its last vote was cast."""
+    """Number of batches of the stream before its last vote."""
     ids: IntArray
 
 

@@ -108,7 +108,7 @@ def spool_votes(
 
 @dataclass
 class VoteFacts:
-    """What holds for all batches of a source."""
+    """Properties of a source as a whole."""
 
     name: str
     models: list[str] = field(default_factory=list)
@@ -127,7 +127,7 @@ class VoteSpool:
     rows: RowFile
     records: RecordFile
     on_close: Callable[[], None] = lambda: None
-    """What else ends with it."""
+    """Called by `close`, before the files are closed."""
 
     def __del__(self) -> None:
         self.close()
@@ -143,7 +143,7 @@ class VoteSpool:
         facts.dropped_bad += batch.dropped
 
     def close(self) -> None:
-        """Free the space, as soon as nothing of it is in use."""
+        """Close the files; their space is freed when no array is in use."""
         self.on_close()
         self.rows.close()
         self.records.close()
@@ -374,8 +374,8 @@ class VoteStore:
 #
 # Eight processes that train together need the same votes; read eight times they cost eight times the disk and the time.
 # The process that first takes a name (an abstract Unix socket, which goes with the process, however it ends) reads the
-# votes; the others connect to it and are given its open files, which have no name on the disk. Nothing needs to be told
-# about ranks, and a kill leaves nothing behind: if the reading process goes, another one reads. Where there are no such
+# votes; the others connect to it and are given its open files, which have no name on the disk. No ranks are needed,
+# and a kill leaves nothing behind: if the reading process goes, another one reads. Where there are no such
 # sockets each process reads for itself.
 
 _FILES_AT_ONCE = 200  # the system passes at most 253 in one message
@@ -474,7 +474,9 @@ def _give_to_all(listener: socket.socket, about: dict[str, Any], files: Sequence
     try:
         while True:
             _give(listener.accept()[0], about, files)
-    except OSError:  # it was closed: the votes are needed no more; or it failed, and whoever waits reads for itself
+    except (
+        OSError
+    ):  # closed because the votes are no longer needed, or failed: then each waiting process reads for itself
         _stop(listener)
         for file in files:
             os.close(file)

@@ -123,7 +123,7 @@ def _text(column: Any) -> Any:
 
 
 def as_text(value: Any) -> str:
-    """Return as text what neither JSON nor CSV has: bytes as base64, times and the like as Python writes them."""
+    """Convert a value that JSON and CSV lack: bytes to base64, times and the like as Python writes them."""
     return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 
@@ -145,7 +145,7 @@ _BOTH_BAD = {"both_bad", "bothbad", "both bad", "tie (both_bad)", "tie (both bad
 
 
 class Imported(NamedTuple):
-    """What an import did."""
+    """Result of an import."""
 
     votes: int
     dropped: int
@@ -265,7 +265,7 @@ def _turns_of(place: str, conversation: Any) -> list[str] | None:
 
 
 def _content(place: str, content: Any) -> str:
-    """Return text as it is; of a list of parts, the texts, one below the other."""
+    """Return text as it is, and the texts of a list of parts joined by line feeds."""
     if content is None:
         return ""
     if isinstance(content, str):

@@ -115,7 +115,7 @@ class Table:
 
     @property
     def limit(self) -> int:
-        """How many rows are shown at first: all, where folding would hide but a few."""
+        """Number of rows shown at first: all, where folding would hide only a few."""
         return len(self.rows) if len(self.rows) <= 1.25 * self.shown else self.shown
 
 
