@@ -20,7 +20,7 @@ import numpy.typing as npt
 from p2l import likelihood as likelihoods
 from p2l.common.errors import InputError
 from p2l.leaderboard.board import Leaderboard
-from p2l.leaderboard.intervals import bootstrap_bounds, check_intervals, sandwich_bounds
+from p2l.leaderboard.intervals import bounds, check_intervals
 from p2l.leaderboard.newton import Objective, Point, has_eta, minimise, shift_invariant
 from p2l.likelihood import Likelihood
 
@@ -81,7 +81,16 @@ def aggregate(
     sums, mean, number = _sum_outcomes(prompts)
     objective = _objective(prompts.likelihood, sums / number, mean)
     point = minimise(objective, mean) if len(models) > 1 else Point(mean, np.nan, mean, np.eye(len(mean)))
-    lower, upper = _bounds(objective, point, prompts, number, intervals, level, seed, replicates)
+    rng = np.random.default_rng(seed)
+    lower, upper = bounds(
+        objective,
+        point,
+        intervals if len(models) > 1 else None,
+        level,
+        lambda: _prompt_scores(objective, point, prompts) / number**2,
+        lambda: _redrawn_prompts(prompts, number, replicates, rng),
+        rng,
+    )
     return Leaderboard(
         models=list(models),
         coefs=point.theta[: len(models)],
@@ -203,25 +212,6 @@ def _pairs(sums: Floats) -> Floats:
     """Flatten tables (..., K, M, M) to pairs (..., P, K)."""
     first, second = np.triu_indices(sums.shape[-1], 1)
     return np.ascontiguousarray(np.moveaxis(sums[..., first, second], -2, -1))
-
-
-def _bounds(
-    objective: Objective,
-    point: Point,
-    prompts: _Prompts,
-    number: int,
-    intervals: str | None,
-    level: float,
-    seed: int,
-    replicates: int,
-) -> tuple[Floats, Floats]:
-    size = objective.num_models
-    if intervals is None or size < 2:
-        return np.full(size, np.nan), np.full(size, np.nan)
-    if intervals == "sandwich":
-        return sandwich_bounds(objective, point, _prompt_scores(objective, point, prompts) / number**2, level)
-    rng = np.random.default_rng(seed)
-    return bootstrap_bounds(objective, point, _redrawn_prompts(prompts, number, replicates, rng), level, rng)
 
 
 def _prompt_scores(objective: Objective, point: Point, prompts: _Prompts) -> Floats:

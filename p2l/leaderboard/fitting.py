@@ -9,7 +9,7 @@ optimum in a few steps; 2.2 million votes between 130 models take about as long 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -19,19 +19,17 @@ from p2l.common.errors import InputError
 from p2l.leaderboard.board import Leaderboard, several
 from p2l.leaderboard.intervals import (
     Units,
-    bootstrap_bounds,
+    bounds,
     check_intervals,
     cluster_scores,
     redrawn_clusters,
     redrawn_votes,
-    sandwich_bounds,
     sandwich_covariance,
     units_of,
     vote_scores,
 )
 from p2l.leaderboard.newton import (
     Objective,
-    Point,
     Prior,
     has_eta,
     minimise,
@@ -134,7 +132,16 @@ def fit_table(
     begin = _start(objective, prior) if start is None else np.array(start, dtype=np.float64)
     point = minimise(objective, begin, tolerance=tolerance)
     rng = np.random.default_rng(seed)
-    lower, upper = _bounds(objective, point, table, units, intervals, level, replicates, rng)
+
+    def scores() -> Floats:
+        return vote_scores(objective, point, table) if units is None else cluster_scores(objective, point, units)
+
+    def draws() -> Iterator[Floats]:
+        if units is None:
+            return redrawn_votes(objective, table, replicates, rng)
+        return redrawn_clusters(objective, units, replicates, rng)
+
+    lower, upper = bounds(objective, point, intervals, level, scores, draws, rng)
     return Leaderboard(
         models=list(models),
         coefs=point.theta[: len(models)],
@@ -195,28 +202,6 @@ def _start(objective: Objective, prior: Prior | None) -> Floats:
     if has_eta(objective.likelihood):
         start[-1] = objective.likelihood.eta_scale.start
     return start
-
-
-def _bounds(
-    objective: Objective,
-    point: Point,
-    table: PairTable,
-    units: Units | None,
-    intervals: str | None,
-    level: float,
-    replicates: int,
-    rng: np.random.Generator,
-) -> tuple[Floats, Floats]:
-    if intervals is None:
-        return np.full(objective.num_models, np.nan), np.full(objective.num_models, np.nan)
-    if intervals == "sandwich":
-        scores = vote_scores(objective, point, table) if units is None else cluster_scores(objective, point, units)
-        return sandwich_bounds(objective, point, scores, level)
-    if units is None:
-        draws = redrawn_votes(objective, table, replicates, rng)
-    else:
-        draws = redrawn_clusters(objective, units, replicates, rng)
-    return bootstrap_bounds(objective, point, draws, level, rng)
 
 
 def _notes(objective: Objective, eta: float, models: list[str], prior: Prior) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from p2l import likelihood as likelihoods
 from p2l.common.cli import nearest
@@ -36,6 +37,7 @@ from p2l.leaderboard.fitting import fit_table
 from p2l.leaderboard.newton import Prior, shift_invariant
 from p2l.leaderboard.pair_tables import PairTable, vote_keys
 from p2l.leaderboard.sources import VoteCounter
+from p2l.votes.schema import is_text, numbers
 
 # Periods of time: what `month`, `2weeks` or `quarter` means, and which period each vote falls into.
 #
@@ -117,28 +119,26 @@ def times_of(column: Any, over: Over) -> Floats:
     Raises:
         ConfigError: text that names periods longer than those that are asked for.
     """
-    import pyarrow as pa
-
-    from p2l.votes.schema import numbers
-
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+    if is_text(column.type):
         return _of_text(column.dictionary_encode(), over)
-    times = np.array(numbers(column), dtype=np.float64)
-    times[~((times >= 0) & (times < _LATEST))] = np.nan
+    times = _seconds(column)
     if not (pa.types.is_timestamp(column.type) or pa.types.is_date(column.type)):
         years = (times >= _YEARS[0]) & (times < _YEARS[1]) & (times == np.floor(times))
         times[years] = [_years_start(int(year)) for year in times[years]]
     return times
 
 
-def _of_text(encoded: Any, over: Over) -> Floats:
-    from p2l.votes.schema import numbers
-
-    values = encoded.dictionary
-    times = np.array(numbers(values), dtype=np.float64)
+def _seconds(column: Any) -> Floats:
+    times = np.array(numbers(column), dtype=np.float64)
     times[~((times >= 0) & (times < _LATEST))] = np.nan
+    return times
+
+
+def _of_text(encoded: Any, over: Over) -> Floats:
+    values = encoded.dictionary
+    times = _seconds(values)
     for place, text in enumerate(values.to_pylist()):
         grouped = _GROUPED.fullmatch(text.strip()) if len(text) < 12 else None
         if grouped is not None:

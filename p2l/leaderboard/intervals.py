@@ -12,7 +12,7 @@ repeated from the optimum. Where only differences count, both are intervals of t
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from statistics import NormalDist
 from typing import Any
 
@@ -65,6 +65,33 @@ def check_intervals(intervals: str | None, level: float, replicates: int) -> Non
     if intervals not in ("sandwich", "bootstrap", None):
         raise ConfigError(f"unknown intervals {intervals!r}; use 'sandwich', 'bootstrap' or None")
     check_draws(level, replicates)
+
+
+def bounds(
+    objective: Objective,
+    point: Point,
+    intervals: str | None,
+    level: float,
+    scores: Callable[[], Floats],
+    draws: Callable[[], Iterator[Floats]],
+    rng: np.random.Generator,
+) -> tuple[Floats, Floats]:
+    """Return lower and upper ends (M,) of a fit; NaN without intervals.
+
+    Args:
+        objective: what was fitted.
+        point: its optimum.
+        intervals: "sandwich", "bootstrap" or None.
+        level: coverage.
+        scores: gives the summed outer products (D, D) of the scores, for the sandwich.
+        draws: gives redrawn targets (P, K), for the bootstrap.
+        rng: draws the means of the prior.
+    """
+    if intervals is None:
+        return np.full(objective.num_models, np.nan), np.full(objective.num_models, np.nan)
+    if intervals == "sandwich":
+        return sandwich_bounds(objective, point, scores(), level)
+    return bootstrap_bounds(objective, point, draws(), level, rng)
 
 
 @one_blas_thread()

@@ -22,7 +22,7 @@ from p2l.leaderboard.intervals import ClusteredVotes
 from p2l.leaderboard.newton import Prior
 from p2l.leaderboard.pair_tables import PairTable, table_from_keys
 from p2l.votes.reading import FaultyRowError, VoteBatch, model_codes, read_votes
-from p2l.votes.schema import WINNERS, Source, name_lookup, numbers
+from p2l.votes.schema import WINNERS, Source, is_text, name_lookup, numbers
 from p2l.votes.sources import open_source
 
 # Groups of rows by a column: a text, a flag, a list, or a tag nested in another column.
@@ -92,7 +92,7 @@ def group_rows(column: Any, path: str, name: str, source: str) -> Members:
 
 def _encode(values: Any, row: Ints) -> Members:
     try:
-        text = values if _is_text(values.type) else values.cast(pa.string())
+        text = values if is_text(values.type) else values.cast(pa.string())
     except pa.ArrowNotImplementedError as error:
         raise VoteError(f"values of type {values.type} cannot name groups") from error
     encoded = text.dictionary_encode()
@@ -101,13 +101,9 @@ def _encode(values: Any, row: Ints) -> Members:
     return Members(encoded.dictionary.to_pylist(), codes[has_value], row[has_value])
 
 
-def _is_text(kind: Any) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
 def _walk(column: Any, rest: str, path: str, source: str) -> Any:
     """Follow keys into a struct, or into JSON text."""
-    if _is_text(column.type):
+    if is_text(column.type):
         return _walk_text(column, rest, path, source)
     while rest:
         keys = [field.name for field in column.type] if pa.types.is_struct(column.type) else []

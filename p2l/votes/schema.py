@@ -82,7 +82,7 @@ def _as_dictionary(values: Any) -> Any:
     if not pa.types.is_dictionary(array.type):
         if pa.types.is_null(array.type):
             array = array.cast(pa.string())
-        if not _is_text(array.type):
+        if not is_text(array.type):
             raise VoteError(f"a column of model names or winners holds {array.type}; it must hold text")
         array = array.dictionary_encode()
     if isinstance(array, pa.ChunkedArray):
@@ -96,7 +96,8 @@ def _holds_python_text(values: Any) -> bool:
     return plain and len(values) > 0 and isinstance(values[0], str)
 
 
-def _is_text(kind: Any) -> bool:
+def is_text(kind: Any) -> bool:
+    """Whether an Arrow type is text of any width."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
@@ -280,17 +281,17 @@ def _is_valid(column: Any) -> bool:
 
 
 def _text(source: Source, name: str, column: Any) -> Any:
-    if not (_is_text(column.type) or pa.types.is_null(column.type)):
+    if not (is_text(column.type) or pa.types.is_null(column.type)):
         raise VoteError(f"{source.name}: column {name!r} holds {column.type}; it must hold text")
     return column.cast(pa.string())
 
 
 def _turns(source: Source, column: Any) -> Any:
     kind = column.type
-    if _is_text(kind) or pa.types.is_null(kind):
+    if is_text(kind) or pa.types.is_null(kind):
         return _one_turn(column.cast(pa.string()), lists_in_text=source.text_lists)
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    if is_list and (_is_text(kind.value_type) or pa.types.is_null(kind.value_type)):
+    if is_list and (is_text(kind.value_type) or pa.types.is_null(kind.value_type)):
         return column.cast(pa.list_(pa.string()))
     if is_list and pa.types.is_struct(kind.value_type):
         raise VoteError(f"{source.name}: column 'prompt' holds messages; `p2l votes import` turns them into user turns")
@@ -310,8 +311,8 @@ def _one_turn(column: Any, *, lists_in_text: bool) -> Any:
 def is_one_text(raw: Any, turns: Any) -> bool:
     """Whether the source holds each of these prompts as one text, rather than a list or the text of one."""
     if pa.types.is_dictionary(raw.type):
-        return _is_text(raw.type.value_type)
-    if not _is_text(raw.type) or len(turns.flatten()) != len(raw) - raw.null_count:
+        return is_text(raw.type.value_type)
+    if not is_text(raw.type) or len(turns.flatten()) != len(raw) - raw.null_count:
         return False
     return pc.all(pc.equal(turns.flatten(), raw.drop_null().cast(pa.string()))).as_py() is not False
 
@@ -339,7 +340,7 @@ class Labels(NamedTuple):
 
 def parse_labels(column: Any) -> Labels:
     """Read a `labels` column: lists of three integers, or text such as `[ 1 2 0]` or `[1, 2, 0]`."""
-    if _is_text(column.type):
+    if is_text(column.type):
         matches = pc.extract_regex(column, _LABEL)
         valid = matches.is_valid().to_numpy(zero_copy_only=False)
         parts = [pc.struct_field(matches, index) for index in range(3)]
@@ -364,7 +365,7 @@ def numbers(column: Any) -> IntArray:
         column = column.dictionary_decode()
     if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
         return _seconds(column)
-    if _is_text(column.type):
+    if is_text(column.type):
         return _numbers_in_text(column)
     try:
         floats = column.cast(pa.float64())

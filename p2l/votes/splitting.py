@@ -169,18 +169,18 @@ def _counts(store: VoteStore, chosen: IntArray, alive: IntArray) -> tuple[IntArr
     counts = np.zeros((2, len(alive)), dtype=np.int64)
     for ids in _chunks(len(store)):
         pairs = store.labels(ids)[:, :2]
-        stays, is_val = alive[pairs].all(axis=1), _among(ids, chosen)
-        for side, mask in enumerate((stays & ~is_val, stays & is_val)):
+        for side, mask in enumerate(_sides(pairs, ids, chosen, alive)):
             counts[side] += np.bincount(pairs[mask].ravel(), minlength=len(alive))
     return counts[0], counts[1]
 
 
-def _among(ids: IntArray, chosen: IntArray) -> IntArray:
-    """Return which of consecutive ids are among the ascending `chosen`."""
-    mask = np.zeros(len(ids), dtype=bool)
+def _sides(pairs: IntArray, ids: IntArray, chosen: IntArray, alive: IntArray) -> tuple[IntArray, IntArray]:
+    """Return masks (n,) of the train and of the validation votes among consecutive ids; `chosen` is ascending."""
+    is_val = np.zeros(len(ids), dtype=bool)
     first, last = np.searchsorted(chosen, [ids[0], ids[-1] + 1])
-    mask[chosen[first:last] - ids[0]] = True
-    return mask
+    is_val[chosen[first:last] - ids[0]] = True
+    stays = alive[pairs].all(axis=1)
+    return stays & ~is_val, stays & is_val
 
 
 def _write(
@@ -198,8 +198,7 @@ def _write(
         writers = [stack.enter_context(open_writer(path, store.schema)) for path in (train_output, val_output)]
         bar = stack.enter_context(progress(description="write", total=len(store), unit="votes", quiet=quiet))
         for ids, batch in store.batches():
-            stays, is_val = alive[store.labels(ids)[:, :2]].all(axis=1), _among(ids, chosen)
-            for side, mask in enumerate((stays & ~is_val, stays & is_val)):
+            for side, mask in enumerate(_sides(store.labels(ids)[:, :2], ids, chosen, alive)):
                 writers[side](batch.filter(pa.array(mask)))
                 counts[side] += int(mask.sum())
             bar.update(len(ids))
