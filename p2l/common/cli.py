@@ -140,9 +140,9 @@ def above_zero(text: str) -> float:
     return number
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Return a hint such as ` (did you mean 'learning_rate'?)`, or nothing when no known word is near."""
-    matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+def nearest(word: str, candidates: Iterable[str]) -> str:
+    """Return a hint such as ` (did you mean 'learning_rate'?)`, or nothing when no candidate is near."""
+    matches = difflib.get_close_matches(word, list(candidates), n=1, cutoff=0.5)
     return f" (did you mean {matches[0]!r}?)" if matches else ""
 
 

@@ -120,14 +120,14 @@ class _Prompts:
     ) -> None:
         self.likelihood, self.num_models = likelihood, num_models
         self.one_shot = isinstance(coefs, Iterator)
-        self._given = [coefs] if isinstance(coefs, np.ndarray) else coefs
+        self._blocks = [coefs] if isinstance(coefs, np.ndarray) else coefs
         self._eta = _parameter("eta", eta, likelihood)
         self._gamma = _parameter("gamma", gamma, likelihood)
 
     def __iter__(self) -> Iterator[Block]:
         number = 0
-        for given in self._given:  # type: ignore[union-attr]
-            block = np.asarray(given, dtype=np.float64)
+        for coefs in self._blocks:  # type: ignore[union-attr]
+            block = np.asarray(coefs, dtype=np.float64)
             self._check(block, number)
             for start in range(0, len(block), _PROMPTS):
                 part = block[start : start + _PROMPTS]

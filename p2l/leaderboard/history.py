@@ -422,8 +422,8 @@ class _Fits:
     def fit(self, period: PeriodTable, shrink: float | None, **changes: Any) -> Leaderboard:
         prior = None if shrink is None or self.overall is None else _held_to(self.overall, period.models, shrink)
         options = {**self.options, **changes}
-        known = self.last if prior is None else self.overall
-        start = None if known is None else _start(known, period.models)
+        neighbour = self.last if prior is None else self.overall
+        start = None if neighbour is None else _start(neighbour, period.models)
         options |= {"prior": prior, "start": start, "tolerance": _TOLERANCE}
         board = fit_table(period.table, models=period.models, likelihood=self.likelihood, **options)
         self.last = board

@@ -118,10 +118,10 @@ def _walk_text(column: Any, rest: str, path: str, source: str) -> Any:
     values = []
     for text in column.to_pylist():
         try:
-            found = None if text is None else json.loads(text)
+            content = None if text is None else json.loads(text)
         except ValueError as error:
             raise VoteError(f"{source}: {path!r} needs JSON in the column, not {text[:40]!r}") from error
-        values.append(_follow(found, rest))
+        values.append(_follow(content, rest))
     if values and all(value is None for value in values):
         raise VoteError(f"{source}: {path!r} leads nowhere: no row has the key {rest!r}")
     return pa.array([json.dumps(value) if isinstance(value, bool) else value for value in values])

@@ -24,7 +24,7 @@ _BUCKETS = 64  # files the prompt hashes are spread over, so that one of them fi
 
 
 @dataclass
-class Report:
+class VoteReport:
     """Statistics of the rows that are votes, and the faults of those that are not."""
 
     source: Source
@@ -62,7 +62,7 @@ def check_votes(
     label_list: Sequence[str] | None = None,
     limit: int = 20,
     quiet: bool = True,
-) -> Report:
+) -> VoteReport:
     """Read all votes of a source once and report on them; memory stays bounded.
 
     Args:
@@ -75,22 +75,22 @@ def check_votes(
     """
     opened = open_source(source, split=split, from_disk=from_disk)
     check_columns(opened, None, need_prompt=False, label_list=label_list)
-    look = _Look(Report(opened), limit)
+    builder = _ReportBuilder(VoteReport(opened), limit)
     try:
         with progress(description=f"check {opened.name}", total=opened.rows, unit="votes", quiet=quiet) as bar:
             for batch, findings in scan(opened, None, 65536, label_list):
-                look.note_problems(batch, findings)
-                look.count(without_bad(batch, findings))
+                builder.note_problems(batch, findings)
+                builder.count(without_bad(batch, findings))
                 bar.update(len(batch))
-        return look.finish()
+        return builder.finish()
     finally:
-        look.close()
+        builder.close()
 
 
-class _Look:
+class _ReportBuilder:
     """The report as it grows, with what it needs only while it does."""
 
-    def __init__(self, report: Report, limit: int) -> None:
+    def __init__(self, report: VoteReport, limit: int) -> None:
         self.report, self.limit = report, limit
         self.codes: dict[str, int] = {}
         self.counts: IntArray = np.zeros(0, dtype=np.int64)
@@ -154,7 +154,7 @@ class _Look:
             max(high, float(weights.max())),
         )
 
-    def finish(self) -> Report:
+    def finish(self) -> VoteReport:
         report = self.report
         report.models = dict(zip(self.codes, self.counts.tolist(), strict=True))
         if "prompt" in report.source.columns:
@@ -174,7 +174,7 @@ def _value_counts(column: Any) -> dict[Any, int]:
     return {item["values"]: item["counts"] for item in column.drop_null().value_counts().to_pylist()}
 
 
-def _notes(report: Report) -> list[str]:
+def _notes(report: VoteReport) -> list[str]:
     notes = []
     if report.prompts is None:
         notes.append("no prompt column: good for leaderboards, not for training")
@@ -195,7 +195,7 @@ def _notes(report: Report) -> list[str]:
 # What `p2l votes check` prints.
 
 
-def render(report: Report) -> str:
+def render(report: VoteReport) -> str:
     """Render the report as lines of two columns, then notes and problems."""
     rows = [("votes", f"{report.votes:,}"), *_models(report), *_winners(report), *_prompts(report), *_rest(report)]
     lines = [report.source.name, *align(rows, left=(0, 1), indent="  ")]
@@ -212,7 +212,7 @@ def _share(count: int, total: int) -> str:
     return f"{count:,} ({count / total:.1%})" if total else f"{count:,}"
 
 
-def _models(report: Report) -> list[tuple[str, str]]:
+def _models(report: VoteReport) -> list[tuple[str, str]]:
     counts = sorted(report.models.values())
     if not counts:
         return []
@@ -222,11 +222,11 @@ def _models(report: Report) -> list[tuple[str, str]]:
     return [("models", f"{len(counts):,}"), ("votes per model", spread), ("fewest votes", few)]
 
 
-def _winners(report: Report) -> list[tuple[str, str]]:
+def _winners(report: VoteReport) -> list[tuple[str, str]]:
     return [(f"winner {name}", _share(report.winners[name], report.votes)) for name in WINNERS if report.votes]
 
 
-def _prompts(report: Report) -> list[tuple[str, str]]:
+def _prompts(report: VoteReport) -> list[tuple[str, str]]:
     if report.prompts is None:
         return []
     again = report.votes - report.prompts
@@ -234,7 +234,7 @@ def _prompts(report: Report) -> list[tuple[str, str]]:
     return [("distinct prompts", f"{report.prompts:,}; {again:,} votes repeat one"), ("turns", turns)]
 
 
-def _rest(report: Report) -> list[tuple[str, str]]:
+def _rest(report: VoteReport) -> list[tuple[str, str]]:
     rows = []
     if report.languages:
         rows.append(("languages", _top(report.languages, report.votes)))

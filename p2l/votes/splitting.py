@@ -219,7 +219,7 @@ TIMES_FILE = "timestamps.json"
 
 
 @dataclass(frozen=True)
-class Slice:
+class VoteSlice:
     """Some held-out votes, by their ids in the store."""
 
     number: int
@@ -229,7 +229,7 @@ class Slice:
 
 def cut_slices(
     stream: VoteStore, held_out: VoteStore, *, batch_size: int, every: int, most: int | None = None
-) -> list[Slice]:
+) -> list[VoteSlice]:
     """Cut held-out votes into slices, one for every `every` batches of `batch_size` votes of the stream.
 
     Args:
@@ -256,7 +256,7 @@ def cut_slices(
             raise VoteError(
                 f"{held_out.name}: no vote falls into slice {(number + 1) * every}; give more held-out votes"
             )
-        slices.append(Slice((number + 1) * every, _thinned(ids, most)))
+        slices.append(VoteSlice((number + 1) * every, _thinned(ids, most)))
     return slices
 
 
@@ -298,7 +298,7 @@ def _thinned(ids: IntArray, most: int | None) -> IntArray:
 
 
 def write_slices(
-    held_out: VoteStore, slices: Sequence[Slice], folder: Path, *, columns: Sequence[str] = ()
+    held_out: VoteStore, slices: Sequence[VoteSlice], folder: Path, *, columns: Sequence[str] = ()
 ) -> list[Path]:
     """Write each slice as `validation-NUMBER.csv`, oldest vote first, and their times as `timestamps.json`.
 

@@ -89,7 +89,7 @@ def spool_votes(
 ) -> VoteSpool:
     """Read all votes of a source into temporary files; the arguments and errors are those of `open_votes`."""
     opened = source if isinstance(source, Source) else open_source(source, split=split, from_disk=from_disk)
-    spool = VoteSpool(VoteFacts(opened.name), RowFile(), RecordFile(RECORD))
+    spool = VoteSpool(SpoolFacts(opened.name), RowFile(), RecordFile(RECORD))
     codes: dict[str, int] = {}
     try:
         votes = read_votes(opened, need_prompt=need_prompt, label_list=label_list, drop_bad=drop_bad)
@@ -107,7 +107,7 @@ def spool_votes(
 
 
 @dataclass
-class VoteFacts:
+class SpoolFacts:
     """Properties of a source as a whole."""
 
     name: str
@@ -123,7 +123,7 @@ class VoteFacts:
 class VoteSpool:
     """All votes of a source on disk, in files without a name."""
 
-    facts: VoteFacts
+    facts: SpoolFacts
     rows: RowFile
     records: RecordFile
     on_close: Callable[[], None] = lambda: None
@@ -516,7 +516,7 @@ def _received(reader: socket.socket) -> VoteSpool:
                 raise InputError(f"votes take {about['files']} open files, more than are allowed; raise `ulimit -n`")
             raise EOFError
     records, *rows = [os.fdopen(descriptor, "rb") for descriptor in descriptors]
-    return VoteSpool(VoteFacts(**about["facts"]), RowFile.of(rows), RecordFile(RECORD, records))
+    return VoteSpool(SpoolFacts(**about["facts"]), RowFile.of(rows), RecordFile(RECORD, records))
 
 
 def _exactly(reader: socket.socket, size: int) -> bytes:
