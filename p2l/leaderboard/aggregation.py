@@ -67,8 +67,7 @@ def aggregate(
         models: M names.
         intervals: "sandwich", "bootstrap" (both over prompts) or None.
         level: coverage of the intervals.
-        seed: of the bootstrap.
-        replicates: of the bootstrap.
+        seed, replicates: of the bootstrap.
 
     Raises:
         InputError: no prompts, NaN or infinite values, a missing eta or gamma, shapes that disagree.

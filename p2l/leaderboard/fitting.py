@@ -71,9 +71,8 @@ def fit(
         weights: (N,) weight of each vote; weight 2 gives the same coefficients as the vote twice.
         clusters: (N,) whose vote it is, or on which prompt: intervals then treat a cluster as one observation.
         intervals: "sandwich", "bootstrap" or None.
-        seed: of the bootstrap.
+        seed, replicates: of the bootstrap.
         level: coverage of the intervals.
-        replicates: of the bootstrap.
         prior: `Prior(sd=math.inf)` switches it off; by default normal around zero with standard deviation 5.
 
     Raises:
