@@ -182,7 +182,7 @@ class _Settling:
         if result.completion is None:
             self._counts["unasked"] += result.unasked
             error = result.error or ProviderError(Fault.MALFORMED, "the batch job has no answer to this request")
-            return _Answered(CallError(Reason.FAILED, str(error)), error.fault.may_pass)
+            return _Answered(CallError(Reason.FAILED, str(error)), error.fault.is_transient)
         read, written, counted = tokens_in(result.completion, {"messages": []})
         if not counted:
             read = sent.prompt_tokens
@@ -191,7 +191,7 @@ class _Settling:
         try:
             text = check_whole(result.completion)
         except ProviderError as error:
-            return _Answered(CallError(Reason.FAILED, str(error)), error.fault.may_pass)
+            return _Answered(CallError(Reason.FAILED, str(error)), error.fault.is_transient)
         return _Answered(Reply(text, read, written, usd, 0.0, counted=counted), True)
 
     def _result(self, custom: str) -> Result:

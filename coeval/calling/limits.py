@@ -116,7 +116,7 @@ class Retries(RetryPolicy):
 
     def wait(self, error: ProviderError, failed: int) -> float | None:
         """Return the seconds until the next request after `failed` of them; None if another makes no sense."""
-        if not error.fault.may_pass:
+        if not error.fault.is_transient:
             return None
         attempts = {Fault.RATE_LIMIT: self.rate_limited, Fault.TIMEOUT: self.timed_out}.get(error.fault)
         return self.pause(failed, error.retry_after, attempts=attempts)

@@ -259,7 +259,7 @@ def benchmark(name: str) -> Benchmark:
 
 
 def generic(teacher: str, task: str, description: str | None, labels: tuple[str, ...], metric: str | None) -> Benchmark:
-    """A file whose rows have `prompt` and `reference_response`, and perhaps `id`, `attributes` and `native_score`.
+    """Read rows with `prompt`, `reference_response` and maybe `id`, `attributes` and `native_score` as a benchmark.
 
     Args:
         teacher: name of the virtual teacher.

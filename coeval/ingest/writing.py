@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -52,19 +52,20 @@ def patched(configuration: Mapping[str, Any], benchmark: Benchmark, run: Run) ->
     if benchmark.metric is not None:
         parameters = {"metric": benchmark.metric}
         _add_model(models, f"metric-{benchmark.metric}", "metric", "judge", parameters, run)
-    there = next((task for task in tasks if task.get("name") == benchmark.task), None)
-    if there is None:
+    existing = next((task for task in tasks if task.get("name") == benchmark.task), None)
+    if existing is None:
         tasks.append(_task(benchmark))
     else:
-        _check_fits(there, benchmark, run)
-        _extend_values(there, benchmark)
+        _check_fits(existing, benchmark, run)
+        if existing.get("category") == "benchmark" and isinstance(existing.get("target_attributes"), dict):
+            _merge_values(existing["target_attributes"], benchmark)
     return changed
 
 
-def is_ours(configuration: Mapping[str, Any], name: str) -> bool:
+def is_benchmark_task(configuration: Mapping[str, Any], name: str) -> bool:
     """Whether a task was, or will be, added by ingest."""
-    there = next((task for task in configuration.get("tasks") or () if task.get("name") == name), None)
-    return there is None or there.get("category") == "benchmark"
+    task = next((task for task in configuration.get("tasks") or () if task.get("name") == name), None)
+    return task is None or task.get("category") == "benchmark"
 
 
 def _check_fits(task: Mapping[str, Any], benchmark: Benchmark, run: Run) -> None:
@@ -73,7 +74,8 @@ def _check_fits(task: Mapping[str, Any], benchmark: Benchmark, run: Run) -> None
     metrics = (
         [one.get("metric") for one in rubric.values() if isinstance(one, dict)] if isinstance(rubric, dict) else []
     )
-    lacks = [f"label attribute {label!r}" for label in benchmark.label_attributes if label not in _labels(task)]
+    labels = task.get("label_attributes") or ()
+    lacks = [f"label attribute {label!r}" for label in benchmark.label_attributes if label not in labels]
     lacks += [f"factor with metric {benchmark.metric!r}"] * (benchmark.metric not in (None, *metrics))
     lacks += ["such description"] * (benchmark.described and task.get("description") != benchmark.description)
     if lacks:
@@ -83,19 +85,15 @@ def _check_fits(task: Mapping[str, Any], benchmark: Benchmark, run: Run) -> None
         )
 
 
-def _labels(task: Mapping[str, Any]) -> Sequence[str]:
-    return task.get("label_attributes") or ()
-
-
 def _add_model(
     models: list[dict[str, Any]], name: str, interface: str, role: str, parameters: Mapping[str, Any], run: Run
 ) -> None:
-    there = next((model for model in models if model.get("name") == name), None)
-    if there is None:
+    existing = next((model for model in models if model.get("name") == name), None)
+    if existing is None:
         models.append({"name": name, "interface": interface, "roles": [role], "parameters": dict(parameters)})
-    elif there.get("interface") != interface:
+    elif existing.get("interface") != interface:
         raise RunInputError(
-            f"{run.config}: {name!r} is a model of interface {there.get('interface')!r}; use another --teacher-id"
+            f"{run.config}: {name!r} is a model of interface {existing.get('interface')!r}; use another --teacher-id"
         )
 
 
@@ -114,12 +112,10 @@ def _task(benchmark: Benchmark) -> dict[str, Any]:
     }
 
 
-def _extend_values(task: dict[str, Any], benchmark: Benchmark) -> None:
-    """Add missing attribute values to a task that ingest added; a task of the user's own is left alone."""
-    target = task.get("target_attributes")
-    if task.get("category") == "benchmark" and isinstance(target, dict):
-        for name, values in benchmark.attributes.items():
-            target[name] = list(dict.fromkeys([*target.get(name, ()), *values]))
+def _merge_values(target: dict[str, Any], benchmark: Benchmark) -> None:
+    """Add the benchmark's attribute values that a task lacks."""
+    for name, values in benchmark.attributes.items():
+        target[name] = list(dict.fromkeys([*target.get(name, ()), *values]))
 
 
 def write_configuration(run: Run, configuration: Mapping[str, Any]) -> None:
@@ -164,13 +160,14 @@ def ingest(run: Run, benchmark: Benchmark, path: Path, limit: int | None = None)
     with main_process(run):
         configuration = read_configuration(run)
         entries, skipped = _entries(benchmark, path)
-        stored_ids = _known_ids(run, benchmark)
+        files = run.datapoint_files(benchmark.task)
+        stored_ids = {str(record.get("id")) for file in files for record in read_records(file)}
         new = [(identity, entry) for identity, entry in _identified(benchmark, entries) if identity not in stored_ids]
         chosen = new if limit is None else new[:limit]
         counts = IngestCounts(len(chosen), len(entries) - len(new), skipped)
         whole = _with_values(benchmark, entries)
         changed = patched(configuration, whole, run)
-        _write_phase_files(run, whole, extend=is_ours(configuration, benchmark.task))
+        _write_phase_files(run, whole, extend=is_benchmark_task(configuration, benchmark.task))
         _write_items(run, whole, chosen)
         write_configuration(run, changed)
         _note(meta, whole, counts)
@@ -234,11 +231,6 @@ def _identified(benchmark: Benchmark, entries: list[Entry]) -> Iterator[tuple[st
             yield identity, entry
 
 
-def _known_ids(run: Run, benchmark: Benchmark) -> set[str]:
-    files = run.datapoint_files(benchmark.task)
-    return {str(record.get("id")) for path in files for record in read_records(path)}
-
-
 def _with_values(benchmark: Benchmark, entries: list[Entry]) -> Benchmark:
     """Return the benchmark with all attribute values in the file."""
     values = {name: dict.fromkeys(declared) for name, declared in benchmark.attributes.items()}
@@ -261,8 +253,8 @@ def _write_phase_files(run: Run, benchmark: Benchmark, *, extend: bool) -> None:
     path = run.find_attributes(benchmark.task, "target")
     stored = read_json(path) if path is not None else None
     target = dict(stored) if isinstance(stored, dict) else {}
-    for name, values in benchmark.attributes.items() if extend or path is None else ():
-        target[name] = list(dict.fromkeys([*target.get(name, ()), *values]))
+    if extend or path is None:
+        _merge_values(target, benchmark)
     write_json(path or run.attributes(benchmark.task, "target"), target)
     if run.find_attributes(benchmark.task, "nuanced") is None:
         write_json(run.attributes(benchmark.task, "nuanced"), {})

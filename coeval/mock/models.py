@@ -418,11 +418,7 @@ class MockModel:
         self._failures: dict[str, int] = {}  # question -> failures in a row, so that each retry is a new draw
 
     async def chat(self, request: JSON, timeouts: Timeouts) -> JSON:
-        """Return a whole chat completion.
-
-        Raises:
-            ProviderError: the persona fails, is too slow, or its parameters are wrong.
-        """
+        """Return a whole chat completion; the persona may fail or be too slow."""
         try:
             persona = Persona.of(request)
         except ConfigError as error:
@@ -444,11 +440,7 @@ class MockModel:
             raise ProviderError(Fault.SERVER, "mock failed, as its failure_rate says", status=500)
 
     async def stream(self, request: JSON, timeouts: Timeouts) -> AsyncGenerator[JSON, None]:
-        """Yield the whole answer as one chunk.
-
-        Raises:
-            ProviderError: there is none.
-        """
+        """Yield the whole answer as one chunk."""
         for chunk in chunks_of(await self.chat(request, timeouts), with_usage=asks_for_usage(request)):
             yield chunk
 

@@ -48,7 +48,7 @@ class MockServer:
         host: str = "127.0.0.1",
         port: int = 0,
     ) -> None:
-        """A server that listens once it is entered.
+        """Set up a server that listens once it is entered.
 
         Args:
             latency: seconds before each answer.

@@ -48,7 +48,7 @@ class _StoredConfig:
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """Model -> its `metric` parameter, if it has one."""
+        """Metric parameters by model."""
         pairs = ((str(model.get("name")), model.get("parameters")) for model in self.models)
         return {
             name: parameters["metric"]
@@ -76,7 +76,7 @@ class _Present:
         item, answer = self._pair(str(record.get("response_id")))
         return answer is not None and (item is None or is_judgement_of(record, item, [answer]))
 
-    def owed(self, response: str, factors: set[str]) -> set[str]:
+    def required(self, response: str, factors: set[str]) -> set[str]:
         """Return the factors that an answer needs scores for: labels only where its item has them."""
         item, _ = self._pair(response)
         names = () if item is None else item.attributes
@@ -188,7 +188,7 @@ def _pairs(
 
 def _unscored(run: Run, task: str, judge: str, factors: set[str], present: _Present) -> int:
     """Return how many answers lack a score of a judge for one of these factors."""
-    left = {response: present.owed(response, factors) for response in present.answers}
+    left = {response: present.required(response, factors) for response in present.answers}
     for path in run.evaluation_files(task):
         for record in read_records(path) if path.name.endswith(f".{judge}.evaluations.jsonl") else ():
             if record.get("judge_model_id") == judge and not is_failed(record) and present.has(record):

@@ -57,7 +57,11 @@ def account_for(
         base_url=url,
         api_key=_checked_key(kind, key),
         headers=spec.headers,
-        options={**spec.options, **_options_of_environment(spec, env), **(options or {})},
+        options={
+            **spec.options,
+            **{option: env[name] for option, name in spec.option_variables.items() if env.get(name)},
+            **(options or {}),
+        },
     )
 
 
@@ -127,10 +131,6 @@ def _checked_key(kind: str, key: str | None) -> str | None:
     if not stripped or not stripped.isascii() or not stripped.isprintable():
         raise ConfigError(f"{kind}: the API key is empty or has characters that no HTTP header can carry")
     return stripped
-
-
-def _options_of_environment(spec: ProviderSpec, env: Mapping[str, str]) -> dict[str, str]:
-    return {option: env[name] for option, name in spec.option_variables.items() if env.get(name)}
 
 
 def _first(env: Mapping[str, str], names: tuple[str, ...]) -> str | None:

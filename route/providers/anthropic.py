@@ -323,7 +323,7 @@ class Anthropic(TranslatingClient):
     protocol = _WHO
 
     def __init__(self, account: Account) -> None:
-        """A client that connects at its first request.
+        """Set up a client; it connects at its first request.
 
         `options["max_tokens"]` limits answers where the request does not (4,096); `options["omit"]` names fields to
         leave out, such as the `temperature` that the newest models refuse.

@@ -41,12 +41,12 @@ class Fault(enum.Enum):
     """The account is refused: a wrong key, no credit left (401, 402, 403)."""
 
     @property
-    def may_pass(self) -> bool:
+    def is_transient(self) -> bool:
         """Whether the same request may succeed at the same provider on a retry."""
         return self in (Fault.RATE_LIMIT, Fault.SERVER, Fault.CONNECTION, Fault.TIMEOUT, Fault.MALFORMED)
 
     @property
-    def is_the_requests(self) -> bool:
+    def is_request_error(self) -> bool:
         """Whether another model would refuse it too, so that the client gets the error."""
         return self in (Fault.CONTENT_FILTER, Fault.REQUEST)
 
@@ -63,7 +63,7 @@ class ProviderError(Exception):
         retry_after: float | None = None,
         detail: str = "",
     ) -> None:
-        """An error with the provider's status, its Retry-After in seconds, and its own message.
+        """Keep the provider's status, its Retry-After in seconds, and its own message.
 
         The message, `detail`, has its keys masked but may quote the request: it is for the client, not for logs.
         """

@@ -91,7 +91,7 @@ class Catalogue:
     """The models that an account can reach; listing them costs no tokens."""
 
     def __init__(self, kind: str, account: Account) -> None:
-        """`kind` as in `make_provider`.
+        """Set up a client; `kind` is as in `make_provider`.
 
         Raises:
             ConfigError: no provider has this name, or it is the mock, which lists no models.

@@ -285,7 +285,6 @@ class Gemini(TranslatingClient):
     protocol = _WHO
 
     def __init__(self, account: Account) -> None:
-        """A client that connects at its first request; `options["omit"]` names fields to leave out."""
         super().__init__(account)
         self._base = account.base_url.rstrip("/")
 
@@ -305,11 +304,6 @@ class Gemini(TranslatingClient):
         return Translator(with_usage=with_usage)
 
     def _checked(self, answer: JSON) -> JSON:
-        """Return the answer unless it is an error.
-
-        Raises:
-            ProviderError: it is.
-        """
         if answer.get("error"):
             raise self._transport.failure(answer)
         blocked, broken = self._transport.understood(why_not, answer)

@@ -108,7 +108,7 @@ class Transport:
     """The connections to one account at one provider."""
 
     def __init__(self, account: Account, protocol: str = "openai") -> None:
-        """A client that connects when it is used; the protocol decides how the key is sent."""
+        """Set up a client that connects at its first request; the protocol decides how the key is sent."""
         parts = urlsplit(account.base_url)
         self._host = parts.netloc.rpartition("@")[2]
         self._headers = {

@@ -63,7 +63,7 @@ class OpenAICompatible:
         url: Callable[[JSON], str] | None = None,
         prepare: Callable[[JSON], JSON] | None = None,
     ) -> None:
-        """A client that connects at its first request.
+        """Set up a client; it connects at its first request.
 
         Args:
             account: its options are `omit`, the fields that this provider refuses; `keep`, those of its own answers
@@ -80,23 +80,14 @@ class OpenAICompatible:
         self._transport = Transport(account, protocol)
 
     async def chat(self, request: JSON, timeouts: Timeouts) -> JSON:
-        """Request a whole chat completion.
-
-        Raises:
-            ProviderError: there is none.
-        """
+        """Request a whole chat completion."""
         # OpenAI refuses stream options without a stream.
         body = without(self._body(request), ("stream", "stream_options"))
         answer = await self._transport.answer(self._url(body), body, timeouts)
         return self._completion(answer)
 
     async def stream(self, request: JSON, timeouts: Timeouts) -> AsyncGenerator[JSON, None]:
-        """Request a chat completion and yield its chunks.
-
-        Raises:
-            ProviderError: before the first chunk or after any; also for a stream that ends before `[DONE]` and before
-                each choice has its finish reason.
-        """
+        """Request a chat completion and yield its chunks; complete is a stream with `[DONE]` or all finish reasons."""
         body = {**self._body(request), "stream": True}
         n_choices = body["n"] if isinstance(body.get("n"), int) else 1
         finished, begun = set[int](), False
@@ -212,11 +203,7 @@ class WholeAnswers:
         return await self._provider.chat(request, timeouts)
 
     async def stream(self, request: JSON, timeouts: Timeouts) -> AsyncGenerator[JSON, None]:
-        """Yield the whole answer as one chunk, and one with the usage if requested.
-
-        Raises:
-            ProviderError: there is no answer.
-        """
+        """Yield the whole answer as one chunk, and one with the usage if requested."""
         answer = await self._provider.chat(request, timeouts)
         for chunk in chunks_of(answer, with_usage=asks_for_usage(request)):
             yield chunk

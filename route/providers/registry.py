@@ -79,7 +79,7 @@ _CLASSIC: Mapping[str, object] = {"dialect": "classic"}
 
 
 def _compatible(name: str, base_url: str, *key_variables: str, **more: Any) -> ProviderSpec:
-    """A provider of OpenAI's protocol that CoEval calls by the same name."""
+    """Return a provider of OpenAI's protocol; CoEval calls it by the same name unless `more` has another."""
     return ProviderSpec(name, "openai", base_url, key_variables, **{"interface": name, **more})
 
 

@@ -51,7 +51,7 @@ class TranslatingClient(ABC):
     protocol: str
 
     def __init__(self, account: Account) -> None:
-        """A client that connects at its first request; `options["omit"]` names fields to leave out."""
+        """Set up a client that connects at its first request; `options["omit"]` names fields to leave out."""
         self._omit = named_by(account.options, "omit")
         self._transport = Transport(account, self.protocol)
 
@@ -100,7 +100,7 @@ class TranslatingClient(ABC):
 
     @abstractmethod
     def _checked(self, answer: JSON) -> JSON:
-        """Return an answer, or a piece of one, unless it is an error."""
+        """Return an answer, or a piece of one, or raise the `ProviderError` that it stands for."""
 
     @abstractmethod
     def _completion(self, answer: JSON) -> JSON:

@@ -310,7 +310,7 @@ class Dispatcher:
         """Pause and return the same model, since there is no other."""
         backoff = self._uniform(0.5, 1.0) * 0.2 * 2 ** (len(trip.tried) - 1)
         pause = max(error.retry_after or backoff, target.breaker.opens_in if error.retry_after else 0.0) + _MARGIN
-        if not error.fault.may_pass or pause > min(_LONGEST_PAUSE, trip.deadline.left()):
+        if not error.fault.is_transient or pause > min(_LONGEST_PAUSE, trip.deadline.left()):
             raise of_fault(error, target.name)
         await self._sleep(pause)
         if target.breaker.is_blocked:
@@ -338,7 +338,7 @@ def _is_the_requests(error: ProviderError, incoming: Incoming) -> bool:
     """
     if error.fault is Fault.REQUEST:
         return error.status != 404 and not incoming.ends_with_assistant
-    return error.fault.is_the_requests
+    return error.fault.is_request_error
 
 
 async def ask_whole(target: Target, request: JSON, timeouts: Timeouts) -> JSON:

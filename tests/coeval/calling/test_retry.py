@@ -15,9 +15,9 @@ def test_a_wait_is_between_what_the_provider_wants_and_the_cap(
     retries = Retries(uniform=lambda low, high: low + draw * (high - low))
     wait = retries.wait(ProviderError(fault, "no", retry_after=wanted), failed)
     if wait is None:
-        assert not fault.may_pass or failed >= retries.timed_out or (wanted or 0) > retries.longest_retry_after
+        assert not fault.is_transient or failed >= retries.timed_out or (wanted or 0) > retries.longest_retry_after
     else:
-        assert fault.may_pass
+        assert fault.is_transient
         assert (wanted or 0.0) <= wait <= max(retries.cap, (wanted or 0.0) + retries.base)
 
 

@@ -170,6 +170,6 @@ def test_short_secrets_do_not_spoil_ordinary_words() -> None:
 
 
 def test_faults_say_what_to_do_next() -> None:
-    assert not ProviderError(Fault.UNSUPPORTED, "x").fault.may_pass
-    assert not Fault.UNSUPPORTED.is_the_requests
-    assert Fault.SERVER.may_pass
+    assert not ProviderError(Fault.UNSUPPORTED, "x").fault.is_transient
+    assert not Fault.UNSUPPORTED.is_request_error
+    assert Fault.SERVER.is_transient
