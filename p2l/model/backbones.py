@@ -156,13 +156,17 @@ def _border(length: int, window: tuple[int, int], device: torch.device) -> dict[
     return {"attn_mask": (ahead >= -left) & (ahead <= right)}
 
 
-def _torch_varlen() -> VarlenKernel | None:
-    """Return torch's own kernel, from version 2.11 on (earlier ones have no window)."""
+def _import(module: str, name: str) -> Any:
     try:
-        attend = importlib.import_module("torch.nn.attention.varlen").varlen_attn
+        return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError):
         return None
-    parameters = inspect.signature(attend).parameters
+
+
+def _torch_varlen() -> VarlenKernel | None:
+    """Return torch's own kernel, from version 2.11 on (earlier ones have no window)."""
+    attend = _import("torch.nn.attention.varlen", "varlen_attn")
+    parameters = inspect.signature(attend).parameters if attend else {}
     if "window_size" not in parameters or "scale" not in parameters:
         return None
 
@@ -181,9 +185,8 @@ def _torch_varlen() -> VarlenKernel | None:
 
 def _flash_varlen() -> VarlenKernel | None:
     """Return the kernel of the package flash-attn."""
-    try:
-        attend = importlib.import_module("flash_attn").flash_attn_varlen_func
-    except (ImportError, AttributeError):
+    attend = _import("flash_attn", "flash_attn_varlen_func")
+    if attend is None:
         return None
 
     def kernel(q: Tensor, k: Tensor, v: Tensor, packed: Packed, window: tuple[int, int], scale: float) -> Tensor:

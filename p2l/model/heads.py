@@ -59,14 +59,10 @@ class BTHead(nn.Module):
         width: int | None = None,
         eta_width: int | None = None,
     ) -> None:
-        """Make the layers.
+        """Create the layers.
 
-        Args:
-            hidden: D, the width of the hidden state.
-            num_models: M, the number of coefficients.
-            downsize_factor: low-rank coefficients of inner width M // factor.
-            width: that inner width itself, where the number of models may change.
-            eta_width: inner width of a two-layer eta head; None for a linear one.
+        `downsize_factor` makes the coefficients low-rank, of inner width M // factor, or `width` where the number of
+        models may change; `eta_width` is the inner width of a two-layer eta head, None for a linear one.
         """
         super().__init__()
         self.head = _coefficient_layer(hidden, num_models, downsize_factor, width)

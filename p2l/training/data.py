@@ -30,19 +30,15 @@ class Votes(Protocol):
 
     def __len__(self) -> int:
         """Return votes that are there."""
-        ...
 
     def prompts(self, ids: Ids) -> list[list[str]]:
         """Return the user's turns of each vote."""
-        ...
 
     def labels(self, ids: Ids) -> NDArray[Any]:
         """(n, 3) int32 `[winner, loser, tie]`."""
-        ...
 
     def weights(self, ids: Ids) -> NDArray[np.float64]:
         """(n,) weights; ones where there are none."""
-        ...
 
 
 @dataclass(frozen=True)

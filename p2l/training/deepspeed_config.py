@@ -63,16 +63,8 @@ def resolve_deepspeed(
 ) -> tuple[dict[str, Any], Precision]:
     """Return the dictionary for `deepspeed.initialize`, and the precision that the model is built in.
 
-    Args:
-        config: the training configuration.
-        path: the DeepSpeed file.
-        world_size: processes in the run, which decide the global batch.
-        on_gpu: on a CPU the optimizer is torch's, so that no kernel needs to be compiled.
-        gpu_has_bfloat16: decides what `auto` precision means.
-        gpu_compiler: without one the optimizer on a GPU is torch's too.
-
-    Raises:
-        ConfigError: the file is not a JSON object, or contradicts the configuration.
+    On a CPU, and on a GPU without `gpu_compiler`, the optimizer is torch's, so that no kernel needs to be compiled.
+    ConfigError if the file at `path` is not a JSON object, or contradicts the configuration.
     """
     raw = _checked(_read_json(path), path)
     batch = {
@@ -339,7 +331,11 @@ def compile_backbone(backbone: nn.Module, device: torch.device) -> None:
     stacks = [module for module in backbone.modules() if isinstance(module, nn.ModuleList)]
     if not stacks:
         raise ConfigError("key 'compile': this backbone has no layers to compile; set it to false")
-    _keep_attention_out()
+    from transformers import AttentionInterface
+
+    register_attention()
+    attend = AttentionInterface()[P2L_ATTENTION]  # type: ignore[no-untyped-call]
+    AttentionInterface.register(P2L_ATTENTION, torch.compiler.disable(attend))  # type: ignore[no-untyped-call]
     for layer in max(stacks, key=len):
         if getattr(layer, "gradient_checkpointing", False):
             _compile_within_checkpoint(layer)
@@ -362,11 +358,3 @@ def _compile_within_checkpoint(layer: Any) -> None:
         return checkpoint(functools.partial(forwards[run.func], *run.args, **run.keywords), *inputs)
 
     layer._gradient_checkpointing_func = checkpoint_compiled
-
-
-def _keep_attention_out() -> None:
-    from transformers import AttentionInterface
-
-    register_attention()
-    attend = AttentionInterface()[P2L_ATTENTION]  # type: ignore[no-untyped-call]
-    AttentionInterface.register(P2L_ATTENTION, torch.compiler.disable(attend))  # type: ignore[no-untyped-call]

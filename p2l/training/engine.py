@@ -103,18 +103,10 @@ class Engine:
         make_scheduler: Callable[[torch.optim.Optimizer], Any] | None,
         groups: Sequence[dict[str, Any]] | None = None,
     ) -> None:
-        """Initialise DeepSpeed.
+        """Initialise DeepSpeed; ConfigError if it rejects its configuration, or lacks a compiler that it needs.
 
-        Args:
-            model: the model; the same one in every process.
-            deepspeed_config: the dictionary for `deepspeed.initialize`.
-            device: of this process.
-            make_scheduler: None if the configuration holds a scheduler block.
-            groups: the trainable parameters with settings of their own (see `parameter_groups`); None: all alike.
-
-        Raises:
-            ConfigError: DeepSpeed rejects its configuration (an optimizer's parameter, for example), or a compiler
-                that it needs is missing.
+        `make_scheduler` is None if the configuration holds a scheduler block, `groups` (see `parameter_groups`) if all
+        trainable parameters have the same settings.
         """
         prepare_kernels(deepspeed_config)
         self.update_rule = update_rule(deepspeed_config)

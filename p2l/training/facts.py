@@ -191,13 +191,8 @@ def per_category(
 ) -> Forecast:
     """Fit a leaderboard per category, shrunk towards the overall one, which stands in for categories that are new.
 
-    Args:
-        train: labels (n, 3) of the training votes.
-        train_categories: (n,) category of each training vote.
-        categories: (N,) category of each vote to predict.
-        models: names, in the order of the labels.
-        likelihood: its name.
-        sd: expected distance, in coefficients, between a category's leaderboard and the overall one.
+    `train` are the labels (n, 3) of training votes with `train_categories` (n,), `categories` (N,) those of the votes
+    to predict, `sd` the expected distance, in coefficients, between a category's leaderboard and the overall one.
     """
     overall = fit_labels(train, models=models, likelihood=likelihood, intervals=None)
     prior = Prior(coefs=overall.coefs, eta=overall.eta, sd=sd)
@@ -288,13 +283,8 @@ def compare(folder: Path, train_votes: str, loss_type: str, *, weighted: bool = 
     """Compare the validation output of a run with a leaderboard of its training votes; InputError if unreadable.
 
     The leaderboard is the best-fitting one or a shrunken one, whichever has the lowest loss on the held-out votes:
-    fitted to few votes on many models, the best-fitting one alone would be too easy to beat.
-
-    Args:
-        folder: of a finished run, with `eval_output.jsonl` and `model_list.json`.
-        train_votes: the votes that it was trained on.
-        loss_type: its likelihood.
-        weighted: whether training and the leaderboard use the votes' weights; held-out votes have equal weight.
+    fitted to few votes on many models, the best-fitting one alone would be too easy to beat. With `weighted` training
+    and leaderboard use the votes' weights; held-out votes have equal weight.
     """
     with open_votes(train_votes, model_list=read_model_list(folder), need_prompt=False) as votes:
         boards = marginal_boards(votes, loss_type, weighted=weighted, sds=_SDS)

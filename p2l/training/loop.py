@@ -345,7 +345,7 @@ def run_loop(
     first: int,
     num_votes: int | None,
 ) -> int:
-    """Train from step `first` to the end and return the number of steps done.
+    """Train from step `first` on and return the number of steps done.
 
     `num_votes` counts the votes of the whole run, once per epoch; None while it is unknown.
     """

@@ -15,30 +15,13 @@ from p2l.model.checkpoint import check_can_push
 from p2l.model.encoding import PromptTokenizer
 from p2l.model.heads import HeadStart
 from p2l.model.model import P2LModel
+from p2l.training import loop
 from p2l.training.config import TrainConfig, load_config
 from p2l.training.data import OfflineSchedule
 from p2l.training.deepspeed_config import set_total_steps
 from p2l.training.engine import Engine, make_scheduler, parameter_groups, peers, start_processes
 from p2l.training.facts import check_counted, marginal_board
-from p2l.training.loop import (
-    Hooks,
-    RunOptions,
-    Start,
-    find_hardware,
-    find_start,
-    finish_run,
-    global_batch,
-    make_model,
-    make_tokenizer,
-    make_windows,
-    note,
-    prepare,
-    resume_run,
-    run_folder,
-    run_loop,
-    trained_model,
-    trainer_state,
-)
+from p2l.training.loop import Hooks, RunOptions, Start
 from p2l.training.run_folder import check_same_configuration, check_shared
 from p2l.training.trainer import Trainer
 from p2l.votes import VoteStore, open_votes_together
@@ -51,18 +34,18 @@ def train(config_path: str, options: RunOptions) -> Path:
     if options.eval_steps is not None and config.val_data_path is None:
         raise ConfigError(f"{config_path}: key 'val_data_path' is missing; add it, or train with --no-eval")
     if config.replaced_keys:
-        note(f"warning: the 'optimizer' block replaces {', '.join(config.replaced_keys)}")
-    hardware = find_hardware(config, config_path)
+        loop.note(f"warning: the 'optimizer' block replaces {', '.join(config.replaced_keys)}")
+    hardware = loop.find_hardware(config, config_path)
     if options.push_to_hf:
         check_can_push(config.repo_id)
-    start = find_start(options.checkpoint)
+    start = loop.find_start(options.checkpoint)
     if start.resume is not None:
         check_same_configuration(config, start.resume)
     tokenizer, model, votes = _load_parts(config, start, hardware.dtype)
     validation = _open_validation(config, votes, quiet=options.quiet) if options.eval_steps is not None else None
     schedule = OfflineSchedule(
         num_votes=len(votes),
-        global_batch=global_batch(config),
+        global_batch=loop.global_batch(config),
         epochs=config.num_train_epochs,
         shuffle=bool(config.shuffle),
         seed=config.seed,
@@ -70,33 +53,33 @@ def train(config_path: str, options: RunOptions) -> Path:
     )
     scheduler = None if "scheduler" in hardware.deepspeed else make_scheduler(config, schedule.total_steps)
     start_processes(hardware.device)
-    prepare(model, config, hardware.device)
+    loop.prepare(model, config, hardware.device)
     with peers():
         settings = set_total_steps(hardware.deepspeed, schedule.total_steps)
         engine = Engine(model, settings, hardware.device, scheduler, parameter_groups(model, config))
-        trainer = Trainer.of(config, engine, make_windows(config, engine, tokenizer, votes), schedule)
-        folder = options.folder or run_folder(engine, config, start)
+        trainer = Trainer.of(config, engine, loop.make_windows(config, engine, tokenizer, votes), schedule)
+        folder = options.folder or loop.run_folder(engine, config, start)
         if options.save_steps:
             check_shared(engine, folder)
         hooks = Hooks(
-            state=lambda step: trainer_state(trainer, config, step, len(votes), votes.fingerprint),
+            state=lambda step: loop.trainer_state(trainer, config, step, len(votes), votes.fingerprint),
             validation=lambda: validation,
         )
-        first = resume_run(trainer, hooks, start.resume, quiet=options.quiet) if start.resume else 0
+        first = loop.resume_run(trainer, hooks, start.resume, quiet=options.quiet) if start.resume else 0
         seen = len(votes) * config.num_train_epochs
-        run_loop(config, options, trainer, folder, hooks, first=first, num_votes=seen)
-        finish_run(config, options, trainer, folder, validation)
+        loop.run_loop(config, options, trainer, folder, hooks, first=first, num_votes=seen)
+        loop.finish_run(config, options, trainer, folder, validation)
     return folder
 
 
 def _load_parts(config: TrainConfig, start: Start, dtype: torch.dtype) -> tuple[PromptTokenizer, P2LModel, VoteStore]:
-    tokenizer = make_tokenizer(config, start)
+    tokenizer = loop.make_tokenizer(config, start)
     if start.model:
-        model = trained_model(config, start, tokenizer, dtype)
+        model = loop.trained_model(config, start, tokenizer, dtype)
         return tokenizer, model, _open_train(config, model.model_list)
     votes = _open_train(config, None)
     head_start = _head_start(votes, config) if config.init_type == "marginal" else None
-    return tokenizer, make_model(config, tokenizer, dtype, votes.model_list, head_start=head_start), votes
+    return tokenizer, loop.make_model(config, tokenizer, dtype, votes.model_list, head_start=head_start), votes
 
 
 def _head_start(votes: VoteStore, config: TrainConfig) -> HeadStart:
@@ -112,7 +95,7 @@ def _open_train(config: TrainConfig, model_list: list[str] | None) -> VoteStore:
     if config.weighted_loss and not votes.has_weights:
         raise ConfigError(f"{config.train_data_path}: weighted_loss needs a column 'weight'; add it or switch it off")
     if votes.is_time_sorted and not config.shuffle:
-        note(
+        loop.note(
             "warning: votes are sorted by time and used in that order; a model forgets its oldest votes this way "
             "(set 'shuffle: true', or train online)"
         )
@@ -129,8 +112,8 @@ def _open_validation(config: TrainConfig, votes: VoteStore, *, quiet: bool) -> V
         from_disk=config.load_val_data_from_disk,
     )
     if config.val_data_path == config.train_data_path:
-        note("warning: validation votes are the training votes; see p2l votes split")
+        loop.note("warning: validation votes are the training votes; see p2l votes split")
     if validation.dropped and not quiet:
-        note(f"{config.val_data_path}: dropped {validation.dropped} votes on models not trained on")
+        loop.note(f"{config.val_data_path}: dropped {validation.dropped} votes on models not trained on")
     check_counted(validation, config.loss_type)
     return validation

@@ -22,27 +22,9 @@ from p2l.common.files import claimed, try_lock
 from p2l.model.checkpoint import local_folder, write_json
 from p2l.model.encoding import PromptTokenizer
 from p2l.model.scratch import make_transformer, sample_prompts
+from p2l.training import facts, recipe
 from p2l.training.engine import choose_device, peers, start_processes, world_size
-from p2l.training.facts import (
-    COMPARISON_FILE,
-    check_counted,
-    measure_backbone,
-    measure_machine,
-    measure_votes,
-    one_prompt_only,
-)
-from p2l.training.recipe import (
-    BackboneFacts,
-    Machine,
-    Plan,
-    Size,
-    check_machine,
-    choose_size,
-    derive,
-    plan_lines,
-    scratch_shape,
-    to_yaml,
-)
+from p2l.training.recipe import BackboneFacts, Machine, Plan, Size
 from p2l.training.run_folder import candidates, newest_checkpoint
 from p2l.votes import VoteStore, open_votes
 from p2l.votes.splitting import split_votes
@@ -93,14 +75,8 @@ class Prepared:
 def prepare(request: Request, checkpoint: str | None = None, *, quiet: bool = False) -> Prepared:
     """Return the folder of a new or resumed run; every process calls this, and the first one does the work.
 
-    Args:
-        request: what to train.
-        checkpoint: the folder, or a `checkpoint-N`, of the run to resume; None looks for an unfinished run of the same
-            request.
-        quiet: print nothing.
-
-    Raises:
-        InputError: votes, size, backbone or folder cannot be used.
+    `checkpoint` is the folder, or a `checkpoint-N`, of the run to resume; None looks for an unfinished run of the same
+    request. InputError if votes, size, backbone or folder cannot be used.
     """
     return _on_first_process(lambda: _prepare(request, checkpoint, quiet=quiet))
 
@@ -111,7 +87,7 @@ def dry_run(request: Request) -> str:
     with tempfile.TemporaryDirectory(prefix="p2l-") as temporary:
         plan = _fill(Path(temporary), final, request, quiet=True)
         text = (Path(temporary) / CONFIG_FILE).read_text(encoding="utf-8")
-    return "".join(f"# {line}\n" for line in plan_lines(plan)) + text
+    return "".join(f"# {line}\n" for line in recipe.plan_lines(plan)) + text
 
 
 def _on_first_process(make: Callable[[], Prepared]) -> Prepared:
@@ -127,20 +103,19 @@ def _on_first_process(make: Callable[[], Prepared]) -> Prepared:
     finally:  # the other processes wait for this, even after an error
         with peers():
             torch.distributed.broadcast_object_list(box, src=0)
-    result = prepared or box[0]
-    if result is None:
+    if (prepared := prepared or box[0]) is None:
         raise PeerError("the first process of this run ended; see its message")
-    return result
+    return prepared
 
 
 def _prepare(request: Request, checkpoint: str | None, *, quiet: bool) -> Prepared:
     if checkpoint is not None:
-        return _go_on(*_run_of(request, Path(checkpoint).expanduser()), quiet=quiet)
+        return _resume(*_run_of(request, Path(checkpoint).expanduser()), quiet=quiet)
     for folder in candidates(_target(request)):
         if not folder.exists() and (prepared := _new(folder, request, quiet=quiet)):
             return prepared
         if _is_unfinished(folder, request) and (lock := _lock(folder)):
-            return _go_on(folder, folder, lock, quiet=quiet)
+            return _resume(folder, folder, lock, quiet=quiet)
     raise AssertionError("candidates never end")
 
 
@@ -152,11 +127,11 @@ def _new(folder: Path, request: Request, *, quiet: bool) -> Prepared | None:
         plan = _fill(unfinished, folder, request, quiet=quiet)
         lock = _lock(unfinished)
     if not quiet:
-        print("\n".join([*plan_lines(plan), f"configuration: {folder / CONFIG_FILE}"]), file=sys.stderr)
+        print("\n".join([*recipe.plan_lines(plan), f"configuration: {folder / CONFIG_FILE}"]), file=sys.stderr)
     return _read(folder, None, lock)
 
 
-def _go_on(folder: Path, checkpoint: Path, lock: Any, *, quiet: bool) -> Prepared:
+def _resume(folder: Path, checkpoint: Path, lock: Any, *, quiet: bool) -> Prepared:
     newest = newest_checkpoint(checkpoint)
     if not quiet:
         where = f"from {newest.name}" if newest else "from its start"
@@ -200,7 +175,7 @@ def _target(request: Request) -> Path:
 
 def _is_unfinished(folder: Path, request: Request) -> bool:
     """Return whether a run of the same request was stopped before it wrote the last of its results."""
-    last = COMPARISON_FILE if request.validate else "config.json"
+    last = facts.COMPARISON_FILE if request.validate else "config.json"
     if not (folder / REQUEST_FILE).is_file() or (folder / last).exists():
         return False
     return bool(_read_record(folder)["request"] == request.record())
@@ -242,13 +217,13 @@ def _stamp(path: str | None) -> list[int] | None:
 
 def _fill(folder: Path, final: Path, request: Request, *, quiet: bool) -> Plan:
     """Write everything into `folder`, which will be renamed to `final`."""
-    machine = measure_machine()
+    machine = facts.measure_machine()
     text_model = _check_names(request, machine)
     folder.mkdir(exist_ok=True)
     with open_votes(request.votes, quiet=quiet) as votes:
         _check_votes(votes)
-        size = choose_size(request.size, votes=len(votes), gpu=machine.gpu, text_model=text_model)
-        check_machine(size, machine, own_backbone=request.backbone is not None)
+        size = recipe.choose_size(request.size, votes=len(votes), gpu=machine.gpu, text_model=text_model)
+        recipe.check_machine(size, machine, own_backbone=request.backbone is not None)
         train, data = _split(votes, folder, final, request, quiet=quiet)
         with train:
             plan = _plan(folder, final, request, size, machine, train)
@@ -256,7 +231,7 @@ def _fill(folder: Path, final: Path, request: Request, *, quiet: bool) -> Plan:
     settings = {"output_dir": str(final.parent), "proj_name": final.name, **data, **plan.settings, "seed": SEED}
     settings["deepspeed_config_path"] = str(final / DEEPSPEED_FILE)
     write_json(folder / DEEPSPEED_FILE, plan.deepspeed)
-    text = to_yaml(settings, plan.reasons, _header(final, request, size, plan, machine))
+    text = recipe.to_yaml(settings, plan.reasons, _header(final, request, size, plan, machine))
     (folder / CONFIG_FILE).write_text(text, encoding="utf-8")
     eval_steps = plan.eval_steps if request.validate else None
     write_json(
@@ -267,14 +242,14 @@ def _fill(folder: Path, final: Path, request: Request, *, quiet: bool) -> Plan:
 
 def _check_names(request: Request, machine: Machine) -> bool:
     """Check size and backbone before many votes are read in vain; return whether the user brings a text model."""
-    size = choose_size(request.size, votes=0, gpu=machine.gpu)
+    size = recipe.choose_size(request.size, votes=0, gpu=machine.gpu)
     if request.size is not None:
-        check_machine(size, machine, own_backbone=request.backbone is not None)
+        recipe.check_machine(size, machine, own_backbone=request.backbone is not None)
     name = request.backbone or (None if request.size is None else size.backbone)
     if name is None:
         return False
-    facts = measure_backbone(_local(name, size), name, None)
-    return request.backbone is not None and facts.model_type != "tfidf"
+    backbone = facts.measure_backbone(_local(name, size), name, None)
+    return request.backbone is not None and backbone.model_type != "tfidf"
 
 
 def _check_votes(votes: VoteStore) -> None:
@@ -283,7 +258,7 @@ def _check_votes(votes: VoteStore) -> None:
             f"{votes.name}: holds {len(votes)} votes, too few to train on; bring {LEAST_VOTES} or more, "
             "or fit one leaderboard for all prompts (p2l leaderboard --votes)"
         )
-    if one_prompt_only(votes):
+    if facts.one_prompt_only(votes):
         raise VoteError(
             f"{votes.name}: all votes share one prompt, so prompts cannot explain them; "
             "fit one leaderboard (p2l leaderboard --votes)"
@@ -319,10 +294,10 @@ def _split(
 
 def _check_counted(train: VoteStore, val: str | None, settings: dict[str, Any]) -> None:
     """Validate the votes before the folder gets its name."""
-    check_counted(train, settings["loss_type"], weighted=settings.get("weighted_loss", False))
+    facts.check_counted(train, settings["loss_type"], weighted=settings.get("weighted_loss", False))
     if val is not None:
         with open_votes(val, model_list=train.model_list, drop_unknown=True) as votes:
-            check_counted(votes, settings["loss_type"])
+            facts.check_counted(votes, settings["loss_type"])
 
 
 def _plan(folder: Path, final: Path, request: Request, size: Size, machine: Machine, train: VoteStore) -> Plan:
@@ -330,7 +305,7 @@ def _plan(folder: Path, final: Path, request: Request, size: Size, machine: Mach
     tokenizer = PromptTokenizer.from_pretrained(
         where, chat_template=backbone.chat_template, max_length=max(2, backbone.positions)
     )
-    return derive(size, measure_votes(train, tokenizer, SEED), backbone, machine)
+    return recipe.derive(size, facts.measure_votes(train, tokenizer, SEED), backbone, machine)
 
 
 def _backbone(folder: Path, final: Path, request: Request, size: Size, train: VoteStore) -> tuple[Path, BackboneFacts]:
@@ -338,12 +313,12 @@ def _backbone(folder: Path, final: Path, request: Request, size: Size, train: Vo
     name = request.backbone or size.backbone
     if name is not None:
         where = _local(name, size)
-        return where, measure_backbone(where, name, size.chat_template if request.backbone is None else None)
+        return where, facts.measure_backbone(where, name, size.chat_template if request.backbone is None else None)
     where = folder / "backbone"
     where.mkdir()
     prompts = sample_prompts((batch for _, batch in train.batches()), VOCABULARY_SAMPLE, seed=SEED)
-    make_transformer(where, prompts, model_type="qwen2", seed=SEED, **scratch_shape(len(train)))
-    return where, measure_backbone(where, str(final / "backbone"), None)
+    make_transformer(where, prompts, model_type="qwen2", seed=SEED, **recipe.scratch_shape(len(train)))
+    return where, facts.measure_backbone(where, str(final / "backbone"), None)
 
 
 def _local(name: str, size: Size) -> Path:

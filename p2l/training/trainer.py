@@ -34,11 +34,9 @@ class Schedule(Protocol):
     @property
     def total_steps(self) -> int | None:
         """Optimizer steps of the whole run; None while unknown."""
-        ...
 
     def steps(self, start: int = 0) -> Iterator[Ids]:
         """Return row ids of each step, from step `start` on; the same on every rank."""
-        ...
 
 
 class Published(Protocol):
@@ -46,15 +44,12 @@ class Published(Protocol):
 
     def update(self) -> None:
         """Called after each step."""
-        ...
 
     def weights(self) -> dict[str, Tensor]:
         """Return all weights on the CPU of rank 0; an empty dictionary elsewhere."""
-        ...
 
     def in_place(self) -> AbstractContextManager[None]:
         """Make the engine's model answer with them until the block ends."""
-        ...
 
 
 @dataclass(frozen=True)
