@@ -1,12 +1,12 @@
 """The interface of tokenizers: from a prompt, the list of its user turns, to an encoding for a backbone.
 
 Tokenizers register under the `model_type` of a folder's config.json; `""` serves every other type. The two
-implementations are in `p2l.model.tokenizer` and `p2l.model.tfidf`; import `PromptTokenizer` from `p2l.model.tokenizer`,
-which registers both.
+implementations are in `p2l.model.tokenizer` and `p2l.model.tfidf`, and are imported when the first one is loaded.
 """
 
 from __future__ import annotations
 
+import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -83,6 +83,9 @@ class PromptTokenizer(ABC):
         if max_length is not None and max_length < 2:
             raise ConfigError(f"max_length must be at least 2 (one token and the CLS), not {max_length}")
         model_type = read_object(folder / "config.json", missing={}).get("model_type")
+        if "" not in TOKENIZERS:
+            # Registers both tokenizers, whichever module a caller imported; they import this one.
+            importlib.import_module("p2l.model.tokenizer")
         load = TOKENIZERS.get(str(model_type)) or TOKENIZERS[""]
         length = max_length or _recorded_max_length(folder)
         return load(folder, TokenizerOptions(chat_template, length, cls_token_if_none, pad_token_if_none))

@@ -350,3 +350,10 @@ def test_tokenizers_that_forget_words_leave_nothing_behind(backbone):
         use()
     gc.collect()
     assert native_bytes() - before < 500_000  # with the words it is more than a million
+
+
+def test_a_tokenizer_loads_whichever_module_was_imported(command, backbone):
+    """The interface alone registers the tokenizers when it loads the first."""
+    code = f"from p2l.model.encoding import PromptTokenizer; print(PromptTokenizer.from_pretrained({str(backbone)!r}))"
+    done = command("python", "-c", code)
+    assert "ChatTokenizer" in done.stdout, done.stderr
