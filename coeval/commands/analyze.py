@@ -1,7 +1,7 @@
 """Command: `coeval analyze SUB --run PATH --out PATH`, the reports of a run as pages, JSON and CSV.
 
 Exit code 1 where the folder holds no run, or no item is left in the robust set that a subcommand is about. A run that
-is not finished is analysed as it is, and every report says so; `--partial-ok` says that this is known: no warning then.
+is not finished is analysed as it is, every report names its status, and a warning is printed without `--partial-ok`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _ROBUST = ("robust-summary", "export-benchmark", "all")
 
 
 def build_parser() -> ArgumentParser:
-    """The flags."""
+    """Return the flags of `coeval analyze` and its subcommands."""
     flags = parser("coeval analyze", "Make reports, tables, benchmarks and preferences of a run.")
     subs = flags.add_subparsers(dest="sub", required=True, metavar="SUB")
     for name, about in {**{name: entry.help for name, entry in REPORTS.items()}, **_WHOLE}.items():
@@ -57,7 +57,7 @@ def build_parser() -> ArgumentParser:
         one.add_argument("--partial-ok", action="store_true", help=_PARTIAL_HELP)
         add_log_level(one)
         if name in (*_ROBUST, "judge-report", "teacher-report"):
-            _add_choice(one, name)
+            _add_choices(one, name)
         if name == "export-benchmark":
             help_ = "of the file; without it as --out ends, else jsonl"
             one.add_argument("--benchmark-format", choices=_BENCHMARK_FORMATS, help=help_)
@@ -72,7 +72,7 @@ def _out_help(name: str) -> str:
     return "file or folder" if name.startswith("export-") else "folder"
 
 
-def _add_choice(flags: ArgumentParser, name: str) -> None:
+def _add_choices(flags: ArgumentParser, name: str) -> None:
     if name != "teacher-report":
         help_ = "judges are ranked by this agreement with their peers"
         flags.add_argument("--agreement-metric", choices=("spa", "wpa", "kappa"), default="spa", help=help_)
@@ -98,7 +98,7 @@ def _add_choice(flags: ArgumentParser, name: str) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int | None:
-    """Make what the subcommand names.
+    """Run the subcommand.
 
     Raises:
         RunInputError: the run cannot be analysed, or a flag cannot be used.
@@ -125,19 +125,19 @@ def _load(args: Namespace) -> LoadedRun:
     header = loaded.header
     if header.partial and not args.partial_ok:
         warning = f"{args.run} is {header.status}, not completed: all figures may change"
-        _tell(args, "WARNING", f"{warning}; --partial-ok if that is known")
+        _print(args, "WARNING", f"{warning}; --partial-ok if that is known")
     counts = f"{header.units} scores from {header.valid_evaluations} of {header.evaluations} evaluations"
     counts = counts if header.evaluations else "no scores"
     counts += f", {header.verdicts} verdicts on pairs" if header.verdicts else ""
     models = f"{len(header.students)} students, {len(header.judges)} judges"
-    _tell(args, "INFO", f"{header.experiment_id}: {counts}, {header.datapoints} items, {models}")
+    _print(args, "INFO", f"{header.experiment_id}: {counts}, {header.datapoints} items, {models}")
     for row in header.skipped:
-        _tell(args, "WARNING", f"skipped: {row.count} {row.code}, such as {row.example}")
+        _print(args, "WARNING", f"skipped: {row.count} {row.code}, such as {row.example}")
     return loaded
 
 
-def _tell(args: Namespace, level: str, text: str) -> None:
-    """Print what `--log-level` lets through: warnings to stderr, the rest to stdout."""
+def _print(args: Namespace, level: str, text: str) -> None:
+    """Print a text at or above `--log-level`: warnings to stderr, the rest to stdout."""
     if LOG_LEVELS.index(level) >= LOG_LEVELS.index(args.log_level):
         print(text, file=sys.stderr if level == "WARNING" else sys.stdout)
 
@@ -147,10 +147,11 @@ def _settings(args: Namespace) -> RobustSettings:
     from coeval.errors import RunInputError
 
     flags = vars(args)
-    for name, value in (("q_fraction", flags.get("q_fraction", 0.5)), ("theta", flags.get("theta") or 0.0)):
-        if not 0.0 <= value <= 1.0:
-            raise RunInputError(f"--{name.replace('_', '-')} {value}: give a number from 0 to 1")
     theta, threshold = flags.get("theta"), flags.get("agreement_threshold", 1.0)
+    q_fraction = flags.get("q_fraction", 0.5)
+    for name, value in (("q-fraction", q_fraction), ("theta", theta or 0.0)):
+        if not 0.0 <= value <= 1.0:
+            raise RunInputError(f"--{name} {value}: give a number from 0 to 1")
     if not 0.0 <= threshold <= 1.0:
         raise RunInputError(f"--agreement-threshold {threshold}: give a share from 0 to 1")
     return RobustSettings(
@@ -159,7 +160,7 @@ def _settings(args: Namespace) -> RobustSettings:
         flags.get("teacher_score_formula", "v1"),
         None if theta is not None else threshold,
         theta,
-        flags.get("q_fraction", 0.5),
+        q_fraction,
     )
 
 
@@ -167,37 +168,29 @@ def _write_one(loaded: LoadedRun, settings: RobustSettings, args: Namespace) -> 
     from coeval.analysis.coverage import slices
     from coeval.analysis.results import CompleteReport, RobustSummary
     from coeval.analysis.tables import write_tables
-    from coeval.reports.pages import write
+    from coeval.reports.pages import WORKBOOK, write
+    from coeval.reports.workbook import write_workbook
 
     name, out = args.sub, args.out
     report = build(name, loaded, settings)
     if isinstance(report, RobustSummary):
         if _is_empty(report):
             return 1
-        _tell_lone_judge(args, report)
-    if isinstance(report, CompleteReport):
-        return _write_workbook(report, out)
-    tables = write_tables(report, out)
-    print(f"wrote {write(REPORTS[name].folder, report, out, slices=slices(loaded))} and {len(tables)} tables")
-    return 0
-
-
-def _write_workbook(report: CompleteReport, out: Path) -> int:
-    """A file that ends in .xlsx alone, or a folder with the tables too."""
-    from coeval.analysis.tables import write_tables
-    from coeval.reports.pages import WORKBOOK
-    from coeval.reports.workbook import write_workbook
-
-    if out.suffix == ".xlsx":
+        _warn_of_lone_judge(args, report)
+    if isinstance(report, CompleteReport) and out.suffix == ".xlsx":
         print(f"wrote {write_workbook(report, out)}")
         return 0
     tables = write_tables(report, out)
-    print(f"wrote {write_workbook(report, out / WORKBOOK)} and {len(tables)} tables")
+    if isinstance(report, CompleteReport):
+        path = write_workbook(report, out / WORKBOOK)
+    else:
+        path = write(REPORTS[name].folder, report, out, slices=slices(loaded))
+    print(f"wrote {path} and {len(tables)} tables")
     return 0
 
 
 def _is_empty(report: Report) -> bool:
-    """Whether a robust set is empty; says why, step by step."""
+    """Whether a robust set is empty; print why, step by step."""
     from coeval.analysis.results import RobustSummary
 
     if not isinstance(report, RobustSummary) or report.kept:
@@ -211,15 +204,14 @@ def _is_empty(report: Report) -> bool:
     return True
 
 
-def _tell_lone_judge(args: Namespace, report: RobustSummary) -> None:
-    """A judge alone is always of one mind with itself."""
-    if len(report.chosen_judges) == 1:
+def _warn_of_lone_judge(args: Namespace, report: RobustSummary) -> None:
+    if len(report.chosen_judges) == 1:  # who always agrees with itself
         text = f"one judge alone decides which items are robust: {report.chosen_judges[0]}; --judge-selection all"
-        _tell(args, "WARNING", f"{text} takes every judge" if len(report.judges) > 1 else text.partition(";")[0])
+        _print(args, "WARNING", f"{text} takes every judge" if len(report.judges) > 1 else text.partition(";")[0])
 
 
 def _no_scores(header: Header) -> str:
-    """What a run without scores has instead."""
+    """Return what a run without scores has instead."""
     if header.verdicts:
         where = "`pairs`, `pairs-leaderboard` and `export-preferences` use these, other reports have nothing to show"
         return f"{header.experiment_id} has no scores, but {header.verdicts} verdicts on pairs: {where}"
@@ -247,10 +239,10 @@ def _write_all(loaded: LoadedRun, settings: RobustSettings, out: Path) -> int:
 
 
 def _begin_workbook(report: CompleteReport, path: Path) -> Callable[[], object]:
-    """Write the workbook; a large one in a process beside this one, since it takes as long as all pages.
+    """Write the workbook, a large one in a process beside this one, since it takes as long as all pages.
 
     Returns:
-        What waits for it, and raises what it raised.
+        A function that waits for it, and raises its error.
     """
     from coeval.reports.workbook import write_workbook
 
@@ -277,7 +269,7 @@ def _export_benchmark(loaded: LoadedRun, settings: RobustSettings, args: Namespa
     if not written:
         _is_empty(summary)
         return 1
-    _tell_lone_judge(args, summary)
+    _warn_of_lone_judge(args, summary)
     print(f"wrote {written} items to {path}")
     return 0
 

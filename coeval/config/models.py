@@ -195,16 +195,18 @@ def _model(entry: ModelEntry, raw: Any, where: Where, problems: Problems) -> Mod
                 message = "is the same in every role: move it to `parameters`, or add a second model"
                 problems.add((*where, "role_parameters", role, key), message)
     written = raw if isinstance(raw, Mapping) else {}
+    # A name with a mistake still counts, so that what refers to it is checked at once.
+    name = written["name"] if isinstance(written.get("name"), str) and written["name"].strip() else ""
     inner = written.get("parameters")
     parameters: Mapping[str, Any] = inner if isinstance(inner, Mapping) else {}
     own_names = [entry.role_parameters.get(role, {}).get("model") for role in entry.roles]
     is_called = entry.interface in INTERFACES and entry.interface not in (*VIRTUAL, "mock")
     if is_called and not parameters.get("model") and not (own_names and all(own_names)):
-        message = f"is missing; add what {entry.interface} calls the model, such as `model: {entry.name or 'NAME'}`"
+        message = f"is missing; add what {entry.interface} calls the model, such as `model: {name or 'NAME'}`"
         problems.add((*where, "parameters", "model"), message)
     keys = (entry.access_key, entry.parameters.get("api_key"))
     return Model(
-        name=entry.name,
+        name=name,
         interface=entry.interface,
         roles=entry.roles,
         parameters={key: value for key, value in entry.parameters.items() if key != "api_key"},

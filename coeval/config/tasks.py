@@ -27,8 +27,6 @@ from coeval.judging.prompts import PROMPTS, VARIABLES, unknown_variables
 from coeval.schema import DEFAULT, SCALE_FORMS, Attributes, Pairwise, Sampling, Scale, Task, scale_of
 from p2l.common.config import Where
 
-_A_GRADE = "what tells a good answer from a bad one"
-
 
 def _values(values: Any) -> list[Any]:
     if not isinstance(values, list):
@@ -61,17 +59,18 @@ _AttributesOrWord = Annotated[
 ]
 
 
-class _Weighted(Entry):
-    description: Text = Field(description=_A_GRADE)
+class _Weight(Entry):
     weight: AboveZero = 1.0
 
 
-class _WeightOfMetric(Entry):
-    weight: AboveZero = 1.0
+class _Weighted(_Weight):
+    description: Text = Field(description="what tells a good answer from a bad one")
 
 
 def _factor(definition: Any) -> Any:
     """Return a description, a description with its weight, or a metric, as it is written."""
+    if definition is None:
+        raise ValueError("is missing; add what tells a good answer from a bad one")
     if not isinstance(definition, Mapping):
         return _TEXT.validate_python(definition)
     metric, description = definition.get("metric"), definition.get("description")
@@ -86,7 +85,7 @@ def _factor(definition: Any) -> Any:
         raise ValueError(f"{reason} (V-18)")
     if description is not None and not isinstance(description, str):
         raise ValueError("its description must be text")
-    _WeightOfMetric.model_validate({"weight": definition.get("weight")})
+    _Weight.model_validate({"weight": definition.get("weight")})
     return definition
 
 
@@ -100,26 +99,26 @@ def _not_empty(rubric: Any) -> Any:
     return rubric
 
 
-def _range(value: Any) -> tuple[int, int]:
+def _range(value: Any, other: str = "") -> tuple[int, int]:
     """Return `[min, max]`, `[n]` or `n` as two ends."""
     ends = value if isinstance(value, list) else [value]
     if not 1 <= len(ends) <= 2 or any(isinstance(end, bool) or not isinstance(end, int) or end < 0 for end in ends):
         written = str(value)[:40] if isinstance(value, list) else shown(value)
-        raise ValueError(f"must be `[min, max]`, `[n]`, `n` or `all` with whole numbers, and is {written}")
+        raise ValueError(f"must be `[min, max]`, `[n]`, `n`{other} with whole numbers, and is {written}")
     if ends[0] > ends[-1]:
         raise ValueError(f"the least, {ends[0]}, is above the most, {ends[-1]}; turn them round")
     return ends[0], ends[-1]
 
 
 def _range_or_all(value: Any) -> Any:
-    return value if value == "all" else _range(value)
+    return value if value == "all" else _range(value, " or `all`")
 
 
 class _Sampling(Entry):
     target: Annotated[tuple[int, int] | Literal["all"], PlainValidator(_range_or_all)] = Field(
         description="`target: [min, max]`, or `all`"
     )
-    nuance: Annotated[tuple[int, int] | None, PlainValidator(_range)] = None
+    nuance: Annotated[tuple[int, int] | None, PlainValidator(lambda value: _range(value))] = None
     total: Count = Field(description="`total: N`, items for each teacher")
 
 
