@@ -57,11 +57,8 @@ class _Shared:
 
     def kappa(self, *, quadratic: bool = False) -> float | None:
         """Return kappa over all shared scores."""
-        return kappa(_table(self.cells), quadratic=quadratic)
-
-
-def _table(cells: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    return np.bincount(cells[cells >= 0], minlength=9).reshape(3, 3)
+        table = np.bincount(self.cells[self.cells >= 0], minlength=9).reshape(3, 3)
+        return kappa(table, quadratic=quadratic)
 
 
 @once

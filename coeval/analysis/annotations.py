@@ -137,7 +137,8 @@ class _Reader:
         if row is None:
             return self.skips.note("NO_RECORD", place)
         answer, factor, score = _text(row, "response_id"), _text(row, "factor"), row.get("score")
-        answer = answer or _joined(_text(row, "datapoint_id"), _text(row, "student") or _text(row, "student_model_id"))
+        datapoint, student = _text(row, "datapoint_id"), _text(row, "student") or _text(row, "student_model_id")
+        answer = answer or (f"{datapoint}__{student}" if datapoint and student else "")
         if not answer or not factor or score is None or str(score).strip() == "":
             return self.skips.note("MISSING_FIELD", place)
         response = self._responses.get(answer, -1)
@@ -186,10 +187,6 @@ def _scales(loaded: LoadedRun) -> dict[str, Scale]:
 def _text(row: Mapping[str, Any], key: str) -> str:
     value = row.get(key)
     return "" if value is None else str(value).strip()
-
-
-def _joined(datapoint: str, student: str) -> str:
-    return f"{datapoint}__{student}" if datapoint and student else ""
 
 
 # Agreement of judges with people, and of people with each other.

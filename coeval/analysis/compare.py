@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 
@@ -31,6 +31,8 @@ from p2l.metrics import bootstrap_mean
 _SCORES, _VERDICTS = "scores", "verdicts"
 _Part = tuple[str, str, str]
 """Task, judge, factor; of verdicts the factor is empty."""
+_Side: TypeAlias = dict[tuple[str, bytes], float]
+"""A student's mean on each datapoint of one run, by id and hash of the prompt."""
 _WINS = {"model_a": 1.0, "model_b": 0.0}
 
 
@@ -196,14 +198,6 @@ class RunComparison:
         return tuple(change for change in self.changes if change.verdict == "regression")
 
 
-@dataclass(frozen=True)
-class _Side:
-    """A student's scores in one run: mean of each datapoint, and what the datapoint is."""
-
-    keys: list[tuple[str, bytes]]
-    scores: Floats
-
-
 def compare_runs(before: LoadedRun, after: LoadedRun, threshold: float = 0.02) -> RunComparison:
     """Compare every student that both runs judged, overall and by task."""
     tables, left_out = shared_scores(before, after)
@@ -240,33 +234,30 @@ def _side(loaded: LoadedRun, scores: Floats, student: str, task: str) -> _Side:
     rows = ~np.isnan(mine)
     if task:
         rows &= loaded.datapoint_task == loaded.tasks.index(task)
-    chosen = np.flatnonzero(rows)
-    return _Side([(loaded.datapoints[row], loaded.prompt_keys[row]) for row in chosen], mine[chosen])
+    return {(loaded.datapoints[row], loaded.prompt_keys[row]): float(mine[row]) for row in np.flatnonzero(rows)}
 
 
 def _change(student: str, task: str, before: _Side, after: _Side, threshold: float, basis: str) -> Iterator[Change]:
     """Yield one change, or none where either run has no score."""
-    if not before.keys or not after.keys:
+    if not before or not after:
         return
-    places = {key: number for number, key in enumerate(after.keys)}
-    shared = [(number, places[key]) for number, key in enumerate(before.keys) if key in places]
-    paired = len(shared) == len(before.keys) == len(after.keys)
-    means = (float(before.scores.mean()), float(after.scores.mean()))
+    scores = [np.array(list(side.values())) for side in (before, after)]
+    means = [float(side.mean()) for side in scores]
     difference = means[1] - means[0]
-    error = _paired_error(before, after, shared) if paired else math.hypot(_error(before), _error(after))
-    lower, upper = difference - 1.959964 * error, difference + 1.959964 * error
+    paired = before.keys() == after.keys()
+    if paired:
+        error = _standard_error(np.array([after[key] - score for key, score in before.items()]))
+    else:
+        error = math.hypot(*map(_standard_error, scores))
+    p_value = two_sided(difference, error)
     yield Change(
         student,
         task,
-        *means,
-        difference,
-        lower,
-        upper,
-        p_value=two_sided(difference, error),
+        *(means[0], means[1], difference, difference - 1.959964 * error, difference + 1.959964 * error, p_value),
         paired=paired,
-        datapoints_before=len(before.keys),
-        datapoints_after=len(after.keys),
-        verdict=changed(difference, two_sided(difference, error), threshold),
+        datapoints_before=len(before),
+        datapoints_after=len(after),
+        verdict=changed(difference, p_value, threshold),
         basis=basis,
     )
 
@@ -278,16 +269,7 @@ def changed(difference: float, p_value: float, threshold: float) -> str:
     return "regression" if difference < 0 else "improvement"
 
 
-def _paired_error(before: _Side, after: _Side, shared: list[tuple[int, int]]) -> float:
-    rows = np.array(shared)
-    return _standard_error(after.scores[rows[:, 1]] - before.scores[rows[:, 0]])
-
-
-def _error(side: _Side) -> float:
-    return _standard_error(side.scores)
-
-
-def _standard_error(values: Any) -> float:
+def _standard_error(values: Floats) -> float:
     """Return the standard error of the mean over datapoints, infinite for fewer than two."""
     if len(values) < 2:
         return math.inf

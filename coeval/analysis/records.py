@@ -129,7 +129,10 @@ def read_run_info(run: Run) -> RunInfo:
         {model["name"]: _interface(model) for model in models},
         {model["name"]: str(_map(model.get("parameters")).get("model") or model["name"]) for model in models},
         _role_models(models),
-        {role: _with_role(models, role) for role in ("teacher", "student", "judge")},
+        {
+            role: tuple(model["name"] for model in models if role in (model.get("roles") or ()))
+            for role in ("teacher", "student", "judge")
+        },
         _own_metrics(models),
     )
 
@@ -152,10 +155,6 @@ def _role_models(models: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], s
 def _interface(model: Mapping[str, Any]) -> str:
     resolved = _map(model.get("resolved")).get("interface")
     return str(resolved or model.get("interface") or "")
-
-
-def _with_role(models: Iterable[Mapping[str, Any]], role: str) -> tuple[str, ...]:
-    return tuple(model["name"] for model in models if role in (model.get("roles") or ()))
 
 
 def _task(run: Run, name: str, configured: Mapping[str, Any]) -> TaskInfo:
@@ -195,10 +194,7 @@ def _drawn(target: object, declared: int) -> tuple[int, int] | None:
 def _rubric(run: Run, name: str, configured: Mapping[str, Any]) -> Mapping[str, Any] | None:
     path = run.find_rubric(name)
     stored = read_json(path) if path is not None else None
-    for rubric in (stored, configured.get("rubric")):
-        if isinstance(rubric, Mapping) and rubric:
-            return rubric
-    return None
+    return _map(stored) or _map(configured.get("rubric")) or None
 
 
 def _weights(rubric: Mapping[str, Any] | None, configured: object) -> dict[str, float]:

@@ -61,16 +61,15 @@ def derived(records: Records, rule: Rule) -> list[Preference]:
     Raises:
         RunInputError: a weight is of a factor that nobody scored.
     """
-    judgements = [one for one in records.judgements if not one.code and _is_of(one, records.info, rule.kind)]
+    kind_of = records.info.kind
+    judgements = [
+        one for one in records.judgements if not one.code and kind_of(one.judge, one.task, one.scores) == rule.kind
+    ]
     _check_weights(rule, judgements)
     groups: dict[tuple[str, str], list[Judgement]] = {}
     for one in judgements:
         groups.setdefault((one.datapoint, one.judge), []).append(one)
     return [preference for group in groups.values() for preference in _pairs(group, rule, records.info)]
-
-
-def _is_of(judgement: Judgement, info: RunInfo, kind: str) -> bool:
-    return info.kind(judgement.judge, judgement.task, judgement.scores) == kind
 
 
 def _check_weights(rule: Rule, judgements: Iterable[Judgement]) -> None:

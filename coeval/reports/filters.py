@@ -9,7 +9,7 @@ Shapes: N slices, R runs of neighbours, K different sums.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -41,7 +41,10 @@ def cube(header: Header, slices: Columns[SliceRow], *, with_sums: bool = True) -
     scored = slices.where((slices.values["valid"] > 0) & np.isfinite(slices.values["mean"]))
     used = {dimension: np.unique(scored.values[dimension], return_inverse=True) for dimension in DIMENSIONS}
     names = {dimension: [scored.names[dimension][code] for code in codes] for dimension, (codes, _) in used.items()}
-    notes = {dimension: _notes(header, dimension, members) for dimension, members in names.items()}
+    notes = {
+        dimension: {name: note for name in members if (note := describe(header, dimension, name))}
+        for dimension, members in names.items()
+    }
     if not with_sums:
         return embedded({"names": names, "notes": notes})
     place = np.zeros(len(scored), dtype=np.int64)
@@ -56,10 +59,6 @@ def joined(constant: str, more: Mapping[str, Any]) -> str:
     from markupsafe import Markup
 
     return Markup(f"{constant[:-1]},{embedded(more)[1:]}")
-
-
-def _notes(header: Header, dimension: str, names: Sequence[str]) -> dict[str, str]:
-    return {name: note for name in names if (note := describe(header, dimension, name))}
 
 
 def _sums(slices: Columns[SliceRow]) -> dict[str, Any]:

@@ -342,23 +342,19 @@ def frame(header: Header, title: str, about: str, links: Sequence[tuple[str, str
         links: to other pages, as (target, text, whether it is this one).
     """
     roles = (header.teachers, header.students, header.judges)
+    status = header.status or "unknown"
+    warning = f"Partial results: the run's status is {status}, so every number below may still change."
     return {
         "title": f"{title}: {header.experiment_id}",
         "about": about,
         "links": links,
-        "banner": _banner(header),
+        "banner": warning if header.partial else "",
         "facts": _facts(header),
         "skipped": _skipped(header),
         "skipped_count": sum(one.count for one in header.skipped),
         "words": _words(header),
         "own": len({name for names in roles for name in names}) < sum(map(len, roles)),
     }
-
-
-def _banner(header: Header) -> str:
-    if not header.partial:
-        return ""
-    return f"Partial results: the run's status is {header.status or 'unknown'}, so every number below may still change."
 
 
 def _facts(header: Header) -> list[tuple[str, str]]:

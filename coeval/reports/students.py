@@ -33,7 +33,13 @@ def student_context(report: StudentReport) -> dict[str, Any]:
     """Return what the page of students shows."""
     header = report.header
     tasks = [(task, _task(report, task)) for task in header.tasks]
-    pairs = ("better", "worse", "difference", Computed(_P_VALUE, _p_value), Computed(_SIGNIFICANT, _is_significant))
+    pairs = (
+        "better",
+        "worse",
+        "difference",
+        Computed(_P_VALUE, _p_value),
+        Computed(_SIGNIFICANT, lambda pair: yes_no(pair.significant)),
+    )
     labels = ("student", "task", "attribute", "accuracy", "strict_accuracy", "n_matched", "n_total", "n_skipped")
     return {
         "ranking": ranking(report),
@@ -82,10 +88,6 @@ def _task(report: StudentReport, task: str) -> Table | None:
 
 def _p_value(pair: StudentPair) -> Cell | float:
     return Cell("< 0.0001", pair.p_value) if pair.p_value < 1e-4 else pair.p_value
-
-
-def _is_significant(pair: StudentPair) -> Cell:
-    return yes_no(pair.significant)
 
 
 def _strengths(report: StudentReport, across: str) -> Grid:
