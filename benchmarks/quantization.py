@@ -1,40 +1,47 @@
-"""How long does a prompt take in float32, bfloat16 and int8 on this CPU, and what does that do to its coefficients?
+"""How long does a prompt take in each library and precision on this CPU, and what does that do to its coefficients?
 
-    python -m benchmarks.quantization [--shape 135m] [--threads 2] [--rounds 15]
+    python -m benchmarks.quantization [--shape 135m] [--threads 2] [--rounds 15] [--others]
 
 A random Llama model answers prompts of several lengths, one at a time, and a batch of eight prompts of mixed lengths
 (log-normal, median 60 tokens, sigma 0.8), for which the time of one prompt is given. The ways take turns in one
 process; medians, and in brackets how many times as fast as the first way, which is what a text-classification pipeline
 of transformers computes: the same backbone with a linear head in bfloat16, prompts one by one.
+
+`--others` times ONNX Runtime and int8 whose scales were calibrated beside what this project takes; they need
+`pip install onnxruntime onnx nncf`.
 """
 
 from __future__ import annotations
 
 import argparse
+import logging
+import tempfile
 import time
+import warnings
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from scipy.stats import norm
+from transformers.modeling_outputs import BaseModelOutput
 
 from benchmarks.shapes import SHAPES
 from p2l.common.cli import parser, positive, run
-from p2l.model.allocator import keep_freed_memory
-from p2l.model.backbones import P2L_ATTENTION, register_attention
+from p2l.model.backbones import P2L_ATTENTION, Packed, register_attention
 from p2l.model.batching import collate
 from p2l.model.encoding import Encoding
-from p2l.model.fused_layer import FusedLayer
 from p2l.model.heads import build
-from p2l.model.int8 import Agreement, agreement, coefficients, make_fast
-from p2l.model.int8_linear import Int8Linear
-from p2l.model.lean import reads_cls_only, replace_layers
 from p2l.model.model import P2LModel, P2LRecord
+from p2l.model.openvino import CompiledBackbone, Graph, Traced
+from p2l.model.precision import Agreement, agreement, coefficients
 
 LENGTHS = (16, 60, 128, 250)
 NUM_MODELS = 100
 BATCH = 8
+LONGEST = 2048
+ONNX_NAMES = ["states", "position_ids", "owners"]
 
 Way = Callable[[list[Encoding]], object]
 
@@ -45,15 +52,15 @@ def build_parser() -> argparse.ArgumentParser:
     flags.add_argument("--shape", choices=SHAPES, default="135m", help="size of the random Llama model")
     flags.add_argument("--threads", type=positive, help="threads of a pass; by default one a core")
     flags.add_argument("--rounds", type=positive, default=15, help="passes of each way and length")
+    flags.add_argument("--others", action="store_true", help="time other libraries too")
     return flags
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Print a line per way."""
     flags = build_parser().parse_args(argv)
-    keep_freed_memory()
     torch.set_num_threads(flags.threads or torch.get_num_threads())
-    models = make_models(flags.shape)
+    models = make_models(flags.shape, others=flags.others)
     ways: dict[str, Way] = {"transformers, bfloat16": one_by_one(_Classifier(flags.shape))}
     ways |= {name: packed(model) for name, model in models.items()}
     sets = {f"{tokens} tokens": [_prompt(tokens)] for tokens in LENGTHS}
@@ -73,26 +80,96 @@ def main(argv: Sequence[str] | None = None) -> None:
         )
 
 
-def make_models(shape: str) -> dict[str, P2LModel]:
-    """The same random model in every form."""
-    models = {
-        "float32, plain": _model(shape, torch.float32),
-        "bfloat16, plain": _model(shape, torch.bfloat16),
-        "float32": _model(shape, torch.float32),
-        "bfloat16": _model(shape, torch.bfloat16),
-        "int8": _model(shape, torch.float32),
+def make_models(shape: str, *, others: bool = False) -> dict[str, P2LModel]:
+    """The same random model in every form that answers packed prompts."""
+    plain = _model(shape, torch.float32)
+    graph = Graph(plain, LONGEST)
+    threads = torch.get_num_threads()
+    forms: dict[str, torch.nn.Module] = {
+        "OpenVINO, float32": graph.compiled("float32", threads=threads),
+        "OpenVINO, bfloat16": graph.compiled("bfloat16", threads=threads),
+        "OpenVINO, int8": graph.compiled("bfloat16", threads=threads, first=0),
     }
-    make_fast(models["float32"])
-    make_fast(models["bfloat16"])
-    rounded = models["int8"]
-    replace_layers(rounded, lambda layer: FusedLayer(layer, Int8Linear, cls_only=reads_cls_only(rounded, layer)))
-    return models
+    if others:
+        forms |= {"OpenVINO, calibrated int8": _calibrated(plain, threads), **_onnx(plain, threads)}
+    models = {"torch, float32": plain, "torch, bfloat16": _model(shape, torch.bfloat16)}
+    return models | {name: P2LModel(form, plain.head, plain.model_list, plain.record) for name, form in forms.items()}
+
+
+def _calibrated(model: P2LModel, threads: int) -> CompiledBackbone:
+    """Scales of states that were found beforehand, with NNCF and its SmoothQuant."""
+    import nncf
+
+    nncf.set_log_level(logging.ERROR)
+    rows = model.model.get_input_embeddings()  # type: ignore[operator]
+    prompts = [_prompt(60 + number) for number in range(16)]
+    inputs = [
+        [rows(torch.from_numpy(ids)[None]).detach().numpy(), np.arange(len(ids))[None], np.zeros(len(ids), np.int64)]
+        for ids in (prompt.ids for prompt in prompts)
+    ]
+    graph = Graph(model, LONGEST)
+    graph._graph = nncf.quantize(
+        graph._graph,
+        nncf.Dataset(inputs),
+        subset_size=len(inputs),
+        model_type=nncf.ModelType.TRANSFORMER,
+        ignored_scope=nncf.IgnoredScope(types=["ScaledDotProductAttention"]),
+    )
+    return graph.compiled("bfloat16", threads=threads)
+
+
+class _Onnx(torch.nn.Module):
+    """A backbone in ONNX Runtime."""
+
+    def __init__(self, rows: torch.nn.Module, config: Any, file: Path, threads: int) -> None:
+        super().__init__()
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        self.rows, self.config = rows, config
+        self._session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+
+    def forward(self, input_ids: torch.Tensor, position_ids: torch.Tensor, packed: Packed) -> BaseModelOutput:
+        owners = np.repeat(np.arange(len(packed.lengths)), packed.lengths)
+        inputs = (self.rows(input_ids).numpy(), position_ids.numpy(), owners)
+        (states,) = self._session.run(None, dict(zip(ONNX_NAMES, inputs, strict=True)))
+        return BaseModelOutput(last_hidden_state=torch.from_numpy(states))
+
+
+def _onnx(model: P2LModel, threads: int) -> dict[str, torch.nn.Module]:
+    """ONNX Runtime in float32, and in int8 with a scale for each output and one for all states of a pass."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    backbone: Any = model.model
+    axes = dict(zip(ONNX_NAMES, ({1: "tokens"}, {1: "tokens"}, {0: "tokens"}), strict=True))
+    width = backbone.config.hidden_size
+    example = (torch.zeros(1, 5, width), torch.tensor([[0, 1, 2, 0, 1]]), torch.tensor([0, 0, 0, 1, 1]))
+    with tempfile.TemporaryDirectory() as name, warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        whole, rounded = Path(name) / "whole.onnx", Path(name) / "rounded.onnx"
+        torch.onnx.export(
+            Traced(backbone), example, str(whole), input_names=ONNX_NAMES, dynamic_axes=axes, dynamo=False
+        )
+        quantize_dynamic(
+            whole,
+            rounded,
+            weight_type=QuantType.QInt8,
+            per_channel=True,
+            op_types_to_quantize=["MatMul"],
+            extra_options={"MatMulConstBOnly": True},
+        )
+        rows, config = backbone.get_input_embeddings(), backbone.config
+        return {
+            "ONNX Runtime, float32": _Onnx(rows, config, whole, threads),
+            "ONNX Runtime, int8": _Onnx(rows, config, rounded, threads),
+        }
 
 
 def errors_of(models: dict[str, P2LModel]) -> dict[str, Agreement]:
     """Each model's coefficients beside those of plain float32."""
     prompts = [_prompt(tokens) for tokens in (8, 16, 32, 60, 128, 250)]
-    exact = coefficients(models["float32, plain"], prompts)
+    exact = coefficients(models["torch, float32"], prompts)
     return {name: agreement(exact, coefficients(model, prompts)) for name, model in models.items()}
 
 

@@ -78,8 +78,6 @@ SHORT = {
     "p2l/online_training/geometric_buffer.py": "a command of a promised path",
     "p2l/online_training/replay_buffer.py": "a command of a promised path",
     "p2l/online_training/timestamps.py": "a command of a promised path",
-    "p2l/model/allocator.py": "calls into the C library",
-    "p2l/serving/http.py": "the writes of a connection",
     "p2l/serving/settings.py": "settings, which import nothing",
     "route/cli.py": "the table of commands",
     "route/service/settings.py": "settings, which import nothing",

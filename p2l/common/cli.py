@@ -22,7 +22,7 @@ T = TypeVar("T")
 _EXTRAS = {
     **dict.fromkeys(("pandas", "pyarrow", "scipy", "threadpoolctl", "jinja2", "markupsafe"), "p2l[data]"),
     **dict.fromkeys(("deepspeed", "datasets"), "p2l[train]"),
-    **dict.fromkeys(("torch", "transformers", "safetensors", "fastapi", "prometheus_client", "numba"), "p2l[serve]"),
+    **dict.fromkeys(("torch", "transformers", "safetensors", "fastapi", "prometheus_client"), "p2l[serve]"),
     **dict.fromkeys(("aiohttp", "anyio", "starlette", "httpx2", "uvicorn"), "p2l[route]"),
     "cvxpy": "p2l[route,lp]",
     "matplotlib": "p2l[plot]",

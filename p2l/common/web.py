@@ -247,7 +247,6 @@ def run_server(
         workers=workers,
         reload=reload,
         factory=isinstance(app, str),
-        http="p2l.serving.http:OneWriteProtocol",
         server_header=False,
         access_log=False,
         timeout_graceful_shutdown=int(request_seconds) + 1,

@@ -66,6 +66,37 @@ class Packed:
         return self.borders[1:].long() - 1
 
 
+class Joined:
+    """Prompts end to end for a traced graph, which knows no borders: which prompt each token belongs to."""
+
+    def __init__(self, owners: Tensor) -> None:
+        """Take the number (T,) of each token's prompt."""
+        self._owners = owners
+        self._masks: dict[tuple[int, int], Tensor] = {}
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, window: tuple[int, int], scale: float) -> Tensor:
+        """As `one_by_one`, all prompts at once under a mask."""
+        heads, groups = query.shape[1], key.shape[1]
+        if groups != heads:
+            key, value = (
+                states[:, :, None].expand(-1, -1, heads // groups, -1, -1).flatten(1, 2) for states in (key, value)
+            )
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=self._mask(window), scale=scale)
+        return mixed.transpose(1, 2)
+
+    def _mask(self, window: tuple[int, int]) -> Tensor:
+        """What is added to the scores (1, 1, T, T): 0 where a token sees another, else a large cost."""
+        if window not in self._masks:
+            place = torch.arange(self._owners.shape[0], device=self._owners.device)
+            ahead = place[None, :] - place[:, None]
+            seen = self._owners[:, None] == self._owners[None, :]
+            left, right = window
+            seen = seen if left < 0 else seen & (ahead >= -left)
+            seen = seen if right < 0 else seen & (ahead <= right)
+            self._masks[window] = torch.where(seen, 0.0, -1e30)[None, None]
+        return self._masks[window]
+
+
 @functools.cache
 def register_attention() -> None:
     """Register the attention with transformers as `P2L_ATTENTION`, once; transformers is slow to import."""
@@ -82,7 +113,7 @@ def _attention(
     value: Tensor,
     attention_mask: Tensor | None,
     *,
-    packed: Packed | None = None,
+    packed: Packed | Joined | None = None,
     scaling: float | None = None,
     dropout: float = 0.0,
     is_causal: bool | None = None,
@@ -101,6 +132,8 @@ def _attention(
     causal = bool(getattr(module, "is_causal", True)) if is_causal is None else is_causal
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     window = _window(causal, sliding_window)
+    if isinstance(packed, Joined):
+        return packed.attend(query, key, value, window, scale), None
     kernel = varlen_kernel(query.device.type, query.dtype) if dropout == 0 else None
     if kernel is None:
         return one_by_one(query, key, value, packed.lengths, window=window, scale=scale, dropout=dropout), None

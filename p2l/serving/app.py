@@ -28,7 +28,6 @@ from p2l.inference import P2L
 from p2l.likelihood import win_rates
 from p2l.serving.engine import Answer, BusyError, Engine, EngineOptions, ModelFailedError, TooLargeError
 from p2l.serving.metrics import Metrics
-from p2l.serving.quick import QuickRoute
 from p2l.serving.reload import Control, Follower, Served, Status, batch_limits
 from p2l.serving.settings import Settings
 
@@ -262,8 +261,6 @@ def build_app(settings: Settings, served: Served, generation: int = 0) -> FastAP
         responses=_PROBLEMS,
         dependencies=[Security(APIKeyHeader(name="api-key", auto_error=False))],
     )
-    unusual = frozenset({b"x-p2l-timeout"})
-    app.router.routes.append(QuickRoute("/predict", app.router, PromptRequest, _quick, unusual=unusual))
     app.include_router(_routes)
     app.add_middleware(BodyLimit, max_bytes=int(settings.max_body_mb * 2**20), seconds=settings.deadline)
     app.add_middleware(KeyGuard, api_key=settings.api_key_digest, admin_key=settings.admin_key_digest)
@@ -280,25 +277,19 @@ Timeout = Annotated[
 ]
 
 
-@_routes.post("/predict", response_model_exclude_unset=True)
-async def predict(body: PromptRequest, request: Request, timeout: Timeout = None) -> Prediction:
+@_routes.post("/predict", response_model=Prediction)
+async def predict(body: PromptRequest, request: Request, timeout: Timeout = None) -> Response:
     """Coefficients of every model for one prompt."""
     model, answers = await _ask(request, [body.prompt], timeout)
-    return _prediction(model, answers[0])
+    return _json(_prediction(model, answers[0]))
 
 
-async def _quick(request: Request, body: BaseModel) -> BaseModel:
-    """`predict`, without FastAPI around it."""
-    assert isinstance(body, PromptRequest)
-    return await predict(body, request)
-
-
-@_routes.post("/predict_batch", response_model_exclude_unset=True)
-async def predict_batch(body: BatchRequest, request: Request, timeout: Timeout = None) -> BatchResponse:
+@_routes.post("/predict_batch", response_model=BatchResponse)
+async def predict_batch(body: BatchRequest, request: Request, timeout: Timeout = None) -> Response:
     """Coefficients of every model for several prompts, all by the same revision."""
     model, answers = await _ask(request, body.prompts, timeout)
     predictions = [_prediction(model, answer) for answer in answers]
-    return BatchResponse(predictions=predictions, revision=model.revision)
+    return _json(BatchResponse(predictions=predictions, revision=model.revision))
 
 
 @_routes.post("/leaderboard")
@@ -377,6 +368,11 @@ async def _followed(control: Control, generation: int, workers: int) -> list[Sta
             return done
         await asyncio.sleep(0.1)
     raise HTTPException(504, "not every worker has loaded the model yet; GET /info says what is served")
+
+
+def _json(body: BaseModel) -> Response:
+    """A response of what was set; FastAPI would check each coefficient once more, and convert it twice."""
+    return Response(body.model_dump_json(exclude_unset=True), media_type="application/json")
 
 
 def _service(request: Request) -> _Service:

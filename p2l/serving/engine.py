@@ -1,8 +1,8 @@
 """The asynchronous engine: many requests in, few forward passes through one model, each request its answer.
 
-A prompt is tokenised by a pool of threads; its answer is looked up among the recent ones; a prompt that is already on
-its way is waited for, not computed twice; the rest goes into a bounded queue, from which computing threads take
-batches. A prompt that nobody waits for any more leaves the queue before it costs anything.
+A prompt is tokenised in a thread, a short one of a light model at once; its answer is looked up among the recent ones;
+a prompt that is already on its way is waited for, not computed twice; the rest goes into a bounded queue, from which
+computing threads take batches. A prompt that nobody waits for any more leaves the queue before it costs anything.
 
 Everything but the two kinds of threads happens in one event loop, so nothing here needs a lock.
 """
@@ -19,6 +19,7 @@ from asyncio import AbstractEventLoop, Future
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Protocol
 
 import numpy as np
@@ -27,7 +28,6 @@ import torch
 from p2l.common.cache import LRUCache
 from p2l.common.errors import InputError, P2LError
 from p2l.inference import P2L, Encoded, Prediction, free_memory, is_out_of_memory
-from p2l.serving.tokenizing import GroupTokenizer
 
 # What the service says of one prompt, and why it may say nothing.
 
@@ -292,6 +292,7 @@ def _answers(said: Prediction, revision: str) -> list[Outcome]:
 # The answers of recent prompts.
 
 _Key = tuple[str, bytes]
+_FEW_CHARS = 4_000  # tokenised in less time than a thread takes to answer
 
 
 # What an engine tells whoever counts.
@@ -390,7 +391,6 @@ class EngineOptions:
     """Prompts that may be between arrival and answer."""
     cache_size: int = 8192
     """Answers kept, the least recently used are forgotten first."""
-    tokenizer_threads: int = 2
 
 
 class Engine:
@@ -404,7 +404,6 @@ class Engine:
         self._pending = 0
         self._flying: dict[_Key, Job] = {}
         self._cache: LRUCache[_Key, Answer] = LRUCache(options.cache_size)
-        self._tokenizer = GroupTokenizer(options.tokenizer_threads)
         self._station = Station(options.limits, options.queue_size, self._report)
         self._closed = False
         self._last_answer = -float("inf")
@@ -440,7 +439,8 @@ class Engine:
         self._watcher.entered(len(prompts))
         try:
             model = model or self.model
-            encoded = await self._tokenizer.encode(model, prompts, here=not self._station.limits.streams)
+            here = not self._station.limits.streams and sum(map(len, chain.from_iterable(prompts))) <= _FEW_CHARS
+            encoded = model.encode(prompts) if here else await asyncio.to_thread(model.encode, prompts)
             return await self._answers(model, encoded, fresh)
         finally:
             self._pending -= len(prompts)
@@ -472,7 +472,6 @@ class Engine:
             await asyncio.sleep(0.01)
         self._station.close()
         await self._station.ended()
-        self._tokenizer.close()
 
     async def _answers(self, model: P2L, encoded: Sequence[Encoded], fresh: bool) -> list[Answer]:
         """Look up, wait for what is on its way, and queue the rest: all of it or nothing."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import json
 import logging
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
@@ -22,11 +24,10 @@ import torch
 from p2l.common.errors import InputError, P2LError
 from p2l.common.files import locked
 from p2l.inference import P2L, Member, choose_device
-from p2l.model.allocator import return_freed_memory
 from p2l.model.checkpoint import MODEL_LIST_FILE
-from p2l.model.int8 import choose_dtype, half_is_fast, in_dtype, quantize
-from p2l.model.lean import layers_of
 from p2l.model.model import P2LModel, to_dtype
+from p2l.model.openvino import CompiledBackbone, is_light, layers_of
+from p2l.model.precision import choose_dtype, in_dtype, quantize
 from p2l.serving.engine import BatchLimits, Engine
 from p2l.serving.metrics import Metrics, is_alive
 from p2l.serving.settings import Settings
@@ -136,13 +137,13 @@ def _write(file: Path, content: Any) -> None:
 # A model as it is served: where it runs, in which precision, and why.
 
 _CPU_BATCH_TOKENS = 1024
+_COMPILED_BATCH_TOKENS = 256  # under one mask: twice as many tokens attend four times as long
 _GPU_BATCH_TOKENS = 16_384
 _GPU_WAIT_MS = 2.0
 _COMPANY = 0.004
 _MOST_PROMPTS = 256
 _MOST_STREAMS = 4
 _SHORT = 2048  # tokens that a light model reads in some hundredths of a second
-_LIGHT = 5_000_000  # weights of a model whose passes are shorter than dividing them is
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,9 @@ def load(settings: Settings, path: str | None = None) -> Served:
         InputError: it cannot be loaded, or not as the settings say.
     """
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(_load, settings, path).result()
+        served = thread.submit(_load, settings, path).result()
+    return_freed_memory()
+    return served
 
 
 def _load(settings: Settings, path: str | None) -> Served:
@@ -199,15 +202,23 @@ def _loaded_in(settings: Settings) -> str | None:
 def _prepare(member: Member, settings: Settings) -> tuple[Member, str, str]:
     """A member in the form that answers fastest, its dtype, and why."""
     member.tokenizer.forget_words()
+    model, tokenizer, cores = member.model, member.tokenizer, settings.cores
     if settings.quantize:
-        half = torch.bfloat16 if half_is_fast() else torch.float32
-        rounded = quantize(member.model, member.tokenizer, settings.quantize, dtype=half)
+        rounded = quantize(model, tokenizer, settings.quantize, threads=cores)
+        _warm_up(member)
         return member, settings.quantize, str(rounded)
     if settings.dtype is None:
-        choice = choose_dtype(member.model, member.tokenizer)
+        choice = choose_dtype(model, tokenizer, threads=cores)
     else:
-        choice = in_dtype(member.model, to_dtype(settings.dtype), settings.dtype_reason)
-    return Member(choice.model, member.tokenizer), str(choice.dtype).removeprefix("torch."), choice.reason
+        choice = in_dtype(model, tokenizer, to_dtype(settings.dtype), settings.dtype_reason, threads=cores)
+    ready = Member(choice.model, tokenizer)
+    _warm_up(ready)
+    return ready, str(choice.dtype).removeprefix("torch."), choice.reason
+
+
+def _warm_up(member: Member) -> None:
+    if isinstance(member.model.model, CompiledBackbone):
+        member.model.model.warm_up(member.tokenizer.max_length)
 
 
 def batch_limits(settings: Settings, model: P2L) -> BatchLimits:
@@ -216,17 +227,21 @@ def batch_limits(settings: Settings, model: P2L) -> BatchLimits:
     On a CPU a pass takes what is there at once: its time grows with its tokens, so waiting for company gains nothing.
     """
     on_cpu = model.device.type == "cpu"
-    tokens = settings.max_batch_tokens or (_CPU_BATCH_TOKENS if on_cpu else _GPU_BATCH_TOKENS)
+    backbones = [member.model.model for member in model.members]
+    compiled = on_cpu and all(isinstance(backbone, CompiledBackbone) for backbone in backbones)
+    tokens = settings.max_batch_tokens or (_COMPILED_BATCH_TOKENS if compiled else _CPU_BATCH_TOKENS)
+    tokens = tokens if on_cpu else settings.max_batch_tokens or _GPU_BATCH_TOKENS
     wait_ms = settings.max_wait_ms if settings.max_wait_ms is not None else (0.0 if on_cpu else _GPU_WAIT_MS)
-    light = on_cpu and sum(part.numel() for member in model.members for part in _weights(member.model)) < _LIGHT
+    light = on_cpu and all(is_light(member.model) for member in model.members)
     # The event loop may not be held up: neither by waiting for company nor by a long prompt.
     short = not wait_ms and all(
-        not layers_of(member.model) or member.tokenizer.max_length <= _SHORT for member in model.members
+        not _reads_tokens(member.model) or member.tokenizer.max_length <= _SHORT for member in model.members
     )
     cores = settings.cores or torch.get_num_threads()
     streams = settings.streams
     if streams is None:
-        streams = 1 if light or not on_cpu else min(_MOST_STREAMS, cores)
+        # OpenVINO divides a pass among the cores itself.
+        streams = 1 if light or compiled or not on_cpu else min(_MOST_STREAMS, cores)
         streams = 0 if light and short else streams
     return BatchLimits(
         tokens=tokens,
@@ -238,13 +253,9 @@ def batch_limits(settings: Settings, model: P2L) -> BatchLimits:
     )
 
 
-def _weights(model: P2LModel) -> Iterator[torch.Tensor]:
-    """The matrices that every token passes through."""
-    for layer in layers_of(model):
-        for part in layer.modules():
-            weight = getattr(part, "weight", None)
-            if isinstance(weight, torch.Tensor) and weight.ndim == 2:
-                yield weight
+def _reads_tokens(model: P2LModel) -> bool:
+    """Whether a prompt takes the longer the more tokens it has."""
+    return isinstance(model.model, CompiledBackbone) or bool(layers_of(model))
 
 
 def newest_model(folder: Path) -> Path | None:
@@ -273,6 +284,17 @@ def written_at(folder: Path) -> int:
         return max(file.stat().st_mtime_ns for file in files)
     except OSError:  # it is being removed
         return 0
+
+
+def return_freed_memory() -> bool:
+    """Let glibc hand all freed blocks of this process to the system, once; False where it is not there."""
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        trim = ctypes.CDLL("libc.so.6").malloc_trim
+    except (OSError, AttributeError):
+        return False
+    return bool(trim(0))
 
 
 _log = logging.getLogger("p2l.serving")

@@ -62,13 +62,11 @@ def worker() -> FastAPI:
 
 
 def _app(settings: Settings) -> FastAPI:
-    from p2l.model.allocator import keep_freed_memory
     from p2l.serving.app import build_app
     from p2l.serving.reload import Control, catch_up
 
     _log_to_stderr()
     cores = _share_cores(settings.workers)
-    keep_freed_memory(arenas=max(2, cores))
     settings = replace(settings, cores=cores)
     served, generation = catch_up(settings, Control(Path(settings.control)))
     _log.info(
@@ -91,7 +89,6 @@ def _run(app: Any, settings: Settings, host: str, port: int, *, reload: bool) ->
         workers=settings.workers,
         reload=reload,
         factory=isinstance(app, str),
-        http="p2l.serving.http:OneWriteProtocol",
         server_header=False,
         timeout_graceful_shutdown=int(settings.deadline) + 1,
         log_level="info",

@@ -27,7 +27,6 @@ from torch import Tensor, nn
 
 from p2l.common.cli import nearest
 from p2l.common.errors import CheckpointError, ConfigError, P2LError, PeerError
-from p2l.model.allocator import keep_freed_memory
 from p2l.model.batching import Batch, to_device
 from p2l.model.model import P2LModel, P2LOutput
 from p2l.training.config import TrainConfig
@@ -75,7 +74,6 @@ def start_processes(device: torch.device) -> None:
     # DeepSpeed calls collectives by names that newer torch deprecates; a user can do nothing about it.
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
     if device.type == "cpu":
-        keep_freed_memory()
         # Otherwise DeepSpeed compiles a shared-memory kernel at the first start, and needs a compiler for it.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     deepspeed.init_distributed(dist_backend="gloo" if device.type == "cpu" else "nccl", verbose=False)

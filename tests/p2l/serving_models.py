@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 
 from p2l.model.encoding import PromptTokenizer
-from p2l.model.int8 import PROBES
 from p2l.model.model import P2LModel
+from p2l.model.precision import PROBES
 from p2l.model.scratch import make_tfidf, make_transformer
 
 NAMES = [f"model-{number}" for number in range(12)]

@@ -4,21 +4,33 @@ import numpy as np
 import pytest
 import torch
 
-from p2l.model import int8
-from p2l.model.fused_small import SmallLayer
-from p2l.model.int8 import Agreement, Timing, agreement, choose_dtype, coefficients, make_fast, of_length, probes
-from p2l.model.kernels import PackedLinear, SmallLinear, has_packed
+from p2l.model import openvino, precision
+from p2l.model.openvino import CompiledBackbone
+from p2l.model.precision import Agreement, Timing, agreement, choose_dtype, coefficients, in_dtype, of_length, probes
 from tests.p2l.serving_models import tiny
 
 
 def timed(monkeypatch: pytest.MonkeyPatch, product: float, passes: list[float]) -> None:
     """A machine on which bfloat16 is so many times as fast, in a product and in passes of several lengths."""
-    monkeypatch.setattr(int8, "_product", lambda: Timing(64, product, 1.0))
-    monkeypatch.setattr(int8, "_time", lambda *_: [Timing(60 + n, gain, 1.0) for n, gain in enumerate(passes)])
+    monkeypatch.setattr(openvino, "has_bfloat16", lambda: product >= 1)
+    monkeypatch.setattr(precision, "_product", lambda: Timing(64, product, 1.0))
+    monkeypatch.setattr(precision, "_time", lambda *_: [Timing(60 + n, gain, 1.0) for n, gain in enumerate(passes)])
+
+
+@pytest.fixture(params=["openvino", "torch"])
+def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What computes."""
+    if request.param == "torch":
+        monkeypatch.setattr(openvino, "is_installed", lambda: False)
+    elif not openvino.is_installed():
+        pytest.skip("no OpenVINO")
+    return openvino.version() if request.param == "openvino" else "torch"
 
 
 @pytest.mark.parametrize("family", ["llama", "bert"])
-def test_the_faster_dtype_is_chosen_and_said_why(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_faster_dtype_is_chosen_and_said_why(
+    family: str, by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, tokenizer = tiny(tmp_path, family)
     exact = coefficients(model, probes(tokenizer))
     timed(monkeypatch, 2.0, [1.5, 2.0])
@@ -27,7 +39,8 @@ def test_the_faster_dtype_is_chosen_and_said_why(family: str, tmp_path: Path, mo
     assert found.reason.startswith(
         "bfloat16: 1.7 times as fast as float32 here (1e+03 against 1.5e+03 ms for 60 tokens)"
     )
-    assert "of their spread on average" in found.reason
+    assert found.reason.endswith(f"of their spread on average; computed by {by}")
+    assert isinstance(found.model.model, CompiledBackbone) == (by != "torch")
     now = coefficients(found.model, probes(tokenizer))
     assert 0 < np.abs(now - exact).max() < 0.05
     assert found.model.head.head.weight.dtype == torch.float32
@@ -35,31 +48,69 @@ def test_the_faster_dtype_is_chosen_and_said_why(family: str, tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("passes", [[1.05, 1.1], [0.5]])
-def test_a_small_gain_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, passes: list[float]) -> None:
+def test_a_small_gain_is_none(by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, passes: list[float]) -> None:
     model, tokenizer = tiny(tmp_path, "llama")
     exact = coefficients(model, probes(tokenizer))
     timed(monkeypatch, 2.0, passes)
     found = choose_dtype(model, tokenizer)
     assert found.dtype == torch.float32
     assert found.reason.startswith(("float32: bfloat16 is only 1.1 times", "float32: bfloat16 is not faster here ("))
+    assert found.reason.endswith(f"computed by {by}")
     np.testing.assert_allclose(coefficients(found.model, probes(tokenizer)), exact, atol=1e-5)
 
 
 def test_coefficients_that_suffer_keep_float32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, tokenizer = tiny(tmp_path, "llama")
     timed(monkeypatch, 2.0, [2.0])
-    monkeypatch.setattr(int8, "agreement", lambda *_: Agreement(0.9, 0.5, 0.03))
+    monkeypatch.setattr(openvino, "is_installed", lambda: False)
+    monkeypatch.setattr(precision, "agreement", lambda *_: Agreement(0.9, 0.5, 0.03))
     found = choose_dtype(model, tokenizer)
     assert found.dtype == torch.float32
     assert "but its coefficients differ by 3.0% of their spread" in found.reason
 
 
-def test_a_machine_without_such_instructions_does_not_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_such_instructions_does_not_try(
+    by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, tokenizer = tiny(tmp_path, "llama")
     timed(monkeypatch, 0.1, [])
     found = choose_dtype(model, tokenizer)
-    assert found.model is model
-    assert found.reason == "float32: a product in bfloat16 takes 10.0 times as long here"
+    assert found.dtype == torch.float32
+    if by == "torch":
+        assert found.model is model
+        assert found.reason == "float32: a product in bfloat16 takes 10.0 times as long here; computed by torch"
+    else:
+        assert found.reason == f"float32: this processor has no bfloat16; computed by {by}"
+
+
+@pytest.mark.skipif(not openvino.is_installed(), reason="no OpenVINO")
+@pytest.mark.parametrize("name", ["float32", "bfloat16"])
+def test_a_library_that_gives_other_coefficients_is_left_alone(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, tokenizer = tiny(tmp_path, "llama")
+    exact = coefficients(model, probes(tokenizer))
+    monkeypatch.setattr(openvino, "has_bfloat16", lambda: True)
+    monkeypatch.setattr(precision, "agreement", lambda *_: Agreement(0.9, 0.5, 0.03))
+    found = in_dtype(model, tokenizer, getattr(torch, name), "as asked")
+    assert not isinstance(found.model.model, CompiledBackbone)
+    assert found.reason.startswith("as asked; computed by torch, for coefficients of OpenVINO ")
+    assert found.reason.endswith("differ by 3.0% of their spread")
+    np.testing.assert_allclose(coefficients(found.model, probes(tokenizer)), exact, atol=0.05)
+
+
+@pytest.mark.skipif(not openvino.is_installed(), reason="no OpenVINO")
+def test_a_model_that_the_library_cannot_read_stays_with_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokenizer = tiny(tmp_path, "llama")
+
+    def unreadable(*_: object) -> None:
+        raise RuntimeError("an operation that nobody knows")
+
+    monkeypatch.setattr(precision, "Graph", unreadable)
+    found = choose_dtype(model, tokenizer)
+    assert not isinstance(found.model.model, CompiledBackbone)
+    assert "computed by torch, for OpenVINO" in found.reason
+    assert found.reason.endswith("cannot read this model (RuntimeError)")
 
 
 def test_a_bag_of_words_stays_in_float32(tmp_path: Path) -> None:
@@ -81,22 +132,28 @@ def test_timing_stops_when_its_time_is_up(tmp_path: Path, monkeypatch: pytest.Mo
     model, tokenizer = tiny(tmp_path, "llama")
     passes = []
     model.register_forward_hook(lambda *_: passes.append(1))
-    monkeypatch.setattr(int8, "SECONDS", 0)
-    assert len(int8._time(model, model, tokenizer)) == 1
+    monkeypatch.setattr(precision, "SECONDS", 0)
+    assert len(precision._time(model, model, tokenizer)) == 1
     assert len(passes) == 4
 
 
-@pytest.mark.skipif(not has_packed(), reason="torch without oneDNN")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_model_is_made_fast_in_its_own_dtype(tmp_path: Path, dtype: torch.dtype) -> None:
+def test_a_dtype_that_is_asked_for_is_computed_in(by: str, tmp_path: Path, dtype: torch.dtype) -> None:
+    if by != "torch" and dtype == torch.bfloat16 and not openvino.has_bfloat16():
+        pytest.skip("no bfloat16 here")
     model, tokenizer = tiny(tmp_path, "llama")
-    model.to(dtype)
     before = coefficients(model, probes(tokenizer))
-    make_fast(model)
-    after = coefficients(model, probes(tokenizer))
+    found = in_dtype(model, tokenizer, dtype, "as measured; computed by something")
+    assert (found.dtype, found.reason) == (dtype, f"as measured; computed by {by}")
+    after = coefficients(found.model, probes(tokenizer))
     np.testing.assert_allclose(after, before, atol=1e-5 if dtype == torch.float32 else 0.03)
-    packed = [part for part in model.modules() if isinstance(part, PackedLinear | SmallLinear | SmallLayer)]
-    assert {part.weight.dtype for part in packed} == {dtype}
+    assert next(found.model.model.parameters()).dtype == dtype
+
+
+def test_a_bag_of_words_is_asked_for_in_vain(tmp_path: Path) -> None:
+    model, tokenizer = tiny(tmp_path, "tfidf")
+    found = in_dtype(model, tokenizer, torch.bfloat16, "as asked")
+    assert (found.model, found.dtype, found.reason) == (model, torch.float32, "as asked")
 
 
 def test_probes_have_the_lengths_that_are_asked_for(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import torch
 
 from p2l.common.errors import InputError
 from p2l.inference import P2L
+from p2l.model import openvino
 from p2l.serving import reload
 from p2l.serving.reload import Control, catch_up
 from p2l.serving.settings import Settings
@@ -62,7 +63,7 @@ def test_a_heavy_model_gets_its_cores_after_a_light_one(folder, monkeypatch):
     try:
         assert reload.batch_limits(settings, model).streams == 0
         torch.set_num_threads(1)  # as a light model is computed
-        monkeypatch.setattr(reload, "_LIGHT", 0)
+        monkeypatch.setattr(openvino, "_LIGHT", 0)
         heavy = reload.batch_limits(settings, model)
         assert (heavy.streams, heavy.threads) == (3, 3)
     finally:

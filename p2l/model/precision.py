@@ -1,9 +1,12 @@
-"""Int8 on a CPU: half the time and, for the layers, a quarter of the memory, if the model bears it.
+"""Which precision answers fastest here without changing the answers: float32, bfloat16 or, when asked for, int8.
 
-Weights and states are rounded to 8 bits (`kernels`) layer by layer, and each layer's floats are freed. How far the
-coefficients then lie from the exact ones is measured on built-in prompts (p2l.model.int8). What is rounded in the first
-layers every later one carries on: where all layers are too many, the first eighth, or else the first quarter, are kept
-in floating point. A model that does not bear that either is refused.
+A processor without such instructions computes in bfloat16 many times slower than in float32, one with them up to twice
+as fast, and how much depends on the model's sizes. So both are timed, in turns, on prompts of three lengths, within a
+second or two. Where OpenVINO is installed it computes (p2l.model.openvino), once its coefficients were compared with
+torch's on built-in prompts; elsewhere, and where it disagrees, torch does.
+
+In int8 what is rounded in the first layers every later one carries on: where all layers are too many, the first eighth,
+or else the first quarter, are kept in floating point. A model that does not bear that either is refused.
 """
 
 from __future__ import annotations
@@ -12,8 +15,6 @@ import copy
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,13 +22,11 @@ import torch
 from torch import nn
 
 from p2l.common.errors import InputError
-from p2l.model import backbones
-from p2l.model.allocator import return_freed_memory
+from p2l.model import backbones, openvino
 from p2l.model.batching import Batch, collate
 from p2l.model.encoding import Encoding, PromptTokenizer
-from p2l.model.kernels import NarrowEmbedding, PackedLinear, has_int8, has_numba, has_packed, packed_linear
-from p2l.model.lean import can_be_fused, halved, layers_of, reads_cls_only, replace_layers, streamlined, whole
 from p2l.model.model import P2LModel
+from p2l.model.openvino import Graph, layers_of
 
 # Prompts that are asked when a service starts: how far do the coefficients of a faster model lie from the exact ones?
 #
@@ -136,7 +135,7 @@ class Quantized:
 
 
 def quantize(
-    model: P2LModel, tokenizer: PromptTokenizer, method: str = "int8", *, dtype: torch.dtype = torch.float32
+    model: P2LModel, tokenizer: PromptTokenizer, method: str = "int8", *, threads: int | None = None
 ) -> Quantized:
     """Round a freshly loaded float32 model to 8 bits, in place; it can then only answer packed prompts on a CPU.
 
@@ -144,45 +143,32 @@ def quantize(
         model: as `P2LModel.from_pretrained` gives it.
         tokenizer: of the same folder.
         method: "int8".
-        dtype: of layers that cannot be rounded, and of long attention: bfloat16 where that is fast.
+        threads: that compute a pass; by default as many as torch would take.
 
     Raises:
-        InputError: an unknown method, a model on a card or without layers, a torch without such products, or
-            coefficients that lie too far from the exact ones (rank correlation below 0.99, error above 2 % of the
-            spread); the model is then of no further use.
+        InputError: an unknown method, a model on a card or without layers, no OpenVINO, or coefficients that lie too
+            far from the exact ones (rank correlation below 0.99, error above 2 % of the spread).
     """
     _check(model, method)
     prompts = probes(tokenizer)
     exact = coefficients(model, prompts)
-    half = dtype == torch.bfloat16
-    layers = layers_of(model)
-    floats = list(layers)[: _count(_FIRST[-1], layers)]
-    _narrow_embedding(model.model)
-    replace_layers(model, lambda layer: _rounded(model, layer, half=half))
+    try:
+        graph = Graph(model, tokenizer.max_length)
+    except Exception as error:  # whatever a tracer, a frontend or a plugin has to say of a model that it cannot read
+        raise InputError(f"int8 needs OpenVINO, which cannot read this model ({type(error).__name__})") from error
+    precision = "bfloat16" if openvino.has_bfloat16() else "float32"
+    count = len(layers_of(model))
     for share in _FIRST:
-        kept = _count(share, layers)
-        for number in range(kept):
-            exact_form = halved if half else partial(streamlined, make=packed_linear)
-            layers[number] = exact_form(model, floats[number])
-        found = Quantized(len(layers), kept, agreement(exact, coefficients(model, prompts)))
-        if found.agreement.spearman >= LEAST_SPEARMAN and found.agreement.error <= MOST_INT8_ERROR:
-            floats.clear()
-            return_freed_memory()
-            return found
+        kept = int(-(-count * share // 1))
+        rounded = _with(model, graph.compiled(precision, threads=threads or torch.get_num_threads(), first=kept))
+        quantized = Quantized(count, kept, agreement(exact, coefficients(rounded, prompts)))
+        if quantized.agreement.spearman >= LEAST_SPEARMAN and quantized.agreement.error <= MOST_INT8_ERROR:
+            model.model = rounded.model
+            return quantized
     raise InputError(
-        f"int8 changes this model's answers too much: {found.agreement} (at least {LEAST_SPEARMAN} and at most "
+        f"int8 changes this model's answers too much: {quantized.agreement} (at least {LEAST_SPEARMAN} and at most "
         f"{MOST_INT8_ERROR:.0%}); serve it without --quantize"
     )
-
-
-def _rounded(model: P2LModel, layer: nn.Module, *, half: bool) -> nn.Module:
-    """A layer in 8 bits, in its fastest form if this machine and the layer allow that."""
-    from p2l.model.fused_layer import FusedLayer
-    from p2l.model.int8_linear import Int8Linear
-
-    if half and can_be_fused(model):
-        return FusedLayer(layer, Int8Linear, cls_only=reads_cls_only(model, layer))
-    return streamlined(model, layer, Int8Linear, half_attention=half)
 
 
 def _check(model: P2LModel, method: str) -> None:
@@ -193,30 +179,13 @@ def _check(model: P2LModel, method: str) -> None:
         raise InputError(f"int8 is for CPUs, and the model is on {parameter.device}; leave --quantize out")
     if not layers_of(model):
         raise InputError(f"int8 is for transformers, not for {model.record.model_type}; leave --quantize out")
-    if not has_int8():
-        raise InputError("this build of torch has no int8 products (oneDNN); leave --quantize out")
-    if not has_numba():
-        raise InputError("int8 needs numba: pip install 'p2l[serve]', or leave --quantize out")
+    if not openvino.is_installed():
+        raise InputError("int8 needs OpenVINO: pip install 'p2l[cpu]', or leave --quantize out")
 
 
-def _count(share: float, layers: nn.ModuleList) -> int:
-    return int(-(-len(layers) * share // 1))
+# float32 or bfloat16?
 
-
-def _narrow_embedding(backbone: Any) -> None:
-    rows = backbone.get_input_embeddings()
-    if type(rows) is nn.Embedding:
-        backbone.set_input_embeddings(NarrowEmbedding(rows))
-
-
-# float32 or bfloat16? Whichever answers faster here, unless the coefficients suffer; measured when a service starts.
-#
-# A processor without such instructions computes in bfloat16 many times slower than in float32, one with them up to
-# twice
-# as fast, and how much depends on the model's sizes. So both are timed, in turns, on prompts of three lengths, within a
-# second or two; a single matrix product comes first, and spares hopeless machines the rest.
-
-LEAST_GAIN, MOST_ERROR = 1.1, 0.02
+LEAST_GAIN, MOST_ERROR, MOST_FLOAT32_ERROR = 1.1, 0.02, 0.001
 LENGTHS = (16, 60, 250)
 ROUNDS = 5
 SECONDS = 1.5
@@ -246,56 +215,97 @@ class Timing:
         return self.float32 / self.bfloat16
 
 
-def choose_dtype(model: P2LModel, tokenizer: PromptTokenizer) -> Choice:
-    """The faster dtype for a freshly loaded float32 model, which is made fast in the same go (`make_fast`).
+def choose_dtype(model: P2LModel, tokenizer: PromptTokenizer, *, threads: int | None = None) -> Choice:
+    """The faster dtype for a freshly loaded float32 model, in OpenVINO where that is installed and agrees with torch.
 
-    While both are measured memory holds the model one and a half times.
+    `threads` compute a pass, by default as many as torch would take. While both dtypes are measured memory holds the
+    model two and a half times.
     """
     if next(model.parameters()).device.type == "cuda":
         return _on_a_card(model)
     if not layers_of(model):
         return Choice(model, torch.float32, f"float32: {model.record.model_type} has no products to shorten")
-    product = _product()
-    if product.gain < 1:
-        make_fast(model)
-        return Choice(
-            model, torch.float32, f"float32: a product in bfloat16 takes {1 / product.gain:.1f} times as long here"
-        )
-    half = _half(model)
-    make_fast(half)
-    make_fast(model)
-    prompts = probes(tokenizer)[::2]
-    found = agreement(coefficients(model, prompts), coefficients(half, prompts))
-    timings = _time(model, half, tokenizer)
+    library = _Library(model, tokenizer, threads)
+    whole = library.model_in(torch.float32)
+    by = library.said
+    if whole is None:
+        whole = model
+        product = _product()
+        slow = f"float32: a product in bfloat16 takes {1 / product.gain:.1f} times as long here"
+        half = None if product.gain < 1 else _half(model)
+    else:
+        slow = "float32: this processor has no bfloat16"
+        half = library.model_in(torch.bfloat16) if openvino.has_bfloat16() else None
+    if half is None:
+        return Choice(whole, torch.float32, _computed(slow, by))
+    found = agreement(library.exact, coefficients(half, library.prompts))
+    timings = _time(whole, half, tokenizer)
     gain = float(np.exp(np.mean([np.log(timing.gain) for timing in timings])))
     faster = gain >= LEAST_GAIN and found.error <= MOST_ERROR
-    reason = _reason(faster, gain, timings, found)
-    return Choice(half, torch.bfloat16, reason) if faster else Choice(model, torch.float32, reason)
+    reason = _computed(_reason(faster, gain, timings, found), by)
+    return Choice(half, torch.bfloat16, reason) if faster else Choice(whole, torch.float32, reason)
 
 
-def in_dtype(model: P2LModel, dtype: torch.dtype, reason: str) -> Choice:
-    """A freshly loaded model in a dtype that was decided elsewhere, made fast; without layers it stays as it is."""
+def in_dtype(
+    model: P2LModel, tokenizer: PromptTokenizer, dtype: torch.dtype, reason: str, *, threads: int | None = None
+) -> Choice:
+    """A freshly loaded model in a dtype that was decided elsewhere, in OpenVINO where that agrees with torch.
+
+    A model without layers stays in float32 on a CPU.
+    """
     on_cpu = next(model.parameters()).device.type == "cpu"
+    if on_cpu and layers_of(model) and dtype in (torch.float32, torch.bfloat16):
+        library = _Library(model, tokenizer, threads)
+        faster = library.model_in(dtype)
+        reason = _computed(reason, library.said)
+        if faster is not None:
+            return Choice(faster, dtype, reason)
     if on_cpu and not layers_of(model):
         dtype = torch.float32
     if dtype != next(model.model.parameters()).dtype:
         model = _half(model) if dtype == torch.bfloat16 else model.to(dtype)
-    make_fast(model)
     return Choice(model, dtype, reason)
 
 
-def half_is_fast() -> bool:
-    """Whether this CPU multiplies faster in bfloat16 than in float32."""
-    return _product().gain >= LEAST_GAIN
+class _Library:
+    """OpenVINO's way to compute a float32 model, if there is one."""
+
+    def __init__(self, model: P2LModel, tokenizer: PromptTokenizer, threads: int | None) -> None:
+        self.said = "torch"
+        """What computes, and why."""
+        self.prompts = probes(tokenizer)[::2]
+        self.exact = coefficients(model, self.prompts)
+        self._model = model
+        self._threads = threads or torch.get_num_threads()
+        self._graph: Graph | None = None
+        if openvino.is_installed() and backbones.get(model.record.model_type).packs:
+            try:
+                self._graph = Graph(model, tokenizer.max_length)
+            except Exception as error:  # whatever a tracer or a frontend has to say of a model that it cannot read
+                self.said = f"torch, for {openvino.version()} cannot read this model ({type(error).__name__})"
+
+    def model_in(self, dtype: torch.dtype) -> P2LModel | None:
+        """The model computed by the library; None where it cannot compute so, or gives other coefficients."""
+        if self._graph is None or (dtype == torch.bfloat16 and not openvino.has_bfloat16()):
+            return None
+        name = str(dtype).removeprefix("torch.")
+        model = _with(self._model, self._graph.compiled(name, threads=self._threads))
+        error = agreement(self.exact, coefficients(model, self.prompts)).error
+        if error > (MOST_FLOAT32_ERROR if dtype == torch.float32 else MOST_ERROR):
+            self.said = f"torch, for coefficients of {openvino.version()} differ by {error:.1%} of their spread"
+            return None
+        self.said = openvino.version()
+        return model
 
 
-def make_fast(model: P2LModel) -> None:
-    """Lay a CPU model's layers out for answering packed prompts, in its own dtype and in place; see p2l.model.lean."""
-    first = next(model.model.parameters(), None)
-    packs = backbones.get(model.record.model_type).packs
-    if first is None or first.device.type != "cpu" or not packs or not has_packed():
-        return
-    replace_layers(model, partial(halved if first.dtype == torch.bfloat16 else whole, model))
+def _with(model: P2LModel, backbone: nn.Module) -> P2LModel:
+    """The same model with another backbone."""
+    return P2LModel(backbone, model.head, model.model_list, model.record).eval()
+
+
+def _computed(reason: str, by: str) -> str:
+    """A reason that ends with what computes; one that was measured for another model may end so already."""
+    return f"{reason.split('; computed by ')[0]}; computed by {by}"
 
 
 def _on_a_card(model: P2LModel) -> Choice:
@@ -327,12 +337,9 @@ def _half(model: P2LModel) -> P2LModel:
 
 def _product() -> Timing:
     """One product of usual size in both dtypes."""
-    weight, x = torch.randn(1024, 1024), torch.randn(64, 1024)
+    x = torch.randn(64, 1024)
     layers = [nn.Linear(1024, 1024, bias=False, dtype=dtype) for dtype in (torch.float32, torch.bfloat16)]
-    kind = PackedLinear if has_packed() else None
-    ways = [
-        _pass_of(kind(weight.to(layer.weight.dtype)) if kind else layer, x.to(layer.weight.dtype)) for layer in layers
-    ]
+    ways = [_pass_of(layer, x.to(layer.weight.dtype)) for layer in layers]
     return Timing(64, *_least_seconds(ways, time.perf_counter() + SECONDS / 4))
 
 

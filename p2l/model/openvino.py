@@ -1,0 +1,279 @@
+"""A transformer's layers in OpenVINO, for answering on a CPU.
+
+    graph = Graph(model, longest=2048)                       # the layers, traced once
+    model.model = graph.compiled("bfloat16", threads=2)      # a backbone that answers packed prompts
+
+The embedding stays in torch, and so does the head. Lengths are free; prompts lie end to end, and a mask keeps them
+apart. Int8 rounds the weights of each output to 8 bits; OpenVINO rounds the states, each group of a token's by itself,
+so that an answer does not depend on the prompts that share its pass.
+
+The package is optional: without it torch computes.
+
+Shapes: T tokens of all prompts together, D hidden, N outputs of a linear layer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import importlib.metadata
+import importlib.util
+import re
+import threading
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers.modeling_outputs import BaseModelOutput
+
+from p2l.model.backbones import Joined, Packed
+from p2l.model.model import P2LModel
+
+_ROUND = 16
+"""Passes are filled up to multiples of so many tokens: OpenVINO makes code for each number that it has not seen."""
+
+_WARM = 256
+"""Tokens of the longest pass that is tried beforehand: most are shorter."""
+
+_GROUP = 64
+"""States of a token that share a scale in int8."""
+
+_LIGHT = 5_000_000
+"""Weights of a model whose passes are shorter than dividing them among threads is."""
+
+
+def is_installed() -> bool:
+    """Return whether OpenVINO is there."""
+    return importlib.util.find_spec("openvino") is not None
+
+
+def version() -> str:
+    """Return the name of the library with its version."""
+    return f"OpenVINO {importlib.metadata.version('openvino')}"
+
+
+def has_bfloat16() -> bool:
+    """Return whether OpenVINO computes in bfloat16 on this processor."""
+    return "BF16" in _core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+
+
+def layers_of(model: P2LModel) -> nn.ModuleList:
+    """Return the layers of a transformer in torch, first to last; none for a backbone without."""
+    holder: Any = getattr(model.model, "encoder", model.model)
+    layers = getattr(holder, "layers", None) or getattr(holder, "layer", None)
+    return layers if isinstance(layers, nn.ModuleList) else nn.ModuleList()
+
+
+def is_light(model: P2LModel) -> bool:
+    """Return whether a pass is so short that one core is best, and the thread that asks."""
+    if isinstance(model.model, CompiledBackbone):
+        return model.model.light
+    matrices = (part for layer in layers_of(model) for part in layer.parameters() if part.ndim == 2)
+    return sum(matrix.numel() for matrix in matrices) < _LIGHT
+
+
+class CompiledBackbone(nn.Module):
+    """A backbone that answers packed prompts; it can be neither trained nor saved. Threads take turns."""
+
+    def __init__(self, rows: nn.Embedding, config: Any, compiled: Any, *, light: bool) -> None:
+        """Join the embedding with the compiled layers."""
+        super().__init__()
+        self.config = config
+        self.light = light
+        self.embed_tokens = rows
+        self._request = compiled.create_infer_request()
+        self._turn = threading.Lock()
+
+    def forward(self, input_ids: Tensor, position_ids: Tensor, packed: Packed) -> BaseModelOutput:
+        """Ids and places (1, T) -> states (1, T, D)."""
+        tokens = input_ids.shape[1]
+        more = -tokens % _ROUND
+        states = F.pad(self.embed_tokens(input_ids).float(), (0, 0, 0, more))
+        owners = np.repeat(np.arange(len(packed.lengths) + 1), [*packed.lengths, more])
+        with self._turn:
+            inputs = [states.numpy(), F.pad(position_ids, (0, more)).numpy(), owners]
+            found = self._request.infer(inputs, share_inputs=True, share_outputs=True)
+            return BaseModelOutput(last_hidden_state=torch.from_numpy(found[0][:, :tokens].copy()))
+
+    def warm_up(self, longest: int) -> None:
+        """Let OpenVINO make its code for passes of at most `longest` tokens now, not while somebody waits."""
+        for tokens in range(_ROUND, min(longest, _WARM) + 1, _ROUND):
+            ids = torch.zeros(1, tokens, dtype=torch.long)
+            with torch.inference_mode():
+                self(ids, torch.arange(tokens)[None], Packed.of(torch.tensor([tokens]), ids.device))
+
+
+class Graph:
+    """The layers of a transformer as OpenVINO reads them, not yet laid out for a precision."""
+
+    def __init__(self, model: P2LModel, longest: int) -> None:
+        """Trace a float32 model on the CPU for prompts of at most `longest` tokens; the model stays as it is."""
+        self._backbone: Any = model.model
+        self._light = is_light(model)
+        with _tables(self._backbone, longest):
+            self._graph = _traced(self._backbone)
+
+    def compiled(self, precision: str, *, threads: int, first: int | None = None) -> CompiledBackbone:
+        """Return a backbone that computes in "float32" or "bfloat16".
+
+        `threads` is at most how many compute a pass. Layers from `first` on are rounded to int8.
+        """
+        graph = self._graph if first is None else _rounded(self._graph.clone(), first)
+        compiled = _core().compile_model(
+            graph,
+            "CPU",
+            {
+                "INFERENCE_PRECISION_HINT": {"float32": "f32", "bfloat16": "bf16"}[precision],
+                "INFERENCE_NUM_THREADS": threads,
+                "NUM_STREAMS": 1,
+                "ENABLE_CPU_PINNING": False,  # services and workers on one machine would all take the first cores
+                "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0 if first is None else _GROUP,
+            },
+        )
+        rows = copy.deepcopy(self._backbone.get_input_embeddings()).requires_grad_(False)
+        exact = precision == "float32" and first is None
+        rows.to(torch.float32 if exact else torch.bfloat16)
+        return CompiledBackbone(rows, self._backbone.config, compiled, light=self._light)
+
+
+class Traced(nn.Module):
+    """The part of a backbone that becomes a graph."""
+
+    def __init__(self, backbone: nn.Module) -> None:
+        super().__init__()
+        self.backbone = backbone
+
+    def forward(self, states: Tensor, position_ids: Tensor, owners: Tensor) -> Tensor:
+        """Embedded tokens (1, T, D), places (1, T) and prompts (T,) of tokens -> states (1, T, D)."""
+        packed = Joined(owners)
+        found: Tensor = self.backbone(inputs_embeds=states, position_ids=position_ids, packed=packed).last_hidden_state
+        return found
+
+
+class _Angles(nn.Module):
+    """Cosines and sines of a rotary embedding out of tables.
+
+    A graph in bfloat16 would round the angles, and with them lose far positions.
+    """
+
+    def __init__(self, rotary: nn.Module, longest: int) -> None:
+        super().__init__()
+        self._rotary = rotary
+        self._longest = longest
+        self._made: dict[tuple[Any, ...], tuple[Tensor, ...]] = {}
+
+    def forward(self, states: Tensor, position_ids: Tensor, *options: Any) -> tuple[Tensor, ...]:
+        """As the module in whose place this is; tables are made at the first call."""
+        if options not in self._made:
+            places = torch.arange(self._longest)[None]
+            self._made[options] = tuple(part[0] for part in self._rotary(states[:, :1], places, *options))
+        return tuple(F.embedding(position_ids, table) for table in self._made[options])
+
+
+@contextlib.contextmanager
+def _tables(backbone: nn.Module, longest: int) -> Iterator[None]:
+    """Put tables in the place of the rotary embeddings of a backbone, until the block ends."""
+    own = {name: part for name, part in backbone.named_children() if type(part).__name__.endswith("RotaryEmbedding")}
+    for name, part in own.items():
+        setattr(backbone, name, _Angles(part, longest))
+    try:
+        yield
+    finally:
+        for name, part in own.items():
+            setattr(backbone, name, part)
+
+
+def _traced(backbone: Any) -> Any:
+    """Return the graph of a backbone's layers.
+
+    It is read by OpenVINO's frontend for torch directly: `openvino.convert_model` reports its use to the maker.
+    """
+    from openvino import PartialShape
+    from openvino.frontend import FrontEndManager
+    from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
+
+    places, owners = torch.tensor([[0, 1, 2, 0, 1]]), torch.tensor([0, 0, 0, 1, 1])
+    width = int(backbone.get_input_embeddings().embedding_dim)
+    example = (torch.zeros(1, len(owners), width), places, owners)
+    module = Traced(backbone).eval()
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # torch's tracer, of shapes that do not vary here
+        module(*example)
+        frontend = FrontEndManager().load_by_framework("pytorch")
+        decoder = TorchScriptPythonDecoder(module, example_input=example)
+        read = frontend.load(decoder)
+        graph = frontend.convert(read)
+    _fold(graph)
+    _join(graph)
+    for entry, shape in zip(graph.inputs, ([1, -1, width], [1, -1], [-1]), strict=True):
+        entry.get_node().set_partial_shape(PartialShape(shape))
+    graph.validate_nodes_and_infer_types()
+    return graph
+
+
+def _fold(graph: Any) -> None:
+    """Turn converted constants into constants: a rotation is recognised, and computed in one step, only so."""
+    from openvino import opset13 as ops
+
+    for node in graph.get_ordered_ops():
+        source = node.input_value(0).get_node() if node.get_type_name() in ("Convert", "ConvertLike") else None
+        if source is not None and source.get_type_name() == "Constant" and source.data.size == 1:
+            kind = node.get_output_element_type(0).to_dtype()
+            node.output(0).replace(ops.constant(source.data.astype(kind)).output(0))
+
+
+def _join(graph: Any) -> None:
+    """Make one product of the queries, keys and values of a layer: several cores share one large product better.
+
+    Gate and up stay two, since an activation is computed together with its product.
+    """
+    from openvino import opset13 as ops
+
+    readers: dict[tuple[str, int], list[Any]] = {}
+    for node in graph.get_ordered_ops():
+        if node.get_type_name() == "MatMul" and node.get_attributes()["transpose_b"]:
+            source = node.input_value(0)
+            if node.input_value(1).get_node().get_type_name() == "Constant":
+                readers.setdefault((source.get_node().get_friendly_name(), source.get_index()), []).append(node)
+    for nodes in readers.values():
+        weights = [node.input_value(1).get_node().data for node in nodes]
+        if len(nodes) != 3 or any(weight.ndim != 2 for weight in weights):
+            continue
+        product = ops.matmul(nodes[0].input_value(0), ops.constant(np.concatenate(weights)), False, True)
+        product.set_friendly_name(nodes[0].get_friendly_name())
+        lengths = ops.constant(np.array([len(weight) for weight in weights]))
+        parts = ops.variadic_split(product, ops.constant(-1), lengths)
+        for number, node in enumerate(nodes):
+            node.output(0).replace(parts.output(number))
+
+
+def _rounded(graph: Any, first: int) -> Any:
+    """Round the weights (N, D) of the layers from `first` on to 8 bits, with a scale for each output."""
+    from openvino import opset13 as ops
+
+    for node in graph.get_ordered_ops():
+        layer = re.search(r"\blayers?\.(\d+)\.", node.get_friendly_name())
+        if node.get_type_name() != "MatMul" or layer is None or int(layer[1]) < first:
+            continue
+        source = node.input_value(1).get_node()
+        if source.get_type_name() != "Constant" or source.data.ndim != 2:
+            continue
+        axis = 1 if node.get_attributes()["transpose_b"] else 0
+        scales = np.maximum(np.abs(source.data).max(axis, keepdims=True) / np.float32(127), np.float32(1e-30))
+        rounded = np.round(source.data / scales).astype(np.int8)
+        weights = ops.multiply(ops.convert(ops.constant(rounded), np.float32), ops.constant(scales))
+        node.input(1).replace_source_output(weights.output(0))
+    return graph
+
+
+@functools.cache
+def _core() -> Any:
+    """Return OpenVINO's entry point, one for the process: loading its plugin takes time."""
+    from openvino import Core
+
+    return Core()
