@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import re
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -145,10 +146,8 @@ async def _adopt(context: JobContext, jobs: Sequence[Job]) -> None:
             context.tell(job, str(error), "warning")
 
 
-async def _finish(context: JobContext, job: Job, refusal: NoRoomError | None = None) -> None:
-    """Wait for a job and settle it, and the jobs that ask again what it has no usable answer to.
-
-    `refusal` is what the provider just said when it did not accept the job.
+async def _finish(context: JobContext, job: Job, state: State | None = None) -> None:
+    """Wait for a job, whose end `state` may be, and settle it and the jobs that ask again what it left unanswered.
 
     Raises:
         JobRejectedError: the provider rejected it.
@@ -157,10 +156,8 @@ async def _finish(context: JobContext, job: Job, refusal: NoRoomError | None = N
     following: Job | None = job
     waits = _waits(context.interval)
     while following is not None:
-        if refusal is None:
+        if state is None:
             following, state = await _ended(context, following)
-        else:
-            state, refusal = _no_room(refusal), None
         if state.no_room:
             parts = await _split(context, following, state)
             for part in parts:
@@ -169,13 +166,13 @@ async def _finish(context: JobContext, job: Job, refusal: NoRoomError | None = N
                 return
             wait = next(waits, None)
             if wait is not None:
-                following = await _wait_for_room(context, following, state, wait)
+                following, state = await _wait_for_room(context, following, state, wait), None
                 continue
         if state.failure:
             context.cancel(following)
             why = f"turned down batch job {following.batch_id or following.token}: {state.failure}"
             raise JobRejectedError(Reason.FATAL, f"{following.interface} {why}")
-        following = await settle(context, following, state)
+        following, state = await settle(context, following, state), None
 
 
 async def _ended(context: JobContext, job: Job) -> tuple[Job, State]:
@@ -198,7 +195,7 @@ async def _split(context: JobContext, job: Job, state: State) -> list[Job]:
     is_alone = not any(one.batch_id and one.token != job.token for one in context.pending.jobs(model=job.model))
     if len(questions) < 2 or (room is not None and tokens <= room) or not is_alone:
         return []
-    context.most_tokens = room or -(-tokens // 2)
+    context.most_tokens = room or math.ceil(tokens / 2)
     parts = split(context, job, context.most_tokens)
     sent = f"the batch job is sent in {len(parts)} parts, one after the other"
     context.tell(job, f"{state.failure}; {sent}", "warning")
@@ -262,17 +259,17 @@ class _Running:
 
     async def _start_next(self) -> bool:
         """Submit the next job, if there is one."""
-        job, refusal = await self._queue.next_job(), None
+        job, state = await self._queue.next_job(), None
         if job is None:
             return False
         try:
             job = await submit(self._context, job)
         except NoRoomError as error:
-            refusal = error
+            state = _no_room(error)
         except CallError as error:
             self._rejected = error
             return False
-        self._tasks.add(asyncio.create_task(_finish(self._context, job, refusal)))
+        self._tasks.add(asyncio.create_task(_finish(self._context, job, state)))
         return True
 
     async def _wait_for_one(self) -> None:
