@@ -103,7 +103,7 @@ def weight_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {}
     files = weight_files(folder)
     for _, handle in _open_all(files):
-        for name in handle.keys():  # noqa: SIM118 (a safetensors handle is no mapping)
+        for name in handle.keys():  # noqa: SIM118 (a safetensors handle is not a mapping)
             shapes[name] = tuple(handle.get_slice(name).get_shape())
     promised = _weight_map(folder / INDEX_FILE) if files != [folder / WEIGHTS_FILE] else {}
     for name, shard in promised.items():

@@ -333,11 +333,11 @@ def _read_record(folder: Path, shapes: Mapping[str, tuple[int, ...]], typed: Map
     return record
 
 
-def _parse_record(folder: Path, kept: Any) -> P2LRecord:
+def _parse_record(folder: Path, stored: Any) -> P2LRecord:
     """Return the record of a folder written here."""
     fields = P2LRecord.__dataclass_fields__
     try:
-        record = P2LRecord(**{key: value for key, value in kept.items() if key in fields})
+        record = P2LRecord(**{key: value for key, value in stored.items() if key in fields})
         likelihood.check_pair(record.head_type, record.loss_type)
         backbones.get(record.model_type).reader(record.pooling)
     except (AttributeError, TypeError, ConfigError) as error:

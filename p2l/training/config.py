@@ -50,7 +50,7 @@ class TrainConfig(BaseModel):
     load_train_data_from_disk: bool = False
     load_val_data_from_disk: bool = False
     shuffle: bool | Literal["by_prompt"] = False
-    """Shuffle the votes of each epoch (seeded), singly or by whole prompts; otherwise the order given is used."""
+    """Shuffle the votes of each epoch (seeded), singly or by whole prompts; otherwise use their stored order."""
     drop_unknown_models: bool = False
     """Drop validation votes on models that training never saw, instead of refusing them."""
 
@@ -103,7 +103,7 @@ class TrainConfig(BaseModel):
     # Engine
     deepspeed_config_path: str
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """auto: what the DeepSpeed file says; where that says auto, bfloat16 on a GPU that has it, else float32."""
+    """auto: the DeepSpeed file's; where that is auto too, bfloat16 on a GPU that supports it, else float32."""
     gradient_checkpointing: bool | None = None
     """The default is on for GPUs and off for CPUs."""
     compile: bool = False
@@ -150,7 +150,7 @@ class TrainConfig(BaseModel):
 
     @property
     def replaced_keys(self) -> list[str]:
-        """Keys that were given although the `optimizer` block replaces them."""
+        """Keys that are set although the `optimizer` block replaces them."""
         own = ("learning_rate", "adam_epsilon", "adam_betas", "weight_decay")
         return [key for key in own if key in self.model_fields_set] if self.optimizer is not None else []
 

@@ -115,9 +115,9 @@ def set_total_steps(resolved: dict[str, Any], total_steps: int | None) -> dict[s
 def update_rule(resolved: dict[str, Any]) -> dict[str, Any]:
     """Return the settings that decide how a gradient changes the weights, as JSON values."""
     rule: dict[str, Any] = {key: resolved.get(key) for key in ("gradient_clipping", "optimizer", "scheduler")}
-    for block, beside in (("optimizer", "torch_adam"), ("scheduler", _TOTAL)):
+    for block, ignored in (("optimizer", "torch_adam"), ("scheduler", _TOTAL)):
         if rule[block]:
-            params = {key: value for key, value in rule[block].get("params", {}).items() if key != beside}
+            params = {key: value for key, value in rule[block].get("params", {}).items() if key != ignored}
             rule[block] = {**rule[block], "params": params}
     decoded: dict[str, Any] = json.loads(json.dumps(rule))
     return decoded

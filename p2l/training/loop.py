@@ -350,14 +350,9 @@ def run_loop(
     `num_votes` counts the votes of the whole run, once per epoch; None while it is unknown.
     """
     total, done = trainer.schedule.total_steps, first
+    is_main = trainer.engine.is_main
     report = RunProgress.start(
-        config,
-        folder,
-        total=total,
-        first=first,
-        num_votes=num_votes,
-        quiet=options.quiet,
-        is_main=trainer.engine.is_main,
+        config, folder, total=total, first=first, num_votes=num_votes, quiet=options.quiet, is_main=is_main
     )
     before = time.monotonic()
     for result in trainer.steps(first):
@@ -366,7 +361,9 @@ def run_loop(
         if options.save_steps and done % options.save_steps == 0:
             save_step(config, options, trainer, folder, hooks, done)
         if options.eval_steps and done % options.eval_steps == 0 and done != total:
-            _evaluate(trainer, hooks, report, done)
+            validation = hooks.validation()
+            if validation is not None and (predictions := _predictions(trainer, validation)):
+                report.evaluation(done, summarise(predictions, validation, trainer.likelihood))
         hooks.after_step(result)
         before = time.monotonic()
     report.close()
@@ -383,15 +380,6 @@ def save_step(
         keep_newest(folder, options.keep_checkpoints)
 
 
-def _evaluate(trainer: Trainer, hooks: Hooks, report: RunProgress, step: int) -> None:
-    validation = hooks.validation()
-    if validation is None:
-        return
-    predictions = _predictions(trainer, validation)
-    if predictions is not None:
-        report.evaluation(step, summarise(predictions, validation, trainer.likelihood))
-
-
 def _predictions(trainer: Trainer, validation: VoteStore) -> Predictions | None:
     with trainer.as_published():
         return validate(trainer.engine, replace(trainer.windows, votes=validation, ahead=True))
@@ -402,10 +390,8 @@ def finish_run(
 ) -> None:
     """Write the trained model and its validation results, print where it is, and push it if requested."""
     save_final(trainer, config, folder)
-    if validation is not None:
-        predictions = _predictions(trainer, validation)
-        if predictions is not None:
-            write_results(folder, predictions, validation, trainer.likelihood)
+    if validation is not None and (predictions := _predictions(trainer, validation)):
+        write_results(folder, predictions, validation, trainer.likelihood)
     if trainer.engine.is_main:
         print(f"trained model: {folder}")
         if options.push_to_hf:

@@ -35,7 +35,7 @@ class TimeLeft:
     _first_tokens: int = 0
     _tokens: int = 0
     _seen: int = 0
-    _said: bool = False
+    _announced: bool = False
 
     def __post_init__(self) -> None:
         self._started = self.clock()
@@ -63,9 +63,9 @@ class TimeLeft:
     def first_word(self) -> str | None:
         """Return the estimate as a line, once: after the first minute, if enough time is left."""
         left, rate = self.seconds, self.tokens_per_second
-        if self._said or left is None or rate is None or self.clock() - self._started < FIRST_WORD or left < LEAST:
+        if self._announced or left is None or rate is None or self.clock() - self._started < FIRST_WORD or left < LEAST:
             return None
-        self._said = True
+        self._announced = True
         done = self._seen / self.votes
         return f"training will take about {in_words(left)} more ({done:.0%} done, {rate:,.0f} tokens/s)"
 

@@ -115,7 +115,7 @@ SIZES = {
         ),
     )
 }
-"""Name: what it stands for."""
+"""The sizes by name."""
 
 
 @dataclass(frozen=True)
