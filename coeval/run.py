@@ -131,11 +131,11 @@ async def _estimate(start: _Start) -> dict[str, Any]:
 
     only, samples = start.options.only, start.config.experiment.estimate_samples
     async with make_caller(start.config, start.options.keys) as caller:
-        found = await estimate(start.config, caller, samples=samples, run=start.stored, modes=start.modes, only=only)
-    print(estimate_text(found), flush=True)
-    figures = f"{found['total_calls']} calls, ${found['total_cost_usd']:.4f}, {found['total_time_min']:.1f} min"
+        costs = await estimate(start.config, caller, samples=samples, run=start.stored, modes=start.modes, only=only)
+    print(estimate_text(costs), flush=True)
+    figures = f"{costs['total_calls']} calls, ${costs['total_cost_usd']:.4f}, {costs['total_time_min']:.1f} min"
     start.log.info(f"estimate: {figures}")
-    return found
+    return costs
 
 
 def _check_budget(config: Config, estimate: Mapping[str, Any], spent: float) -> None:

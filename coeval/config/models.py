@@ -69,7 +69,7 @@ def _interface(interface: str) -> str:
     if interface in LATER:
         raise ValueError(f"{interface} is not supported yet; reach the model through another provider (V-06)")
     if interface != "auto" and interface not in INTERFACES:
-        raise ValueError(f"there is no {interface[:60]!r}{hint(interface, [*INTERFACES, 'auto'])} (V-06)")
+        raise ValueError(f"there is no {interface[:60]!r}{hint(interface, [*INTERFACES, 'auto'], or_all=True)} (V-06)")
     return interface
 
 
@@ -225,7 +225,7 @@ def _filled(value: Any) -> Any:
 def _batching(name: str) -> str:
     if name not in BATCHING:
         is_other = name in INTERFACES or name in LATER
-        why = "has no batches here" if is_other else f"is no interface{hint(name, BATCHING, or_all=False)}"
+        why = "has no batches here" if is_other else f"is no interface{hint(name, BATCHING)}"
         raise ValueError(f"{why}; those with batches are {', '.join(BATCHING)} (V-13)")
     return name
 
@@ -233,7 +233,7 @@ def _batching(name: str) -> str:
 def _model_name(name: str, info: ValidationInfo) -> str:
     names = (info.context or {}).get("models")  # None where a mistake leaves them open
     if names and name not in names:
-        raise ValueError(f"there is no model of this name{hint(name, names, or_all=False)}")
+        raise ValueError(f"there is no model of this name{hint(name, names)}")
     return name
 
 

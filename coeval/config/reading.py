@@ -203,12 +203,12 @@ def _message(kind: type[Entry], error: Mapping[str, Any]) -> str:
     if sort == "missing":
         return f"is missing; add {owner_of(kind, place).model_fields[str(place[-1])].description}"
     if sort == "extra_forbidden":
-        return f"unknown key{hint(str(place[-1]), owner_of(kind, place).model_fields)}"
+        return f"unknown key{hint(str(place[-1]), owner_of(kind, place).model_fields, or_all=True)}"
     if sort == "literal_error":
         choices = re.findall("'([^']*)'", error["ctx"]["expected"])
         if is_key:
-            return f"unknown key{hint(value, choices)}"
-        return f"must be one of {', '.join(choices)}, and is {shown(value)}{hint(value, choices, or_all=False)}"
+            return f"unknown key{hint(value, choices, or_all=True)}"
+        return f"must be one of {', '.join(choices)}, and is {shown(value)}{hint(value, choices)}"
     if sort == "bool_type":
         return f"must be true or false, and is {shown(value)}"
     if sort == "string_type":
@@ -217,10 +217,10 @@ def _message(kind: type[Entry], error: Mapping[str, Any]) -> str:
     return f"must be a {form}, and is {kind_of(value)}"
 
 
-def hint(word: object, choices: Collection[str], *, or_all: bool = True) -> str:
-    """Return the nearest of the words that may stand there, else (`or_all`) all of them."""
+def hint(word: object, choices: Collection[str], otherwise: str = "", *, or_all: bool = False) -> str:
+    """Return the nearest of the words that may stand there, else another text, or (`or_all`) all of them."""
     near = nearest(word, choices) if isinstance(word, str) else ""
-    return near or (f"; there are {', '.join(choices)}" if or_all else "")
+    return near or (f"; there are {', '.join(choices)}" if or_all else otherwise)
 
 
 def kind_of(value: object) -> str:
@@ -275,7 +275,7 @@ def one_of(choices: Collection[str], message: str) -> BeforeValidator:
 
     def check(value: Any) -> Any:
         if value not in tuple(choices):
-            near = hint(value, choices, or_all=False)
+            near = hint(value, choices)
             raise ValueError(message.format(value=shown(value), near=near, all=", ".join(choices)))
         return value
 

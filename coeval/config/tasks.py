@@ -46,7 +46,7 @@ def _word_or(adapter: TypeAdapter[Any], what: str, *words: str) -> PlainValidato
             return adapter.validate_python(value)
         if value not in words:
             choice = f"must be a map of {what}, `{words[0]}` or `{words[1]}`"
-            raise ValueError(f"{choice}, and is {shown(value)}{hint(value, words, or_all=False)}")
+            raise ValueError(f"{choice}, and is {shown(value)}{hint(value, words)}")
         return value
 
     return PlainValidator(check)
@@ -78,9 +78,8 @@ def _factor(definition: Any) -> Any:
         _Weighted.model_validate(definition)
         return definition
     if metric not in METRICS:
-        near = hint(metric, METRICS, or_all=False)
         choice = f"needs a description, or `metric:` one of {', '.join(METRICS)}"
-        raise ValueError(f"{choice}; it is {shown(metric)}{near} (V-18)")
+        raise ValueError(f"{choice}; it is {shown(metric)}{hint(metric, METRICS)} (V-18)")
     if reason := wrong_definition(definition):
         raise ValueError(f"{reason} (V-18)")
     if description is not None and not isinstance(description, str):
@@ -135,7 +134,7 @@ def _scale(value: Any) -> Scale:
     except (ValueError, TypeError) as error:
         reason = str(error) if isinstance(error, ValueError) else f"must be {SCALE_FORMS}"
         if reason.startswith("must be"):
-            reason += f", and is {shown(value)}{hint(value, ('levels',), or_all=False)}"
+            reason += f", and is {shown(value)}{hint(value, ('levels',))}"
         raise ValueError(reason) from None
 
 
@@ -252,8 +251,7 @@ def _check_number(sampling: _Sampling | None, kind: str, attributes: Any, where:
 def _check_labels(labels: Iterable[str], names: Collection[str], where: Where, problems: Problems) -> None:
     for number, label in enumerate(labels):
         if label not in names:
-            near = hint(label, names, or_all=False)
-            near = near or "; it has to be given as a map, since labels are what is known"
+            near = hint(label, names, "; it has to be given as a map, since labels are what is known")
             problems.add((*where, number), f"{label[:60]!r} is no target attribute written here{near}", "V-17")
 
 
@@ -292,11 +290,11 @@ def _check_prompts(
     for key, template in prompts.items():
         prompt, _, model = key.partition(".")
         if prompt not in PROMPTS:
-            problems.add((*where, key), f"there is no prompt {prompt!r}{hint(prompt, PROMPTS)}")
+            problems.add((*where, key), f"there is no prompt {prompt!r}{hint(prompt, PROMPTS, or_all=True)}")
             continue
         if model and models is not None and model not in models:
-            near = hint(model, models, or_all=False)
-            problems.add((*where, key), f"there is no model {model!r}{near}; write {prompt} or {prompt}.MODEL")
+            message = f"there is no model {model!r}{hint(model, models)}; write {prompt} or {prompt}.MODEL"
+            problems.add((*where, key), message)
         _check_template((*where, key), problems, prompt, template)
 
 
@@ -310,6 +308,5 @@ def _check_template(where: Where, problems: Problems, prompt: str, template: str
         problems.add(where, f"{error}; write braces that belong to the text twice, {{{{ and }}}}")
         return
     for name in unknown:
-        near = hint(name, variables, or_all=False)
-        near = near or f"; there are {', '.join(variables)}, and braces of the text are written twice"
+        near = hint(name, variables, f"; there are {', '.join(variables)}, and braces of the text are written twice")
         problems.add(where, f"there is no variable {{{name}}}{near}")
