@@ -72,11 +72,7 @@ class Results:
 
 
 def within(table: ScoreTable, setup: Setup, *, share: float, folds: int, seed: int) -> tuple[Results, Outcome]:
-    """Measure on held-out prompts of the table; the outcome is that of the last fold.
-
-    Raises:
-        InputError: the table cannot be split so, or the P2L does not know its models.
-    """
+    """Measure on held-out prompts of the table; the outcome is that of the last fold."""
     if setup.model is not None:
         table = table.of_models(known_models(setup.model, table))
     seen = _as_seen(table, table, setup)
@@ -91,11 +87,7 @@ def within(table: ScoreTable, setup: Setup, *, share: float, folds: int, seed: i
 
 
 def across(train: ScoreTable, test: ScoreTable, setup: Setup, *, seed: int) -> tuple[Results, Outcome]:
-    """Train on one table, test on another, with the models that are in both.
-
-    Raises:
-        InputError: fewer than two models are in both, or all prompts of the test occur in training.
-    """
+    """Train on one table and measure on the new prompts of another, with the models that are in both."""
     shared = tuple(model for model in train.models if model in test.models)
     if len(shared) < 2:
         raise InputError(f"{test.name}: shares {len(shared)} models with {train.name}; routing needs two")
@@ -114,11 +106,7 @@ def across(train: ScoreTable, test: ScoreTable, setup: Setup, *, seed: int) -> t
 
 
 def _as_seen(table: ScoreTable, other: ScoreTable, setup: Setup) -> ScoreTable:
-    """Return the table with prompts as policies read them.
-
-    Raises:
-        InputError: prompts need categories, but there is only one, or the tables share none.
-    """
+    """Return the table with prompts as policies read them; raise InputError for categories that tell nothing."""
     if not setup.category:
         return table
     for one in (table, other):

@@ -173,11 +173,7 @@ class Outcome:
 
 
 def compare(train_table: ScoreTable, test: ScoreTable, setup: Setup) -> Outcome:
-    """Train every policy on one table and run it on another with the same models.
-
-    Raises:
-        InputError: a table is empty, or the recipe needs an encoder that is not installed.
-    """
+    """Train every policy on one table and run it on another with the same models."""
     for side, table in (("training", train_table), ("test", test)):
         if not table.prompts:
             raise InputError(f"{table.name}: no question is on the {side} side; change --share or --folds")

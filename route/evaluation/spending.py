@@ -58,18 +58,10 @@ def budgets(costs: Floats, positions: tuple[float, ...] = POSITIONS) -> Floats:
 def spend(
     expected: Floats, mean_costs: Floats, scores: Floats, costs: Floats, limits: Floats, *, optimizer: str = "simple-lp"
 ) -> Spent:
-    """Route every prompt under every budget.
+    """Route every prompt under every budget of `limits` (J,).
 
-    Args:
-        expected: (Q, M) scores that the policy expects.
-        mean_costs: (M,) costs that it expects.
-        scores: (Q, M) true scores.
-        costs: (Q, M) true costs.
-        limits: (J,) budgets, in the unit of the costs.
-        optimizer: a name of `route.routing.optimizers.OPTIMIZERS`.
-
-    Raises:
-        InfeasibleError: a budget is below the cheapest model's mean cost.
+    The policy expects the scores `expected` (Q, M) and the costs `mean_costs` (M,); `scores` and `costs` (Q, M) are the
+    true ones. Raises InfeasibleError for a budget below the cheapest model's mean cost.
     """
     order = np.argsort(mean_costs, kind="stable")
     ascending, solve = mean_costs[order], get(optimizer).solve

@@ -47,11 +47,7 @@ def places(prompts: Sequence[str], seed: int) -> npt.NDArray[np.float64]:
 
 
 def splits(prompts: Sequence[str], *, share: float, folds: int, seed: int) -> Iterator[tuple[Rows, Rows]]:
-    """Return the rows of the training and of the test side of each fold; one fold holds `share` of the prompts out.
-
-    Raises:
-        InputError: more folds than distinct prompts, or a side without prompts.
-    """
+    """Return the rows of the training and of the test side of each fold; one fold holds `share` of the prompts out."""
     if folds > len(set(prompts)):
         raise InputError(f"--folds {folds} is more than the {len(set(prompts))} distinct prompts; lower it")
     place = places(prompts, seed)
@@ -153,16 +149,10 @@ def read_table(
     one_price: bool = False,
     min_coverage: float = 0.9,
 ) -> ScoreTable:
-    """Read a table from Parquet, JSON lines or CSV.
+    """Read a table from Parquet, JSON lines or CSV; raise InputError for what is missing or wrong in it.
 
-    Args:
-        path: the file.
-        prices: dollars per million tokens by model, in place of the column `cost`.
-        one_price: all answers cost the same.
-        min_coverage: models that answered a smaller share of the questions are left out.
-
-    Raises:
-        InputError: a file, column, score, cost or price is missing or wrong.
+    `prices` take the place of the column `cost`; with `one_price` all answers cost the same. Models that answered a
+    smaller share of the questions than `min_coverage` are left out.
     """
     file = Path(path).expanduser()
     return table_of(_read(file), str(file), prices=prices, one_price=one_price, min_coverage=min_coverage)

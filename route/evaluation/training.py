@@ -367,11 +367,7 @@ def known_models(folder: Path, table: ScoreTable) -> tuple[str, ...]:
 
 
 def expected_by(folder: Path, table: ScoreTable) -> Floats:
-    """Predict scores (Q, M): the chance of a usable answer if coefficients are grounded, else of beating the rest.
-
-    Raises:
-        InputError: the folder holds no P2L, or one that lacks a model of the table.
-    """
+    """Predict scores (Q, M): the chance of a usable answer if coefficients are grounded, else of beating the rest."""
     from p2l.inference import P2L
 
     model = P2L.from_pretrained(folder)

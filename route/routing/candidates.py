@@ -84,16 +84,9 @@ class Menu:
         without: Collection[str],
         tokens: int | None,
     ) -> Indices:
-        """Return the places (K,) of the models that may be chosen.
+        """Return the places (K,) of the models that may be chosen; raise NoModelError if there is none.
 
-        Args:
-            scored: mask (M,) of the models that have a score, or None for all.
-            allowed: names that may be chosen, or None for all.
-            without: names that may not.
-            tokens: length of the prompt.
-
-        Raises:
-            NoModelError: there is none.
+        `scored` is the mask (M,) of the models that have a score, or None for all; the rest is as of `Router.decide`.
         """
         # Most requests leave out no model.
         if (
@@ -227,11 +220,7 @@ def get(name: str) -> Kind:
 
 
 def pair(kind: Kind, optimizer: str | None) -> Optimizer:
-    """Return the optimizer of a router of this kind, by default the kind's own.
-
-    Raises:
-        ConfigError: there is none of that name, or it does not understand this kind's scores.
-    """
+    """Return an optimizer, by default the kind's own; raise ConfigError if it does not go with this kind."""
     selected = optimizers.get(optimizer or kind.optimizer)
     if kind.family not in selected.families:
         fitting = [name for name, other in OPTIMIZERS.items() if kind.family in other.families]

@@ -93,10 +93,9 @@ class Router:
             self.optimizer.solve(self._problem(np.zeros(len(models)), np.arange(len(models)), None))
 
     def unknown(self, model_list: Sequence[str]) -> list[str]:
-        """Return the models that P2L does not know and that have no `prior_coef`: requests never go to them.
+        """Return the models without coefficient, to which requests never go.
 
-        Raises:
-            ConfigError: P2L knows none of the configured models, or none of the opponents.
+        Raises ConfigError if P2L knows none of the configured models, or none of the opponents.
         """
         if not self.kind.scored:
             return []

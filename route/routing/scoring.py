@@ -139,13 +139,9 @@ class EndpointScorer(Scorer):
     ) -> None:
         """Send nothing yet.
 
-        Args:
-            client: of the endpoint; closed by `close`.
-            family: bt or grk, the meaning that the coefficients must have.
-            on_models: called with the model list when it becomes known and whenever it changes; a `P2LError` from it
-                counts as trouble of the endpoint, at start as a mistake.
-            capacity: prompts to cache.
-            sleep: waits for some seconds.
+        Coefficients must be of `family` (bt or grk). `on_models` is called with the model list when it becomes known
+        and whenever it changes; a `P2LError` from it counts as trouble of the endpoint, at start as a mistake.
+        `capacity` prompts are cached.
         """
         self._client = client
         self._family = family
@@ -355,17 +351,9 @@ def make_scorer(
     path: str | Path | None = None,
     on_models: OnModels | None = None,
 ) -> Scorer:
-    """Build the scorer of a kind of router.
+    """Build the scorer of a kind of router; raise ConfigError if the URL or path that it needs is missing or wrong.
 
-    Args:
-        kind: of the router.
-        endpoint: URL of the P2L endpoint, for `*-endpoint`.
-        api_key: of the endpoint.
-        path: model folder or hub id, for `*-local`.
-        on_models: called with the model list when it becomes known and whenever it changes.
-
-    Raises:
-        ConfigError: endpoint or path is missing, or the endpoint is no URL.
+    `endpoint` (a URL) and `api_key` are for `*-endpoint`, `path` (a model folder or hub id) for `*-local`.
     """
     if kind.source == "endpoint":
         if not endpoint:

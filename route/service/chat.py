@@ -142,11 +142,7 @@ async def read_chat(service: Service, headers: Headers, receive: Receive, dialec
 async def choose_for(
     exchange: Exchange, incoming: Incoming, headers: Mapping[str, str], key: KeyRecord
 ) -> tuple[Choice, str | None]:
-    """Return how the model of a request is chosen, and its conversation if that keeps its model.
-
-    Raises:
-        ApiError: 403 or 429, the key may not use the models, or not now.
-    """
+    """Admit a request; return how its model is chosen, and its conversation if that keeps its model."""
     service = exchange.service
     models = service.routable if incoming.direct is None else [incoming.direct]
     admission = service.ledger.admit(key, models)
@@ -209,11 +205,7 @@ _random = random.SystemRandom()
 
 
 async def answer_of_two(exchange: Exchange, trip: Trip) -> JSON:
-    """Return one answer with two choices, each with its `model`; with one choice if only one model answered.
-
-    Raises:
-        ApiError: neither answered, or there are no two models within the budget.
-    """
+    """Return one answer with two choices, each with its `model`; with one choice if only one model answered."""
     service = exchange.service
     choice = trip.choice
     first = service.dispatcher.first(trip).name

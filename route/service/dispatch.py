@@ -150,11 +150,7 @@ def account_of(model: ModelConfig, env: Mapping[str, str]) -> Account:
 
 
 def make_fleet(config: RouterConfig, env: Mapping[str, str], clock: Callable[[], float] = time.monotonic) -> Fleet:
-    """Build providers, one for each account, and breakers; call it within the event loop.
-
-    Raises:
-        ConfigError: a provider cannot be built; names the model.
-    """
+    """Build providers, one for each account, and breakers; call it within the event loop."""
     providers: dict[str, Provider] = {}
     targets = {}
     for name, model in config.model_configs.items():

@@ -24,11 +24,7 @@ _KEEP_ALIVE_SECONDS = 75  # longer than clients keep idle connections, so that n
 
 
 def serve(settings: Settings, host: str, port: int, *, reload: bool) -> int | None:
-    """Serve until stopped by SIGINT or SIGTERM; what was accepted is answered first.
-
-    Raises:
-        InputError: the configuration and what it names do not go together.
-    """
+    """Serve until stopped by SIGINT or SIGTERM; what was accepted is answered first."""
     set_up_logs()
     several = settings.workers > 1 or reload
     with control_folder("p2l-router-", shared=several) as control:

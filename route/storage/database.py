@@ -157,11 +157,7 @@ class Database:
         self._ticking: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Open or create the file, readable by its owner alone, and write to it every 100 ms from now on.
-
-        Raises:
-            ConfigError: it cannot be opened, or is not a database of this router.
-        """
+        """Open or create the file, readable by its owner alone, and write to it every 100 ms from now on."""
         await self._in_thread(self._open)
         self._ticking = asyncio.create_task(self._tick(), name="route-database")
 
