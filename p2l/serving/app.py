@@ -17,13 +17,14 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from fastapi.security import APIKeyHeader
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from p2l import __version__
 from p2l.common.access import matches
 from p2l.common.errors import InputError
-from p2l.common.web import BodyLimit, ClientGoneError, within
+from p2l.common.web import BodyLimit, ClientGoneError, bearer_of, end_when_orphaned, within
 from p2l.inference import P2L
 from p2l.likelihood import win_rates
 from p2l.serving.engine import Answer, BusyError, Engine, EngineOptions, ModelFailedError, TooLargeError
@@ -170,7 +171,7 @@ class KeyGuard:
         if path == RELOAD and self._admin_key is None:
             return "this service was started without --admin-key and reloads nothing on request"
         expected = self._admin_key if path == RELOAD else self._api_key
-        if expected is None or matches(_given(scope), expected):
+        if expected is None or matches(_key_of(scope), expected):
             return None
         return "the key is missing or wrong; send it in the header api-key"
 
@@ -201,13 +202,11 @@ class Counter:
         await self.app(scope, receive, counted)
 
 
-def _given(scope: Scope) -> bytes | None:
-    """The key that a request brings."""
-    headers: dict[bytes, bytes] = dict(scope["headers"])
-    if b"api-key" in headers:
-        return headers[b"api-key"].strip(b" \t")
-    scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
-    return token.strip() if scheme.lower() == b"bearer" else None
+def _key_of(scope: Scope) -> bytes | None:
+    """Return the key of a request, from the header `api-key` or as bearer token."""
+    headers = Headers(scope=scope)
+    key = headers.get("api-key", bearer_of(headers))
+    return None if key is None else key.strip(" \t").encode("latin-1")  # the bytes as they were sent
 
 
 T = TypeVar("T")
@@ -246,10 +245,11 @@ def build_app(settings: Settings, served: Served, generation: int = 0) -> FastAP
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         engine = Engine(served.model, _engine_options(settings, served), metrics)
         follower = Follower(settings, served, generation, engine, metrics)
-        following = asyncio.ensure_future(follower.run())
+        background = [asyncio.ensure_future(task) for task in (follower.run(), end_when_orphaned(_log))]
         app.state.service = _Service(settings, engine, follower, metrics)
         yield
-        following.cancel()
+        for task in background:
+            task.cancel()
         await engine.close()
 
     app = FastAPI(

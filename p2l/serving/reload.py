@@ -9,13 +9,10 @@ import gc
 import json
 import logging
 import os
-import shutil
-import signal
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any
 
@@ -347,7 +344,7 @@ class Follower:
         """Follow until cancelled."""
         watching = asyncio.ensure_future(self._watch()) if self._settings.watch else None
         try:
-            while not self._end_if_orphaned():
+            while True:
                 wanted = self._control.wanted()
                 if wanted is not None and wanted.generation > self._generation:
                     await self._follow(wanted)
@@ -374,16 +371,6 @@ class Follower:
         self._metrics.reloads.labels("failed" if problem else "done").inc()
         self._generation = wanted.generation
         self._report(problem)
-
-    def _end_if_orphaned(self) -> bool:
-        """A worker whose supervisor was killed ends as if told to: nobody else could, and it would keep the port."""
-        supervisor = parent_process()
-        if self._settings.workers == 1 or supervisor is None or supervisor.is_alive():
-            return False
-        _log.error("the process that started this worker is gone; shutting down")
-        shutil.rmtree(self._settings.control, ignore_errors=True)
-        os.kill(os.getpid(), signal.SIGTERM)
-        return True
 
     def _tidy(self) -> None:
         """Give the memory of the model before back, a few looks after its last answer."""

@@ -6,28 +6,23 @@ digests alone.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import shutil
-import signal
-import sys
-import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, replace
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from p2l.common.errors import InputError
+from p2l.common.web import control_folder, read_settings, run_server, write_settings
 from p2l.serving.settings import Settings
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
 
-_SETTINGS_VARIABLE = "P2L_ENDPOINT_SETTINGS"
 _log = logging.getLogger("p2l.serving")
 
 
@@ -37,28 +32,21 @@ def serve(settings: Settings, host: str, port: int, *, reload: bool) -> int | No
     Raises:
         InputError: the model cannot be served as the settings say.
     """
-    control = Path(tempfile.mkdtemp(prefix="p2l-endpoint-"))
-    signal.signal(signal.SIGTERM, _leave)  # uvicorn hands the signal on when it is done with it
-    try:
+    several = settings.workers > 1 or reload
+    with control_folder("p2l-endpoint-", shared=several) as control:
         settings = replace(settings, control=str(control), model_path=_first_model(settings))
-        several = settings.workers > 1 or reload
         if several:
-            (control / "metrics").mkdir()
-            os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(control / "metrics")
             settings = _checked_elsewhere(settings)
-            _keep(settings, control)
+            write_settings(settings, control)
             _run("p2l.serving.server:worker", settings, host, port, reload=reload)
         else:
             _run(_app(settings), settings, host, port, reload=False)
-    finally:
-        shutil.rmtree(control, ignore_errors=True)
     return None
 
 
 def worker() -> FastAPI:
-    """The application of one worker; uvicorn calls this in a new process."""
-    content = json.loads(Path(os.environ[_SETTINGS_VARIABLE]).read_text("utf-8"))
-    return _app(Settings(**content))
+    """Return the application of one worker; uvicorn calls this in a new process."""
+    return _app(read_settings(Settings))
 
 
 def _app(settings: Settings) -> FastAPI:
@@ -80,19 +68,14 @@ def _app(settings: Settings) -> FastAPI:
 
 
 def _run(app: Any, settings: Settings, host: str, port: int, *, reload: bool) -> None:
-    import uvicorn
-
-    uvicorn.run(
+    run_server(
         app,
-        host=host,
-        port=port,
+        host,
+        port,
         workers=settings.workers,
         reload=reload,
-        factory=isinstance(app, str),
-        server_header=False,
-        timeout_graceful_shutdown=int(settings.deadline) + 1,
+        request_seconds=settings.deadline,
         log_level="info",
-        access_log=False,
     )
 
 
@@ -131,13 +114,6 @@ def _measured(settings: Settings) -> tuple[str, str]:
     return served.transformer_dtype, served.reason
 
 
-def _keep(settings: Settings, control: Path) -> None:
-    file = control / "settings.json"
-    file.touch(mode=0o600)
-    file.write_text(json.dumps(asdict(settings)), "utf-8")
-    os.environ[_SETTINGS_VARIABLE] = str(file)
-
-
 def _share_cores(workers: int) -> int:
     """How many cores this worker computes with: several workers on one machine have their share each.
 
@@ -148,11 +124,6 @@ def _share_cores(workers: int) -> int:
     if workers > 1:
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // workers))
     return torch.get_num_threads()
-
-
-def _leave(*_: object) -> None:
-    """A service that is told to stop has done what it should."""
-    sys.exit(0)
 
 
 def _log_to_stderr() -> None:
