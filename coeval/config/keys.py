@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 import yaml
 from pydantic import PlainValidator, create_model
 
-from coeval.config.reading import ConfigErrors, Entry, NoKeyError, Problems, Secret, read
+from coeval.config.reading import ConfigErrors, Entry, NoKeyError, Secret, read, read_yaml
 from coeval.interfaces import INTERFACES, LATER, VIRTUAL
 from coeval.schema import Config, Model
 from p2l.common.errors import ConfigError
@@ -196,16 +196,7 @@ def _is_readable(path: Path) -> bool:
 
 def _read_providers(path: Path) -> dict[str, dict[str, str]]:
     """Return the file's providers; no message repeats what the file says, which may be a key."""
-    try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise ConfigErrors([f"{path}:{line}: is no YAML: {error.problem}"]) from None
-    except (yaml.YAMLError, UnicodeDecodeError):
-        raise ConfigErrors([f"{path}: is no YAML text; write lines such as `openai: KEY`"]) from None
-    except OSError as error:
-        raise ConfigErrors([f"{path}: cannot be read: {error.strerror}"]) from None
-    problems = Problems(str(path))
+    raw, problems = read_yaml(path)
     is_nested = isinstance(raw, Mapping) and "providers" in raw
     providers = raw["providers"] if is_nested else raw
     where = ("providers",) if is_nested else ()
