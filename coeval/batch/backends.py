@@ -125,18 +125,14 @@ class Backend(ABC):
     async def submit(self, submission: Submission) -> str:
         """Submit a job and return its id.
 
-        Raises:
-            NoRoomError: it was not accepted, but may be later or in smaller parts.
-            ProviderError: it was not submitted, or its submission is uncertain.
+        Raise NoRoomError if it may fit later or in smaller parts, ProviderError if it was rejected, or may have been.
         """
 
     @abstractmethod
     async def find(self, submission: Submission) -> str | None:
         """Return the id of a job whose submission was interrupted; None if it was never submitted.
 
-        Raises:
-            UndecidedError: this cannot be decided yet.
-            ProviderError: this cannot be looked up.
+        Raise UndecidedError if only time will tell, ProviderError if this cannot be looked up.
         """
 
     @abstractmethod

@@ -143,8 +143,7 @@ class PendingJobs:
     def jobs(self, phase: str | None = None, model: str | None = None) -> list[Job]:
         """Return the jobs of a phase and model, or all, in the order of submission.
 
-        Raises:
-            RunInputError: the file cannot be read; its jobs may still be paid for, so they are not skipped.
+        Raise RunInputError if the file cannot be read: its jobs may be paid for, so they are not skipped.
         """
         jobs = [self._job(name, columns) for name, columns in self._read().items()]
         return [job for job in jobs if phase in (None, job.phase) and model in (None, job.model)]

@@ -149,9 +149,7 @@ async def _adopt(context: JobContext, jobs: Sequence[Job]) -> None:
 async def _finish(context: JobContext, job: Job, state: State | None = None) -> None:
     """Wait for a job, whose end `state` may be, and settle it and the jobs that ask again what it left unanswered.
 
-    Raises:
-        JobRejectedError: the provider rejected it.
-        CallError: it cannot be submitted or looked up; it stays pending.
+    Raise JobRejectedError if the provider rejects it, CallError if it cannot be looked up and stays pending.
     """
     following: Job | None = job
     waits = _waits(context.interval)

@@ -60,9 +60,7 @@ class _Answered(NamedTuple):
 async def settle(context: JobContext, job: Job, state: State) -> Job | None:
     """Store a job's answers as records and forget the job; return the job that asks again, if there is one.
 
-    Raises:
-        CallError: the results cannot be downloaded; the job stays pending.
-        OSError: a record cannot be stored.
+    Raise CallError if the results cannot be downloaded, OSError if a record cannot be stored; the job stays pending.
     """
     job = replace(job, status=f"api_{state.status}")
     context.pending.put(job)

@@ -94,9 +94,8 @@ def backend_for(interface: str, account: Account) -> Backend:
 async def submit(context: JobContext, job: Job) -> Job:
     """Submit a job that is pending as `submitting`; return it with its id.
 
-    Raises:
-        NoRoomError: it was not accepted, and stays pending.
-        CallError: it was rejected and is forgotten; or its submission is uncertain, and it stays pending.
+    Raise NoRoomError if there is no room for it yet, CallError if it is rejected and forgotten. It stays pending after
+    the first, and where the CallError says that its submission is uncertain.
     """
     failed = 0
     while True:

@@ -166,11 +166,7 @@ class Caller:
             self._cache.close()
 
     async def ask(self, call: Call) -> Reply:
-        """Return the reply to a call, from the cache or within the provider's limits, the quota and the budget.
-
-        Raises:
-            CallError: there is none.
-        """
+        """Return the reply to a call, from the cache or within all limits. Raise CallError if there is none."""
         prepared = self._prepare(call)
         cache, key = self._cache, prepared.cache_key
         cached = cache.get(key) if cache is not None and key is not None else None

@@ -69,11 +69,7 @@ class LocalModels:
         self._token = account.api_key
 
     async def chat(self, request: JSON, timeouts: Timeouts) -> JSON:  # noqa: ARG002
-        """Return a chat completion; it is computed without a timeout, until the caller is cancelled.
-
-        Raises:
-            ProviderError: the model cannot be loaded here, or fails.
-        """
+        """Return a chat completion, computed without a timeout. Raise ProviderError if loading or computing fails."""
         cancelled = threading.Event()
         try:
             return await _MEMORY.do(self._answer, request, cancelled)

@@ -48,11 +48,7 @@ class Benchmark:
 
 
 def text_of(row: Mapping[str, Any], *keys: str) -> str:
-    """Return the first non-empty value of some keys as text.
-
-    Raises:
-        BadRowError: it has none of them.
-    """
+    """Return the first non-empty value of some keys as text. Raise BadRowError if a row has none of them."""
     for key in keys:
         value = row.get(key)
         if isinstance(value, str) and value.strip():
@@ -74,11 +70,7 @@ _CORRECTNESS = "The option chosen is the correct one."
 
 
 def _options(value: object) -> list[str]:
-    """Read options from a list, a map by letter, or a list of {key, value}.
-
-    Raises:
-        BadRowError: they are none of these.
-    """
+    """Read options from a list, a map by letter, or a list of {key, value}. Raise BadRowError for anything else."""
     if isinstance(value, Mapping):
         return [str(value[key]) for key in sorted(value)]
     if isinstance(value, list) and value:
@@ -90,11 +82,7 @@ def _options(value: object) -> list[str]:
 
 
 def _letter(value: object, options: Sequence[str]) -> str:
-    """Return the letter of the right option, given as a number from 0, a letter, or the option itself.
-
-    Raises:
-        BadRowError: it is none of the options.
-    """
+    """Return the letter of the right option, given as a number from 0, a letter, or the option itself."""
     text = str(value).strip()
     if text.isdigit() and int(text) < len(options):
         return _LETTERS[int(text)]
@@ -247,11 +235,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {one.name: one for one in (MMLU, HELLASWAG
 
 
 def benchmark(name: str) -> Benchmark:
-    """Return a built-in benchmark.
-
-    Raises:
-        RunInputError: there is none of this name.
-    """
+    """Return a built-in benchmark. Raise RunInputError if there is none of this name."""
     if name not in BENCHMARKS:
         hint = nearest(name, BENCHMARKS) or f"; there are {', '.join(BENCHMARKS)}"
         raise RunInputError(f"--benchmarks: there is no adapter {name!r}{hint}; for a file of your own use --dataset")

@@ -23,11 +23,7 @@ from p2l.common.files import atomic_path
 
 
 def read_configuration(run: Run) -> dict[str, Any]:
-    """Read the `config.yaml` of a run.
-
-    Raises:
-        RunInputError: it cannot be read.
-    """
+    """Read the `config.yaml` of a run. Raise RunInputError if it cannot be read."""
     import yaml
 
     try:
@@ -43,8 +39,7 @@ def read_configuration(run: Run) -> dict[str, Any]:
 def patched(configuration: Mapping[str, Any], benchmark: Benchmark, run: Run) -> dict[str, Any]:
     """Add a benchmark's teacher, task and judge to a configuration; existing entries stay as they are.
 
-    Raises:
-        RunInputError: another model has the teacher's name, or an existing task lacks labels or the metric.
+    Raise RunInputError if another model has the teacher's name, or an existing task lacks labels or the metric.
     """
     changed = copy.deepcopy(dict(configuration))
     models, tasks = changed.setdefault("models", []), changed.setdefault("tasks", [])
@@ -143,17 +138,10 @@ class IngestCounts:
 
 
 def ingest(run: Run, benchmark: Benchmark, path: Path, limit: int | None = None) -> IngestCounts:
-    """Read a file of rows and add the new items to a run.
+    """Read a file of rows, one JSON object per line, and add the new items to a run, at most `limit`.
 
-    Args:
-        run: an existing run.
-        benchmark: how rows are read; its task may exist in the run.
-        path: the file, one JSON object per line.
-        limit: most new items.
-
-    Raises:
-        RunInputError: the folder holds no run or another process works on it, the file or a row cannot be used, or a
-            name is in use.
+    Raise RunInputError if the folder holds no run or another process works on it, the file or a row cannot be used, or
+    a name is in use.
     """
     meta = Meta(run)
     _check_names(benchmark)

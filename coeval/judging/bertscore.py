@@ -103,14 +103,9 @@ def wrong_options(options: Mapping[str, Any]) -> str | None:
 def bertscore(references: Sequence[str], responses: Sequence[str], options: Mapping[str, Any]) -> list[float]:
     """Compute F of each answer; 0 where it or its reference has no words.
 
-    Args:
-        references: one for each response.
-        responses: the answers.
-        options: `model_type` (distilbert-base-uncased), a folder or a name in the hub's cache; `num_layers`, the layer,
-            by default the published one; `device`, by default CUDA where there is one.
-
-    Raises:
-        RunInputError: an option is wrong, or the model or its layer is missing.
+    Options are `model_type` (distilbert-base-uncased), a folder or a name in the hub's cache; `num_layers`, the layer,
+    by default the published one; `device`, by default CUDA where there is one. Raise RunInputError if one is wrong, or
+    the model or its layer is missing.
     """
     why = wrong_options(options) or missing(options)
     if why is not None:

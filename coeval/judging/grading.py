@@ -87,11 +87,7 @@ def grading_of(task: Task) -> dict[str, Any]:
 
 
 def read_factors(context: Mapping[str, Any], text: str) -> Graded:
-    """Read the grades of all requested factors from one reply.
-
-    Raises:
-        MalformedAnswerError: a factor has no grade of the scale.
-    """
+    """Read the grades of all requested factors. Raise MalformedAnswerError if one has no grade of the scale."""
     grading = context.get("grading")
     if not grading:
         return Graded(read_scores(text, context["factors"]), text)
@@ -103,11 +99,7 @@ def read_factors(context: Mapping[str, Any], text: str) -> Graded:
 
 
 def read_factor(context: Mapping[str, Any], factor: str, text: str) -> Graded:
-    """Read the grade of one factor.
-
-    Raises:
-        MalformedAnswerError: it is not on the scale.
-    """
+    """Read the grade of one factor. Raise MalformedAnswerError if it is not on the scale."""
     grading = context.get("grading")
     if not grading:
         return Graded({factor: read_level(text)}, text)
@@ -131,11 +123,7 @@ def _graded(grading: Mapping[str, Any], replies: Mapping[str, Any], text: str, r
 
 
 def split_rationale(text: str, key: str) -> tuple[str, Any]:
-    """Return the rationale of a reply and the value under another key.
-
-    Raises:
-        MalformedAnswerError: it is no object with both.
-    """
+    """Return the rationale of a reply and the value under another key. Raise MalformedAnswerError if one is missing."""
     try:
         reply = read_object(text)
     except MalformedAnswerError:

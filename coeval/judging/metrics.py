@@ -29,11 +29,7 @@ _COMMON_KEYS = ("metric", "description", "weight")
 def metric_scores(
     rubric: Mapping[str, Any], references: Sequence[str], responses: Sequence[str]
 ) -> list[dict[str, float]]:
-    """Compute the metrics of a rubric: for each answer factor -> value in [0, 1].
-
-    Raises:
-        RunInputError: a metric's package or model is missing, or there is no such metric.
-    """
+    """Compute the metrics of a rubric: for each answer factor -> value in [0, 1]. Raise RunInputError if one cannot."""
     rows: list[dict[str, float]] = [{} for _ in responses]
     for factor, definition in rubric.items():
         if isinstance(definition, Mapping) and "metric" in definition:
@@ -116,14 +112,8 @@ _Pair = tuple[Mapping[str, Any], Mapping[str, Any]]
 def scores_for(judge: Model, task: Task, rubric: Mapping[str, Any], pairs: Sequence[_Pair]) -> list[dict[str, str]]:
     """Compute the scores of a `metric` or `label` judge: for each answer factor -> a number in [0, 1] as text.
 
-    Args:
-        judge: `metric` scores the metric factors of the rubric, `label` the label attributes of the item.
-        task: of the items.
-        rubric: of the task, as stored.
-        pairs: item and answer, as stored.
-
-    Raises:
-        RunInputError: a metric's package or model is missing, or the judge is a language model.
+    `metric` scores the metric factors of the rubric, `label` the label attributes of the items; `pairs` are items and
+    answers as stored. Raise RunInputError if a metric cannot be computed, or the judge is a language model.
     """
     texts = [str(response["response"]) for _, response in pairs]
     if judge.interface == "label":

@@ -233,11 +233,7 @@ def render(task: Task, model: str, prompt: str, **values: Any) -> str:
 
 
 def unknown_variables(prompt: str, template: str) -> list[str]:
-    """Return the variables in a template that its prompt does not have.
-
-    Raises:
-        ValueError: braces do not match.
-    """
+    """Return the variables in a template that its prompt does not have. Raise ValueError if braces do not match."""
     named = [name for _, name, _, _ in string.Formatter().parse(template) if name is not None]
     return sorted({name for name in named if name not in VARIABLES[prompt]})
 

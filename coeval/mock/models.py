@@ -55,11 +55,7 @@ class Persona:
 
     @classmethod
     def of(cls, parameters: Mapping[str, Any]) -> Persona:
-        """Read a model's parameters; unknown ones are ignored, as providers do.
-
-        Raises:
-            ConfigError: a value of the wrong kind.
-        """
+        """Read a model's parameters, ignoring unknown ones, as providers do. Raise ConfigError for a wrong kind."""
         own = {key: parameters[key] for key in cls.__dataclass_fields__ if parameters.get(key) is not None}
         for key, value in own.items():
             _check(key, value)
@@ -247,16 +243,7 @@ _TOPICS = (
 
 
 def answer(prompt: str, system: str, parameters: Mapping[str, Any]) -> str:
-    """Return the answer of a mock model.
-
-    Args:
-        prompt: the user's last message.
-        system: the system prompt; a change is a new draw.
-        parameters: those of `Persona`; others are ignored.
-
-    Raises:
-        ConfigError: a parameter of the wrong kind.
-    """
+    """Return a mock model's answer to the user's last message; another system prompt is a new draw."""
     persona = Persona.of(parameters)
     if persona.text is not None:
         return persona.text
@@ -397,11 +384,7 @@ def question_of(request: JSON) -> tuple[str, str]:
 
 
 def completion_for(request: JSON) -> JSON:
-    """Return the chat completion of a mock model; four characters count as a token.
-
-    Raises:
-        ConfigError: a parameter of the wrong kind.
-    """
+    """Return the chat completion of a mock model; four characters count as a token."""
     prompt, system = question_of(request)
     text = answer(prompt, system, request)
     counts = usage(max(1, (len(prompt) + len(system)) // 4), max(1, len(text) // 4))

@@ -193,11 +193,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Serve until interrupted.
-
-    Raises:
-        InputError: the address cannot be listened on.
-    """
+    """Serve until interrupted. Raise InputError if the address cannot be listened on."""
     flags = build_parser().parse_args(argv)
     asyncio.run(_serve(MockServer(**vars(flags))))
 

@@ -37,9 +37,7 @@ async def ask_teachers(
 ) -> list[T]:
     """Return the teachers' proposals for a task, in the order of the configuration.
 
-    Raises:
-        RunError: no teacher proposed anything usable.
-        Halt: none could be asked, for quotas or the budget are used up.
+    Raise RunError if no teacher proposed anything usable, Halt if quotas or the budget let none be asked.
     """
     teachers = [model for model in stage.config.with_role("teacher") if not model.is_virtual]
     outcome.expected += 1

@@ -30,11 +30,7 @@ def continued_modes(config: Config, settled: Collection[str]) -> dict[Phase, Mod
 
 
 def start_of(config: Config, *, continue_in_place: bool) -> tuple[Run | None, dict[Phase, Mode]]:
-    """Return the existing run that a start builds on, None if it creates one, and the modes of the phases.
-
-    Raises:
-        RunInputError: there is no run to continue.
-    """
+    """Return the existing run that a start builds on, None if it creates one, and the modes of the phases."""
     run = Run(config.experiment.folder)
     if continue_in_place:
         return run, continued_modes(config, Meta(run).settled)

@@ -117,8 +117,7 @@ class Batching(Protocol):
     async def answer(self, model: Model, questions: Iterable[Question], apply: Apply) -> None:
         """Send the questions, wait, and apply the answers; a QUOTA or BUDGET error leaves the rest unasked.
 
-        Raises:
-            CallError: the model's calls or the run's budget are used up, or the provider rejects a job.
+        Raise CallError if the model's calls or the run's budget are used up, or the provider rejects a job.
         """
         ...
 

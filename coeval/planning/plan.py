@@ -161,11 +161,7 @@ def count_records(run: Run, kind: str) -> RecordCounts:
 
 
 def status_text(run: Run) -> str:
-    """Return the text of `coeval status`.
-
-    Raises:
-        RunInputError: the folder holds no run.
-    """
+    """Return the text of `coeval status`. Raise RunInputError if the folder holds no run."""
     meta = Meta(run)
     parts = [_about(meta), _phase_lines(run, meta), _batches(run), _errors(run)]
     return "\n\n".join(part for part in parts if part)

@@ -247,11 +247,7 @@ def adding(run: Run) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replacing(run: Run) -> Iterator[None]:
-    """Replace or move record files: what another process appends to a replaced file would be lost.
-
-    Raises:
-        RunInputError: another process appends to them, such as one for some models.
-    """
+    """Replace or move record files. Raise RunInputError if another process appends to them, which would be lost."""
     with locked(run.locks / "records", wait=False) as is_held:
         if not is_held:
             raise RunInputError(f"{run.folder}: another process is at work on this run; wait for it")

@@ -154,9 +154,6 @@ def copy_run(
 
     Records of models that the new run lacks are copied, too, for comparison; the rubrics of `extended` tasks become
     the base of theirs.
-
-    Raises:
-        InputError: a file cannot be read or written.
     """
     copies = {}
     for task in tasks:

@@ -19,11 +19,7 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 def make_provider(kind: str, account: Account) -> Provider:
-    """Return a client of the provider; it connects at its first request.
-
-    Raises:
-        ConfigError: no provider or protocol has this name, or it does not have the account's options.
-    """
+    """Return a client, which connects at its first request. Raise ConfigError for an unknown provider or option."""
     # Imported here: a configuration is checked without loading an HTTP client.
     from route.providers import anthropic, gemini, mock, openai  # noqa: F401
 
@@ -46,9 +42,7 @@ def account_for(
     """Return the address and key of a provider: from the configuration, a `${VARIABLE}` in it, or the environment.
 
     A key from the environment is only sent to its own provider: a `base_url` elsewhere needs an `api_key` as well.
-
-    Raises:
-        ConfigError: an unknown provider, an unset variable, no address, no key, or one that no header can carry.
+    Raise ConfigError for an unknown provider, an unset variable, no address, no key, or one that no header can carry.
     """
     spec = spec_of(kind)
     url = _base_url(kind, spec, base_url, env)
@@ -66,11 +60,7 @@ def account_for(
 
 
 def expand(text: str, env: Mapping[str, str], where: str) -> str:
-    """Replace each `${VARIABLE}` in a text by its value.
-
-    Raises:
-        ConfigError: a variable is not set, or empty.
-    """
+    """Replace each `${VARIABLE}` in a text by its value. Raise ConfigError if one is not set, or empty."""
 
     def value(match: re.Match[str]) -> str:
         variable = env.get(match[1])

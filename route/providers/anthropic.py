@@ -34,11 +34,7 @@ _ONLY_JSON = "Answer with one JSON object and nothing else."
 
 
 def messages_request(request: JSON, *, max_tokens: int) -> JSON:
-    """Translate a chat completion request; `max_tokens` is the limit where the request has none.
-
-    Raises:
-        ProviderError: it asks for what the Messages API does not have.
-    """
+    """Translate a chat completion request; `max_tokens` is the limit where the request has none."""
     refuse_the_impossible(_WHO, request)
     body = {key: value for key, value in request.items() if key not in TRANSLATED and key not in _HINTS}
     limit = request.get("max_completion_tokens") or request.get("max_tokens")

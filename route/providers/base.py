@@ -101,18 +101,13 @@ class Provider(Protocol):
     """A client of one account, with one pool of connections."""
 
     async def chat(self, request: JSON, timeouts: Timeouts) -> JSON:
-        """Request a whole chat completion.
-
-        Raises:
-            ProviderError: there is none.
-        """
+        """Request a whole chat completion. Raise ProviderError if there is none."""
         ...
 
     def stream(self, request: JSON, timeouts: Timeouts) -> AsyncIterator[JSON]:
         """Request a chat completion and yield its chunks; closing the iterator ends the request at the provider.
 
-        Raises:
-            ProviderError: before the first chunk or after any; a stream that ends without an error was complete.
+        Raise ProviderError before the first chunk or after any: a stream that ends without an error was complete.
         """
         ...
 

@@ -24,11 +24,7 @@ class FileTransport(Transport):
     """Connections to one account, with upload, download and removal of files."""
 
     async def send_file(self, url: str, path: Path, fields: dict[str, str], name: str, timeouts: Timeouts) -> JSON:
-        """Upload a file as the form field `file` under a name and return the provider's JSON object.
-
-        Raises:
-            ProviderError: it refuses the file, or cannot be reached.
-        """
+        """Upload a file as the form field `file` under a name and return the provider's JSON object."""
         form = aiohttp.FormData(fields)
         with path.open("rb") as file:
             form.add_field("file", file, filename=name, content_type="application/jsonl")
@@ -38,11 +34,7 @@ class FileTransport(Transport):
         return self.parsed(text)
 
     async def send_bytes(self, url: str, body: bytes, timeouts: Timeouts) -> JSON:
-        """Post encoded JSON and return the provider's JSON object.
-
-        Raises:
-            ProviderError: it refuses it, or cannot be reached.
-        """
+        """Post encoded JSON and return the provider's JSON object."""
         with self._translated(), anyio.fail_after(timeouts.total):
             text = await self._text("POST", url, timeouts, body)
         return self.parsed(text)
@@ -50,9 +42,7 @@ class FileTransport(Transport):
     async def fetch_file(self, url: str, path: Path, timeouts: Timeouts) -> None:
         """Append the contents of an address, which may exceed memory, to a file and end it with a newline.
 
-        Raises:
-            ProviderError: they cannot be fetched; the file is then as it was.
-            OSError: the file cannot be written.
+        Raise ProviderError if they cannot be fetched; the file is then as it was.
         """
         with path.open("ab") as file:
             start = file.tell()
@@ -65,11 +55,7 @@ class FileTransport(Transport):
                 raise
 
     async def remove(self, url: str, timeouts: Timeouts) -> None:
-        """Delete what lies at an address.
-
-        Raises:
-            ProviderError: the provider refuses, or cannot be reached.
-        """
+        """Delete what lies at an address."""
         with self._translated(), anyio.fail_after(timeouts.total):
             await self._text("DELETE", url, timeouts)
 
@@ -91,11 +77,7 @@ class Catalogue:
     """The models that an account can reach; listing them costs no tokens."""
 
     def __init__(self, kind: str, account: Account) -> None:
-        """Set up a client; `kind` is as in `make_provider`.
-
-        Raises:
-            ConfigError: no provider has this name, or it is the mock, which lists no models.
-        """
+        """Set up a client; `kind` is as in `make_provider`. Raise ConfigError for the mock, which lists no models."""
         spec = spec_of(kind)
         if spec.protocol == "mock":
             raise ConfigError("mock: answers in this process and lists no models")
@@ -114,11 +96,7 @@ class Catalogue:
         return not self._is_azure
 
     async def models(self, timeouts: Timeouts) -> list[str]:
-        """Return their names, sorted.
-
-        Raises:
-            ProviderError: the list cannot be fetched, the key is refused, or the answer is not a list of models.
-        """
+        """Return their names, sorted. Raise ProviderError if the key is refused, or the answer is no list of models."""
         if self._key_check is not None:
             await self._transport.fetch(self._key_check, timeouts)
         answer = await self._transport.fetch(f"{self._url}{self._query}", timeouts)

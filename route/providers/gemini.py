@@ -48,11 +48,7 @@ _UNSIGNED = "skip_thought_signature_validator"
 
 
 def generate_request(request: JSON) -> JSON:
-    """Translate a chat completion request, without its model, which is part of the path.
-
-    Raises:
-        ProviderError: it asks for what the API does not have.
-    """
+    """Translate a chat completion request, without its model, which is part of the path."""
     refuse_the_impossible(_WHO, request)
     body = {key: value for key, value in request.items() if key not in _TRANSLATED and key not in HINTS}
     signed = not re.search(r"gemini-[12]\b", str(request.get("model")))

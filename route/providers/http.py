@@ -46,11 +46,7 @@ class EventParser:
         self._data: list[bytes] = []
 
     def feed(self, received: bytes) -> list[Event]:
-        """Return the events that end within `received`.
-
-        Raises:
-            ValueError: an event is longer than 32 MiB.
-        """
+        """Return the events that end within `received`. Raise ValueError if one is longer than 32 MiB."""
         lines = (self._rest + received).splitlines(keepends=True)
         # A line that ends in CR may be one that ends in CRLF, cut in the middle.
         self._rest = lines.pop() if lines and not lines[-1].endswith(b"\n") else b""
@@ -126,11 +122,7 @@ class Transport:
         self._draining: set[asyncio.Task[None]] = set()
 
     async def answer(self, url: str, body: JSON, timeouts: Timeouts) -> JSON:
-        """Post JSON and return the JSON object that the provider answers with.
-
-        Raises:
-            ProviderError: there is none.
-        """
+        """Post JSON and return the JSON object that the provider answers with. Raise ProviderError if there is none."""
         with self._translated(), anyio.fail_after(min(timeouts.first_token, timeouts.total)):
             answer = self.parsed(await self._text("POST", url, timeouts, _encoded(body)))
         if answer.get("error"):
@@ -138,11 +130,7 @@ class Transport:
         return answer
 
     async def fetch(self, url: str, timeouts: Timeouts) -> object:
-        """Get the JSON at an address.
-
-        Raises:
-            ProviderError: there is none.
-        """
+        """Get the JSON at an address. Raise ProviderError if there is none."""
         with self._translated(), anyio.fail_after(min(timeouts.first_token, timeouts.total)):
             text = await self._text("GET", url, timeouts)
         try:
@@ -156,9 +144,6 @@ class Transport:
         The first event has to arrive within `timeouts.first_token`, comments not counted: the router can still turn to
         another provider. After it a comment counts as a sign of life, and `timeouts.stall` seconds of silence are an
         error.
-
-        Raises:
-            ProviderError: before the first event or after any.
         """
         clock = asyncio.get_running_loop().time
         first, end = clock() + min(timeouts.first_token, timeouts.total), clock() + timeouts.total
@@ -184,11 +169,7 @@ class Transport:
                 self._release(response, complete)
 
     def parsed(self, text: bytes) -> JSON:
-        """Parse a JSON object.
-
-        Raises:
-            ProviderError: it is none.
-        """
+        """Parse a JSON object. Raise ProviderError if it is none."""
         try:
             parsed = json.loads(text)
         except (ValueError, RecursionError):
@@ -198,11 +179,7 @@ class Transport:
         return parsed
 
     def understood(self, translate: Callable[[JSON], T], sent: JSON) -> T:
-        """Translate what the provider sent.
-
-        Raises:
-            ProviderError: it does not have the shape of an answer.
-        """
+        """Translate what the provider sent. Raise ProviderError if it does not have the shape of an answer."""
         try:
             return translate(sent)
         except SHAPE_ERRORS:
@@ -238,11 +215,7 @@ class Transport:
     async def _open(
         self, method: str, url: str, timeouts: Timeouts, data: Any = None, headers: Mapping[str, str] | None = None
     ) -> aiohttp.ClientResponse:
-        """Return the response to a request.
-
-        Raises:
-            ProviderError: its status is not 2xx.
-        """
+        """Return the response to a request. Raise ProviderError if its status is not 2xx."""
         response = await self._pool().request(
             method,
             url,
@@ -315,11 +288,7 @@ async def _events(reader: aiohttp.StreamReader, first: float, stall: float, end:
 
 
 async def _read(reader: aiohttp.StreamReader, deadline: float) -> bytes:
-    """Return what has arrived, or arrives before the deadline; nothing at the end.
-
-    Raises:
-        asyncio.TimeoutError: nothing arrived.
-    """
+    """Return what arrives before the deadline; nothing at the end. Raise asyncio.TimeoutError if nothing arrives."""
     timer = asyncio.get_running_loop().call_at(deadline, reader.set_exception, asyncio.TimeoutError())
     try:
         return await reader.readany()

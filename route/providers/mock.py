@@ -64,11 +64,7 @@ class Trouble:
 
     @classmethod
     def of(cls, text: str) -> Trouble:
-        """Parse `NAME` or `NAME:NUMBER`.
-
-        Raises:
-            ConfigError: there is no such trouble, or the number is none.
-        """
+        """Parse `NAME` or `NAME:NUMBER`. Raise ConfigError if there is no such trouble, or the number is none."""
         name, _, number = text.partition(":")
         try:
             trouble = cls(name, float(number) if number else None)
@@ -99,11 +95,7 @@ class Script:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Script:
-        """Read the options of an account.
-
-        Raises:
-            ConfigError: an unknown option or trouble.
-        """
+        """Read the options of an account. Raise ConfigError for an unknown option or trouble."""
         try:
             script = cls(**{**options, "failures": tuple(options.get("failures", ()))})
         except TypeError:
@@ -144,11 +136,7 @@ class Mock:
         return self._usual if unlucky else Trouble("ok")
 
     async def answer(self, request: JSON, trouble: Trouble, timeouts: Timeouts) -> JSON:
-        """Return the whole answer at the script's pace.
-
-        Raises:
-            ProviderError: the trouble says so, or the script exceeds a time limit.
-        """
+        """Return the whole answer at the script's pace. Raise the ProviderError of the trouble, or of a time limit."""
         await self._first_token(trouble, timeouts)
         await _pause(self.script.token_seconds * len(self.pieces), timeouts.total)
         if trouble.name in _MIDDLE:
@@ -156,11 +144,7 @@ class Mock:
         return self.completion(request)
 
     async def chunks(self, request: JSON, trouble: Trouble, timeouts: Timeouts) -> AsyncGenerator[JSON, None]:
-        """Yield the answer token by token at the script's pace.
-
-        Raises:
-            ProviderError: the trouble says so, or the script exceeds a time limit.
-        """
+        """Yield the answer token by token at the script's pace. Raise as `answer`."""
         await self._first_token(trouble, timeouts)
         whole = self.completion(request)
         frame = {key: whole[key] for key in ("id", "created", "model")}
@@ -236,11 +220,7 @@ class MockProvider:
         """Do nothing: there are no connections."""
 
     def _trouble(self, request: JSON) -> Trouble:
-        """Return the trouble of a request, unless it is a refusal.
-
-        Raises:
-            ProviderError: it is.
-        """
+        """Return the trouble of a request. Raise ProviderError if it is a refusal."""
         trouble = self.mock.next_trouble(request)
         refused = refusal_body(trouble)
         if refused is not None:

@@ -41,11 +41,7 @@ DIALECTS: Mapping[str, Callable[[JSON], JSON]] = {"current": dict, "classic": cl
 
 
 def dialect_of(options: Mapping[str, Any]) -> Callable[[JSON], JSON]:
-    """Return the function that turns a request into the dialect of an account's provider.
-
-    Raises:
-        ConfigError: there is no such dialect.
-    """
+    """Return the function that turns a request into the dialect of an account's provider."""
     name = str(options.get("dialect", "current"))
     if name not in DIALECTS:
         raise ConfigError(f"options: there is no dialect {name!r}{nearest(name, DIALECTS)}; choose current or classic")

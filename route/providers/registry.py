@@ -206,11 +206,7 @@ PLANNED = (
 
 
 def spec_of(name: str) -> ProviderSpec:
-    """Return the entry of a provider by its name or another spelling of it.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """Return the entry of a provider by its name or another spelling of it. Raise ConfigError if there is none."""
     key = name.strip().lower().replace("_", "-")
     key = ALIASES.get(key, key)
     if key not in PROVIDERS:

@@ -117,11 +117,7 @@ def unsupported(who: str, what: str) -> ProviderError:
 
 
 def refuse_the_impossible(who: str, request: JSON) -> None:
-    """Refuse requests that the protocol would answer with something else.
-
-    Raises:
-        ProviderError: the request asks for several answers, or for log-probabilities.
-    """
+    """Raise ProviderError if a request asks for several answers or log-probabilities, which no such protocol has."""
     if (request.get("n") or 1) != 1:
         raise unsupported(who, "n above 1")
     if request.get("logprobs"):
@@ -129,11 +125,7 @@ def refuse_the_impossible(who: str, request: JSON) -> None:
 
 
 def translated(who: str, translate: Callable[[JSON], JSON], request: JSON) -> JSON:
-    """Translate a request into another protocol.
-
-    Raises:
-        ProviderError: it is no chat completion request, or asks for what the protocol does not have.
-    """
+    """Translate a request into another protocol. Raise ProviderError if it is malformed, or asks for the impossible."""
     try:
         return translate(request)
     except SHAPE_ERRORS:
