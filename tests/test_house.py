@@ -77,7 +77,6 @@ SHORT = {
     "p2l/common/version.py": "the version, which a build reads without importing",
     "p2l/online_training/geometric_buffer.py": "a command of a promised path",
     "p2l/online_training/replay_buffer.py": "a command of a promised path",
-    "p2l/online_training/timestamps.py": "a command of a promised path",
     "p2l/serving/settings.py": "settings, which import nothing",
     "route/cli.py": "the table of commands",
     "route/service/settings.py": "settings, which import nothing",

@@ -8,150 +8,43 @@ Shapes: n votes of one call, in time order.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from p2l.common.errors import CheckpointError
 
-# Saving buffers: parameters that must agree, parts under a prefix.
+if TYPE_CHECKING:
+    from p2l.online_training.stream import VoteStream
+    from p2l.votes import VoteStore
 
-
-def check_state(state: Mapping[str, Any], own: Mapping[str, str | int | float]) -> None:
-    """Refuse a state that was saved by another type of buffer, or with other parameters.
-
-    Raises:
-        CheckpointError: naming the parameter and both values.
-    """
-    for name, value in own.items():
-        if name not in state:
-            raise CheckpointError(f"buffer state: holds no {name!r}; it is the state of something else")
-        saved = np.asarray(state[name]).item()
-        if saved != value:
-            raise CheckpointError(
-                f"buffer state: saved with {name} {saved!r}, but now {name} is {value!r}; "
-                "continue with what it was saved with, or start afresh"
-            )
-
-
-def with_prefix(prefix: str, state: Mapping[str, Any]) -> dict[str, Any]:
-    """A state as a part of another."""
-    return {prefix + name: value for name, value in state.items()}
-
-
-def without_prefix(prefix: str, state: Mapping[str, Any]) -> dict[str, Any]:
-    """The part that `with_prefix` put in."""
-    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
-
-
-# How long votes wait in a buffer: exact in batches, within 0.4 % in seconds, in memory that does not grow with votes.
-#
-# The clock in batches is that of the stream: a vote arrives in batch (votes before it) // batch_size, and leaves in
-# batch (votes before the one whose arrival completed its batch) // batch_size. What is drained leaves at the end of the
-# stream. In seconds: the time of the newest vote that had arrived when it left, less its own.
-
-_SHIFT = 45  # of the 52 bits of a float's fraction; the 7 left make bins of 1/128 of an octave
-_LEAST, _MOST = 2.0**-10, 2.0**40  # seconds; what is shorter than a millisecond counts as none
-_FIRST = int(np.float64(_LEAST).view(np.int64)) >> _SHIFT
-_BINS = (int(np.float64(_MOST).view(np.int64)) >> _SHIFT) - _FIRST + 1
-
-
-@dataclass(frozen=True)
-class Lag:
-    """Waiting times of the new votes given out; NaN where there were none, or none with a time."""
-
-    votes: int
-    """New votes given out."""
-    median_batches: float
-    p99_batches: float
-    median_seconds: float
-    p99_seconds: float
-    most_waiting: int
-    """Most votes that waited at once, the batch just completed included."""
-
-    def as_dict(self) -> dict[str, float | int | None]:
-        """For JSON, which has no NaN."""
-        return {name: None if value != value else value for name, value in asdict(self).items()}
-
-
-class LagMeter:
-    """Histograms of waiting times."""
-
-    def __init__(self) -> None:
-        self._batches: NDArray[np.int64] = np.zeros(64, dtype=np.int64)
-        self._seconds: NDArray[np.int64] = np.zeros(_BINS, dtype=np.int64)
-        self._most_waiting = 0
-
-    def record(self, batches: NDArray[np.int64], seconds: NDArray[np.float64]) -> None:
-        """Take in the waiting times of votes that leave; seconds are NaN where unknown."""
-        counts = np.bincount(batches, minlength=len(self._batches))
-        counts[: len(self._batches)] += self._batches
-        self._batches = counts
-        timed = seconds[~np.isnan(seconds)]
-        bins = (np.clip(timed, _LEAST, _MOST).view(np.int64) >> _SHIFT) - _FIRST
-        self._seconds += np.bincount(bins, minlength=_BINS)
-
-    def see_waiting(self, count: int) -> None:
-        """Note how many wait now."""
-        self._most_waiting = max(self._most_waiting, count)
-
-    def summary(self, waiting: int) -> Lag:
-        """The figures so far, while `waiting` votes still wait."""
-        steps, times = self._batches, self._seconds
-        return Lag(
-            int(steps.sum()),
-            float(_quantile(steps, 0.5)),
-            float(_quantile(steps, 0.99)),
-            _middle(_quantile(times, 0.5)),
-            _middle(_quantile(times, 0.99)),
-            max(self._most_waiting, waiting),
-        )
-
-    def state_dict(self) -> dict[str, Any]:
-        """The histograms, for a buffer's state."""
-        return {
-            "lag.batches": self._batches.copy(),
-            "lag.seconds": self._seconds.copy(),
-            "lag.most_waiting": self._most_waiting,
-        }
-
-    def load_state_dict(self, state: Any) -> None:
-        """Continue from a saved state."""
-        self._batches = np.array(state["lag.batches"], dtype=np.int64)
-        self._seconds = np.array(state["lag.seconds"], dtype=np.int64)
-        self._most_waiting = int(state["lag.most_waiting"])
-
-
-def _quantile(counts: NDArray[np.int64], share: float) -> float:
-    """The least value with at least `share` of the counts at or below it; NaN when there are none."""
-    below = np.cumsum(counts)
-    return float(np.searchsorted(below, share * below[-1])) if below[-1] else float("nan")
-
-
-def _middle(number: float) -> float:
-    """Seconds at the middle of a bin."""
-    if number != number or number == 0:
-        return number
-    low, high = (np.array([number, number + 1]).astype(np.int64) + _FIRST << _SHIFT).view(np.float64)
-    return float((low + high) / 2)
-
-
-Batches: TypeAlias = "list[NDArray[np.int64]]"
+Ids: TypeAlias = NDArray[np.int64]
+Batches: TypeAlias = "list[Ids]"
 State: TypeAlias = "Mapping[str, Any]"
-"""Arrays, numbers and texts by name; `np.savez` takes it and gives it back without pickle."""
+"""Arrays, numbers and texts by name; `np.savez` saves it without pickle."""
+RECORD = np.dtype([("id", "<i8"), ("arrival", "<i8"), ("tstamp", "<f8")])
+"""A waiting vote: its id, how many votes arrived before it, its time."""
+Records: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 
 
 @dataclass(frozen=True)
 class NewVotes:
     """Votes as they arrive, in time order."""
 
-    ids: NDArray[np.int64]  # (n,) what the batches will name them by
+    ids: Ids  # (n,) what the batches will name them by
     model_a: NDArray[np.int32]  # (n,) positions in the model list, which is in order of first appearance
     model_b: NDArray[np.int32]  # (n,)
     tstamp: NDArray[np.float64]  # (n,) seconds, NaN where unknown
+
+    @classmethod
+    def of(cls, votes: VoteStream | VoteStore, ids: Ids) -> NewVotes:
+        """Read what a buffer needs of these votes."""
+        pairs, times = votes.pairs(ids).astype(np.int32), votes.tstamps(ids)
+        return cls(ids, pairs[:, 0], pairs[:, 1], np.full(len(ids), np.nan) if times is None else times)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -160,43 +53,61 @@ class NewVotes:
         return NewVotes(self.ids[part], self.model_a[part], self.model_b[part], self.tstamp[part])
 
 
-class Buffer(Protocol):
+@dataclass(frozen=True)
+class Lag:
+    """How long the new votes of the batches so far have waited; NaN where there were none, or none with a time."""
+
+    votes: int
+    """New votes in batches."""
+    median_batches: float
+    p99_batches: float
+    median_seconds: float
+    p99_seconds: float
+    most_waiting: int
+    """Most votes that waited at once, the batch just completed included."""
+
+    def as_dict(self) -> dict[str, float | int | None]:
+        """Return the figures for JSON, with None in place of NaN."""
+        return {name: None if value != value else value for name, value in asdict(self).items()}
+
+
+class Buffer(ABC):
     """Decides when each vote is trained on."""
 
     batch_size: int
     """New votes of a batch."""
+    full_size: int
+    """Votes of a whole batch, replayed ones included: the global batch size of a training run."""
+    _clock: StreamClock
+    _parameters: dict[str, str | int | float]
+    """Type and settings, which must be the same where a saved state is loaded."""
 
-    @property
-    def full_size(self) -> int:
-        """Votes of a whole batch, replayed ones included: the global batch size of a training run."""
-        ...
-
+    @abstractmethod
     def add(self, votes: NewVotes) -> Batches:
-        """Take in votes that have arrived; returns the batches that are complete now, in order."""
-        ...
+        """Add votes that have arrived; return the batches that are complete now, in order."""
 
+    @abstractmethod
     def drain(self) -> Batches:
-        """Give out what still waits, in full batches (the last may be smaller); nothing waits afterwards."""
-        ...
+        """Return what still waits, in full batches (the last may be smaller); nothing waits afterwards."""
 
     @property
     def waiting(self) -> int:
-        """Votes that have arrived and were not given out yet."""
-        ...
+        """Votes that have arrived and are in no batch yet."""
+        return self._clock.waiting
 
     @property
     def dropped(self) -> int:
-        """Votes that will never be given out (`drop_tail`)."""
-        ...
+        """Votes that will never be in a batch (`drop_tail`)."""
+        return self._clock.dropped
 
     @property
     def lag(self) -> Lag:
-        """How long the new votes given out so far have waited."""
-        ...
+        """How long the new votes of the batches so far have waited."""
+        return self._clock.lag
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that decides the batches still to come; see `State`."""
-        ...
+        """Return everything that decides the batches still to come; see `State`."""
+        return {**self._parameters, **self._state()}
 
     def load_state_dict(self, state: State) -> None:
         """Continue from a saved state.
@@ -204,36 +115,62 @@ class Buffer(Protocol):
         Raises:
             CheckpointError: it is the state of another type of buffer, or of other parameters.
         """
-        ...
+        for name, value in self._parameters.items():
+            if name not in state:
+                raise CheckpointError(f"buffer state: holds no {name!r}; it is the state of something else")
+            saved = np.asarray(state[name]).item()
+            if saved != value:
+                raise CheckpointError(
+                    f"buffer state: saved with {name} {saved!r}, but now {name} is {value!r}; "
+                    "continue with what it was saved with, or start afresh"
+                )
+        self._load(state)
+
+    @abstractmethod
+    def _state(self) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def _load(self, state: State) -> None: ...
 
 
-# What every buffer keeps of the votes that wait, and the clock that tells how long they did.
-
-RECORD = np.dtype([("id", "<i8"), ("arrival", "<i8"), ("tstamp", "<f8")])
-"""A vote that waits: its id, how many votes arrived before it, its time."""
-Records = np.ndarray[Any, np.dtype[Any]]
+_SHIFT = 45  # of the 52 bits of a float's fraction; the 7 left make bins of 1/128 of an octave
+_LEAST, _MOST = 2.0**-10, 2.0**40  # seconds; what is shorter than a millisecond counts as none
+_FIRST = int(np.float64(_LEAST).view(np.int64)) >> _SHIFT
+_BINS = (int(np.float64(_MOST).view(np.int64)) >> _SHIFT) - _FIRST + 1
 
 
 class StreamClock:
-    """Counts votes as they arrive and leave, and measures their lag."""
+    """Counts votes as they arrive and leave, and measures how long they wait.
 
-    def __init__(self, batch_size: int) -> None:
-        self._size = batch_size
-        self._meter = LagMeter()
+    A vote arrives in batch (votes before it) // batch_size, and leaves in batch (votes before the one whose arrival
+    completed its batch) // batch_size; what is drained leaves at the end of the stream. In seconds it waits for the
+    time of the newest vote at that moment, less its own. The histograms are exact in batches and within 0.4 % in
+    seconds, in memory that does not grow with votes.
+    """
+
+    def __init__(self, batch_size: int, *, drop_tail: bool) -> None:
+        self._size, self._drop_tail = batch_size, drop_tail
+        self.arrived = self.dropped = self._gone = self._most_waiting = 0
         self._newest = float("nan")
-        self.arrived = 0
-        self.gone = 0
-        self.dropped = 0
+        self._batches: NDArray[np.int64] = np.zeros(64, dtype=np.int64)
+        self._seconds: NDArray[np.int64] = np.zeros(_BINS, dtype=np.int64)
 
     @property
     def waiting(self) -> int:
         """Votes that arrived and neither left nor were dropped."""
-        return self.arrived - self.gone - self.dropped
+        return self.arrived - self._gone - self.dropped
 
     @property
     def lag(self) -> Lag:
         """See `Buffer.lag`."""
-        return self._meter.summary(self.waiting)
+        return Lag(
+            int(self._batches.sum()),
+            _quantile(self._batches, 0.5),
+            _quantile(self._batches, 0.99),
+            _middle(_quantile(self._seconds, 0.5)),
+            _middle(_quantile(self._seconds, 0.99)),
+            max(self._most_waiting, self.waiting),
+        )
 
     def arrive(self, votes: NewVotes) -> Records:
         """Count votes in."""
@@ -251,76 +188,85 @@ class StreamClock:
             return []
         votes = np.concatenate(batches)
         until = np.repeat(arrived["arrival"], self._size)
-        self._meter.record(
+        self._record(
             until // self._size - votes["arrival"] // self._size,
             np.repeat(arrived["tstamp"], self._size) - votes["tstamp"],
         )
-        gone = self.gone + self.dropped + np.arange(len(batches)) * self._size
-        self._meter.see_waiting(int((arrived["arrival"] + 1 - gone).max()))
-        self.gone += len(votes)
+        gone = self._gone + self.dropped + np.arange(len(batches)) * self._size
+        self._most_waiting = max(self._most_waiting, int((arrived["arrival"] + 1 - gone).max()))
+        self._gone += len(votes)
         return [batch["id"].copy() for batch in batches]
 
-    def finish(self, rest: Records, *, drop: bool) -> Batches:
-        """Count out what still waits, at the end of the stream; with `drop`, as lost."""
-        self._meter.see_waiting(self.waiting)
-        if drop:
+    def finish(self, rest: Records) -> Batches:
+        """Count out what still waits, at the end of the stream; with `drop_tail`, as dropped."""
+        self._most_waiting = max(self._most_waiting, self.waiting)
+        if self._drop_tail:
             self.dropped += len(rest)
             return []
         last = max(self.arrived - 1, 0) // self._size
-        self._meter.record(last - rest["arrival"] // self._size, self._newest - rest["tstamp"])
-        self.gone += len(rest)
-        return cut(rest["id"].copy(), self._size)
+        self._record(last - rest["arrival"] // self._size, self._newest - rest["tstamp"])
+        self._gone += len(rest)
+        return [rest["id"][start : start + self._size].copy() for start in range(0, len(rest), self._size)]
+
+    def _record(self, batches: NDArray[np.int64], seconds: NDArray[np.float64]) -> None:
+        """Count the waiting times of votes that leave; seconds are NaN where unknown."""
+        counts = np.bincount(batches, minlength=len(self._batches))
+        counts[: len(self._batches)] += self._batches
+        self._batches = counts
+        timed = seconds[~np.isnan(seconds)]
+        bins = (np.clip(timed, _LEAST, _MOST).view(np.int64) >> _SHIFT) - _FIRST
+        self._seconds += np.bincount(bins, minlength=_BINS)
 
     def state_dict(self) -> dict[str, Any]:
-        """For a buffer's state."""
+        """Return everything, for a buffer's state."""
         return {
             "arrived": self.arrived,
-            "gone": self.gone,
+            "gone": self._gone,
             "dropped": self.dropped,
             "newest": self._newest,
-            **self._meter.state_dict(),
+            "lag.batches": self._batches.copy(),
+            "lag.seconds": self._seconds.copy(),
+            "lag.most_waiting": self._most_waiting,
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Continue from a saved state."""
-        self.arrived, self.gone, self.dropped = (int(state[name]) for name in ("arrived", "gone", "dropped"))
-        self._newest = float(state["newest"])
-        self._meter.load_state_dict(state)
+        self.arrived, self._gone, self.dropped = (int(state[name]) for name in ("arrived", "gone", "dropped"))
+        self._newest, self._most_waiting = float(state["newest"]), int(state["lag.most_waiting"])
+        self._batches, self._seconds = (np.array(state[f"lag.{name}"], np.int64) for name in ("batches", "seconds"))
 
 
-class ClockedBuffer:
-    """What a buffer with a clock tells of its votes; see `Buffer`."""
-
-    _clock: StreamClock
-
-    @property
-    def waiting(self) -> int:
-        """See `Buffer.waiting`."""
-        return self._clock.waiting
-
-    @property
-    def dropped(self) -> int:
-        """See `Buffer.dropped`."""
-        return self._clock.dropped
-
-    @property
-    def lag(self) -> Lag:
-        """See `Buffer.lag`."""
-        return self._clock.lag
+def _quantile(counts: NDArray[np.int64], share: float) -> float:
+    """Return the least value with at least `share` of the counts at or below it; NaN when there are none."""
+    below = np.cumsum(counts)
+    return float(np.searchsorted(below, share * below[-1])) if below[-1] else float("nan")
 
 
-def cut(ids: NDArray[np.int64], size: int) -> Batches:
-    """Full batches in order, and a last smaller one."""
-    return [ids[start : start + size] for start in range(0, len(ids), size)]
+def _middle(number: float) -> float:
+    """Return the seconds at the middle of a bin."""
+    if number != number or number == 0:
+        return number
+    low, high = (np.array([number, number + 1]).astype(np.int64) + _FIRST << _SHIFT).view(np.float64)
+    return float((low + high) / 2)
+
+
+def with_prefix(prefix: str, state: State) -> dict[str, Any]:
+    """Return a state whose names begin with `prefix`, to be part of another."""
+    return {prefix + name: value for name, value in state.items()}
+
+
+def without_prefix(prefix: str, state: State) -> dict[str, Any]:
+    """Return the part that `with_prefix` put in."""
+    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
 
 
 def state_of_records(records: Records) -> dict[str, Any]:
-    """Waiting votes as plain arrays."""
+    """Return waiting votes as plain arrays."""
     return {f"waiting.{name}": records[name].copy() for name in RECORD.names or ()}
 
 
-def records_of_state(state: Mapping[str, Any]) -> Records:
-    """The votes that `state_of_records` saved."""
+def records_of_state(state: State) -> Records:
+    """Return the votes that `state_of_records` saved."""
     records = np.empty(len(state["waiting.id"]), dtype=RECORD)
     for name in RECORD.names or ():
         records[name] = state[f"waiting.{name}"]

@@ -3,7 +3,7 @@
 A further type registers a function that makes it, and names the settings that it reads:
 
     @register("name", keys={"epsilon"})
-    def _make_name(parts: Parts) -> Buffer: ...
+    def _make_name(inputs: BufferInputs) -> Buffer: ...
 """
 
 from __future__ import annotations
@@ -25,29 +25,26 @@ from p2l.online_training.buffer import (
     RECORD,
     Batches,
     Buffer,
-    ClockedBuffer,
+    Ids,
     Lag,
     NewVotes,
     Records,
     State,
     StreamClock,
-    check_state,
     records_of_state,
     state_of_records,
     with_prefix,
     without_prefix,
 )
 
-# The buffer that holds nothing back: votes are trained on in the order in which they come.
 
-
-class StraightBuffer(ClockedBuffer):
-    """Every `batch_size` votes are a batch; the tail is a last smaller one."""
+class StraightBuffer(Buffer):
+    """Holds nothing back: every `batch_size` votes are a batch, the tail is a last smaller one."""
 
     def __init__(self, batch_size: int, *, drop_tail: bool = False) -> None:
         self.batch_size = self.full_size = batch_size
-        self._drop_tail = drop_tail
-        self._clock = StreamClock(batch_size)
+        self._parameters = {"type": "none", "batch_size": batch_size, "drop_tail": int(drop_tail)}
+        self._clock = StreamClock(batch_size, drop_tail=drop_tail)
         self._held = np.empty(0, dtype=RECORD)
 
     def add(self, votes: NewVotes) -> Batches:
@@ -64,38 +61,32 @@ class StraightBuffer(ClockedBuffer):
     def drain(self) -> Batches:
         """See `Buffer.drain`."""
         rest, self._held = self._held, self._held[:0]
-        return self._clock.finish(rest, drop=self._drop_tail)
+        return self._clock.finish(rest)
 
-    def _parameters(self) -> dict[str, str | int | float]:
-        return {"type": "none", "batch_size": self.batch_size, "drop_tail": int(self._drop_tail)}
+    def _state(self) -> dict[str, Any]:
+        return {**self._clock.state_dict(), **state_of_records(self._held)}
 
-    def state_dict(self) -> dict[str, Any]:
-        """See `Buffer.state_dict`."""
-        return {**self._parameters(), **self._clock.state_dict(), **state_of_records(self._held)}
-
-    def load_state_dict(self, state: State) -> None:
-        """See `Buffer.load_state_dict`."""
-        check_state(state, self._parameters())
+    def _load(self, state: State) -> None:
         self._clock.load_state_dict(state)
         self._held = records_of_state(state)
 
-
-# Geometric buffer: votes between familiar models are spread over a long horizon, votes on new models are used at once.
-#
-# A vote whose less familiar model had n votes before it has p = max(epsilon, gamma^n). It draws k ~ Geometric(p) on {1,
-# 2, ...} and goes into the first batch with room at or after current + k - 1; the current batch is the first that is
-# not yet full, and leaves when it is, in the order of arrival. Both models' counts grow as the vote arrives, wherever
-# it goes. Vote i uses the i-th number of the seeded generator, so the order does not depend on how the stream is cut.
-#
-# Cost: O(N) with path compression over full batches, about 0.7 us a vote; memory for what waits alone (24 bytes a vote,
-# and some hundred bytes for every batch that has votes).
 
 _CHUNK = 1 << 16  # votes whose draws are in memory at once
 _FARTHEST = 2.0**53  # batches ahead, more than any stream has
 
 
-class GeometricBuffer(ClockedBuffer):
-    """See the module; `initial_counts` are votes that each model had before this stream."""
+class GeometricBuffer(Buffer):
+    """Spreads votes between familiar models over a long horizon, and uses votes on new models at once.
+
+    A vote whose less familiar model had n votes before it has p = max(epsilon, gamma^n). It draws k ~ Geometric(p) on
+    {1, 2, ...} and goes into the first batch with room at or after current + k - 1; the current batch is the first that
+    is not yet full, and leaves when it is, in the order of arrival. Both models' counts grow as the vote arrives,
+    wherever it goes. Vote i uses the i-th number of the seeded generator, so the order does not depend on how the
+    stream is cut.
+
+    Cost: O(N) with path compression over full batches, about 0.7 us a vote; memory for what waits alone (24 bytes a
+    vote, and some hundred bytes for every batch that has votes).
+    """
 
     def __init__(
         self,
@@ -107,13 +98,22 @@ class GeometricBuffer(ClockedBuffer):
         initial_counts: Mapping[int, int] | None = None,
         drop_tail: bool = False,
     ) -> None:
+        """Start empty; `initial_counts` are votes that each model had before this stream."""
         for name, value in (("gamma", gamma), ("epsilon", epsilon)):
             if not 0 < value <= 1:
                 raise ConfigError(f"{name}: must be above 0 and at most 1, got {value}")
         self.batch_size = self.full_size = batch_size
-        self._gamma, self._epsilon, self._seed, self._drop_tail = gamma, epsilon, seed, drop_tail
-        self._clock = StreamClock(batch_size)
-        self._random = _generator(seed, 0)
+        self._gamma, self._epsilon, self._seed = gamma, epsilon, seed
+        self._parameters = {
+            "type": "geometric",
+            "batch_size": batch_size,
+            "gamma": gamma,
+            "epsilon": epsilon,
+            "seed": seed,
+            "drop_tail": int(drop_tail),
+        }
+        self._clock = StreamClock(batch_size, drop_tail=drop_tail)
+        self._random = _generator(seed)
         self._counts = np.zeros(64, dtype=np.int64)
         for model, count in (initial_counts or {}).items():
             self._counts = _with_room(self._counts, model)
@@ -126,18 +126,16 @@ class GeometricBuffer(ClockedBuffer):
 
     def add(self, votes: NewVotes) -> Batches:
         """See `Buffer.add`."""
-        done: Batches = []
+        batches: Batches = []
         for start in range(0, len(votes), _CHUNK):
-            done += self._add(votes[start : start + _CHUNK])
-        return done
-
-    def _add(self, votes: NewVotes) -> Batches:
-        records = self._clock.arrive(votes)
-        full, completing = self._place(self._steps(votes), records)
-        return self._clock.leave([np.frombuffer(slot, dtype=RECORD) for slot in full], records[completing])
+            chunk = votes[start : start + _CHUNK]
+            records = self._clock.arrive(chunk)
+            full, completing = self._place(self._steps(chunk), records)
+            batches += self._clock.leave([np.frombuffer(slot, dtype=RECORD) for slot in full], records[completing])
+        return batches
 
     def _steps(self, votes: NewVotes) -> list[int]:
-        """How many batches ahead of the current one each vote asks for: k - 1."""
+        """Draw how many batches ahead of the current one each vote goes: k - 1."""
         newest = max(int(votes.model_a.max()), int(votes.model_b.max()))
         self._counts = _with_room(self._counts, newest)
         counts = least_counts(votes.model_a, votes.model_b, self._counts)
@@ -148,7 +146,7 @@ class GeometricBuffer(ClockedBuffer):
         return steps
 
     def _place(self, steps: list[int], records: Records) -> tuple[list[bytearray], list[int]]:
-        """Put each vote into its batch; returns the full batches in order, and which vote completed each."""
+        """Put each vote into its batch; return the full batches in order, and which vote completed each."""
         slots, later, current = self._slots, self._later, self._current
         full_length = self.batch_size * RECORD.itemsize
         full: list[bytearray] = []
@@ -171,34 +169,22 @@ class GeometricBuffer(ClockedBuffer):
         return full, completing
 
     def drain(self) -> Batches:
-        """What waits, by the batch it waits for and then by arrival."""
+        """Return what waits, by the batch it waits for and then by arrival."""
         rest = self._held()[1]
         self._slots.clear()
         self._later.clear()
-        return self._clock.finish(rest, drop=self._drop_tail)
+        return self._clock.finish(rest)
 
-    def _held(self) -> tuple[NDArray[np.int64], Records]:
-        """The batch of each waiting vote, ascending, and the votes."""
+    def _held(self) -> tuple[Ids, Records]:
+        """Return the batch of each waiting vote, ascending, and the votes."""
         batches = sorted(self._slots)
-        parts = [np.frombuffer(bytes(self._slots[batch]), dtype=RECORD) for batch in batches]
-        sizes = [len(part) for part in parts]
-        return np.repeat(np.array(batches, dtype=np.int64), sizes), np.concatenate([np.empty(0, dtype=RECORD), *parts])
+        slots = [np.frombuffer(bytes(self._slots[batch]), dtype=RECORD) for batch in batches]
+        numbers = np.repeat(np.array(batches, dtype=np.int64), [len(slot) for slot in slots])
+        return numbers, np.concatenate([np.empty(0, dtype=RECORD), *slots])
 
-    def _parameters(self) -> dict[str, str | int | float]:
-        return {
-            "type": "geometric",
-            "batch_size": self.batch_size,
-            "gamma": self._gamma,
-            "epsilon": self._epsilon,
-            "seed": self._seed,
-            "drop_tail": int(self._drop_tail),
-        }
-
-    def state_dict(self) -> dict[str, Any]:
-        """See `Buffer.state_dict`."""
+    def _state(self) -> dict[str, Any]:
         batches, records = self._held()
         return {
-            **self._parameters(),
             **self._clock.state_dict(),
             "current": self._current,
             "counts": self._counts.copy(),
@@ -206,29 +192,21 @@ class GeometricBuffer(ClockedBuffer):
             **state_of_records(records),
         }
 
-    def load_state_dict(self, state: State) -> None:
-        """See `Buffer.load_state_dict`."""
-        check_state(state, self._parameters())
+    def _load(self, state: State) -> None:
         self._clock.load_state_dict(state)
         self._random = _generator(self._seed, self._clock.arrived)
         self._current = int(state["current"])
         self._counts = np.array(state["counts"], dtype=np.int64)
-        records = records_of_state(state)
-        batches, firsts = np.unique(np.asarray(state["waiting.batch"]), return_index=True)
-        parts = np.split(records, firsts[1:])
-        self._slots = defaultdict(bytearray)
-        self._slots.update(
-            (batch, bytearray(part.tobytes())) for batch, part in zip(batches.tolist(), parts, strict=False)
-        )
-        self._later = {
-            batch: batch + 1 for batch, slot in self._slots.items() if len(slot) == self.batch_size * RECORD.itemsize
-        }
+        self._slots.clear()
+        rows = records_of_state(state).view(f"V{RECORD.itemsize}").tolist()
+        for batch, row in zip(np.asarray(state["waiting.batch"]).tolist(), rows, strict=True):
+            self._slots[batch] += row
+        full_length = self.batch_size * RECORD.itemsize
+        self._later = {batch: batch + 1 for batch, slot in self._slots.items() if len(slot) == full_length}
 
 
-def least_counts(
-    model_a: NDArray[np.int32], model_b: NDArray[np.int32], counts: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """(n,) votes that the less familiar model of each vote had before it; `counts` by model are brought up to date."""
+def least_counts(model_a: NDArray[np.int32], model_b: NDArray[np.int32], counts: Ids) -> Ids:
+    """Return the votes (n,) that the less familiar model of each vote had before it, and bring `counts` up to date."""
     models = np.stack([model_a, model_b], axis=1).ravel()
     narrow = models.astype(np.uint16) if len(counts) <= 1 << 16 else models  # sorted by radix, ten times as fast
     order = np.argsort(narrow, kind="stable")
@@ -238,12 +216,12 @@ def least_counts(
     seen = np.empty(len(models), dtype=np.int64)
     seen[order] = np.arange(len(models)) + np.repeat(counts[in_order[firsts]] - firsts, sizes)
     counts[in_order[firsts]] += sizes
-    least: NDArray[np.int64] = seen.reshape(-1, 2).min(axis=1)
+    least: Ids = seen.reshape(-1, 2).min(axis=1)
     return least
 
 
 def _first_with_room(later: dict[int, int], batch: int) -> int:
-    """The first batch from `batch` on that is not full; every batch on the way then points to it."""
+    """Return the first batch from `batch` on that is not full; every batch on the way then points to it."""
     candidates = later[batch]
     while candidates in later:
         candidates = later[candidates]
@@ -253,40 +231,38 @@ def _first_with_room(later: dict[int, int], batch: int) -> int:
     return candidates
 
 
-def _with_room(counts: NDArray[np.int64], model: int) -> NDArray[np.int64]:
-    """The counts with a place for `model`; places double, so that growing costs O(1) a model."""
+def _with_room(counts: Ids, model: int) -> Ids:
+    """Return the counts with a place for `model`; places double, so that growing costs O(1) a model."""
     if model < len(counts):
         return counts
     return np.concatenate([counts, np.zeros(max(len(counts), model + 1 - len(counts)), dtype=np.int64)])
 
 
-def _generator(seed: int, skip: int) -> np.random.Generator:
+def _generator(seed: int, skip: int = 0) -> np.random.Generator:
+    # PCG64 by name: `default_rng` may be another one in a later NumPy, and a saved buffer would draw another order.
     return np.random.Generator(np.random.PCG64(seed).advance(skip))
 
 
-# Replay buffer: every batch of new votes takes some past ones along, each past vote once at most.
-#
-# After `min_batches` batches of new votes alone, a batch is `batch_size` new votes, in the order in which they come,
-# and behind them round(batch_size epsilon / (1 - epsilon)) drawn uniformly without replacement from the pool: votes
-# given out in earlier batches and not replayed yet. Where the pool holds fewer, the batch takes what there is. So
-# epsilon = 0.2 costs 25 % more compute. With `full_size` a batch has that many votes in all, and as many fewer new
-# ones.
-#
-# `limit` bounds the pool. A full pool is a uniform sample of all past votes that were not replayed, as long as its
-# share
-# of each new batch is more than replay takes out. When it is less (a limit below about epsilon / (1 - epsilon) of the
-# stream so far), new votes fill the places, chosen uniformly from their batch, and the sample leans towards the newer.
-# Without a limit the pool takes 8 bytes a vote.
-#
-# The new votes come from an inner buffer, which may itself reorder them. The drain gives the last, smaller batch no
-# past.
-
-Ids = NDArray[np.int64]
 _MOST_PAST = 9 * 10**8  # NumPy draws no hypergeometric numbers beyond
 
 
-class ReplayBuffer:
-    """See the module; `inner` gives the new votes, its batch size is that of the new votes of a batch."""
+class ReplayBuffer(Buffer):
+    """Takes past votes along with every batch of new ones, each past vote once at most.
+
+    After `min_batches` batches of new votes alone, a batch is `batch_size` new votes, in the order in which they come,
+    and behind them round(batch_size epsilon / (1 - epsilon)) drawn uniformly without replacement from the pool: votes
+    of earlier batches that were not replayed yet. Where the pool holds fewer, the batch takes what there is. So
+    epsilon = 0.2 costs 25 % more compute. With `full_size` a batch has that many votes in all, and as many fewer new
+    ones.
+
+    `limit` bounds the pool. A full pool is a uniform sample of all past votes that were not replayed, as long as its
+    share of each new batch is more than replay takes out. When it is less (a limit below about epsilon / (1 - epsilon)
+    of the stream so far), new votes fill the places, chosen uniformly from their batch, and the sample leans towards
+    the newer. Without a limit the pool takes 8 bytes a vote.
+
+    The new votes come from an inner buffer, which may itself reorder them. The drain adds no past votes to the last,
+    smaller batch.
+    """
 
     def __init__(
         self,
@@ -299,16 +275,17 @@ class ReplayBuffer:
         full_size: int | None = None,
         drop_tail: bool = False,
     ) -> None:
+        """Start empty; the batch size of `inner` is that of the new votes of a batch."""
         if not 0 < epsilon < 1:
             raise ConfigError(f"epsilon: must be above 0 and below 1 in a replay buffer, got {epsilon}")
         self.batch_size = inner.batch_size
-        replayed = round(self.batch_size * epsilon / (1 - epsilon))
-        self.full_size = full_size or self.batch_size + replayed
+        self.full_size = full_size or self.batch_size + round(self.batch_size * epsilon / (1 - epsilon))
         self._replayed = self.full_size - self.batch_size
         if not self._replayed:
             raise ConfigError(f"epsilon: {epsilon:g} of a batch of {self.batch_size} is no vote; give more")
-        self._inner, self._keep_size, self._drop_tail = inner, full_size is not None, drop_tail
-        self._parameters: dict[str, str | int | float] = {
+        self._inner, self._keep_size = inner, full_size is not None
+        self._min_batches, self._drop_tail = min_batches, drop_tail
+        self._parameters = {
             "type": "replay",
             "batch_size": self.batch_size,
             "full_size": self.full_size,
@@ -318,48 +295,42 @@ class ReplayBuffer:
             "min_batches": min_batches,
             "drop_tail": int(drop_tail),
         }
-        self._min_batches = min_batches
         self._pool = _Pool(limit, np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(1,)))))
         self._held: Ids = np.empty(0, dtype=np.int64)
-        self._given = self._lost = 0
+        self._batches = self._lost = 0
 
     def add(self, votes: NewVotes) -> Batches:
         """See `Buffer.add`."""
-        return self._whole(self._inner.add(votes))
+        return self._fill(self._inner.add(votes))
 
-    def _whole(self, batches: Batches) -> Batches:
-        """Put the inner buffer's votes into batches, as far as they fill them."""
-        done: Batches = []
+    def _fill(self, batches: Batches) -> Batches:
+        """Make batches of the inner buffer's votes, as far as they fill them."""
+        filled: Batches = []
         for batch in batches:
             held = np.concatenate([self._held, batch]) if len(self._held) else batch
-            while len(held) >= self._wanted:
-                size = self._wanted
-                done.append(self._with_past(held[:size]))
-                held = held[size:]
+            while True:
+                is_replaying = self._batches >= self._min_batches
+                size = self.batch_size if is_replaying or not self._keep_size else self.full_size
+                if len(held) < size:
+                    break
+                new, held = held[:size], held[size:]
+                past = self._pool.draw(self._replayed if is_replaying else 0)
+                self._pool.put(new)
+                self._batches += 1
+                filled.append(np.concatenate([new, past]))
             self._held = held
-        return done
-
-    @property
-    def _wanted(self) -> int:
-        """New votes of the next batch."""
-        return self.full_size if self._keep_size and self._given < self._min_batches else self.batch_size
-
-    def _with_past(self, new: Ids) -> Ids:
-        past = self._pool.draw(self._replayed if self._given >= self._min_batches else 0)
-        self._pool.put(new)
-        self._given += 1
-        return np.concatenate([new, past])
+        return filled
 
     def drain(self) -> Batches:
-        """What waits, in the inner buffer's order; full batches with past votes, a last smaller one without."""
-        done = self._whole(self._inner.drain())
+        """Return what waits, in the inner buffer's order; full batches with past votes, a last smaller one without."""
+        batches = self._fill(self._inner.drain())
         rest, self._held = self._held, self._held[:0]
         if self._drop_tail:
             self._lost += len(rest)
         elif len(rest):
-            self._given += 1
-            done.append(rest)
-        return done
+            self._batches += 1
+            batches.append(rest)
+        return batches
 
     @property
     def waiting(self) -> int:
@@ -376,23 +347,19 @@ class ReplayBuffer:
         """That of the inner buffer: replay lets no vote wait."""
         return self._inner.lag
 
-    def state_dict(self) -> dict[str, Any]:
-        """See `Buffer.state_dict`."""
+    def _state(self) -> dict[str, Any]:
         return {
-            **self._parameters,
-            "given": self._given,
+            "given": self._batches,
             "lost": self._lost,
             "held": self._held.copy(),
             **self._pool.state_dict(),
             **with_prefix("on.", self._inner.state_dict()),
         }
 
-    def load_state_dict(self, state: State) -> None:
-        """See `Buffer.load_state_dict`."""
-        check_state(state, self._parameters)
+    def _load(self, state: State) -> None:
         self._inner.load_state_dict(without_prefix("on.", state))
         self._pool.load_state_dict(state)
-        self._given, self._lost = int(state["given"]), int(state["lost"])
+        self._batches, self._lost = int(state["given"]), int(state["lost"])
         self._held = np.array(state["held"], dtype=np.int64)
 
 
@@ -454,11 +421,6 @@ class _Pool:
         self._append(np.asarray(state["pool"], dtype=np.int64))
         self._past = int(state["past"])
         self._random.bit_generator.state = json.loads(str(state["random"]))
-
-
-def new_votes(full_size: int, epsilon: float) -> int:
-    """New votes of a batch of `full_size` votes of which a share of `epsilon` is replayed."""
-    return max(1, round(full_size * (1 - epsilon)))
 
 
 @dataclass(frozen=True)
@@ -547,37 +509,37 @@ def make_buffer(
 
 
 @register("none", keys={"drop_tail"})
-def _make_none(parts: BufferInputs) -> Buffer:
-    return StraightBuffer(parts.batch_size, drop_tail=parts.settings.drop_tail)
+def _make_none(inputs: BufferInputs) -> Buffer:
+    return StraightBuffer(inputs.batch_size, drop_tail=inputs.settings.drop_tail)
 
 
 @register("geometric", keys={"gamma", "epsilon", "drop_tail"})
-def _make_geometric(parts: BufferInputs) -> Buffer:
-    settings = parts.settings
+def _make_geometric(inputs: BufferInputs) -> Buffer:
+    settings = inputs.settings
     return GeometricBuffer(
-        parts.batch_size,
+        inputs.batch_size,
         gamma=settings.gamma,
         epsilon=0.001 if settings.epsilon is None else settings.epsilon,
-        seed=parts.seed,
-        initial_counts=parts.initial_counts,
+        seed=inputs.seed,
+        initial_counts=inputs.initial_counts,
         drop_tail=settings.drop_tail,
     )
 
 
 @register("replay", keys={"epsilon", "limit", "min_batches", "keep_size", "drop_tail", "on"})
-def _make_replay(parts: BufferInputs) -> Buffer:
-    settings = parts.settings
+def _make_replay(inputs: BufferInputs) -> Buffer:
+    settings = inputs.settings
     epsilon = 0.2 if settings.epsilon is None else settings.epsilon
-    size = new_votes(parts.batch_size, epsilon) if settings.keep_size else parts.batch_size
+    size = max(1, round(inputs.batch_size * (1 - epsilon))) if settings.keep_size else inputs.batch_size
     inner = settings.on or BufferSettings()
     if settings.drop_tail:
         inner = inner.model_copy(update={"drop_tail": True})
     return ReplayBuffer(
-        make_buffer(inner, size, parts.seed, parts.initial_counts),
+        make_buffer(inner, size, inputs.seed, inputs.initial_counts),
         epsilon=epsilon,
-        full_size=parts.batch_size if settings.keep_size else None,
+        full_size=inputs.batch_size if settings.keep_size else None,
         limit=settings.limit,
         min_batches=settings.min_batches,
-        seed=parts.seed,
+        seed=inputs.seed,
         drop_tail=settings.drop_tail,
     )

@@ -15,14 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from p2l.common.errors import CheckpointError, InputError
 from p2l.model.checkpoint import read_json
-from p2l.online_training.buffer import Buffer, NewVotes
+from p2l.online_training.buffer import Buffer, Ids, NewVotes, with_prefix, without_prefix
 from p2l.online_training.stream import StepFacts, VoteStream
 
-Ids = NDArray[np.int64]
 _BUFFER = "buffer."
 _FACTS_KEPT = 4  # steps, more than are read ahead
 
@@ -106,9 +104,7 @@ class OnlineSchedule:
         Raises:
             CheckpointError: it is the state of another buffer.
         """
-        self.buffer.load_state_dict(
-            {name.removeprefix(_BUFFER): value for name, value in state.items() if name.startswith(_BUFFER)}
-        )
+        self.buffer.load_state_dict(without_prefix(_BUFFER, state))
         self._arrived, self._models, self._done = (int(state[name]) for name in ("arrived", "models", "done"))
         ends = np.cumsum(state["ready_sizes"])[:-1]
         self._ready = deque(np.split(state["ready"], ends)) if len(state["ready_sizes"]) else deque()
@@ -125,7 +121,7 @@ class OnlineSchedule:
             "done": self._done,
             "ready": np.concatenate([empty, *self._ready]),
             "ready_sizes": np.array([len(ids) for ids in self._ready], dtype=np.int64),
-            **{f"{_BUFFER}{name}": value for name, value in self.buffer.state_dict().items()},
+            **with_prefix(_BUFFER, self.buffer.state_dict()),
         }
 
     def _take(self) -> None:
@@ -139,17 +135,10 @@ class OnlineSchedule:
             self._ended = True
 
     def _add(self, ids: Ids) -> None:
-        new = new_votes(self.stream, ids)
+        new = NewVotes.of(self.stream, ids)
         self._arrived += len(ids)
         self._models = max(self._models, int(new.model_a.max()) + 1, int(new.model_b.max()) + 1)
         self._ready.extend(batch for batch in self.buffer.add(new) if len(batch))
-
-
-def new_votes(stream: VoteStream, ids: Ids) -> NewVotes:
-    """What a buffer wants to know of votes."""
-    pairs = stream.pairs(ids).astype(np.int32)
-    times = stream.tstamps(ids)
-    return NewVotes(ids, pairs[:, 0], pairs[:, 1], np.full(len(ids), np.nan) if times is None else times)
 
 
 def count_steps(stream: VoteStream, buffer: Buffer, state: Mapping[str, Any] | None = None) -> int:

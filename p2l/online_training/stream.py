@@ -193,35 +193,42 @@ def in_time_order(votes: VoteStore, vote_order: str, known_models: Sequence[str]
     Raises:
         VoteError: there are no times, one is missing, or an earlier vote follows a later one.
     """
-    order = None
-    if vote_order != "given":
-        times = _times(votes)
-        late = np.flatnonzero(np.diff(times) < 0)
-        if len(late) and vote_order == "time":
-            row = int(late[0]) + 1
-            raise VoteError(
-                f"{votes.name}: row {row + 1} is out of time order: its tstamp {times[row]:.15g} is before "
-                f"{times[row - 1]:.15g} of the row ahead of it; start with --sort, or sort the file"
-            )
-        order = np.argsort(times, kind="stable") if len(late) else None
+    hint = "; add the time of each vote, or set 'vote_order: given' if the rows are in the order to learn in"
+    order = None if vote_order == "given" else time_order(votes, sort=vote_order == "sort", hint=hint)
     stream = StaticStream(votes, order)
     votes.relist([*known_models, *_newcomers(stream, known_models)])
     return stream
 
 
-def _times(votes: VoteStore) -> NDArray[np.float64]:
-    times = votes.tstamps()
-    if times is None:
-        raise VoteError(
-            f"{votes.name}: has no column 'tstamp'; add the time of each vote in seconds, or set 'vote_order: given' "
-            "if the rows are in the order to learn in"
-        )
-    missing = np.flatnonzero(~np.isfinite(times))
-    if len(missing):
-        raise VoteError(
-            f"{votes.name}: row {missing[0] + 1}: tstamp is missing or no number; add the time of the vote in seconds"
-        )
-    return times
+def time_order(votes: VoteStore, *, sort: bool, hint: str = "") -> NDArray[np.int64] | None:
+    """Return the ids in order of time (equal times as they stand), or None when they stand so.
+
+    Args:
+        sort: sort votes that are not in order, rather than refuse them.
+        hint: what to do about votes without times.
+
+    Raises:
+        VoteError: a vote has no time, or without `sort` one is older than the vote before it; the message names it.
+    """
+    last, is_sorted = -np.inf, True
+    for start in range(0, len(votes), _CHUNK):
+        times = votes.tstamps(np.arange(start, min(start + _CHUNK, len(votes))))
+        if times is None:
+            columns = ", ".join(votes.columns)
+            raise VoteError(f"{votes.name}: no column 'tstamp' to tell the order of votes; columns: {columns}{hint}")
+        missing = np.flatnonzero(~np.isfinite(times))
+        if len(missing):
+            number = start + missing[0] + 1
+            raise VoteError(f"{votes.name}: vote {number} has no tstamp; add its time in seconds since 1970")
+        late = np.flatnonzero(np.diff(times, prepend=last) < 0)
+        if len(late) and not sort:
+            raise VoteError(
+                f"{votes.name}: vote {start + late[0] + 1} is older than the one before it; add --sort to sort by "
+                f"time, or sort the file"
+            )
+        is_sorted &= not len(late)
+        last = times[-1]
+    return None if is_sorted else np.argsort(np.asarray(votes.tstamps()), kind="stable")
 
 
 def _newcomers(stream: VoteStream, known_models: Sequence[str]) -> list[str]:

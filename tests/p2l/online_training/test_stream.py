@@ -43,7 +43,7 @@ def test_sorting_is_by_time_and_leaves_equal_times_as_they_stand(tmp_path: Path)
     given = stream(tmp_path / "given.jsonl", mixed, "given")
     with given.votes:
         assert [turns[0] for turns in given.prompts()] == [row["prompt"] for row in mixed]
-    with pytest.raises(VoteError, match=r"row \d+ is out of time order"):
+    with pytest.raises(VoteError, match=r"vote \d+ is older than the one before it"):
         stream(tmp_path / "bad.jsonl", mixed)
 
 

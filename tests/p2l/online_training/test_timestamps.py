@@ -22,7 +22,7 @@ times = st.lists(st.floats(0, 1e9), min_size=1, max_size=40)
 def test_a_batch_ends_with_the_newest_vote_so_far(of: list[float], size: int, piece: int) -> None:
     ends = EndTimes(size)
     for start in range(0, len(of), piece):
-        ends.see(np.array(of[start : start + piece]))
+        ends.add(np.array(of[start : start + piece]))
     expected = [max(of[: start + size]) for start in range(0, len(of), size)]
     assert ends.by_batch() == {str(batch): {"end_tstamp": end} for batch, end in enumerate(expected)}
 
