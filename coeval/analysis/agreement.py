@@ -15,14 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from coeval.analysis.bias import bias_report
-from coeval.analysis.judge_results import AgreementRow, JudgePair, JudgeRow, Reliability
-from coeval.analysis.results import DEFAULTS, JudgeReport, RobustSettings
+from coeval.analysis.bias import BiasReport, bias_report
 from coeval.analysis.statistics import (
     alpha_columns,
     alpha_of_sums,
@@ -35,8 +33,96 @@ from coeval.analysis.statistics import (
     share_limits,
     spearman,
 )
-from coeval.analysis.units import Floats, LoadedRun, once
+from coeval.analysis.tables import JudgeName, ScoreCount, Shown, estimated, named
+from coeval.analysis.units import DEFAULTS, Floats, LoadedRun, Report, RobustSettings, once
 from p2l.common.bootstrap import limits
+
+_WEIGHTED = "mean over peers, each weighted by the scores shared with it"
+_PLAIN = "plain mean over peers"
+
+
+@dataclass(frozen=True)
+class JudgeReport(Report):
+    """Report judge-report."""
+
+    metric: str  # what the ranking follows: spa, wpa or kappa, weighted by what was shared
+    degenerate: bool  # one judge has no peers: its scores are 1.0 by definition
+    judges: tuple[JudgeRow, ...]
+    pairs: tuple[JudgePair, ...]
+    breakdown: tuple[AgreementRow, ...]
+    reliability: tuple[Reliability, ...]  # of all factors together (scope `all`), then of each task and factor
+    bias: BiasReport
+
+
+@dataclass(frozen=True)
+class JudgeRow:
+    """How far a judge agrees with its peers."""
+
+    rank: Annotated[int | None, Shown("rank")]  # None: too few scores to be ranked
+    judge: JudgeName
+    kind: Annotated[str, Shown("kind", "model, metric or label")]
+    units: ScoreCount
+    coverage: float  # its units, as a share of those of the judge of its kind with most
+    spa: Annotated[float | None, Shown("SPA", _PLAIN, 3)]  # share of equal levels
+    wpa: Annotated[float | None, Shown("WPA", _PLAIN, 3)]
+    kappa: Annotated[float | None, Shown("κ", _PLAIN, 3)]
+    weighted_spa: Annotated[float | None, estimated("SPA weighted", _WEIGHTED, "weighted_spa_")]
+    weighted_spa_lower: float | None
+    weighted_spa_upper: float | None
+    weighted_wpa: Annotated[float | None, Shown("WPA weighted", _WEIGHTED, 3)]
+    weighted_kappa: Annotated[float | None, Shown("κ weighted", _WEIGHTED, 3)]
+    kappa_label: Annotated[str, Shown("reads as", "of the weighted κ")]  # empty where that is None
+
+
+@dataclass(frozen=True)
+class JudgePair:
+    """How far two judges agree on what both scored."""
+
+    judge_a: Annotated[str, named("judge")]
+    judge_b: Annotated[str, named("judge", "and")]
+    n: Annotated[int, Shown("in common", "answers and factors that both scored")]
+    spa: Annotated[float | None, estimated("SPA", "", "spa_")]
+    spa_lower: float | None
+    spa_upper: float | None
+    wpa: Annotated[float | None, Shown("WPA", digits=3)]
+    kappa: Annotated[float | None, Shown("κ", digits=3)]
+    kappa_label: Annotated[str, Shown("reads as")]
+    quadratic_kappa: Annotated[float | None, Shown("quadratic κ", digits=3)]
+    spearman: Annotated[float | None, Shown("Spearman", digits=3)]
+    kendall: Annotated[float | None, Shown("Kendall", digits=3)]  # tau-b
+
+
+@dataclass(frozen=True)
+class AgreementRow:
+    """A judge's agreement with its peers (weighted) on one value of a dimension (factor, teacher, student, task)."""
+
+    judge: str
+    dimension: str
+    value: str
+    n: int
+    spa: float | None
+    wpa: float | None
+    kappa: float | None
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """How far all judges agree."""
+
+    scope: Annotated[str, Shown("scores of")]  # `all`, `task`, `factor`
+    value: Annotated[str, Shown("")]
+    judges: Annotated[int, Shown("judges")]
+    pairs: Annotated[int, Shown("answers and factors", "with two scores or more")]
+    alpha_ordinal: Annotated[float | None, Shown("α ordinal", "Krippendorff's alpha, levels as ranks", 3)]
+    alpha_interval: Annotated[
+        float | None, estimated("α interval", "Krippendorff's alpha, levels as 0, 0.5 and 1", "alpha_", zero=True)
+    ]
+    alpha_lower: float | None
+    alpha_upper: float | None
+    icc_single: Annotated[float | None, Shown("ICC of one", "ICC(2,1): absolute agreement of one judge", 3)]
+    """On pairs that all judges scored."""
+    icc_average: Annotated[float | None, Shown("ICC of the mean", "ICC(2,k): of the mean of all judges", 3)]
+
 
 LEAST_COVERAGE = 0.1
 METRICS = ("spa", "wpa", "kappa")
@@ -52,8 +138,7 @@ class _Shared:
     rows: npt.NDArray[np.intp]
     equal: Floats
     close: Floats
-    cells: npt.NDArray[np.int64]
-    """3 * level + level, or -1 where a score is a number."""
+    cells: npt.NDArray[np.int64]  # 3 * level + level, or -1 where a score is a number
 
     def kappa(self, *, quadratic: bool = False) -> float | None:
         """Return kappa over all shared scores."""

@@ -15,8 +15,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from coeval.analysis.records import LEVELS, Skips
-from coeval.analysis.results import Skipped
+from coeval.analysis.records import LEVELS, Skipped, Skips
 from coeval.analysis.statistics import mid_ranks, resample
 from coeval.analysis.tables import ItemCount, Shown, estimated
 from coeval.analysis.units import ArrayTable, Codes, Floats, LoadedRun, codes_of
@@ -45,11 +44,9 @@ class Annotations:
     response: Codes
     factor: Codes
     annotator: Codes
-    score: Floats
-    """In [0, 1]."""
+    score: Floats  # in [0, 1]
     annotators: tuple[str, ...]
-    rows: int
-    """Of the file."""
+    rows: int  # of the file
     bad: tuple[Skipped, ...]
 
     def __len__(self) -> int:
@@ -204,14 +201,11 @@ class PeopleAgreement:
     """A rater beside people."""
 
     rater: str
-    kind: str
-    """judge, annotator (beside the others), or people: all of them among themselves, the ceiling."""
-    dimension: Annotated[str, Shown("of")]
-    """all, task or factor."""
+    kind: str  # judge, annotator (beside the others), or people: all of them among themselves, the ceiling
+    dimension: Annotated[str, Shown("of")]  # all, task or factor
     value: str
     rows: Annotated[int, Shown("comparisons")]
-    answers: int
-    """Pairs of answer and factor."""
+    answers: int  # pairs of answer and factor
     datapoints: ItemCount
     equal: Annotated[float | None, estimated("equal", "share of equal scores", "equal_")]
     equal_lower: float | None

@@ -14,16 +14,90 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from coeval.analysis.judge_results import BiasReport, FamilyRow, FlipRow, SelfPreferenceRow, VerbosityRow
 from coeval.analysis.statistics import pearson, resample, share_limits
+from coeval.analysis.tables import JudgeName, ScoreCount, Shown, estimated, toned
 from coeval.analysis.units import Floats, LoadedRun
 from coeval.analysis.verdicts import Preference
 from p2l.common.bootstrap import limits
+
+
+@dataclass(frozen=True)
+class SelfPreferenceRow:
+    """Whether a judge rates its own answers above what its peers give them."""
+
+    judge: JudgeName
+    units: Annotated[int, Shown("own scores")]  # of answers that a peer scored too
+    own: Annotated[float, Shown("gives itself", digits=3)]
+    peers: Annotated[float, Shown("peers give it", digits=3)]
+    others_gap: Annotated[float, Shown("lead on others", "how far it lies above its peers on answers of others", 3)]
+    preference: Annotated[
+        float,
+        toned("preference", "its lead over peers on its own answers, less the same on answers of others"),
+    ]
+    lower: float
+    upper: float
+
+
+@dataclass(frozen=True)
+class VerbosityRow:
+    """Whether longer answers score better."""
+
+    judge: str  # empty: all judges
+    responses: Annotated[int, Shown("answers")]
+    r: Annotated[float | None, Shown("over all", "correlation of length and score over all answers", 3)]
+    within_datapoint_r: Annotated[
+        float | None, toned("within items", "correlation of length and score among answers to one item")
+    ]
+    """Datapoint means are taken out of both."""
+    lower: float | None
+    upper: float | None
+
+
+@dataclass(frozen=True)
+class FamilyRow:
+    """Whether a judge rates other models of its own family above what judges of other families give."""
+
+    judge: JudgeName
+    family: Annotated[str, Shown("family")]
+    students: Annotated[str, Shown("students of it", wide=True)]  # names, with a comma between
+    units: ScoreCount
+    preference: Annotated[float, toned("preference")]  # as in self-preference
+    lower: float
+    upper: float
+
+
+@dataclass(frozen=True)
+class FlipRow:
+    """How often a judge changes its verdict with the order of the answers."""
+
+    judge: JudgeName
+    pairs: Annotated[int, Shown("pairs in both orders")]
+    flips: Annotated[int, Shown("flips", "the other answer won in the other order")]
+    inconsistent: Annotated[int, Shown("of two minds", "flips, and pairs of which one order was a tie")]
+    flip_rate: Annotated[float, estimated("flip rate")]
+    lower: float
+    upper: float
+    first_share: Annotated[
+        float | None,
+        Shown("for the first", "share of decided verdicts for the answer shown first; 0.5 is without bias", 3),
+    ]
+
+
+@dataclass(frozen=True)
+class BiasReport:
+    """What may be wrong with judges."""
+
+    self_preference: tuple[SelfPreferenceRow, ...]
+    verbosity: tuple[VerbosityRow, ...]
+    family: tuple[FamilyRow, ...]
+    flips: tuple[FlipRow, ...]
+
 
 # Position: how often a verdict depends on the order of the answers.
 

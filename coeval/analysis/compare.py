@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from coeval.analysis.results import Skipped
+from coeval.analysis.records import Skipped
 from coeval.analysis.statistics import REPLICATES
 from coeval.analysis.students import SIGNIFICANT, by_datapoint, two_sided
 from coeval.analysis.units import Codes, Floats, LoadedRun, codes_of
@@ -40,15 +40,11 @@ _WINS = {"model_a": 1.0, "model_b": 0.0}
 class LeftOut:
     """What one run alone has."""
 
-    run: str
-    """before or after."""
-    basis: str
-    """scores or verdicts."""
-    kind: str
-    """task, judge or factor: why it is left out."""
+    run: str  # before or after
+    basis: str  # scores or verdicts
+    kind: str  # task, judge or factor: why it is left out
     name: str
-    count: int
-    """Scores, or verdicts."""
+    count: int  # scores, or verdicts
 
 
 @dataclass(frozen=True)
@@ -56,10 +52,8 @@ class SharedScores:
     """One kind of figure of both runs."""
 
     basis: str
-    tasks: tuple[str, ...]
-    """Those with something to compare."""
-    before: Floats
-    """(datapoints, students) of the earlier run, NaN where it has none."""
+    tasks: tuple[str, ...]  # those with something to compare
+    before: Floats  # (datapoints, students) of the earlier run, NaN where it has none
     after: Floats
 
 
@@ -155,23 +149,18 @@ class Change:
     """What became of a student."""
 
     student: str
-    task: str
-    """Empty: all tasks that both runs have."""
+    task: str  # empty: all tasks that both runs have
     before: float
     after: float
-    difference: float
-    """after - before."""
+    difference: float  # after - before
     lower: float
     upper: float
     p_value: float
-    paired: bool
-    """Whether the difference is taken datapoint by datapoint."""
+    paired: bool  # whether the difference is taken datapoint by datapoint
     datapoints_before: int
     datapoints_after: int
-    verdict: str
-    """regression, improvement, or same."""
-    basis: str
-    """scores, or verdicts: before and after are shares of wins then."""
+    verdict: str  # regression, improvement, or same
+    basis: str  # scores, or verdicts: before and after are shares of wins then
 
 
 @dataclass(frozen=True)
@@ -182,11 +171,9 @@ class RunComparison:
     after: str
     threshold: float
     changes: tuple[Change, ...]
-    only_before: tuple[str, ...]
-    """Students that the later run lacks."""
+    only_before: tuple[str, ...]  # students that the later run lacks
     only_after: tuple[str, ...]
-    left_out: tuple[LeftOut, ...]
-    """Tasks, judges and factors of one run alone."""
+    left_out: tuple[LeftOut, ...]  # tasks, judges and factors of one run alone
     changed_judges: tuple[str, ...]
     """Judges whose model is another, as `name: model -> model`: their scores are compared all the same."""
     skipped_before: tuple[Skipped, ...]

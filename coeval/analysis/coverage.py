@@ -3,30 +3,141 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from coeval.analysis.agreement import judge_rows
+from coeval.analysis.agreement import JudgeRow, judge_rows
 from coeval.analysis.distribution import level_counts
 from coeval.analysis.records import TaskInfo
-from coeval.analysis.results import (
-    CompleteReport,
-    CountRow,
-    CoverageRow,
-    CoverageSummary,
-    ModelRow,
-    SliceRow,
-    StrataRow,
-    SummaryReport,
-)
 from coeval.analysis.statistics import Summaries
-from coeval.analysis.students import Figures, student_rows
-from coeval.analysis.tables import Columns
-from coeval.analysis.teachers import teacher_rows
-from coeval.analysis.units import Codes, LoadedRun, codes_of
+from coeval.analysis.students import Figures, StudentRow, student_rows
+from coeval.analysis.tables import (
+    Columns,
+    JudgeName,
+    Shown,
+    StudentName,
+    TaskName,
+    TeacherName,
+    barred,
+    estimated,
+    named,
+)
+from coeval.analysis.teachers import TeacherRow, teacher_rows
+from coeval.analysis.units import Codes, LoadedRun, Report, codes_of
+
+
+@dataclass(frozen=True)
+class CoverageRow:
+    """What there is, and should be, of one combination of models."""
+
+    task: TaskName
+    teacher: TeacherName
+    student: StudentName
+    judge: JudgeName
+    expected: Annotated[int, Shown("expected", "items of the teacher in the task")]
+    actual: Annotated[int, Shown("stored")]
+    valid: Annotated[int, Shown("valid")]
+    failed: Annotated[int, Shown("failed")]
+
+
+@dataclass(frozen=True)
+class CountRow:
+    """Records of a phase, by one value of a dimension."""
+
+    phase: str
+    dimension: Annotated[str, Shown("by")]
+    value: str
+    records: Annotated[int, Shown("records")]
+    failed: int
+
+
+@dataclass(frozen=True)
+class StrataRow:
+    """How much of what a task's target attributes span has items."""
+
+    task: TaskName
+    strata: Annotated[int, Shown("combinations", "of one value of each declared target attribute")]
+    """Of all attributes, or of as many as the task draws."""
+    covered: Annotated[int, Shown("with an item")]
+    coverage: Annotated[float | None, barred("share", digits=2)]
+    rare: Annotated[int, Shown("with one or two items")]
+    values: Annotated[int, Shown("values", "declared values of all target attributes")]
+    values_covered: Annotated[int, Shown("values with an item")]
+    value_coverage: Annotated[float | None, barred("share of values", digits=2)]
+
+
+@dataclass(frozen=True)
+class CoverageSummary(Report):
+    """Report coverage-summary."""
+
+    meta: Mapping[str, Any]
+    counts: tuple[CountRow, ...]
+    rows: Columns[CoverageRow]
+    strata: tuple[StrataRow, ...]
+
+
+@dataclass(frozen=True)
+class SummaryReport(Report):
+    """Report summary-report."""
+
+    students: tuple[StudentRow, ...]
+    teachers: tuple[TeacherRow, ...]
+    judges: tuple[JudgeRow, ...]
+    teacher_threshold: float  # median of the teachers' scores by V1
+    judge_threshold: float  # median of the judges' weighted SPA
+
+
+@dataclass(frozen=True)
+class SliceRow:
+    """Raw slice of the workbook; `factor` is empty in the sheet that sums it up."""
+
+    task: str
+    teacher: str
+    student: str
+    judge: str
+    factor: str
+    total: int  # evaluations that should hold the factor
+    valid: int
+    invalid: int
+    mean: float | None
+    sd: float | None
+    high: int
+    medium: int
+    low: int
+    is_self_judging: bool
+    is_self_teaching: bool
+
+
+@dataclass(frozen=True)
+class ModelRow:
+    """A model in all its roles; None where it has not the role."""
+
+    model: Annotated[str, named("model")]
+    student_mean: Annotated[float | None, estimated("as student", "mean score", "student_")]
+    student_lower: float | None
+    student_upper: float | None
+    student_evals: int
+    v1: Annotated[float | None, Shown("as teacher: V1", "how far its items set students apart", 4)]
+    s2: float | None
+    r3: float | None
+    spa: Annotated[float | None, Shown("as judge: SPA", "how far peers agree with it", 3)]
+    wpa: float | None
+    kappa: Annotated[float | None, Shown("as judge: κ", "the same beyond chance", 3)]
+
+
+@dataclass(frozen=True)
+class CompleteReport(Report):
+    """Report complete-report: the three sheets of the workbook."""
+
+    raw: Columns[SliceRow]
+    aggregated: Columns[SliceRow]
+    models: tuple[ModelRow, ...]
+
 
 _COUNTED = ("task", "teacher", "student", "judge")
 _RARE = 2

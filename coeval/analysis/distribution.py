@@ -6,19 +6,110 @@ Shapes: U units, C cells.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
-from coeval.analysis.judge_results import CalibrationRow, DriftRow, SpreadRow
-from coeval.analysis.results import (
-    DistributionRow,
-    InteractionCell,
-    InteractionMatrix,
-    JudgeConsistency,
-    ScoreDistribution,
-)
 from coeval.analysis.statistics import Summaries
-from coeval.analysis.units import DIMENSIONS, Codes, Floats, LoadedRun, positions
+from coeval.analysis.units import DIMENSIONS, Codes, Floats, LoadedRun, Report, positions
+
+
+@dataclass(frozen=True)
+class DistributionRow:
+    """How the scores of a model spread, over all or one value of a dimension."""
+
+    role: str  # the panel: student, teacher or judge
+    model: str
+    dimension: str  # `all`, or task, factor, judge, teacher, student, attribute
+    value: str
+    units: int
+    mean: float
+    sd: float
+    high: int
+    medium: int
+    low: int
+    numeric: int  # scores that are numbers of a metric, not levels
+
+
+@dataclass(frozen=True)
+class ScoreDistribution(Report):
+    """Report score-distribution."""
+
+    rows: tuple[DistributionRow, ...]
+    drift: tuple[DriftRow, ...]  # mean score by order of evaluation, in windows of 20 evaluations
+
+
+@dataclass(frozen=True)
+class InteractionCell:
+    """A student on a teacher's items."""
+
+    teacher: str
+    student: str
+    factor: str  # empty: all factors
+    mean: float
+    deviation: float  # from the student's mean on the same factors over all teachers
+    units: int
+    is_self: bool
+
+
+@dataclass(frozen=True)
+class InteractionMatrix(Report):
+    """Report interaction-matrix."""
+
+    cells: tuple[InteractionCell, ...]
+
+
+@dataclass(frozen=True)
+class JudgeConsistency(Report):
+    """Report judge-consistency."""
+
+    calibration: tuple[CalibrationRow, ...]
+    spread: tuple[SpreadRow, ...]  # variance and box-plot figures of each judge by attribute value
+    drift: tuple[DriftRow, ...]  # mean score and agreement by order of evaluation, in windows of 50 units
+
+
+@dataclass(frozen=True)
+class CalibrationRow:
+    """How a judge uses the scale."""
+
+    judge: str
+    units: int
+    mean: float
+    sd: float
+    high: float  # shares of levels; of all units
+    medium: float
+    low: float
+    flagged: bool  # whether more than 90 % are High, or more than 90 % Low
+
+
+@dataclass(frozen=True)
+class SpreadRow:
+    """A judge's scores at one value of an attribute."""
+
+    judge: str
+    attribute: str
+    value: str
+    units: int
+    mean: float
+    variance: float
+    minimum: float
+    lower_quartile: float
+    median: float
+    upper_quartile: float
+    maximum: float
+
+
+@dataclass(frozen=True)
+class DriftRow:
+    """A window in the order of evaluation."""
+
+    judge: str
+    window: int  # from 1
+    units: int
+    mean: float
+    spa: float | None  # agreement with peers within the window
+    started: str  # time of its first evaluation
+
 
 _ROLES = ("student", "teacher", "judge")
 _FLAGGED = 0.9

@@ -15,12 +15,11 @@ from typing import Annotated
 import numpy as np
 
 from coeval.analysis.annotations import Annotations, PeopleAgreement, agreement_rows, pair_places
-from coeval.analysis.records import LEVELS
-from coeval.analysis.results import Header, Skipped
+from coeval.analysis.records import LEVELS, Skipped
 from coeval.analysis.statistics import Summaries, group_means
 from coeval.analysis.students import ranked
 from coeval.analysis.tables import ItemCount, JudgeName, Rank, ScoreCount, Shown, StudentName, estimated
-from coeval.analysis.units import Codes, Floats, LoadedRun, Units
+from coeval.analysis.units import Codes, Floats, LoadedRun, Report, Units
 
 # Maps from a judge's scores to people's.
 #
@@ -48,14 +47,10 @@ def monotone(values: Floats, weights: Floats) -> Floats:
 class Map:
     """What each of a judge's scores is worth."""
 
-    scores: Floats
-    """(V,) those that the judge gave to what people scored too."""
-    means: Floats
-    """(V,) what people gave on average."""
-    counts: Codes
-    """(V,) of how many pairs."""
-    fitted: Floats
-    """(V,) `means` made non-decreasing."""
+    scores: Floats  # (V,) those that the judge gave to what people scored too
+    means: Floats  # (V,) what people gave on average
+    counts: Codes  # (V,) of how many pairs
+    fitted: Floats  # (V,) `means` made non-decreasing
 
     def __call__(self, scores: Floats) -> Floats:
         """Return the worth of any scores."""
@@ -117,15 +112,13 @@ class JudgeCalibration:
     """What a judge's map is fitted to, and how much closer to people it brings the judge."""
 
     judge: JudgeName
-    factor: str
-    """Empty: all factors."""
+    factor: str  # empty: all factors
     pairs: Annotated[int, Shown("compared", "(answer, factor) that the judge and people scored")]
     datapoints: ItemCount
     mae_raw: Annotated[float, Shown("distance", "mean distance from people's scores", 3)]
     mae_calibrated: Annotated[float | None, Shown("calibrated", "the same after a map made of other items", 3)]
     """Cross-validated in five folds; None with a single item."""
-    few: bool
-    """Whether there are fewer than ten items: the map is a guess."""
+    few: bool  # whether there are fewer than ten items: the map is a guess
 
 
 @dataclass(frozen=True)
@@ -135,8 +128,7 @@ class MapRow:
     judge: JudgeName
     factor: str
     score: Annotated[float, Shown("score", digits=3)]
-    level: Annotated[str, Shown("level")]
-    """The word for it, where the judge gives levels."""
+    level: Annotated[str, Shown("level")]  # the word for it, where the judge gives levels
     pairs: Annotated[int, Shown("compared")]
     people: Annotated[float | None, estimated("people", "mean of what people gave; 95 % interval")]
     """None where they scored no such answer."""
@@ -144,16 +136,14 @@ class MapRow:
     upper: float | None
     calibrated: Annotated[float, Shown("worth", "the same, made never to fall", 3)]
     """Between its neighbours where people scored no such answer."""
-    units: Annotated[int, Shown("in the run")]
-    """The judge's scores of this kind in the whole run."""
+    units: Annotated[int, Shown("in the run")]  # the judge's scores of this kind in the whole run
 
 
 @dataclass(frozen=True)
 class StudentCalibration:
     """A student's scores on all answers, raw and calibrated."""
 
-    rank: Rank
-    """By `calibrated`."""
+    rank: Rank  # by `calibrated`
     student: StudentName
     raw_rank: Annotated[int, Shown("raw rank")]
     raw: Annotated[float, estimated("raw", "mean of the same scores as judges gave them", "raw_")]
@@ -162,8 +152,7 @@ class StudentCalibration:
     calibrated: Annotated[float, estimated("calibrated", _CALIBRATED)]
     lower: float
     upper: float
-    units: ScoreCount
-    """Scores of judges that have a map."""
+    units: ScoreCount  # scores of judges that have a map
     people: Annotated[float | None, Shown("people", "mean of what people gave the answers that they scored", 3)]
     people_pairs: Annotated[int, Shown("people's scores", "(answer, factor) that people scored")]
     gap: Annotated[float | None, estimated("gap", "people less calibrated judges on those answers", "gap_")]
@@ -173,17 +162,14 @@ class StudentCalibration:
 
 
 @dataclass(frozen=True)
-class Calibration:
+class Calibration(Report):
     """Report calibrate."""
 
-    header: Header
-    annotations: int
-    """Scores of people that count."""
+    annotations: int  # scores of people that count
     rows_read: int
     annotators: tuple[str, ...]
     left_out: tuple[Skipped, ...]
-    without_map: tuple[str, ...]
-    """Judges that scored nothing that people did: their scores play no part in `students`."""
+    without_map: tuple[str, ...]  # judges that scored nothing that people did: their scores play no part in `students`
     agreement: tuple[PeopleAgreement, ...]
     judges: tuple[JudgeCalibration, ...]
     maps: tuple[MapRow, ...]
@@ -195,11 +181,9 @@ class _Consensus:
     """People's mean scores (P,) of annotated pairs."""
 
     people: Floats
-    place: Codes
-    """Row among the run's pairs."""
+    place: Codes  # row among the run's pairs
     datapoint: Codes
-    item: Codes
-    """Datapoints without gaps."""
+    item: Codes  # datapoints without gaps
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from coeval.analysis.results import Skipped
+from coeval.analysis.tables import Shown
 from coeval.analysis.verdicts import Preference, read_verdicts, text_of
 from coeval.errors import RunInputError
 from coeval.judging.factors import LABEL_PREFIX, is_metric, weights_in
@@ -24,6 +24,18 @@ from coeval.judging.prompts import stored_grading_text
 from coeval.storage.jsonl import read_json, read_records
 from coeval.storage.records import Answer, Item, answer_mark, is_answer_to, is_failed, is_judgement_of, item_mark
 from coeval.storage.run import Run, entries_of, stored_config
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """Records of one kind that were left out."""
+
+    code: Annotated[str, Shown("code")]
+    """PARSE_ERROR_P3/P4/P5, MISSING_RESPONSE, MISSING_DATAPOINT, INCOMPLETE_SCORES, INVALID_SCORE_VALUE,
+    FAILED_P3/P4/P5, DUPLICATE_P3/P4/P5, STALE_P4/P5, and those of verdicts on pairs, which end in _PAIR."""
+    count: Annotated[int, Shown("records")]
+    example: Annotated[str, Shown("for example", wide=True)]  # where: `file:line`, or the id of a record
+
 
 # What a run tells about its tasks, rubrics, attributes and models, from whichever of its files can be read.
 
@@ -35,20 +47,16 @@ class TaskInfo:
     description: str = ""
     rubric: Mapping[str, str] | None = None
     """Factor -> description; None where no rubric is known, so that no score counts as missing."""
-    metrics: Mapping[str, str] = field(default_factory=dict)
-    """Factors that are computed -> the metric."""
+    metrics: Mapping[str, str] = field(default_factory=dict)  # factors that are computed -> the metric
     attributes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     drawn: tuple[int, int] | None = None
     """How many of its attributes an item is drawn with; None where the run does not tell."""
     label_attributes: tuple[str, ...] = ()
-    is_configured: bool = False
-    """Whether the run's configuration has it."""
-    is_pairwise: bool = False
-    """Whether models compare answers, and score none."""
+    is_configured: bool = False  # whether the run's configuration has it
+    is_pairwise: bool = False  # whether models compare answers, and score none
     weights: Mapping[str, float] = field(default_factory=dict)
     """Factor -> what it counts, of those that count for more or less than 1."""
-    grading: str = ""
-    """How judges grade, where it is not by levels alone."""
+    grading: str = ""  # how judges grade, where it is not by levels alone
 
 
 @dataclass(frozen=True)
@@ -60,14 +68,11 @@ class RunInfo:
     created_at: str
     meta: Mapping[str, Any]
     tasks: Mapping[str, TaskInfo]
-    interfaces: Mapping[str, str]
-    """Model -> interface."""
-    model_ids: Mapping[str, str]
-    """Model -> what its provider calls it, where no role says otherwise."""
+    interfaces: Mapping[str, str]  # model -> interface
+    model_ids: Mapping[str, str]  # model -> what its provider calls it, where no role says otherwise
     role_models: Mapping[tuple[str, str], str]
     """(model, role) -> what its provider calls it in this role, where that is another."""
-    roles: Mapping[str, tuple[str, ...]]
-    """Role -> models, as configured."""
+    roles: Mapping[str, tuple[str, ...]]  # role -> models, as configured
     own_metrics: Mapping[str, str] = field(default_factory=dict)
     """Metric judge -> the one metric that it computes, where it does not compute all."""
 
@@ -244,17 +249,13 @@ class Judgement:
     datapoint: str
     task: str
     teacher: str
-    student: str
-    """Empty where the record does not tell."""
+    student: str  # empty where the record does not tell
     scores: dict[str, float] = field(default_factory=dict)
-    levels: set[str] = field(default_factory=set)
-    """Factors whose score is a level."""
+    levels: set[str] = field(default_factory=set)  # factors whose score is a level
     invalid: set[str] = field(default_factory=set)
-    at: str = ""
-    """When it was last evaluated."""
+    at: str = ""  # when it was last evaluated
     failed: bool = True
-    code: str = ""
-    """Why it is left out; empty: it is valid."""
+    code: str = ""  # why it is left out; empty: it is valid
 
 
 @dataclass(frozen=True)
@@ -264,13 +265,10 @@ class Records:
     info: RunInfo
     items: Mapping[str, Item]
     answers: Mapping[str, Answer]
-    judgements: tuple[Judgement, ...]
-    """By (response, judge)."""
-    verdicts: tuple[Preference, ...]
-    """On pairs of answers, by item, pair and judge."""
+    judgements: tuple[Judgement, ...]  # by (response, judge)
+    verdicts: tuple[Preference, ...]  # on pairs of answers, by item, pair and judge
     skips: Skips
-    counts: Counter[tuple[str, str, str, str, str, bool]]
-    """(phase, task, teacher, student, judge, failed) -> records."""
+    counts: Counter[tuple[str, str, str, str, str, bool]]  # (phase, task, teacher, student, judge, failed) -> records
 
 
 def norm_of(value: object) -> tuple[float, bool] | None:

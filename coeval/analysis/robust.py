@@ -17,28 +17,77 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from coeval.analysis.agreement import judge_rows, ranked_judges
-from coeval.analysis.judge_results import JudgeRow
-from coeval.analysis.results import (
-    DEFAULTS,
-    RobustSettings,
-    RobustStudent,
-    RobustSummary,
-    RobustTeacher,
-    TeacherRow,
-)
+from coeval.analysis.agreement import JudgeRow, judge_rows, ranked_judges
 from coeval.analysis.statistics import Summaries
-from coeval.analysis.students import cells_of, ranked, weighted_means
-from coeval.analysis.teachers import teacher_rows
-from coeval.analysis.units import Codes, Floats, LoadedRun, Pairs, Units, positions
+from coeval.analysis.students import StudentCell, cells_of, ranked, weighted_means
+from coeval.analysis.tables import ItemCount, Rank, Shown, StudentName, TeacherName, barred, estimated
+from coeval.analysis.teachers import TeacherRow, teacher_rows
+from coeval.analysis.units import (
+    DEFAULTS,
+    Codes,
+    Floats,
+    LoadedRun,
+    Pairs,
+    Report,
+    RobustSettings,
+    Units,
+    positions,
+)
 from coeval.storage.jsonl import read_json, read_records
 from coeval.storage.records import is_failed, now
 from p2l.common.files import atomic_path
+
+
+@dataclass(frozen=True)
+class RobustStudent:
+    """A student on the robust set and on all."""
+
+    rank: Rank
+    student: StudentName
+    robust: Annotated[float, estimated("robust", "mean over pairs of item and factor of the chosen judges' mean")]
+    lower: float
+    upper: float
+    full_rank: Annotated[int, Shown("rank on all")]
+    full: Annotated[float, Shown("on all", "all items and judges, on the factors that the chosen judges score", 3)]
+    delta: float  # robust - full
+    flagged: bool  # whether |delta| > 0.1
+    pairs: Annotated[int, Shown("pairs", "of item and factor")]
+
+
+@dataclass(frozen=True)
+class RobustTeacher:
+    """How many of a teacher's items were kept."""
+
+    teacher: TeacherName
+    chosen: bool
+    score: Annotated[float, barred("score", "with the chosen judges only")]
+    items: ItemCount
+    candidates: Annotated[int, Shown("candidates")]
+    kept: Annotated[int, Shown("kept")]
+
+
+@dataclass(frozen=True)
+class RobustSummary(Report):
+    """Report robust-summary."""
+
+    settings: RobustSettings
+    judges: tuple[JudgeRow, ...]
+    chosen_judges: tuple[str, ...]
+    teachers: tuple[RobustTeacher, ...]
+    chosen_teachers: tuple[str, ...]
+    candidates: int
+    kept: int
+    kept_ids: tuple[str, ...]
+    consistent_fraction: Mapping[str, float]  # candidate datapoint -> share of its pairs on which the judges agreed
+    students: tuple[RobustStudent, ...]
+    cells: tuple[StudentCell, ...]  # students on the robust set by task and factor
+    diagnostics: tuple[str, ...]  # each step in words, and what to change where nothing is left
+
 
 FLAGGED = 0.1
 _UNDEFINED = {
@@ -54,15 +103,12 @@ class RobustSet:
 
     judges: tuple[JudgeRow, ...]
     chosen_judges: tuple[str, ...]
-    teachers: tuple[TeacherRow, ...]
-    """Ranked with J* alone."""
+    teachers: tuple[TeacherRow, ...]  # ranked with J* alone
     chosen_teachers: tuple[str, ...]
     candidates: tuple[int, ...]
     kept: tuple[int, ...]
-    fractions: dict[int, float]
-    """Candidate -> share of consistent pairs."""
-    pairs: Pairs
-    """(P, J*) of all items: what J* owes, NaN where it did not score."""
+    fractions: dict[int, float]  # candidate -> share of consistent pairs
+    pairs: Pairs  # (P, J*) of all items: what J* owes, NaN where it did not score
 
 
 def robust_set(loaded: LoadedRun, settings: RobustSettings = DEFAULTS) -> RobustSet:

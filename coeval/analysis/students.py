@@ -13,27 +13,128 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import combinations
 from statistics import mean
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from coeval.analysis.results import (
-    HammingRow,
-    LabelRow,
-    LabelValueRow,
-    StudentCell,
-    StudentPair,
-    StudentReport,
-    StudentRow,
-)
 from coeval.analysis.statistics import Summaries, group_means, resample
-from coeval.analysis.units import Codes, Floats, LoadedRun, Pairs, Units, once
-from coeval.analysis.variance import pair_power, variance_rows
+from coeval.analysis.tables import ItemCount, Rank, ScoreCount, Shown, StudentName, TaskName, barred, estimated, named
+from coeval.analysis.units import Codes, Floats, LoadedRun, Pairs, Report, Units, once
+from coeval.analysis.variance import PairPower, VarianceRow, pair_power, variance_rows
 from coeval.judging.labels import hamming_accuracy, label_accuracy, predicted_label
 from p2l.common.bootstrap import bootstrap_mean, limits
+
+_MACRO = "mean of the tasks' means: no task counts more for having more factors"
+
+
+@dataclass(frozen=True)
+class StudentRow:
+    """A student's standing."""
+
+    rank: Rank
+    student: StudentName
+    mean: Annotated[float, estimated("mean", "of all scores; the bar is a 95 % interval over items")]
+    """Mean of all its units, weighted by factor."""
+    lower: float
+    upper: float
+    macro: Annotated[float, estimated("mean over tasks", _MACRO, "macro_")]
+    macro_lower: float
+    macro_upper: float
+    without_self: Annotated[
+        float | None, estimated("without self", "without the scores that it gave itself", "without_self_", bar=False)
+    ]
+    without_self_lower: float | None
+    without_self_upper: float | None
+    composite: Annotated[float, Shown("1 to 5", "1 + 4 mean", 2)]
+    valid_evals: ScoreCount
+    responses: Annotated[int, Shown("answers")]
+    datapoints: ItemCount
+    unweighted: Annotated[float, Shown("unweighted", "the mean if all factors counted alike", 3)]
+
+
+@dataclass(frozen=True)
+class StudentCell:
+    """A student's mean on one value of a dimension (task, factor, judge, teacher, attribute)."""
+
+    student: StudentName
+    dimension: str
+    value: str
+    mean: Annotated[float, estimated("mean")]
+    lower: float
+    upper: float
+    units: ScoreCount
+
+
+@dataclass(frozen=True)
+class StudentPair:
+    """Whether one student is better than another, on the datapoints that both answered."""
+
+    better: Annotated[str, named("student", "better")]
+    worse: Annotated[str, named("student", "worse")]
+    difference: Annotated[float, estimated("difference", zero=True)]
+    lower: float
+    upper: float
+    p_value: float  # two-sided, of the normal approximation to the bootstrap
+    significant: bool  # whether `p_value` is below 0.05 after Holm's correction for all pairs
+    datapoints: Annotated[int, Shown("items in common")]
+
+
+@dataclass(frozen=True)
+class LabelRow:
+    """How often a student's label is the right one; no judge is asked."""
+
+    student: StudentName
+    task: TaskName
+    attribute: Annotated[str, Shown("label")]
+    accuracy: Annotated[float | None, Shown("accuracy", "among answers from which a label could be read", 3)]
+    strict_accuracy: Annotated[float, barred("strict accuracy", "among all answers", 3)]
+    n_total: Annotated[int, Shown("read")]
+    n_matched: Annotated[int, Shown("right")]
+    n_skipped: Annotated[int, Shown("not read")]
+
+
+@dataclass(frozen=True)
+class LabelValueRow:
+    """The same for one label."""
+
+    student: StudentName
+    task: TaskName
+    attribute: Annotated[str, Shown("label")]
+    label: Annotated[str, Shown("value")]
+    precision: Annotated[float, Shown("precision", digits=3)]
+    recall: Annotated[float, Shown("recall", digits=3)]
+    f1: Annotated[float, Shown("F1", digits=3)]
+    support: ItemCount
+
+
+@dataclass(frozen=True)
+class HammingRow:
+    """A student's mean accuracy over several label attributes of a task."""
+
+    student: str
+    task: str
+    attributes: int
+    hamming_accuracy: float  # mean over attributes of `accuracy`; one of which no label could be read counts as 0
+    strict_hamming_accuracy: float  # mean of `strict_accuracy`: the share of all labels that are right
+
+
+@dataclass(frozen=True)
+class StudentReport(Report):
+    """Report student-report."""
+
+    students: tuple[StudentRow, ...]
+    cells: tuple[StudentCell, ...]
+    pairs: tuple[StudentPair, ...]
+    power: tuple[PairPower, ...]
+    variance: tuple[VarianceRow, ...]
+    labels: tuple[LabelRow, ...]
+    label_values: tuple[LabelValueRow, ...]
+    hamming: tuple[HammingRow, ...] = ()  # of tasks with several label attributes
+
 
 # Weights of factors in students' means.
 

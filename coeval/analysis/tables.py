@@ -105,12 +105,9 @@ def shown_fields(row: type) -> Mapping[str, Shown]:
 class Columns(Generic[Row]):
     """A table by columns of N rows, for tables of a hundred thousand rows; iterating over it gives its rows."""
 
-    row: type[Row]
-    """The dataclass that a row is; `values` are in the order of its fields."""
-    names: Mapping[str, Sequence[str]]
-    """Column of names -> what its codes stand for."""
-    values: Mapping[str, npt.NDArray[Any]]
-    """Column -> (N,): codes where it has names; NaN is None in a row."""
+    row: type[Row]  # the dataclass that a row is; `values` are in the order of its fields
+    names: Mapping[str, Sequence[str]]  # column of names -> what its codes stand for
+    values: Mapping[str, npt.NDArray[Any]]  # column -> (N,): codes where it has names; NaN is None in a row
 
     def __len__(self) -> int:
         return len(next(iter(self.values.values())))

@@ -10,13 +10,52 @@ What fewer than two students answered is left out; where nothing is left all are
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from coeval.analysis.results import DEFAULTS, RobustSettings, TeacherCell, TeacherReport, TeacherRow
-from coeval.analysis.units import Floats, LoadedRun, Pairs
+from coeval.analysis.tables import ItemCount, Rank, ScoreCount, Shown, TeacherName, barred
+from coeval.analysis.units import DEFAULTS, Floats, LoadedRun, Pairs, Report, RobustSettings
+
+
+@dataclass(frozen=True)
+class TeacherRow:
+    """How well a teacher's items tell students apart: larger is better."""
+
+    rank: Rank
+    teacher: TeacherName
+    v1: Annotated[float, barred("V1", "mean over tasks and factors of the variance of the students' means")]
+    s2: Annotated[float, barred("S2", "mean over items and factors of the standard deviation of the students' scores")]
+    r3: Annotated[float, barred("R3", "mean over tasks and factors of the range of the students' means")]
+    root_v1: Annotated[float, Shown("√V1", "the other form of S2: the square root of V1", 4)]
+    items: ItemCount
+    units: ScoreCount
+
+
+@dataclass(frozen=True)
+class TeacherCell:
+    """The same on one value of a dimension (factor, task, attribute)."""
+
+    teacher: str
+    dimension: str
+    value: str
+    v1: float
+    s2: float
+    r3: float
+    mean: float
+    units: int
+
+
+@dataclass(frozen=True)
+class TeacherReport(Report):
+    """Report teacher-report."""
+
+    formula: str  # what the ranking follows: v1, s2 or r3
+    one_student: bool  # with one student there is nothing to discriminate: all values are 0
+    teachers: tuple[TeacherRow, ...]
+    cells: tuple[TeacherCell, ...]
+
 
 Numbers = npt.NDArray[Any]
 

@@ -17,15 +17,74 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Self
 
-from coeval.analysis.records import Judgement, Records, RunInfo, read_run, read_run_info
-from coeval.analysis.results import Header, Skipped
+from coeval.analysis.records import Judgement, Records, RunInfo, Skipped, read_run, read_run_info
 from coeval.analysis.verdicts import Preference
 from coeval.storage.run import Run
+
+
+@dataclass(frozen=True)
+class Header:
+    """What stands above every report."""
+
+    experiment_id: str
+    status: str
+    created_at: str
+    partial: bool  # whether the run is not completed, so that all below may change
+    tasks: tuple[str, ...]
+    teachers: tuple[str, ...]
+    students: tuple[str, ...]
+    judges: tuple[str, ...]
+    factors: tuple[str, ...]
+    datapoints: int
+    responses: int
+    evaluations: int  # records of scores, after those of one id became one
+    valid_evaluations: int
+    units: int  # (response, factor, judge) scores of valid evaluations
+    self_judging: int  # units whose judge is the student
+    self_teaching: int  # units whose teacher is the student
+    skipped: tuple[Skipped, ...]
+    task_descriptions: Mapping[str, str] = field(default_factory=dict)
+    factor_descriptions: Mapping[str, str] = field(default_factory=dict)  # `task/factor` -> description
+    attribute_values: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
+    """Task -> target attribute -> its values."""
+    verdicts: int = 0  # on pairs of answers, after those on the same became one
+    weights: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Task -> factor -> what it counts in students' means, where that is not 1."""
+    grading: Mapping[str, str] = field(default_factory=dict)
+    """Task -> how judges grade, where it is not by levels alone."""
+
 
 Codes: TypeAlias = npt.NDArray[np.int64]
 Floats: TypeAlias = npt.NDArray[np.float64]
 Figure = TypeVar("Figure")
 DIMENSIONS = ("task", "factor", "judge", "teacher", "student", "attribute")
+
+
+@dataclass(frozen=True)
+class Report:
+    """What all reports have; the tables of one are tuples of rows, or `Columns` of them where they may be very many.
+
+    Scores lie in [0, 1] (High 1, Medium 0.5, Low 0). `lower` and `upper` are 95 % limits of a bootstrap of whole
+    datapoints. None is what cannot be computed (no data, one judge, no variance), never zero.
+    """
+
+    header: Header
+
+
+@dataclass(frozen=True)
+class RobustSettings:
+    """How the robust set was chosen."""
+
+    judge_selection: str = "top_half"  # or all
+    agreement_metric: str = "spa"  # or wpa, kappa: ranks the judges
+    teacher_score_formula: str = "v1"  # or s2, r3: ranks the teachers
+    agreement_threshold: float | None = 1.0
+    """Share of (student, factor) pairs on which the judges have to agree; None in the other form."""
+    theta: float | None = None  # other form: how far judges may lie from the pair's mean
+    q_fraction: float = 0.5  # share of the chosen judges that has to have scored (or to lie within theta)
+
+
+DEFAULTS = RobustSettings()
 
 
 @dataclass(frozen=True)
@@ -66,10 +125,8 @@ class Pairs(ArrayTable):
     factor: Codes
     datapoint: Codes
     response: Codes
-    scores: Floats
-    """(P, J), NaN where a judge did not score."""
-    is_level: npt.NDArray[np.bool_]
-    """(P, J)."""
+    scores: Floats  # (P, J), NaN where a judge did not score
+    is_level: npt.NDArray[np.bool_]  # (P, J)
 
     @cached_property
     def mean(self) -> Floats:
@@ -115,30 +172,23 @@ class LoadedRun:
     students: tuple[str, ...]
     judges: tuple[str, ...]
     factors: tuple[str, ...]
-    kinds: tuple[str, ...]
-    """Of each judge: model, metric or label."""
+    kinds: tuple[str, ...]  # of each judge: model, metric or label
     datapoints: tuple[str, ...]
     datapoint_task: Codes
     datapoint_teacher: Codes
     prompt_keys: tuple[bytes, ...]
-    attributes: tuple[Mapping[str, str], ...]
-    """Of each datapoint."""
+    attributes: tuple[Mapping[str, str], ...]  # of each datapoint
     responses: tuple[str, ...]
     response_student: Codes
-    response_datapoint: Codes
-    """-1 where the datapoint is missing."""
+    response_datapoint: Codes  # -1 where the datapoint is missing
     tokens: Floats
-    texts: Mapping[int, str]
-    """Response -> its text, in tasks with labels."""
+    texts: Mapping[int, str]  # response -> its text, in tasks with labels
     units: Units
     evaluations: Evaluations
-    counts: Counter[tuple[str, str, str, str, str, bool]]
-    """(phase, task, teacher, student, judge, failed) -> records."""
+    counts: Counter[tuple[str, str, str, str, str, bool]]  # (phase, task, teacher, student, judge, failed) -> records
     skipped: tuple[Skipped, ...]
-    verdicts: tuple[Preference, ...] = ()
-    """On pairs of answers."""
-    cache: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
-    """Of `once`."""
+    verdicts: tuple[Preference, ...] = ()  # on pairs of answers
+    cache: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)  # of `once`
 
     def names(self, dimension: str) -> tuple[str, ...]:
         """Return what the codes of a dimension stand for."""

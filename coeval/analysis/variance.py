@@ -13,13 +13,41 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import combinations
 from statistics import NormalDist
+from typing import Annotated
 
 import numpy as np
 
-from coeval.analysis.results import PairPower, VarianceRow
+from coeval.analysis.tables import Shown, barred, named
 from coeval.analysis.units import Codes, Floats, LoadedRun
+
+
+@dataclass(frozen=True)
+class PairPower:
+    """How many items would separate two students."""
+
+    better: Annotated[str, named("student", "better")]
+    worse: Annotated[str, named("student", "worse")]
+    difference: Annotated[float, Shown("difference", digits=3)]
+    sd: Annotated[float, Shown("sd", "of the difference on one item", 3)]
+    datapoints: Annotated[int, Shown("items it has")]
+    needed: Annotated[
+        int | None, Shown("items it needs", "to find this difference in 80 of 100 runs, two-sided at 5 %")
+    ]
+    """None where there is no difference."""
+    power: Annotated[float, Shown("power", "chance to find it with the items it has", 2)]
+
+
+@dataclass(frozen=True)
+class VarianceRow:
+    """What part of the variance of scores a source has."""
+
+    source: Annotated[str, Shown("source")]  # student, item, judge, teacher, factor, student x item, residual
+    variance: Annotated[float, Shown("variance", digits=5)]
+    share: Annotated[float, barred("share", digits=3)]
+
 
 _CERTAIN = NormalDist().inv_cdf(0.975)
 _FOUND = NormalDist().inv_cdf(0.8)

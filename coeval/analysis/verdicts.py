@@ -38,16 +38,12 @@ class Preference:
     model_b: str
     response_a: str
     response_b: str
-    winner: str
-    """One of WINNERS."""
+    winner: str  # one of WINNERS
     judge: str
-    source: str
-    """`native` (the judge saw both answers) or `derived` (it scored each)."""
-    margin: float | None
-    """Score of model_a less that of model_b; None for native ones."""
+    source: str  # `native` (the judge saw both answers) or `derived` (it scored each)
+    margin: float | None  # score of model_a less that of model_b; None for native ones
     order_consistent: bool | None
-    at: float
-    """Seconds since 1970."""
+    at: float  # seconds since 1970
     verdicts: tuple[str, ...] = ()
     """Of a native one the winner in each order: with model_a's answer first, then with model_b's."""
 

@@ -18,8 +18,9 @@ from coeval.reports.registry import PAGES, REPORTS, build
 from p2l.common.cli import parser
 
 if TYPE_CHECKING:
-    from coeval.analysis.results import CompleteReport, Header, Report, RobustSettings, RobustSummary
-    from coeval.analysis.units import LoadedRun
+    from coeval.analysis.coverage import CompleteReport
+    from coeval.analysis.robust import RobustSummary
+    from coeval.analysis.units import Header, LoadedRun, Report, RobustSettings
 
 FORWARDED = {
     "calibrate": (
@@ -143,7 +144,7 @@ def _print(args: Namespace, level: str, text: str) -> None:
 
 
 def _settings(args: Namespace) -> RobustSettings:
-    from coeval.analysis.results import RobustSettings
+    from coeval.analysis.units import RobustSettings
     from coeval.errors import RunInputError
 
     flags = vars(args)
@@ -165,8 +166,8 @@ def _settings(args: Namespace) -> RobustSettings:
 
 
 def _write_one(loaded: LoadedRun, settings: RobustSettings, args: Namespace) -> int:
-    from coeval.analysis.coverage import slices
-    from coeval.analysis.results import CompleteReport, RobustSummary
+    from coeval.analysis.coverage import CompleteReport, slices
+    from coeval.analysis.robust import RobustSummary
     from coeval.analysis.tables import write_tables
     from coeval.reports.pages import WORKBOOK, write
     from coeval.reports.workbook import write_workbook
@@ -191,7 +192,7 @@ def _write_one(loaded: LoadedRun, settings: RobustSettings, args: Namespace) -> 
 
 def _is_empty(report: Report) -> bool:
     """Whether a robust set is empty; print why, step by step."""
-    from coeval.analysis.results import RobustSummary
+    from coeval.analysis.robust import RobustSummary
 
     if not isinstance(report, RobustSummary) or report.kept:
         return False

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from coeval.analysis.bias import flip_rows
-from coeval.analysis.results import PairBoardRow, PairsReport
-from coeval.analysis.units import LoadedRun, codes_of
+from coeval.analysis.bias import FlipRow, flip_rows
+from coeval.analysis.tables import Rank, Shown, StudentName, estimated
+from coeval.analysis.units import LoadedRun, Report, codes_of
 from coeval.analysis.verdicts import WINNERS, Preference
 from coeval.errors import RunInputError
 from coeval.pairs.preferences import PreferenceFilter, Rule, Votes, votes_of, why_none
@@ -26,24 +26,53 @@ from p2l.leaderboard import Leaderboard, fit, to_score
 from p2l.metrics import leaderboard_metrics
 from p2l.metrics.leaderboards import Standing
 
+_RATING = "as of chess ratings: 400 more is ten wins to one; the bar is a 95 % interval over items"
+
+
+@dataclass(frozen=True)
+class PairBoardRow:
+    """A student on a leaderboard fitted from preferences between two answers."""
+
+    task: str  # `overall`, or a task
+    attribute: str  # `name=value`; empty: all items
+    rank: Rank
+    student: StudentName
+    score: Annotated[float, estimated("score", _RATING, digits=0)]  # 1000 in the middle
+    lower: float | None
+    upper: float | None
+    win_rate: Annotated[float, Shown("win rate", "expected against the others", 3)]
+    votes: Annotated[int, Shown("preferences")]
+    component: int  # group of students that comparisons join; between groups a rank says nothing
+
+
+@dataclass(frozen=True)
+class PairsReport(Report):
+    """Report pairs: leaderboards from preferences, those of judges that are neither of the two."""
+
+    likelihood: str
+    native: int  # preferences that judges stated, having seen both answers
+    derived: int  # preferences that follow from the scores of both
+    self_judged: int  # left out
+    why_none: str  # empty where there are rows
+    rows: tuple[PairBoardRow, ...]
+    flips: tuple[FlipRow, ...]
+
+
 OVERALL = "overall"
 
 
 class Slice(NamedTuple):
     """What a board is of."""
 
-    task: str
-    """OVERALL, or a task."""
-    attribute: str = ""
-    """`name=value`; empty: all items."""
+    task: str  # OVERALL, or a task
+    attribute: str = ""  # `name=value`; empty: all items
 
 
 @dataclass(frozen=True)
 class BoardOptions:
     """How leaderboards are fitted."""
 
-    likelihood: str = "rk"
-    """`bt` drops ties; `rk` has them; `grk` tells ties of good from ties of bad answers."""
+    likelihood: str = "rk"  # `bt` drops ties; `rk` has them; `grk` tells ties of good from ties of bad answers
     intervals: str | None = "bootstrap"
     replicates: int = 200
     level: float = 0.95

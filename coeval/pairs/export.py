@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from coeval.analysis.results import Skipped
+from coeval.analysis.records import Skipped
 from coeval.analysis.verdicts import Preference
 from coeval.errors import RunInputError
 from coeval.pairs.preferences import PreferenceSet
@@ -43,12 +43,9 @@ class Exported:
     validation: int
     prompts: int
     models: tuple[str, ...]
-    without_prompt: int
-    """Votes left out because their item has no prompt."""
-    self_judged: int
-    """Votes left out because the judge is one of the two."""
-    skipped: tuple[Skipped, ...]
-    """Records of the run that are of no use."""
+    without_prompt: int  # votes left out because their item has no prompt
+    self_judged: int  # votes left out because the judge is one of the two
+    skipped: tuple[Skipped, ...]  # records of the run that are of no use
 
 
 def export(run: Run, gathered: PreferenceSet, folder: Path, kind: Format, val_share: float) -> Exported:

@@ -15,10 +15,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from coeval.analysis.bias import flip_rows
-from coeval.analysis.judge_results import FlipRow
-from coeval.analysis.records import Judgement, Records, RunInfo, read_run, read_run_info
-from coeval.analysis.results import Skipped
+from coeval.analysis.bias import FlipRow, flip_rows
+from coeval.analysis.records import Judgement, Records, RunInfo, Skipped, read_run, read_run_info
 from coeval.analysis.units import ArrayTable, Codes, Floats, LoadedRun, Units, codes_of, positions
 from coeval.analysis.verdicts import WINNERS, Preference, majority, seconds
 from coeval.errors import RunInputError
@@ -35,16 +33,12 @@ ROUNDING = 1e-9
 class Rule:
     """How scores become preferences."""
 
-    margin: float = MARGIN
-    """By how much the better has to be ahead."""
-    bad: float = BAD
-    """Two that tie with no more than this are both bad."""
+    margin: float = MARGIN  # by how much the better has to be ahead
+    bad: float = BAD  # two that tie with no more than this are both bad
     weights: Mapping[str, float] = field(default_factory=dict)
     """Factor -> weight; others have that of the rubric, 1 by default."""
-    kind: str = "model"
-    """Whose scores: those of judges that are models, of `metric` or of `label` judges."""
-    seed: int = 0
-    """Of the sides."""
+    kind: str = "model"  # whose scores: those of judges that are models, of `metric` or of `label` judges
+    seed: int = 0  # of the sides
 
 
 def outcome(score_a: float, score_b: float, rule: Rule) -> str:
@@ -124,11 +118,9 @@ Source = Literal["auto", "native", "derived"]
 class PreferenceFilter:
     """Which preferences."""
 
-    source: Source = "auto"
-    """`auto`: verdicts on pairs for tasks that have them, scores for the others."""
+    source: Source = "auto"  # `auto`: verdicts on pairs for tasks that have them, scores for the others
     rows: Literal["judge", "majority"] = "judge"
-    judges: Collection[str] = ()
-    """Empty: all."""
+    judges: Collection[str] = ()  # empty: all
     keep_self_judged: bool = False
     rule: Rule = field(default_factory=Rule)
 
@@ -138,12 +130,9 @@ class PreferenceSet:
     """The preferences, ordered by task, item, pair and judge, and what was left out."""
 
     preferences: list[Preference]
-    self_judged: int = 0
-    """Left out because the judge is one of the two."""
-    skipped: tuple[Skipped, ...] = ()
-    """Records of the run that are of no use."""
-    flips: tuple[FlipRow, ...] = ()
-    """Of these judges."""
+    self_judged: int = 0  # left out because the judge is one of the two
+    skipped: tuple[Skipped, ...] = ()  # records of the run that are of no use
+    flips: tuple[FlipRow, ...] = ()  # of these judges
     attributes: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
     """Item -> target attribute -> value."""
 
@@ -212,8 +201,7 @@ class Votes(ArrayTable):
     judge: Codes
     model_a: Codes
     model_b: Codes
-    winner: Codes
-    """Position in WINNERS."""
+    winner: Codes  # position in WINNERS
 
 
 def votes_of(loaded: LoadedRun, rule: Rule) -> tuple[Votes, npt.NDArray[np.bool_]]:

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from coeval.analysis.results import Header, SliceRow
+from coeval.analysis.coverage import SliceRow
 from coeval.analysis.tables import Columns
+from coeval.analysis.units import Header
 from coeval.reports.pieces import describe
 
 DIMENSIONS = ("task", "teacher", "student", "judge", "factor")

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from coeval.analysis.agreement import LEAST_COVERAGE
-from coeval.analysis.judge_results import FlipRow, JudgeRow, SpreadRow, VerbosityRow
-from coeval.analysis.results import Header, JudgeConsistency, JudgeReport
-from coeval.reports.pieces import Computed, Grid, grid_of, name_cell, percent, table
+from coeval.analysis.agreement import LEAST_COVERAGE, JudgeReport, JudgeRow
+from coeval.analysis.bias import FlipRow, VerbosityRow
+from coeval.analysis.distribution import JudgeConsistency, SpreadRow
+from coeval.analysis.units import Header
+from coeval.reports.pieces import NOTHING, Computed, Grid, grid_across, grid_of, name_cell, percent, table
 from coeval.reports.students import drift_lines
 from p2l.common.report.tables import Cell, Column, Table
 
@@ -39,13 +40,6 @@ def judge_context(report: JudgeReport) -> dict[str, Any]:
         ],
         "reliability": _reliability(report),
         **_bias(report),
-        "contents": [
-            ("ranking", "Ranking"),
-            ("matrix", "Pairs of judges"),
-            ("breakdown", "Where they agree"),
-            ("reliability", "Reliability"),
-            ("bias", "Bias"),
-        ],
     }
 
 
@@ -69,14 +63,9 @@ def _matrix(report: JudgeReport, metric: str) -> Grid:
 
 
 def _breakdown(report: JudgeReport, metric: str, across: str) -> Grid:
-    values = [
-        (row.judge, row.value, getattr(row, metric), f"{row.n:,} scores in common")
-        for row in report.breakdown
-        if row.dimension == across
-    ]
-    ranked = [row.judge for row in report.judges]
-    empty = "There is nothing to show: no two judges scored the same answers."
-    return grid_of(report.header, ("judge", across), values, rows=ranked, own=across != "task", empty=empty)
+    origin, ranked = "{n:,} scores in common", [row.judge for row in report.judges]
+    options: dict[str, Any] = {"own": across != "task", "empty": f"{NOTHING}: no two judges scored the same answers."}
+    return grid_across(report.header, "judge", across, report.breakdown, origin, metric, rows=ranked, **options)
 
 
 def _reliability(report: JudgeReport) -> Table | None:
@@ -116,7 +105,7 @@ def consistency_context(report: JudgeConsistency) -> dict[str, Any]:
         (row.judge, f"{row.attribute}={row.value}", row.variance, f"mean {row.mean:.3f} of {row.units:,} scores")
         for row in report.spread
     ]
-    empty = "There is nothing to show: no scores of items with attributes."
+    empty = f"{NOTHING}: no scores of items with attributes."
     return {
         "calibration": report.calibration,
         "numeric": {row.judge: max(0.0, 1.0 - row.high - row.medium - row.low) for row in report.calibration},
@@ -125,7 +114,6 @@ def consistency_context(report: JudgeConsistency) -> dict[str, Any]:
         "boxes": _by_attribute(report.spread),
         "drift": drift_lines(report.drift, "mean"),
         "agreement": drift_lines(report.drift, "spa"),
-        "contents": [("calibration", "Use of the scale"), ("spread", "By attribute"), ("drift", "Over time")],
     }
 
 

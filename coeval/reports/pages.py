@@ -10,17 +10,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from coeval.analysis.results import (
-    CompleteReport,
-    JudgeReport,
-    PairsReport,
-    Report,
-    SliceRow,
-    StudentReport,
-    SummaryReport,
-    TeacherReport,
-)
+from coeval.analysis.agreement import JudgeReport
+from coeval.analysis.coverage import CompleteReport, SliceRow, SummaryReport
+from coeval.analysis.students import StudentReport
 from coeval.analysis.tables import Columns
+from coeval.analysis.teachers import TeacherReport
+from coeval.analysis.units import Report
+from coeval.pairs.board import PairsReport
 from coeval.reports.filters import cube, joined
 from coeval.reports.pieces import frame, table
 from coeval.reports.registry import PAGES, resolve
@@ -105,7 +101,6 @@ def _portal(reports: Mapping[str, Report], complete: CompleteReport) -> str:
         "ranking": ranking(students) if isinstance(students, StudentReport) else None,
         "models": table(complete.models, complete.header),
         "findings": _findings(reports),
-        "contents": [],
         "cards": [(f"{name}/{PORTAL}", page) for name, page in PAGES.items() if name in reports],
         "workbook": WORKBOOK,
     }
@@ -177,7 +172,6 @@ def summary_context(report: SummaryReport) -> dict[str, Any]:
         "lone": [
             row.judge for row in report.judges if row.units and all(getattr(row, name) is None for name in _JUDGES)
         ],
-        "contents": [("live", "Choose and rank"), ("ranking", "Ranking on all scores")],
     }
 
 

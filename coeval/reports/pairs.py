@@ -8,7 +8,7 @@ from typing import Any
 
 from coeval.analysis.annotations import WHY, PeopleAgreement
 from coeval.analysis.people import Calibration, JudgeCalibration, MapRow
-from coeval.analysis.results import PairBoardRow, PairsReport
+from coeval.pairs.board import PairBoardRow, PairsReport
 from coeval.reports.judges import flips_table
 from coeval.reports.pieces import Computed, frame, name_cell, table
 from p2l.common.report.tables import Cell, Column, Table, render, write_page
@@ -35,10 +35,6 @@ def pairs_context(report: PairsReport) -> dict[str, Any]:
         ],
         "why_none": report.why_none,
         "flips": flips_table(report.flips, header),
-        "contents": [
-            *(("ranking", "Ranking"), ("tasks", "By task"), ("attributes", "By attribute")),
-            ("flips", "Order of the answers"),
-        ],
     }
 
 
@@ -80,7 +76,6 @@ def _people_context(report: Calibration) -> dict[str, Any]:
             ("annotators", f"{len(report.annotators):,}"),
         ],
         "left_out": [(row.count, WHY.get(row.code, row.code), row.example) for row in report.left_out],
-        "contents": [("ranking", "Students"), ("agreement", "Agreement"), ("maps", "What scores are worth")],
     }
 
 

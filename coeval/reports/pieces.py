@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from coeval.analysis.results import DistributionRow, Header
+from coeval.analysis.distribution import DistributionRow
 from coeval.analysis.tables import Shown, shown_fields
+from coeval.analysis.units import Header
 from p2l.common.report.tables import Cell, Column, Scale, Table, Value, number_text
 
 # Tables.
@@ -110,6 +111,7 @@ def percent(part: float, of: float, least: float = 0.0) -> Cell | None:
 # Heat maps.
 
 _MANY, _SOME = 8, 4  # columns, columns with long names
+NOTHING = "There is nothing to show"
 _LONG, _CUT = 14, 18  # letters of a long name, and of one that would be cut
 
 
@@ -175,7 +177,7 @@ def grid_of(
     most: float | None = 1.0,
     deviation: bool = False,
     own: bool = False,
-    empty: str = "There is nothing to show: no valid scores.",
+    empty: str = f"{NOTHING}: no valid scores.",
 ) -> Grid:
     """Return a heat map of (row, column, value, what it comes from).
 
@@ -209,6 +211,19 @@ def grid_of(
         cells,
         empty,
     )
+
+
+def grid_across(
+    header: Header, kind: str, across: str, cells: Iterable[Any], origin: str, value: str = "mean", **options: Any
+) -> Grid:
+    """Return a heat map of the cells of one dimension, `across`; `origin` is a template over a cell's fields."""
+    name = options.pop("name", kind)
+    values = [
+        (getattr(cell, name), cell.value, getattr(cell, value), origin.format_map(vars(cell)))
+        for cell in cells
+        if cell.dimension == across
+    ]
+    return grid_of(header, (kind, across), values, **options)
 
 
 def _heads(header: Header, kind: str, order: Sequence[str] | None, names: Iterable[str]) -> list[Head]:

@@ -1,6 +1,6 @@
 """Every report, registered once: its names, what computes it, and the page that shows it.
 
-The columns of its tables are declared by the dataclasses of their rows (`coeval.analysis.results`). Functions are named
+The columns of its tables are declared by the dataclasses of their rows, beside what computes them. Functions are named
 by text, so that `coeval analyze --help` need not import what computes.
 """
 
@@ -11,8 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from coeval.analysis.results import Report, RobustSettings
-    from coeval.analysis.units import LoadedRun
+    from coeval.analysis.units import LoadedRun, Report, RobustSettings
 
 
 @dataclass(frozen=True)

@@ -10,18 +10,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coeval.analysis.results import (
-    CountRow,
-    CoverageRow,
-    CoverageSummary,
-    RobustSettings,
-    RobustStudent,
-    RobustSummary,
-    RobustTeacher,
-)
+from coeval.analysis.coverage import CountRow, CoverageRow, CoverageSummary
+from coeval.analysis.robust import RobustStudent, RobustSummary, RobustTeacher
 from coeval.analysis.tables import Columns, barred
+from coeval.analysis.units import RobustSettings
 from coeval.reports.judges import agreement_table
-from coeval.reports.pieces import Computed, Grid, amount, grid_of, name_cell, percent, signed_text, table, yes_no
+from coeval.reports.pieces import (
+    Computed,
+    Grid,
+    amount,
+    grid_across,
+    grid_of,
+    name_cell,
+    percent,
+    signed_text,
+    table,
+    yes_no,
+)
 from coeval.schema import PHASES
 from p2l.common.report.tables import Cell, Column, Table
 
@@ -55,7 +60,6 @@ def robust_context(report: RobustSummary) -> dict[str, Any]:
         "judges": _judges(report),
         "teachers": _teachers(report),
         "fractions": _fractions(report),
-        "contents": [("ranking", "Ranking"), ("grids", "Strengths"), ("chosen", "Who was chosen"), ("items", "Items")],
     }
 
 
@@ -96,13 +100,9 @@ def _dot(row: RobustStudent) -> _Dot:
 
 
 def _strengths(report: RobustSummary, across: str) -> Grid:
-    values = [
-        (cell.student, cell.value, cell.mean, f"{cell.lower:.3f} to {cell.upper:.3f}")
-        for cell in report.cells
-        if cell.dimension == across
-    ]
-    ranked = [row.student for row in report.students]
-    return grid_of(report.header, ("student", across), values, rows=ranked, empty="No item was kept.")
+    origin, ranked = "{lower:.3f} to {upper:.3f}", [row.student for row in report.students]
+    empty = "No item was kept."
+    return grid_across(report.header, "student", across, report.cells, origin, rows=ranked, empty=empty)
 
 
 def _judges(report: RobustSummary) -> Table | None:
@@ -134,13 +134,6 @@ def _fractions(report: RobustSummary) -> Table | None:
 
 # Coverage: what the run should hold, what it holds, and what of that can be used.
 
-_CONTENTS = (
-    ("coverage", "Evaluations"),
-    ("errors", "What went wrong"),
-    ("phases", "Records by phase"),
-    ("strata", "Attributes"),
-    ("meta", "The run"),
-)
 _GRIDS = (("task", "judge"), ("teacher", "student"), ("student", "judge"))
 _SHOWN = 300
 """Combinations of models on the page: a run of twenty models has 32,000, of which the thinnest matter."""
@@ -161,7 +154,6 @@ def coverage_context(report: CoverageSummary) -> dict[str, Any]:
         "phases": _phases(report),
         "meta": _meta(report.meta),
         "strata": table([row for row in report.strata if row.values], header),
-        "contents": _CONTENTS,
     }
 
 

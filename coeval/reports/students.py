@@ -7,21 +7,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from coeval.analysis.judge_results import DriftRow
-from coeval.analysis.results import (
-    DistributionRow,
-    InteractionMatrix,
-    ScoreDistribution,
-    StudentCell,
-    StudentPair,
-    StudentReport,
-    StudentRow,
-    SummaryReport,
-    TeacherReport,
-    TeacherRow,
-)
+from coeval.analysis.coverage import SummaryReport
+from coeval.analysis.distribution import DistributionRow, DriftRow, InteractionMatrix, ScoreDistribution
+from coeval.analysis.students import StudentCell, StudentPair, StudentReport, StudentRow
 from coeval.analysis.tables import shown_fields
-from coeval.reports.pieces import Computed, Grid, Spark, grid_of, levels_of, sparks, table, yes_no
+from coeval.analysis.teachers import TeacherReport, TeacherRow
+from coeval.reports.pieces import NOTHING, Computed, Grid, Spark, grid_across, grid_of, levels_of, sparks, table, yes_no
 from p2l.common.report.tables import Cell, Column, Table
 
 _OPEN, _SHORT = 4, 8  # tables of tasks that may lie open together, rows of one
@@ -54,14 +45,6 @@ def student_context(report: StudentReport) -> dict[str, Any]:
         "variance": table(report.variance, header, ("source", "share", "variance")),
         "labels": table(report.labels, header, labels),
         "label_values": table(report.label_values, header),
-        "contents": [
-            ("ranking", "Ranking"),
-            ("tasks", "By task"),
-            ("grids", "Strengths"),
-            ("sure", "How sure"),
-            ("variance", "Where scores come from"),
-            ("labels", "Labels"),
-        ],
     }
 
 
@@ -91,15 +74,9 @@ def _p_value(pair: StudentPair) -> Cell | float:
 
 
 def _strengths(report: StudentReport, across: str) -> Grid:
-    values = [
-        (cell.student, cell.value, cell.mean, f"{cell.lower:.3f} to {cell.upper:.3f}, from {cell.units:,} scores")
-        for cell in report.cells
-        if cell.dimension == across
-    ]
-    ranked = [row.student for row in report.students]
-    empty = f"There is nothing to show: no valid scores{_of_attributes(across)}."
-    own = across in ("judge", "teacher")
-    return grid_of(report.header, ("student", across), values, rows=ranked, own=own, empty=empty)
+    origin, ranked = "{lower:.3f} to {upper:.3f}, from {units:,} scores", [row.student for row in report.students]
+    own, empty = across in ("judge", "teacher"), f"{NOTHING}: no valid scores{_of_attributes(across)}."
+    return grid_across(report.header, "student", across, report.cells, origin, rows=ranked, own=own, empty=empty)
 
 
 def _of_attributes(across: str) -> str:
@@ -114,11 +91,6 @@ def teacher_context(report: TeacherReport) -> dict[str, Any]:
     fields = shown_fields(TeacherRow)
     order = [report.formula, *(name for name in ("v1", "s2", "r3") if name != report.formula)]
     dimensions = ("factor", "task", "attribute")
-    means = [
-        (row.teacher, row.value, row.mean, f"from {row.units:,} scores")
-        for row in report.cells
-        if row.dimension == "factor"
-    ]
     return {
         "ranking": table(report.teachers, report.header),
         "formula": fields[report.formula].title,
@@ -128,20 +100,14 @@ def teacher_context(report: TeacherReport) -> dict[str, Any]:
             (fields[name].title, [(across, _discrimination(report, name, across)) for across in dimensions])
             for name in order
         ],
-        "means": grid_of(report.header, ("teacher", "factor"), means),
-        "contents": [("ranking", "Ranking"), ("grids", "Where they tell apart"), ("means", "Means")],
+        "means": grid_across(report.header, "teacher", "factor", report.cells, "from {units:,} scores"),
     }
 
 
 def _discrimination(report: TeacherReport, formula: str, across: str) -> Grid:
-    values = [
-        (row.teacher, row.value, getattr(row, formula), f"mean {row.mean:.3f} of {row.units:,} scores")
-        for row in report.cells
-        if row.dimension == across
-    ]
-    ranked = [row.teacher for row in report.teachers]
-    empty = f"There is nothing to show: no scores{_of_attributes(across)}."
-    return grid_of(report.header, ("teacher", across), values, rows=ranked, digits=3, most=None, empty=empty)
+    origin, ranked = "mean {mean:.3f} of {units:,} scores", [row.teacher for row in report.teachers]
+    options: dict[str, Any] = {"digits": 3, "most": None, "empty": f"{NOTHING}: no scores{_of_attributes(across)}."}
+    return grid_across(report.header, "teacher", across, report.cells, origin, formula, rows=ranked, **options)
 
 
 # Teachers and students: which students do well on whose items.
@@ -156,7 +122,6 @@ def interaction_context(report: InteractionMatrix) -> dict[str, Any]:
         "factors": [
             (name, _interactions(report, name), _interactions(report, name, deviation=True)) for name in factors
         ],
-        "contents": [("means", "Means"), ("deviations", "Deviations"), ("factors", "By factor")],
     }
 
 
@@ -192,12 +157,6 @@ def distribution_context(report: ScoreDistribution) -> dict[str, Any]:
         ],
         "drift": drift_lines(report.drift, "mean"),
         "numeric": any(row.numeric for row in report.rows),
-        "contents": [
-            ("levels", "Levels"),
-            ("by", "By task, factor and attribute"),
-            ("grids", "Means"),
-            ("drift", "Drift"),
-        ],
     }
 
 
@@ -206,16 +165,9 @@ def _rows(report: ScoreDistribution, role: str, dimension: str) -> Iterable[Dist
 
 
 def _spread(report: ScoreDistribution, role: str, across: str) -> Grid:
-    values = [
-        (
-            row.model,
-            row.value,
-            row.mean,
-            f"from {row.units:,} scores, {row.high:,} High, {row.medium:,} Medium, {row.low:,} Low",
-        )
-        for row in _rows(report, role, across)
-    ]
-    return grid_of(report.header, (role, across), values, own=across in _ROLES)
+    origin = "from {units:,} scores, {high:,} High, {medium:,} Medium, {low:,} Low"
+    rows = [row for row in report.rows if row.role == role]
+    return grid_across(report.header, role, across, rows, origin, name="model", own=across in _ROLES)
 
 
 def drift_lines(rows: Iterable[DriftRow], what: str) -> list[Spark]:

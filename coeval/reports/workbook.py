@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from coeval.analysis.results import CompleteReport, Header, ModelRow
+from coeval.analysis.coverage import CompleteReport, ModelRow
 from coeval.analysis.tables import Columns
+from coeval.analysis.units import Header
 from p2l.common.files import atomic_path
 
 if TYPE_CHECKING:
@@ -37,10 +38,8 @@ class SheetColumn:
     """A column by its different values."""
 
     title: str
-    values: Sequence[Any]
-    """(V,) text, numbers, booleans, or None for an empty cell."""
-    place: npt.NDArray[Any]
-    """(N,) which of them each row has."""
+    values: Sequence[Any]  # (V,) text, numbers, booleans, or None for an empty cell
+    place: npt.NDArray[Any]  # (N,) which of them each row has
 
 
 @dataclass(frozen=True)

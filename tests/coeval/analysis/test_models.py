@@ -12,7 +12,6 @@ from coeval.analysis.agreement import breakdown, is_degenerate, judge_pairs, jud
 from coeval.analysis.bias import bias_report, family_of, family_rows, self_preference_rows, verbosity_rows
 from coeval.analysis.coverage import complete_report
 from coeval.analysis.distribution import interaction_matrix, judge_consistency, score_distribution
-from coeval.analysis.results import RobustSettings
 from coeval.analysis.robust import robust_summary
 from coeval.analysis.students import (
     by_datapoint,
@@ -22,7 +21,7 @@ from coeval.analysis.students import (
     student_rows,
 )
 from coeval.analysis.teachers import teacher_cells, teacher_report, teacher_rows
-from coeval.analysis.units import load_run
+from coeval.analysis.units import RobustSettings, load_run
 from coeval.analysis.variance import needed_items, pair_power, test_power, variance_components
 from tests.coeval.analysis.runs import both, run_of, verdict, write_lines, write_run
 

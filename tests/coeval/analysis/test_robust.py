@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from coeval.analysis.results import RobustSettings
 from coeval.analysis.robust import robust_summary
-from coeval.analysis.units import load_run
+from coeval.analysis.units import RobustSettings, load_run
 from tests.coeval.analysis.runs import both, response, run_of, write_lines, write_run
 
 ALL = RobustSettings("all", "spa", "v1", 1.0, None, 0.5)

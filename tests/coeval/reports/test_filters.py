@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 import yaml
 
-from coeval.analysis.coverage import slices, summary_report
+from coeval.analysis.coverage import SummaryReport, slices, summary_report
 from coeval.analysis.distribution import interaction_matrix, score_distribution
-from coeval.analysis.results import SummaryReport
 from coeval.analysis.students import student_cells, student_rows
 from coeval.analysis.teachers import teacher_cells
 from coeval.analysis.units import LoadedRun, load_run

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 from openpyxl import load_workbook
 
-from coeval.analysis.coverage import complete_report
-from coeval.analysis.results import CompleteReport, Report, RobustSettings
-from coeval.analysis.units import load_run
+from coeval.analysis.coverage import CompleteReport, complete_report
+from coeval.analysis.units import Report, RobustSettings, load_run
 from coeval.reports.filters import cube, embedded
 from coeval.reports.pages import write, write_all
 from coeval.reports.pieces import grid_of, signed_text
