@@ -1,8 +1,8 @@
 """Votes on disk: rows as Arrow batches and numbers as fixed records, both memory-mapped.
 
 The files have no name: they are deleted while open (in TMPDIR, else the system's folder for temporary files), so that
-their space is free again at `close`, at exit, and after a kill. A batch whose columns differ from those before it (JSON
-lines may change as they go) starts a new segment; what is read is brought to the common type.
+their space is free again at `close`, at exit, and after a kill. Each batch is written with its own schema, as JSON
+lines may change their columns as they go; what is read is brought to the common type.
 """
 
 from __future__ import annotations
@@ -22,60 +22,43 @@ import pyarrow as pa
 from p2l.common.errors import VoteError
 
 
-class RecordFile:
-    """An array of fixed records that is appended to, then mapped."""
+class SpoolFile:
+    """A file without a name that is appended to, then mapped."""
 
-    def __init__(self, dtype: np.dtype[Any], file: Any = None) -> None:
+    def __init__(self, file: Any = None) -> None:
         """Create an empty file, or take over one that another process has written."""
-        self._file = file
+        self.file = file
         if file is None:
-            self._file = _new_file()
-        self._dtype = dtype
+            self.file = _new_file()
 
     def __del__(self) -> None:
         self.close()
 
-    @property
-    def file(self) -> Any:
-        """The open file, until `close`."""
-        return self._file
-
-    def append(self, records: np.ndarray[Any, Any]) -> None:
-        """Write records of this file's dtype at the end.
+    def write(self, content: Any) -> None:
+        """Write bytes at the end.
 
         Raises:
             VoteError: the disk is full.
         """
         try:
-            self._file.write(records.tobytes())
+            self.file.write(content)
+            self.file.flush()
         except OSError as error:
             raise disk_full(error) from error
 
-    def finish(self) -> None:
-        """End writing.
-
-        Raises:
-            VoteError: the disk is full.
-        """
+    def mapping(self) -> mmap.mmap | bytes:
+        """Map what is written; the map outlives the file object, and the space is free when both are gone."""
         try:
-            self._file.flush()
-        except OSError as error:
-            raise disk_full(error) from error
-
-    def mapped(self) -> np.ndarray[Any, Any]:
-        """End writing and map all records; the space is free when array and file go."""
-        self.finish()
-        try:
-            empty = not os.fstat(self._file.fileno()).st_size
-            return np.empty(0, dtype=self._dtype) if empty else np.frombuffer(_map(self._file), dtype=self._dtype)
+            number = self.file.fileno()
+            return mmap.mmap(number, 0, access=mmap.ACCESS_READ) if os.fstat(number).st_size else b""
         except OSError as error:
             raise disk_full(error) from error
 
     def close(self) -> None:
-        """Close the file; its space is freed when no array is in use."""
-        with contextlib.suppress(OSError):  # what could not be written is not wanted
-            if self._file is not None:
-                self._file.close()
+        """Close the file; its space is freed when nothing mapped is in use."""
+        with contextlib.suppress(OSError):  # what could not be written is not needed any more
+            if self.file is not None:
+                self.file.close()
 
 
 def _new_file() -> Any:
@@ -87,142 +70,91 @@ def _new_file() -> Any:
         raise disk_full(error) from error
 
 
-def _map(file: Any) -> mmap.mmap:
-    """Map the whole of an open file; the map outlives the file object, and the space is free when the map goes."""
-    return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-
-
-class RowFile:
-    """Rows as Arrow batches: append all, `finish`, then take any."""
-
-    def __init__(self) -> None:
-        self._segments: list[Any] = []  # pyarrow.ipc.RecordBatchFileReader, one for each schema
-        self._writer: Any = None
-        self._writer_schema: Any = None
-        self._file: Any = None
-        self._files: list[Any] = []  # those of finished segments, open so that other processes can be given them
-        self._starts = [0]  # first row of each batch, and the number of rows
-        self._where: list[tuple[int, int]] = []  # (segment, batch within it)
-        self._cache: dict[int, Any] = {}
-        self._count = 0
-
-    @classmethod
-    def of(cls, files: Sequence[Any]) -> RowFile:
-        """Take over the rows that another process has written, from its open files."""
-        rows = cls()
-        for file in files:
-            rows._add_segment(file)
-            segment = rows._segments[-1]
-            for within in range(segment.num_record_batches):
-                rows._where.append((len(rows._segments) - 1, within))
-                rows._starts.append(rows._starts[-1] + len(segment.get_batch(within)))
-        return rows
-
-    def __del__(self) -> None:
-        self.close()
-
-    def __len__(self) -> int:
-        return self._starts[-1]
-
-    @property
-    def files(self) -> list[Any]:
-        """The open files of all segments, until `close`."""
-        return list(self._files)
-
-    @property
-    def schemas(self) -> list[Any]:
-        """Schema of each segment."""
-        return [segment.schema for segment in self._segments]
-
-    def append(self, batch: Any) -> None:
-        """Write a batch at the end.
-
-        Raises:
-            VoteError: the disk is full.
-        """
-        try:
-            if self._writer is None or self._writer_schema != batch.schema:
-                self._finish_segment()
-                self._file = _new_file()
-                self._writer_schema = batch.schema
-                self._writer = pa.ipc.new_file(self._file, batch.schema)
-            self._writer.write_batch(batch)
-        except OSError as error:
-            raise disk_full(error) from error
-        self._where.append((len(self._segments), self._count))
-        self._count += 1
-        self._starts.append(self._starts[-1] + len(batch))
-
-    def _finish_segment(self) -> None:
-        if self._writer is None:
-            return
-        self._writer.close()
-        self._file.flush()
-        self._add_segment(self._file)
-        self._writer, self._file, self._count = None, None, 0
-
-    def _add_segment(self, file: Any) -> None:
-        self._segments.append(pa.ipc.open_file(pa.BufferReader(pa.py_buffer(_map(file)))))
-        self._files.append(file)
-
-    def finish(self) -> None:
-        """End writing."""
-        try:
-            self._finish_segment()
-        except OSError as error:
-            raise disk_full(error) from error
-
-    def batch(self, number: int) -> Any:
-        """Return one batch, mapped."""
-        if number not in self._cache:
-            segment, within = self._where[number]
-            self._cache[number] = self._segments[segment].get_batch(within)
-        return self._cache[number]
-
-    def batches(self) -> Iterator[Any]:
-        """Yield all batches in order."""
-        return (self.batch(number) for number in range(len(self._where)))
-
-    def locate(self, row: int) -> tuple[int, int]:
-        """Number of the batch that holds a row, and its position there."""
-        number = bisect_right(self._starts, row) - 1
-        return number, row - self._starts[number]
-
-    def take(self, rows: np.ndarray[Any, Any], schema: Any) -> Any:
-        """Return the rows in any order as one batch in the form of a schema that all fit."""
-        order = np.argsort(rows, kind="stable")
-        ordered = rows[order]
-        parts, begin = [pa.RecordBatch.from_pylist([], schema)], 0
-        while begin < len(ordered):
-            number, _ = self.locate(int(ordered[begin]))
-            end = int(np.searchsorted(ordered, self._starts[number + 1]))
-            part = self.batch(number).take(pa.array(ordered[begin:end] - self._starts[number]))
-            parts.append(conform(part, schema))
-            begin = end
-        back = np.empty(len(order), dtype=np.int64)
-        back[order] = np.arange(len(order))
-        columns = zip(*(part.columns for part in parts), strict=True)
-        return pa.RecordBatch.from_arrays(
-            [pa.concat_arrays(column).take(pa.array(back)) for column in columns], schema=schema
-        )
-
-    def close(self) -> None:
-        """Close the files; their space is freed when no batch is in use."""
-        self._cache.clear()
-        self._segments.clear()
-        for file in [*self._files, self._file]:
-            with contextlib.suppress(OSError):  # what could not be written is not wanted
-                if file is not None:
-                    file.close()
-        self._files.clear()
-
-
 def disk_full(error: OSError) -> VoteError:
     """Return the error for temporary files that cannot be written."""
     return VoteError(
         f"{tempfile.gettempdir()}: votes cannot be spooled there: {error.strerror or error}; "
         "set TMPDIR to a folder with more room"
     )
+
+
+class RecordFile(SpoolFile):
+    """An array of fixed records."""
+
+    def __init__(self, dtype: np.dtype[Any], file: Any = None) -> None:
+        super().__init__(file)
+        self._dtype = dtype
+
+    def append(self, records: np.ndarray[Any, Any]) -> None:
+        """Write records of this file's dtype at the end."""
+        self.write(records.tobytes())
+
+    def mapped(self) -> np.ndarray[Any, Any]:
+        """Return all records, mapped."""
+        return np.frombuffer(self.mapping(), dtype=self._dtype)
+
+
+class RowFile(SpoolFile):
+    """Rows as Arrow batches: append all, then take any."""
+
+    def __init__(self, file: Any = None, offsets: Sequence[int] = (), starts: Sequence[int] = (0,)) -> None:
+        self.offsets = list(offsets)
+        """First byte of each batch."""
+        self.starts = list(starts)
+        """First row of each batch, and the number of rows."""
+        self._buffer: Any = None
+        self._cache: dict[int, Any] = {}
+        super().__init__(file)
+
+    def append(self, batch: Any) -> None:
+        """Write a batch at the end."""
+        stream = pa.BufferOutputStream()
+        with pa.ipc.new_stream(stream, batch.schema) as writer:
+            writer.write_batch(batch)
+        self.offsets.append(self.file.tell())
+        self.starts.append(self.starts[-1] + len(batch))
+        self.write(stream.getvalue())
+        self._buffer = None
+
+    def batch(self, number: int) -> Any:
+        """Return one batch, mapped."""
+        if number not in self._cache:
+            if self._buffer is None:
+                self._buffer = pa.py_buffer(self.mapping())
+            self._cache[number] = pa.ipc.open_stream(self._buffer.slice(self.offsets[number])).read_next_batch()
+        return self._cache[number]
+
+    def batches(self) -> Iterator[Any]:
+        """Yield all batches in order."""
+        return (self.batch(number) for number in range(len(self.offsets)))
+
+    def schema(self) -> Any:
+        """Return the schema that all rows fit."""
+        return common_schema(list(dict.fromkeys(batch.schema for batch in self.batches())))
+
+    def locate(self, row: int) -> tuple[int, int]:
+        """Number of the batch that holds a row, and its position there."""
+        number = bisect_right(self.starts, row) - 1
+        return number, row - self.starts[number]
+
+    def take(self, rows: np.ndarray[Any, Any], schema: Any) -> Any:
+        """Return the rows in any order as one batch in the form of a schema that all fit."""
+        order = np.argsort(rows, kind="stable")
+        ordered = rows[order]
+        numbers = np.searchsorted(self.starts, ordered, side="right") - 1
+        parts = [pa.RecordBatch.from_pylist([], schema)]
+        for number in np.unique(numbers).tolist():
+            within = ordered[numbers == number] - self.starts[number]
+            parts.append(conform(self.batch(number).take(pa.array(within)), schema))
+        back = pa.array(np.argsort(order))
+        columns = zip(*(part.columns for part in parts), strict=True)
+        return pa.RecordBatch.from_arrays([pa.concat_arrays(column).take(back) for column in columns], schema=schema)
+
+    def close(self) -> None:
+        """Close the file; its space is freed when no batch is in use."""
+        self._cache.clear()
+        self._buffer = None
+        super().close()
 
 
 def common_schema(schemas: Sequence[Any]) -> Any:
@@ -258,7 +190,7 @@ def as_type(column: Any, kind: Any) -> Any:
 
 
 def conform(batch: Any, schema: Any) -> Any:
-    """Bring a batch into the form of a schema: cast its columns, fill those it lacks with null."""
+    """Bring a batch into the form of a schema: cast its columns, fill those it lacks with null, drop others."""
     if batch.schema.equals(schema):
         return batch
     names = batch.schema.names

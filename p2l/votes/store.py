@@ -20,8 +20,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -31,7 +31,7 @@ import numpy as np
 from p2l.common import errors
 from p2l.common.cli import progress
 from p2l.common.errors import InputError, VoteError
-from p2l.votes.arrow_files import RecordFile, RowFile, as_type, common_schema, common_type
+from p2l.votes.arrow_files import RecordFile, RowFile, conform
 from p2l.votes.reading import VoteBatch, model_codes, read_votes
 from p2l.votes.schema import WINNERS, IntArray, Source, name_lookup, numbers
 from p2l.votes.sources import open_source
@@ -65,31 +65,22 @@ def open_votes(
     Raises:
         VoteError: a row is no vote, a model is unknown, or nothing is left.
     """
-    spool = spool_votes(
-        source,
-        split=split,
-        from_disk=from_disk,
-        need_prompt=need_prompt,
-        label_list=label_list if label_list is not None else model_list,
-        drop_bad=drop_bad,
-        quiet=quiet,
-    )
+    spool = _spool(source, label_list or model_list, quiet, split, from_disk, need_prompt, drop_bad)
     return VoteStore(spool, model_list, drop_unknown)
 
 
-def spool_votes(
+def _spool(
     source: Any,
-    *,
+    label_list: Sequence[str] | None,
+    quiet: bool = True,
     split: str = "train",
     from_disk: bool = False,
     need_prompt: bool = True,
-    label_list: Sequence[str] | None = None,
     drop_bad: bool = False,
-    quiet: bool = True,
 ) -> VoteSpool:
-    """Read all votes of a source into temporary files; the arguments and errors are those of `open_votes`."""
+    """Read all votes of a source into temporary files."""
     opened = source if isinstance(source, Source) else open_source(source, split=split, from_disk=from_disk)
-    spool = VoteSpool(SpoolFacts(opened.name), RowFile(), RecordFile(RECORD))
+    spool = VoteSpool(opened.name, RowFile(), RecordFile(RECORD))
     codes: dict[str, int] = {}
     try:
         votes = read_votes(opened, need_prompt=need_prompt, label_list=label_list, drop_bad=drop_bad)
@@ -97,9 +88,7 @@ def spool_votes(
             for batch in votes:
                 spool.append(batch, codes)
                 bar.update(len(batch))
-        spool.rows.finish()
-        spool.records.finish()
-        spool.facts.models.extend(codes)
+        spool.models.extend(codes)
     except BaseException:
         spool.close()
         raise
@@ -107,25 +96,19 @@ def spool_votes(
 
 
 @dataclass
-class SpoolFacts:
-    """Properties of a source as a whole."""
+class VoteSpool:
+    """All votes of a source on disk, in files without a name."""
 
     name: str
+    rows: RowFile
+    records: RecordFile
     models: list[str] = field(default_factory=list)
     """In the order of their codes."""
     weights: bool = False
     tstamps: bool = False
     prompt_is_text: list[bool] = field(default_factory=list)
+    """Of each batch."""
     dropped_bad: int = 0
-
-
-@dataclass
-class VoteSpool:
-    """All votes of a source on disk, in files without a name."""
-
-    facts: SpoolFacts
-    rows: RowFile
-    records: RecordFile
     on_close: Callable[[], None] = lambda: None
     """Called by `close`, before the files are closed."""
 
@@ -136,11 +119,10 @@ class VoteSpool:
         """Write a batch; `codes` grows as models come."""
         self.rows.append(batch.batch)
         self.records.append(_record(batch, codes))
-        names, facts = batch.batch.schema.names, self.facts
-        facts.weights |= "weight" in names
-        facts.tstamps |= "tstamp" in names
-        facts.prompt_is_text.append(batch.prompt_is_text)
-        facts.dropped_bad += batch.dropped
+        self.weights |= "weight" in batch.batch.schema.names
+        self.tstamps |= "tstamp" in batch.batch.schema.names
+        self.prompt_is_text.append(batch.prompt_is_text)
+        self.dropped_bad += batch.dropped
 
     def close(self) -> None:
         """Close the files; their space is freed when no array is in use."""
@@ -172,14 +154,13 @@ class VoteStore:
     """
 
     def __init__(self, spool: VoteSpool, model_list: Sequence[str] | None, drop_unknown: bool) -> None:
-        self._facts = facts = spool.facts
-        self.name, self.has_weights, self.dropped_bad = facts.name, facts.weights, facts.dropped_bad
-        self.model_list = sorted(facts.models) if model_list is None else list(model_list)
+        self.name, self.has_weights, self.dropped_bad = spool.name, spool.weights, spool.dropped_bad
+        self.model_list = sorted(spool.models) if model_list is None else list(model_list)
         self._spool, self._rows = spool, spool.rows
         self._turns: dict[int, tuple[IntArray, Any]] = {}
         try:
             self._record = spool.records.mapped()
-            self._lookup = name_lookup(facts.models, self.model_list)
+            self._lookup = name_lookup(spool.models, self.model_list)
             self._kept = self._choose(drop_unknown)
         except BaseException:
             spool.close()
@@ -188,7 +169,7 @@ class VoteStore:
 
     def _choose(self, drop_unknown: bool) -> IntArray | None:
         """Return the rows whose models are in the list, or None when those are all."""
-        names = self._facts.models
+        names = self._spool.models
         unknown = [name for name, code in zip(names, self._lookup, strict=True) if code < 0]
         if not unknown:
             return None
@@ -262,7 +243,7 @@ class VoteStore:
 
     def relist(self, model_list: Sequence[str]) -> None:
         """Let labels refer to another list from now on; it must name every model of the votes."""
-        lookup = name_lookup(self._facts.models, model_list)
+        lookup = name_lookup(self._spool.models, model_list)
         if self._kept is None and (lookup < 0).any():
             raise ValueError("the new model list lacks a model of the votes")
         self.model_list, self._lookup = list(model_list), lookup
@@ -270,7 +251,7 @@ class VoteStore:
     def among(self, model_list: Sequence[str]) -> VoteStore | None:
         """Return the votes between models of this list, over the same files; None when there are none."""
         subset = copy.copy(self)
-        subset.model_list, subset._lookup = list(model_list), name_lookup(self._facts.models, model_list)
+        subset.model_list, subset._lookup = list(model_list), name_lookup(self._spool.models, model_list)
         try:
             subset._kept = subset._choose(drop_unknown=True)
         except VoteError:
@@ -284,14 +265,14 @@ class VoteStore:
 
     def tstamps(self, ids: Ids = None) -> np.ndarray[Any, np.dtype[np.float64]] | None:
         """Return seconds (n,) float64, NaN where a vote has none; None when the source has no such column."""
-        if not self._facts.tstamps:
+        if not self._spool.tstamps:
             return None
         return np.ascontiguousarray(self._record["tstamp"][self._source_rows(ids)])
 
     @cached_property
     def fingerprint(self) -> str:
         """Tells these votes from others: a hash of names, winners, weights and times of all, and of 1,000 prompts."""
-        digest = hashlib.blake2b(json.dumps([len(self), self._facts.models]).encode(), digest_size=16)
+        digest = hashlib.blake2b(json.dumps([len(self), self._spool.models]).encode(), digest_size=16)
         for start in range(0, len(self._record), _CHUNK):
             digest.update(self._record[start : start + _CHUNK].tobytes())
         sample = np.unique(np.linspace(0, len(self) - 1, 1000).astype(np.int64))
@@ -301,7 +282,7 @@ class VoteStore:
     @property
     def is_time_sorted(self) -> bool:
         """Whether every vote has a time, none before the one ahead of it."""
-        if not self._facts.tstamps:
+        if not self._spool.tstamps:
             return False
         last = -np.inf
         for start in range(0, len(self), _CHUNK):
@@ -320,15 +301,15 @@ class VoteStore:
         rows: dict[tuple[int, int], dict[str, Any]] = {}
         for number, positions in positions_in.items():
             for position, row in zip(positions, self._rows.batch(number).take(positions).to_pylist(), strict=True):
-                if self._facts.prompt_is_text[number] and row.get("prompt") is not None:
+                if self._spool.prompt_is_text[number] and row.get("prompt") is not None:
                     row["prompt"] = row["prompt"][0] if len(row["prompt"]) == 1 else row["prompt"]
                 rows[number, position] = row
         return [dict(rows[place]) for place in places]
 
-    @property
+    @cached_property
     def schema(self) -> Any:
         """pyarrow.Schema that all votes fit."""
-        return common_schema(self._rows.schemas)
+        return self._rows.schema()
 
     def batches(self) -> Iterator[tuple[IntArray, Any]]:
         """Yield all votes in order as (ids, pyarrow.RecordBatch) in the form of the schema, mapped from disk."""
@@ -349,7 +330,7 @@ class VoteStore:
     @property
     def columns(self) -> list[str]:
         """Names of the columns that `rows` and `column` give."""
-        return list(dict.fromkeys(name for schema in self._rows.schemas for name in schema.names))
+        return list(self.schema.names)
 
     def column(self, name: str) -> Any:
         """Return one column of all votes as a NumPy array, in memory.
@@ -361,12 +342,9 @@ class VoteStore:
 
         if name not in self.columns:
             raise VoteError(f"{self.name}: no column {name!r}; columns: {', '.join(self.columns)}")
-        kind = common_type([schema.field(name).type for schema in self._rows.schemas if name in schema.names])
-        parts = [
-            as_type(batch.column(name), kind) if name in batch.schema.names else pa.nulls(len(batch), kind)
-            for batch in self._rows.batches()
-        ]
-        values = pa.chunked_array(parts, kind).to_numpy()
+        schema = pa.schema([self.schema.field(name)])
+        parts = [conform(batch, schema) for batch in self._rows.batches()]
+        values = pa.Table.from_batches(parts, schema).column(0).to_numpy()
         return values if self._kept is None else values[self._kept]
 
 
@@ -374,12 +352,11 @@ class VoteStore:
 #
 # Eight processes that train together need the same votes; read eight times they cost eight times the disk and the time.
 # The process that first takes a name (an abstract Unix socket, which goes with the process, however it ends) reads the
-# votes; the others connect to it and are given its open files, which have no name on the disk. No ranks are needed,
+# votes; the others connect to it and are given its two open files, which have no name on the disk. No ranks are needed,
 # and a kill leaves nothing behind: if the reading process goes, another one reads. Where there are no such
 # sockets each process reads for itself.
 
-_FILES_AT_ONCE = 200  # the system passes at most 253 in one message
-_SIZE = struct.Struct("<q")
+_SHARED = ("name", "models", "weights", "tstamps", "prompt_is_text", "dropped_bad")
 
 
 def open_votes_together(
@@ -395,37 +372,36 @@ def open_votes_together(
     Raises:
         VoteError: as `open_votes` does, in every process.
     """
-
-    def make() -> VoteSpool:
-        return spool_votes(source, split=split, from_disk=from_disk, label_list=model_list)
-
-    address = _address([source, split, from_disk, _state_of(source), model_list])
-    return VoteStore(make() if address is None else _spool_together(address, make), model_list, drop_unknown)
+    read = partial(_spool, source, model_list, split=split, from_disk=from_disk)
+    address = _address(source, [split, from_disk, model_list])
+    return VoteStore(read() if address is None else _spool_together(address, read), model_list, drop_unknown)
 
 
-def _address(what: Sequence[Any]) -> bytes | None:
+def _address(source: str, options: Sequence[Any]) -> bytes | None:
     """Return a name that only the processes of one launch on one machine share; None without company."""
     if int(os.environ.get("WORLD_SIZE", "1")) < 2 or sys.platform != "linux":
         return None
+    state: Sequence[int] = ()
+    with contextlib.suppress(OSError):
+        file = Path(source).expanduser().stat()
+        state = (file.st_size, file.st_mtime_ns)
     launch = [os.environ.get(name) for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")]
     # One launcher on each machine starts all its processes there; after a restart it is another one.
-    text = json.dumps([os.getuid(), os.getppid(), str(Path.cwd()), launch, what], default=str)
-    return b"\0p2l-votes-" + hashlib.sha256(text.encode()).hexdigest().encode()
+    parts = [os.getuid(), os.getppid(), str(Path.cwd()), launch, source, state, *options]
+    return b"\0p2l-votes-" + hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest().encode()
 
 
-def _state_of(source: str) -> list[int] | None:
-    try:
-        state = Path(source).expanduser().stat()
-    except OSError:
-        return None
-    return [state.st_size, state.st_mtime_ns]
-
-
-def _spool_together(address: bytes, make: Callable[[], VoteSpool]) -> VoteSpool:
+def _spool_together(address: bytes, read: Callable[[], VoteSpool]) -> VoteSpool:
     while True:
-        listener = _take(address)
-        if listener is not None:
-            return _serve(listener, make)
+        listener = socket.socket(socket.AF_UNIX)
+        try:
+            listener.bind(address)
+            listener.listen(4096)
+            return _serve(listener, read)
+        except OSError as error:
+            listener.close()
+            if error.errno != errno.EADDRINUSE:
+                raise
         with socket.socket(socket.AF_UNIX) as reader, contextlib.suppress(ConnectionError, EOFError):
             # Both errors: the process that had the name ended, or does not listen yet.
             reader.connect(address)
@@ -433,63 +409,36 @@ def _spool_together(address: bytes, make: Callable[[], VoteSpool]) -> VoteSpool:
         time.sleep(0.01)
 
 
-def _take(address: bytes) -> socket.socket | None:
-    """Return a socket that listens under this name, or None when another process has it."""
-    listener = socket.socket(socket.AF_UNIX)
+def _serve(listener: socket.socket, read: Callable[[], VoteSpool]) -> VoteSpool:
+    """Read the votes, then give them to every process that asks, until they are closed."""
     try:
-        listener.bind(address)
-        listener.listen(4096)
-    except OSError as error:
-        listener.close()
-        if error.errno == errno.EADDRINUSE:
-            return None
-        raise
-    return listener
-
-
-def _serve(listener: socket.socket, make: Callable[[], VoteSpool]) -> VoteSpool:
-    try:
-        spool = make()
+        spool = read()
     except BaseException as error:
         if isinstance(error, InputError):
+            kind = next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
             listener.settimeout(0)
             with contextlib.suppress(BlockingIOError):
                 while True:
-                    _give(listener.accept()[0], {"error": str(error), "kind": _public_kind(error)}, [])
+                    _give(listener.accept()[0], {"error": str(error), "kind": kind}, [])
         listener.close()
         raise
+    about = {name: getattr(spool, name) for name in _SHARED}
+    about |= {"offsets": spool.rows.offsets, "starts": spool.rows.starts}
     # Copies, so that the thread can go on giving while this process closes its own.
-    files = [os.dup(file.fileno()) for file in (spool.records.file, *spool.rows.files)]
-    about = {"facts": asdict(spool.facts)}
-    threading.Thread(target=_give_to_all, args=(listener, about, files), daemon=True).start()
-    spool.on_close = lambda: _stop(listener)
+    files = [os.dup(one.file.fileno()) for one in (spool.rows, spool.records)]
+
+    def give_to_all() -> None:
+        try:
+            while True:
+                _give(listener.accept()[0], about, files)
+        except OSError:  # the votes are no longer needed, or it failed: then each waiting process reads for itself
+            _stop(listener)
+            for file in files:
+                os.close(file)
+
+    threading.Thread(target=give_to_all, daemon=True).start()
+    spool.on_close = partial(_stop, listener)
     return spool
-
-
-def _public_kind(error: InputError) -> str:
-    return next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
-
-
-def _give_to_all(listener: socket.socket, about: dict[str, Any], files: Sequence[int]) -> None:
-    try:
-        while True:
-            _give(listener.accept()[0], about, files)
-    except (
-        OSError
-    ):  # closed because the votes are no longer needed, or failed: then each waiting process reads for itself
-        _stop(listener)
-        for file in files:
-            os.close(file)
-
-
-def _give(reader: socket.socket, about: dict[str, Any], files: Sequence[int]) -> None:
-    with reader, contextlib.suppress(OSError):  # a reader that is gone needs nothing
-        if not _is_ours(reader):
-            return
-        text = json.dumps({**about, "files": len(files)}).encode()
-        reader.sendall(_SIZE.pack(len(text)) + text)
-        for start in range(0, len(files), _FILES_AT_ONCE):
-            socket.send_fds(reader, [b"f"], files[start : start + _FILES_AT_ONCE])
 
 
 def _stop(listener: socket.socket) -> None:
@@ -498,32 +447,33 @@ def _stop(listener: socket.socket) -> None:
     listener.close()
 
 
+def _give(reader: socket.socket, about: dict[str, Any], files: Sequence[int]) -> None:
+    with reader, contextlib.suppress(OSError):  # a reader that is gone needs nothing
+        if _is_ours(reader):
+            socket.send_fds(reader, [b"f"], files)
+            reader.sendall(json.dumps(about).encode())
+
+
 def _received(reader: socket.socket) -> VoteSpool:
     """Receive the spool of the process at the other end, once it has read all votes."""
     if not _is_ours(reader):
         raise InputError("the name for sharing votes is held by another user's process; end that process")
-    about = json.loads(_exactly(reader, _SIZE.unpack(_exactly(reader, _SIZE.size))[0]))
-    if "error" in about:
-        raise getattr(errors, about["kind"])(about["error"])
-    descriptors: list[int] = []
-    while len(descriptors) < about["files"]:
-        mark, received, flags, _ = socket.recv_fds(reader, 1, _FILES_AT_ONCE)
-        descriptors += received
-        if not mark or flags & socket.MSG_CTRUNC:
-            for descriptor in descriptors:
-                os.close(descriptor)
-            if mark:
-                raise InputError(f"votes take {about['files']} open files, more than are allowed; raise `ulimit -n`")
-            raise EOFError
-    records, *rows = [os.fdopen(descriptor, "rb") for descriptor in descriptors]
-    return VoteSpool(SpoolFacts(**about["facts"]), RowFile.of(rows), RecordFile(RECORD, records))
-
-
-def _exactly(reader: socket.socket, size: int) -> bytes:
-    content = reader.recv(size, socket.MSG_WAITALL)
-    if len(content) < size:
-        raise EOFError
-    return content
+    _, descriptors, flags, _ = socket.recv_fds(reader, 1, 2)
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(os.fdopen(descriptor, "rb")) for descriptor in descriptors]
+        if flags & socket.MSG_CTRUNC:
+            raise InputError("votes take 2 open files, more than are allowed; raise `ulimit -n`")
+        with reader.makefile("rb") as stream:
+            text = stream.read()
+        try:
+            about = json.loads(text)
+        except ValueError as error:  # the other process ended before it had said all
+            raise EOFError from error
+        if "error" in about:
+            raise getattr(errors, about["kind"])(about["error"])
+        stack.pop_all()
+    rows = RowFile(files[0], about.pop("offsets"), about.pop("starts"))
+    return VoteSpool(rows=rows, records=RecordFile(RECORD, files[1]), **about)
 
 
 def _is_ours(other: socket.socket) -> bool:

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from p2l.common.cli import progress
 from p2l.common.errors import VoteError
 from p2l.common.files import atomic_path, no_nan
-from p2l.votes.arrow_files import RowFile, common_schema, conform
+from p2l.votes.arrow_files import RowFile, conform
 from p2l.votes.reading import read_votes
 from p2l.votes.schema import RawBatch, Source, numbers
 from p2l.votes.sources import file_kind, open_source
@@ -174,9 +174,8 @@ def import_votes(
                 rows.append(batch.batch)
                 dropped += batch.dropped
                 bar.update(len(batch) + batch.dropped)
-        rows.finish()
         with progress(rows.batches(), description=f"write {output}", unit="batches", quiet=quiet) as batches:
-            return Imported(write_votes(batches, common_schema(rows.schemas), output), dropped)
+            return Imported(write_votes(batches, rows.schema(), output), dropped)
     finally:
         rows.close()
 
