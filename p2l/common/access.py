@@ -48,11 +48,7 @@ def port(text: str) -> int:
 
 
 def check_address(host: str, number: int) -> None:
-    """Listen on an address for a moment.
-
-    Raises:
-        ConfigError: it cannot be listened on.
-    """
+    """Raise ConfigError unless the address can be listened on."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, number, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as trial:

@@ -105,11 +105,7 @@ def bootstrap_ratio(
 
 
 def check_draws(level: float, replicates: int) -> None:
-    """Check the settings of a bootstrap.
-
-    Raises:
-        ConfigError: `level` or `replicates` cannot be used.
-    """
+    """Raise ConfigError for a level or a number of replicates that no interval can be made with."""
     if not 0.0 < level < 1.0:
         raise ConfigError(f"level {level} is no coverage; use a number between 0 and 1, such as 0.95")
     if replicates < 2:
@@ -117,11 +113,7 @@ def check_draws(level: float, replicates: int) -> None:
 
 
 def drawn_sums(columns: Floats, *, clusters: Any, replicates: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
-    """Return sums (G, C) of columns (N, C) over groups and how often each is drawn (R, G): their product is R samples.
-
-    Raises:
-        ConfigError: the clusters are of another number than the rows.
-    """
+    """Return sums (G, C) of columns over groups and how often each is drawn (R, G): their product is R samples."""
     groups = _groups(clusters, len(columns), rng)
     sums: Floats = np.stack([np.bincount(groups, column) for column in columns.T], axis=1)
     number = len(sums)

@@ -71,11 +71,7 @@ Number = Annotated[float, BeforeValidator(_no_truth_value)]
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
-    """Return the mapping that a YAML file holds, without its empty values.
-
-    Raises:
-        ConfigError: no such file, no valid YAML, or no mapping.
-    """
+    """Return the mapping that a YAML file holds, without its empty values."""
     try:
         text = Path(path).expanduser().read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

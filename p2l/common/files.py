@@ -23,9 +23,6 @@ def atomic_path(path: str | Path, *, directory: bool = False) -> Iterator[Path]:
     """Give a temporary name beside `path`; rename it to `path` when the block ends without an error.
 
     A kill at any moment leaves the old file or the new one, never a part. The data reach the disk before the name does.
-
-    Raises:
-        InputError: the target cannot be written (no such folder, no permission, disk full).
     """
     target = Path(path)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
@@ -44,11 +41,7 @@ def atomic_path(path: str | Path, *, directory: bool = False) -> Iterator[Path]:
 
 
 def write_json(path: str | Path, value: Any, *, indent: int = 1) -> None:
-    """Write indented JSON into a file, whole or not at all, with null in place of NaN.
-
-    Raises:
-        InputError: the file cannot be written.
-    """
+    """Write indented JSON into a file, whole or not at all, with null in place of NaN."""
     with atomic_path(path) as temporary:
         text = json.dumps(no_nan(value), indent=indent, ensure_ascii=False)
         temporary.write_text(text + "\n", encoding="utf-8")
@@ -69,9 +62,6 @@ def check_can_write(path: str | Path, *inputs: str | Path | None) -> Path:
 
     Args:
         inputs: what the run reads, and so must not replace; those that are no file here do not matter.
-
-    Raises:
-        InputError: the folder cannot be made or is not writable, or the path is that of an input.
     """
     target = Path(path)
     if any(one is not None and Path(one).expanduser().resolve() == target.resolve() for one in inputs):
@@ -165,11 +155,7 @@ def _open_to_lock(path: Path) -> int:
 
 @contextlib.contextmanager
 def claimed(folder: Path) -> Iterator[Path | None]:
-    """Yield where to write what becomes `folder` when the block ends without an error; None if another process does.
-
-    Raises:
-        InputError: it cannot be written (no permission, disk full).
-    """
+    """Yield where to write what becomes `folder` when the block ends without an error; None if another process does."""
     try:
         with _locked(folder.with_name(f".{folder.name}.unfinished")) as hidden:
             if hidden is None or folder.exists():

@@ -23,11 +23,7 @@ _NO_DATE = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"Creati
 
 
 def check_figures(path: str) -> None:
-    """Refuse a picture that cannot be drawn, before any work is done.
-
-    Raises:
-        InputError: matplotlib is missing, or the ending names no format.
-    """
+    """Refuse a picture that cannot be drawn, before any work is done."""
     if Path(path).suffix.lower() not in ENDINGS:
         raise InputError(f"{path}: the ending must be one of {', '.join(ENDINGS)}")
     from importlib.util import find_spec
@@ -47,11 +43,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def save_figure(figure: Figure, *paths: Path) -> None:
-    """Write a figure, in the format that each path's ending names; the same figure gives the same bytes.
-
-    Raises:
-        InputError: a file cannot be written.
-    """
+    """Write a figure, in the format that each path's ending names; the same figure gives the same bytes."""
     from matplotlib import rc_context
 
     with rc_context(_SETTINGS), warnings.catch_warnings():

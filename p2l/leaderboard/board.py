@@ -161,11 +161,7 @@ def _cells(row: dict[Any, Any], *, with_interval: bool) -> list[str]:
 
 
 def check_output(path: str | None) -> None:
-    """Refuse an output whose ending names no format, before any work is done.
-
-    Raises:
-        InputError: naming the endings there are.
-    """
+    """Refuse an output whose ending names no format, before any work is done."""
     if path is not None and Path(path).suffix.lower() not in OUTPUT_ENDINGS:
         raise InputError(f"{path}: the ending must be one of {', '.join(OUTPUT_ENDINGS)}")
 

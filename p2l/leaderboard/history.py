@@ -96,11 +96,7 @@ class Over:
 
 
 def parse_over(text: str) -> Over:
-    """Parse `month`, `2weeks`, `6 hours`, `quarter`.
-
-    Raises:
-        ConfigError: no period; the message names the units.
-    """
+    """Parse `month`, `2weeks`, `6 hours`, `quarter`."""
     match = re.fullmatch(r"\s*(\d{1,4})?\s*([a-z]+?)s?\s*", text.lower())
     if match is None or match[2] not in UNITS or (match[1] is not None and not int(match[1])):
         word = match[2] if match else text
@@ -115,9 +111,6 @@ def times_of(column: Any, over: Over) -> Floats:
 
     Numbers are seconds; text is an ISO date or time, or a period such as 2025, 2025-06, 2025-Q2 or 2025-W23, which
     counts from its first day.
-
-    Raises:
-        ConfigError: text that names periods longer than those that are asked for.
     """
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
@@ -377,10 +370,6 @@ def history_of_counts(
         shrink: of periods alone.
         each: goes through the periods' numbers; a progress bar.
         options: of `fit_table`.
-
-    Raises:
-        ConfigError: an unknown mode.
-        InputError: as `fit_table`, for the votes of all periods.
     """
     if mode not in MODES:
         raise ConfigError(f"unknown mode {mode!r}; use {' or '.join(MODES)}")

@@ -35,11 +35,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def history_of_votes(args: argparse.Namespace) -> History:
-    """Return the history of a file of votes, as the flags of the command say.
-
-    Raises:
-        InputError: votes or times that cannot be read, an unknown period, fewer than two models.
-    """
+    """Return the history of a file of votes, as the flags of the command say."""
     over = parse_over(args.over)
     source = open_source(args.votes)
     if args.time_column not in source.columns:

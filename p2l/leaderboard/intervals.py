@@ -57,11 +57,7 @@ def units_of(
 
 
 def check_intervals(intervals: str | None, level: float, replicates: int) -> None:
-    """Refuse settings that no interval can be made with.
-
-    Raises:
-        ConfigError: it names the setting.
-    """
+    """Refuse settings that no interval can be made with."""
     if intervals not in ("sandwich", "bootstrap", None):
         raise ConfigError(f"unknown intervals {intervals!r}; use 'sandwich', 'bootstrap' or None")
     check_draws(level, replicates)
@@ -245,11 +241,7 @@ class ClusteredVotes:
         self._joined: list[npt.NDArray[Any]] | None = None
 
     def number(self, values: Any) -> Ints:
-        """Number (N,) of the cluster that each value of an Arrow column names; a vote without one stands alone.
-
-        Raises:
-            VoteError: values of this type cannot name clusters.
-        """
+        """Number (N,) of the cluster that each value of an Arrow column names; a vote without one stands alone."""
         if pa.types.is_list(values.type) and pa.types.is_string(values.type.value_type):
             keys = [None if turns is None else hash_turns(turns) for turns in values.to_pylist()]
         elif pa.types.is_nested(values.type):

@@ -170,11 +170,7 @@ FloatArrays: TypeAlias = npt.NDArray[np.float64]
 def derivatives(
     likelihood: Likelihood, coef_a: Any, coef_b: Any, eta: Any = None, gamma: Any = None
 ) -> tuple[FloatArrays, FloatArrays, FloatArrays]:
-    """Log-probabilities (..., K), their gradients (..., K, P) and Hessians (..., K, P, P).
-
-    Raises:
-        ConfigError: a parameter that the likelihood needs is None.
-    """
+    """Log-probabilities (..., K), their gradients (..., K, P) and Hessians (..., K, P, P)."""
     names = ("coef_a", "coef_b", *likelihood.parameters)
     inputs = likelihood.needed(coef_a, coef_b, eta, gamma)
     values = [None if value is None else np.asarray(value, dtype=np.float64) for value in inputs]

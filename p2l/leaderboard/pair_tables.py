@@ -64,9 +64,6 @@ def vote_table(
         winner: (N,) positions in `WINNERS`.
         num_models: M.
         weights: (N,) non-negative weights; one each when absent. Weight 2 is the same as two votes, but for `squares`.
-
-    Raises:
-        VoteError: a code out of range, a model that meets itself, a negative or non-finite weight.
     """
     keys = vote_keys(model_a, model_b, winner, num_models)
     if weights is None:
@@ -81,11 +78,7 @@ def vote_table(
 
 
 def vote_keys(model_a: npt.ArrayLike, model_b: npt.ArrayLike, winner: npt.ArrayLike, num_models: int) -> Ints:
-    """Return one integer (N,) for each vote: ((a M + b) 4 + winner).
-
-    Raises:
-        VoteError: a code out of range or a model that meets itself.
-    """
+    """Return one integer (N,) for each vote: ((a M + b) 4 + winner)."""
     a, b, won = (np.asarray(column) for column in (model_a, model_b, winner))
     if not a.shape == b.shape == won.shape or a.ndim != 1:
         raise VoteError("model_a, model_b and winner must be of one length")

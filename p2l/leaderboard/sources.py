@@ -45,11 +45,7 @@ class Members(NamedTuple):
 
 
 def base_column(path: str, columns: Sequence[str], source: str) -> str:
-    """Return the column that a path such as `category_tag.math_v0.1.math` starts in.
-
-    Raises:
-        VoteError: there is none; the message names those there are.
-    """
+    """Return the column that a path such as `category_tag.math_v0.1.math` starts in."""
     base = _first_key(path, columns)
     if base is None:
         raise VoteError(f"{source}: no column {path!r}{nearest(path, columns)}; columns: {', '.join(columns)}")
@@ -69,9 +65,6 @@ def group_rows(column: Any, path: str, name: str, source: str) -> Members:
         path: `name`, or `name.key.key...`.
         name: the column's name.
         source: for messages.
-
-    Raises:
-        VoteError: the path leads nowhere, or to something that does not name groups.
     """
     rest = path[len(name) + 1 :]
     if rest:
@@ -174,11 +167,7 @@ class VoteCounter:
         self._number_waiting = 0
 
     def add(self, group: Ints, model_a: Ints, model_b: Ints, winner: Ints, weights: Floats) -> None:
-        """Count a batch of votes (N,); `group` and the models are codes of the caller's.
-
-        Raises:
-            VoteError: more groups or models than keys can number.
-        """
+        """Count a batch of votes (N,); `group` and the models are codes of the caller's."""
         if len(group) and (group.max() >= _GROUP_LIMIT or max(model_a.max(), model_b.max()) >= 1 << _MODEL_BITS):
             raise VoteError(f"more than {_GROUP_LIMIT:,} groups or {1 << _MODEL_BITS:,} models")
         keys = ((group << _MODEL_BITS | model_a.astype(np.int64)) << _MODEL_BITS | model_b) << 2 | winner
@@ -258,11 +247,7 @@ class Groups:
 
 
 def boards_of_votes(args: argparse.Namespace) -> list[Named]:
-    """Fit the leaderboard of all votes, then those of the groups.
-
-    Raises:
-        InputError: votes that cannot be read, a column that is missing, fewer than two models.
-    """
+    """Fit the leaderboard of all votes, then those of the groups."""
     source = open_source(args.votes)
     groups, counter, names = Groups(source, args.by), VoteCounter(), dict[str, int]()
     clustered = None if args.cluster is None else ClusteredVotes(args.cluster)
@@ -279,11 +264,7 @@ def boards_of_votes(args: argparse.Namespace) -> list[Named]:
 
 
 def batches_of_votes(source: Source, columns: Sequence[str], *, drop_bad: bool) -> Iterator[VoteBatch]:
-    """Yield the votes of a source, batch by batch.
-
-    Raises:
-        VoteError: a row is no vote; the message names `--drop-bad`.
-    """
+    """Yield the votes of a source, batch by batch."""
     try:
         yield from read_votes(source, columns=columns, drop_bad=drop_bad)
     except FaultyRowError as error:

@@ -4,6 +4,8 @@ for batch in read_votes("votes.parquet"): ...         # stream, validated
 with open_votes("votes.jsonl") as store: ...          # random access by row id
 columns = read_columns("votes.csv", ["model_a", "model_b", "winner"])
 codes = encode_votes(columns["model_a"], columns["model_b"], columns["winner"])
+
+What cannot be used as votes raises a `VoteError` that names the file and the row, line or column.
 """
 
 from __future__ import annotations

@@ -35,11 +35,7 @@ class SpoolFile:
         self.close()
 
     def write(self, content: Any) -> None:
-        """Write bytes at the end.
-
-        Raises:
-            VoteError: the disk is full.
-        """
+        """Write bytes at the end."""
         try:
             self.file.write(content)
             self.file.flush()

@@ -69,9 +69,6 @@ def check_votes(
         source, split, from_disk, label_list: as in `read_votes`.
         limit: problems to list; the others are counted.
         quiet: no progress bar.
-
-    Raises:
-        VoteError: the source or a column is missing, or the file cannot be parsed.
     """
     opened = open_source(source, split=split, from_disk=from_disk)
     check_columns(opened, None, need_prompt=False, label_list=label_list)

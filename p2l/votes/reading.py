@@ -274,11 +274,7 @@ def without_bad(batch: VoteBatch, findings: list[Finding]) -> VoteBatch:
 def check_columns(
     source: Source, columns: Sequence[str] | None, *, need_prompt: bool, label_list: Sequence[str] | None
 ) -> None:
-    """Refuse a source that lacks a needed column, before any row is read.
-
-    Raises:
-        VoteError: naming the columns there are and the nearest to the one that is not.
-    """
+    """Refuse a source that lacks a needed column, before any row is read."""
     there = set(source.columns)
     required = list(columns) if columns is not None else ["prompt"] * need_prompt
     for name in required:

@@ -240,11 +240,7 @@ _LABEL = r"^\s*[\[(]\s*(?P<i>\d{1,9})\s*[\s,]\s*(?P<j>\d{1,9})\s*[\s,]\s*(?P<t>\
 
 
 def normalise(source: Source, raw: RawBatch) -> Any:
-    """Bring prompt, model names and winner of a batch into the form of the schema; every other column stays.
-
-    Raises:
-        VoteError: a column has a type that cannot be that column, or text that is no UTF-8.
-    """
+    """Bring prompt, model names and winner of a batch into the form of the schema; every other column stays."""
     arrays = []
     for name, column in zip(raw.batch.schema.names, raw.batch.columns, strict=True):
         if pa.types.is_dictionary(column.type):
@@ -259,23 +255,17 @@ def normalise(source: Source, raw: RawBatch) -> Any:
 
 
 def check_utf8(source: Source, first_row: int, name: str, column: Any) -> None:
-    """Refuse text that is no UTF-8.
+    """Refuse text that is no UTF-8."""
+    if not is_valid(column):
+        row = next((row for row in range(len(column)) if not is_valid(pa.concat_arrays([column.slice(row, 1)]))), 0)
+        raise VoteError(f"{source.place(first_row + row)}: {name} is not UTF-8 text")
 
-    Raises:
-        VoteError: naming the row.
-    """
+
+def is_valid(column: Any) -> bool:
+    """Whether all text of a column is UTF-8."""
     try:
         column.validate(full=True)
-    except pa.ArrowInvalid as error:
-        row = next((row for row in range(len(column)) if not _is_valid(column.slice(row, 1))), 0)
-        raise VoteError(f"{source.place(first_row + row)}: {name} is not UTF-8 text") from error
-
-
-def _is_valid(column: Any) -> bool:
-    try:
-        pa.concat_arrays([column]).validate(full=True)
-        column.to_pylist()
-    except (pa.ArrowInvalid, UnicodeDecodeError):
+    except pa.ArrowInvalid:
         return False
     return True
 

@@ -13,7 +13,7 @@ import io
 import json
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -24,23 +24,19 @@ import pyarrow.compute as pc
 import pyarrow.csv as pc_csv
 
 from p2l.common.errors import VoteError
-from p2l.votes.schema import RawBatch, Source
+from p2l.votes.schema import RawBatch, Source, is_valid
 
 # Votes out of Hugging Face data sets: a hub id or a folder written by `save_to_disk`; memory-mapped by `datasets`.
 
 _UNREACHABLE = {"ConnectionError", "Timeout", "TransportError", "TimeoutException", "OfflineModeIsEnabled"}
 
 
-def open_hub(name: str, split: str) -> Source:
-    """Open one split of a data set on the hub, downloaded into the cache of `datasets` if needed.
-
-    Raises:
-        VoteError: no network, no such data set or split; `datasets` is not installed.
-    """
+def _open_hub(name: str, split: str) -> Source:
+    """Open one split of a data set on the hub, downloaded into the cache of `datasets` if needed."""
     datasets = _datasets()
     try:
         with _offline_when_unreachable(name):
-            return _source(name, datasets.load_dataset(name, split=split))
+            return _data_set(name, datasets.load_dataset(name, split=split))
     except Exception as error:  # the hub's client raises a dozen unrelated kinds
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise VoteError(
@@ -66,22 +62,17 @@ def _offline_when_unreachable(name: str) -> Iterator[None]:
         constants.HF_HUB_OFFLINE = before
 
 
-def open_folder(path: Path, split: str) -> Source:
-    """Open a `save_to_disk` folder; of a folder with several splits, the one named.
-
-    Raises:
-        VoteError: it is no such folder or lacks the split.
-    """
-    datasets = _datasets()
+def _open_folder(path: Path, split: str) -> Source:
+    """Open a `save_to_disk` folder; of a folder with several splits, the one named."""
     try:
-        data = datasets.load_from_disk(str(path))
+        data = _datasets().load_from_disk(str(path))
     except (OSError, ValueError, KeyError) as error:
         raise VoteError(f"{path}: is not a folder that save_to_disk wrote ({error})") from error
     if isinstance(data, dict):
         if split not in data:
             raise VoteError(f"{path}: no split {split!r}; splits: {', '.join(data)}")
         data = data[split]
-    return _source(str(path), data)
+    return _data_set(str(path), data)
 
 
 def _datasets() -> Any:
@@ -92,18 +83,19 @@ def _datasets() -> Any:
     return datasets
 
 
-def _source(name: str, data: Any) -> Source:
-    version = getattr(data, "_fingerprint", None)
-    return Source(name, list(data.column_names), partial(_stream, data), rows=len(data), version=version)
+def _data_set(name: str, data: Any) -> Source:
+    def stream(columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
+        chosen = data if columns is None else data.select_columns(list(columns))
+        tables = chosen.with_format("arrow").iter(batch_size)
+        return _numbered(batch for table in tables for batch in table.combine_chunks().to_batches())
+
+    return Source(name, list(data.column_names), stream, rows=len(data), version=getattr(data, "_fingerprint", None))
 
 
-def _stream(data: Any, columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
-    row = 1
-    data = data if columns is None else data.select_columns(list(columns))
-    for table in data.with_format("arrow").iter(batch_size):
-        for batch in table.combine_chunks().to_batches():
-            yield RawBatch(batch, row)
-            row += len(batch)
+def _numbered(batches: Iterable[Any], row: int = 1) -> Iterator[RawBatch]:
+    for batch in batches:
+        yield RawBatch(batch, row)
+        row += len(batch)
 
 
 # JSON lines, plain or gzipped, as Arrow batches.
@@ -111,28 +103,28 @@ def _stream(data: Any, columns: Sequence[str] | None, batch_size: int) -> Iterat
 # Blocks of whole lines go through Arrow's parser. A block it cannot take as it is (a column that is text here and a
 # list there, a blank line, a faulty line) goes through Python's, which is ten times slower and names the line.
 
-_BLOCK = 8 << 20  # bytes
+_BLOCK = 8 << 20  # bytes; also the longest record of a CSV file
 
 
-def jsonl_columns(path: Path) -> list[str]:
-    """Return the keys of the first lines (up to one thousand), in order of appearance."""
+def _open_jsonl(path: Path) -> Source:
+    """Open JSON lines; the columns are the keys of the first thousand lines."""
     names: dict[str, None] = {}
     with _open_text(path) as file:
         for number, line in zip(range(1000), file, strict=False):
             if line.strip():
                 names.update(dict.fromkeys(_parse(path, number + 1, line)))
-    return list(names)
+    return Source(str(path), list(names), partial(_jsonl_stream, path), unit="line")
 
 
-def jsonl_stream(path: Path, columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
-    """Stream the file; the first row of a batch is its line number."""
+def _jsonl_stream(path: Path, columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
     line = 1
     for block in _blocks(path):
         count = block.count(b"\n")
-        for raw in _fast(block, line, count) or _slow(path, block, line):
-            for start in range(0, len(raw.batch), batch_size):
-                part = raw.batch.slice(start, batch_size)
-                yield RawBatch(_select(part, columns), raw.first_row + start)
+        for batch, first in _fast(block, line, count) or _slow(path, block, line):
+            if columns is not None:
+                batch = batch.select([name for name in columns if name in batch.schema.names])
+            starts = range(0, len(batch), batch_size)
+            yield from _numbered((batch.slice(start, batch_size) for start in starts), first)
         line += count
 
 
@@ -181,8 +173,11 @@ def _slow(path: Path, block: bytes, line: int) -> Iterator[RawBatch]:
     for filled, run in groupby(numbered, lambda item: bool(item[1].strip())):
         if filled:
             lines = list(run)
+            first = lines[0][0]
             rows = [_parse(path, number, text) for number, text in lines]
-            yield RawBatch(_to_batch(path, lines[0][0], rows), lines[0][0])
+            names = list(dict.fromkeys(name for row in rows for name in row))
+            arrays = [_to_array(path, first, name, [row.get(name) for row in rows]) for name in names]
+            yield RawBatch(pa.RecordBatch.from_arrays(arrays, names=names), first)
 
 
 def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
@@ -195,12 +190,6 @@ def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise VoteError(f"{path}: line {number}: holds a {type(value).__name__}; every line must be an object")
     return value
-
-
-def _to_batch(path: Path, line: int, rows: list[dict[str, Any]]) -> Any:
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    arrays = [_to_array(path, line, name, [row.get(name) for row in rows]) for name in names]
-    return pa.RecordBatch.from_arrays(arrays, names=names)
 
 
 def _to_array(path: Path, line: int, name: str, values: list[Any]) -> Any:
@@ -218,20 +207,10 @@ def _to_array(path: Path, line: int, name: str, values: list[Any]) -> Any:
 
 def _has_surrogate(value: Any) -> bool:
     if isinstance(value, str):
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            return True
-        return False
+        return any("\ud800" <= letter <= "\udfff" for letter in value)
     if isinstance(value, dict):
         return any(_has_surrogate(part) for pair in value.items() for part in pair)
     return isinstance(value, list) and any(_has_surrogate(part) for part in value)
-
-
-def _select(batch: Any, columns: Sequence[str] | None) -> Any:
-    if columns is None:
-        return batch
-    return batch.select([name for name in columns if name in batch.schema.names])
 
 
 # CSV as Arrow batches.
@@ -241,7 +220,6 @@ def _select(batch: Any, columns: Sequence[str] | None) -> Any:
 # Columns of the schema are read as text and converted by the schema. An empty field is null, a quoted empty field is
 # the empty text. Row 1 is the header.
 
-_BLOCK = 8 << 20  # bytes; also the longest record
 _TEXT = frozenset({"prompt", "model_a", "model_b", "winner", "labels", "question_id"})
 _PATTERNS = {
     "bool": r"^(?i:true|false)$",
@@ -251,12 +229,13 @@ _PATTERNS = {
 }
 
 
-def csv_columns(path: Path) -> list[str]:
-    """Return the names in the header.
+def _open_csv(path: Path) -> Source:
+    names = _csv_columns(path)
+    return Source(str(path), names, partial(_csv_stream, path, names), text_lists=True)
 
-    Raises:
-        VoteError: the header is no UTF-8, is separated by something else than commas, or a name occurs twice.
-    """
+
+def _csv_columns(path: Path) -> list[str]:
+    """Return the names in the header."""
     try:
         # Bytes that are no UTF-8 may lie anywhere in what is read ahead; the rows are checked one by one later.
         with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
@@ -273,11 +252,12 @@ def csv_columns(path: Path) -> list[str]:
     return names
 
 
-def csv_stream(path: Path, columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
+def _csv_stream(path: Path, names: list[str], columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
     """Stream the file, extra columns converted to the kinds all their values have."""
-    kinds = _kinds(path, columns)
+    chosen = names if columns is None else list(columns)
+    kinds = _kinds(path, names, chosen)
     row = 2
-    for batch in _text_batches(path, columns):
+    for batch in _text_batches(path, names, chosen):
         for start in range(0, len(batch), batch_size):
             part = batch.slice(start, batch_size)
             arrays = [_convert(part.column(name), kinds[name]) for name in part.schema.names]
@@ -285,12 +265,11 @@ def csv_stream(path: Path, columns: Sequence[str] | None, batch_size: int) -> It
             row += len(part)
 
 
-def _text_batches(path: Path, columns: Sequence[str] | None) -> Iterator[Any]:
+def _text_batches(path: Path, names: Sequence[str], columns: Sequence[str]) -> Iterator[Any]:
     """Yield all fields as text, not yet checked for UTF-8: the caller knows the row numbers."""
-    names = csv_columns(path)
     convert = pc_csv.ConvertOptions(
         column_types=dict.fromkeys(names, pa.string()),
-        include_columns=None if columns is None else list(columns),
+        include_columns=columns,
         null_values=[""],
         strings_can_be_null=True,
         quoted_strings_can_be_null=False,
@@ -306,13 +285,12 @@ def _text_batches(path: Path, columns: Sequence[str] | None) -> Iterator[Any]:
         raise VoteError(f"{path}: is not CSV as it should be: {str(error).splitlines()[0]}") from error
 
 
-def _kinds(path: Path, columns: Sequence[str] | None) -> dict[str, str]:
+def _kinds(path: Path, names: Sequence[str], columns: Sequence[str]) -> dict[str, str]:
     """Return the narrowest kind of every column."""
-    names = csv_columns(path) if columns is None else columns
-    left = {name: [] if name in _TEXT else list(_PATTERNS) for name in names}
+    left = {name: [] if name in _TEXT else list(_PATTERNS) for name in columns}
     seen: set[str] = set()
     if any(left.values()):
-        for batch in _text_batches(path, [name for name in names if left[name]]):
+        for batch in _text_batches(path, names, [name for name in columns if left[name]]):
             for name in batch.schema.names:
                 values = batch.column(name).drop_null()
                 left[name] = [kind for kind in left[name] if _all_are(values, kind)]
@@ -321,22 +299,13 @@ def _kinds(path: Path, columns: Sequence[str] | None) -> dict[str, str]:
 
 
 def _all_are(values: Any, kind: str) -> bool:
-    if not _is_utf8(values) or pc.all(pc.match_substring_regex(values, _PATTERNS[kind])).as_py() is False:
+    if not is_valid(values) or pc.all(pc.match_substring_regex(values, _PATTERNS[kind])).as_py() is False:
         return False
     if kind == "json":
         try:
-            for text in values.to_pylist():
-                json.loads(text)
+            _ = [json.loads(text) for text in values.to_pylist()]
         except ValueError:
             return False
-    return True
-
-
-def _is_utf8(values: Any) -> bool:
-    try:
-        values.validate(full=True)
-    except pa.ArrowInvalid:
-        return False
     return True
 
 
@@ -363,9 +332,6 @@ def open_source(source: Any, *, split: str = "train", from_disk: bool = False) -
         source: a path (`~` expands), a hub id, a pandas DataFrame, or a pyarrow Table.
         split: which split of a hub data set or of a folder that holds several.
         from_disk: take the path for a `save_to_disk` folder whatever it looks like.
-
-    Raises:
-        VoteError: there is no such source, it cannot be reached, or its kind is unknown.
     """
     opened = _open(source, split, from_disk=from_disk)
     doubled = sorted({name for name in opened.columns if opened.columns.count(name) > 1})
@@ -379,32 +345,21 @@ def _open(source: Any, split: str, *, from_disk: bool) -> Source:
         return _open_table(source)
     path = Path(source).expanduser()
     if from_disk or (path.is_dir() and any((path / mark).exists() for mark in _DATASET_MARKS)):
-        return open_folder(path, split)
+        return _open_folder(path, split)
     if path.is_file():
         return _open_file(path)
     if path.is_dir():
         raise VoteError(f"{path}: is a folder that save_to_disk did not write; give one of its files")
-    if _looks_like_hub_id(str(source)):
-        return open_hub(str(source), split)
-    raise VoteError(f"{path}: no such file{_near_file(path)}")
-
-
-def _looks_like_hub_id(text: str) -> bool:
-    return bool(_HUB_ID.fullmatch(text)) and not text.endswith(FILE_ENDINGS)
-
-
-def _near_file(path: Path) -> str:
+    if _HUB_ID.fullmatch(str(source)) and not str(source).endswith(FILE_ENDINGS):
+        return _open_hub(str(source), split)
     names = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
     matches = difflib.get_close_matches(path.name, names, n=1, cutoff=0.7)
-    return f" (did you mean {str(path.with_name(matches[0]))!r}?)" if matches else ""
+    hint = f" (did you mean {str(path.with_name(matches[0]))!r}?)" if matches else ""
+    raise VoteError(f"{path}: no such file{hint}")
 
 
 def file_kind(path: str | Path) -> str:
-    """Return the ending of `path` that names its format.
-
-    Raises:
-        VoteError: it has none of `FILE_ENDINGS`.
-    """
+    """Return the ending of `path` that names its format."""
     for ending in FILE_ENDINGS:
         if str(path).lower().endswith(ending):
             return ending
@@ -416,11 +371,7 @@ def _open_file(path: Path) -> Source:
     try:
         if not path.stat().st_size:
             raise VoteError(f"{path}: is empty")
-        if kind == ".parquet":
-            return _open_parquet(path)
-        if kind == ".csv":
-            return Source(str(path), csv_columns(path), partial(csv_stream, path), text_lists=True)
-        return Source(str(path), jsonl_columns(path), partial(jsonl_stream, path), unit="line")
+        return {".parquet": _open_parquet, ".csv": _open_csv}.get(kind, _open_jsonl)(path)
     except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
         raise VoteError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from error
 
@@ -428,22 +379,19 @@ def _open_file(path: Path) -> Source:
 def _open_parquet(path: Path) -> Source:
     import pyarrow.parquet as pq
 
+    def stream(columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
+        row = 1
+        try:
+            # Without pre_buffer a row group larger than memory is read page by page.
+            with pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as file:
+                for raw in _numbered(file.iter_batches(batch_size, columns=columns and list(columns))):
+                    yield raw
+                    row += len(raw.batch)
+        except (OSError, pa.ArrowException) as error:
+            raise VoteError(f"{path}: row {row}: cannot be read: {str(error).splitlines()[0]}") from error
+
     with pq.ParquetFile(path) as file:
-        return Source(str(path), file.schema_arrow.names, partial(_parquet_stream, path), rows=file.metadata.num_rows)
-
-
-def _parquet_stream(path: Path, columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
-    import pyarrow.parquet as pq
-
-    row = 1
-    try:
-        # Without pre_buffer a row group larger than memory is read page by page.
-        with pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as file:
-            for batch in file.iter_batches(batch_size, columns=None if columns is None else list(columns)):
-                yield RawBatch(batch, row)
-                row += len(batch)
-    except (OSError, pa.ArrowException) as error:
-        raise VoteError(f"{path}: row {row}: cannot be read: {str(error).splitlines()[0]}") from error
+        return Source(str(path), file.schema_arrow.names, stream, rows=file.metadata.num_rows)
 
 
 def _open_table(table: Any) -> Source:
@@ -454,12 +402,9 @@ def _open_table(table: Any) -> Source:
             table = pa.Table.from_pandas(table, preserve_index=False)
         except (pa.ArrowException, UnicodeEncodeError) as error:
             raise VoteError(f"table: cannot be read: {str(error).splitlines()[0]}") from error
-    return Source("table", table.column_names, partial(_table_stream, table), rows=table.num_rows)
 
+    def stream(columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
+        chosen = table if columns is None else table.select(list(columns))
+        return _numbered(chosen.to_batches(max_chunksize=batch_size))
 
-def _table_stream(table: Any, columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
-    row = 1
-    table = table if columns is None else table.select(list(columns))
-    for batch in table.to_batches(max_chunksize=batch_size):
-        yield RawBatch(batch, row)
-        row += len(batch)
+    return Source("table", table.column_names, stream, rows=table.num_rows)

@@ -62,9 +62,6 @@ def split_votes(
             about models that training saw; repeated until it holds, as a removed model takes votes from others.
         seed: of the order of prompts.
         quiet: no progress bar.
-
-    Raises:
-        VoteError: there are not that many votes, a part is left empty, or votes have no prompt or time to split by.
     """
     for path in (train_output, val_output):
         file_kind(check_can_write(path))
@@ -90,11 +87,7 @@ def hash_prompts(store: VoteStore, seed: int = 0, *, quiet: bool = True) -> IntA
 
 
 def split_by_prompt(store: VoteStore, val: int, seed: int, *, quiet: bool = True) -> IntArray:
-    """Return the ascending ids of the votes of whole prompts, about `val` of them.
-
-    Raises:
-        VoteError: there is but one prompt.
-    """
+    """Return the ascending ids of the votes of whole prompts, about `val` of them."""
     hashed = hash_prompts(store, seed, quiet=quiet)
     bound = _bound(hashed, val)
     if bound is None:
@@ -119,11 +112,7 @@ def _bound(hashed: IntArray, val: int) -> int | None:
 
 
 def newest(store: VoteStore, val: int) -> IntArray:
-    """Return the ascending ids of the `val` newest votes; of equal times, the later rows.
-
-    Raises:
-        VoteError: there is no `tstamp` column, or a vote has no time.
-    """
+    """Return the ascending ids of the `val` newest votes; of equal times, the later rows."""
     best_times, best_ids = np.empty(0), np.empty(0, dtype=np.int64)
     for ids in _chunks(len(store)):
         times = store.tstamps(ids)
@@ -142,11 +131,7 @@ def _chunks(count: int, size: int = _CHUNK) -> Iterator[IntArray]:
 
 
 def _models_to_keep(store: VoteStore, chosen: IntArray, least: int) -> IntArray:
-    """Return which models (M,) have at least `least` train votes against models that stay.
-
-    Raises:
-        VoteError: a part would be empty; with `least` 0, a validation model is not in the train part.
-    """
+    """Return which models (M,) have at least `least` train votes against models that stay."""
     alive = np.ones(len(store.model_list), dtype=bool)
     while True:
         train, val = _counts(store, chosen, alive)
@@ -238,9 +223,6 @@ def cut_slices(
         batch_size: votes of the stream in a batch.
         every: batches between slices.
         most: votes of a slice at most, evenly spread over its time; None keeps all.
-
-    Raises:
-        VoteError: votes without time or a stream out of order, fewer votes than one slice needs, or an empty slice.
     """
     step = batch_size * every
     ends = _ends(stream, step)
@@ -307,10 +289,6 @@ def write_slices(
         slices: the pieces.
         folder: made if need be.
         columns: kept beside `COLUMNS`.
-
-    Raises:
-        VoteError: a column is missing, or the folder holds slices of another cut.
-        InputError: a file cannot be written.
     """
     import pyarrow as pa
 

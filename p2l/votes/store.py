@@ -333,11 +333,7 @@ class VoteStore:
         return list(self.schema.names)
 
     def column(self, name: str) -> Any:
-        """Return one column of all votes as a NumPy array, in memory.
-
-        Raises:
-            VoteError: there is no such column.
-        """
+        """Return one column of all votes as a NumPy array, in memory."""
         import pyarrow as pa
 
         if name not in self.columns:

@@ -32,12 +32,7 @@ _GZIP_LEVEL = 5  # a third of the time of the default, for files a twentieth lar
 
 
 def write_votes(batches: Iterable[Any], schema: Any, path: str | Path) -> int:
-    """Write Arrow batches to `path`; returns the number of rows.
-
-    Raises:
-        VoteError: the ending of `path` names no format.
-        InputError: the file cannot be written.
-    """
+    """Write Arrow batches to `path`; returns the number of rows."""
     count = 0
     with open_writer(path, schema) as write:
         for batch in batches:
@@ -161,11 +156,7 @@ def import_votes(
     drop_bad: bool = False,
     quiet: bool = True,
 ) -> Imported:
-    """Convert a raw arena export to a file of votes, streaming; the ending of `output` names its format.
-
-    Raises:
-        VoteError: the source is missing or a row cannot become a vote (with `drop_bad` such rows are counted instead).
-    """
+    """Convert a raw arena export to a file of votes, streaming; the ending of `output` names its format."""
     opened = arena_source(open_source(source, split=split, from_disk=from_disk))
     rows, dropped = RowFile(), 0
     try:

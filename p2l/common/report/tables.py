@@ -156,11 +156,7 @@ def render(template_name: str, **data: Any) -> str:
 
 
 def write_page(page: str, path: str | Path) -> Path:
-    """Write a page, whole or not at all.
-
-    Raises:
-        InputError: the file cannot be written.
-    """
+    """Write a page, whole or not at all."""
     with atomic_path(path) as temporary:
         temporary.write_text(page, encoding="utf-8")
     return Path(path)
