@@ -127,37 +127,32 @@ def render(named: Named, *, unit: str, top: int | None = None, min_votes: int = 
     board = named.board
     frame = board.to_frame(min_votes=min_votes)
     top_rows = frame if top is None else frame.head(top)
-    header = _header(top_rows, board.level)
-    with_interval = bool(top_rows["lower"].notna().any())
-    rows = [_cells(row, with_interval=with_interval) for row in top_rows.to_dict("records")]
-    lines = text_table(header, rows, left={header.index("model")})
-    hidden = len(frame) - len(top_rows)
-    if hidden:
-        lines.append(f"... and {hidden} more")
-    return "\n".join([_heading(named, unit), "", *lines, *(f"note: {note}" for note in board.notes)])
-
-
-def _heading(named: Named, unit: str) -> str:
-    board = named.board
-    parts = [f"{named.title}: {named.size:,} {unit}", f"{len(board.models)} models", f"likelihood {board.likelihood}"]
-    if math.isfinite(board.loss):
-        parts.append(f"loss {board.loss:.4f}")
-    return ", ".join(parts + ([] if board.eta is None else [f"eta {board.eta:.3f}"]))
-
-
-def _header(frame: pd.DataFrame, level: float) -> list[str]:
     optional = [name for name in ("votes", "component") if name in frame]
-    interval = [f"{level:.0%} interval"] if frame["lower"].notna().any() else []
-    return ["rank", "model", "score", *interval, "beats the field", *optional]
+    interval = [f"{board.level:.0%} interval"] if top_rows["lower"].notna().any() else []
+    rows = []
+    for row in top_rows.to_dict("records"):
+        cells = [str(row["rank"]), str(row["model"]), f"{row['score']:.0f}", *[interval_text(row) for _ in interval]]
+        rows.append([*cells, f"{row['win_rate']:.1%}", *(f"{row[name]:,}" for name in optional)])
+    header = ["rank", "model", "score", *interval, "beats the field", *optional]
+    heading = f"{named.title}: {named.size:,} {unit}, {len(board.models)} models, likelihood {board.likelihood}"
+    heading += f", loss {board.loss:.4f}" if math.isfinite(board.loss) else ""
+    heading += "" if board.eta is None else f", eta {board.eta:.3f}"
+    return table_with_notes(heading, header, rows, len(frame), board.notes)
 
 
-def _cells(row: dict[Any, Any], *, with_interval: bool) -> list[str]:
-    cells = [str(row["rank"]), str(row["model"]), f"{row['score']:.0f}"]
-    if with_interval:
-        # A model that nothing joins to the others has none.
-        cells.append(f"{row['lower']:.0f} to {row['upper']:.0f}" if math.isfinite(row["lower"]) else "none")
-    cells.append(f"{row['win_rate']:.1%}")
-    return cells + [f"{row[name]:,}" for name in ("votes", "component") if name in row]
+def interval_text(row: dict[Any, Any]) -> str:
+    """Return the ends of an interval; a model that nothing joins to the others has none."""
+    return f"{row['lower']:.0f} to {row['upper']:.0f}" if math.isfinite(row["lower"]) else "none"
+
+
+def table_with_notes(
+    heading: str, header: list[str], rows: Sequence[Sequence[str]], total: int, notes: Sequence[str]
+) -> str:
+    """Return the text of a table of models, with the number of those beyond its rows."""
+    lines = text_table(header, rows, left={header.index("model")})
+    if total > len(rows):
+        lines.append(f"... and {total - len(rows)} more")
+    return "\n".join([heading, "", *lines, *(f"note: {note}" for note in notes)])
 
 
 def check_output(path: str | None) -> None:
@@ -176,7 +171,14 @@ def write_boards(boards: Sequence[Named], path: str, *, min_votes: int = 0) -> N
 
     frames = [named.board.to_frame(min_votes=min_votes) for named in boards]
     if path.lower().endswith(".json"):
-        write_json(path, [_as_object(named, frame) for named, frame in zip(boards, frames, strict=True)])
+        facts = ("likelihood", "eta", "gamma", "loss", "level")
+        objects = [
+            {"by": named.by, "group": named.group, "size": named.size}
+            | {name: getattr(named.board, name) for name in facts}
+            | {"notes": list(named.board.notes), "models": frame.to_dict("records")}
+            for named, frame in zip(boards, frames, strict=True)
+        ]
+        write_json(path, objects)
         return
     for named, frame in zip(boards, frames, strict=True):
         frame.insert(0, "group", named.group)
@@ -191,18 +193,6 @@ def write_frame(frame: pd.DataFrame, path: str) -> None:
             frame.to_csv(temporary, index=False)
         else:
             frame.to_parquet(temporary, index=False)
-
-
-def _as_object(named: Named, frame: pd.DataFrame) -> dict[str, Any]:
-    board = named.board
-    return {
-        "by": named.by,
-        "group": named.group,
-        "size": named.size,
-        **{name: getattr(board, name) for name in ("likelihood", "eta", "gamma", "loss", "level")},
-        "notes": list(board.notes),
-        "models": frame.to_dict("records"),
-    }
 
 
 def several(names: Sequence[str], most: int) -> str:

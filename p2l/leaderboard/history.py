@@ -34,9 +34,9 @@ from p2l.common.cli import nearest
 from p2l.common.errors import ConfigError, InputError
 from p2l.leaderboard.board import Leaderboard, several
 from p2l.leaderboard.fitting import fit_table
-from p2l.leaderboard.newton import Prior, shift_invariant
+from p2l.leaderboard.newton import shift_invariant
 from p2l.leaderboard.pair_tables import PairTable, vote_keys
-from p2l.leaderboard.sources import VoteCounter
+from p2l.leaderboard.sources import VoteCounter, coefs_of, prior_of
 from p2l.votes.schema import is_text, numbers
 
 # Periods of time: what `month`, `2weeks` or `quarter` means, and which period each vote falls into.
@@ -409,29 +409,14 @@ class _Fits:
     last: Leaderboard | None = None
 
     def fit(self, period: PeriodTable, shrink: float | None, **changes: Any) -> Leaderboard:
-        prior = None if shrink is None or self.overall is None else _held_to(self.overall, period.models, shrink)
-        options = {**self.options, **changes}
+        prior = None if shrink is None or self.overall is None else prior_of(self.overall, period.models, shrink)
         neighbour = self.last if prior is None else self.overall
-        start = None if neighbour is None else _start(neighbour, period.models)
-        options |= {"prior": prior, "start": start, "tolerance": _TOLERANCE}
-        board = fit_table(period.table, models=period.models, likelihood=self.likelihood, **options)
-        self.last = board
-        return board
-
-
-def _held_to(overall: Leaderboard, models: Sequence[str], shrink: float) -> Prior | None:
-    return None if math.isinf(shrink) else Prior(sd=shrink, coefs=_of(overall, models), eta=overall.eta)
-
-
-def _of(board: Leaderboard, models: Sequence[str]) -> Floats:
-    """Return the coefficients (M,) of some models; zero for those that it does not know."""
-    coefs = dict(zip(board.models, board.coefs.tolist(), strict=True))
-    return np.array([coefs.get(name, 0.0) for name in models])
-
-
-def _start(board: Leaderboard, models: Sequence[str]) -> Floats:
-    coefs = _of(board, models)
-    return coefs if board.eta is None else np.append(coefs, board.eta)
+        start = None
+        if neighbour is not None:
+            start = np.append(coefs_of(neighbour, period.models), [] if neighbour.eta is None else neighbour.eta)
+        options = {**self.options, **changes, "prior": prior, "start": start, "tolerance": _TOLERANCE}
+        self.last = fit_table(period.table, models=period.models, likelihood=self.likelihood, **options)
+        return self.last
 
 
 def _anchored(board: Leaderboard, anchor: Leaderboard) -> Leaderboard:
@@ -440,7 +425,7 @@ def _anchored(board: Leaderboard, anchor: Leaderboard) -> Leaderboard:
     weights = board.votes.astype(np.float64)
     unseen = np.bincount(board.components, weights) == 0
     weights[unseen[board.components]] = 1.0
-    distance = np.bincount(board.components, weights * (_of(anchor, board.models) - board.coefs))
+    distance = np.bincount(board.components, weights * (coefs_of(anchor, board.models) - board.coefs))
     shift = (distance / np.bincount(board.components, weights))[board.components]
     moved = {name: getattr(board, name) + shift for name in ("coefs", "lower", "upper")}
     return dataclasses.replace(board, **moved)

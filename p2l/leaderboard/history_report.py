@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +19,10 @@ from p2l.common.cli import nearest, progress
 from p2l.common.errors import InputError, VoteError
 from p2l.common.files import write_json
 from p2l.common.plots import COLOURS, new_figure, save_figure
-from p2l.common.text_table import text_table
-from p2l.leaderboard.board import Named, to_score, write_frame
-from p2l.leaderboard.history import History, Over, Period, history_of_counts, parse_over, times_of
+from p2l.leaderboard.board import Named, interval_text, table_with_notes, to_score, write_frame
+from p2l.leaderboard.history import History, Period, history_of_counts, parse_over, times_of
 from p2l.leaderboard.sources import VoteCounter, batches_of_votes, fit_options, vote_codes
 from p2l.votes.reading import VoteBatch
-from p2l.votes.schema import Source
 from p2l.votes.sources import open_source
 
 if TYPE_CHECKING:
@@ -43,73 +41,38 @@ def history_of_votes(args: argparse.Namespace) -> History:
             f"{source.name}: no column {args.time_column!r}{nearest(args.time_column, source.columns)} to tell periods "
             f"by; name it with --time-column; columns: {', '.join(source.columns)}"
         )
-    counted = _PeriodCounter(over, args.time_column, drop_bad=args.drop_bad)
-    columns = ["model_a", "model_b", "winner", args.time_column, *["weight"] * args.weighted]
-    with progress(total=source.rows, description="votes", unit=" votes", quiet=args.quiet) as bar:
-        for batch in batches_of_votes(source, list(dict.fromkeys(columns)), drop_bad=args.drop_bad):
-            counted.add(batch, weighted=args.weighted)
-            bar.update(len(batch))
-    return counted.history(source, args)
-
-
-@dataclasses.dataclass
-class _PeriodCounter:
-    """Votes by period, as they are read."""
-
-    over: Over
-    column: str
-    drop_bad: bool
-    counter: VoteCounter = dataclasses.field(default_factory=VoteCounter)
-    names: dict[str, int] = dataclasses.field(default_factory=dict)
-    codes: dict[int, int] = dataclasses.field(default_factory=dict)
-    dropped: int = 0
-    timeless: int = 0
-
-    def add(self, batch: VoteBatch, *, weighted: bool) -> None:
-        """Count a batch."""
-        times = times_of(batch.batch.column(self.column), self.over)
+    counter, names, codes = VoteCounter(), dict[str, int](), dict[int, int]()
+    dropped = timeless = 0
+    for batch in batches_of_votes(source, [args.time_column], args):
+        times = times_of(batch.batch.column(args.time_column), over)
         timed = np.isfinite(times)
-        if not timed.all() and not self.drop_bad:
-            raise self._no_time(batch, int(np.argmin(timed)))
-        self.dropped += batch.dropped
-        self.timeless += int((~timed).sum())
-        a, b, winner, weights = vote_codes(batch, self.names, weighted=weighted)
-        indices, place = np.unique(self.over.index(times[timed]), return_inverse=True)
-        codes = [self.codes.setdefault(int(index), len(self.codes)) for index in indices]
-        group = np.array(codes, dtype=np.int64)[place.reshape(-1)]
-        self.counter.add(group, a[timed], b[timed], winner[timed], weights[timed])
+        if not timed.all() and not args.drop_bad:
+            raise _no_time(batch, args.time_column, int(np.argmin(timed)))
+        dropped += batch.dropped
+        timeless += int((~timed).sum())
+        votes: list[Any] = [column[timed] for column in vote_codes(batch, names, weighted=args.weighted)]
+        indices, place = np.unique(over.index(times[timed]), return_inverse=True)
+        numbers = [codes.setdefault(int(index), len(codes)) for index in indices]
+        counter.add(np.array(numbers, dtype=np.int64)[place.reshape(-1)], *votes)
+    if not codes:
+        raise VoteError(f"{source.name}: no vote has a time in column {args.time_column!r}")
+    fixed: dict[str, Any] = {"mode": args.periods, "likelihood": args.likelihood or "bt", "shrink": args.shrink}
+    fixed["each"] = partial(progress, description=f"{over.unit}s", quiet=args.quiet)
+    try:
+        history = history_of_counts(counter, codes, list(names), over=over, **fixed, **fit_options(args))
+    except InputError as error:
+        raise VoteError(f"{source.name}: {error}") from error
+    left_out = [(dropped, "rows that are no votes"), (timeless, "votes without a time")]
+    notes = [f"{count:,} {what} were left out." for count, what in left_out if count]
+    return dataclasses.replace(history, notes=(*history.notes, *notes))
 
-    def _no_time(self, batch: VoteBatch, row: int) -> VoteError:
-        value = batch.batch.column(self.column)[row].as_py()
-        return VoteError(
-            f"{batch.place(row)}: {self.column} {value!r:.40} is no time; give seconds since 1970, an ISO date, or "
-            "text such as 2025-06 or 2025-W23, or add --drop-bad to leave out such rows"
-        )
 
-    def history(self, source: Source, args: argparse.Namespace) -> History:
-        """Return the leaderboards of all periods, and what was left out."""
-        if not self.codes:
-            raise VoteError(f"{source.name}: no vote has a time in column {self.column!r}")
-        fixed: dict[str, Any] = {"mode": args.periods, "likelihood": args.likelihood or "bt", "shrink": args.shrink}
-
-        def shown(indices: Any) -> Any:
-            return progress(indices, description=f"{self.over.unit}s", quiet=args.quiet)
-
-        try:
-            history = history_of_counts(
-                self.counter, self.codes, list(self.names), over=self.over, each=shown, **fixed, **fit_options(args)
-            )
-        except InputError as error:
-            raise VoteError(f"{source.name}: {error}") from error
-        return dataclasses.replace(history, notes=(*history.notes, *self._left_out()))
-
-    def _left_out(self) -> list[str]:
-        notes = []
-        if self.dropped:
-            notes.append(f"{self.dropped:,} rows that are no votes were left out.")
-        if self.timeless:
-            notes.append(f"{self.timeless:,} votes without a time were left out.")
-        return notes
+def _no_time(batch: VoteBatch, column: str, row: int) -> VoteError:
+    value = batch.batch.column(column)[row].as_py()
+    return VoteError(
+        f"{batch.place(row)}: {column} {value!r:.40} is no time; give seconds since 1970, an ISO date, or "
+        "text such as 2025-06 or 2025-W23, or add --drop-bad to leave out such rows"
+    )
 
 
 # The history of a leaderboard as text for a terminal and as a file.
@@ -144,27 +107,21 @@ def render_history(history: History, *, top: int | None = None, min_votes: int =
     newest = history.periods[-1]
     frame = newest.board.to_frame(min_votes=min_votes)
     top_rows = frame if top is None else frame.head(top)
-    before = _ranks(history.periods[-2], min_votes) if len(history.periods) > 1 else {}
+    before: dict[Any, Any] = {}
+    if len(history.periods) > 1:
+        last = history.periods[-2].board.to_frame(min_votes=min_votes)
+        before = dict(zip(last["model"], last["rank"].tolist(), strict=True))
     earlier = _earlier(history.periods[:-1])
-    with_interval = bool(top_rows["lower"].notna().any())
+    interval = [f"{newest.board.level:.0%} interval"] if top_rows["lower"].notna().any() else []
     header = ["rank", *(["change"] if before else []), "model", *(period.label for period in earlier), "score"]
-    header += [f"{newest.board.level:.0%} interval"] * with_interval + ["votes"]
     scores = [dict(zip(period.board.models, to_score(period.board.coefs), strict=True)) for period in earlier]
     rows = []
     for row in top_rows.to_dict("records"):
         name = str(row["model"])
         cells = [str(row["rank"]), *([_change(before.get(name), row["rank"])] if before else []), name]
         cells += [f"{score[name]:.0f}" if name in score else "" for score in scores] + [f"{row['score']:.0f}"]
-        rows.append(cells + [_interval(row)] * with_interval + [f"{row['votes']:,}"])
-    hidden = len(frame) - len(top_rows)
-    more = [f"... and {hidden} more"] if hidden else []
-    lines = text_table(header, rows, left={header.index("model")})
-    return "\n".join([_heading(history), "", *lines, *more, *(f"note: {note}" for note in history.notes)])
-
-
-def _ranks(period: Period, min_votes: int) -> dict[str, int]:
-    frame = period.board.to_frame(min_votes=min_votes)
-    return dict(zip(frame["model"].tolist(), frame["rank"].tolist(), strict=True))
+        rows.append([*cells, *[interval_text(row) for _ in interval], f"{row['votes']:,}"])
+    return table_with_notes(_heading(history), [*header, *interval, "votes"], rows, len(frame), history.notes)
 
 
 def _earlier(periods: Sequence[Period]) -> list[Period]:
@@ -177,10 +134,6 @@ def _change(before: int | None, now: int) -> str:
     if before is None:
         return "new"
     return "=" if before == now else f"{before - now:+d}"
-
-
-def _interval(row: dict[Any, Any]) -> str:
-    return f"{row['lower']:.0f} to {row['upper']:.0f}" if math.isfinite(row["lower"]) else "none"
 
 
 def _heading(history: History) -> str:
@@ -200,28 +153,16 @@ def write_history(history: History, path: str, *, min_votes: int = 0) -> None:
     for each period its label, votes, loss, eta and the rows of its models.
     """
     frame = history_frame(history, min_votes=min_votes)
-    if path.lower().endswith(".json"):
-        write_json(path, _as_object(history, frame))
-    else:
+    if not path.lower().endswith(".json"):
         write_frame(frame, path)
-
-
-def _as_object(history: History, frame: pd.DataFrame) -> dict[str, Any]:
-    rows = {label: part.drop(columns="period") for label, part in frame.groupby("period", sort=False)}
+        return
+    facts = {"over": history.over.text, "mode": history.mode, "likelihood": history.newest.likelihood}
     periods = []
     for period in history.periods:
-        part = rows.get(period.label)
-        periods.append(
-            {
-                "period": period.label,
-                "votes": period.votes,
-                "loss": period.board.loss,
-                "eta": period.board.eta,
-                "models": [] if part is None else part.to_dict("records"),
-            }
-        )
-    facts = {"over": history.over.text, "mode": history.mode, "likelihood": history.newest.likelihood}
-    return facts | {"level": history.newest.level, "notes": list(history.notes), "periods": periods}
+        models = frame[frame["period"] == period.label].drop(columns="period").to_dict("records")
+        about = {"period": period.label, "votes": period.votes, "loss": period.board.loss, "eta": period.board.eta}
+        periods.append({**about, "models": models})
+    write_json(path, facts | {"level": history.newest.level, "notes": list(history.notes), "periods": periods})
 
 
 # The history of a leaderboard as a picture: a line with a band for each of the best models, its name at the end.

@@ -77,18 +77,15 @@ def group_rows(column: Any, path: str, name: str, source: str) -> Members:
     else:
         row, values = np.arange(len(column), dtype=np.int64), column
     if pa.types.is_nested(values.type):
-        raise VoteError(
-            f"{source}: column {path!r} holds {_inside(values.type)}; name one, as in {_example(path, values)}"
-        )
-    return _encode(values, row)
-
-
-def _encode(values: Any, row: Ints) -> Members:
+        key, kind = path, values.type
+        inside = f"keys {', '.join(field.name for field in kind)}" if pa.types.is_struct(kind) else str(kind)
+        while pa.types.is_struct(kind) and kind.num_fields:
+            key, kind = f"{key}.{kind[0].name}", kind[0].type
+        raise VoteError(f"{source}: column {path!r} holds {inside}; name one, as in {key!r}")
     try:
-        text = values if is_text(values.type) else values.cast(pa.string())
+        encoded = (values if is_text(values.type) else values.cast(pa.string())).dictionary_encode()
     except pa.ArrowNotImplementedError as error:
         raise VoteError(f"values of type {values.type} cannot name groups") from error
-    encoded = text.dictionary_encode()
     codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
     has_value = codes >= 0
     return Members(encoded.dictionary.to_pylist(), codes[has_value], row[has_value])
@@ -102,7 +99,8 @@ def _walk(column: Any, rest: str, path: str, source: str) -> Any:
         keys = [field.name for field in column.type] if pa.types.is_struct(column.type) else []
         key = _first_key(rest, keys)
         if key is None:
-            raise VoteError(f"{source}: {path!r} leads nowhere: no key {rest!r}{nearest(rest, keys)}{_there(keys)}")
+            there = f"; keys: {', '.join(keys)}" if keys else ""
+            raise VoteError(f"{source}: {path!r} leads nowhere: no key {rest!r}{nearest(rest, keys)}{there}")
         column, rest = pc.struct_field(column, key), rest[len(key) + 1 :]
     return column
 
@@ -127,21 +125,6 @@ def _follow(value: Any, rest: str) -> Any:
             return None
         value, rest = value[key], rest[len(key) + 1 :]
     return value
-
-
-def _there(keys: Sequence[str]) -> str:
-    return f"; keys: {', '.join(keys)}" if keys else ""
-
-
-def _inside(kind: Any) -> str:
-    return f"keys {', '.join(field.name for field in kind)}" if pa.types.is_struct(kind) else str(kind)
-
-
-def _example(path: str, values: Any) -> str:
-    key, kind = path, values.type
-    while pa.types.is_struct(kind) and kind.num_fields:
-        key, kind = f"{key}.{kind[0].name}", kind[0].type
-    return repr(key)
 
 
 # Votes of a stream, counted per group: pair tables of a whole file and of each of its groups.
@@ -251,42 +234,31 @@ def boards_of_votes(args: argparse.Namespace) -> list[Named]:
     source = open_source(args.votes)
     groups, counter, names = Groups(source, args.by), VoteCounter(), dict[str, int]()
     clustered = None if args.cluster is None else ClusteredVotes(args.cluster)
-    columns = dict.fromkeys(["model_a", "model_b", "winner", *groups.bases.values(), *["weight"] * args.weighted])
-    columns |= dict.fromkeys([args.cluster] if clustered else [])
+    columns = [*groups.bases.values(), *([] if args.cluster is None else [args.cluster])]
     dropped = 0
-    with progress(total=source.rows, description="votes", unit=" votes", quiet=args.quiet) as bar:
-        for batch in batches_of_votes(source, list(columns), drop_bad=args.drop_bad):
-            _count(batch, groups, counter, clustered, names, weighted=args.weighted)
-            dropped += batch.dropped
-            bar.update(len(batch))
+    for batch in batches_of_votes(source, columns, args):
+        dropped += batch.dropped
+        a, b, winner, weights = vote_codes(batch, names, weighted=args.weighted)
+        cluster = clustered.number(batch.batch.column(args.cluster)) if clustered else None
+        for group, rows in groups.members(batch):
+            votes = (a[rows], b[rows], winner[rows], weights[rows])
+            counter.add(group, *votes)
+            if clustered and cluster is not None:
+                clustered.add(group, *votes, cluster[rows])
     boards = _fit_groups(groups, counter, clustered, list(names), args)
     return [_noted(boards[0], f"{dropped:,} rows that are no votes were left out."), *boards[1:]] if dropped else boards
 
 
-def batches_of_votes(source: Source, columns: Sequence[str], *, drop_bad: bool) -> Iterator[VoteBatch]:
-    """Yield the votes of a source, batch by batch."""
+def batches_of_votes(source: Source, columns: Sequence[str], args: argparse.Namespace) -> Iterator[VoteBatch]:
+    """Yield the votes of a source with some more columns, batch by batch, under a progress bar."""
+    needed = dict.fromkeys(["model_a", "model_b", "winner", *columns, *["weight"] * args.weighted])
     try:
-        yield from read_votes(source, columns=columns, drop_bad=drop_bad)
+        with progress(total=source.rows, description="votes", unit=" votes", quiet=args.quiet) as bar:
+            for batch in read_votes(source, columns=list(needed), drop_bad=args.drop_bad):
+                yield batch
+                bar.update(len(batch))
     except FaultyRowError as error:
         raise VoteError(f"{error}; add --drop-bad to leave out all rows that are no votes") from error
-
-
-def _count(
-    batch: VoteBatch,
-    groups: Groups,
-    counter: VoteCounter,
-    clustered: ClusteredVotes | None,
-    names: dict[str, int],
-    *,
-    weighted: bool,
-) -> None:
-    a, b, winner, weights = vote_codes(batch, names, weighted=weighted)
-    cluster = clustered.number(batch.batch.column(clustered.column)) if clustered else None
-    for group, rows in groups.members(batch):
-        votes = (group, a[rows], b[rows], winner[rows], weights[rows])
-        counter.add(*votes)
-        if clustered and cluster is not None:
-            clustered.add(*votes, cluster[rows])
 
 
 def vote_codes(batch: VoteBatch, names: dict[str, int], *, weighted: bool) -> tuple[Ints, Ints, Ints, Floats]:
@@ -309,7 +281,7 @@ def _fit_groups(
     ordered = groups.ordered(sizes)
     for by, name, code in progress(ordered, description="leaderboards", quiet=args.quiet):
         table, models = counter.table(code, names)
-        prior = _group_prior(boards[0].board, models, args.shrink) if boards else None
+        prior = prior_of(boards[0].board, models, args.shrink) if boards else None
         units = clustered.units(code, table, name_lookup(names, models)) if clustered else None
         fixed: dict[str, Any] = {"models": models, "likelihood": args.likelihood or "bt", "prior": prior}
         try:
@@ -319,22 +291,24 @@ def _fit_groups(
                 raise VoteError(f"{args.votes}: {error}") from error
             boards[0] = _noted(boards[0], f"{by} = {name} left out: {error}.")
             continue
-        boards.append(Named(by, name, sizes[code], _explained(board, prior)))
+        if prior is not None:
+            note = (
+                f"Shrunk towards the leaderboard of all votes (normal prior, standard deviation {prior.sd:g}), on its"
+            )
+            board = dataclasses.replace(board, notes=(f"{note} scale.", *board.notes))
+        boards.append(Named(by, name, sizes[code], board))
     return boards
 
 
-def _group_prior(overall: Leaderboard, models: Sequence[str], spread: float) -> Prior | None:
-    if math.isinf(spread):
-        return None
-    position = {name: index for index, name in enumerate(overall.models)}
-    return Prior(sd=spread, coefs=overall.coefs[[position[name] for name in models]], eta=overall.eta)
+def prior_of(overall: Leaderboard, models: Sequence[str], sd: float) -> Prior | None:
+    """Return the prior that holds some models to a leaderboard; None for an infinite standard deviation."""
+    return None if math.isinf(sd) else Prior(sd=sd, coefs=coefs_of(overall, models), eta=overall.eta)
 
 
-def _explained(board: Leaderboard, prior: Prior | None) -> Leaderboard:
-    if prior is None:
-        return board
-    note = f"Shrunk towards the leaderboard of all votes (normal prior, standard deviation {prior.sd:g}), on its scale."
-    return dataclasses.replace(board, notes=(note, *board.notes))
+def coefs_of(board: Leaderboard, models: Sequence[str]) -> Floats:
+    """Return the coefficients (M,) of some models; zero for those that the leaderboard does not know."""
+    coefs = dict(zip(board.models, board.coefs.tolist(), strict=True))
+    return np.array([coefs.get(name, 0.0) for name in models])
 
 
 def _noted(named: Named, note: str) -> Named:
