@@ -10,13 +10,13 @@ import asyncio
 import gc
 import importlib.util
 import threading
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
 from p2l.common.errors import ConfigError
 from route.providers.base import JSON, Account, Fault, ProviderError, Timeouts
-from route.providers.chat import asks_for_usage, chunks_of, completion, usage
+from route.providers.chat import completion, usage, whole_stream
 
 T = TypeVar("T")
 _MAX_NEW_TOKENS = 512
@@ -76,10 +76,7 @@ class LocalModels:
         finally:
             cancelled.set()
 
-    async def stream(self, request: JSON, timeouts: Timeouts) -> AsyncGenerator[JSON, None]:
-        """Yield the whole completion as one chunk; raise as `chat`."""
-        for chunk in chunks_of(await self.chat(request, timeouts), with_usage=asks_for_usage(request)):
-            yield chunk
+    stream = whole_stream
 
     async def close(self) -> None:
         """Free the memory."""

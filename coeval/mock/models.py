@@ -12,7 +12,7 @@ import json
 import math
 import re
 import string
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from statistics import NormalDist
@@ -22,7 +22,7 @@ from coeval.judging.prompts import PROMPTS
 from coeval.schema import DEFAULT, Phase, Scale, scale_of
 from p2l.common.errors import ConfigError
 from route.providers.base import JSON, Account, Fault, ProviderError, Timeouts, protocol
-from route.providers.chat import answer_message, asks_for_usage, chunks_of, completion, joined_text, usage
+from route.providers.chat import answer_message, completion, joined_text, usage, whole_stream
 from route.providers.translation import system_text
 
 _NORMAL = NormalDist()
@@ -422,10 +422,7 @@ class MockModel:
             self._failures[question] = failures + 1
             raise ProviderError(Fault.SERVER, "mock failed, as its failure_rate says", status=500)
 
-    async def stream(self, request: JSON, timeouts: Timeouts) -> AsyncGenerator[JSON, None]:
-        """Yield the whole answer as one chunk."""
-        for chunk in chunks_of(await self.chat(request, timeouts), with_usage=asks_for_usage(request)):
-            yield chunk
+    stream = whole_stream
 
     async def close(self) -> None:
         """Do nothing: there are no connections."""

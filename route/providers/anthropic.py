@@ -20,6 +20,7 @@ from route.providers.base import JSON, Account, protocol
 from route.providers.translation import (
     HINTS,
     TRANSLATED,
+    StreamTranslator,
     TranslatingClient,
     add_turn,
     arguments_of,
@@ -89,13 +90,8 @@ def _blocks(message: JSON) -> Iterator[JSON]:
         raise unsupported(_WHO, f"messages of the role {role}")
     yield from (_block(part) for part in chat.parts_of(content))
     for call in message.get("tool_calls") or []:
-        yield _tool_use(call)
-
-
-def _tool_use(call: JSON) -> JSON:
-    function = call.get("function") or {}
-    identifier = _identifier(call.get("id"))
-    return {"type": "tool_use", "id": identifier, "name": function.get("name"), "input": arguments_of(function)}
+        function, identifier = call.get("function") or {}, _identifier(call.get("id"))
+        yield {"type": "tool_use", "id": identifier, "name": function.get("name"), "input": arguments_of(function)}
 
 
 def _identifier(name: Any) -> str:
@@ -224,36 +220,26 @@ def _usage(counts: JSON) -> JSON:
     return chat.usage(prompt, counts.get("output_tokens") or 0, cached=cached)
 
 
-class Translator:
+class AnthropicStream(StreamTranslator):
     """Translates the events of one stream into chunks."""
 
-    def __init__(self, *, with_usage: bool, clock: Callable[[], float] = time.time) -> None:
-        self.finished = False
-        """Whether the end of the answer has arrived."""
-        self._with_usage = with_usage
-        self._frame: JSON = {"id": "", "created": int(clock()), "model": ""}
-        self._counts: JSON = {}
-        self._calls = 0
-        self._bare: JSON | None = None
-        """The tool call without arguments so far."""
+    _bare: JSON | None = None
+    """The tool call without arguments so far."""
 
-    def take(self, event: JSON) -> list[JSON]:
+    def take(self, answer: JSON) -> list[JSON]:
         """Return the chunks of an event."""
-        match event.get("type"):
+        match answer.get("type"):
             case "message_start":
-                return self._start(event.get("message") or {})
+                return self._start(answer.get("message") or {})
             case "content_block_start":
-                return self._start_block(event.get("content_block") or {})
+                return self._start_block(answer.get("content_block") or {})
             case "content_block_delta":
-                return self._continue_block(event.get("delta") or {})
+                return self._continue_block(answer.get("delta") or {})
             case "content_block_stop":
                 return self._end_block()
             case "message_delta":
-                return self._end(event)
+                return self._end(answer)
         return []  # pings, and events of future kinds
-
-    def _chunk(self, delta: JSON, finish: str | None = None) -> list[JSON]:
-        return [chat.chunk(self._frame, delta, finish)]
 
     def _start(self, message: JSON) -> list[JSON]:
         self._frame |= {"id": message.get("id") or "", "model": message.get("model") or ""}
@@ -300,13 +286,7 @@ class Translator:
         self.finished = True
         chunks = self._chunk({}, _FINISH.get(str(reason), "stop"))
         chunks[0]["choices"][0] |= _stopped_by(event["delta"])
-        if self._with_usage:
-            chunks.append(chat.usage_chunk(self._frame, _usage(self._counts)))
-        return chunks
-
-    def end(self) -> list[JSON]:
-        """Return the chunks after the last event: none."""
-        return []
+        return chunks + self._usage_chunk(_usage(self._counts))
 
 
 _MAX_TOKENS = 4096  # within the limit of every one of their models
@@ -317,6 +297,7 @@ class Anthropic(TranslatingClient):
     """One account at Anthropic."""
 
     protocol = _WHO
+    stream_translator = AnthropicStream
 
     def __init__(self, account: Account) -> None:
         """Set up a client; it connects at its first request.
@@ -331,9 +312,8 @@ class Anthropic(TranslatingClient):
     def _url(self, request: JSON, *, stream: bool) -> str:  # noqa: ARG002
         return self._messages
 
-    def _body(self, request: JSON, *, stream: bool = False) -> JSON:
-        body = super()._body(request)
-        return {**body, "stream": True} if stream else body
+    def _body(self, request: JSON, *, stream: bool) -> JSON:
+        return super()._body(request, stream=stream) | ({"stream": True} if stream else {})
 
     def _translate(self, request: JSON) -> JSON:
         return messages_request(request, max_tokens=self._max_tokens)
@@ -347,6 +327,3 @@ class Anthropic(TranslatingClient):
         if not isinstance(answer.get("content"), list):
             raise self._transport.malformed("an answer without content")
         return self._transport.understood(completion_of, answer)
-
-    def _translator(self, *, with_usage: bool) -> Translator:
-        return Translator(with_usage=with_usage)

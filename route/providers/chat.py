@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import time
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from route.providers.base import JSON
+from route.providers.base import JSON, Provider, Timeouts
 
 SYSTEM_ROLES = ("system", "developer")
 SHAPE_ERRORS = (AttributeError, IndexError, KeyError, TypeError, ValueError)
@@ -146,6 +146,12 @@ def chunks_of(answer: JSON, *, with_usage: bool) -> list[JSON]:
     if with_usage and answer.get("usage"):
         chunks.append({**frame, "choices": [], "usage": answer["usage"]})
     return chunks
+
+
+async def whole_stream(self: Provider, request: JSON, timeouts: Timeouts) -> AsyncGenerator[JSON, None]:
+    """Be the `stream` of a client without streams: yield its whole answer as one chunk."""
+    for part in chunks_of(await self.chat(request, timeouts), with_usage=asks_for_usage(request)):
+        yield part
 
 
 def _delta_choice(choice: JSON) -> JSON:

@@ -29,15 +29,11 @@ class FileTransport(Transport):
         with path.open("rb") as file:
             form.add_field("file", file, filename=name, content_type="application/jsonl")
             body = form()
-            with self._translated(), anyio.fail_after(timeouts.total):
-                text = await self._text("POST", url, timeouts, body, {"Content-Type": body.content_type})
-        return self.parsed(text)
+            return self.parsed(await self._sent("POST", url, timeouts, body, {"Content-Type": body.content_type}))
 
     async def send_bytes(self, url: str, body: bytes, timeouts: Timeouts) -> JSON:
         """Post encoded JSON and return the provider's JSON object."""
-        with self._translated(), anyio.fail_after(timeouts.total):
-            text = await self._text("POST", url, timeouts, body)
-        return self.parsed(text)
+        return self.parsed(await self._sent("POST", url, timeouts, body))
 
     async def fetch_file(self, url: str, path: Path, timeouts: Timeouts) -> None:
         """Append the contents of an address, which may exceed memory, to a file and end it with a newline.
@@ -56,8 +52,11 @@ class FileTransport(Transport):
 
     async def remove(self, url: str, timeouts: Timeouts) -> None:
         """Delete what lies at an address."""
+        await self._sent("DELETE", url, timeouts)
+
+    async def _sent(self, method: str, url: str, timeouts: Timeouts, *contents: Any) -> bytes:
         with self._translated(), anyio.fail_after(timeouts.total):
-            await self._text("DELETE", url, timeouts)
+            return await self._text(method, url, timeouts, *contents)
 
     async def _copy(self, url: str, file: Any, timeouts: Timeouts) -> None:
         with anyio.fail_after(timeouts.first_token):

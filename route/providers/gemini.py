@@ -22,6 +22,7 @@ from route.providers.base import JSON, Account, Fault, ProviderError, protocol
 from route.providers.translation import (
     HINTS,
     TRANSLATED,
+    StreamTranslator,
     TranslatingClient,
     add_turn,
     arguments_of,
@@ -88,7 +89,9 @@ def _parts(message: JSON, names: Mapping[Any, Any], *, signed: bool) -> Iterator
         signature = ((call.get("extra_content") or {}).get("google") or {}).get("thought_signature")
         if signature is None and signed and number == 0:
             signature = _UNSIGNED
-        yield _call(call) | ({"thoughtSignature": signature} if signature else {})
+        function = call.get("function") or {}
+        called = {"functionCall": {"name": function.get("name"), "args": arguments_of(function)}}
+        yield called | ({"thoughtSignature": signature} if signature else {})
 
 
 def _result(text: str) -> JSON:
@@ -98,11 +101,6 @@ def _result(text: str) -> JSON:
     except ValueError:
         parsed = None
     return parsed if isinstance(parsed, dict) else {"result": text}
-
-
-def _call(call: JSON) -> JSON:
-    function = call.get("function") or {}
-    return {"functionCall": {"name": function.get("name"), "args": arguments_of(function)}}
 
 
 def _part(part: JSON) -> JSON:
@@ -225,37 +223,24 @@ def _usage(counts: JSON) -> JSON:
     return chat.usage(prompt, answer, cached=counts.get("cachedContentTokenCount") or 0, reasoning=thoughts)
 
 
-class Translator:
+class GeminiStream(StreamTranslator):
     """Translates the answers of one stream into chunks."""
 
-    def __init__(self, *, with_usage: bool, clock: Callable[[], float] = time.time) -> None:
-        self._with_usage = with_usage
-        self._frame: JSON = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(clock()), "model": ""}
-        self._begun = False
-        self._calls = 0
-        self._reason: object = None
-        self._counts: JSON = {}
-
-    @property
-    def finished(self) -> bool:
-        """Whether the end of the answer has arrived."""
-        return self._reason is not None
+    _begun = False
+    _reason: object = None
 
     def take(self, answer: JSON) -> list[JSON]:
         """Return the chunks of a piece."""
         candidate = (answer.get("candidates") or [{}])[0]
         self._counts |= answer.get("usageMetadata") or {}
         self._reason = candidate.get("finishReason") or self._reason
-        return self._begin(answer) + [
-            chat.chunk(self._frame, delta) for part in _answer_parts(candidate) for delta in self._deltas(part)
-        ]
+        self.finished = self._reason is not None
+        return self._begin(answer) + [chunk for part in _answer_parts(candidate) for chunk in self._chunks(part)]
 
     def end(self) -> list[JSON]:
         """Return the chunks after the last piece."""
-        chunks = [chat.chunk(self._frame, {}, finish_of(self._reason, has_calls=self._calls > 0))]
-        if self._with_usage:
-            chunks.append(chat.usage_chunk(self._frame, _usage(self._counts)))
-        return chunks
+        last = self._chunk({}, finish_of(self._reason, has_calls=self._calls > 0))
+        return last + self._usage_chunk(_usage(self._counts))
 
     def _begin(self, answer: JSON) -> list[JSON]:
         if self._begun:
@@ -263,15 +248,15 @@ class Translator:
         self._begun = True
         self._frame["model"] = str(answer.get("modelVersion") or "")
         self._frame["id"] = answer.get("responseId") or self._frame["id"]
-        return [chat.chunk(self._frame, {"role": "assistant", "content": ""})]
+        return self._chunk({"role": "assistant", "content": ""})
 
-    def _deltas(self, part: JSON) -> list[JSON]:
+    def _chunks(self, part: JSON) -> list[JSON]:
         if part.get("functionCall"):
             self._calls += 1
-            return [{"tool_calls": [{"index": self._calls - 1, **_answer_call(part)}]}]
+            return self._chunk({"tool_calls": [{"index": self._calls - 1, **_answer_call(part)}]})
         if not part.get("text"):
             return []
-        return [{"reasoning_content" if part.get("thought") else "content": part["text"]}]
+        return self._chunk({"reasoning_content" if part.get("thought") else "content": part["text"]})
 
 
 @protocol("gemini", "omit")
@@ -279,6 +264,7 @@ class Gemini(TranslatingClient):
     """One account at Google."""
 
     protocol = _WHO
+    stream_translator = GeminiStream
 
     def __init__(self, account: Account) -> None:
         super().__init__(account)
@@ -295,9 +281,6 @@ class Gemini(TranslatingClient):
         if not answer.get("candidates"):
             raise self._transport.malformed("an answer without candidates")
         return self._transport.understood(completion_of, answer)
-
-    def _translator(self, *, with_usage: bool) -> Translator:
-        return Translator(with_usage=with_usage)
 
     def _checked(self, answer: JSON) -> JSON:
         if answer.get("error"):

@@ -132,11 +132,7 @@ class Transport:
     async def fetch(self, url: str, timeouts: Timeouts) -> object:
         """Get the JSON at an address. Raise ProviderError if there is none."""
         with self._translated(), anyio.fail_after(min(timeouts.first_token, timeouts.total)):
-            text = await self._text("GET", url, timeouts)
-        try:
-            return json.loads(text)
-        except (ValueError, RecursionError):
-            raise self.malformed("what is no JSON") from None
+            return self._loaded(await self._text("GET", url, timeouts))
 
     async def events(self, url: str, body: JSON, timeouts: Timeouts) -> AsyncGenerator[Event, None]:
         """Post JSON and yield the events of the stream up to `[DONE]`, `message_stop`, or its end.
@@ -170,13 +166,16 @@ class Transport:
 
     def parsed(self, text: bytes) -> JSON:
         """Parse a JSON object. Raise ProviderError if it is none."""
-        try:
-            parsed = json.loads(text)
-        except (ValueError, RecursionError):
-            raise self.malformed("what is no JSON") from None
+        parsed = self._loaded(text)
         if not isinstance(parsed, dict):
             raise self.malformed("JSON that is no object")
         return parsed
+
+    def _loaded(self, text: bytes) -> object:
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError):
+            raise self.malformed("what is no JSON") from None
 
     def understood(self, translate: Callable[[JSON], T], sent: JSON) -> T:
         """Translate what the provider sent. Raise ProviderError if it does not have the shape of an answer."""

@@ -22,6 +22,7 @@ from route.providers.chat import (
     for_another_model,
     named_by,
     renamed,
+    whole_stream,
     without,
 )
 from route.providers.http import WHOLE, Event, Transport
@@ -188,27 +189,6 @@ def for_o1(request: JSON) -> JSON:
     return renamed(for_reasoning(request), dict.fromkeys(SYSTEM_ROLES, "user"))
 
 
-class WholeAnswers:
-    """A provider without streams: its whole answer is one chunk."""
-
-    def __init__(self, provider: Provider) -> None:
-        self._provider = provider
-
-    async def chat(self, request: JSON, timeouts: Timeouts) -> JSON:
-        """Request a whole chat completion."""
-        return await self._provider.chat(request, timeouts)
-
-    async def stream(self, request: JSON, timeouts: Timeouts) -> AsyncGenerator[JSON, None]:
-        """Yield the whole answer as one chunk, and one with the usage if requested."""
-        answer = await self._provider.chat(request, timeouts)
-        for chunk in chunks_of(answer, with_usage=asks_for_usage(request)):
-            yield chunk
-
-    async def close(self) -> None:
-        """Close the provider's connections."""
-        await self._provider.close()
-
-
 @protocol("openai-reasoning", "omit")
 def reasoning(account: Account) -> Provider:
     """Return a client of reasoning models."""
@@ -216,6 +196,10 @@ def reasoning(account: Account) -> Provider:
 
 
 @protocol("openai-o1", "omit")
-def o1(account: Account) -> Provider:
-    """Return a client of o1 and other models without streams."""
-    return WholeAnswers(OpenAICompatible(account, prepare=for_o1))
+class WholeAnswers(OpenAICompatible):
+    """A client of o1 and other models without streams."""
+
+    stream = whole_stream
+
+    def __init__(self, account: Account) -> None:
+        super().__init__(account, prepare=for_o1)

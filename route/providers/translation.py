@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import json
+import time
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import Any, Protocol
+from typing import Any
 
 from route.providers.base import JSON, Account, Fault, ProviderError, Timeouts
-from route.providers.chat import SHAPE_ERRORS, SYSTEM_ROLES, asks_for_usage, chunks_of, joined_text, named_by, without
+from route.providers.chat import (
+    SHAPE_ERRORS,
+    SYSTEM_ROLES,
+    asks_for_usage,
+    chunk,
+    chunks_of,
+    joined_text,
+    named_by,
+    usage_chunk,
+    without,
+)
 from route.providers.http import WHOLE, Transport
 
 TRANSLATED = frozenset(
@@ -28,27 +40,37 @@ HINTS = frozenset(
 """Fields that a protocol without a counterpart leaves out: the answer still fits the request."""
 
 
-class StreamTranslator(Protocol):
-    """The translation of one stream."""
+class StreamTranslator(ABC):
+    """The translation of one stream into chunks."""
 
-    @property
-    def finished(self) -> bool:
+    def __init__(self, *, with_usage: bool, clock: Callable[[], float] = time.time) -> None:
+        self.finished = False
         """Whether the end of the answer has arrived."""
-        ...
+        self._with_usage = with_usage
+        self._frame: JSON = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(clock()), "model": ""}
+        self._counts: JSON = {}
+        self._calls = 0
 
+    @abstractmethod
     def take(self, answer: JSON) -> list[JSON]:
         """Return the chunks of an event."""
-        ...
 
     def end(self) -> list[JSON]:
         """Return the chunks after the last event."""
-        ...
+        return []
+
+    def _chunk(self, delta: JSON, finish: str | None = None) -> list[JSON]:
+        return [chunk(self._frame, delta, finish)]
+
+    def _usage_chunk(self, counts: JSON) -> list[JSON]:
+        return [usage_chunk(self._frame, counts)] if self._with_usage else []
 
 
 class TranslatingClient(ABC):
     """A client that translates requests and answers; subclasses know the protocol."""
 
     protocol: str
+    stream_translator: type[StreamTranslator]
 
     def __init__(self, account: Account) -> None:
         """Set up a client that connects at its first request; `options["omit"]` names fields to leave out."""
@@ -57,37 +79,37 @@ class TranslatingClient(ABC):
 
     async def chat(self, request: JSON, timeouts: Timeouts) -> JSON:
         """Request a whole chat completion."""
-        url, body = self._url(request, stream=False), self._body(request)
+        url, body = self._url(request, stream=False), self._body(request, stream=False)
         return self._completion(self._checked(await self._transport.answer(url, body, timeouts)))
 
     async def stream(self, request: JSON, timeouts: Timeouts) -> AsyncGenerator[JSON, None]:
         """Request a chat completion and yield its chunks."""
         url, body = self._url(request, stream=True), self._body(request, stream=True)
         with_usage = asks_for_usage(request)
-        translator = self._translator(with_usage=with_usage)
+        translator = self.stream_translator(with_usage=with_usage)
         async with aclosing(self._transport.events(url, body, timeouts)) as events:
             try:
                 async for event in events:
                     answer = self._checked(self._transport.parsed(event.data))
                     if event.name == WHOLE:
-                        for chunk in chunks_of(self._completion(answer), with_usage=with_usage):
-                            yield chunk
+                        for part in chunks_of(self._completion(answer), with_usage=with_usage):
+                            yield part
                         return
-                    for chunk in self._transport.understood(translator.take, answer):
-                        yield chunk
+                    for part in self._transport.understood(translator.take, answer):
+                        yield part
             except ProviderError:
                 if not translator.finished:
                     raise
         if not translator.finished:
             raise self._transport.malformed("a stream without its end")
-        for chunk in translator.end():
-            yield chunk
+        for part in translator.end():
+            yield part
 
     async def close(self) -> None:
         """Close the connections."""
         await self._transport.close()
 
-    def _body(self, request: JSON, *, stream: bool = False) -> JSON:  # noqa: ARG002
+    def _body(self, request: JSON, *, stream: bool) -> JSON:  # noqa: ARG002
         return translated(self.protocol, self._translate, without(request, self._omit))
 
     @abstractmethod
@@ -105,10 +127,6 @@ class TranslatingClient(ABC):
     @abstractmethod
     def _completion(self, answer: JSON) -> JSON:
         """Translate a whole answer."""
-
-    @abstractmethod
-    def _translator(self, *, with_usage: bool) -> StreamTranslator:
-        """Return a translator for one stream."""
 
 
 def unsupported(who: str, what: str) -> ProviderError:

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 from p2l.common.errors import InputError
 from route.messages import MessageStream, chat_request, error_of, message_of
-from route.providers.anthropic import Translator, completion_of, messages_request
+from route.providers.anthropic import AnthropicStream, completion_of, messages_request
 from route.providers.base import JSON, ProviderError
 from route.providers.chat import chunk, completion, usage
 from route.service.dialects import Messages
@@ -279,7 +279,7 @@ def test_an_answer_of_an_anthropic_model_comes_back_as_it_was(message: JSON) -> 
 
 @given(messages(), st.data())
 def test_a_stream_of_an_anthropic_model_comes_back_as_it_was(message: JSON, data: st.DataObject) -> None:
-    translator, stream = Translator(with_usage=True), MessageStream()
+    translator, stream = AnthropicStream(with_usage=True), MessageStream()
     given = list(events_of(message, data))
     told = [told for event in given for part in translator.take(event) for told in stream.take(part)] + stream.end()
     for event in told:

@@ -66,7 +66,7 @@ def test_any_request_can_be_answered(request: JSON) -> None:
 @given(st.lists(objects_of(json_with(*ANSWERED), *ANSWERED), max_size=4))
 def test_any_answer_can_be_read(sent: list[JSON]) -> None:
     transport = Transport(Account("http://host"))
-    claude, gemini = anthropic.Translator(with_usage=True), gemini_answer.Translator(with_usage=True)
+    claude, gemini = anthropic.AnthropicStream(with_usage=True), gemini_answer.GeminiStream(with_usage=True)
     for answer in sent:
         for read in (
             *(claude.take, gemini.take),
