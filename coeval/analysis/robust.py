@@ -358,7 +358,7 @@ def benchmark_records(loaded: LoadedRun, settings: RobustSettings = DEFAULTS) ->
 def _texts(loaded: LoadedRun, ids: set[str]) -> dict[str, dict[str, Any]]:
     """Read prompt, reference and attributes of some items again, since memory holds attributes as text alone."""
     texts = {}
-    for path in loaded.run.datapoint_files():
+    for path in loaded.run.record_files("data_generation"):
         for record in read_records(path):
             if record.get("id") in ids and not is_failed(record) and "prompt" in record:
                 attributes = record.get("sampled_target_attributes")

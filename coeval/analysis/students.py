@@ -356,9 +356,7 @@ def hamming_rows(rows: Iterable[LabelRow]) -> tuple[HammingRow, ...]:
         groups[row.student, row.task].append(row)
     return tuple(
         HammingRow(
-            *key,
-            len(group),
-            hamming_accuracy(group),
+            *(*key, len(group), hamming_accuracy([row.accuracy for row in group])),
             round(mean(row.strict_accuracy for row in group), 4),
         )
         for key, group in groups.items()

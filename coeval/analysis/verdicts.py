@@ -145,7 +145,7 @@ def _records(run: Run, note: Note) -> Iterator[dict[str, Any]]:
     def on_bad(path: Path, line: int, _why: str) -> None:
         note("PARSE_ERROR_PAIR", f"{path.parent.name}/{path.name}:{line}")
 
-    for path in run.pair_files():
+    for path in run.record_files("pairwise"):
         for record in read_records(path, on_bad):
             if all(text_of(record, key) for key in _NEEDED):
                 yield record

@@ -157,7 +157,7 @@ class _Settling:
         start = self._context.pending.start_file(self._job)
         for entry in job_questions(self._questions):
             question = entry.question
-            self._paths.add(kind_of(question.kind).path(self._context.run, question.context))
+            self._paths.add(self._context.run.path_of(kind_of(question.kind).stored, question.context))
         lengths = read_json(start) if start.exists() else None
         if isinstance(lengths, dict):
             return {identity for path in self._paths for identity in _ids_behind(path, lengths.get(str(path), 0))}

@@ -11,9 +11,10 @@ import json
 import os
 import sqlite3
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from coeval.calling.calls import Reply
 
 _VARIABLE = "COEVAL_CACHE"
 _PATIENCE = 5.0  # seconds that another run may lock the file
@@ -23,20 +24,6 @@ _TABLE = """CREATE TABLE IF NOT EXISTS answers (
 ) WITHOUT ROWID"""
 # A table of its own, as files of earlier versions have no such column.
 _TOKENS = "CREATE TABLE IF NOT EXISTS tokens (key BLOB PRIMARY KEY, tokens TEXT NOT NULL) WITHOUT ROWID"
-
-
-@dataclass(frozen=True)
-class CachedReply:
-    """A model's reply without its cost."""
-
-    text: str
-    prompt_tokens: int
-    completion_tokens: int
-    counted: bool
-    """The provider counted the tokens."""
-    seconds: float
-    tokens: tuple[tuple[str, float], ...] | None = None
-    """Log-probabilities of its first token; see `coeval.calling.calls`."""
 
 
 def cache_file(storage_folder: Path) -> Path:
@@ -60,7 +47,7 @@ class Cache:
         self._file: sqlite3.Connection | None = None
         self._is_broken = False
 
-    def get(self, key: bytes) -> CachedReply | None:
+    def get(self, key: bytes) -> Reply | None:
         """Return a cached reply, if there is one."""
         if self._file is None and not self._path.exists():
             return None
@@ -71,9 +58,9 @@ class Cache:
             return None
         tokens = self._do("SELECT tokens FROM tokens WHERE key = ?", (key,))
         pairs = tuple((token, logprob) for token, logprob in json.loads(tokens[0])) if tokens else None
-        return CachedReply(row[0], row[1], row[2], bool(row[3]), row[4], pairs)
+        return Reply(row[0], row[1], row[2], 0.0, row[4], counted=bool(row[3]), cached=True, tokens=pairs)
 
-    def put(self, key: bytes, reply: CachedReply) -> None:
+    def put(self, key: bytes, reply: Reply) -> None:
         """Store a reply; it survives a kill right after."""
         if reply.tokens:  # first, so that a reply that is there has them
             self._do("INSERT OR REPLACE INTO tokens VALUES (?, ?)", (key, json.dumps(reply.tokens)))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from coeval.calling.cache import Cache, CachedReply, cache_file, key_of
+from coeval.calling.cache import Cache, cache_file, key_of
 from coeval.calling.calls import (
     Call,
     CallError,
@@ -176,8 +176,7 @@ class Caller:
             cache.put(key, reply)
         if call.logprobs:
             self._logprobs.check(call.model.name, reply.tokens)
-        cost = 0.0 if cached else prepared.price.cost(reply.prompt_tokens, reply.completion_tokens)
-        return Reply(**vars(reply), cost_usd=cost, cached=cached is not None)
+        return reply
 
     def _prepare(self, call: Call) -> _Prepared:
         model, key = call.model, None
@@ -195,7 +194,7 @@ class Caller:
             self._prices[role] = self._price(model, call.role)
         return _Prepared(call, request, provider, self._limits.at(model.interface), self._prices[role], key)
 
-    async def _with_retries(self, prepared: _Prepared) -> CachedReply:
+    async def _with_retries(self, prepared: _Prepared) -> Reply:
         """Return the reply, after as many requests as it takes."""
         failed, is_fallback = 0, False
         while True:
@@ -220,7 +219,7 @@ class Caller:
                     self._logprobs.reject(prepared.who)
                 return reply
 
-    async def _send(self, prepared: _Prepared) -> CachedReply:
+    async def _send(self, prepared: _Prepared) -> Reply:
         """Send one request and count what it costs. Raise ProviderError or CallError if there is no reply."""
         call, price = prepared.call, prepared.price
         async with prepared.turns.turn(call.model.name):
@@ -245,7 +244,7 @@ class Caller:
                 cost = price.cost(read, written)
                 self.totals.prompt_tokens += read
                 tokens = first_tokens(completion) if call.logprobs else None
-                return CachedReply(check_whole(completion), read, written, counted, seconds, tokens)
+                return Reply(check_whole(completion), read, written, cost, seconds, counted, tokens=tokens)
             finally:
                 self.totals.cost_usd += cost
                 self._budget.settle(held, cost)

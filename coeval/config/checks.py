@@ -211,7 +211,8 @@ def check_items(tasks: tuple[Task, ...], run: Experiment, problems: Problems) ->
     folders = [Run(folder) for folder in (run.folder, run.resume_folder) if folder is not None]
     for number, task in enumerate(tasks):
         is_clear = task.name and not problems.at("tasks", number) and not problems.within("tasks", number, "sampling")
-        if is_clear and not task.sampling.total and not any(folder.datapoint_files(task.name) for folder in folders):
+        has_items = any(folder.record_files("data_generation", task.name) for folder in folders)
+        if is_clear and not task.sampling.total and not has_items:
             message = "is 0, and there are no items yet; raise it, or ingest a benchmark first (`coeval ingest --help`)"
             problems.add(("tasks", number, "sampling", "total"), message)
 

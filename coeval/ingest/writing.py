@@ -148,7 +148,7 @@ def ingest(run: Run, benchmark: Benchmark, path: Path, limit: int | None = None)
     with main_process(run):
         configuration = read_configuration(run)
         entries, skipped = _entries(benchmark, path)
-        files = run.datapoint_files(benchmark.task)
+        files = run.record_files("data_generation", benchmark.task)
         stored_ids = {str(record.get("id")) for file in files for record in read_records(file)}
         new = [(identity, entry) for identity, entry in _identified(benchmark, entries) if identity not in stored_ids]
         chosen = new if limit is None else new[:limit]

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
-from typing import Any, Protocol
+from typing import Any
 
 from coeval.judging.factors import LABEL_PREFIX
 from coeval.parsing import MalformedAnswerError, read_object
@@ -155,11 +155,6 @@ def _share(part: int, whole: int) -> float:
     return round(part / whole, 4) if whole else 0.0
 
 
-class _Rated(Protocol):
-    @property
-    def accuracy(self) -> float | None: ...
-
-
-def hamming_accuracy(accuracies: Sequence[_Rated]) -> float:
+def hamming_accuracy(accuracies: Sequence[float | None]) -> float:
     """Return the mean accuracy over label attributes; an attribute that no answer names counts as 0."""
-    return round(sum(one.accuracy or 0.0 for one in accuracies) / len(accuracies), 4) if accuracies else 0.0
+    return round(sum(accuracy or 0.0 for accuracy in accuracies) / len(accuracies), 4) if accuracies else 0.0

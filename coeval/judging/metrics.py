@@ -34,8 +34,10 @@ def metric_scores(
     for factor, definition in rubric.items():
         if isinstance(definition, Mapping) and "metric" in definition:
             options = {key: value for key, value in definition.items() if key not in _COMMON_KEYS}
-            values = _metric(str(definition["metric"]))(references, responses, options)
-            for scores, value in zip(rows, values, strict=True):
+            metric = str(definition["metric"])
+            if metric not in _COMPUTED:
+                raise RunInputError(f"there is no metric {metric!r}; choose from {', '.join(METRICS)}")
+            for scores, value in zip(rows, _COMPUTED[metric](references, responses, options), strict=True):
                 scores[factor] = value
     return rows
 
@@ -85,12 +87,6 @@ def exact_match(reference: str, response: str) -> float:
 
 def _plain(text: str) -> str:
     return " ".join(text.split()).casefold()
-
-
-def _metric(name: str) -> _Metric:
-    if name not in _COMPUTED:
-        raise RunInputError(f"there is no metric {name!r}; choose from {', '.join(METRICS)}")
-    return _COMPUTED[name]
 
 
 def _one_by_one(metric: Callable[[str, str], float]) -> _Metric:

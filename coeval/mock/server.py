@@ -13,21 +13,22 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import random
 import threading
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import Any
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import Any, TypeVar
 
 from aiohttp import web
 
 from coeval.mock.models import PHASE_OF, completion_for, question_of, recognise
-from p2l.common.cli import parser, run
-from p2l.common.errors import ConfigError, InputError
+from p2l.common.cli import run
+from p2l.common.errors import ConfigError
 from route.providers.base import JSON
+from route.providers.mock import listening, serve, server_parser
 
+T = TypeVar("T")
 _REMEMBERED = 1000
 
 
@@ -48,19 +49,11 @@ class MockServer:
         host: str = "127.0.0.1",
         port: int = 0,
     ) -> None:
-        """Set up a server that listens once it is entered.
+        """Set up a server that listens once it is entered, by default on a free port (0).
 
-        Args:
-            latency: seconds before each answer.
-            failure_rate: share of the requests that are refused with 500.
-            failures: statuses of the first requests, which are refused.
-            retry_after: seconds, sent with 429.
-            models: parameters of some models, below those in a request.
-            only_these: whether other names are refused; by default every name is a model.
-            api_key: the required bearer token; by default none is checked.
-            seed: of the draws of `failure_rate`.
-            host: address to listen on.
-            port: to listen on; 0 takes a free one.
+        After `latency` seconds it answers, or refuses: the first requests with the statuses `failures` (`retry_after`
+        goes with 429), a share `failure_rate` of the others with 500, wrong keys if there is an `api_key`, and models
+        that are not in `models`, whose parameters lie below those in a request, if there are `only_these`.
         """
         self.latency, self.failure_rate, self.retry_after = latency, failure_rate, retry_after
         self.models, self.only_these, self.api_key = dict(models or {}), only_these, api_key
@@ -81,43 +74,34 @@ class MockServer:
         self._address = (host, port)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="mock server", daemon=True)
-        self._runner: web.AppRunner | None = None
+        self._stack = AsyncExitStack()
 
     def __enter__(self) -> MockServer:
         self._thread.start()
         try:
-            asyncio.run_coroutine_threadsafe(self.start(), self._loop).result()
+            listener = listening(self.application(), *self._address)
+            self.url = self._run(self._stack.enter_async_context(listener))
         except BaseException:
-            self._end()
+            self.__exit__()
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._end()
-
-    def _end(self) -> None:
-        asyncio.run_coroutine_threadsafe(self.stop(), self._loop).result()
+    def __exit__(self, *_: object) -> None:
+        self._run(self._stack.aclose())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
-    async def start(self) -> None:
-        """Listen, in the running loop."""
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def application(self) -> web.Application:
+        """Build the server: OpenAI's chat completions and list of models."""
         app = web.Application(client_max_size=2**26)
         app.router.add_post("/v1/chat/completions", self._complete)
         app.router.add_get("/v1/models", self._list)
         app.router.add_get("/v1/models/{model:.+}", self._show)
-        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.0)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, *self._address, backlog=1024).start()
-        self.url = f"http://{self._address[0]}:{self._runner.addresses[0][1]}/v1"
-
-    async def stop(self) -> None:
-        """Stop listening."""
-        if self._runner is not None:
-            await self._runner.cleanup()
+        return app
 
     async def _complete(self, request: web.Request) -> web.Response:
         self.requests += 1
@@ -183,32 +167,14 @@ def _refusal(
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the command line of the server."""
-    line = parser("python -m coeval.mock.server", "Serve mock models over OpenAI's protocol, for tests and benchmarks.")
-    line.add_argument("--host", default="127.0.0.1", help="address to listen on")
-    line.add_argument("--port", type=int, default=9000, help="port to listen on; 0 takes a free one and prints it")
-    line.add_argument("--latency", type=float, default=0.0, metavar="S", help="seconds before each answer")
-    line.add_argument("--failure-rate", type=float, default=0.0, help="share of the requests that are refused with 500")
-    line.add_argument("--seed", type=int, default=0, help="of the draws of --failure-rate")
-    return line
+    return server_parser("coeval.mock.server", "Serve mock models over OpenAI's protocol, for tests and benchmarks.")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Serve until interrupted. Raise InputError if the address cannot be listened on."""
-    flags = build_parser().parse_args(argv)
-    asyncio.run(_serve(MockServer(**vars(flags))))
-
-
-async def _serve(server: MockServer) -> None:
-    try:
-        await server.start()
-    except (OSError, OverflowError) as error:  # taken, another machine's, no port at all
-        why = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else error
-        raise InputError(f"--host, --port: cannot listen there: {why}") from error
-    print(f"mock models at {server.url}", flush=True)
-    try:
-        await asyncio.Event().wait()
-    finally:
-        await server.stop()
+    flags = vars(build_parser().parse_args(argv))
+    host, port = flags.pop("host"), flags.pop("port")
+    asyncio.run(serve(MockServer(**flags).application(), "mock models", host, port))
 
 
 if __name__ == "__main__":

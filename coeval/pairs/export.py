@@ -109,7 +109,7 @@ def _models(rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
 def _items(run: Run) -> dict[str, dict[str, Any]]:
     """Return the items with a prompt, which is text or a list of the user's turns."""
     items = {}
-    for path in run.datapoint_files():
+    for path in run.record_files("data_generation"):
         for record in read_records(path):
             prompt = _prompt(record.get("prompt"))
             if prompt and not is_failed(record):

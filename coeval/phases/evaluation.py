@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import Path
 from typing import Any, TypeAlias
 
 from coeval.errors import RunError
@@ -23,7 +22,6 @@ from coeval.phases.stage import Outcome, Stage
 from coeval.schema import Model, Phase, Task
 from coeval.storage.jsonl import read_records
 from coeval.storage.records import ItemMark, is_failed, is_judgement_of, is_marked, judged, now
-from coeval.storage.run import Run
 from p2l.common.errors import InputError
 
 PHASE: Phase = "evaluation"
@@ -101,13 +99,9 @@ def _record(context: Mapping[str, Any], answers: Mapping[str, Graded], failures:
     return {**record, "error": why} if why else record
 
 
-def _path(run: Run, context: Mapping[str, Any]) -> Path:
-    return run.evaluations(context["task_id"], context["teacher_model_id"], context["judge_model_id"])
-
-
 KINDS = {
-    "scores": Kind(lambda context, _part, text: read_factors(context, text), _record, _path),
-    "factors": Kind(read_factor, _record, _path, weighed),
+    "scores": Kind(lambda context, _part, text: read_factors(context, text), _record, "evaluation"),
+    "factors": Kind(read_factor, _record, "evaluation", weighed),
 }
 
 
@@ -151,7 +145,7 @@ class Scored:
 def read_scored(stage: Stage, judge: Model, factors: tuple[str, ...], work: JudgedTask) -> Scored:
     """Read the scores of a judge; those of texts that have changed do not count."""
     task, scored = work.task.name, Scored(judge, factors)
-    for path in stage.run.evaluation_files(task):
+    for path in stage.run.record_files("evaluation", task):
         # A model's name may have dots, so the file's name only suggests who wrote it; the record is sure.
         if not path.name.endswith(f".{judge.name}.evaluations.jsonl"):
             continue
@@ -189,7 +183,7 @@ async def evaluate(stage: Stage) -> Outcome:
 
         outcome.add(await compare_all(stage, pairwise))
     is_whole = not outcome.stopped and not stage.limited and stage.only is None
-    if is_whole and not any_valid([*stage.run.evaluation_files(), *stage.run.pair_files()]):
+    if is_whole and not any(any_valid(stage.run, kind) for kind in ("evaluation", "pairwise")):
         raise RunError(f"{PHASE}: no judge gave any score; see {stage.run.errors}")
     return outcome
 
@@ -198,7 +192,7 @@ def _is_scored(stage: Stage, task: Task) -> bool:
     """Return whether answers to a task are to be scored; in mode `pairwise` only by judges that compute scores."""
     if task.evaluation_mode == "pairwise" and not any(judge.is_virtual for judge in judges_of(stage.config, task)):
         return False
-    return not is_kept(stage, stage.run.evaluation_files(task.name))
+    return not is_kept(stage, "evaluation", task.name)
 
 
 async def _judge(stage: Stage, judge: Model, work: JudgedTask) -> Outcome:
@@ -255,7 +249,7 @@ async def _compute(
             outcome.refused[scored.judge.name] = str(error)
             return outcome
         for record in records:
-            stage.store.append(_path(stage.run, record), record)
+            stage.store.append(stage.run.path_of("evaluation", record), record)
             outcome.stored += 1
             stage.progress.advance()
     return outcome

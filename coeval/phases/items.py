@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from coeval.errors import RunError
@@ -28,7 +27,6 @@ from coeval.phases.stage import Outcome, Stage
 from coeval.schema import Attributes, Model, Phase, Sampling, Task
 from coeval.storage.jsonl import RecordIndex
 from coeval.storage.records import item_mark, now
-from coeval.storage.run import Run
 
 PHASE: Phase = "data_generation"
 _NUMBERS = 1000  # of attempts that one item may take
@@ -272,17 +270,13 @@ def _record(
     return {**context, "prompt": prompt, "reference_response": response, "generated_at": now()}
 
 
-def _path(run: Run, context: Mapping[str, Any]) -> Path:
-    return run.datapoints(context["task_id"], context["teacher_model_id"])
-
-
-KINDS = {"item": Kind(lambda _context, _part, text: read_item(text), _record, _path)}
+KINDS = {"item": Kind(lambda _context, _part, text: read_item(text), _record, "data_generation")}
 
 
 def index_of_items(stage: Stage, task: str) -> RecordIndex:
     """Return the items of a task with their marks, also of teachers that are no longer configured."""
     return RecordIndex(
-        stage.run.datapoint_files(task),
+        stage.run.record_files("data_generation", task),
         lambda record: bool(record.get("prompt")) and record.get("task_id") == task,
         note=item_mark,
     )

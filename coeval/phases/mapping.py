@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, TypeVar
 
 from coeval.calling.calls import Call, CallError, Reason
@@ -105,14 +104,14 @@ def _id(task: Task, prompt: str, teacher: Model) -> str:
     return f"{task.name}:{prompt}:{teacher.name}"
 
 
-def is_kept(stage: Stage, files: Iterable[Path]) -> bool:
+def is_kept(stage: Stage, kind: str, task: str) -> bool:
     """Return whether judgements of a task stay as they are: the mode keeps them, and there are some."""
-    return stage.modes["evaluation"] == "Keep" and any_valid(files)
+    return stage.modes["evaluation"] == "Keep" and any_valid(stage.run, kind, task)
 
 
-def any_valid(files: Iterable[Path]) -> bool:
-    """Return whether a file has a record that has not failed."""
-    return any(not is_failed(record) for path in files for record in read_records(path))
+def any_valid(run: Run, kind: str, task: str | None = None) -> bool:
+    """Return whether a record of a kind has not failed."""
+    return any(not is_failed(record) for path in run.record_files(kind, task) for record in read_records(path))
 
 
 def _warn_of_differences(stage: Stage, phase: Phase, task: str, differences: Iterator[str], then: Phase) -> None:

@@ -163,11 +163,7 @@ def _record(context: Mapping[str, Any], answers: Mapping[str, _Verdict], failure
     return {**record, "verdicts": list(ordered.values()), "created_at": now(), **rationale}
 
 
-def _path(run: Run, context: Mapping[str, Any]) -> Path:
-    return run.pairs(context["task_id"], context["teacher_model_id"], context["judge_model_id"])
-
-
-KINDS = {"pair": Kind(_read, _record, _path)}
+KINDS = {"pair": Kind(_read, _record, "pairwise")}
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Couple: TypeAlias = tuple[str, str]
@@ -334,7 +330,7 @@ class Verdicts:
 
 def files_of(run: Run, task: str, judge: str) -> list[Path]:
     """Return the files of a task that may hold verdicts of a judge, on the items of every teacher."""
-    return [path for path in run.pair_files(task) if path.name.endswith(f".{judge}.pairwise.jsonl")]
+    return [path for path in run.record_files("pairwise", task) if path.name.endswith(f".{judge}.pairwise.jsonl")]
 
 
 def read_verdicts(files: Iterable[Path], judge: str, is_current: IsCurrent, on_bad: OnBad | None = None) -> Verdicts:

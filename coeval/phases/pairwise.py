@@ -78,7 +78,7 @@ class _Comparison:
 
 async def compare_all(stage: Stage, tasks: Sequence[Task]) -> Outcome:
     """Collect the missing verdicts of tasks in mode `pairwise`. Raise RunError if a task has no rubric."""
-    works = [judged_task(stage, task) for task in tasks if not is_kept(stage, stage.run.pair_files(task.name))]
+    works = [judged_task(stage, task) for task in tasks if not is_kept(stage, "pairwise", task.name)]
 
     async def work(judge: Model) -> Outcome:
         outcome = Outcome()

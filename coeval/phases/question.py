@@ -10,13 +10,11 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
 from coeval.calling.calls import Call, CallError, Reply
 from coeval.parsing import MalformedAnswerError
 from coeval.schema import Model, Phase, Role
-from coeval.storage.run import Run
 from coeval.storage.store import Store
 
 ReplyOrError: TypeAlias = Reply | CallError
@@ -93,8 +91,8 @@ class Kind:
     """Parses (context, part, text); raises MalformedAnswerError."""
     record: Callable[[Mapping[str, Any], Mapping[str, Any], Mapping[str, str]], dict[str, Any] | None]
     """Makes the record of (context, parsed answer by part, failure by part); None: nothing is stored."""
-    path: Callable[[Run, Mapping[str, Any]], Path]
-    """Returns the record's file."""
+    stored: str
+    """Kind of record; see `coeval.storage.run.RECORD_FOLDERS`."""
     weigh: Callable[[Mapping[str, Any], Any, Any], Any] | None = None
     """Weighs (context, parsed answer, first tokens) by the tokens' probabilities."""
 
@@ -155,7 +153,7 @@ def apply(store: Store, question: Question, answers: Mapping[str, ReplyOrError])
     record = kind.record(question.context, parsed, failures)
     if record is not None:
         replies = [answer for answer in answers.values() if isinstance(answer, Reply)]
-        store.append(kind.path(store.run, question.context), {**record, **_usage(replies)})
+        store.append(store.run.path_of(kind.stored, question.context), {**record, **_usage(replies)})
     for part, why in failures.items():
         names = {"task": question.task, "model": question.model, "role": question.role, "id": question.id}
         store.error(question.phase, why, **names, **({"part": part} if part else {}))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from coeval.judging.prompts import render
@@ -17,7 +16,6 @@ from coeval.phases.stage import Outcome, Stage
 from coeval.schema import Model, Phase, Rubric, Task
 from coeval.storage.jsonl import RecordIndex, read_records
 from coeval.storage.records import answer_mark, is_answer_to, is_failed, is_marked, now
-from coeval.storage.run import Run
 
 PHASE: Phase = "response_collection"
 
@@ -36,7 +34,11 @@ async def collect_responses(stage: Stage) -> Outcome:
 
 
 def _has_any(stage: Stage, task: str) -> bool:
-    return any(_is_answer(record) for path in stage.run.response_files(task) for record in read_records(path))
+    return any(
+        _is_answer(record)
+        for path in stage.run.record_files("response_collection", task)
+        for record in read_records(path)
+    )
 
 
 async def _collect(stage: Stage, student: Model, tasks: list[Task], items: Mapping[str, RecordIndex]) -> Outcome:
@@ -57,7 +59,7 @@ async def _collect(stage: Stage, student: Model, tasks: list[Task], items: Mappi
 def _missing(stage: Stage, task: str, student: Model, items: RecordIndex) -> tuple[list[str], Counter[str]]:
     """Return the items without an answer to their present prompt, and how often each answer was marked as failed."""
     done, marked = set(), Counter[str]()
-    for path in stage.run.response_files(task):
+    for path in stage.run.record_files("response_collection", task):
         # A model's name may have dots, so the file's name only suggests who wrote it; the record is sure.
         if path.name.endswith(f".{student.name}.responses.jsonl"):
             for record in read_records(path, stage.warn_bad_line):
@@ -103,11 +105,7 @@ def _record(context: Mapping[str, Any], answers: Mapping[str, Any], failures: Ma
     return {**record, "status": "failed", "error": failures[""]} if failures else record
 
 
-def _path(run: Run, context: Mapping[str, Any]) -> Path:
-    return run.responses(context["task_id"], context["student_model_id"])
-
-
-KINDS = {"response": Kind(lambda _context, _part, text: text, _record, _path)}
+KINDS = {"response": Kind(lambda _context, _part, text: text, _record, "response_collection")}
 
 
 @dataclass
@@ -125,7 +123,7 @@ def judged_task(stage: Stage, task: Task) -> JudgedTask:
     items = index_of_items(stage, task.name)
     students = {model.name for model in stage.config.with_role("student")}
     responses = RecordIndex(
-        stage.run.response_files(task.name),
+        stage.run.record_files("response_collection", task.name),
         lambda record: (
             _is_current(record, items)
             and record.get("task_id") == task.name

@@ -71,7 +71,7 @@ def read_stored(run: Run) -> Stored:
 def _count_records(run: Run, stored: Stored) -> None:
     """Count the records about texts that still exist; the others are asked for again."""
     items, answers = dict[str, ItemMark](), dict[str, AnswerMark]()
-    for record, mark in _records(run.datapoint_files(), item_mark):
+    for record, mark in _records(run.record_files("data_generation"), item_mark):
         stored.items[record["task_id"], record["teacher_model_id"]] += 1
         items[str(record.get("id"))] = mark
 
@@ -79,7 +79,7 @@ def _count_records(run: Run, stored: Stored) -> None:
         item = items.get(str(record.get("datapoint_id")))
         return answer_mark(record) if item is None or is_answer_to(record, item) else None
 
-    for record, answer in _records(run.response_files(), present_answer):
+    for record, answer in _records(run.record_files("response_collection"), present_answer):
         if answer is not None:
             stored.responses[record["task_id"], record["teacher_model_id"], record["student_model_id"]] += 1
             answers[str(record.get("id"))] = answer
@@ -89,14 +89,14 @@ def _count_records(run: Run, stored: Stored) -> None:
         marks = [answers[name] for name in (str(record.get(key)) for key in keys) if name in answers]
         return item is None or (len(marks) == len(keys) and is_judgement_of(record, item, marks))
 
-    for record, current in _records(run.evaluation_files(), lambda record: is_current(record, "response_id")):
+    for record, current in _records(run.record_files("evaluation"), lambda record: is_current(record, "response_id")):
         if not current:
             continue
         student = str(record["response_id"]).removeprefix(f"{record['datapoint_id']}__")
         whose = (record["task_id"], record["teacher_model_id"], student, record["judge_model_id"])
         stored.scores[whose].update(record["scores"].keys())
     both = ("response_a_id", "response_b_id")
-    for record, current in _records(run.pair_files(), lambda record: is_current(record, *both)):
+    for record, current in _records(run.record_files("pairwise"), lambda record: is_current(record, *both)):
         if not current:
             continue
         first, second = sorted(str(record.get(side)) for side in ("model_a", "model_b"))

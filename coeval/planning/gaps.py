@@ -189,7 +189,7 @@ def _pairs(
 def _unscored(run: Run, task: str, judge: str, factors: set[str], present: _Present) -> int:
     """Return how many answers lack a score of a judge for one of these factors."""
     left = {response: present.required(response, factors) for response in present.answers}
-    for path in run.evaluation_files(task):
+    for path in run.record_files("evaluation", task):
         for record in read_records(path) if path.name.endswith(f".{judge}.evaluations.jsonl") else ():
             if record.get("judge_model_id") == judge and not is_failed(record) and present.has(record):
                 scores = record.get("scores")

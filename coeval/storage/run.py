@@ -25,6 +25,13 @@ RECORD_FOLDERS = {
     "pairwise": ("phase5_pairwise", "pairwise"),
 }
 """Kind of record -> its folder and the word in its files' names."""
+_NAMES = {
+    "data_generation": ("task_id", "teacher_model_id"),
+    "response_collection": ("task_id", "student_model_id"),
+    "evaluation": ("task_id", "teacher_model_id", "judge_model_id"),
+    "pairwise": ("task_id", "teacher_model_id", "judge_model_id"),
+}
+"""Kind of record -> what the names of its files begin with."""
 _LONGEST_NAMES = 40
 
 
@@ -84,27 +91,15 @@ class Run:
         """Return the rubric file of a task; None if there is none."""
         return _first(self.rubric(task))
 
-    def datapoint_files(self, task: str | None = None) -> list[Path]:
-        """Return the files of items, of one task or all."""
-        return self.record_files("data_generation", task)
-
-    def response_files(self, task: str | None = None) -> list[Path]:
-        """Return the files of answers, of one task or all."""
-        return self.record_files("response_collection", task)
-
-    def evaluation_files(self, task: str | None = None) -> list[Path]:
-        """Return the files of scores, of one task or all."""
-        return self.record_files("evaluation", task)
-
-    def pair_files(self, task: str | None = None) -> list[Path]:
-        """Return the files of verdicts on pairs, of one task or all."""
-        return self.record_files("pairwise", task)
-
     def record_files(self, kind: str, task: str | None = None) -> list[Path]:
         """Return the files of one kind of record, sorted by name."""
         folder, word = RECORD_FOLDERS[kind]
         paths = sorted((self.folder / folder).glob(f"*.{word}.jsonl"))
         return [path for path in paths if task is None or path.name.partition(".")[0] == task]
+
+    def path_of(self, kind: str, record: Mapping[str, Any]) -> Path:
+        """Return the path of the file that a record belongs to."""
+        return self._records(kind, *(record[name] for name in _NAMES[kind]))
 
     def _records(self, kind: str, *names: str) -> Path:
         folder, word = RECORD_FOLDERS[kind]

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import json
 import math
+import os
 import random
 import signal
 from collections import deque
@@ -24,7 +25,7 @@ from typing import Any, NoReturn
 from aiohttp import web
 
 from p2l.common.cli import parser, positive, run
-from p2l.common.errors import ConfigError
+from p2l.common.errors import ConfigError, InputError
 from route.providers.base import JSON, Account, Fault, ProviderError, Timeouts, protocol
 from route.providers.chat import answer_message, asks_for_usage, chunk, completion, joined_text, usage, usage_chunk
 from route.providers.errors import refusal
@@ -241,16 +242,22 @@ async def _fail(trouble: Trouble, limit: float) -> None:
     raise ProviderError(fault, f"mock failed as scripted ({trouble.name})")
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Return the command line of the server."""
-    line = parser(
-        "python -m route.providers.mock", "Serve scripted answers over OpenAI's protocol, for tests and demos."
-    )
+def server_parser(module: str, description: str) -> argparse.ArgumentParser:
+    """Return a command line with what all mock servers have."""
+    line = parser(f"python -m {module}", description)
     line.add_argument("--host", default="127.0.0.1", help="address to listen on")
     line.add_argument("--port", type=int, default=9000, help="port to listen on; 0 takes a free one and prints it")
+    line.add_argument("--latency", type=float, default=0.0, metavar="S", help="seconds before an answer begins")
+    line.add_argument("--failure-rate", type=float, default=0.0, help="share of the requests that fail with an error")
+    line.add_argument("--seed", type=int, default=0, help="of the draws of --failure-rate")
+    return line
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the command line of the server."""
+    line = server_parser("route.providers.mock", "Serve scripted answers over OpenAI's protocol, for tests and demos.")
     line.add_argument("--text", help="what it answers; as many words as --tokens says if not given")
     line.add_argument("--tokens", type=positive, default=16, help="words of an answer")
-    line.add_argument("--latency", type=float, default=0.0, metavar="S", help="seconds until the first token")
     line.add_argument("--token-seconds", type=float, default=0.0, metavar="S", help="seconds between two tokens")
     line.add_argument(
         "--failures",
@@ -259,9 +266,9 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="TROUBLE",
         help="troubles of the first requests, such as status:503",
     )
-    line.add_argument("--failure-rate", type=float, default=0.0, help="share of the requests after them that fail")
-    line.add_argument("--failure", default="status:500", metavar="TROUBLE", help="how those fail")
-    line.add_argument("--seed", type=int, default=0, help="of the draws of --failure-rate")
+    line.add_argument(
+        "--failure", default="status:500", metavar="TROUBLE", help="how --failure-rate fails"
+    )
     return line
 
 
@@ -269,8 +276,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Serve until interrupted."""
     flags = vars(build_parser().parse_args(argv))
     host, port = flags.pop("host"), flags.pop("port")
-    script = Script.of(flags)
-    asyncio.run(serve(script, host, port))
+    asyncio.run(serve(application(Mock(Script.of(flags))), "mock provider", host, port))
 
 
 _FOR_EVER = 3600.0  # seconds; longer than any client waits
@@ -338,25 +344,34 @@ def _abort(request: web.Request) -> NoReturn:
 
 
 @contextlib.asynccontextmanager
-async def running(mock: Mock, host: str = "127.0.0.1", port: int = 0) -> AsyncGenerator[str, None]:
-    """Serve while the block runs, and yield the base URL."""
-    runner = web.AppRunner(application(mock), access_log=None, handler_cancellation=True, shutdown_timeout=0.0)
+async def listening(app: web.Application, host: str, port: int) -> AsyncGenerator[str, None]:
+    """Serve while the block runs, and yield the base URL. Raise OSError if the address cannot be listened on."""
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.0)
     await runner.setup()
     try:
-        await web.TCPSite(runner, host, port).start()
+        await web.TCPSite(runner, host, port, backlog=1024).start()
         yield f"http://{host}:{runner.addresses[0][1]}/v1"
     finally:
         await runner.cleanup()
 
 
-async def serve(script: Script, host: str, port: int) -> None:
-    """Serve until SIGINT or SIGTERM, and print the base URL."""
+def running(mock: Mock) -> contextlib.AbstractAsyncContextManager[str]:
+    """Serve a mock on a free port of the loopback interface while the block runs, and yield the base URL."""
+    return listening(application(mock), "127.0.0.1", 0)
+
+
+async def serve(app: web.Application, name: str, host: str, port: int) -> None:
+    """Serve until SIGINT or SIGTERM, and print the base URL. Raise InputError if the address cannot be used."""
     stop = asyncio.Event()
-    for name in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(name, stop.set)
-    async with running(Mock(script), host, port) as url:
-        print(f"mock provider at {url}", flush=True)
-        await stop.wait()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    try:
+        async with listening(app, host, port) as url:
+            print(f"{name} at {url}", flush=True)
+            await stop.wait()
+    except (OSError, OverflowError) as error:  # taken, another machine's, no port at all
+        why = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else error
+        raise InputError(f"--host, --port: cannot listen there: {why}") from error
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ def written(folder: Path, server: BatchServer, interface: str = "openai", **pair
 
 
 def verdicts(folder: Path) -> list[dict[str, Any]]:
-    return [record for path in run_of(folder).pair_files() for record in read_records(path)]
+    return [record for path in run_of(folder).record_files("pairwise") for record in read_records(path)]
 
 
 @pytest.mark.parametrize("interface", INTERFACES)

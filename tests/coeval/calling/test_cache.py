@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from coeval.calling.cache import Cache, CachedReply, cache_file, key_of
+from coeval.calling.cache import Cache, cache_file, key_of
+from coeval.calling.calls import Reply
 from tests.coeval.calling.calling_helpers import fail
 from tests.conftest import Command
 
-ANSWER = CachedReply("Good morning. ☕", 3, 4, True, 0.25)
+ANSWER = Reply("Good morning. ☕", 3, 4, 0.0, 0.25, cached=True)
 KEY = key_of("openai", "http://x", {"model": "ant", "messages": []}, 0)
 
 
@@ -46,7 +47,7 @@ def test_a_file_that_is_no_cache_is_left_alone_and_named_once(tmp_path: Path) ->
 
 def test_an_answer_that_no_file_can_hold_is_not_kept(tmp_path: Path) -> None:
     cache = Cache(tmp_path / "cache.sqlite", fail)
-    cache.put(KEY, CachedReply("\ud800", 1, 1, True, 0.1))
+    cache.put(KEY, Reply("\ud800", 1, 1, 0.0, 0.1))
     assert cache.get(KEY) is None
     cache.put(KEY, ANSWER)
     assert cache.get(KEY) == ANSWER
@@ -65,11 +66,11 @@ def test_the_file_lies_beside_the_runs_or_where_the_environment_says(
 def test_what_was_kept_survives_a_kill(tmp_path: Path, command: Command) -> None:
     path = tmp_path / "cache.sqlite"
     words = (
-        "import os, pathlib; from coeval.calling.cache import CachedReply, Cache;"
-        f"Cache(pathlib.Path({str(path)!r}), print).put(b'key', CachedReply('Hi.', 1, 1, True, 0.1));"
+        "import os, pathlib; from coeval.calling.cache import Cache; from coeval.calling.calls import Reply;"
+        f"Cache(pathlib.Path({str(path)!r}), print).put(b'key', Reply('Hi.', 1, 1, 0.0, 0.1));"
         "os.kill(os.getpid(), 9)"
     )
     assert command("python", "-c", words).returncode == -9
     cache = Cache(path, fail)
-    assert cache.get(b"key") == CachedReply("Hi.", 1, 1, True, 0.1)
+    assert cache.get(b"key") == Reply("Hi.", 1, 1, 0.0, 0.1, cached=True)
     cache.close()

@@ -62,7 +62,7 @@ def test_accuracy_of_a_worked_example() -> None:
     assert (found.accuracy, found.strict_accuracy) == (0.5, 0.4)
     assert found.per_label["A"] == {"precision": 1.0, "recall": 0.5, "f1": 0.6667}
     assert found.per_label["B"] == {"precision": 0.5, "recall": 0.5, "f1": 0.5}
-    assert hamming_accuracy([found, label_accuracy([("x", "x")])]) == 0.75
+    assert hamming_accuracy([found.accuracy, label_accuracy([("x", "x")]).accuracy]) == 0.75
     assert label_accuracy([]).accuracy == 0.0
 
 

@@ -243,7 +243,7 @@ def test_prompts_of_several_turns_are_exported(tmp_path: Path) -> None:
         for student, level in (("a", "High"), ("b", "Low"))
     }
     run = Run(write_run(tmp_path / "run", scores))
-    (file,) = run.datapoint_files()
+    (file,) = run.record_files("data_generation")
     items = [json.loads(line) for line in file.read_text().splitlines()]
     said = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
     prompts = ["Hi", ["Hi"], ["Hi", "And now?"], [*said, {"role": "assistant", "content": "Yes?"}, said[1]], [{"x": 1}]]

@@ -97,7 +97,7 @@ def test_an_active_schedule_keeps_to_its_budget_over_starts(tmp_path: Path) -> N
         assert calls(server)["jay compare"] == 14
         whole = {one["id"] for one in records(run_of(tmp_path), "pairwise")}
         assert len(whole) == 7
-        file = next(iter(run_of(tmp_path).pair_files()))
+        file = next(iter(run_of(tmp_path).record_files("pairwise")))
         kept = file.read_text().splitlines(keepends=True)[:4]
         file.write_text("".join(kept))
         assert coeval("run", "--config", path, "--continue") == 0
@@ -306,7 +306,7 @@ def test_verdicts_of_no_use_are_asked_for_again(tmp_path: Path) -> None:
         path = config(tmp_path, server)
         assert coeval("run", "--config", path) == 0
         calls(server)
-        (file,) = run_of(tmp_path).pair_files()
+        (file,) = run_of(tmp_path).record_files("pairwise")
         lines = [json.loads(line) for line in file.read_text().splitlines()]
         lines[0]["winner"] = "A"
         file.write_text("".join(json.dumps(line) + "\n" for line in lines[:-1]) + '{"id": "torn')

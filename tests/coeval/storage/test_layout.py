@@ -53,7 +53,7 @@ def test_files_of_a_task_are_not_those_of_another_with_its_name_at_the_start(run
         path.touch()
     (run.folder / "phase4_responses" / "sum.teacher.a.responses.jsonl").touch()
     (run.folder / "phase4_responses" / "sum.a.responses.jsonl.torn").touch()
-    names = [path.name for path in run.response_files("sum")]
+    names = [path.name for path in run.record_files("response_collection", "sum")]
     assert names == ["sum.a.b.responses.jsonl", "sum.teacher.a.responses.jsonl"]
-    assert len(run.response_files()) == 4
-    assert run.datapoint_files() == []
+    assert len(run.record_files("response_collection")) == 4
+    assert run.record_files("data_generation") == []
