@@ -20,9 +20,9 @@ import functools
 import importlib.metadata
 import importlib.util
 import re
-import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -78,16 +78,21 @@ def is_light(model: P2LModel) -> bool:
 
 
 class CompiledBackbone(nn.Module):
-    """A backbone that answers packed prompts; it can be neither trained nor saved. Threads take turns."""
+    """A backbone that answers packed prompts; it can be neither trained nor saved. Threads may share it.
 
-    def __init__(self, rows: nn.Embedding, config: Any, compiled: Any, *, light: bool) -> None:
-        """Join the embedding with the compiled layers."""
+    A thread of which torch may take fewer cores than there are computes beside others, each on its share: on two cores
+    two passes beside each other take less time than both on all cores, one after the other.
+    """
+
+    def __init__(self, rows: nn.Embedding, config: Any, make: Callable[[int], Any], *, light: bool, cores: int) -> None:
+        """Join the embedding with the layers that `make` compiles for a number of passes at a time."""
         super().__init__()
         self.config = config
         self.light = light
         self.embed_tokens = rows
-        self._request = compiled.create_infer_request()
-        self._turn = threading.Lock()
+        self._make: Callable[[int], Any] | None = make
+        self._cores = cores
+        self._alone = self._shared = _requests(make(1), 1)
 
     def forward(self, input_ids: Tensor, position_ids: Tensor, packed: Packed) -> BaseModelOutput:
         """Ids and places (1, T) -> states (1, T, D)."""
@@ -95,17 +100,34 @@ class CompiledBackbone(nn.Module):
         more = -tokens % _ROUND
         states = F.pad(self.embed_tokens(input_ids).float(), (0, 0, 0, more))
         owners = np.repeat(np.arange(len(packed.lengths) + 1), [*packed.lengths, more])
-        with self._turn:
-            inputs = [states.numpy(), F.pad(position_ids, (0, more)).numpy(), owners]
-            found = self._request.infer(inputs, share_inputs=True, share_outputs=True)
+        inputs = [states.numpy(), F.pad(position_ids, (0, more)).numpy(), owners]
+        requests = self._shared if torch.get_num_threads() < self._cores else self._alone
+        request = requests.get()
+        try:
+            found = request.infer(inputs, share_inputs=True, share_outputs=True)
             return BaseModelOutput(last_hidden_state=torch.from_numpy(found[0][:, :tokens].copy()))
+        finally:
+            requests.put(request)
+
+    def divide(self, streams: int) -> None:
+        """Lay the layers out once more, for so many passes beside each other; only once, for the layers go then."""
+        if self._make is not None and streams > 1:
+            self._shared = _requests(self._make(streams), streams)
+        self._make = None
 
     def warm_up(self, longest: int) -> None:
         """Let OpenVINO make its code for passes of at most `longest` tokens now, not while somebody waits."""
-        for tokens in range(_ROUND, min(longest, _WARM) + 1, _ROUND):
-            ids = torch.zeros(1, tokens, dtype=torch.long)
-            with torch.inference_mode():
-                self(ids, torch.arange(tokens)[None], Packed.of(torch.tensor([tokens]), ids.device))
+        threads = torch.get_num_threads()
+        ways = (self._cores,) if self._shared is self._alone else (self._cores, 1)
+        try:
+            for number in ways:
+                torch.set_num_threads(number)
+                for tokens in range(_ROUND, min(longest, _WARM) + 1, _ROUND):
+                    ids = torch.zeros(1, tokens, dtype=torch.long)
+                    with torch.inference_mode():
+                        self(ids, torch.arange(tokens)[None], Packed.of(torch.tensor([tokens]), ids.device))
+        finally:
+            torch.set_num_threads(threads)
 
 
 class Graph:
@@ -124,21 +146,28 @@ class Graph:
         `threads` is at most how many compute a pass. Layers from `first` on are rounded to int8.
         """
         graph = self._graph if first is None else _rounded(self._graph.clone(), first)
-        compiled = _core().compile_model(
-            graph,
-            "CPU",
-            {
-                "INFERENCE_PRECISION_HINT": {"float32": "f32", "bfloat16": "bf16"}[precision],
-                "INFERENCE_NUM_THREADS": threads,
-                "NUM_STREAMS": 1,
-                "ENABLE_CPU_PINNING": False,  # services and workers on one machine would all take the first cores
-                "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0 if first is None else _GROUP,
-            },
-        )
+        options = {
+            "INFERENCE_PRECISION_HINT": {"float32": "f32", "bfloat16": "bf16"}[precision],
+            "INFERENCE_NUM_THREADS": threads,
+            "ENABLE_CPU_PINNING": False,  # services and workers on one machine would all take the first cores
+            "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0 if first is None else _GROUP,
+        }
+
+        def make(streams: int) -> Any:
+            return _core().compile_model(graph, "CPU", {**options, "NUM_STREAMS": streams})
+
         rows = copy.deepcopy(self._backbone.get_input_embeddings()).requires_grad_(False)
         exact = precision == "float32" and first is None
         rows.to(torch.float32 if exact else torch.bfloat16)
-        return CompiledBackbone(rows, self._backbone.config, compiled, light=self._light)
+        return CompiledBackbone(rows, self._backbone.config, make, light=self._light, cores=threads)
+
+
+def _requests(compiled: Any, count: int) -> SimpleQueue[Any]:
+    """Return requests of a compiled model, for whoever computes next."""
+    requests: SimpleQueue[Any] = SimpleQueue()
+    for _ in range(count):
+        requests.put(compiled.create_infer_request())
+    return requests
 
 
 class Traced(nn.Module):

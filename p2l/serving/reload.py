@@ -202,20 +202,24 @@ def _prepare(member: Member, settings: Settings) -> tuple[Member, str, str]:
     model, tokenizer, cores = member.model, member.tokenizer, settings.cores
     if settings.quantize:
         rounded = quantize(model, tokenizer, settings.quantize, threads=cores)
-        _warm_up(member)
+        _prepared(member, settings)
         return member, settings.quantize, str(rounded)
     if settings.dtype is None:
         choice = choose_dtype(model, tokenizer, threads=cores)
     else:
         choice = in_dtype(model, tokenizer, to_dtype(settings.dtype), settings.dtype_reason, threads=cores)
     ready = Member(choice.model, tokenizer)
-    _warm_up(ready)
+    _prepared(ready, settings)
     return ready, str(choice.dtype).removeprefix("torch."), choice.reason
 
 
-def _warm_up(member: Member) -> None:
-    if isinstance(member.model.model, CompiledBackbone):
-        member.model.model.warm_up(member.tokenizer.max_length)
+def _prepared(member: Member, settings: Settings) -> None:
+    """Lay a compiled model out for as many passes as threads will compute, and make its code."""
+    backbone = member.model.model
+    if isinstance(backbone, CompiledBackbone):
+        streams = batch_limits(settings, P2L([member], torch.device("cpu"))).streams
+        backbone.divide(streams)
+        backbone.warm_up(member.tokenizer.max_length)
 
 
 def batch_limits(settings: Settings, model: P2L) -> BatchLimits:
@@ -237,8 +241,7 @@ def batch_limits(settings: Settings, model: P2L) -> BatchLimits:
     cores = settings.cores or torch.get_num_threads()
     streams = settings.streams
     if streams is None:
-        # OpenVINO divides a pass among the cores itself.
-        streams = 1 if light or compiled or not on_cpu else min(_MOST_STREAMS, cores)
+        streams = 1 if light or not on_cpu else min(_MOST_STREAMS, cores)
         streams = 0 if light and short else streams
     return BatchLimits(
         tokens=tokens,

@@ -1,3 +1,4 @@
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -98,6 +99,26 @@ def test_a_compiled_model_keeps_its_size_in_mind(tmp_path: Path, monkeypatch: py
     heavy = compiled(model)
     assert isinstance(heavy.model, CompiledBackbone)
     assert not is_light(heavy)
+
+
+def test_threads_beside_each_other_get_the_answers_of_one_that_is_alone(tmp_path: Path) -> None:
+    model, tokenizer = tiny(tmp_path, "llama")
+    exact = coefficients(model, probes(tokenizer))
+    divided = P2LModel(Graph(model, 512).compiled("float32", threads=2), model.head, model.model_list, model.record)
+    backbone = divided.eval().model
+    assert isinstance(backbone, CompiledBackbone)
+    backbone.divide(2)
+    backbone.warm_up(40)
+    assert backbone._shared is not backbone._alone
+
+    def ask(threads: int) -> np.ndarray:
+        torch.set_num_threads(threads)
+        return coefficients(divided, probes(tokenizer))
+
+    for cores, at_once in ((2, 1), (1, 2), (1, 3)):
+        with ThreadPoolExecutor(at_once) as pool:
+            for answers in pool.map(ask, [cores] * at_once):
+                np.testing.assert_allclose(answers, exact, atol=1e-5)
 
 
 @pytest.mark.parametrize("groups", [1, 2, 6])
