@@ -81,7 +81,8 @@ def check_votes(
                 bar.update(len(batch))
         return builder.finish()
     finally:
-        builder.close()
+        for file in builder.hashes:
+            file.close()
 
 
 class _ReportBuilder:
@@ -109,7 +110,10 @@ class _ReportBuilder:
         if not len(batch):
             return
         report.winners.update(_value_counts(columns.column("winner")))
-        self._count_models(columns)
+        codes = np.concatenate([model_codes(columns.column(name), self.codes) for name in ("model_a", "model_b")])
+        grown = np.bincount(codes, minlength=len(self.codes))
+        grown[: len(self.counts)] += self.counts
+        self.counts = grown
         names = columns.schema.names
         if "prompt" in names:
             self._count_prompts(columns.column("prompt"))
@@ -118,13 +122,10 @@ class _ReportBuilder:
         if "tstamp" in names:
             self._see_times(numbers(columns.column("tstamp")))
         if "weight" in names:
-            self._see_weights(numbers(columns.column("weight")))
-
-    def _count_models(self, columns: Any) -> None:
-        codes = np.concatenate([model_codes(columns.column(name), self.codes) for name in ("model_a", "model_b")])
-        grown = np.bincount(codes, minlength=len(self.codes))
-        grown[: len(self.counts)] += self.counts
-        self.counts = grown
+            weights = numbers(columns.column("weight"))
+            low, total, high = report.weights or (np.inf, 0.0, 0.0)
+            total += float(weights.sum())
+            report.weights = (min(low, float(weights.min())), total, max(high, float(weights.max())))
 
     def _count_prompts(self, column: Any) -> None:
         self.report.turns.update(_value_counts(pc.list_value_length(column)))
@@ -143,14 +144,6 @@ class _ReportBuilder:
             report.times = (min(low, float(present.min())), max(high, float(present.max())))
             self.last_time = present[-1]
 
-    def _see_weights(self, weights: IntArray) -> None:
-        low, total, high = self.report.weights or (np.inf, 0.0, 0.0)
-        self.report.weights = (
-            min(low, float(weights.min())),
-            total + float(weights.sum()),
-            max(high, float(weights.max())),
-        )
-
     def finish(self) -> VoteReport:
         report = self.report
         report.models = dict(zip(self.codes, self.counts.tolist(), strict=True))
@@ -161,10 +154,6 @@ class _ReportBuilder:
             report.kinds["no votes"] += 1
         report.notes = _notes(report)
         return report
-
-    def close(self) -> None:
-        for file in self.hashes:
-            file.close()
 
 
 def _value_counts(column: Any) -> dict[Any, int]:
@@ -194,7 +183,9 @@ def _notes(report: VoteReport) -> list[str]:
 
 def render(report: VoteReport) -> str:
     """Render the report as lines of two columns, then notes and problems."""
-    rows = [("votes", f"{report.votes:,}"), *_models(report), *_winners(report), *_prompts(report), *_rest(report)]
+    rows = [("votes", f"{report.votes:,}"), *_models(report)]
+    rows += [(f"winner {name}", _share(report.winners[name], report.votes)) for name in WINNERS if report.votes]
+    rows += _rest(report)
     lines = [report.source.name, *align(rows, left=(0, 1), indent="  ")]
     lines += [f"note: {note}" for note in report.notes]
     if report.is_fit:
@@ -219,20 +210,12 @@ def _models(report: VoteReport) -> list[tuple[str, str]]:
     return [("models", f"{len(counts):,}"), ("votes per model", spread), ("fewest votes", few)]
 
 
-def _winners(report: VoteReport) -> list[tuple[str, str]]:
-    return [(f"winner {name}", _share(report.winners[name], report.votes)) for name in WINNERS if report.votes]
-
-
-def _prompts(report: VoteReport) -> list[tuple[str, str]]:
-    if report.prompts is None:
-        return []
-    again = report.votes - report.prompts
-    turns = _top(Counter({f"{count}": votes for count, votes in report.turns.items()}), report.votes)
-    return [("distinct prompts", f"{report.prompts:,}; {again:,} votes repeat one"), ("turns", turns)]
-
-
 def _rest(report: VoteReport) -> list[tuple[str, str]]:
     rows = []
+    if report.prompts is not None:
+        again = report.votes - report.prompts
+        rows.append(("distinct prompts", f"{report.prompts:,}; {again:,} votes repeat one"))
+        rows.append(("turns", _top(report.turns, report.votes)))
     if report.languages:
         rows.append(("languages", _top(report.languages, report.votes)))
     if report.times:

@@ -17,7 +17,6 @@ from p2l.votes.schema import (
     WINNERS,
     IntArray,
     Labels,
-    RawBatch,
     Source,
     is_one_text,
     missing_column,
@@ -68,7 +67,7 @@ def find_problems(batch: Any, labels: LabelNames | None = None) -> list[Finding]
         findings += _prompt_problems(batch.column("prompt"))
     for name in ("model_a", "model_b"):
         if name in names:
-            findings.append(_finding("model name", _blank(batch.column(name)), _sentence(f"{name} has no name")))
+            findings.append(_finding("model name", _blank(batch.column(name)), f"{name} has no name"))
     if "model_a" in names and "model_b" in names:
         findings.append(_same_model(batch.column("model_a"), batch.column("model_b")))
     if "winner" in names:
@@ -88,14 +87,11 @@ def first_problem(findings: list[Finding]) -> tuple[int, str] | None:
     return row, first.describe(row)
 
 
-def _finding(kind: str, wrong: Any, describe: Callable[[int], str]) -> Finding:
+def _finding(kind: str, wrong: Any, describe: Callable[[int], str] | str) -> Finding:
     if not isinstance(wrong, np.ndarray):
         wrong = pc.fill_null(wrong, False).to_numpy(zero_copy_only=False)
-    return Finding(kind, np.flatnonzero(wrong), describe)
-
-
-def _sentence(text: str) -> Callable[[int], str]:
-    return lambda _: text
+    sentence = describe
+    return Finding(kind, np.flatnonzero(wrong), (lambda _: sentence) if isinstance(sentence, str) else sentence)
 
 
 def _blank(column: Any) -> Any:
@@ -105,22 +101,19 @@ def _blank(column: Any) -> Any:
 def _prompt_problems(column: Any) -> list[Finding]:
     empty = pc.equal(pc.list_value_length(column), 0)
     findings = [
-        _finding("prompt", column.is_null(), _sentence("prompt is missing")),
-        _finding("prompt", empty, _sentence("prompt has no turns")),
+        _finding("prompt", column.is_null(), "prompt is missing"),
+        _finding("prompt", empty, "prompt has no turns"),
     ]
     if column.flatten().null_count:
         parents = pc.list_parent_indices(column).filter(column.flatten().is_null())
         rows = np.unique(parents.to_numpy(zero_copy_only=False))
-        findings.append(Finding("prompt", rows, _sentence("prompt holds a turn that is missing")))
+        findings.append(Finding("prompt", rows, lambda _: "prompt holds a turn that is missing"))
     return findings
 
 
 def _same_model(first: Any, second: Any) -> Finding:
-    def describe(row: int) -> str:
-        return f"model_a and model_b are both {first[row].as_py()!r}"
-
     same = pc.and_(pc.equal(first, second), pc.not_equal(first, ""))
-    return _finding("same model twice", same, describe)
+    return _finding("same model twice", same, lambda row: f"model_a and model_b are both {first[row].as_py()!r}")
 
 
 def _winner_problem(column: Any) -> Finding:
@@ -130,14 +123,13 @@ def _winner_problem(column: Any) -> Finding:
 
 def _number_problem(name: str, column: Any) -> Finding:
     values = numbers(column)
+    # A vote may lack a propensity or a time; pyarrow's null and NaN are told apart by the column.
+    missing = column.is_null().to_numpy(zero_copy_only=False)
     if name == "weight":
         wrong, must = ~np.isfinite(values) | (values < 0), "a finite number, zero or more"
     elif name == "propensity":
-        # A vote may lack one; pyarrow's null and NaN are told apart by the column.
-        missing = column.is_null().to_numpy(zero_copy_only=False)
         wrong, must = ~missing & ~((values > 0) & (values <= 1)), "a probability above 0 and at most 1"
     else:
-        missing = column.is_null().to_numpy(zero_copy_only=False)
         wrong, must = ~missing & ~np.isfinite(values), "seconds since 1970, or a date and time"
     return _finding(name, wrong, lambda row: f"{name} is {column[row].as_py()!r}; it must be {must}")
 
@@ -183,7 +175,8 @@ def _index_problems(batch: Any, labels: Labels, names: LabelNames, show: Callabl
     for place, before in names.clashes(index, name):
         text = f"place {name[place].as_py()!r} at {index[place]}, where an earlier row has {before!r}"
         text += "; labels and names contradict each other, or the rows come from several model lists"
-        findings.append(Finding("labels", np.array([place // 2]), _sentence(f"{show(place // 2)} {text}")))
+        row = place // 2
+        findings.append(_finding("labels", np.arange(len(batch)) == row, f"{show(row)} {text}"))
     return findings
 
 
@@ -299,22 +292,16 @@ def scan(
     """Stream batches in the form of the schema together with their faults."""
     names = LabelNames()
     for raw in source.stream(columns, batch_size):
-        raw = _with_absent_columns(source, raw, columns)
+        # A block of JSON lines may lack keys that others have.
+        for name in columns if columns is not None else source.columns:
+            if name not in raw.batch.schema.names:
+                raw = raw._replace(batch=raw.batch.append_column(name, pa.nulls(len(raw.batch), pa.string())))
         batch = normalise(source, raw)
         is_text = "prompt" in batch.schema.names and is_one_text(raw.batch.column("prompt"), batch.column("prompt"))
         findings: list[Finding] = []
         if columns is None and not set(_NAMED) <= set(batch.schema.names) and label_list is not None:
             batch, findings = _named(batch, label_list)
         yield VoteBatch(batch, source, raw.first_row, is_text), findings or find_problems(batch, names)
-
-
-def _with_absent_columns(source: Source, raw: RawBatch, columns: Sequence[str] | None) -> RawBatch:
-    """Add null columns for keys that this block of JSON lines lacks and others have."""
-    batch = raw.batch
-    for name in columns if columns is not None else source.columns:
-        if name not in batch.schema.names:
-            batch = batch.append_column(name, pa.nulls(len(batch), pa.string()))
-    return RawBatch(batch, raw.first_row)
 
 
 def _named(batch: Any, label_list: Sequence[str]) -> tuple[Any, list[Finding]]:

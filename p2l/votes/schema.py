@@ -15,6 +15,7 @@ decide and its labels are only checked against them; where names or winner are a
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -73,7 +74,8 @@ def encode_column(values: Any) -> Encoded:
 
 def _as_dictionary(values: Any) -> Any:
     try:
-        if _holds_python_text(values):
+        is_list = isinstance(values, list) or (isinstance(values, np.ndarray) and values.dtype.kind == "O")
+        if is_list and len(values) and isinstance(values[0], str):
             # Python strings are hashed as they are met, which saves writing them out.
             values = pa.array(values, pa.dictionary(pa.int32(), pa.string()), from_pandas=True)
         array = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values, from_pandas=True)
@@ -89,11 +91,6 @@ def _as_dictionary(values: Any) -> Any:
         array = array.unify_dictionaries().combine_chunks()
         array = array if isinstance(array, pa.Array) else array.chunk(0)
     return array
-
-
-def _holds_python_text(values: Any) -> bool:
-    plain = isinstance(values, list) or (isinstance(values, np.ndarray) and values.dtype.kind == "O")
-    return plain and len(values) > 0 and isinstance(values[0], str)
 
 
 def is_text(kind: Any) -> bool:
@@ -119,9 +116,11 @@ def encode_votes(model_a: Any, model_b: Any, winner: Any) -> VoteCodes:
         raise VoteError(f"model_a, model_b and winner differ in length: {sizes} rows")
     if not len(first.codes):
         raise VoteError("there are no votes")
-    models = sorted(_used(first) | _used(second))
-    a, b = _recode(first, models), _recode(second, models)
-    outcome = _recode(won, WINNERS).astype(np.int8)
+    used = [np.unique(column.codes[column.codes >= 0]) for column in (first, second)]
+    pairs = zip((first, second), used, strict=True)
+    models = sorted({column.values[code] for column, codes in pairs for code in codes} - {""})
+    a, b = (name_lookup(column.values, models, spare=True)[column.codes] for column in (first, second))
+    outcome = name_lookup(won.values, WINNERS, spare=True)[won.codes].astype(np.int8)
     _refuse(a < 0, lambda _: "model_a has no name")
     _refuse(b < 0, lambda _: "model_b has no name")
     _refuse(a == b, lambda row: f"model_a and model_b are both {models[a[row]]!r}")
@@ -134,15 +133,6 @@ def unknown_winner(value: str | None) -> str:
     if value is None:
         return f"winner is missing; it must be one of {', '.join(WINNERS)}"
     return f"unknown winner {value!r}; it must be one of {', '.join(WINNERS)}{nearest(value, WINNERS)}"
-
-
-def _used(column: Encoded) -> set[str]:
-    seen = np.bincount(column.codes[column.codes >= 0], minlength=len(column.values)) > 0
-    return {name for name, used in zip(column.values, seen, strict=True) if used and name}
-
-
-def _recode(column: Encoded, names: Sequence[str]) -> IntArray:
-    return name_lookup(column.values, names, spare=True)[column.codes]
 
 
 def name_lookup(source: Iterable[str], target: Sequence[str], *, spare: bool = False) -> IntArray:
@@ -249,7 +239,9 @@ def normalise(source: Source, raw: RawBatch) -> Any:
         if name == "prompt":
             column = _turns(source, column)
         elif name in TEXT_COLUMNS:
-            column = _text(source, name, column)
+            if not (is_text(column.type) or pa.types.is_null(column.type)):
+                raise VoteError(f"{source.name}: column {name!r} holds {column.type}; it must hold text")
+            column = column.cast(pa.string())
         arrays.append(column)
     return pa.RecordBatch.from_arrays(arrays, names=raw.batch.schema.names)
 
@@ -268,12 +260,6 @@ def is_valid(column: Any) -> bool:
     except pa.ArrowInvalid:
         return False
     return True
-
-
-def _text(source: Source, name: str, column: Any) -> Any:
-    if not (is_text(column.type) or pa.types.is_null(column.type)):
-        raise VoteError(f"{source.name}: column {name!r} holds {column.type}; it must hold text")
-    return column.cast(pa.string())
 
 
 def _turns(source: Source, column: Any) -> Any:
@@ -355,13 +341,13 @@ def numbers(column: Any) -> IntArray:
         column = column.dictionary_decode()
     if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
         return _seconds(column)
-    if is_text(column.type):
-        return _numbers_in_text(column)
-    try:
-        floats = column.cast(pa.float64())
-    except pa.ArrowException:
-        return np.full(len(column), np.nan)
-    return np.asarray(floats.to_numpy(zero_copy_only=False), dtype=np.float64)
+    for kind in (pa.float64(), *[pa.timestamp("us")] * is_text(column.type)):
+        with contextlib.suppress(pa.ArrowException):
+            converted = column.cast(kind)
+            if pa.types.is_timestamp(kind):
+                return _seconds(converted)
+            return np.asarray(converted.to_numpy(zero_copy_only=False), dtype=np.float64)
+    return np.array([_number(text) for text in column.to_pylist()], dtype=np.float64)
 
 
 def _seconds(column: Any) -> IntArray:
@@ -369,20 +355,9 @@ def _seconds(column: Any) -> IntArray:
     return np.asarray(micros.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)) / 1e6
 
 
-def _numbers_in_text(column: Any) -> IntArray:
+def _number(text: Any) -> float:
     try:
-        return np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False))
-    except pa.ArrowInvalid:
-        pass
-    try:
-        return _seconds(column.cast(pa.timestamp("us")))
-    except pa.ArrowInvalid:
-        return np.array([_number(text) for text in column.to_pylist()])
-
-
-def _number(text: str | None) -> float:
-    try:
-        return float(text) if text is not None else float("nan")
+        return float(text) if isinstance(text, str) else float("nan")
     except ValueError:
         return float("nan")
 

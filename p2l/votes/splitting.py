@@ -2,7 +2,7 @@
 
 By prompt, every vote of one prompt is on one side, or the validation loss would reward memory: prompts are ordered by
 a seeded 64-bit hash and taken until N votes are reached, as nearly as whole prompts allow. By time, the N newest votes
-are the validation part. Memory holds O(N) numbers of the validation part and a batch of votes.
+are the validation part. Memory holds two numbers a vote at most, and a batch of votes.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from p2l.votes.writing import open_writer, write_votes
 
 _CHUNK = 1 << 20
 _BINS = 1 << 16
+Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
 class Split(NamedTuple):
@@ -71,7 +72,7 @@ def split_votes(
         raise VoteError(f"{store.name}: {val} validation votes cannot be taken from {len(store)}; ask for fewer")
     chosen = split_by_prompt(store, val, seed, quiet=quiet) if by == "prompt" else newest(store, val)
     alive = _models_to_keep(store, chosen, min_votes_per_model)
-    train, validation = _write(store, chosen, alive, train_output, val_output, quiet=quiet)
+    train, validation = _write(store, chosen, alive, (train_output, val_output), quiet=quiet)
     removed = [name for name, stays in zip(store.model_list, alive, strict=True) if not stays]
     return Split(train, validation, removed, len(store) - train - validation)
 
@@ -113,17 +114,16 @@ def _bound(hashed: IntArray, val: int) -> int | None:
 
 def newest(store: VoteStore, val: int) -> IntArray:
     """Return the ascending ids of the `val` newest votes; of equal times, the later rows."""
-    best_times, best_ids = np.empty(0), np.empty(0, dtype=np.int64)
-    for ids in _chunks(len(store)):
-        times = store.tstamps(ids)
-        if times is None:
-            raise VoteError(f"{store.name}: no column 'tstamp' to split by; columns: {', '.join(store.columns)}")
-        if np.isnan(times).any():
-            raise VoteError(f"{store.name}: vote {ids[np.isnan(times).argmax()] + 1} has no tstamp to split by")
-        best_times, best_ids = np.concatenate([best_times, times]), np.concatenate([best_ids, ids])
-        order = np.lexsort((best_ids, best_times))[-val:]
-        best_times, best_ids = best_times[order], best_ids[order]
-    return np.sort(best_ids)
+    return np.sort(np.argsort(_times(store, "split"), kind="stable")[-val:])
+
+
+def _times(store: VoteStore, purpose: str) -> Floats:
+    times = store.tstamps()
+    if times is None:
+        raise VoteError(f"{store.name}: no column 'tstamp' to {purpose} by; columns: {', '.join(store.columns)}")
+    if np.isnan(times).any():
+        raise VoteError(f"{store.name}: vote {int(np.isnan(times).argmax()) + 1} has no tstamp to {purpose} by")
+    return times
 
 
 def _chunks(count: int, size: int = _CHUNK) -> Iterator[IntArray]:
@@ -134,7 +134,12 @@ def _models_to_keep(store: VoteStore, chosen: IntArray, least: int) -> IntArray:
     """Return which models (M,) have at least `least` train votes against models that stay."""
     alive = np.ones(len(store.model_list), dtype=bool)
     while True:
-        train, val = _counts(store, chosen, alive)
+        counts = np.zeros((2, len(alive)), dtype=np.int64)
+        for ids in _chunks(len(store)):
+            pairs = store.labels(ids)[:, :2]
+            for side, mask in enumerate(_sides(pairs, ids, chosen, alive)):
+                counts[side] += np.bincount(pairs[mask].ravel(), minlength=len(alive))
+        train, val = counts
         if not train.any() or not val.any():
             part = "validation" if train.any() else "train"
             raise VoteError(
@@ -149,16 +154,6 @@ def _models_to_keep(store: VoteStore, chosen: IntArray, least: int) -> IntArray:
         alive &= ~few
 
 
-def _counts(store: VoteStore, chosen: IntArray, alive: IntArray) -> tuple[IntArray, IntArray]:
-    """Count the votes (M,) of each model in the train and in the validation part, between models that are alive."""
-    counts = np.zeros((2, len(alive)), dtype=np.int64)
-    for ids in _chunks(len(store)):
-        pairs = store.labels(ids)[:, :2]
-        for side, mask in enumerate(_sides(pairs, ids, chosen, alive)):
-            counts[side] += np.bincount(pairs[mask].ravel(), minlength=len(alive))
-    return counts[0], counts[1]
-
-
 def _sides(pairs: IntArray, ids: IntArray, chosen: IntArray, alive: IntArray) -> tuple[IntArray, IntArray]:
     """Return masks (n,) of the train and of the validation votes among consecutive ids; `chosen` is ascending."""
     is_val = np.zeros(len(ids), dtype=bool)
@@ -169,25 +164,19 @@ def _sides(pairs: IntArray, ids: IntArray, chosen: IntArray, alive: IntArray) ->
 
 
 def _write(
-    store: VoteStore,
-    chosen: IntArray,
-    alive: IntArray,
-    train_output: str | Path,
-    val_output: str | Path,
-    *,
-    quiet: bool,
-) -> tuple[int, int]:
-    """Write both parts; both files appear only when both are whole."""
+    store: VoteStore, chosen: IntArray, alive: IntArray, outputs: Sequence[str | Path], *, quiet: bool
+) -> list[int]:
+    """Write both parts and return their sizes; both files appear only when both are whole."""
     counts = [0, 0]
     with ExitStack() as stack:
-        writers = [stack.enter_context(open_writer(path, store.schema)) for path in (train_output, val_output)]
+        writers = [stack.enter_context(open_writer(path, store.schema)) for path in outputs]
         bar = stack.enter_context(progress(description="write", total=len(store), unit="votes", quiet=quiet))
         for ids, batch in store.batches():
             for side, mask in enumerate(_sides(store.labels(ids)[:, :2], ids, chosen, alive)):
                 writers[side](batch.filter(pa.array(mask)))
                 counts[side] += int(mask.sum())
             bar.update(len(ids))
-    return counts[0], counts[1]
+    return counts
 
 
 # Cut held-out votes into slices by the time of a vote stream, to evaluate models that are trained on the stream.
@@ -196,7 +185,6 @@ def _write(
 # to n, since the slice before, and only those between models that the stream has shown by then. So a checkpoint made
 # after n batches is of the same time as slice n.
 
-Floats = np.ndarray[Any, np.dtype[np.float64]]
 COLUMNS = ("question_id", "tstamp", "prompt", "model_a", "model_b", "winner", "labels")
 """Columns that a slice keeps, where the votes have them."""
 TIMES_FILE = "timestamps.json"
@@ -225,11 +213,18 @@ def cut_slices(
         most: votes of a slice at most, evenly spread over its time; None keeps all.
     """
     step = batch_size * every
-    ends = _ends(stream, step)
-    times = _times(held_out)
-    order = np.argsort(times, kind="stable")
-    place = np.searchsorted(ends, times[order], side="left")
-    first_slice = _seen_by(stream, held_out, step, len(ends))
+    times = _times(stream, "slice")
+    early = np.diff(times) < 0
+    if early.any():
+        vote = int(early.argmax()) + 2
+        raise VoteError(f"{stream.name}: vote {vote} is older than the one before it; sort the votes by tstamp first")
+    if len(times) < step:
+        raise VoteError(f"{stream.name}: holds {len(times)} votes; the first slice needs {step} (batch size x every)")
+    ends = times[step - 1 :: step]  # the last vote of the stream that each slice may know of
+    held_times = _times(held_out, "slice")
+    order = np.argsort(held_times, kind="stable")
+    place = np.searchsorted(ends, held_times[order], side="left")
+    first_slice = _first_slices(stream, held_out, step, len(ends))
     slices = []
     for number in range(len(ends)):
         ids = order[place == number]
@@ -238,45 +233,17 @@ def cut_slices(
             raise VoteError(
                 f"{held_out.name}: no vote falls into slice {(number + 1) * every}; give more held-out votes"
             )
-        slices.append(VoteSlice((number + 1) * every, _thinned(ids, most)))
+        if most is not None and len(ids) > most:
+            ids = ids[np.linspace(0, len(ids) - 1, most).round().astype(np.int64)]
+        slices.append(VoteSlice((number + 1) * every, ids))
     return slices
 
 
-def _ends(stream: VoteStore, step: int) -> Floats:
-    """Return the time of the last vote of the stream that each slice may know of."""
-    times = _times(stream)
-    early = np.diff(times) < 0
-    if early.any():
-        vote = int(early.argmax()) + 2
-        raise VoteError(f"{stream.name}: vote {vote} is older than the one before it; sort the votes by tstamp first")
-    if len(times) < step:
-        raise VoteError(f"{stream.name}: holds {len(times)} votes; the first slice needs {step} (batch size x every)")
-    return np.asarray(times[step - 1 :: step])
-
-
-def _times(store: VoteStore) -> Floats:
-    times = store.tstamps()
-    if times is None:
-        raise VoteError(f"{store.name}: no column 'tstamp' to slice by; columns: {', '.join(store.columns)}")
-    if np.isnan(times).any():
-        raise VoteError(f"{store.name}: vote {int(np.isnan(times).argmax()) + 1} has no tstamp to slice by")
-    return np.asarray(times)
-
-
-def _seen_by(stream: VoteStore, held_out: VoteStore, step: int, slices: int) -> IntArray:
+def _first_slices(stream: VoteStore, held_out: VoteStore, step: int, slices: int) -> IntArray:
     """Return the first slice (M,) at whose end the stream has shown each model of the held-out votes."""
-    models = stream.labels()[:, :2]
-    first = np.full(len(stream.model_list), slices, dtype=np.int64)
-    seen, rows = np.unique(models.ravel(), return_index=True)
-    first[seen] = rows // 2 // step
-    place = dict(zip(stream.model_list, first.tolist(), strict=True))
-    return np.array([place.get(name, slices) for name in held_out.model_list])
-
-
-def _thinned(ids: IntArray, most: int | None) -> IntArray:
-    if most is None or len(ids) <= most:
-        return ids
-    return np.asarray(ids[np.linspace(0, len(ids) - 1, most).round().astype(np.int64)])
+    models, rows = np.unique(stream.labels()[:, :2].ravel(), return_index=True)
+    first = {stream.model_list[model]: row // 2 // step for model, row in zip(models, rows.tolist(), strict=True)}
+    return np.array([first.get(name, slices) for name in held_out.model_list])
 
 
 def write_slices(
@@ -290,15 +257,15 @@ def write_slices(
         folder: made if need be.
         columns: kept beside `COLUMNS`.
     """
-    import pyarrow as pa
-
     missing = [name for name in columns if name not in held_out.columns]
     if missing:
         raise VoteError(f"{held_out.name}: no column {missing[0]!r}; columns: {', '.join(held_out.columns)}")
-    schema = pa.schema([held_out.schema.field(name) for name in _kept(held_out, columns)])
+    schema = pa.schema([held_out.schema.field(name) for name in held_out.columns if name in {*COLUMNS, *columns}])
     width = len(str(slices[-1].number))
     files = [folder / f"validation-{one.number:0{width}d}.csv" for one in slices]
-    _refuse_others(folder, files)
+    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+        if path not in files and path.name.endswith(FILE_ENDINGS) and re.search(r"\d", path.name):
+            raise VoteError(f"{path}: is a slice of another cut; delete it, or choose another --output")
     table = pa.Table.from_batches([batch.select(schema.names) for _, batch in held_out.batches()], schema)
     for one, file in zip(slices, files, strict=True):
         write_votes(table.take(one.ids).combine_chunks().to_batches(), schema, file)
@@ -306,14 +273,3 @@ def write_slices(
     ends = {str(one.number): {"end_tstamp": float(times[one.ids].max())} for one in slices if times is not None}
     write_json(folder / TIMES_FILE, ends)
     return files
-
-
-def _kept(held_out: VoteStore, columns: Sequence[str]) -> Iterator[str]:
-    yield from (name for name in held_out.columns if name in {*COLUMNS, *columns})
-
-
-def _refuse_others(folder: Path, files: Sequence[Path]) -> None:
-    there = sorted(folder.iterdir()) if folder.is_dir() else []
-    for path in there:
-        if path not in files and path.name.endswith(FILE_ENDINGS) and re.search(r"\d", path.name):
-            raise VoteError(f"{path}: is a slice of another cut; delete it, or choose another --output")

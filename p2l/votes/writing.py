@@ -24,7 +24,7 @@ from p2l.common.errors import VoteError
 from p2l.common.files import atomic_path, no_nan
 from p2l.votes.arrow_files import RowFile, conform
 from p2l.votes.reading import read_votes
-from p2l.votes.schema import RawBatch, Source, numbers
+from p2l.votes.schema import WINNERS, RawBatch, Source, numbers
 from p2l.votes.sources import file_kind, open_source
 
 Write = Callable[[Any], None]
@@ -93,18 +93,19 @@ def _lines(batch: Any) -> Iterator[bytes]:
 def _csv(schema: Any, path: Path) -> Iterator[Write]:
     import pyarrow.csv as pc_csv
 
-    fields = [(field.name, pa.string() if _needs_text(field.type) else field.type) for field in schema]
-    with pc_csv.CSVWriter(path, pa.schema(fields)) as writer:
-        yield lambda batch: writer.write_batch(_flat(batch, pa.schema(fields)))
+    # An integer, a number and a truth value stay as they are.
+    plain = pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean
+    is_plain = [any(test(field.type) for test in plain) for field in schema]
+    kinds = [field.type if stays else pa.string() for field, stays in zip(schema, is_plain, strict=True)]
+    flat = pa.schema(list(zip(schema.names, kinds, strict=True)))
 
+    def write(batch: Any) -> None:
+        columns = zip(batch.columns, is_plain, strict=True)
+        arrays = [column if stays else _text(column) for column, stays in columns]
+        writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=flat))
 
-def _needs_text(kind: Any) -> bool:
-    return not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
-
-
-def _flat(batch: Any, schema: Any) -> Any:
-    arrays = [_text(column) if _needs_text(column.type) else column for column in batch.columns]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    with pc_csv.CSVWriter(path, flat) as writer:
+        yield write
 
 
 def _text(column: Any) -> Any:
@@ -203,17 +204,11 @@ def _as_votes(source: Source, raw: RawBatch) -> Any:
 def _winners(column: Any) -> Any:
     if not pa.types.is_dictionary(column.type):
         column = column.cast(pa.string()).dictionary_encode()
-    spelled = [_winner(text) for text in column.dictionary.to_pylist()]
+    spelled = []
+    for text in column.dictionary.to_pylist():
+        word = (text or "").strip().lower()
+        spelled.append("tie (bothbad)" if word in _BOTH_BAD else word if word in WINNERS else text)
     return pa.DictionaryArray.from_arrays(column.indices, pa.array(spelled, pa.string())).dictionary_decode()
-
-
-def _winner(text: str | None) -> str | None:
-    if text is None:
-        return None
-    plain = text.strip().lower()
-    if plain in _BOTH_BAD:
-        return "tie (bothbad)"
-    return plain if plain in {"model_a", "model_b", "tie"} else text
 
 
 def _user_turns(source: Source, raw: RawBatch, column: Any) -> Any:
