@@ -1,4 +1,4 @@
-"""The single leaderboards of an evaluation: fits of votes as published, and the scale of arena ratings.
+"""Leaderboards that an evaluation fits to votes, as published.
 
 A marginal leaderboard is the best fit without regularisation. Where there is none (a model that never lost, say), or
 only at infinity, the default prior of `p2l.leaderboard` holds it, and a note says so.
@@ -25,6 +25,8 @@ from p2l.metrics import Standing
 
 Ints = npt.NDArray[np.integer[Any]]
 _FREE = Prior(sd=math.inf)
+WINNERS_OF_TIES = np.array([0, 2, 3])
+"""Codes of `p2l.votes.schema.WINNERS` for the third entry of labels whose first model is model_a."""
 HELD = (
     "These votes have no finite best fit (some model never lost or never won, or an outcome never happened), so a weak "
     "prior holds it (normal, standard deviation 5)."
@@ -34,7 +36,7 @@ HELD = (
 def board_of_labels(
     labels: Ints, models: Sequence[str], likelihood: str, *, clusters: Any = None, intervals: bool = True, level: float
 ) -> Leaderboard:
-    """The leaderboard of labels (N, 3), of the models that they hold; intervals are clustered by prompt.
+    """Fit labels (N, 3), over the models that they hold; intervals are clustered by prompt.
 
     Raises:
         InputError: no vote counts, or fewer than two models do.
@@ -46,7 +48,7 @@ def board_of_labels(
         raise InputError(f"no vote counts under likelihood {likelihood}")
     place = np.full(len(models), -1, dtype=np.int64)
     place[present] = np.arange(len(present))
-    a, b, winner = place[votes[:, 0]], place[votes[:, 1]], np.array([0, 2, 3])[votes[:, 2]]
+    a, b, winner = place[votes[:, 0]], place[votes[:, 1]], WINNERS_OF_TIES[votes[:, 2]]
     table = vote_table(a, b, winner, len(present))
     units = None if clusters is None else units_of(table, a, b, winner, None, np.asarray(clusters)[rows])
     names = [models[code] for code in present]
@@ -62,7 +64,7 @@ def board_of_table(
     intervals: bool = False,
     level: float = 0.95,
 ) -> Leaderboard:
-    """The leaderboard of counted votes: the best fit, or, where there is none, the one that a weak prior holds."""
+    """Fit counted votes: the best fit, or, where there is none, the one that a weak prior holds."""
     options: dict[str, Any] = {"models": models, "likelihood": likelihood, "units": units, "level": level}
     options["intervals"] = "sandwich" if intervals else None
     if _may_be_free(table):
@@ -75,7 +77,7 @@ def board_of_table(
 
 
 def _may_be_free(table: PairTable) -> bool:
-    """Whether everyone has beaten (or tied with) everyone, if only in a chain."""
+    """Whether everyone has beaten (or tied with) everyone, directly or in a chain."""
     up, down = table.weights[:, [0, 2, 3]].sum(axis=1) > 0, table.weights[:, 1:].sum(axis=1) > 0
     beaten = np.concatenate([table.first[up], table.second[down]])
     beating = np.concatenate([table.second[up], table.first[down]])
@@ -83,12 +85,6 @@ def _may_be_free(table: PairTable) -> bool:
 
 
 def standing(board: Leaderboard, models: Sequence[str]) -> Standing:
-    """A leaderboard as columns of `models`, NaN for those it does not know."""
+    """Return a leaderboard as columns of `models`, NaN for those it does not know."""
     place = dict(zip(board.models, board.coefs.tolist(), strict=True))
     return Standing(np.array([place.get(name, math.nan) for name in models]), board.eta, board.gamma)
-
-
-def one_scale(likelihood: str) -> dict[str, Any]:
-    """eta and gamma of a leaderboard that has none: 1 and 0 for likelihoods that need them."""
-    parameters = get(likelihood).parameters
-    return {"eta": 1.0 if "eta" in parameters else None, "gamma": 0.0 if "gamma" in parameters else None}

@@ -1,7 +1,7 @@
-"""Which votes belong to a category such as `math`, `language=Chinese`, `is_code=False` or `tag.key=value`.
+"""The votes that belong to a category such as `math`, `language=Chinese`, `is_code=False` or `tag.key=value`.
 
-A key is the name of a column, a path into a nested one (`category_tag.math_v0.1.math`), or the last part of such a path
-where only one ends so (`math`). Alone it means true; `key=value` compares, and a list column has every value it lists.
+A key is the name of a column, a path into a nested one (`category_tag.math_v0.1.math`), or the last step of such a path
+where only one path ends so (`math`). Alone it means true; `key=value` compares; a list column has each value it lists.
 `hard` without a column of that name means at least 6 true criteria under a key that starts with `criteria`.
 
 Shapes: N rows.
@@ -29,7 +29,7 @@ _SHOWN = 8  # values that a message lists
 
 
 class UnknownCategoryError(VoteError):
-    """The rows have nothing of this name."""
+    """The rows have no column or tag of this name."""
 
 
 class EmptyCategoryError(VoteError):
@@ -49,11 +49,7 @@ ALL = Category("all", "all", None)
 
 
 def parse(text: str) -> Category:
-    """Read `key` or `key=value`.
-
-    Raises:
-        ConfigError: there is no key or no value.
-    """
+    """Parse `key` or `key=value`; ConfigError without key or value."""
     key, equals, value = (part.strip() for part in text.partition("="))
     if not key or (equals and not value):
         raise ConfigError(f"category {text!r} cannot be read; write key or key=value, as in math or language=Chinese")
@@ -61,26 +57,24 @@ def parse(text: str) -> Category:
 
 
 def readable_tags(table: Any) -> Any:
-    """The table with tags that are JSON text, as in a CSV file, as nested columns."""
-    for place, field in enumerate(table.schema):
-        if field.name == "category_tag" and _is_text(field.type):
-            try:
-                parsed = pa.array(
-                    [None if text is None else json.loads(text) for text in table.column(place).to_pylist()]
-                )
-            except (ValueError, pa.ArrowException):
-                continue
-            table = table.set_column(place, field.name, parsed)
-    return table
+    """Return the table with tags that are JSON text, as in a CSV file, as nested columns."""
+    place = table.schema.get_field_index("category_tag")
+    if place < 0 or not (pa.types.is_string(kind := table.schema.field(place).type) or pa.types.is_large_string(kind)):
+        return table
+    try:
+        tags = pa.array([None if text is None else json.loads(text) for text in table.column(place).to_pylist()])
+    except (ValueError, pa.ArrowException):
+        return table
+    return table.set_column(place, "category_tag", tags)
 
 
 def select(category: Category, table: Any, source: str) -> Mask:
-    """The rows (N,) of a table that are of a category.
+    """Return which rows (N,) of a table belong to a category.
 
     Raises:
         UnknownCategoryError: no column or tag of that name; the message names the nearest.
         EmptyCategoryError: no row has that value.
-        VoteError: a key that needs a value, or one that several tags have.
+        VoteError: a key that needs a value, or a name of several tags.
     """
     if category.key == "all" and category.value is None:
         return np.ones(len(table), dtype=bool)
@@ -95,7 +89,7 @@ def _chosen(category: Category, table: Any, source: str) -> Mask:
     if not paths and category.key == "hard":
         return _hard(category, table, source)
     if not paths:
-        columns = _known(table)
+        columns = list(dict.fromkeys(["all", *(tag.name for tag in _tags(table) if not pa.types.is_struct(tag.kind))]))
         raise UnknownCategoryError(
             f"{source}: no column or tag {category.key!r} for category "
             f"{category.text}{nearest(category.key, columns)}; "
@@ -103,17 +97,16 @@ def _chosen(category: Category, table: Any, source: str) -> Mask:
         )
     if len(paths) > 1:
         raise VoteError(f"{source}: category {category.key} may mean {' or '.join(paths)}; write the path you mean")
-    return _equal(category, _column(table, paths[0]), paths[0], source)
+    return _equal(category, table, paths[0], source)
 
 
 def _paths(key: str, table: Any) -> list[str]:
-    """Columns or paths that a key stands for; a column comes before tags."""
+    """Return the columns or paths that a key stands for; a column comes before tags."""
     try:
         base = base_column(key, table.column_names, "")
         return [key] if base == key or pa.types.is_struct(table.schema.field(base).type) else []
     except VoteError:
-        tags = (tag for field in table.schema for tag in _tags(field))
-        return [tag.path for tag in tags if tag.name == key and not pa.types.is_struct(tag.kind)]
+        return [tag.path for tag in _tags(table) if tag.name == key and not pa.types.is_struct(tag.kind)]
 
 
 class _Tag(NamedTuple):
@@ -122,19 +115,14 @@ class _Tag(NamedTuple):
     kind: Any
 
 
-def _tags(field: Any, above: str = "") -> Iterator[_Tag]:
-    """A column and all that is nested in it."""
-    path = f"{above}.{field.name}" if above else field.name
-    yield _Tag(path, field.name, field.type)
-    if pa.types.is_struct(field.type):
-        for inner in field.type:
-            yield from _tags(inner, path)
-
-
-def _known(table: Any) -> list[str]:
-    """Names that categories can have here."""
-    tags = [tag for field in table.schema for tag in _tags(field) if not pa.types.is_struct(tag.kind)]
-    return list(dict.fromkeys(["all", *(tag.name for tag in tags)]))
+def _tags(table: Any) -> Iterator[_Tag]:
+    """Yield each column and everything nested in it."""
+    fields = [(field, field.name) for field in reversed(list(table.schema))]
+    while fields:
+        field, path = fields.pop()
+        yield _Tag(path, field.name, field.type)
+        if pa.types.is_struct(field.type):
+            fields += [(inner, f"{path}.{inner.name}") for inner in reversed(list(field.type))]
 
 
 def _column(table: Any, path: str) -> tuple[str, Any]:
@@ -143,15 +131,14 @@ def _column(table: Any, path: str) -> tuple[str, Any]:
     return base, column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
 
 
-def _equal(category: Category, column: tuple[str, Any], path: str, source: str) -> Mask:
-    base, values = column
+def _equal(category: Category, table: Any, path: str, source: str) -> Mask:
+    base, values = _column(table, path)
     members = group_rows(values, path, base, source)
     names = [name.lower() for name in members.names]
     flags = set(names) <= {"true", "false"}
     if category.value is None and not flags:
-        raise VoteError(
-            f"{source}: category {category.key} needs a value, as in {_example(category.key, members.names)}"
-        )
+        examples = ", ".join(f"{category.key}={name}" for name in members.names[:3])
+        raise VoteError(f"{source}: category {category.key} needs a value, as in {examples}")
     text = _WORDS.get((category.value or "true").lower(), category.value) if flags else category.value
     places = [place for place, name in enumerate(names if flags else members.names) if name == text]
     if not places:
@@ -162,20 +149,16 @@ def _equal(category: Category, column: tuple[str, Any], path: str, source: str) 
     return mask
 
 
-def _example(key: str, names: list[str]) -> str:
-    return ", ".join(f"{key}={name}" for name in names[:3])
-
-
 def _hard(category: Category, table: Any, source: str) -> Mask:
-    """Rows with at least 6 true criteria, or, for a negative value, with fewer."""
-    path = next((tag.path for field in table.schema for tag in _tags(field) if _holds_criteria(tag)), None)
-    if path is None:
+    """Return the rows with at least 6 true criteria, or, for a negative value, with fewer."""
+    tags = (tag for tag in _tags(table) if tag.name.startswith("criteria") and pa.types.is_struct(tag.kind))
+    tag = next(tags, None)
+    if tag is None:
         raise UnknownCategoryError(f"{source}: category hard counts true criteria, and there are no criteria tags")
-    base, values = _column(table, path)
-    kind = next(tag.kind for field in table.schema for tag in _tags(field) if tag.path == path)
+    base, values = _column(table, tag.path)
     counts, has_tag = np.zeros(len(values), dtype=np.int64), np.zeros(len(values), dtype=bool)
-    for field in kind:
-        members = group_rows(values, f"{path}.{field.name}", base, source)
+    for field in tag.kind:
+        members = group_rows(values, f"{tag.path}.{field.name}", base, source)
         has_tag[members.row] = True
         counts[members.row[[members.names[group].lower() == "true" for group in members.group]]] += 1
     word = (category.value or "true").lower()
@@ -183,11 +166,3 @@ def _hard(category: Category, table: Any, source: str) -> Mask:
         raise EmptyCategoryError(f"no vote of category {category.text}; values: true, false")
     is_hard = _WORDS[word] == "true"
     return np.asarray(has_tag & ((counts >= HARD_CRITERIA) == is_hard))
-
-
-def _holds_criteria(tag: _Tag) -> bool:
-    return tag.name.startswith("criteria") and pa.types.is_struct(tag.kind)
-
-
-def _is_text(kind: Any) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))

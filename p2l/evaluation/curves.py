@@ -1,8 +1,8 @@
-"""Leaderboards of random parts of a category: how near they come to the votes, and how fast with more prompts.
+"""Leaderboards of random subsets of a category: how close they come to the votes, and how fast with more prompts.
 
-Random subsets: drawn without replacement; the model's aggregate on them against a fit of their own votes, which a weak
-prior holds (small subsets seldom have a best fit). Aggregation scale: drawn with replacement; the model's aggregate
-against the ground truth of the whole category. The same seed, category and size draw the same rows.
+Random subsets are drawn without replacement: the model's aggregate on them against a fit of their own votes, which a
+weak prior holds (small subsets seldom have a best fit). For the aggregation scale, subsets are drawn with replacement:
+the model's aggregate against the ground truth of the whole category. Draws depend on seed, category and size alone.
 
 Shapes: N votes, S subsets.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from p2l.evaluation.results import SubsetScore
-from p2l.evaluation.subjects import ManyFits, Subject, fit_many
+from p2l.evaluation.subjects import ManyFits, Subject, as_standing, fit_many
 from p2l.leaderboard import Leaderboard, Prior
 from p2l.leaderboard.newton import has_eta, prior_terms, winner_targets
 from p2l.likelihood import Likelihood
@@ -27,19 +27,12 @@ from p2l.metrics import Comparison, Interval, Standing, compare
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.integer[Any]]
-_SUBSETS, _ROWS = 100, 20_000  # taken together, at most
+_SUBSETS, _ROWS = 100, 20_000  # at most, in one step
 
 
 @dataclass(frozen=True)
 class Draws:
-    """What is drawn and measured.
-
-    Attributes:
-        sizes, samples: votes of a subset, and how many subsets of that size.
-        metrics: names of leaderboard metrics.
-        seed: of the draws, with `what` beside it (the category).
-        level: coverage of the intervals.
-    """
+    """Sizes of subsets, how many of each size, and the metrics on them; `what` (the category) joins the seed."""
 
     sizes: Sequence[int]
     samples: Sequence[int]
@@ -48,24 +41,23 @@ class Draws:
     what: str
     level: float = 0.95
 
-    def rows(self, number: int, size: int, samples: int, *, replace: bool) -> Iterator[list[Ints]]:
-        """Lists of subsets, each of positions below `number`."""
-        rng = np.random.default_rng([self.seed, zlib.crc32(self.what.encode()), size, int(replace)])
+    def rows(self, number: int, size: int, samples: int, *, repeated: bool) -> Iterator[list[Ints]]:
+        """Yield lists of subsets, each of positions below `number`."""
+        rng = np.random.default_rng([self.seed, zlib.crc32(self.what.encode()), size, int(repeated)])
         step = max(1, min(_SUBSETS, _ROWS // size))
         for start in range(0, samples, step):
-            count = min(step, samples - start)
-            yield [rng.choice(number, size, replace=replace) for _ in range(count)]
+            yield [rng.choice(number, size, replace=repeated) for _ in range(min(step, samples - start))]
 
 
 def random_subsets(subject: Subject, labels: Ints, truth: Leaderboard, draws: Draws) -> Iterator[SubsetScore]:
-    """Scores by size; sizes that exceed the number of votes have no samples."""
-    fits = _VoteFits(subject.likelihood, len(subject.models), truth, subject.models)
+    """Yield scores by size; sizes beyond the number of votes have no samples."""
+    fits = _VoteFits(subject.likelihood, truth, subject.models)
     for size, samples in zip(draws.sizes, draws.samples, strict=True):
         if size > len(labels):
             yield SubsetScore(size, 0, dict.fromkeys(draws.metrics), {})
             continue
         values = []
-        for subsets in draws.rows(len(labels), size, samples, replace=False):
+        for subsets in draws.rows(len(labels), size, samples, repeated=False):
             models = subject.aggregates(subsets)
             votes = [labels[rows] for rows in subsets]
             for model, fitted, own in zip(models, fits.fit(votes), votes, strict=True):
@@ -74,10 +66,10 @@ def random_subsets(subject: Subject, labels: Ints, truth: Leaderboard, draws: Dr
 
 
 def aggregation_scale(subject: Subject, labels: Ints, truth: Standing, draws: Draws) -> Iterator[SubsetScore]:
-    """Scores by size."""
+    """Yield scores by size."""
     for size, samples in zip(draws.sizes, draws.samples, strict=True):
         values = []
-        for subsets in draws.rows(len(labels), size, samples, replace=True):
+        for subsets in draws.rows(len(labels), size, samples, repeated=True):
             references: dict[int, dict[str, Any]] = {}
             for model in subject.aggregates(subsets):  # one leaderboard is the same for all subsets
                 if id(model) not in references:
@@ -97,14 +89,18 @@ def _compared(
 
 def _score(size: int, values: Sequence[dict[str, Any]], draws: Draws) -> SubsetScore:
     means = {name: _mean([one[name] for one in values]) for name in draws.metrics}
-    single = {name: [one[name] for one in values if isinstance(one[name], float)] for name in draws.metrics}
     width = NormalDist().inv_cdf(0.5 + draws.level / 2)
-    intervals = {name: _interval(means[name], samples, width) for name, samples in single.items() if len(samples) > 1}
+    intervals = {}
+    for name, mean in means.items():
+        numbers = [one[name] for one in values if isinstance(one[name], float)]
+        if len(numbers) > 1:
+            error = float(np.std(numbers, ddof=1)) / len(numbers) ** 0.5
+            intervals[name] = Interval(mean, mean - width * error, mean + width * error, error)
     return SubsetScore(size, len(values), means, intervals)
 
 
 def _mean(values: Sequence[Any]) -> Any:
-    """Mean of numbers, or of dictionaries key by key; values that do not apply are left out."""
+    """Return the mean of numbers, or of dictionaries key by key, without those that do not apply."""
     numbers = [value for value in values if value is not None]
     if not numbers:
         return None
@@ -113,16 +109,11 @@ def _mean(values: Sequence[Any]) -> Any:
     return float(np.mean(numbers))
 
 
-def _interval(mean: float, values: Sequence[float], width: float) -> Interval:
-    error = float(np.std(values, ddof=1)) / len(values) ** 0.5
-    return Interval(mean, mean - width * error, mean + width * error, error)
-
-
 class _VoteFits:
-    """Fits of small sets of votes of M models, all from the same start."""
+    """Fits of small sets of votes, all from the same start."""
 
-    def __init__(self, likelihood: Likelihood, num_models: int, truth: Leaderboard, models: Sequence[str]) -> None:
-        self.likelihood, self.num_models = likelihood, num_models
+    def __init__(self, likelihood: Likelihood, truth: Leaderboard, models: Sequence[str]) -> None:
+        self.likelihood, num_models = likelihood, len(models)
         self.mean, precision = prior_terms(Prior(), likelihood, num_models)
         self.fits = ManyFits(likelihood, num_models, precision, 0.0)
         self.start = self._start(truth, models)
@@ -138,22 +129,18 @@ class _VoteFits:
         return np.append(coefs, self.likelihood.eta_scale.start if truth.eta is None else truth.eta)
 
     def fit(self, votes: Sequence[Ints]) -> list[Standing]:
-        """Leaderboards of sets of labels; models without a vote that counts are NaN."""
+        """Fit a leaderboard to each set of labels; models without a vote that counts are NaN."""
         targets = np.stack([self._table(labels) for labels in votes])
         counts = targets.sum(axis=2)
         seen = counts @ self.fits.incidence[0] + counts @ self.fits.incidence[1] > 0
         mean, start = (np.tile(vector, (len(votes), 1)) for vector in (self.mean, self.start))
-        theta = fit_many(self.fits, targets, mean, start)
-        gamma = self.likelihood.board_gamma
-        size = self.num_models
-        etas = theta[:, -1].tolist() if has_eta(self.likelihood) else [None] * len(votes)
+        standings = [as_standing(theta, self.likelihood) for theta in fit_many(self.fits, targets, mean, start)]
         return [
-            Standing(np.where(listed, one[:size], np.nan), eta, gamma)
-            for one, listed, eta in zip(theta, seen, etas, strict=True)
+            replace(one, coefs=np.where(listed, one.coefs, np.nan)) for one, listed in zip(standings, seen, strict=True)
         ]
 
     def _table(self, labels: Ints) -> Floats:
-        """Outcome masses (P, K) of labels (n, 3)."""
+        """Return outcome masses (P, K) of labels (n, 3)."""
         a, b, tie = labels.T.astype(np.int64)
         winner = np.array([0, 2, 3])[tie]
         column = np.where((a > b) & (winner == 0), 1, winner)

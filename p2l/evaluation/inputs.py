@@ -1,11 +1,12 @@
-"""Where the files of an evaluation are: local paths first, then repositories on the hub.
+"""The flags of an evaluation: which files it reads (local or on the hub), and what it measures.
 
-Each output comes from the first of these that is given: a checkpoint's output (local or on the hub), a file of training
-(`--eval_path`), `eval_output.jsonl` beside the model.
+Each output comes from the first of these that is present: a checkpoint's output, a file of training (`--eval_path`),
+`eval_output.jsonl` beside the model.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -17,14 +18,14 @@ from p2l.common.errors import ConfigError, InputError
 from p2l.evaluation.categories import Category, parse
 from p2l.likelihood import Likelihood, get
 from p2l.metrics import LEADERBOARD_METRICS, METRICS
+from p2l.model.checkpoint import MODEL_LIST_FILE, read_object
 
 _BESIDE_MODEL = ("eval_output.jsonl", "eval_outputs.jsonl")
-_LIST = "model_list.json"
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """The flags that name inputs; lists go together place by place."""
+    """The flags that name inputs; the n-th entries of all lists belong together."""
 
     model_repo: str | None = None
     model_list_path: str | None = None
@@ -46,17 +47,17 @@ class Entry:
 
     @property
     def is_checkpoint(self) -> bool:
-        """Whether it is of batch inference, whose coefficients follow the list of training."""
+        """Whether batch inference wrote it, whose coefficients follow the model list of training."""
         return bool(self.checkpoint_path or self.hf_checkpoint_file)
 
     @property
     def shown(self) -> str:
-        """As messages call it."""
+        """Its name in messages."""
         return self.checkpoint_path or self.hf_checkpoint_file or self.eval_path or self.name
 
 
 def entries(inputs: Inputs) -> list[Entry]:
-    """The outputs to evaluate, in order.
+    """Return the outputs to evaluate, in order.
 
     Raises:
         ConfigError: lists of different lengths, equal names, or nothing to evaluate.
@@ -94,12 +95,12 @@ def _default_names(names: dict[str, list[str]], count: int) -> list[str]:
 
 
 def model_list(inputs: Inputs) -> list[str]:
-    """The names of the coefficients.
+    """Read the names of the coefficients.
 
     Raises:
         InputError: the file is missing or is no list of different names.
     """
-    path = inputs.model_list_path or _from_model_repo(str(inputs.model_repo), [_LIST])
+    path = inputs.model_list_path or _from_model_repo(str(inputs.model_repo), [MODEL_LIST_FILE])
     try:
         names: Any = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -112,11 +113,7 @@ def model_list(inputs: Inputs) -> list[str]:
 
 
 def output_path(entry: Entry, inputs: Inputs) -> str:
-    """The local file of an output, downloaded where it is on the hub.
-
-    Raises:
-        InputError: it is not there.
-    """
+    """Return the local file of an output, downloaded where it is on the hub; InputError where there is none."""
     if entry.checkpoint_path:
         return entry.checkpoint_path
     if entry.hf_checkpoint_file:
@@ -125,28 +122,23 @@ def output_path(entry: Entry, inputs: Inputs) -> str:
 
 
 def recorded_likelihood(path: str) -> str | None:
-    """The likelihood that the answers of a file are of, if the file beside it says so: of p2l eval, or of training."""
+    """Return the likelihood that a file beside the predictions records: that of p2l eval, or of training."""
     file = Path(path)
     config = _object(file.with_name("config.json")) if file.name in _BESIDE_MODEL else {}
-    ours = config.get("p2l")
-    recorded = _object(file.with_suffix(".info.json")).get("loss_type") or (ours or {}).get("loss_type")
-    try:
-        return None if recorded is None else get(str(recorded)).name
-    except ConfigError:
-        return None
+    name = _object(file.with_suffix(".info.json")).get("loss_type") or (config.get("p2l") or {}).get("loss_type")
+    with contextlib.suppress(ConfigError):
+        return None if name is None else get(str(name)).name
+    return None
 
 
 def _object(path: Path) -> dict[str, Any]:
-    """A JSON object, empty where there is none."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
+    with contextlib.suppress(InputError):
+        return read_object(path, missing={})
+    return {}
 
 
 def _from_model_repo(repo: str, names: Sequence[str]) -> str:
-    """The first of these files in a model's folder or repository."""
+    """Return the first of these files in a model's folder or repository."""
     folder = Path(repo).expanduser()
     if folder.is_dir():
         for name in names:
@@ -175,7 +167,7 @@ def _download(repo: str, name: str, *, repo_type: str) -> str:
         raise InputError(f"{repo}: {name} cannot be had, neither here nor from the hub: {reason}") from error
 
 
-# The published lists of blocks, categories, metrics and sizes: what an evaluation does when it is not told.
+# The published lists of blocks, categories, metrics and sizes: the defaults of the flags.
 
 MODEL_TYPES = ("p2l", "marginal", "arena", "marginal-gt")
 TRUTHS = ("marginal-gt", "arena")
@@ -194,25 +186,18 @@ SUBSET_METRICS = ("L1-Dist-Prob", "Spearman-lbs", "Kendall-lbs")
 SUBSET_SIZES, SUBSET_SAMPLES = (250, 500, 1000, 2000), (50, 20, 5, 3)
 SCALE_SIZES, SCALE_SAMPLES = (1, 10, 25, 100, 250, 500, 1000, 2000), (500, 500, 500, 200, 100, 40, 10, 6)
 
-# What an evaluation is asked to do: the lists of metrics, sizes and categories, checked before any work.
-
 
 @dataclass(frozen=True)
 class EvaluationSettings:
     """What to measure.
 
     Attributes:
-        likelihood: the outcome model.
-        model_type: what is evaluated.
-        ground_truth: what leaderboards are compared with.
         categories: as the user wrote them.
-        lenient: whether a category that the votes do not know is passed over (the default list is).
+        lenient: whether to pass over categories that the votes do not have (as those of the default list).
         parts: which blocks of `PARTS`.
         simple, category, subset, scale: names of metrics.
-        subset_sizes, subset_samples, scale_sizes, scale_samples: of the draws.
         seed: of every draw.
         bootstrap: replicates of the intervals of vote metrics; 0 leaves intervals out.
-        level: coverage of all intervals.
     """
 
     likelihood: Likelihood

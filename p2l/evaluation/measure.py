@@ -1,4 +1,4 @@
-"""One category of one output, measured.
+"""The measurements of one category of one output.
 
 Shapes: N votes of the output, n of the category, M models, C metrics.
 """
@@ -19,7 +19,7 @@ from p2l.evaluation.curves import Draws, aggregation_scale, random_subsets
 from p2l.evaluation.inputs import EvaluationSettings
 from p2l.evaluation.outputs import EvaluatedOutput
 from p2l.evaluation.references import ArenaRatings, TrainVotes
-from p2l.evaluation.results import CategoryResult, ModelScore, SubsetScore
+from p2l.evaluation.results import CategoryResult, ModelScore
 from p2l.evaluation.subjects import Fixed, ModelAnswers, Subject
 from p2l.leaderboard import Leaderboard
 from p2l.metrics import (
@@ -42,7 +42,7 @@ _MODELS_AT_ONCE = 16
 
 @dataclass(frozen=True)
 class EvaluationJob:
-    """An output and all that its categories are compared with."""
+    """An output and what its categories are compared with."""
 
     output: EvaluatedOutput
     settings: EvaluationSettings
@@ -50,146 +50,153 @@ class EvaluationJob:
     arena: ArenaRatings | None = None
 
 
-@dataclass(frozen=True)
-class _Part:
+def measure(job: EvaluationJob, category: Category, chosen: npt.NDArray[np.bool_], *, limit: int = 0) -> CategoryResult:
+    """Measure the rows `chosen` (N,) of a category.
+
+    With `limit`, the marginal leaderboard of the first rows of the training votes is evaluated.
+    """
+    votes = _CategoryVotes(job, category, np.flatnonzero(chosen), limit)
+    try:
+        truth = votes.arena() if job.settings.ground_truth == "arena" else votes.fitted()
+        subject = votes.subject()
+    except (EmptyCategoryError, InputError) as error:
+        return CategoryResult(category.text, **votes.sizes, problem=str(error))
+    return votes.measured(truth, subject)
+
+
+class _CategoryVotes:
     """The votes of one category: rows (n,) of the output, labels (n, 3), prompts (n,)."""
 
-    category: Category
-    rows: Ints
-    labels: Ints
-    prompts: Ints
+    def __init__(self, job: EvaluationJob, category: Category, rows: Ints, limit: int) -> None:
+        self.job, self.category, self.rows, self.limit = job, category, rows, limit
+        self.settings, self.models, self.likelihood = job.settings, job.output.models, job.settings.likelihood
+        self.labels, self.prompts = job.output.labels[rows], job.output.prompts[rows]
+        self.sizes: dict[str, Any] = {"votes": len(rows), "prompts": len(np.unique(self.prompts))}
+        settings = job.settings
+        self.bootstrap: dict[str, Any] = {
+            "clusters": self.prompts,
+            "level": settings.level,
+            "replicates": settings.bootstrap,
+            "seed": settings.seed,
+        }
 
-    @property
-    def sizes(self) -> dict[str, Any]:
-        return {"votes": len(self.rows), "prompts": len(np.unique(self.prompts))}
+    def fitted(self) -> Leaderboard:
+        """Fit the marginal leaderboard of these very votes."""
+        options: dict[str, Any] = {"intervals": self.settings.bootstrap > 0, "level": self.settings.level}
+        return board_of_labels(self.labels, self.models, self.likelihood.name, clusters=self.prompts, **options)
 
+    def arena(self) -> Leaderboard:
+        """Return the arena's ratings in this category."""
+        assert self.job.arena is not None
+        return self.job.arena.board(self.category, self.models, self.likelihood.name)
 
-def measure(job: EvaluationJob, category: Category, chosen: npt.NDArray[np.bool_], *, limit: int = 0) -> CategoryResult:
-    """Everything about the rows of a category.
+    def subject(self) -> Subject:
+        """Return what is evaluated."""
+        output, kind = self.job.output, self.settings.model_type
+        if self.limit or kind == "marginal":
+            assert self.job.train is not None
+            board = self.job.train.board(self.category, self.likelihood.name, self.limit)
+            return Fixed(self.likelihood, self.models, board)
+        if kind in ("arena", "marginal-gt"):
+            return Fixed(self.likelihood, self.models, self.arena() if kind == "arena" else self.fitted())
+        assert output.coefs is not None
+        eta, gamma = (None if values is None else values[self.rows] for values in (output.eta, output.gamma))
+        return ModelAnswers(self.likelihood, self.models, output.coefs[self.rows], eta, gamma)
 
-    Args:
-        job: the output.
-        category: whose rows `chosen` (N,) are.
-        limit: take the marginal leaderboard of the first rows of the training votes alone.
-    """
-    rows = np.flatnonzero(chosen)
-    part = _Part(category, rows, job.output.labels[rows], job.output.prompts[rows])
-    try:
-        truth = _truth(job, part)
-        subject = _subject(job, part, limit)
-    except (EmptyCategoryError, InputError) as error:
-        return CategoryResult(category.text, **part.sizes, problem=str(error))
-    return _measured(job, part, truth, subject, limit)
+    def measured(self, truth: Leaderboard, subject: Subject) -> CategoryResult:
+        """Measure the subject against the truth."""
+        settings, parts = self.settings, self.settings.parts
+        scored = subject.scored(self.labels)
+        board = subject.leaderboard(intervals=settings.bootstrap > 0, level=settings.level)
+        sides = standing(truth, self.models), standing(board, self.models)
+        comparison = Comparison(self.likelihood, *sides, self.models, self.labels)
+        subsets = Draws(settings.subset_sizes, settings.subset_samples, settings.subset, *self._draws())
+        scale = Draws(settings.scale_sizes, settings.scale_samples, settings.scale, *self._draws())
+        skill, over = self._skill(scored)
+        return CategoryResult(
+            self.category.text,
+            **self.sizes,
+            notes=_notes(truth, board, settings),
+            truth=truth,
+            model=board,
+            simple={name: evaluate(name, scored) for name in dict.fromkeys((*settings.simple, *ADDED))},
+            intervals=self._intervals(scored),
+            skill=skill,
+            skill_over=over,
+            reliability=scored.reliability,
+            comparison=(
+                {name: compare(name, comparison) for name in settings.category} if "category" in parts else None
+            ),
+            subsets=(tuple(random_subsets(subject, self.labels, truth, subsets)) if "random_subsets" in parts else ()),
+            scale=tuple(aggregation_scale(subject, self.labels, sides[0], scale)) if "aggr_scale" in parts else (),
+            by_model=tuple(self._by_model(scored, truth)) if settings.bootstrap else (),
+        )
 
+    def _draws(self) -> tuple[int, str, float]:
+        return self.settings.seed, self.category.text, self.settings.level
 
-def _truth(job: EvaluationJob, part: _Part) -> Leaderboard:
-    if job.settings.ground_truth == "arena":
-        return _arena(job, part)
-    return _fitted(job, part)
+    def _intervals(self, scored: ScoredVotes) -> dict[str, Interval]:
+        """Return intervals of the metrics that are means over votes."""
+        if not self.settings.bootstrap:
+            return {}
+        values = dict(_vote_values(scored, dict.fromkeys((*self.settings.simple, *ADDED))))
+        if not values:
+            return {}
+        intervals = bootstrap_mean(np.stack(list(values.values()), axis=1), **self.bootstrap)
+        return dict(zip(values, _columns(intervals), strict=True))
 
+    def _skill(self, scored: ScoredVotes) -> tuple[Interval | None, str | None]:
+        """Return the skill in log-loss over the marginal leaderboard, of training votes where there are any."""
+        is_reference = self.settings.model_type == ("marginal" if self.job.train else "marginal-gt")
+        if self.limit or is_reference or not self.settings.bootstrap:
+            return None, None
+        try:
+            board, over = self._reference()
+            reference = Fixed(self.likelihood, self.models, board).scored(self.labels)
+            losses = vote_values("Loss", scored), vote_values("Loss", reference)
+            return bootstrap_skill(*losses, **self.bootstrap), over
+        except (EmptyCategoryError, ConfigError, InputError):
+            return None, None
 
-def _fitted(job: EvaluationJob, part: _Part) -> Leaderboard:
-    settings = job.settings
-    return board_of_labels(
-        part.labels,
-        job.output.models,
-        settings.likelihood.name,
-        clusters=part.prompts,
-        intervals=settings.bootstrap > 0,
-        level=settings.level,
-    )
+    def _reference(self) -> tuple[Leaderboard, str]:
+        """Return the marginal leaderboard that a model must beat, and which votes it was fitted on."""
+        if self.job.train is None:
+            return self.fitted(), "validation"
+        try:
+            return self.job.train.board(self.category, self.likelihood.name), "train"
+        except EmptyCategoryError:
+            return self.job.train.board(ALL, self.likelihood.name), "train, all votes"
 
+    def _by_model(self, scored: ScoredVotes, truth: Leaderboard) -> Iterator[ModelScore]:
+        """Yield loss and accuracy of the votes of each model, the best model of the ground truth first."""
+        order = [truth.models[place] for place in np.argsort(-truth.coefs, kind="stable")]
+        place = {name: code for code, name in enumerate(self.models)}
+        values = {name: vote_values(name, scored) for name in ("Loss", "Accuracy")}
+        codes = [place[name] for name in order if name in place]
+        for start in range(0, len(codes), _MODELS_AT_ONCE):
+            yield from self._model_scores(values, codes[start : start + _MODELS_AT_ONCE])
 
-def _arena(job: EvaluationJob, part: _Part) -> Leaderboard:
-    assert job.arena is not None
-    return job.arena.board(part.category, job.output.models, job.settings.likelihood.name)
-
-
-def _subject(job: EvaluationJob, part: _Part, limit: int) -> Subject:
-    output, likelihood = job.output, job.settings.likelihood
-    if limit or job.settings.model_type == "marginal":
-        assert job.train is not None
-        return Fixed(likelihood, output.models, job.train.board(part.category, likelihood.name, limit))
-    if job.settings.model_type == "arena":
-        return Fixed(likelihood, output.models, _arena(job, part))
-    if job.settings.model_type == "marginal-gt":
-        return Fixed(likelihood, output.models, _fitted(job, part))
-    assert output.coefs is not None
-    eta, gamma = (None if value is None else value[part.rows] for value in (output.eta, output.gamma))
-    return ModelAnswers(likelihood, output.models, output.coefs[part.rows], eta, gamma)
-
-
-def _measured(job: EvaluationJob, part: _Part, truth: Leaderboard, subject: Subject, limit: int) -> CategoryResult:
-    settings, parts = job.settings, job.settings.parts
-    scored = subject.scored(part.labels)
-    board = subject.leaderboard(intervals=settings.bootstrap > 0, level=settings.level)
-    skill, over = _skill(job, part, scored, limit)
-    return CategoryResult(
-        part.category.text,
-        **part.sizes,
-        notes=_notes(truth, board, settings),
-        truth=truth,
-        model=board,
-        simple={name: evaluate(name, scored) for name in dict.fromkeys((*settings.simple, *ADDED))},
-        intervals=_intervals(scored, part.prompts, settings),
-        skill=skill,
-        skill_over=over,
-        reliability=scored.reliability,
-        comparison=_comparison(job, part, truth, board) if "category" in parts else None,
-        subsets=_subset_scores(job, part, subject, truth) if "random_subsets" in parts else (),
-        scale=_scale_scores(job, part, subject, truth) if "aggr_scale" in parts else (),
-        by_model=_by_model(job, part, scored, truth),
-    )
+    def _model_scores(self, values: dict[str, Any], codes: Sequence[int]) -> Iterator[ModelScore]:
+        pairs = self.labels[:, :2]
+        taking = np.stack([(pairs == code).any(axis=1) for code in codes], axis=1)
+        intervals: list[dict[int, Interval]] = []
+        for column in values.values():
+            table = np.where(taking, column[:, None], np.nan)
+            counts = np.flatnonzero((~np.isnan(table)).any(axis=0)).tolist()
+            drawn = _columns(bootstrap_mean(table[:, counts], **self.bootstrap)) if counts else []
+            intervals.append(dict(zip(counts, drawn, strict=True)))
+        for place, code in enumerate(codes):
+            yield ModelScore(self.models[code], int(taking[:, place].sum()), *(one.get(place) for one in intervals))
 
 
 def _notes(truth: Leaderboard, board: Leaderboard, settings: EvaluationSettings) -> tuple[str, ...]:
-    """What a reader must know of both leaderboards."""
+    """Return what a reader must know of both leaderboards."""
     notes = [f"Ground truth: {note}" for note in truth.notes] + [f"Model: {note}" for note in board.notes]
     shared = len(set(truth.models) & set(board.models))
     tops = any(name.startswith("Top-k") for name in settings.category)
     if shared < _TOP and tops and "category" in settings.parts:
         notes.append(f"Only {shared} models are on both leaderboards: for a larger k, top-k metrics take k = {shared}.")
     return tuple(dict.fromkeys(notes))
-
-
-def _comparison(job: EvaluationJob, part: _Part, truth: Leaderboard, board: Leaderboard) -> dict[str, Any]:
-    models = job.output.models
-    sides = (standing(truth, models), standing(board, models))
-    comparison = Comparison(job.settings.likelihood, *sides, models, part.labels)
-    return {name: compare(name, comparison) for name in job.settings.category}
-
-
-def _subset_scores(job: EvaluationJob, part: _Part, subject: Subject, truth: Leaderboard) -> tuple[SubsetScore, ...]:
-    settings = job.settings
-    draws = _draws(settings, part, settings.subset_sizes, settings.subset_samples, settings.subset)
-    return tuple(random_subsets(subject, part.labels, truth, draws))
-
-
-def _scale_scores(job: EvaluationJob, part: _Part, subject: Subject, truth: Leaderboard) -> tuple[SubsetScore, ...]:
-    settings = job.settings
-    draws = _draws(settings, part, settings.scale_sizes, settings.scale_samples, settings.scale)
-    return tuple(aggregation_scale(subject, part.labels, standing(truth, job.output.models), draws))
-
-
-def _draws(
-    settings: EvaluationSettings, part: _Part, sizes: Sequence[int], samples: Sequence[int], metrics: Sequence[str]
-) -> Draws:
-    return Draws(sizes, samples, metrics, settings.seed, part.category.text, settings.level)
-
-
-def _options(settings: EvaluationSettings) -> dict[str, Any]:
-    return {"level": settings.level, "replicates": settings.bootstrap, "seed": settings.seed}
-
-
-def _intervals(scored: ScoredVotes, prompts: Ints, settings: EvaluationSettings) -> dict[str, Interval]:
-    """Intervals of the metrics that are means over votes."""
-    if not settings.bootstrap:
-        return {}
-    values = dict(_vote_values(scored, dict.fromkeys((*settings.simple, *ADDED))))
-    if not values:
-        return {}
-    intervals = bootstrap_mean(np.stack(list(values.values()), axis=1), clusters=prompts, **_options(settings))
-    return dict(zip(values, _columns(intervals), strict=True))
 
 
 def _vote_values(scored: ScoredVotes, names: Any) -> Iterator[tuple[str, Any]]:
@@ -203,56 +210,3 @@ def _vote_values(scored: ScoredVotes, names: Any) -> Iterator[tuple[str, Any]]:
 
 def _columns(intervals: Interval) -> list[Interval]:
     return [Interval(*numbers) for numbers in np.stack(intervals).T.tolist()]
-
-
-def _skill(job: EvaluationJob, part: _Part, scored: ScoredVotes, limit: int) -> tuple[Interval | None, str | None]:
-    """Skill in log-loss over the marginal leaderboard, of training votes where there are any."""
-    settings = job.settings
-    if limit or settings.model_type == ("marginal" if job.train else "marginal-gt") or not settings.bootstrap:
-        return None, None
-    try:
-        board, over = _reference(job, part)
-        reference = Fixed(settings.likelihood, job.output.models, board).scored(part.labels)
-        losses = (vote_values("Loss", scored), vote_values("Loss", reference))
-        return bootstrap_skill(*losses, clusters=part.prompts, **_options(settings)), over
-    except (EmptyCategoryError, ConfigError, InputError):
-        return None, None
-
-
-def _reference(job: EvaluationJob, part: _Part) -> tuple[Leaderboard, str]:
-    """The marginal leaderboard that a model must beat, and which votes it is of."""
-    if job.train is None:
-        return _fitted(job, part), "validation"
-    try:
-        return job.train.board(part.category, job.settings.likelihood.name), "train"
-    except EmptyCategoryError:
-        return job.train.board(ALL, job.settings.likelihood.name), "train, all votes"
-
-
-def _by_model(job: EvaluationJob, part: _Part, scored: ScoredVotes, truth: Leaderboard) -> tuple[ModelScore, ...]:
-    """Loss and accuracy of the votes of each model, the best model of the ground truth first."""
-    if not job.settings.bootstrap:
-        return ()
-    order = [truth.models[place] for place in np.argsort(-truth.coefs, kind="stable")]
-    place = {name: code for code, name in enumerate(job.output.models)}
-    values = {name: vote_values(name, scored) for name in ("Loss", "Accuracy")}
-    codes = [place[name] for name in order if name in place]
-    blocks = [codes[start : start + _MODELS_AT_ONCE] for start in range(0, len(codes), _MODELS_AT_ONCE)]
-    return tuple(score for block in blocks for score in _model_scores(job, part, values, block))
-
-
-def _model_scores(
-    job: EvaluationJob, part: _Part, values: dict[str, Any], codes: Sequence[int]
-) -> Iterator[ModelScore]:
-    pairs = part.labels[:, :2]
-    taking = np.stack([(pairs == code).any(axis=1) for code in codes], axis=1)
-    intervals: dict[str, list[Interval | None]] = {}
-    for name, column in values.items():
-        table = np.where(taking, column[:, None], np.nan)
-        counts = np.flatnonzero((~np.isnan(table)).any(axis=0)).tolist()
-        drawn = bootstrap_mean(table[:, counts], clusters=part.prompts, **_options(job.settings)) if counts else None
-        interval_of = dict(zip(counts, [] if drawn is None else _columns(drawn), strict=True))
-        intervals[name] = [interval_of.get(place) for place in range(len(codes))]
-    for place, code in enumerate(codes):
-        votes = int(taking[:, place].sum())
-        yield ModelScore(job.output.models[code], votes, intervals["Loss"][place], intervals["Accuracy"][place])

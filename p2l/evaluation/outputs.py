@@ -1,8 +1,7 @@
-"""What a model said of votes, read from a file of batch inference or of training, in one form.
+"""Predictions and their votes, read from a file of batch inference or of training into one form.
 
-Names decide: a vote's models and its winner are taken from model_a, model_b and winner where the rows have them, and
-labels are translated. Coefficients are columns of the model list; those of a checkpoint's output are put in the order
-of the sorted models that its rows hold.
+Where rows name models and winner, these decide; labels are translated. Coefficients are in the order of the model list;
+those of a checkpoint's output are put in the order of the sorted models that its rows hold.
 
 Shapes: N votes, M models.
 """
@@ -11,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,24 +27,21 @@ from p2l.common.files import atomic_path
 from p2l.evaluation.categories import Category, readable_tags
 from p2l.leaderboard.intervals import ClusteredVotes
 from p2l.likelihood import Likelihood
-from p2l.votes.reading import read_votes
+from p2l.votes.reading import model_codes, read_votes
 from p2l.votes.schema import WINNERS, RawBatch, Source
 from p2l.votes.sources import open_source
 
-# JSON arrays of records, as batch inference writes them, as a source of votes; one record in memory at a time.
+# JSON arrays of records, as batch inference writes them, read with one record in memory at a time.
 
 HIDDEN = "last_hidden_state"
 _CHUNK = 1 << 22  # characters
-_RECORDS = 512  # as one batch
+_RECORDS = 512  # in a batch
 _SAMPLE = 100  # records that name the columns
+_SEPARATORS = re.compile(r"[ \t\r\n,]*")
 
 
 def open_json_array(path: Path) -> Source:
-    """A source of the records of a JSON array, without their hidden states.
-
-    Raises:
-        VoteError: the file cannot be read, is no JSON array of objects, or holds none.
-    """
+    """Open the records of a JSON array, without their hidden states; VoteError for anything else."""
     if not path.is_file():
         raise VoteError(f"{path}: no such file")
     first = itertools.islice(_records(path), _SAMPLE)
@@ -55,11 +52,7 @@ def open_json_array(path: Path) -> Source:
 
 
 def remove_hidden(path: Path) -> bool:
-    """Write the file anew without hidden states, if any record has one; says whether.
-
-    Raises:
-        InputError: the file cannot be read or written.
-    """
+    """Rewrite the file without hidden states, if a record has one; return whether it did."""
     if not any(HIDDEN in record for record in _records(path)):
         return False
     between = "[\n"
@@ -110,37 +103,25 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _values(path: Path) -> Iterator[Any]:
-    """The elements of the array, decoded as the file is read."""
-    decode = json.JSONDecoder().raw_decode
+    """Yield the elements of the array, decoded as the file is read."""
     with path.open(encoding="utf-8-sig") as file:
         text = file.read(_CHUNK).lstrip()
         if text[:1] != "[":
             raise VoteError(f"{path}: is no JSON array of records; give JSON lines with --eval_path, ending in .jsonl")
-        text = text[1:]
+        place = 1
         while True:
-            text = text.lstrip(" \t\r\n,")
-            if text[:1] == "]":
+            place = _SEPARATORS.match(text, place).end()  # type: ignore[union-attr]  # an empty match at least
+            if text[place : place + 1] == "]":
                 return
-            place = 0
             try:
-                while True:
-                    value, place = decode(text, _start(text, place))
-                    yield value
+                value, place = json.JSONDecoder().raw_decode(text, place)
             except json.JSONDecodeError:
-                rest = text[_start(text, place) :]
-                if rest[:1] == "]":
-                    return
                 more = file.read(_CHUNK)
                 if not more:
                     raise
-                text = rest + more
-
-
-def _start(text: str, place: int) -> int:
-    """Where the next value starts."""
-    while place < len(text) and text[place] in " \t\r\n,":
-        place += 1
-    return place
+                text, place = text[place:] + more, 0
+            else:
+                yield value
 
 
 Floats = npt.NDArray[np.floating[Any]]
@@ -152,7 +133,7 @@ _TIES = np.array([0, 0, 1, 2])
 
 @dataclass(frozen=True)
 class EvaluatedOutput:
-    """Votes, and what was said of them.
+    """Votes and their predictions.
 
     Attributes:
         source: path or repository.
@@ -160,9 +141,9 @@ class EvaluatedOutput:
         labels: (N, 3) `[winner, loser, tie]`.
         prompts: (N,) codes; votes on one prompt share one.
         texts: (N,) Arrow lists of turns, or None.
-        table: the columns that categories may be of.
-        coefs: (N, M) float32, or None where the rows have none; eta and gamma (N,) or None.
-        notes: what was left out.
+        table: the columns that categories may refer to.
+        coefs: (N, M) float32, or None where the rows have none; so eta and gamma (N,).
+        notes: about votes left out.
     """
 
     source: str
@@ -177,16 +158,12 @@ class EvaluatedOutput:
     notes: tuple[str, ...] = ()
 
 
-def open_votes_source(path: str, *, split: str = "train") -> Source:
-    """Open rows of any kind: a JSON array, or whatever votes are read from; hidden states are left out.
-
-    Raises:
-        VoteError: there is no such source or its kind is unknown.
-    """
+def open_votes_source(path: str) -> Source:
+    """Open rows of any kind, a JSON array too, without hidden states; VoteError where there is no such source."""
     file = Path(path).expanduser()
     if file.suffix.lower() == ".json":
         return open_json_array(file)
-    source = open_source(path, split=split)
+    source = open_source(path)
     if HIDDEN not in source.columns:
         return source
     columns = [name for name in source.columns if name != HIDDEN]
@@ -210,14 +187,14 @@ def read_output(
 
     Args:
         path: of the file.
-        model_list: the names of the coefficients in their order, and of labels where rows have no names.
-        likelihood: what must be there beside the coefficients.
+        model_list: names of the coefficients in their order, and of labels where rows name no models.
+        likelihood: its parameters must be among the columns.
         categories: which columns to keep.
-        sort_models: put the coefficients in the order of the sorted models of the rows, as checkpoints' outputs want.
-        need_coefs: whether rows without coefficients will do.
+        sort_models: put the coefficients in the order of the sorted models of the rows, as for checkpoints' outputs.
+        need_coefs: whether rows without coefficients are refused.
 
     Raises:
-        InputError: the file cannot be used; the message says which row or column.
+        InputError: the file cannot be used; the message names the row or column.
     """
     source = open_votes_source(path)
     _check_columns(source, likelihood, need_coefs=need_coefs)
@@ -252,7 +229,7 @@ def _without(source: str, likelihood: Likelihood, name: str) -> str:
 
 
 class _Batches:
-    """Batches, joined at the end."""
+    """Batches of rows, to be joined at the end."""
 
     def __init__(self, model_list: Sequence[str], categories: Sequence[Category], *, need_coefs: bool) -> None:
         self.model_list, self.categories, self.need_coefs = list(model_list), categories, need_coefs
@@ -265,7 +242,10 @@ class _Batches:
     def add(self, batch: Any, place: Any) -> None:
         names = batch.schema.names
         self.columns["labels"].append(labels_of(batch, self.codes))
-        self.columns["prompts"].append(self._prompts(batch))
+        name = next((name for name in ("prompt", "question_id") if name in names), None)
+        self.columns["prompts"].append(
+            self.clusters.number(pa.nulls(len(batch)) if name is None else batch.column(name))
+        )
         self.columns["table"].append(category_table(batch, self.categories))
         if "prompt" in names:
             self.columns["texts"].append(batch.column("prompt"))
@@ -276,15 +256,13 @@ class _Batches:
                 if name in names and batch.column(name).null_count < len(batch):
                     self.columns[name].append(_matrix(batch.column(name), name, 1, place)[:, 0])
 
-    def _prompts(self, batch: Any) -> Ints:
-        name = next((name for name in ("prompt", "question_id") if name in batch.schema.names), None)
-        column = pa.nulls(len(batch)) if name is None else batch.column(name)
-        return self.clusters.number(column)
-
     def joined(self, source: str, likelihood: Likelihood, *, sort_models: bool) -> EvaluatedOutput:
         size = len(self.model_list)
         labels = np.concatenate(self.columns["labels"])
-        arrays = {name: _join(self.columns[name], len(labels)) for name in ("coefs", "eta", "gamma")}
+        parts = {name: self.columns[name] for name in ("coefs", "eta", "gamma")}
+        arrays = {
+            name: np.concatenate(part) if sum(map(len, part)) == len(labels) else None for name, part in parts.items()
+        }
         for name in likelihood.parameters if self.need_coefs else ():
             if arrays[name] is None:
                 raise VoteError(_without(source, likelihood, name))
@@ -316,12 +294,6 @@ def _left_out(votes: int, unknown: Sequence[str]) -> tuple[str, ...]:
     return (f"{votes:,} votes were left out: the model list lacks {', '.join(unknown[:5])}{more}.",)
 
 
-def _join(parts: list[Any], rows: int) -> Any:
-    if sum(len(part) for part in parts) != rows:
-        return None
-    return np.concatenate(parts)
-
-
 def _table(parts: list[Any]) -> Any:
     try:
         return readable_tags(pa.concat_tables(parts, promote_options="permissive"))
@@ -332,7 +304,7 @@ def _table(parts: list[Any]) -> Any:
 
 
 def _sorted(output: EvaluatedOutput) -> EvaluatedOutput:
-    """The same over the sorted models that the votes hold."""
+    """Return the output over the sorted models that the votes hold."""
     present = np.unique(output.labels[:, :2])
     order = np.array(sorted(present.tolist(), key=lambda code: output.models[code]), dtype=np.int64)
     place = np.full(len(output.models), -1, dtype=np.int32)
@@ -344,29 +316,20 @@ def _sorted(output: EvaluatedOutput) -> EvaluatedOutput:
 
 
 def labels_of(batch: Any, codes: dict[str, int]) -> Ints:
-    """Labels (N, 3) of a batch in the schema's form; models that `codes` lacks are added to it."""
-    a, b = (_codes(batch.column(name), codes) for name in ("model_a", "model_b"))
-    winner = _winner_places(batch.column("winner"))
+    """Return labels (N, 3) of a batch in the schema's form; models that `codes` lacks are added to it."""
+    a, b = (model_codes(batch.column(name), codes) for name in ("model_a", "model_b"))
+    winner = pc.index_in(batch.column("winner"), pa.array(WINNERS)).to_numpy(zero_copy_only=False)
     second = winner == 1
     return np.stack([np.where(second, b, a), np.where(second, a, b), _TIES[winner]], axis=1).astype(np.int32)
 
 
-def _codes(column: Any, codes: dict[str, int]) -> Ints:
-    encoded = column.dictionary_encode()
-    lookup = np.array([codes.setdefault(name, len(codes)) for name in encoded.dictionary.to_pylist()], dtype=np.int64)
-    return np.asarray(lookup[encoded.indices.to_numpy(zero_copy_only=False)])
-
-
-def _winner_places(column: Any) -> Ints:
-    return np.asarray(pc.index_in(column, pa.array(WINNERS)).to_numpy(zero_copy_only=False))
-
-
 def category_table(batch: Any, categories: Iterable[Category]) -> Any:
-    """The columns of a batch that categories may be of: those they name, all flags and nested ones.
+    """Return the columns of a batch that categories may refer to: those they name, flags and nested ones.
 
-    Of other columns the names alone stay, for messages.
+    Of other columns only the names stay, for messages.
     """
-    named = {name for name in batch.schema.names for one in categories if _names(one.key, name)}
+    keys = [f"{one.key}." for one in categories]
+    named = {name for name in batch.schema.names if any(key.startswith(f"{name}.") for key in keys)}
     columns = {}
     for field, column in zip(batch.schema, batch.columns, strict=True):
         nested = pa.types.is_boolean(field.type) or pa.types.is_struct(field.type)
@@ -377,12 +340,8 @@ def category_table(batch: Any, categories: Iterable[Category]) -> Any:
     return pa.table(columns) if columns else pa.table({"all": pa.nulls(len(batch))})
 
 
-def _names(key: str, column: str) -> bool:
-    return key == column or key.startswith(f"{column}.")
-
-
 def _matrix(column: Any, name: str, width: int, place: Any) -> Floats:
-    """A column of numbers, or of lists of them however nested, as (N, width)."""
+    """Return a column of numbers, or of lists of them however nested, as (N, width)."""
     values, rows = column, len(column)
     while _is_list(values.type):
         lengths = pc.list_value_length(values).fill_null(0).to_numpy(zero_copy_only=False)

@@ -1,4 +1,4 @@
-"""Marginal leaderboards of training votes, for each category, and of the first votes alone.
+"""What outputs are compared with: leaderboards of training votes by category, and ratings of an arena.
 
 Shapes: n votes of a batch.
 """
@@ -17,27 +17,19 @@ import numpy as np
 
 from p2l.common.cli import nearest
 from p2l.common.errors import InputError, VoteError
-from p2l.evaluation.boards import board_of_table, one_scale
+from p2l.evaluation.boards import WINNERS_OF_TIES, board_of_table
 from p2l.evaluation.categories import Category, EmptyCategoryError, UnknownCategoryError, readable_tags, select
 from p2l.evaluation.outputs import category_table, labels_of, open_votes_source
 from p2l.leaderboard import Leaderboard
 from p2l.leaderboard.board import POINTS_PER_LOGIT
 from p2l.leaderboard.sources import VoteCounter
+from p2l.likelihood import get
 from p2l.votes.reading import read_votes
-from p2l.votes.schema import Source
-
-_WINNER = np.array([0, 2, 3])
 
 
 @dataclass
 class TrainVotes:
-    """Votes counted by category and by how many of the first rows they are of.
-
-    Attributes:
-        name: of their source.
-        categories: which there are.
-        limits: numbers of first rows, after 0 for all of them.
-    """
+    """Votes of a source counted by category and by limit: 0 for all of them, else a number of first rows."""
 
     name: str
     categories: list[Category]
@@ -49,7 +41,7 @@ class TrainVotes:
     rows: int = 0
 
     def board(self, category: Category, likelihood: str, limit: int = 0) -> Leaderboard:
-        """The marginal leaderboard of a category, of all votes or of the first `limit` rows.
+        """Return the marginal leaderboard of a category, of all votes or of the first `limit` rows.
 
         Raises:
             EmptyCategoryError: there is none.
@@ -78,7 +70,7 @@ class TrainVotes:
             for limit, rows in self._members(category, table, len(labels)):
                 one = labels[rows].astype(np.int64)
                 group = np.full(len(one), self._group(category, limit), dtype=np.int64)
-                self.counter.add(group, one[:, 0], one[:, 1], _WINNER[one[:, 2]], np.ones(len(one)))
+                self.counter.add(group, one[:, 0], one[:, 1], WINNERS_OF_TIES[one[:, 2]], np.ones(len(one)))
         self.rows += len(labels)
 
     def _members(self, category: Category, table: Any, number: int) -> Iterator[tuple[int, Any]]:
@@ -97,42 +89,37 @@ class TrainVotes:
 def read_train_votes(
     path: str, model_list: Sequence[str], categories: Sequence[Category], limits: Sequence[int]
 ) -> TrainVotes:
-    """Count the training votes of each category.
+    """Count the training votes of each category, and those of the first rows alone for each of `limits`.
 
     Args:
-        path: of any kind that votes are read from; of a data set with several splits, `train`.
-        model_list: what labels refer to where rows have no names.
-        categories: which.
-        limits: count the first rows alone too, these numbers of them.
-
-    Raises:
-        VoteError: votes that cannot be read.
+        path: any source of votes; of a data set with several splits, `train`.
+        model_list: names that labels refer to where rows name no models.
+        categories: the categories.
+        limits: numbers of first rows.
     """
-    source: Source = open_votes_source(path)
+    source = open_votes_source(path)
     counted = TrainVotes(source.name, list(categories), [0, *limits])
     for batch in read_votes(source, need_prompt=False, label_list=model_list):
         counted.add(batch.batch)
     return counted
 
 
-# Ratings of an arena leaderboard file (CSV) as coefficients: (rating - 1000) ln(10) / 400.
-#
-# Columns: model_name, category, rating and, optionally, style_control, of which the false rows count.
-#
-# Shapes: M models.
+# Ratings of an arena leaderboard file (CSV) as coefficients: (rating - 1000) ln(10) / 400. Columns: model_name,
+# category, rating and, optionally, style_control, of which only the rows with false count.
 
 _NAMES = {"all": "full", "is_code": "coding", "hard": "hard_6"}
 _COLUMNS = ("model_name", "category", "rating")
 
 
+@dataclass(frozen=True)
 class ArenaRatings:
-    """Ratings by category."""
+    """Ratings of models by category."""
 
-    def __init__(self, source: str, ratings: dict[str, dict[str, float]]) -> None:
-        self.source, self.ratings = source, ratings
+    source: str
+    ratings: dict[str, dict[str, float]]
 
     def board(self, category: Category, models: Sequence[str], likelihood: str) -> Leaderboard:
-        """The leaderboard of those of `models` that the file rates in a category.
+        """Return the leaderboard of those of `models` that the file rates in a category.
 
         Raises:
             EmptyCategoryError: the file does not have the category, or rates fewer than two of the models in it.
@@ -146,6 +133,7 @@ class ArenaRatings:
             raise EmptyCategoryError(f"{self.source} rates {len(rated)} of the models in category {name!r}")
         coefs = (np.array([rating for _, rating in rated]) - 1000.0) / POINTS_PER_LOGIT
         unknown = np.full(len(rated), np.nan)
+        parameters = get(likelihood).parameters
         return Leaderboard(
             [model for model, _ in rated],
             coefs,
@@ -156,12 +144,14 @@ class ArenaRatings:
             votes=None,
             components=np.zeros(len(rated), dtype=np.int64),
             notes=(f"Ratings of {Path(self.source).name}, category {name}.",),
-            **one_scale(likelihood),
+            # A rating has no scale of its own.
+            eta=1.0 if "eta" in parameters else None,
+            gamma=0.0 if "gamma" in parameters else None,
         )
 
 
 def arena_name(category: Category) -> str:
-    """What leaderboard files call a category."""
+    """Return what leaderboard files call a category."""
     if category.key == "language" and category.value:
         return category.value.lower()
     return _NAMES.get(category.text, category.text)

@@ -1,13 +1,12 @@
 """The HTML report of an evaluation: one page for one output; for several, one each and a page that compares them.
 
-Everything is in the pages themselves: style, tables that sort, figures as SVG. They work offline and print.
+Style, tables that sort and figures (SVG) are parts of the pages, which work offline and print.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,11 +16,11 @@ import numpy as np
 from p2l.common.errors import InputError, P2LError
 from p2l.common.files import check_can_write
 from p2l.common.plots import COLOURS, new_figure
-from p2l.common.report.tables import Table, figure_svg, plain, render, write_page
+from p2l.common.report.tables import figure_svg, plain, render, write_page
 from p2l.evaluation import report_tables as tables
 from p2l.evaluation.results import CategoryResult, OutputResult, SubsetScore
-from p2l.insight import Explanation, explain
-from p2l.insight.explain_report import MOST_MODELS
+from p2l.insight import explain
+from p2l.insight.explain_report import MOST_MODELS, draw_map
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,7 +36,7 @@ _NUMBER = (int, float, np.integer, np.floating)
 
 
 def reliability(one: CategoryResult) -> str | None:
-    """What was said against what happened, a panel for each outcome; bars are how often it was said."""
+    """Draw forecast against observed shares, a panel for each outcome; bars are how often a share was forecast."""
     data = one.reliability
     if data is None or not len(data.outcomes):
         return None
@@ -74,7 +73,7 @@ def _tidy(axis: Any) -> None:
 
 
 def subsets(result: OutputResult, kind: str) -> str | None:
-    """A panel for each metric over the size of a subset, a line for each category; `kind` is `scale` or `subsets`."""
+    """Draw a panel for each metric over the size of a subset, a line for each category; `kind`: `scale`, `subsets`."""
     curves = [(one.name, _scores(one, kind)) for one in result.categories]
     curves = [(name, scores) for name, scores in curves if scores][:_LINES]
     metrics = list(dict.fromkeys(name for _, scores in curves for score in scores for name in _metrics(score)))
@@ -120,7 +119,7 @@ def _curve(axis: Any, scores: Sequence[SubsetScore], metric: str, place: int) ->
 
 
 def _log_axis(axis: Any, sizes: Sequence[int]) -> None:
-    """Ticks at the sizes themselves, as many as have room."""
+    """Set ticks at the sizes themselves, as many as have room."""
     axis.set_xscale("log")
     ticks = [size for place, size in enumerate(reversed(sizes)) if place % (1 + len(sizes) // 6) == 0]
     axis.set_xticks(ticks, [f"{size:,}" for size in ticks])
@@ -141,7 +140,7 @@ def _legend(figure: Figure, names: Sequence[str]) -> None:
 
 
 def across(results: Sequence[OutputResult], metric: str) -> str | None:
-    """A metric over the outputs, in the order given, a line for each category."""
+    """Draw a metric over the outputs in their order, a line for each category."""
     names = list(dict.fromkeys(one.name for result in results for one in result.categories if one.simple))[:_LINES]
     values = np.array([[_value(result, name, metric) for result in results] for name in names], dtype=np.float64)
     if len(results) < 3 or not np.isfinite(values).any():
@@ -168,52 +167,11 @@ def _value(result: OutputResult, category: str, metric: str) -> float:
     return float("nan")
 
 
-def strengths(explanation: Explanation) -> str | None:
-    """The map of models and clusters; None where nothing was found."""
-    from p2l.insight.explain_report import draw_map
-
-    return (
-        figure_svg(draw_map(explanation), "Strengths and weaknesses of models by cluster")
-        if explanation.found
-        else None
-    )
-
-
 _PAGE, _INDEX = "p2l.evaluation/output.html", "p2l.evaluation/outputs.html"
 
 
-@dataclass(frozen=True)
-class _CategorySection:
-    """A category as the page shows it; parts that it lacks are None."""
-
-    result: CategoryResult
-    id: str
-    board: Table | None
-    metrics: Table | None
-    comparison: Table | None
-    models: Table | None
-    reliability: str | None
-
-
-@dataclass(frozen=True)
-class _Strengths:
-    """Strengths and weaknesses as the page shows them; `problem` says why there are none."""
-
-    problem: str | None
-    made: Explanation | None = None
-    map: str | None = None
-    caption: str = ""
-    clusters: Table | None = None
-    models: Table | None = None
-    found: Table | None = None
-
-
 def check_report(folder: str | Path) -> None:
-    """Refuse a report that cannot be written, before any work is done.
-
-    Raises:
-        InputError: jinja2 or matplotlib is missing, or the folder cannot be written.
-    """
+    """Refuse, before any work, a report that cannot be written for want of a library or of permission."""
     for name, extra in (("jinja2", "data"), ("matplotlib", "plot")):
         if find_spec(name) is None:
             raise InputError(f"a report needs {name}, which is not installed; pip install 'p2l[{extra}]'")
@@ -221,14 +179,7 @@ def check_report(folder: str | Path) -> None:
 
 
 def write_report(results: Sequence[OutputResult], folder: str | Path) -> Path:
-    """Write `index.html` into a folder, and a page for each output where there are several.
-
-    Returns:
-        The path of `index.html`.
-
-    Raises:
-        InputError: a file cannot be written.
-    """
+    """Write `index.html` into a folder, and a page for each output where there are several; return its path."""
     home = Path(folder) / "index.html"
     if len(results) == 1:
         return write_page(_output_page(results[0], None), home)
@@ -247,7 +198,7 @@ def write_report(results: Sequence[OutputResult], folder: str | Path) -> Path:
 
 
 def _file_names(names: Sequence[str]) -> list[str]:
-    """A file name for each output, none of them twice and none `index.html`."""
+    """Return a file name for each output, all different and none `index.html`."""
     file_names: list[str] = []
     for number, name in enumerate(names, 1):
         plain = re.sub(r"[^\w.-]+", "-", name).strip("-.")[:80] or "output"
@@ -257,8 +208,7 @@ def _file_names(names: Sequence[str]) -> list[str]:
 
 
 def _output_page(result: OutputResult, home: str | None) -> str:
-    categories = [_category(one, number, result) for number, one in enumerate(result.categories)]
-    strengths = _strengths(result)
+    categories = [_category(one, number, result.level) for number, one in enumerate(result.categories)]
     return render(
         _PAGE,
         title=f"Evaluation of {result.name}",
@@ -271,7 +221,7 @@ def _output_page(result: OutputResult, home: str | None) -> str:
         scale_tables=tables.subsets(result, "scale"),
         subsets=subsets(result, "subsets"),
         subset_tables=tables.subsets(result, "subsets"),
-        strengths=strengths,
+        strengths=_strengths(result),
     )
 
 
@@ -288,37 +238,38 @@ def _facts(result: OutputResult) -> list[tuple[str, str]]:
     ]
 
 
-def _category(one: CategoryResult, number: int, result: OutputResult) -> _CategorySection:
-    if one.problem is not None:
-        return _CategorySection(one, f"category-{number}", None, None, None, None, None)
-    return _CategorySection(
-        result=one,
-        id=f"category-{number}",
-        board=tables.board(one, result.level),
-        metrics=tables.metrics(one),
-        comparison=tables.comparison(one),
-        models=tables.models(one),
-        reliability=reliability(one),
-    )
+def _category(one: CategoryResult, number: int, level: float) -> dict[str, Any]:
+    """Return a category as the page shows it; what it lacks is None."""
+    is_measured = one.problem is None
+    return {
+        "result": one,
+        "id": f"category-{number}",
+        "board": tables.board(one, level) if is_measured else None,
+        "metrics": tables.metrics(one) if is_measured else None,
+        "comparison": tables.comparison(one) if is_measured else None,
+        "models": tables.models(one) if is_measured else None,
+        "reliability": reliability(one) if is_measured else None,
+    }
 
 
-def _strengths(result: OutputResult) -> _Strengths:
-    """What the output says models are good at; a leaderboard that is the same for all prompts says nothing of that."""
+def _strengths(result: OutputResult) -> dict[str, Any]:
+    """Return what models are good at; with `problem`, why nothing is known of it (one leaderboard for all prompts)."""
     if result.model_type != "p2l" or len(result.coefs) < 2 or result.texts is None:
         why = "prompts are not in the file" if result.texts is None else "it is one leaderboard for all prompts"
-        return _Strengths(f"Nothing can be said of strengths and weaknesses from this output: {why}.")
+        return {"problem": f"Nothing can be said of strengths and weaknesses from this output: {why}."}
     sides: dict[str, Any] = {"eta": result.eta, "gamma": result.gamma, "texts": result.texts}
     try:
         explanation = explain(result.coefs, result.models, likelihood=result.likelihood, **sides)
     except P2LError as error:
-        return _Strengths(f"Nothing can be said of strengths and weaknesses: {error}.")
-    return _Strengths(
-        None,
-        explanation,
-        strengths(explanation),
-        f"The {MOST_MODELS} of {len(explanation.models)} models with the largest differences."
-        * (len(explanation.models) > MOST_MODELS),
-        tables.clusters(explanation),
-        tables.strengths_of_models(explanation),
-        tables.found(explanation),
-    )
+        return {"problem": f"Nothing can be said of strengths and weaknesses: {error}."}
+    most = f"The {MOST_MODELS} of {len(explanation.models)} models with the largest differences."
+    title = "Strengths and weaknesses of models by cluster"
+    return {
+        "problem": None,
+        "made": explanation,
+        "map": figure_svg(draw_map(explanation), title) if explanation.found else None,
+        "caption": most if len(explanation.models) > MOST_MODELS else "",
+        "clusters": tables.clusters(explanation),
+        "models": tables.strengths_of_models(explanation),
+        "found": tables.found(explanation),
+    }

@@ -1,21 +1,18 @@
-"""What `p2l auto-evals` finds, as objects: all that a report shows, with nothing left to compute from votes.
+"""The results of `p2l auto-evals`, from which every report is made without looking at votes again.
 
 Shapes: N votes, M models.
 """
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from p2l.common.files import atomic_path
 from p2l.common.text_table import text_table
 from p2l.evaluation.inputs import EvaluationSettings
 from p2l.leaderboard import Leaderboard, to_score
@@ -26,15 +23,10 @@ Floats = npt.NDArray[np.floating[Any]]
 
 @dataclass(frozen=True)
 class SubsetScore:
-    """Leaderboard metrics averaged over random subsets of one size.
+    """Leaderboard metrics averaged over `samples` random subsets of `size` prompts (or votes).
 
-    Attributes:
-        size: prompts (votes) of each subset.
-        samples: how many subsets were drawn.
-        values: mean of each metric; a dictionary by k for top-k metrics, a dictionary by side for two-sided ones; None
-            where it does not apply.
-        intervals: of the means, for metrics that are one number: normal, over the subsets drawn; absent with fewer than
-            two samples.
+    `values` are means: a dictionary by k for top-k metrics, by side for two-sided ones, None where a metric does not
+    apply. `intervals` are normal ones of means of single numbers; with fewer than two samples there are none.
     """
 
     size: int
@@ -45,13 +37,7 @@ class SubsetScore:
 
 @dataclass(frozen=True)
 class ModelScore:
-    """How well the votes of one model were forecast.
-
-    Attributes:
-        model: its name.
-        votes: of the category, that it took part in.
-        loss, accuracy: of those votes, with intervals clustered by prompt; None where no vote counts.
-    """
+    """Loss and accuracy of the votes that one model took part in, with intervals over prompts; None without any."""
 
     model: str
     votes: int
@@ -65,17 +51,15 @@ class CategoryResult:
 
     Attributes:
         name: as the user wrote it, `language=Chinese`.
-        votes, prompts: how many there are; prompts are counted once.
-        problem: why there is nothing here (no vote of this category, say), else None; then the rest is empty.
-        notes: sentences a reader needs (a smaller k, models left out).
-        truth: leaderboard of the ground truth, of the models that it knows (those with a vote here).
+        problem: why nothing could be measured (no vote of this category, say); all that follows is then empty.
+        notes: sentences for the reader (a smaller k, models left out).
+        truth: leaderboard of the ground truth, of the models with a vote here.
         model: leaderboard of the evaluated model on these prompts.
         simple: simple metrics, None where they do not apply.
         intervals: of the simple metrics that are means over votes, clustered by prompt.
-        skill: 1 - loss / loss of the marginal leaderboard, or None; `skill_over` names the reference.
-        skill_over: what the marginal leaderboard was fitted on: `train`, training votes of the category; `train, all
-            votes`, where none is known to be of it; `validation`, these very votes (which it then knows); or None.
-        reliability: data of the reliability diagram.
+        skill: 1 - loss / loss of the marginal leaderboard.
+        skill_over: votes that the marginal leaderboard was fitted on: `train`, training votes of the category; `train,
+            all votes`, where none is known to be of it; `validation`, the very votes that are forecast.
         comparison: leaderboard metrics of `model` against `truth`.
         subsets: comparison on random subsets against a fit of the same votes, by size.
         scale: comparison of subsets of prompts against the whole truth, by size.
@@ -102,21 +86,14 @@ class CategoryResult:
 
 @dataclass(frozen=True)
 class OutputResult:
-    """One evaluated output (a checkpoint's answers, or a leaderboard in the place of one).
+    """One evaluated output: a checkpoint's predictions, or a leaderboard in their place.
 
     Attributes:
-        name: of the output file.
-        source: the file or repository it was read from.
-        model_type: p2l, marginal, marginal-gt or arena.
-        likelihood: canonical name.
-        ground_truth: marginal-gt or arena.
         models: M names, in the order of coefficients.
-        votes, prompts: how many there are.
-        categories: in the order asked for.
-        coefs: (N, M), or (1, M) for one leaderboard; eta and gamma (N,) or None: what strengths and weaknesses need.
+        coefs: (N, M), or (1, M) for one leaderboard; with eta and gamma (N,) for strengths and weaknesses.
         texts: the N prompts as lists of turns, or None where the file has none.
         level: coverage of all intervals.
-        notes: sentences a reader needs (votes left out).
+        notes: sentences for the reader (votes left out).
     """
 
     name: str
@@ -136,30 +113,27 @@ class OutputResult:
     notes: tuple[str, ...] = ()
 
 
-# Results as JSON: the published blocks under `models`, all that goes beyond them under `details`.
+# Results as JSON: the published blocks under `models`, everything else under `details`.
 
 NOT_APPLICABLE = -1
 _DIGITS = 4
 
 
 def published_object(result: CategoryResult, settings: EvaluationSettings) -> dict[str, Any]:
-    """The blocks that were asked for, as published: 4 decimals, -1 where a metric does not apply."""
+    """Return the published blocks that the settings ask for: 4 decimals, -1 where a metric does not apply."""
     blocks: dict[str, Any] = {}
     if "simple" in settings.parts:
         blocks["simple_metrics"] = {name: _plain((result.simple or {})[name]) for name in settings.simple}
     if "category" in settings.parts:
         blocks["category_metrics"] = _plain(result.comparison or {})
-    for name, part, scores in (
-        ("random_subsets", "random_subsets", result.subsets),
-        ("aggr_scale", "aggr_scale", result.scale),
-    ):
-        if part in settings.parts:
+    for name, scores in (("random_subsets", result.subsets), ("aggr_scale", result.scale)):
+        if name in settings.parts:
             blocks[name] = {str(score.size): _plain(score.values) for score in scores}
     return blocks
 
 
 def details_object(result: CategoryResult) -> dict[str, Any]:
-    """What goes beyond the published blocks."""
+    """Return what goes beyond the published blocks."""
     about = {"votes": result.votes, "prompts": result.prompts}
     if result.problem is not None:
         return {**about, "problem": result.problem}
@@ -167,31 +141,21 @@ def details_object(result: CategoryResult) -> dict[str, Any]:
         **about,
         "notes": list(result.notes),
         "metrics": _plain(result.simple or {}),
-        "intervals": {name: _interval(one) for name, one in (result.intervals or {}).items()},
-        "skill": None if result.skill is None else {"over": result.skill_over, **_interval(result.skill)},
+        "intervals": _rounded(result.intervals or {}),
+        "skill": None if result.skill is None else {"over": result.skill_over, **_rounded(result.skill)},
         "reliability": _reliability(result.reliability),
         "leaderboards": {"ground-truth": _board(result.truth), "model-aggr": _board(result.model)},
         "random_subsets": _scores(result.subsets),
         "aggr_scale": _scores(result.scale),
         "by_model": [
-            {"model": one.model, "votes": one.votes, "loss": _maybe(one.loss), "accuracy": _maybe(one.accuracy)}
+            {"model": one.model, "votes": one.votes, "loss": _rounded(one.loss), "accuracy": _rounded(one.accuracy)}
             for one in result.by_model
         ],
     }
 
 
-def write_json_file(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a file, whole or not at all.
-
-    Raises:
-        InputError: it cannot be written.
-    """
-    with atomic_path(path) as temporary:
-        temporary.write_text(json.dumps(value, indent=4, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
 def _plain(value: Any) -> Any:
-    """Rounded numbers; -1 for what does not apply."""
+    """Round floats; -1 for what does not apply."""
     if isinstance(value, Mapping):
         return {str(key): _plain(one) for key, one in value.items()}
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
@@ -199,75 +163,55 @@ def _plain(value: Any) -> Any:
     return round(float(value), _DIGITS) if isinstance(value, float) else value
 
 
-def _interval(interval: Interval) -> dict[str, Any]:
-    return {name: _number(getattr(interval, name)) for name in ("estimate", "lower", "upper", "standard_error")}
-
-
-def _maybe(number: Interval | None) -> dict[str, Any] | None:
-    return None if number is None else _interval(number)
-
-
-def _number(value: Any) -> float | None:
-    """JSON has no NaN."""
+def _rounded(value: Any) -> Any:
+    """Round numbers, whatever they lie in; null for NaN, an object for an interval."""
+    if isinstance(value, Interval):
+        value = value._asdict()
+    if isinstance(value, Mapping):
+        return {name: _rounded(one) for name, one in value.items()}
+    if isinstance(value, np.ndarray):
+        return [_rounded(one) for one in value.tolist()]
     return round(float(value), _DIGITS) if value is not None and math.isfinite(value) else None
 
 
-def _numbers(values: Iterable[Any]) -> list[float | None]:
-    return [_number(value) for value in values]
-
-
-def _reliability(bins: Any) -> dict[str, Any] | None:
+def _reliability(bins: Reliability | None) -> dict[str, Any] | None:
     if bins is None:
         return None
-    rows = {name: place for place, name in enumerate(bins.outcomes)}
-    return {
-        "edges": _numbers(bins.edges),
-        "outcomes": {
-            name: {part: _numbers(getattr(bins, part)[place]) for part in ("predicted", "observed", "mass")}
-            for name, place in rows.items()
-        },
-    }
+    parts = ("predicted", "observed", "mass")
+    outcomes = {name: {part: getattr(bins, part)[row] for part in parts} for row, name in enumerate(bins.outcomes)}
+    return {"edges": _rounded(np.asarray(bins.edges)), "outcomes": _rounded(outcomes)}
 
 
 def _board(board: Leaderboard | None) -> dict[str, Any] | None:
     if board is None:
         return None
     order = np.argsort(-board.coefs, kind="stable")
-    columns = {name: getattr(board, name)[order] for name in ("coefs", "lower", "upper")}
-    rows = zip(order, *columns.values(), to_score(columns["coefs"]), strict=True)
-    return {
-        "eta": _number(board.eta),
-        "models": [
-            {
-                "model": board.models[place],
-                "coef": _number(coef),
-                "lower": _number(lower),
-                "upper": _number(upper),
-                "score": round(float(score), 1),
-            }
-            for place, coef, lower, upper, score in rows
-        ],
-    }
+    scores = to_score(board.coefs)
+    models = [
+        {
+            "model": board.models[place],
+            "coef": _rounded(board.coefs[place]),
+            "lower": _rounded(board.lower[place]),
+            "upper": _rounded(board.upper[place]),
+            "score": round(float(scores[place]), 1),
+        }
+        for place in order.tolist()
+    ]
+    return {"eta": _rounded(board.eta), "models": models}
 
 
 def _scores(scores: Sequence[SubsetScore]) -> dict[str, Any]:
-    return {
-        str(score.size): {
-            "samples": score.samples,
-            "intervals": {name: _interval(one) for name, one in score.intervals.items()},
-        }
-        for score in scores
-    }
+    return {str(score.size): {"samples": score.samples, "intervals": _rounded(score.intervals)} for score in scores}
 
 
-# What `p2l auto-evals` prints: one line a category.
+# What `p2l auto-evals` prints: one row a category.
 
 _HEADER = ("category", "votes", "loss", "accuracy", "skill over marginal", "L1 to truth", "Spearman")
 _COMPARED = ("L1-Dist-Prob", "Spearman-lbs")
 
 
 def render(result: OutputResult) -> str:
-    """A table of the categories, then what a reader must know."""
+    """Return a table of the categories and the notes below it."""
     lines = text_table(_HEADER, [_cells(one) for one in result.categories if one.problem is None])
     heading = f"{result.name}: {result.votes:,} votes on {result.prompts:,} prompts, {len(result.models)} models, "
     heading += f"{result.model_type}, likelihood {result.likelihood}, {result.level:.0%} intervals"

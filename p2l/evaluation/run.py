@@ -1,4 +1,4 @@
-"""A run over one or many outputs: read, measure, write; a bad output does not stop the others."""
+"""Evaluates one or many outputs: reads, measures and writes each; one that cannot be used does not stop the others."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy as np
 
 from p2l.common.cli import progress
 from p2l.common.errors import InputError, P2LError
-from p2l.common.files import check_can_write
-from p2l.evaluation.categories import ALL, Category, EmptyCategoryError, UnknownCategoryError, select
+from p2l.common.files import check_can_write, write_json
+from p2l.evaluation.categories import ALL, EmptyCategoryError, UnknownCategoryError, select
 from p2l.evaluation.inputs import (
     Entry,
     EvaluationSettings,
@@ -26,33 +26,21 @@ from p2l.evaluation.inputs import (
 from p2l.evaluation.measure import EvaluationJob, measure
 from p2l.evaluation.outputs import read_output, remove_hidden
 from p2l.evaluation.references import ArenaRatings, TrainVotes, read_arena, read_train_votes
-from p2l.evaluation.results import (
-    CategoryResult,
-    OutputResult,
-    details_object,
-    published_object,
-    render,
-    write_json_file,
-)
+from p2l.evaluation.results import CategoryResult, OutputResult, details_object, published_object, render
 from p2l.likelihood import get
 
 
 @dataclass(frozen=True)
 class Options:
-    """A run.
+    """The flags of an evaluation.
 
     Attributes:
-        inputs: what is read.
-        settings: what is measured.
-        any_likelihood: take the likelihood that is recorded beside an output, if one is, before that of `settings`.
-        params: the flags as the user gave them, for the files.
-        output_dir, hf_output_dir: where the files go; the second is a data set on the hub.
-        train: training votes: a path or a hub id.
-        arena_path: a leaderboard file.
+        any_likelihood: whether a likelihood that is recorded beside an output precedes that of `settings`.
+        params: the flags as the user wrote them, for the files.
+        hf_output_dir: a data set on the hub.
+        train: path or hub id of training votes.
         train_checkpoints, checkpoint_size: also evaluate marginal leaderboards of the first k * size training votes.
-        remove_hidden: take hidden states out of local checkpoint outputs.
-        report: a folder for the HTML report.
-        quiet: no progress bar and no table.
+        remove_hidden: rewrite local checkpoint outputs without hidden states.
     """
 
     inputs: Inputs
@@ -81,36 +69,26 @@ def evaluate_outputs(options: Options) -> list[OutputResult]:
     _check(options, todo)
     names = model_list(options.inputs)
     limits = [k * options.checkpoint_size for k in dict.fromkeys(options.train_checkpoints)]
-    parsed = dict.fromkeys((*options.settings.parsed, ALL))
-    train = read_train_votes(options.train, names, list(parsed), limits) if options.train else None
-    shared = _Shared(options, names, train, read_arena(options.arena_path) if options.arena_path else None)
-    results, failures = list[OutputResult](), list[tuple[Entry, P2LError]]()
+    parsed = list(dict.fromkeys((*options.settings.parsed, ALL)))
+    train = read_train_votes(options.train, names, parsed, limits) if options.train else None
+    arena = read_arena(options.arena_path) if options.arena_path else None
+    results, failures = list[OutputResult](), list[str]()
     for entry in todo:
         try:
-            results.append(_evaluate(entry, shared))
+            results.append(_evaluate(entry, options, names, train, arena))
             if not options.quiet:
                 print(render(results[-1]), flush=True)
         except P2LError as error:
             if len(todo) == 1:
                 raise
-            failures.append((entry, error))
-    _report(options, results)
+            failures.append(str(error) if entry.shown in str(error) else f"{entry.shown}: {error}")
+    if options.report and results:
+        from p2l.evaluation.report import write_report
+
+        write_report(results, Path(options.report))
     if failures:
-        failed = "; ".join(_named(entry, error) for entry, error in failures)
-        raise P2LError(f"{len(failures)} of {len(todo)} outputs could not be evaluated: {failed}")
+        raise P2LError(f"{len(failures)} of {len(todo)} outputs could not be evaluated: {'; '.join(failures)}")
     return results
-
-
-def _named(entry: Entry, error: P2LError) -> str:
-    return str(error) if entry.shown in str(error) else f"{entry.shown}: {error}"
-
-
-@dataclass(frozen=True)
-class _Shared:
-    options: Options
-    names: list[str]
-    train: TrainVotes | None
-    arena: ArenaRatings | None
 
 
 def _check(options: Options, todo: Sequence[Entry]) -> None:
@@ -128,14 +106,8 @@ def _check(options: Options, todo: Sequence[Entry]) -> None:
             raise InputError("--output_file_name: a name is empty; give every output one")
         if Path(entry.name).name != entry.name:
             raise InputError(f"--output_file_name {entry.name}: no folders here; --output_dir says where")
-        read = (
-            entry.eval_path,
-            entry.checkpoint_path,
-            options.inputs.model_list_path,
-            options.train,
-            options.arena_path,
-        )
-        check_can_write(_file(options, entry), *read)
+        references = options.inputs.model_list_path, options.train, options.arena_path
+        check_can_write(_file(options, entry), entry.eval_path, entry.checkpoint_path, *references)
     if options.report:
         from p2l.evaluation.report import check_report
 
@@ -150,30 +122,30 @@ def _file(options: Options, entry: Entry) -> Path:
     return Path(options.output_dir or ".").expanduser() / f"{entry.name}.json"
 
 
-def _evaluate(entry: Entry, shared: _Shared) -> OutputResult:
-    options = shared.options
+def _evaluate(
+    entry: Entry, options: Options, names: list[str], train: TrainVotes | None, arena: ArenaRatings | None
+) -> OutputResult:
     path = output_path(entry, options.inputs)
-    settings, notes = _settled(options, path)
+    settings, notes = _settings_of(options, path)
     if entry.checkpoint_path and options.remove_hidden and path.lower().endswith(".json") and Path(path).is_file():
         remove_hidden(Path(path))
     output = read_output(
         path,
-        shared.names,
+        names,
         settings.likelihood,
         settings.parsed,
         sort_models=entry.is_checkpoint,
         need_coefs=settings.model_type == "p2l",
     )
     output = dataclasses.replace(output, notes=(*notes, *output.notes))
-    job = EvaluationJob(output, settings, shared.train, shared.arena)
-    keyed = dict(_measure_all(job, entry, options))
-    _write(entry, options, job, keyed)
-    main = [measured for key, (category, measured) in keyed.items() if key == f"{settings.model_type}-{category.text}"]
-    return _result(entry, job, main)
+    job = EvaluationJob(output, settings, train, arena)
+    results = dict(_measure_all(job, entry, options))
+    _write(entry, options, job, results)
+    return _result(entry, job, [one for key, one in results.items() if key == f"{settings.model_type}-{one.name}"])
 
 
-def _settled(options: Options, path: str) -> tuple[EvaluationSettings, tuple[str, ...]]:
-    """The settings with the likelihood of an output, and what to say where the user wants another."""
+def _settings_of(options: Options, path: str) -> tuple[EvaluationSettings, tuple[str, ...]]:
+    """Return the settings with the likelihood of an output, and a note where the user asked for another."""
     settings, recorded = options.settings, recorded_likelihood(path)
     if recorded is None or recorded == settings.likelihood.name:
         return settings, ()
@@ -183,29 +155,24 @@ def _settled(options: Options, path: str) -> tuple[EvaluationSettings, tuple[str
     return settings, (note,) if settings.model_type == "p2l" else ()
 
 
-def _measure_all(
-    job: EvaluationJob, entry: Entry, options: Options
-) -> Iterator[tuple[str, tuple[Category, CategoryResult]]]:
+def _measure_all(job: EvaluationJob, entry: Entry, options: Options) -> Iterator[tuple[str, CategoryResult]]:
     settings = options.settings
-    bar = progress(settings.parsed, description=entry.name, unit=" categories", quiet=options.quiet)
-    for category in bar:
+    for category in progress(settings.parsed, description=entry.name, unit=" categories", quiet=options.quiet):
+        key = f"{settings.model_type}-{category.text}"
         try:
             chosen = select(category, job.output.table, job.output.source)
         except (EmptyCategoryError, UnknownCategoryError) as error:
             if isinstance(error, UnknownCategoryError) and not settings.lenient:
                 raise
-            yield f"{settings.model_type}-{category.text}", (category, CategoryResult(category.text, 0, 0, str(error)))
+            yield key, CategoryResult(category.text, 0, 0, str(error))
             continue
-        yield f"{settings.model_type}-{category.text}", (category, measure(job, category, chosen))
+        yield key, measure(job, category, chosen)
         for k in dict.fromkeys(options.train_checkpoints):
-            measured = measure(job, category, chosen, limit=k * options.checkpoint_size)
-            yield f"marginal-{category.text}-checkpoint-{k}", (category, measured)
+            limit = k * options.checkpoint_size
+            yield f"marginal-{category.text}-checkpoint-{k}", measure(job, category, chosen, limit=limit)
 
 
-def _write(
-    entry: Entry, options: Options, job: EvaluationJob, keyed: Mapping[str, tuple[Category, CategoryResult]]
-) -> None:
-    results = {key: result for key, (_, result) in keyed.items()}
+def _write(entry: Entry, options: Options, job: EvaluationJob, results: Mapping[str, CategoryResult]) -> None:
     own = {name: getattr(entry, name) for name in ("eval_path", "checkpoint_path", "hf_checkpoint_file")}
     whole = {
         "params": {
@@ -221,20 +188,16 @@ def _write(
         "details": {key: details_object(result) for key, result in results.items()},
     }
     if options.output_dir:
-        write_json_file(_file(options, entry), whole)
+        write_json(_file(options, entry), whole, indent=4)
     if options.hf_output_dir:
-        _push(entry, options, whole)
+        import tempfile
 
+        from p2l.batch_inference.output import push
 
-def _push(entry: Entry, options: Options, whole: Mapping[str, Any]) -> None:
-    import tempfile
-
-    from p2l.batch_inference.output import push
-
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / f"{entry.name}.json"
-        write_json_file(file, whole)
-        push([file], str(options.hf_output_dir))
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / f"{entry.name}.json"
+            write_json(file, whole, indent=4)
+            push([file], options.hf_output_dir)
 
 
 def _result(entry: Entry, job: EvaluationJob, categories: Sequence[CategoryResult]) -> OutputResult:
@@ -259,10 +222,3 @@ def _result(entry: Entry, job: EvaluationJob, categories: Sequence[CategoryResul
         level=settings.level,
         notes=output.notes,
     )
-
-
-def _report(options: Options, results: Sequence[OutputResult]) -> None:
-    if options.report and results:
-        from p2l.evaluation.report import write_report
-
-        write_report(results, Path(options.report))

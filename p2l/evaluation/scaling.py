@@ -5,13 +5,13 @@
     product:      L = E + A / (N^alpha P^beta)
     shared:       L = E + (A + B / P^beta) / N^alpha
 
-A law of this kind has no upper end, while a model that has learned nothing yet of prompts has the loss of one
-leaderboard for all of them. With that loss C known (the ceiling, beside a known E) the excess x = L - E of the law is
-bent under it: L = E + x S / (S + x) with S = C - E.
+A law of this kind has no upper end, while a model that has not learned to read prompts yet has the loss of one
+leaderboard for all of them. Where that loss C (the ceiling) and E are known, the excess x = L - E of the law is bent
+under it: L = E + x S / (S + x) with S = C - E.
 
-For given exponents the loss is linear in E, A and B, which non-negative least squares find at once; the exponents are
-searched on a grid, fine enough for local optima, and refined from its best point. So a fit has no start to choose and
-is cheap to bootstrap (about 20 ms for 60 runs).
+For given exponents the loss is linear in E, A and B, which non-negative least squares fit at once; the exponents are
+searched on a grid, fine enough for local optima, and refined from its best point. So a fit needs no start and is cheap
+to bootstrap (about 20 ms for 60 runs).
 
 Shapes: R runs (each one trained model), C blocks of held-out prompts.
 """
@@ -31,7 +31,7 @@ from p2l.common.errors import ConfigError, InputError
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 LIMITS = (0.03, 3.0)
-"""Of exponents: one that ends there says that its size hardly matters, or no longer does, in the range of the runs."""
+"""Of exponents: at an end, that size hardly matters, or no longer does, in the range of the runs."""
 _EXPONENTS = np.geomspace(*LIMITS, 21)
 _NEAR_CEILING = 0.02  # share of the way; nearer, and above, the excess before bending is anything
 _LEAST_SIZES = 3  # sizes on an axis; two leave its exponent open
@@ -45,9 +45,8 @@ class Law:
         form: a name in `FORMS`.
         floor: E, the loss that no number of votes or parameters undercuts.
         votes_scale, votes_exponent: A and alpha.
-        parameters_scale, parameters_exponent: B and beta; the product has its one scale in `votes_scale`, and
-            `votes alone` has zeros.
-        ceiling: C, the loss of a model that has learned nothing of prompts, or None.
+        parameters_scale, parameters_exponent: B and beta; the product has its one scale in `votes_scale`.
+        ceiling: C, the loss of a model that has not learned to read prompts, or None.
     """
 
     form: str
@@ -59,21 +58,14 @@ class Law:
     ceiling: float | None = None
 
     def loss(self, votes: npt.ArrayLike, parameters: npt.ArrayLike) -> Floats:
-        """The loss expected of models of so many parameters trained on so many votes; arrays of one shape."""
+        """Return the loss expected of models of these sizes; arrays of one shape."""
         columns = FORMS[self.form](_floats(votes), _floats(parameters), self.votes_exponent, self.parameters_exponent)
-        scales = (self.votes_scale, self.parameters_scale)
-        return _bent(columns[1:], scales, self.floor, self.ceiling)
+        return _bent(columns[1:], (self.votes_scale, self.parameters_scale), self.floor, self.ceiling)
 
 
 @dataclass(frozen=True)
 class Runs:
-    """Trained models and their loss on the same held-out prompts.
-
-    Attributes:
-        votes: (R,) they were trained on.
-        parameters: (R,) that they have.
-        losses: (R, C) mean loss on each block of held-out prompts; blocks are of one size.
-    """
+    """R trained models: votes and parameters (R,), and mean losses (R, C) on C equal blocks of held-out prompts."""
 
     votes: Floats
     parameters: Floats
@@ -81,24 +73,17 @@ class Runs:
 
     @property
     def loss(self) -> Floats:
-        """(R,) mean held-out loss."""
+        """Mean held-out loss (R,)."""
         return np.asarray(self.losses.mean(axis=1))
 
     def of(self, rows: Ints) -> Runs:
-        """Some of the runs."""
+        """Return some of the runs."""
         return Runs(self.votes[rows], self.parameters[rows], self.losses[rows])
 
 
 @dataclass(frozen=True)
 class LawFit:
-    """A law with what a reader needs to judge it.
-
-    Attributes:
-        law: fitted to all runs.
-        residual: root mean square of what it leaves of the runs' losses.
-        intervals: name of a field of `Law`: lower and upper end.
-        replicates: laws of the bootstrap.
-    """
+    """A law fitted to all runs, its residual (root mean square), intervals by field, and laws of the bootstrap."""
 
     law: Law
     residual: float
@@ -106,29 +91,17 @@ class LawFit:
     replicates: list[Law]
 
 
-def _additive(votes: Floats, parameters: Floats, alpha: float, beta: float) -> tuple[Floats, ...]:
-    return np.ones_like(votes), votes**-alpha, parameters**-beta
-
-
 def _votes_alone(votes: Floats, _parameters: Floats, alpha: float, _beta: float) -> tuple[Floats, ...]:
     return np.ones_like(votes), votes**-alpha
 
 
-def _shared(votes: Floats, parameters: Floats, alpha: float, beta: float) -> tuple[Floats, ...]:
-    return np.ones_like(votes), votes**-alpha, votes**-alpha * parameters**-beta
-
-
-def _product(votes: Floats, parameters: Floats, alpha: float, beta: float) -> tuple[Floats, ...]:
-    return np.ones_like(votes), votes**-alpha * parameters**-beta
-
-
 FORMS: dict[str, Callable[[Floats, Floats, float, float], tuple[Floats, ...]]] = {
-    "additive": _additive,
+    "additive": lambda n, p, alpha, beta: (np.ones_like(n), n**-alpha, p**-beta),
     "votes alone": _votes_alone,
-    "product": _product,
-    "shared": _shared,
+    "product": lambda n, p, alpha, beta: (np.ones_like(n), n**-alpha * p**-beta),
+    "shared": lambda n, p, alpha, beta: (np.ones_like(n), n**-alpha, n**-alpha * p**-beta),
 }
-"""Name: what E, A and B are multiplied by."""
+"""Name: factors of E, A and B for votes, parameters, alpha and beta."""
 
 
 def fit_law(
@@ -140,19 +113,17 @@ def fit_law(
     floor: float | None = None,
     ceiling: float | None = None,
 ) -> Law:
-    """Fit a law by least squares.
+    """Fit a law by least squares to the mean held-out loss (R,) of runs with these votes and parameters (R,).
 
     Args:
-        votes: (R,) votes of each run.
-        parameters: (R,) parameters of its model.
-        loss: (R,) its mean held-out loss.
+        votes, parameters, loss: (R,).
         form: a name in `FORMS`.
         floor: E where it is known, as for simulated votes; None fits it.
-        ceiling: C where the law is to be bent under it; it needs a floor.
+        ceiling: C to bend the law under; it needs a floor.
 
     Raises:
         ConfigError: an unknown form, or a ceiling that is not above a known floor.
-        InputError: fewer than three sizes of votes or (where they count) of models, or values that are no numbers.
+        InputError: fewer than three sizes of votes or (where they count) of models, or values that are not finite.
     """
     if form not in FORMS:
         raise ConfigError(f"unknown form {form!r}; use {', '.join(FORMS)}")
@@ -160,33 +131,34 @@ def fit_law(
         raise ConfigError(f"a ceiling ({ceiling:g}) must be above a known floor ({floor})")
     counts, sizes, losses = _floats(votes), _floats(parameters), _floats(loss)
     _check(counts, sizes, losses, form)
+    # Sizes in units of their geometric means are of the order of one.
     units = [float(np.exp(np.log(values).mean())) for values in (counts, sizes)]
     search = _Search(counts / units[0], sizes / units[1], losses, form, floor, ceiling)
     alpha, beta = search.best()
     scales, _ = search.scales(alpha, beta)
-    # Sizes were in units of their geometric means.
     powers = (units[0] ** alpha, units[1] ** beta)
-    if form == "product":
-        return Law(form, scales[0], scales[1] * powers[0] * powers[1], alpha, 0.0, beta, ceiling)
+    first = scales[1] * powers[0]
     if form == "votes alone":
-        return Law(form, scales[0], scales[1] * powers[0], alpha, ceiling=ceiling)
+        return Law(form, scales[0], first, alpha, ceiling=ceiling)
+    if form == "product":
+        return Law(form, scales[0], first * powers[1], alpha, 0.0, beta, ceiling)
     second = powers[1] * (powers[0] if form == "shared" else 1.0)
-    return Law(form, scales[0], scales[1] * powers[0], alpha, scales[2] * second, beta, ceiling)
+    return Law(form, scales[0], first, alpha, scales[2] * second, beta, ceiling)
 
 
 @dataclass(frozen=True)
 class _Search:
-    """The exponents under which least squares leaves the least; sizes (R,) are of the order of one."""
+    """The search of the exponents under which least squares leaves the least."""
 
     votes: Floats
     parameters: Floats
     loss: Floats
     form: str
     floor: float | None
-    ceiling: float | None = None
+    ceiling: float | None
 
     def scales(self, alpha: float, beta: float) -> tuple[list[float], float]:
-        """E, A and B for these exponents, and the norm of what is left."""
+        """Return E, A and B for these exponents, and the norm of the residual."""
         from scipy.optimize import nnls
 
         columns = np.stack(FORMS[self.form](self.votes, self.parameters, alpha, beta), axis=1)
@@ -199,7 +171,7 @@ class _Search:
         return [self.floor, *coefficients.tolist()], float(np.linalg.norm(self.loss - fitted))
 
     def best(self) -> tuple[float, float]:
-        """Alpha and beta."""
+        """Return alpha and beta."""
         from scipy.optimize import minimize
 
         second = [0.0] if self.form == "votes alone" else _EXPONENTS
@@ -219,7 +191,7 @@ class _Search:
 
 
 def _bent(columns: tuple[Floats, ...], scales: tuple[float, ...], floor: float, ceiling: float | None) -> Floats:
-    """The loss from the parts of its excess."""
+    """Return the loss from the parts of its excess."""
     excess: Floats = np.asarray(sum(scale * column for scale, column in zip(scales, columns, strict=False)))
     if ceiling is None:
         return floor + excess
@@ -227,7 +199,7 @@ def _bent(columns: tuple[Floats, ...], scales: tuple[float, ...], floor: float, 
 
 
 def _unbent(excess: Floats, floor: float, ceiling: float | None) -> tuple[Floats, Floats]:
-    """Excess before it was bent, and weights that make its errors those of the loss."""
+    """Return the excess before it was bent, and weights that make its errors those of the loss."""
     if ceiling is None:
         return excess, np.ones_like(excess)
     share = np.clip(excess / (ceiling - floor), 1e-3, 1 - _NEAR_CEILING)
@@ -237,17 +209,12 @@ def _unbent(excess: Floats, floor: float, ceiling: float | None) -> tuple[Floats
 def leave_one_out(
     runs: Runs, *, form: str = "additive", floor: float | None = None, ceiling: float | None = None
 ) -> float:
-    """Root mean square error of predicting the runs of each size of votes and model from those of all others.
-
-    Raises:
-        InputError: too few sizes are left.
-    """
+    """Return the root mean square error of predicting the runs of each size of votes and model from all others."""
     cells = np.unique(np.stack([runs.votes, runs.parameters]), axis=1, return_inverse=True)[1].reshape(-1)
     errors = np.empty(len(cells))
     for cell in np.unique(cells):
-        inside, out = np.flatnonzero(cells != cell), np.flatnonzero(cells == cell)
-        part = runs.of(inside)
-        law = fit_law(part.votes, part.parameters, part.loss, form=form, floor=floor, ceiling=ceiling)
+        inside, out = runs.of(np.flatnonzero(cells != cell)), np.flatnonzero(cells == cell)
+        law = fit_law(inside.votes, inside.parameters, inside.loss, form=form, floor=floor, ceiling=ceiling)
         errors[out] = runs.loss[out] - law.loss(runs.votes[out], runs.parameters[out])
     return float(np.sqrt(np.mean(errors**2)))
 
@@ -262,12 +229,9 @@ def fit_with_intervals(
     replicates: int = 200,
     seed: int = 0,
 ) -> LawFit:
-    """Fit a law; intervals by the bootstrap over held-out prompts (by blocks) and over runs, both at once.
+    """Fit a law, with intervals of the bootstrap over held-out prompts (by blocks) and over runs, both at once.
 
-    Drawing runs again takes in what another training set and another start would change, and how well the form fits.
-
-    Raises:
-        InputError: as `fit_law`.
+    Drawing runs again includes what another training set and another start would change, and how well the form fits.
     """
     law = fit_law(runs.votes, runs.parameters, runs.loss, form=form, floor=floor, ceiling=ceiling)
     rng = np.random.default_rng(seed)
@@ -292,13 +256,9 @@ def _redrawn(runs: Runs, law: Law, floor: float | None, rng: np.random.Generator
     return fit_law(drawn.votes, drawn.parameters, losses, form=law.form, floor=floor, ceiling=law.ceiling)
 
 
-def _sizes(votes: Floats, parameters: Floats) -> tuple[int, int]:
-    return len(np.unique(votes)), len(np.unique(parameters))
-
-
 def _enough(votes: Floats, parameters: Floats, form: str) -> bool:
-    of_votes, of_models = _sizes(votes, parameters)
-    return of_votes >= _LEAST_SIZES and (form == "votes alone" or of_models >= _LEAST_SIZES)
+    counting = [votes] if form == "votes alone" else [votes, parameters]
+    return all(len(np.unique(sizes)) >= _LEAST_SIZES for sizes in counting)
 
 
 def _check(votes: Floats, parameters: Floats, loss: Floats, form: str) -> None:
@@ -309,10 +269,9 @@ def _check(votes: Floats, parameters: Floats, loss: Floats, form: str) -> None:
     if (votes <= 0).any() or (parameters <= 0).any():
         raise InputError("votes and parameters must be above zero")
     if not _enough(votes, parameters, form):
-        of_votes, of_models = _sizes(votes, parameters)
         raise InputError(
             f"a scaling law needs runs of at least {_LEAST_SIZES} numbers of votes and {_LEAST_SIZES} sizes of model, "
-            f"not {of_votes} and {of_models}; train more"
+            f"not {len(np.unique(votes))} and {len(np.unique(parameters))}; train more"
         )
 
 

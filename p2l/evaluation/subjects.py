@@ -1,4 +1,4 @@
-"""What is evaluated on one category: a model's answers to its prompts, or one leaderboard for all of them.
+"""What is evaluated on one category: a model's predictions for its prompts, or one leaderboard for all of them.
 
 Shapes: N votes of the category, M models, S subsets, P pairs, K outcomes, D parameters.
 """
@@ -30,13 +30,8 @@ from p2l.metrics import ScoredVotes, Standing
 
 # Many small leaderboards at once: Newton on stacks of pair tables, for the thousands of fits of an aggregation curve.
 #
-# The objective is that of `p2l.leaderboard.newton`: the mean negative log-likelihood of a table of outcomes, a normal
-# prior and, where only differences count, a curvature along the shift that changes nothing. Steps of all subsets are
-# computed together; a subset on which plain Newton does not descend is fitted alone by `p2l.leaderboard.newton`,
-# damped.
-#
-# Shapes: S subsets, M models, P = M (M - 1) / 2 pairs, K outcomes, D parameters (M coefficients, then eta), Q of a
-# pair.
+# The objective is that of `p2l.leaderboard.newton`. Steps of all subsets are computed together; a subset on which plain
+# Newton does not descend is fitted alone, damped. Q: parameters of a pair.
 
 Floats = npt.NDArray[np.float64]
 _PAIRS_AT_ONCE = 1 << 14  # temporary arrays of the derivatives then stay in a core's cache
@@ -48,13 +43,9 @@ _ROUNDING = 1e-12
 
 @dataclass(frozen=True)
 class ManyFits:
-    """What the fits share.
+    """Fits of M models under one prior, with precision (D,) of each coefficient and of eta.
 
-    Attributes:
-        likelihood: the outcome model.
-        num_models: M.
-        precision: of the prior of each coefficient and of eta, (D,).
-        ridge: curvature for the sake of arithmetic alone, per unit of target mass.
+    `ridge` is curvature for the sake of arithmetic alone, per unit of target mass.
     """
 
     likelihood: Likelihood
@@ -64,20 +55,18 @@ class ManyFits:
     first: npt.NDArray[np.intp] = field(init=False)
     second: npt.NDArray[np.intp] = field(init=False)
     incidence: tuple[Floats, Floats] = field(init=False)
+    size: int = field(init=False)
+    """D."""
 
     def __post_init__(self) -> None:
         first, second = np.triu_indices(self.num_models, 1)
         eye = np.eye(self.num_models)
-        for name, value in (("first", first), ("second", second), ("incidence", (eye[first], eye[second]))):
+        arrays = {"first": first, "second": second, "incidence": (eye[first], eye[second])}
+        for name, value in {**arrays, "size": self.num_models + has_eta(self.likelihood)}.items():
             object.__setattr__(self, name, value)
 
-    @property
-    def size(self) -> int:
-        """D."""
-        return self.num_models + has_eta(self.likelihood)
-
     def evaluate(self, theta: Floats, targets: Floats, mean: Floats) -> tuple[Floats, Floats, Floats]:
-        """Value (S,), gradient (S, D) and Hessian (S, D, D) at theta (S, D) for targets (S, P, K)."""
+        """Return value (S,), gradient (S, D) and Hessian (S, D, D) at theta (S, D) for targets (S, P, K)."""
         eta = theta[:, -1:] if has_eta(self.likelihood) else None
         a, b = theta[:, self.first], theta[:, self.second]
         log_probs, slopes, bends = derivatives(self.likelihood, a, b, eta, self.likelihood.board_gamma)
@@ -121,7 +110,7 @@ class ManyFits:
         return out
 
     def alone(self, targets: Floats, mean: Floats, start: Floats) -> Floats:
-        """One fit (D,) by the damped method; NaN where there is no optimum."""
+        """Fit one leaderboard (D,) by the damped method; NaN where there is no optimum."""
         gauge = np.zeros(self.num_models, dtype=np.int64) if shift_invariant(self.likelihood) else None
         first, second = self.first.astype(np.int64), self.second.astype(np.int64)
         size, terms = self.num_models, (targets, mean, self.precision)
@@ -135,16 +124,13 @@ class ManyFits:
 
 @one_blas_thread()
 def fit_many(fits: ManyFits, targets: Floats, mean: Floats, start: Floats) -> Floats:
-    """Fit S leaderboards.
+    """Fit S leaderboards (S, D); NaN where there is no optimum.
 
     Args:
-        fits: what they share.
+        fits: models and prior.
         targets: (S, P, K) mass of each outcome of each pair (first < second).
-        mean: (S, D) of the priors, and what holds the mean score where only differences count.
+        mean: (S, D) of the priors; where only differences count, also the mean score of the result.
         start: (S, D).
-
-    Returns:
-        (S, D); NaN where there is no optimum.
     """
     if fits.num_models < 2:
         return np.array(start)
@@ -178,7 +164,7 @@ def _fit_block(fits: ManyFits, targets: Floats, mean: Floats, start: Floats) -> 
 
 
 def _steps(gradient: Floats, hessian: Floats) -> Floats:
-    """Newton steps (S, D), cut to a length that probabilities can follow; NaN where a Hessian is not definite."""
+    """Return Newton steps (S, D), cut to a length that probabilities can follow; NaN where a Hessian is indefinite."""
     definite = _definite(hessian)
     steps = np.full(gradient.shape, np.nan)
     if definite.any():
@@ -204,7 +190,7 @@ _CACHED = 1 << 28  # bytes of pair tables that are kept
 
 @dataclass(frozen=True)
 class Fixed:
-    """One leaderboard in the place of a model: its own aggregate on whatever prompts."""
+    """One leaderboard in the place of a model: its own aggregate on any prompts."""
 
     likelihood: Likelihood
     models: Sequence[str]
@@ -212,52 +198,51 @@ class Fixed:
 
     @cached_property
     def standing(self) -> Standing:
-        """As columns of `models`."""
+        """The leaderboard as columns of `models`."""
         return standing(self.board, self.models)
 
     def scored(self, labels: Ints) -> ScoredVotes:
-        """Its forecast of all votes of the category (N, 3)."""
+        """Forecast all votes of the category (N, 3)."""
         return ScoredVotes(self.likelihood, self.standing.coefs, labels, self.standing.eta, self.standing.gamma)
 
     def leaderboard(self, *, intervals: bool, level: float) -> Leaderboard:  # noqa: ARG002 (as of answers)
-        """Itself."""
+        """Return the leaderboard itself."""
         return self.board
 
     def aggregates(self, subsets: Sequence[Ints]) -> list[Standing]:
-        """Itself for each subset of the votes."""
+        """Return the leaderboard itself for each subset of the votes."""
         return [self.standing] * len(subsets)
 
 
 @dataclass(frozen=True)
 class ModelAnswers:
-    """What a model said of each prompt: coefs (N, M), eta and gamma (N,) or None."""
+    """Predictions for each prompt: coefs (N, M), eta and gamma (N,) or None."""
 
     likelihood: Likelihood
     models: Sequence[str]
     coefs: npt.NDArray[np.floating[Any]]
     eta: Any = None
     gamma: Any = None
-    _kept: dict[int, Floats] = field(default_factory=dict, repr=False)
 
     def scored(self, labels: Ints) -> ScoredVotes:
-        """Its forecast of all votes of the category (N, 3)."""
+        """Forecast all votes of the category (N, 3)."""
         return ScoredVotes(self.likelihood, self.coefs, labels, self.eta, self.gamma)
 
     def leaderboard(self, *, intervals: bool, level: float) -> Leaderboard:
-        """The aggregate of all prompts."""
+        """Return the aggregate of all prompts."""
         blocks = [self.coefs[start : start + 4096] for start in range(0, len(self.coefs), 4096)]
         kind = "sandwich" if intervals else None
         scalars = (self.eta, self.gamma)
         return aggregate(blocks, *scalars, self.likelihood.name, models=list(self.models), intervals=kind, level=level)
 
     def aggregates(self, subsets: Sequence[Ints]) -> list[Standing]:
-        """The aggregate of each subset (positions among the N votes, with repetition)."""
+        """Return the aggregate of each subset (positions among the N votes, with repetition)."""
         rows, multiplicity = _union(subsets, len(self.coefs))
         targets = self._tables(rows, multiplicity)
         mean = _centred(multiplicity @ self._parameters[rows], self.likelihood, len(self.models))
         sizes = np.array([[len(subset)] for subset in subsets])
         fitted = fit_many(self._fits, targets, mean, mean + (1.0 - 1.0 / sizes) * self._beyond_mean)
-        return [_as_standing(theta, self.likelihood) for theta in fitted]
+        return [as_standing(theta, self.likelihood) for theta in fitted]
 
     @cached_property
     def _fits(self) -> ManyFits:
@@ -268,7 +253,7 @@ class ModelAnswers:
 
     @cached_property
     def _beyond_mean(self) -> Floats:
-        """The aggregate of all prompts less the mean of their parameters (D,): what starts a subset near its own."""
+        """The aggregate of all prompts less the mean of their parameters (D,): it starts a subset near its optimum."""
         board = self.leaderboard(intervals=False, level=0.95)
         whole = board.coefs if board.eta is None else np.append(board.coefs, board.eta)
         mean = self._parameters.mean(axis=0, keepdims=True)
@@ -285,7 +270,7 @@ class ModelAnswers:
         return np.concatenate([coefs, np.asarray(self.eta, dtype=np.float64)[:, None]], axis=1)
 
     def _tables(self, rows: Ints, multiplicity: Any) -> Floats:
-        """Mean outcome tables (S, P, K) of subsets given by their shares (S, n) of n prompts."""
+        """Return mean outcome tables (S, P, K) of subsets, from their shares (S, n) of n prompts."""
         shape = (len(self._fits.first), len(self.likelihood.outcomes))
         sums = np.zeros((multiplicity.shape[0], shape[0] * shape[1]))
         by_column = multiplicity.tocsc()
@@ -296,15 +281,14 @@ class ModelAnswers:
         return sums.reshape(-1, *shape)
 
     def _probs(self, rows: Ints) -> Floats:
-        """Flat outcome tables (n, P K) of n prompts; kept while they are small."""
-        if self._keeps and not self._kept:
-            whole = [np.arange(start, min(start + _BLOCK, len(self.coefs))) for start in self._starts]
-            self._kept[0] = np.concatenate([self._probs_of(block) for block in whole])
-        return self._kept[0][rows] if self._keeps else self._probs_of(rows)
+        """Return flat outcome tables (n, P K) of n prompts, kept while they are small."""
+        return self._kept[rows] if self._keeps else self._probs_of(rows)
 
-    @property
-    def _starts(self) -> range:
-        return range(0, len(self.coefs), _BLOCK)
+    @cached_property
+    def _kept(self) -> Floats:
+        everything = np.arange(len(self.coefs))
+        blocks = [everything[start : start + _BLOCK] for start in range(0, len(everything), _BLOCK)]
+        return np.concatenate([self._probs_of(block) for block in blocks])
 
     @property
     def _keeps(self) -> bool:
@@ -321,7 +305,7 @@ Subject = ModelAnswers | Fixed
 
 
 def _union(subsets: Sequence[Ints], number: int) -> tuple[Ints, Any]:
-    """The rows that any subset holds, and the share (S, n) of each of them in each subset, sparse."""
+    """Return the rows that any subset holds, and the share (S, n) of each of them in each subset, sparse."""
     from scipy.sparse import csr_array
 
     rows = np.unique(np.concatenate(subsets))
@@ -334,12 +318,13 @@ def _union(subsets: Sequence[Ints], number: int) -> tuple[Ints, Any]:
 
 
 def _centred(parameters: Floats, likelihood: Likelihood, num_models: int) -> Floats:
-    """Parameters (S, D) with coefficients of mean zero where only differences count."""
+    """Center the coefficients among parameters (S, D) where only differences count."""
     if shift_invariant(likelihood):
         parameters[:, :num_models] -= parameters[:, :num_models].mean(axis=1, keepdims=True)
     return parameters
 
 
-def _as_standing(theta: Floats, likelihood: Likelihood) -> Standing:
+def as_standing(theta: Floats, likelihood: Likelihood) -> Standing:
+    """Return parameters (D,) as columns of a leaderboard."""
     eta = float(theta[-1]) if has_eta(likelihood) else None
     return Standing(theta[: len(theta) - has_eta(likelihood)], eta, likelihood.board_gamma)

@@ -1,4 +1,4 @@
-"""What a model said of prompts: asked now, or as `p2l eval` wrote it.
+"""A model's predictions for prompts, computed now or read as `p2l eval` wrote them; and votes to compare them with.
 
 Shapes: N prompts, M models, D dimensions of an embedding.
 """
@@ -32,7 +32,7 @@ _ROWS_AT_ONCE = 4096
 
 @dataclass(frozen=True)
 class LabelledAnswers:
-    """N answers: coefs (N, M), eta and gamma (N,) or None, prompts as lists of turns, embeddings (N, D) or None."""
+    """Predictions for N prompts: coefs (N, M), eta and gamma (N,) or None, prompts as turns, embeddings or None."""
 
     models: list[str]
     likelihood: str
@@ -46,13 +46,13 @@ class LabelledAnswers:
 def ask(
     model: str, prompts: str, *, embeddings: str | None = None, limit: int | None = None, quiet: bool = True
 ) -> LabelledAnswers:
-    """Ask a model about the column `prompt` of a file.
+    """Run a model over the column `prompt` of a file.
 
     Args:
         model: a folder or hub id.
         prompts: any source of prompts.
         embeddings: a column of the file that holds a list of numbers, or `last_hidden_state`: what the head reads.
-        limit: only the first so many rows.
+        limit: number of rows to read from the start.
         quiet: no progress bar.
 
     Raises:
@@ -73,14 +73,14 @@ def ask(
             texts += turns
             vectors += rows.column(embeddings).to_pylist() if embeddings is not None and not own else []
             bar.update(len(turns))
-    coefs, eta, gamma, hidden = (_joined([getattr(part, name) for part in predictions]) for name in _SAID)
-    if coefs is None:
+    if not predictions:
         raise InputError(f"{prompts}: holds no prompts")
+    columns = [[getattr(part, name) for part in predictions] for name in ("coefs", "eta", "gamma", "hidden")]
+    coefs, eta, gamma, hidden = (
+        None if column[0] is None else np.concatenate(column).astype(np.float64) for column in columns
+    )
     embedding = hidden if own else _matrix(vectors, f"{prompts}: column {embeddings!r}") if vectors else None
-    return LabelledAnswers(p2l.model_list, p2l.likelihood.name, coefs, eta, gamma, texts, embedding)
-
-
-_SAID = ("coefs", "eta", "gamma", "hidden")
+    return LabelledAnswers(p2l.model_list, p2l.likelihood.name, np.asarray(coefs), eta, gamma, texts, embedding)
 
 
 def read_answers(
@@ -92,7 +92,7 @@ def read_answers(
 
     Args:
         path: the file.
-        likelihood: in the place of the one that is recorded.
+        likelihood: precedes the one that is recorded.
         model_list: a JSON file of the M names, in the order of the coefficients.
         embeddings: a column that holds a list of numbers.
 
@@ -122,7 +122,7 @@ def read_answers(
 
 
 class _Rows:
-    """Rows as they come, their numbers in float32: that is what a model says, and half the memory."""
+    """Columns of the rows read; numbers in float32, as the model computes them, take half the memory."""
 
     def __init__(self, name: str, embeddings: str | None) -> None:
         self.name, self.embeddings = name, embeddings
@@ -133,7 +133,7 @@ class _Rows:
         self.vectors: list[Any] = []
 
     def add(self, row: dict[str, Any]) -> None:
-        """Take what is needed of a row."""
+        """Append a row; InputError if it lacks coefficients or prompt."""
         values = row.get("coefs", row.get("betas"))
         if values is None or "prompt" not in row:
             missing = "coefs" if values is None else "prompt"
@@ -149,7 +149,7 @@ class _Rows:
 
 
 def _turns(prompt: Any, place: str) -> list[str]:
-    """The turns of a prompt."""
+    """Return the turns of a prompt."""
     turns = [prompt] if isinstance(prompt, str) else prompt
     if not isinstance(turns, list) or not turns or not all(isinstance(turn, str) for turn in turns):
         raise InputError(f"{place}: prompt must be text or a list of turns")
@@ -159,7 +159,7 @@ def _turns(prompt: Any, place: str) -> list[str]:
 
 
 def _numbers(values: Any, what: str) -> Any:
-    """Numbers that may lie in lists, one after the other."""
+    """Return numbers, however nested, one after the other."""
     try:
         return np.asarray(values, dtype=np.float32).reshape(-1)
     except (TypeError, ValueError, OverflowError) as error:
@@ -167,7 +167,7 @@ def _numbers(values: Any, what: str) -> Any:
 
 
 def _one(value: Any, what: str) -> float | None:
-    """A number that may lie in lists."""
+    """Return a number, however nested."""
     while isinstance(value, list | tuple) and len(value) == 1:
         value = value[0]
     if value is None:
@@ -199,8 +199,7 @@ def _source_rows(path: str, embeddings: str | None) -> Iterator[dict[str, Any]]:
 
 
 def _models(file: Path, model_list: str | None, info: dict[str, Any], number: int) -> list[str]:
-    beside = file.with_name(MODEL_LIST_FILE)
-    source = Path(model_list) if model_list else beside
+    source = Path(model_list) if model_list else file.with_name(MODEL_LIST_FILE)
     names = info.get("model_list") if model_list is None and "model_list" in info else read_json(source, missing={})
     if not isinstance(names, list):
         raise InputError(f"{file}: nothing beside it names its models; give --model-list FILE")
@@ -229,15 +228,9 @@ def _side(values: Sequence[float | None], what: str) -> Floats | None:
     return np.asarray(numbers, dtype=np.float64)
 
 
-def _joined(parts: Sequence[Any]) -> Floats | None:
-    return None if not parts or parts[0] is None else np.concatenate(parts).astype(np.float64)
-
-
-# Whether votes bear strengths out: real votes, on prompts of each cluster, against all of them.
-#
-# A vote's prompt comes into a cluster by its words (or as it did when it was measured). One leaderboard is fitted to
-# all votes, and one to those of each cluster, pulled towards the first as groups of `p2l leaderboard --by` are. Votes
-# that the model was trained on prove little: give others.
+# Whether votes confirm strengths. A vote's prompt comes into a cluster by its words, or as it did when it was measured.
+# One leaderboard is fitted to all votes, and one to those of each cluster, pulled towards the first as groups of
+# `p2l leaderboard --by` are. Votes that the model was trained on prove little: use others.
 #
 # Shapes: N votes, M models, K clusters.
 
@@ -249,10 +242,10 @@ _AT_ONCE = 4096
 
 
 def with_votes(explanation: Explanation, votes: Any, *, least: int = _LEAST_VOTES, quiet: bool = True) -> Explanation:
-    """The explanation with what votes say of each cell.
+    """Return the explanation with what votes show in each cell.
 
     Args:
-        made: what a model said.
+        explanation: of a model's predictions.
         votes: any source of votes with prompts; models that the explanation lacks are left out.
         least: votes of a model in a cluster that a cell needs.
         quiet: no progress bar.
@@ -279,7 +272,7 @@ def with_votes(explanation: Explanation, votes: Any, *, least: int = _LEAST_VOTE
 
 
 def _placed(explanation: Explanation, store: VoteStore) -> Ints:
-    """Cluster (N,) of each vote; -1 where it is unknown."""
+    """Return the cluster (N,) of each vote; -1 where it is unknown."""
     parts = []
     for start in range(0, len(store), _AT_ONCE):
         texts = store.prompts(range(start, min(start + _AT_ONCE, len(store))))
@@ -293,18 +286,13 @@ def _placed(explanation: Explanation, store: VoteStore) -> Ints:
 def _observed(
     labels: Ints, inside: npt.NDArray[np.bool_], models: Sequence[str], whole: Leaderboard, level: float, least: int
 ) -> dict[str, Observed]:
-    """What the votes of one cluster say of each model that has enough of them there."""
-    here, there = _tallies(labels[inside], len(models)), _tallies(labels[~inside], len(models))
+    """Return what the votes of one cluster show of each model that has enough of them there."""
+    here, there = _points(labels[inside], len(models)), _points(labels[~inside], len(models))
     used = np.flatnonzero(here[1] >= least).tolist()
     if not used:
         return {}
-    board = fit_labels(
-        labels[inside],
-        models=models,
-        likelihood=_LIKELIHOOD,
-        prior=Prior(sd=_SHRINK, coefs=whole.coefs),
-        level=level,
-    )
+    prior = Prior(sd=_SHRINK, coefs=whole.coefs)
+    board = fit_labels(labels[inside], models=models, likelihood=_LIKELIHOOD, prior=prior, level=level)
     change = board.coefs - whole.coefs
     points = POINTS_PER_LOGIT * np.stack([change, board.lower - whole.coefs, board.upper - whole.coefs])
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -315,8 +303,8 @@ def _observed(
     }
 
 
-def _tallies(labels: Ints, models: int) -> tuple[Floats, Floats]:
-    """Points (M,), half of one for a tie, and votes (M,) of each model."""
+def _points(labels: Ints, models: int) -> tuple[Floats, Floats]:
+    """Return points (M,), half of one for a tie, and votes (M,) of each model."""
     won = np.where(labels[:, 2] == 0, 1.0, 0.5)
     points = np.bincount(labels[:, 0], won, models) + np.bincount(labels[:, 1], 1.0 - won, models)
     return points.astype(np.float64), np.bincount(labels[:, :2].ravel(), minlength=models).astype(np.float64)
@@ -325,11 +313,11 @@ def _tallies(labels: Ints, models: int) -> tuple[Floats, Floats]:
 def _agreement(cells: Sequence[Strength], votes: int) -> VoteAgreement:
     compared = [(cell, cell.observed) for cell in cells if cell.observed is not None]
     predicted = np.array([cell.change for cell, _ in compared])
-    seen = np.array([observed.change for _, observed in compared])
+    observed_changes = np.array([observed.change for _, observed in compared])
     weights = np.array([float(observed.votes) for _, observed in compared])
     verdicts = [(cell, observed) for cell, observed in compared if cell.verdict]
     same = sum((cell.change > 0) == (observed.change > 0) for cell, observed in verdicts)
-    return VoteAgreement(votes, len(compared), _correlation(predicted, seen, weights), len(verdicts), same)
+    return VoteAgreement(votes, len(compared), _correlation(predicted, observed_changes, weights), len(verdicts), same)
 
 
 def _correlation(one: Floats, other: Floats, weights: Floats) -> float | None:

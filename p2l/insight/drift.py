@@ -11,7 +11,7 @@ Shapes: n cells.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +34,13 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Measured:
-    """A change in logits, before it is judged."""
+    """A change in logits, before it is judged; `by` is the column of the category, empty for everything."""
 
     by: str
-    """The column, or nothing for everything."""
     category: str
     model: str
     prompts: int
-    """Different ones, of the side that has fewer."""
+    """Different ones, of the side with fewer."""
     change: float
     error: float
     """Standard error of the change over prompts."""
@@ -65,15 +64,15 @@ class DriftCell:
     rate_before: float
     rate_after: float
     p: float
-    """Chance of as large a change where nothing has changed, or by no more than the least change that counts."""
+    """Chance of as large a change where the true one is no larger than the least that counts."""
     q: float
-    """The least false discovery rate at which the change counts as found."""
+    """The least false discovery rate at which the change is found."""
     verdict: str
-    """rose, fell, or nothing."""
+    """rose, fell, or empty."""
 
     @property
     def title(self) -> str:
-        """The category as it heads a table."""
+        """The category as the heading of a table."""
         return f"{self.by} = {self.category}" if self.by else self.category
 
 
@@ -93,27 +92,25 @@ class Drift:
 
     @property
     def found(self) -> list[DriftCell]:
-        """Those that rose or fell, the largest change first."""
+        """The cells that rose or fell, the largest change first."""
         return sorted((cell for cell in self.cells if cell.verdict), key=lambda cell: -abs(cell.change))
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return plain data."""
         counts = {"cells_looked_at": len(self.cells), "cells_changed": len(self.found)}
         names = ("before", "after", "likelihood", "level", "fdr", "least_change", "notes")
         facts = {name: getattr(self, name) for name in names}
         return {**facts, **counts, "cells": [asdict(cell) for cell in self.cells]}
 
-    def _least(self) -> str:
-        return f" by more than {self.least_change:g} points" if self.least_change else ""
-
     def to_text(self, *, every: bool = False) -> str:
-        """What rose and fell as a table, or every cell; without any change, the cells of everything."""
+        """Return what rose and fell as a table, or every cell; without any change, the cells of everything."""
         models, titles = {cell.model for cell in self.cells}, {cell.title for cell in self.cells}
+        least = f" by more than {self.least_change:g} points" if self.least_change else ""
         head = [
             f"from {self.before} to {self.after}",
             f"cells looked at: {len(self.cells)}, of {len(models)} model{'s'[: len(models) > 1]} in {len(titles)} "
             f"categor{'ies' if len(titles) > 1 else 'y'}, likelihood {self.likelihood}",
-            f"changed: {len(self.found)}{self._least()}, at a false discovery rate of {self.fdr:.0%}",
+            f"changed: {len(self.found)}{least}, at a false discovery rate of {self.fdr:.0%}",
             "",
         ]
         cells = self.cells if every else self.found or [cell for cell in self.cells if not cell.by]
@@ -121,35 +118,41 @@ class Drift:
 
 
 def judge(measured: Sequence[Measured], *, level: float, fdr: float, least_change: float = 0.0) -> list[DriftCell]:
-    """Intervals of each change, by the t distribution with a degree of freedom less than prompts, and the verdicts.
+    """Return each change with its interval (t distribution over prompts), p-value and verdict.
 
-    With `least_change`, in points, only larger changes count: p is of those, where the true one is just as large.
+    With `least_change`, in points, only larger changes count.
     """
-    from scipy.special import stdtr, stdtrit
+    from scipy.special import stdtrit
 
     change, error = (np.array([getattr(one, name) for one in measured]) for name in ("change", "error"))
     freedom = np.array([one.prompts - 1.0 for one in measured])
+    p = p_values(change, error, freedom, least_change)
+    width = stdtrit(freedom, 0.5 + level / 2) * error
+    cells = []
+    for one, wide, chance, rate in zip(measured, width.tolist(), p.tolist(), adjusted(p).tolist(), strict=True):
+        low, mid, high = (POINTS_PER_LOGIT * value for value in (one.change - wide, one.change, one.change + wide))
+        verdict = "" if rate > fdr or not one.change else "rose" if one.change > 0 else "fell"
+        place = one.by, one.category, one.model, one.prompts
+        rates = one.rate_before, one.rate_after
+        cells.append(DriftCell(*place, mid, low, high, *rates, chance, rate, verdict))
+    return cells
+
+
+def p_values(change: Floats, error: Floats, freedom: Floats, least_change: float) -> Floats:
+    """Return chances of as large changes (in logits, with standard errors) by the t distribution.
+
+    The true change is taken to be as large as the least that counts, in points.
+    """
+    from scipy.special import stdtr
+
     with np.errstate(divide="ignore", invalid="ignore"):
         beyond = np.maximum(np.abs(change) - least_change / POINTS_PER_LOGIT, 0.0)
         ratio = np.where(beyond == 0, 0.0, beyond / error)
-    p = np.minimum(1.0, 2 * stdtr(freedom, -ratio))
-    q = adjusted(p)
-    width = stdtrit(freedom, 0.5 + level / 2) * error
-    return [
-        _cell(one, float(wide), float(chance), float(rate), fdr)
-        for one, wide, chance, rate in zip(measured, width, p, q, strict=True)
-    ]
-
-
-def _cell(one: Measured, width: float, p: float, q: float, fdr: float) -> DriftCell:
-    change, lower, upper = (POINTS_PER_LOGIT * value for value in (one.change, one.change - width, one.change + width))
-    verdict = "" if q > fdr or not change else "rose" if change > 0 else "fell"
-    rates = one.rate_before, one.rate_after
-    return DriftCell(one.by, one.category, one.model, one.prompts, change, lower, upper, *rates, p, q, verdict)
+    return np.asarray(np.minimum(1.0, 2 * stdtr(freedom, -ratio)))
 
 
 def adjusted(p: Floats) -> Floats:
-    """Benjamini and Hochberg's adjusted p-values (n,): q_(i) = min over j >= i of p_(j) n / j."""
+    """Return Benjamini and Hochberg's adjusted p-values (n,): q_(i) = min over j >= i of p_(j) n / j."""
     order = np.argsort(p)
     scaled = p[order] * len(p) / np.arange(1, len(p) + 1)
     out = np.empty(len(p))
@@ -175,10 +178,8 @@ def _row(cell: DriftCell) -> list[str]:
     ]
 
 
-# Drift between two trained models: what each says of the same prompts.
-#
-# Every different prompt counts once. Intervals say how much the change would differ on other prompts of the kind; that
-# two trainings on the same votes differ too is not in them.
+# Drift between two trained models: their coefficients on the same prompts, every different prompt once. Intervals are
+# over other prompts of the kind; they do not say how much two trainings on the same votes differ.
 #
 # Shapes: U different prompts, M models that both know.
 
@@ -186,18 +187,18 @@ Ints = npt.NDArray[np.int64]
 _PROMPTS_AT_ONCE = 512
 
 
-@dataclass(frozen=True)
-class ModelDrift:
-    """The changes, and what a reader must know of them."""
+@dataclass
+class Changes:
+    """Measured changes and notes for the reader."""
 
     likelihood: str
-    measured: list[Measured]
-    notes: list[str]
+    measured: list[Measured] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class _Side:
-    """One of the two models, and what it says: coefs (U, M) of the common models, centred, and win rates (U, M)."""
+    """One of the two models, with centred coefs (U, M) and win rates (U, M) of the common models, in blocks."""
 
     model: Any
     columns: list[int]
@@ -205,11 +206,7 @@ class _Side:
     rates: list[Floats]
 
     def ask(self, prompts: Sequence[Sequence[str]]) -> None:
-        """Add what the model says of some prompts.
-
-        Raises:
-            InputError: that is no number.
-        """
+        """Add the model's predictions for some prompts; InputError if they are not finite."""
         predictions = self.model.predict(prompts)
         if not np.isfinite(predictions.coefs).all():
             raise InputError("a model gives coefficients that are no finite numbers; compare another checkpoint")
@@ -220,8 +217,8 @@ class _Side:
 
 def drift_of_models(
     before: str, after: str, prompts: str, *, by: Sequence[str] = (), least: int = 20, quiet: bool = True
-) -> ModelDrift:
-    """Compare what two model folders say of a file of prompts, over all of it and for each value of the `by` columns.
+) -> Changes:
+    """Compare the predictions of two model folders for a file of prompts, over all of it and by values of columns.
 
     Args:
         before, after: folders or hub ids.
@@ -240,9 +237,8 @@ def drift_of_models(
     sides = [_Side(model, [model.model_list.index(name) for name in names], [], []) for model in models]
     groups, members = _ask(sides, prompts, by, quiet=quiet)
     first, second = sides
-    change, rates = np.concatenate(second.coefs) - np.concatenate(first.coefs), [
-        np.concatenate(side.rates) for side in sides
-    ]  # fmt: skip
+    change = np.concatenate(second.coefs) - np.concatenate(first.coefs)
+    rates = [np.concatenate(side.rates) for side in sides]
     measured, small = list[Measured](), 0
     for column, value, code in groups.ordered({code: len(rows) for code, rows in members.items()}):
         rows = members[code]
@@ -250,7 +246,7 @@ def drift_of_models(
         measured += [] if len(rows) < least else _measure(column, value, names, change[rows], *(r[rows] for r in rates))
     if not measured:
         raise InputError(f"{prompts}: no category has {least} different prompts; lower --min-prompts")
-    return ModelDrift(first.model.likelihood.name, measured, _notes(models, names, small, least))
+    return Changes(first.model.likelihood.name, measured, _notes(models, names, small, least))
 
 
 def _common(models: Sequence[Any], before: str, after: str) -> list[str]:
@@ -267,9 +263,9 @@ def _common(models: Sequence[Any], before: str, after: str) -> list[str]:
 
 
 def _ask(sides: Sequence[_Side], prompts: str, by: Sequence[str], *, quiet: bool) -> tuple[Groups, dict[int, Ints]]:
-    """Ask both sides about each different prompt once; the rows (of U) of each category."""
+    """Ask both sides about each different prompt once; return the rows (of U) of each category."""
     source = open_source(prompts)
-    groups, place, pairs = Groups(source, by), dict[int, int](), set[tuple[int, int]]()
+    groups, place, pairs = Groups(source, by), dict[int, int](), [np.empty((2, 0), dtype=np.int64)]
     columns = list(dict.fromkeys(["prompt", *groups.bases.values()]))
     with progress(total=source.rows, description="prompts", unit=" prompts", quiet=quiet) as bar:
         for batch in read_votes(source, columns=columns, batch_size=_PROMPTS_AT_ONCE):
@@ -277,16 +273,14 @@ def _ask(sides: Sequence[_Side], prompts: str, by: Sequence[str], *, quiet: bool
             for side in sides if new else ():
                 side.ask(new)
             for codes, members in groups.members(batch):
-                pairs |= set(zip(codes.tolist(), rows[members].tolist(), strict=True))
+                pairs.append(np.stack([codes, rows[members]]))
             bar.update(len(batch))
-    rows_of: dict[int, list[int]] = {}
-    for code, row in sorted(pairs):
-        rows_of.setdefault(code, []).append(row)
-    return groups, {code: np.array(rows) for code, rows in rows_of.items()}
+    codes, rows = np.unique(np.concatenate(pairs, axis=1), axis=1)
+    return groups, {int(code): rows[codes == code] for code in np.unique(codes)}
 
 
 def _places(batch: VoteBatch, place: dict[int, int]) -> tuple[Ints, list[list[str]]]:
-    """The number of each row's prompt among the different ones, and those that are new."""
+    """Return the number of each row's prompt among the different ones, and those that are new."""
     new, rows = [], []
     for turns in batch.batch.column("prompt").to_pylist():
         key = hash_turns(turns)
@@ -300,7 +294,7 @@ def _places(batch: VoteBatch, place: dict[int, int]) -> tuple[Ints, list[list[st
 def _measure(
     column: str, value: str, names: Sequence[str], change: Floats, before: Floats, after: Floats
 ) -> list[Measured]:
-    """A category's changes (n, M) as means with their standard errors."""
+    """Return a category's changes (n, M) as means with their standard errors."""
     mean, error = change.mean(axis=0), change.std(axis=0, ddof=1) / np.sqrt(len(change))
     rates = before.mean(axis=0), after.mean(axis=0)
     return [
@@ -321,19 +315,16 @@ def _notes(models: Sequence[Any], names: Sequence[str], small: int, least: int) 
     return notes
 
 
-# Drift as a picture: a dot for each change, a bar for its interval, in colour where the change was found.
+# Drift as a picture: a dot for each change, a bar for its interval, in colour where a change was found.
 
 _PANELS, _COLUMNS = 12, 3
 _COLOURS = {"rose": RISE, "fell": FALL, "": "#999999"}
 
 
 def plot_drift(drift: Drift, path: str) -> int:
-    """Draw a panel for each category, or one for all when there is one model; returns how many were left out.
+    """Draw a panel for each category, or one for all when there is one model; return how many were left out.
 
     Categories with the most changes come first after that of everything; at most twelve are drawn.
-
-    Raises:
-        InputError: the file cannot be written.
     """
     panels = _panels(drift)
     drawn = panels[:_PANELS]
@@ -357,7 +348,7 @@ def plot_drift(drift: Drift, path: str) -> int:
 
 
 def _panels(drift: Drift) -> list[tuple[str, list[tuple[str, DriftCell]]]]:
-    """Title, and (label, cell) of each row; the largest rise on top."""
+    """Return the title of each panel, and label and cell of each row; the largest rise is on top."""
     if len({cell.model for cell in drift.cells}) == 1:
         return [(drift.cells[0].model, [(cell.title, cell) for cell in drift.cells])]
     panels: dict[str, list[tuple[str, DriftCell]]] = {}
@@ -375,12 +366,18 @@ def _draw(axis: Any, title: str, rows: Sequence[tuple[str, DriftCell]], level: f
         axis.plot(
             cell.change, height, "o", color=colour, markersize=5, markerfacecolor=colour if cell.verdict else "white"
         )
+    xlabel = f"change in points, with {level:.0%} interval"
+    frame_intervals(axis, [label for label, _ in rows], title=title, xlabel=xlabel)
+
+
+def frame_intervals(axis: Any, labels: Sequence[str], *, title: str, xlabel: str) -> None:
+    """Draw what stands around horizontal intervals: the line at zero, a label for each row, title and axis."""
     axis.axvline(0, color="black", linewidth=0.8, zorder=0)
-    axis.set_yticks(np.arange(len(rows)), [label for label, _ in rows], fontsize=8)
-    axis.set_ylim(len(rows) - 0.4, -0.6)
+    axis.set_yticks(range(len(labels)), labels, fontsize=8)
+    axis.set_ylim(len(labels) - 0.4, -0.6)
     axis.tick_params(axis="x", labelsize=8, labelbottom=True)
     axis.grid(axis="x", color="#dddddd")
     axis.set_axisbelow(True)
     axis.spines[["top", "right"]].set_visible(False)
     axis.set_title(title, fontsize=10, loc="left")
-    axis.set_xlabel(f"change in points, with {level:.0%} interval", fontsize=8)
+    axis.set_xlabel(xlabel, fontsize=8)

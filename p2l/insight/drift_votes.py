@@ -1,27 +1,29 @@
 """Drift that votes show: between two versions of one model, or of all models between two times.
 
-One leaderboard is fitted in which each side is a model of its own (`sql-king` of version 1 and of version 2), for all
-votes and for each category; the change is a difference of its coefficients, with the sandwich interval of clusters of
-votes on one prompt. Versions of one model meet the same opponents, each taken for one model throughout. Two periods
-share no model, so that each coefficient counts against the mean of the models that both periods have.
+For all votes and for each category, one leaderboard is fitted in which each side is a model of its own (`sql-king` of
+version 1 and of version 2); the change is a difference of its coefficients, with the sandwich interval over prompts.
+Versions of one model meet the same opponents, each of which is one model throughout. Two periods share no model, so
+that each coefficient counts against the mean of the models that both periods have.
 
 Shapes: N votes of a batch, M entities (models, or models on a side).
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import operator
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from p2l.common.cli import progress
 from p2l.common.errors import ConvergenceError, InputError, VoteError
-from p2l.insight.drift import Measured
+from p2l.insight.drift import Changes, Measured
 from p2l.leaderboard import Leaderboard
 from p2l.leaderboard.fitting import fit_covariance, fit_table
 from p2l.leaderboard.intervals import ClusteredVotes, Units
@@ -40,42 +42,35 @@ Sides: TypeAlias = Callable[[VoteBatch, "list[str]", "list[str]"], "tuple[list[s
 """Names of model_a and model_b of a batch to entities, and which votes count."""
 
 
-@dataclass
-class VoteDrift:
-    """The changes, and what a reader must know of them."""
-
-    measured: list[Measured] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-
 @dataclass(frozen=True)
 class Rule:
-    """How votes are told apart."""
+    """How votes are divided into two sides, by a column.
+
+    `centred`: the sides share no model, so that only distances to the mean count. `missing` says why a side is empty.
+    """
 
     column: str
     sides: Sides
     centred: bool
-    """Whether the sides share no model, so that only distances to the mean count."""
     missing: Callable[[], str]
-    """Why there is nothing on one of the sides."""
 
 
 def between_times(before: float, after: float) -> Rule:
-    """All models, in votes before one time and from another on (seconds)."""
+    """Compare all models in votes before one time and from another on (seconds)."""
 
     def sides(batch: VoteBatch, model_a: list[str], model_b: list[str]) -> tuple[list[str], list[str], Bools]:
         times = np.asarray(numbers(batch.batch.column("tstamp")), dtype=np.float64)
         if np.isnan(times).any():
             raise VoteError(f"{batch.place(int(np.isnan(times).argmax()))}: has no tstamp to tell the two times by")
         ends = np.where(times >= after, _AFTER, _BEFORE).tolist()
-        named = ([name + end for name, end in zip(names, ends, strict=True)] for names in (model_a, model_b))
-        return next(named), next(named), (times < before) | (times >= after)
+        first, second = (list(map(operator.add, names, ends)) for names in (model_a, model_b))
+        return first, second, (times < before) | (times >= after)
 
     return Rule("tstamp", sides, True, lambda: "no model has votes both before and after; choose other times")
 
 
 def between_versions(model: str, before: str, after: str) -> Rule:
-    """One model, on one and on another of its versions (`model_version` holds that of model_a and that of model_b)."""
+    """Compare two versions of one model (`model_version` holds that of model_a and that of model_b)."""
     seen: dict[str, int] = {}
     ends = {before: _BEFORE, after: _AFTER}
 
@@ -102,10 +97,13 @@ def between_versions(model: str, before: str, after: str) -> Rule:
 
 
 def _versions(batch: VoteBatch) -> list[tuple[str | None, str | None]]:
-    """Versions of model_a and of model_b as text; None where a vote does not say."""
+    """Return versions of model_a and of model_b as text; None where a vote has none."""
     versions = []
     for row, value in enumerate(batch.batch.column("model_version").to_pylist()):
-        pair = _parsed(value)
+        pair = value
+        if isinstance(value, str):
+            with contextlib.suppress(ValueError):
+                pair = json.loads(value)
         if pair is not None and (not isinstance(pair, list) or len(pair) != 2):
             raise VoteError(f"{batch.place(row)}: model_version must be [of model_a, of model_b], not {value!r:.60}")
         first, second = pair or (None, None)
@@ -113,33 +111,18 @@ def _versions(batch: VoteBatch) -> list[tuple[str | None, str | None]]:
     return versions
 
 
-def _parsed(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value)
-    except ValueError:
-        return value
-
-
 def drift_of_votes(
     votes: str, rule: Rule, *, by: Sequence[str] = (), likelihood: str = "bt-tie", least: int = 20, quiet: bool = True
-) -> VoteDrift:
-    """Compare the two sides of a rule, over all votes and for each value of the `by` columns.
+) -> Changes:
+    """Compare the two sides of a rule in a source of votes, over all votes and for each value of the `by` columns.
 
-    Args:
-        votes: a source of votes.
-        rule: `between_times` or `between_versions`.
-        by: columns (see `p2l.leaderboard.sources`).
-        likelihood: of the fits.
-        least: models with votes on fewer different prompts, on either side, are left out.
-        quiet: no progress bar.
+    Models with votes on fewer than `least` different prompts, on either side, are left out.
 
     Raises:
         InputError: the votes cannot be read, or there is nothing to compare.
     """
     counted = _count(votes, rule, by, quiet=quiet)
-    drift, few, unjoined = VoteDrift(), 0, 0
+    drift, few, unjoined = Changes(likelihood), 0, 0
     sizes = counted.counter.groups()
     for column, value, code in counted.groups.ordered(sizes) if sizes else ():
         if code not in sizes:
@@ -148,12 +131,12 @@ def drift_of_votes(
         units = counted.clustered.units(code, table, name_lookup(counted.names, names))
         category = _CategoryVotes(column, value, table, names, units)
         try:
-            cells = category.cells(rule, likelihood, least)
+            measured, too_few, apart = category.cells(rule, likelihood, least)
         except (InputError, ConvergenceError) as error:
             drift.notes.append(f"{column} = {value} is left out: {error}.")
             continue
-        drift.measured += cells.measured
-        few, unjoined = few + cells.few, unjoined + cells.unjoined
+        drift.measured += measured
+        few, unjoined = few + too_few, unjoined + apart
     if not drift.measured:
         raise InputError(
             f"{votes}: {rule.missing()} (models need votes on {least} prompts on each side: --min-prompts)"
@@ -167,7 +150,7 @@ def drift_of_votes(
 
 @dataclass(frozen=True)
 class _Counted:
-    """All votes of a source that count."""
+    """The votes of a source that count."""
 
     groups: Groups
     counter: VoteCounter
@@ -208,39 +191,31 @@ def _add(batch: VoteBatch, rule: Rule, counted: _Counted) -> None:
 
 
 @dataclass(frozen=True)
-class _Cells:
-    """The changes in one category."""
-
-    measured: list[Measured]
-    few: int
-    unjoined: int
-
-
-@dataclass(frozen=True)
 class _CategoryVotes:
-    """The votes of one category."""
+    """The votes of one category; `names` are those of its entities."""
 
     by: str
     value: str
     table: PairTable
     names: list[str]
-    """Of its entities."""
     units: Units
 
-    def cells(self, rule: Rule, likelihood: str, least: int) -> _Cells:
-        """Fit, and take differences."""
+    def cells(self, rule: Rule, likelihood: str, least: int) -> tuple[list[Measured], int, int]:
+        """Return the changes, and how many are left out for too few prompts or for votes that join them to no other."""
         place = {name: number for number, name in enumerate(self.names)}
         both = [name.removesuffix(_BEFORE) for name in self.names if name.endswith(_BEFORE)]
         both = [name for name in both if name + _AFTER in place]
         if not both:
-            return _Cells([], 0, 0)
+            return [], 0, 0
         sides = np.array([[place[name + end] for end in (_BEFORE, _AFTER)] for name in both])
-        prompts = _prompts(self.table, self.units)[sides].min(axis=1)
+        entities = np.concatenate([self.table.first[self.units.pair], self.table.second[self.units.pair]])
+        pairs = np.unique(np.stack([entities, np.tile(self.units.cluster, 2)]), axis=1)
+        prompts = np.bincount(pairs[0], minlength=self.table.num_models)[sides].min(axis=1)
         board = fit_table(self.table, models=self.names, likelihood=likelihood, intervals=None)
         joined = _joined(board, sides, centred=rule.centred) & (prompts > 1)
         chosen = joined & (prompts >= least)
         measured = list(self._measure(rule, board, sides, joined, chosen, both, prompts)) if chosen.any() else []
-        return _Cells(measured, int((joined & ~chosen).sum()), int((~joined).sum()))
+        return measured, int((joined & ~chosen).sum()), int((~joined).sum())
 
     def _measure(
         self, rule: Rule, board: Leaderboard, sides: Ints, joined: Bools, chosen: Bools, both: list[str], prompts: Ints
@@ -260,15 +235,8 @@ class _CategoryVotes:
             yield Measured(self.by, self.value, both[number], int(prompts[number]), change, error, *rates)
 
 
-def _prompts(table: PairTable, units: Units) -> Ints:
-    """Different prompts (M,) that each entity was voted on."""
-    entities = np.concatenate([table.first[units.pair], table.second[units.pair]])
-    pairs = np.unique(np.stack([entities, np.tile(units.cluster, 2)]), axis=1)
-    return np.bincount(pairs[0], minlength=table.num_models)
-
-
 def _joined(board: Leaderboard, sides: Ints, *, centred: bool) -> Bools:
-    """Which models' sides can be compared: centred, those in the largest component of their side; else in one."""
+    """Return whose sides can be compared: centred, those in the largest component of their side; else in one."""
     component = board.components[sides]
     if not centred:
         return np.asarray(component[:, 0] == component[:, 1])
@@ -277,7 +245,7 @@ def _joined(board: Leaderboard, sides: Ints, *, centred: bool) -> Bools:
 
 
 def _rate(board: Leaderboard, entity: int, field: Ints) -> float:
-    """How often an entity beats one drawn from the rest of the field."""
+    """Return how often an entity beats one drawn from the rest of the field."""
     rest = field[field != entity]
     coefs = board.coefs[np.append(rest, entity)]
     return float(win_rates(coefs, get(board.likelihood), board.eta, board.gamma)[-1])

@@ -1,7 +1,4 @@
-"""What an explanation holds: clusters of prompts, and how each model does in each.
-
-Shapes: M models, K clusters.
-"""
+"""An explanation (clusters of prompts, and how each model does in each) as objects, text and pictures."""
 
 from __future__ import annotations
 
@@ -15,22 +12,22 @@ from p2l.common.files import no_nan
 from p2l.common.plots import FALL, RISE, new_figure
 from p2l.common.report.tables import plain
 from p2l.common.text_table import text_table
+from p2l.insight.drift import frame_intervals
 from p2l.insight.terms import Places
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+_LISTED = 20  # models in the table
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """A kind of prompts.
+    """A kind of prompts, with the beginnings of a few of them.
 
     Attributes:
         name: its most typical terms.
         terms: more of them, the most typical first; empty where nothing tells it apart, or the prompts are unknown.
-        prompts: how many of those measured are in it.
-        share: of those measured.
-        examples: beginnings of a few of its prompts.
+        prompts, share: of the prompts measured.
     """
 
     name: str
@@ -42,12 +39,11 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Observed:
-    """What votes say of a model in a cluster.
+    """What votes show of a model in a cluster.
 
     Attributes:
         votes: of the model, on prompts of the cluster.
-        rate: share of them that it won; ties count half.
-        rate_elsewhere: the same over the votes on other prompts.
+        rate: share of them that it won; ties count half. `rate_elsewhere`: of its votes on other prompts.
         change, lower, upper: its score in the cluster minus that of all votes, in points; shrunk towards none.
     """
 
@@ -64,19 +60,14 @@ class Strength:
     """How one model does in one cluster, against how it does overall.
 
     Attributes:
-        cluster: its name.
-        model: its name.
         prompts: measured in the cluster.
         change: score in the cluster minus score overall, in points, both against the mean of the models.
         lower, upper: its interval.
         rank: place in the cluster, 1 the best; `rank_lower` to `rank_upper` its interval.
-        overall_rank: place over all prompts.
         win_rate: chance of beating another model drawn at random, at the mean coefficients; ties count half.
-        overall_win_rate: the same over all prompts.
-        p: chance of as large a change where there is none larger than the least that counts.
+        p: chance of as large a change where the true one is no larger than the least that counts.
         q: the least false discovery rate at which it is found.
-        verdict: better, worse, or nothing.
-        observed: what votes say, if there were any to ask.
+        verdict: better, worse, or empty.
     """
 
     cluster: str
@@ -99,14 +90,13 @@ class Strength:
 
 @dataclass(frozen=True)
 class VoteAgreement:
-    """Whether votes bear the strengths out.
+    """Whether votes confirm the strengths.
 
     Attributes:
         votes: placed in clusters.
         cells: (model, cluster) with enough votes to compare.
         correlation: between predicted and observed change over these, weighted by votes; None with fewer than three.
-        found: strengths and weaknesses among these.
-        same_sign: of those found, how many the votes change in the same direction.
+        found: strengths and weaknesses among these; the votes of `same_sign` of them change in the same direction.
     """
 
     votes: int
@@ -122,17 +112,13 @@ class Explanation:
 
     Attributes:
         models: M names, the best overall first.
-        clusters: the clusters that a measured prompt is in, the largest first.
+        clusters: those that hold a measured prompt, the largest first.
         strengths: a cell for each model and cluster.
-        likelihood: of the coefficients.
-        prompts: different ones, measured.
-        chosen_from: different ones, that the clusters were found on.
+        prompts, chosen_from: different prompts that were measured, and that the clusters were chosen on.
         by: how a measured prompt came into its cluster: `words` or `nearest`.
         explained: share of the variance of the coefficients that lies between the clusters, adjusted for their number.
         recovered: share of the prompts that their words place as their coefficients do; None without words.
-        level, fdr, least_change, seed: as they were given.
-        agreement: with votes, if there were any to ask.
-        notes: sentences that a reader needs.
+        notes: sentences for the reader.
         names: of all K clusters, by number.
         places: puts other prompts into the clusters, as numbers, by their words.
         known: cluster of each known prompt by `hash_turns`, for `by="nearest"`.
@@ -159,15 +145,15 @@ class Explanation:
 
     @property
     def found(self) -> list[Strength]:
-        """What models are better or worse at, the largest change first."""
+        """The cells where a model is better or worse, the largest change first."""
         return sorted((cell for cell in self.strengths if cell.verdict), key=lambda cell: -abs(cell.change))
 
     def of(self, model: str) -> list[Strength]:
-        """The cells of one model, its best cluster first."""
+        """Return the cells of one model, its best cluster first."""
         return sorted((cell for cell in self.strengths if cell.model == model), key=lambda cell: -cell.change)
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data that JSON can hold: no NaN."""
+        """Return plain data that JSON can hold, without NaN."""
         names = ("likelihood", "prompts", "chosen_from", "by", "explained", "recovered", "level", "fdr")
         plain = {name: getattr(self, name) for name in (*names, "least_change", "seed")}
         plain |= {"models": list(self.models), "clusters": [asdict(one) for one in self.clusters]}
@@ -176,18 +162,13 @@ class Explanation:
         return {key: no_nan(part) for key, part in plain.items()}
 
 
-# An explanation as text: the clusters, then what each model is better and worse at.
-
-_MODELS = 20
-
-
 def to_text(explanation: Explanation, *, models: Sequence[str] = (), every: bool = False, top: int = 3) -> str:
-    """Tables for a terminal.
+    """Return the clusters, and what each model is better and worse at, as tables for a terminal.
 
     Args:
-        made: what was found.
+        explanation: of which.
         models: only these; all (in the order of the overall leaderboard) if empty.
-        every: all cells of each model rather than its few largest strengths and weaknesses.
+        every: all cells of each model rather than its largest strengths and weaknesses.
         top: how many of each.
     """
     selected = [name for name in explanation.models if not models or name in models]
@@ -203,51 +184,32 @@ def to_text(explanation: Explanation, *, models: Sequence[str] = (), every: bool
 
 
 def _clusters(explanation: Explanation) -> list[str]:
-    rows = [["cluster", "prompts", "share", "typical words"]]
-    rows += [
+    header = ["cluster", "prompts", "share", "typical words"]
+    rows = [
         [_cut(one.name), f"{one.prompts:,}", f"{one.share:.1%}", _cut(", ".join(one.terms), 70)]
         for one in explanation.clusters
     ]
-    return text_table(rows[0], rows[1:], left=(0, 3))
+    return text_table(header, rows, left=(0, 3))
 
 
 def _models(explanation: Explanation, selected: Sequence[str], every: bool, top: int) -> list[str]:
-    rows = [
-        [
-            "model",
-            "",
-            "cluster",
-            "points",
-            f"{explanation.level:.0%} interval",
-            "rank here",
-            "overall",
-            "beats the field",
-        ]
-    ]
-    if any(cell.observed for cell in explanation.strengths):
-        rows[0].append("votes say")
-    named = selected if every or len(selected) <= _MODELS else selected[:_MODELS]
+    interval = f"{explanation.level:.0%} interval"
+    header = ["model", "", "cluster", "points", interval, "rank here", "overall", "beats the field"]
+    header += ["votes say"] * any(cell.observed for cell in explanation.strengths)
+    named = selected if every else selected[:_LISTED]
+    rows = []
     for name in named:
-        cells = explanation.of(name) if every else _extremes(explanation.of(name), top)
-        rows += [_row(cell, len(rows[0])) for cell in cells] or [
-            [name, "", "(as overall everywhere)", *[""] * (len(rows[0]) - 3)]
-        ]
-    more = (
-        [f"{len(selected) - len(named)} more models: --models NAME, or --output FILE"]
-        if len(named) < len(selected)
-        else []
-    )
+        cells = explanation.of(name)
+        better = [cell for cell in cells if cell.verdict == "better"][:top]
+        worse = [cell for cell in cells if cell.verdict == "worse"][-top:]
+        empty = [name, "", "(as overall everywhere)", *[""] * (len(header) - 3)]
+        rows += [_row(cell, len(header)) for cell in (cells if every else better + worse)] or [empty]
+    left = len(selected) - len(named)
+    more = [f"{left} more models: --models NAME, or --output FILE"] if left else []
     differing = len([cell for cell in explanation.found if cell.model in set(selected)])
     least = f", by more than {explanation.least_change:g} points" if explanation.least_change else ""
     line = f"found: {differing} strengths and weaknesses{least}, at a false discovery rate of {explanation.fdr:.0%}"
-    return [*text_table(rows[0], rows[1:], left=(0, 1, 2, 8)), *more, line]
-
-
-def _extremes(cells: Sequence[Strength], top: int) -> list[Strength]:
-    """The largest that were found, best first, worst last; `cells` are the best first."""
-    better = [cell for cell in cells if cell.verdict == "better"][:top]
-    worse = [cell for cell in cells if cell.verdict == "worse"][-top:]
-    return better + worse
+    return [*text_table(header, rows, left=(0, 1, 2, 8)), *more, line]
 
 
 def _row(cell: Strength, columns: int) -> list[str]:
@@ -290,7 +252,7 @@ _COLOURS = {"better": RISE, "worse": FALL, "": "#999999"}
 
 
 def draw_map(explanation: Explanation, models: Sequence[str] = ()) -> Figure:
-    """A row for each model, a column for each cluster, coloured where a difference was found.
+    """Draw a row for each model, a column for each cluster, coloured where a difference was found.
 
     Of more than 60 models those with the largest differences are drawn; they stand in the order of the leaderboard.
     """
@@ -305,14 +267,8 @@ def draw_map(explanation: Explanation, models: Sequence[str] = ()) -> Figure:
     figure = new_figure(3.4 + 0.42 * max(len(clusters), 4), max(3.4, 1.6 + 0.21 * len(names) + 0.055 * longest))
     axis = figure.subplots()
     _paint(figure, axis, values)
-    axis.set_xticks(
-        range(len(clusters)),
-        [plain(one, 42) for one in clusters],
-        rotation=50,
-        ha="left",
-        rotation_mode="anchor",
-        fontsize=8,
-    )
+    labels: dict[str, Any] = {"rotation": 50, "ha": "left", "rotation_mode": "anchor", "fontsize": 8}
+    axis.set_xticks(range(len(clusters)), [plain(one, 42) for one in clusters], **labels)
     axis.set_yticks(range(len(names)), [plain(name, 36) for name in names], fontsize=8)
     axis.tick_params(length=0, top=False, labeltop=True, bottom=False, labelbottom=False)
     axis.set_xticks(np.arange(len(clusters) + 1) - 0.5, minor=True)
@@ -358,24 +314,15 @@ def _paint(figure: Figure, axis: Any, values: Any) -> None:
 
 
 def draw_model(explanation: Explanation, model: str) -> Figure:
-    """A row for each cluster, the best on top: the change and its interval, and a diamond for what votes say."""
+    """Draw a row for each cluster, the best on top: the change and its interval, and a diamond for what votes show."""
     cells = explanation.of(model)
     figure = new_figure(8.2, 1.3 + 0.27 * max(len(cells), 1))
     axis = figure.subplots()
     for height, cell in enumerate(cells):
         _draw_cell(axis, height, cell)
-    axis.axvline(0, color="black", linewidth=0.8, zorder=0)
-    axis.set_yticks(range(len(cells)), [plain(cell.cluster, 46) for cell in cells], fontsize=8)
-    axis.set_ylim(len(cells) - 0.4, -0.6)
-    axis.tick_params(axis="x", labelsize=8)
-    axis.grid(axis="x", color="#dddddd")
-    axis.set_axisbelow(True)
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.set_title(plain(model), fontsize=10, loc="left")
     votes = ", diamonds: what votes say" if any(cell.observed for cell in cells) else ""
-    axis.set_xlabel(
-        f"points against overall, with {explanation.level:.0%} interval (grey: none found{votes})", fontsize=8
-    )
+    xlabel = f"points against overall, with {explanation.level:.0%} interval (grey: none found{votes})"
+    frame_intervals(axis, [plain(cell.cluster, 46) for cell in cells], title=plain(model), xlabel=xlabel)
     return figure
 
 
