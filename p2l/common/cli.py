@@ -108,6 +108,11 @@ def progress(
     return tqdm(items, desc=description, total=total, unit=unit, disable=disable, leave=False, dynamic_ncols=True)
 
 
+def print_note(text: str) -> None:
+    """Print a line to stderr, at once."""
+    print(text, file=sys.stderr, flush=True)
+
+
 def positive(text: str) -> int:
     """Parse a whole number of at least 1, for `type=` of a flag."""
     number = int(text)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,22 +21,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from p2l.common.cli import print_note
 from p2l.common.errors import VoteError
 from p2l.online_training.stream import StopRequestedError, is_held_out
 from p2l.votes.arrow_files import RecordFile
 from p2l.votes.schema import WINNERS, unknown_winner
 
-# One line of a growing file as a vote.
-#
-# The rules are those of `p2l votes check`, but each line is judged by itself: whether it is a vote may not depend on
-# the lines that happened to come with it, or a run that was stopped would go on with other votes. 130,000 lines take
-# about a second.
-
 _CODES = {winner: code for code, winner in enumerate(WINNERS)}
 
 
 class LineVote(NamedTuple):
-    """What a line says."""
+    """The vote of one line."""
 
     prompt: list[str]
     """The user's turns."""
@@ -51,10 +45,13 @@ class LineVote(NamedTuple):
 
 
 def parse_line(line: bytes) -> LineVote:
-    """The vote of one line.
+    """Parse one line of a growing file.
+
+    The rules are those of `p2l votes check`, but each line is judged by itself: whether it is a vote may not depend on
+    the lines that happened to come with it, or a run that was stopped would go on with other votes.
 
     Raises:
-        VoteError: it is none; the message says why, not where.
+        VoteError: the line is no vote; the message says why, not where.
     """
     try:
         row = json.loads(line)
@@ -78,10 +75,10 @@ def parse_line(line: bytes) -> LineVote:
 
 
 def turns_of(row: dict[str, Any]) -> list[str]:
-    """The prompt of a line's object.
+    """Return the prompt of a line's object.
 
     Raises:
-        VoteError: it has none, or one that is no text and no list of texts.
+        VoteError: the prompt is missing, or no text and no list of texts.
     """
     prompt = row.get("prompt")
     turns = [prompt] if isinstance(prompt, str) else prompt
@@ -124,32 +121,23 @@ def _time(value: Any) -> float:
         return math.nan
     seconds = _number(value)
     if math.isnan(seconds) and isinstance(value, str):
-        seconds = _date(value)
+        import pyarrow as pa
+
+        from p2l.votes.schema import numbers
+
+        seconds = float(numbers(pa.array([value]))[0])
     if not math.isfinite(seconds):
         raise VoteError(f"tstamp is {value!r}; it must be seconds since 1970, or a date and time")
     return seconds
 
 
 def _number(value: Any) -> float:
-    """A number, or a text that is one; NaN for anything else."""
+    """Return a number, or the number that a text holds; NaN for anything else."""
     try:
         return math.nan if isinstance(value, bool) or not isinstance(value, int | float | str) else float(value)
     except (ValueError, OverflowError):
         return math.nan
 
-
-def _date(text: str) -> float:
-    import pyarrow as pa
-
-    from p2l.votes.schema import numbers
-
-    return float(numbers(pa.array([text]))[0])
-
-
-# A file that others append lines to, read as it grows.
-#
-# A last line without an end waits until its end comes. What was read is known by its offset, so it can be read again at
-# any time; a file that was replaced or cut short is another stream, and said to be so.
 
 _BLOCK = 8 << 20  # bytes
 _PARQUET = b"PAR1"
@@ -166,31 +154,35 @@ class TextLine(NamedTuple):
 
 
 class GrowingFile:
-    """Gives out each line once, and any part of what it gave out again; threads may share it."""
+    """A file that others append lines to: each line is read once, and any line again by its offset.
+
+    A last line without an end waits until its end comes. A file that was replaced or cut short is another stream, and
+    an error. Threads may share the object.
+    """
 
     def __init__(self, path: Path) -> None:
         """Open the file; nothing is read yet.
 
         Raises:
-            VoteError: it is not there, cannot be read, or is nothing that lines are appended to.
+            VoteError: the file is missing, cannot be read, or is of a kind that lines are not appended to.
         """
         if path.exists() and not path.is_file():
-            raise VoteError(f"{path}: cannot be followed: is no file; name a JSONL file or a router's database")
+            raise VoteError(f"{path}: cannot be followed: it is no file; name a JSONL file or a router's database")
         self.path = path
         self._end, self._number = 0, 1
         try:
             self._file = os.open(path, os.O_RDONLY)
         except OSError as error:
-            hint = "; make it, empty, if its votes are still to come" if isinstance(error, FileNotFoundError) else ""
+            hint = "; create it empty if its votes are still to come" if isinstance(error, FileNotFoundError) else ""
             raise VoteError(f"{path}: cannot be followed: {error.strerror or error}{hint}") from error
         if os.pread(self._file, len(_PARQUET), 0) == _PARQUET:
-            raise VoteError(f"{path}: cannot be followed: is Parquet, which does not grow; set it as train_data_path")
+            raise VoteError(f"{path}: cannot be followed: Parquet does not grow; set it as train_data_path")
 
     def __del__(self) -> None:
         self.close()
 
     def close(self) -> None:
-        """Nothing can be read afterwards."""
+        """Close the file; nothing can be read afterwards."""
         file, self._file = getattr(self, "_file", -1), -1
         if file >= 0:
             os.close(file)
@@ -201,7 +193,7 @@ class GrowingFile:
         return os.fstat(self._file).st_size - self._end
 
     def lines(self) -> Iterator[TextLine]:
-        """The lines that have come since; one that is given out counts as read.
+        """Yield the lines that have come since; a line counts as read when it is yielded.
 
         Raises:
             VoteError: the file was replaced, cut short or removed.
@@ -234,22 +226,16 @@ class GrowingFile:
             )
 
     def read(self, at: int, size: int) -> bytes:
-        """Bytes that were given out before.
+        """Return bytes that were read before.
 
         Raises:
-            VoteError: they are not there any more.
+            VoteError: the file is shorter now.
         """
         text = os.pread(self._file, size, at)
         if len(text) < size:
             raise VoteError(f"{self.path}: was cut short while it was followed; put the old one back and start again")
         return text
 
-
-# Votes of a growing file by number: a fixed record of each, and its prompt read again from its line.
-#
-# A record takes 45 bytes in a temporary file without a name, so memory does not grow with the votes.
-#
-# Shapes: n votes asked for.
 
 Ids = Sequence[int] | NDArray[np.int64] | None
 _AT_ONCE = 10_000  # votes in memory before they go to disk
@@ -262,10 +248,14 @@ _RECORD = np.dtype(
 
 
 class LineVotes:
-    """Votes that are appended and read by number, 0 to len - 1; models are numbered as they first appear."""
+    """Votes of a growing file by number, 0 to len - 1; models are numbered as they first appear.
+
+    Each is a record of 45 bytes in a temporary file, so memory does not grow with the votes; its prompt is read again
+    from its line. Shapes: n votes asked for.
+    """
 
     def __init__(self, file: GrowingFile, model_list: Sequence[str] = ()) -> None:
-        """No votes yet; the models of `model_list` come first."""
+        """Start without votes; the models of `model_list` come first."""
         self._file = file
         self._codes = {name: code for code, name in enumerate(model_list)}
         self._spool = RecordFile(_RECORD)
@@ -287,10 +277,7 @@ class LineVotes:
         self._spool.close()
 
     def append(self, vote: LineVote, at: int, size: int, place: int) -> None:
-        """Take in a vote whose line is `size` bytes at `at`; it is there after `finish`.
-
-        `place` is a number to find it by (see `up_to`), never falling.
-        """
+        """Add a vote whose line is `size` bytes at `at`, readable after `finish`; `place` never falls (see `up_to`)."""
         a, b = (self._codes.setdefault(name, len(self._codes)) for name in (vote.model_a, vote.model_b))
         self._new.append((at, size, a, b, vote.winner, vote.weight, vote.tstamp, place))
         self._count += 1
@@ -309,17 +296,16 @@ class LineVotes:
             self._new.clear()
 
     def up_to(self, place: int) -> int:
-        """How many votes have a place of at most `place`."""
+        """Return how many votes have a place of at most `place`."""
         return int(np.searchsorted(self._record["place"], place, side="right"))
 
     def prompts(self, ids: Ids = None) -> list[list[str]]:
-        """The user's turns of each vote, from the file.
+        """Return the user's turns of each vote, from the file.
 
         Raises:
             VoteError: the file holds something else there now.
         """
-        part = self._chosen(ids)
-        return [self._prompt(at, size) for at, size in zip(part["at"].tolist(), part["size"].tolist(), strict=True)]
+        return [self._prompt(at, size) for at, size in self._chosen(ids)[["at", "size"]].tolist()]
 
     def _prompt(self, at: int, size: int) -> list[str]:
         try:
@@ -330,23 +316,23 @@ class LineVotes:
             ) from error
 
     def labels(self, ids: Ids = None) -> NDArray[np.int32]:
-        """(n, 3) `[winner, loser, tie]`; tie 1 for a tie, 2 for both bad, then model_a first."""
+        """Return `[winner, loser, tie]` (n, 3); tie 1 for a tie, 2 for both bad, then model_a first."""
         part = self._chosen(ids)
         b_won = part["winner"] == 1
         first, second = np.where(b_won, part["b"], part["a"]), np.where(b_won, part["a"], part["b"])
         return np.stack([first, second, np.maximum(part["winner"] - 1, 0)], axis=1).astype(np.int32)
 
     def pairs(self, ids: Ids = None) -> NDArray[np.int32]:
-        """(n, 2) positions of model_a and model_b."""
+        """Return the positions (n, 2) of model_a and model_b."""
         part = self._chosen(ids)
         return np.stack([part["a"], part["b"]], axis=1)
 
     def weights(self, ids: Ids = None) -> NDArray[np.float64]:
-        """(n,) weights; 1 where a line has none."""
+        """Return weights (n,); 1 where a line has none."""
         return np.ascontiguousarray(self._chosen(ids)["weight"])
 
     def tstamps(self, ids: Ids = None) -> NDArray[np.float64]:
-        """(n,) seconds, NaN where a line has none."""
+        """Return seconds (n,), NaN where a line has none."""
         return np.ascontiguousarray(self._chosen(ids)["tstamp"])
 
     def _chosen(self, ids: Ids) -> Any:
@@ -364,10 +350,10 @@ class Waiting:
 
     poll_seconds: float = 1.0
     idle_seconds: float | None = None
-    """The stream ends when nothing has come for so long; None: it never ends."""
+    """The stream ends when nothing has come for this time; None: it never ends."""
     stop: threading.Event = field(default_factory=threading.Event)
     """Set by a signal."""
-    tell: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True)
+    tell: Callable[[str], None] = print_note
 
 
 class _Now(NamedTuple):
@@ -378,7 +364,7 @@ class _Now(NamedTuple):
     stopped: bool
 
 
-class LiveVotes:
+class LiveVotes(LineVotes):
     """A `VoteStream` that grows (see p2l.online_training.stream); `held` are the votes that are never trained on."""
 
     grows = True
@@ -392,7 +378,7 @@ class LiveVotes:
         at_least: int = 0,
         held_share: float = 0.0,
         waiting: Waiting | None = None,
-        gather: Callable[[], None] = lambda: None,
+        gather: Callable[[], None] | None = None,
         name: str | None = None,
     ) -> None:
         """Open the file; no vote is read yet.
@@ -415,29 +401,20 @@ class LiveVotes:
         self.bad_lines = 0
         self.held_share = held_share
         self._at_least = at_least
-        self._file = GrowingFile(path)
         self._gather = gather
-        self._votes = LineVotes(self._file, model_list)
+        super().__init__(GrowingFile(path), model_list)
         self.held = LineVotes(self._file, model_list)
         self._waiting = waiting or Waiting()
         self._news = self._told = time.monotonic()
 
     def close(self) -> None:
-        """Free what it holds."""
-        self._votes.close()
+        """Close the files."""
+        super().close()
         self.held.close()
         self._file.close()
 
-    @property
-    def model_list(self) -> list[str]:
-        """All models known by now, in order of first appearance in votes to train on."""
-        return self._votes.model_list
-
-    def __len__(self) -> int:
-        return len(self._votes)
-
     def wait_for(self, count: int) -> int:
-        """Wait until `count` votes are there; fewer when the stream has ended (see `VoteStream`).
+        """Wait until `count` votes are there, or the stream ends (see `VoteStream`).
 
         Raises:
             StopRequestedError: a signal said to stop.
@@ -486,40 +463,37 @@ class LiveVotes:
             time.sleep(0.0 if len(self) == there else 0.05)
 
     def _read(self, most: int) -> bool:
-        """Take in votes until `most` are there or no more have come; whether any came."""
-        if _rank() == 0:
+        """Read votes until `most` are there or no more have come; return whether any came."""
+        if self._gather is not None and _rank() == 0:
             self._gather()
         before = there = len(self)
         for line in self._file.lines():
             there += self._take(line, there)
             if there >= most:
                 break
-        self._votes.finish()
+        self.finish()
         self.held.finish()
         if there > before:
             self._news = time.monotonic()
         return there > before
 
     def _take(self, line: TextLine, there: int) -> bool:
-        """Take in one line, `there` votes being known; whether it is a vote to train on."""
+        """Add the vote of one line after `there` others; return whether it is one to train on."""
         if not line.text.strip():
             return False
         try:
             vote = parse_line(line.text)
         except VoteError as error:
-            self._leave_out(line, error)
+            self.bad_lines += 1
+            if self.bad_lines == 1 and _rank() == 0:
+                self._waiting.tell(
+                    f"warning: {self._file.path}: line {line.number}: {error}; lines that are no votes are left out "
+                    "and counted, `p2l votes check` lists them"
+                )
             return False
         held = is_held_out(vote.prompt, self.held_share)
-        (self.held if held else self._votes).append(vote, line.at, len(line.text), there)
+        (self.held if held else self).append(vote, line.at, len(line.text), there)
         return not held
-
-    def _leave_out(self, line: TextLine, error: VoteError) -> None:
-        self.bad_lines += 1
-        if self.bad_lines == 1 and _rank() == 0:
-            self._waiting.tell(
-                f"warning: {self._file.path}: line {line.number}: {error}; lines that are no votes are left out and "
-                "counted, `p2l votes check` lists them"
-            )
 
     def _tell(self, count: int) -> None:
         """Say now and then what the run waits for."""
@@ -528,26 +502,6 @@ class LiveVotes:
             self._told = now
             bad = f", {self.bad_lines:,} lines left out" if self.bad_lines else ""
             self._waiting.tell(f"{self.name}: {len(self):,} votes{bad}; waiting for {count - len(self):,} more")
-
-    def prompts(self, ids: Ids = None) -> list[list[str]]:
-        """The user's turns of each vote, from the file."""
-        return self._votes.prompts(ids)
-
-    def labels(self, ids: Ids = None) -> NDArray[np.int32]:
-        """(n, 3) `[winner, loser, tie]`."""
-        return self._votes.labels(ids)
-
-    def pairs(self, ids: Ids = None) -> NDArray[np.int32]:
-        """(n, 2) positions of model_a and model_b."""
-        return self._votes.pairs(ids)
-
-    def weights(self, ids: Ids = None) -> NDArray[np.float64]:
-        """(n,) weights; 1 where a line has none."""
-        return self._votes.weights(ids)
-
-    def tstamps(self, ids: Ids = None) -> NDArray[np.float64]:
-        """(n,) seconds, NaN where a line has none."""
-        return self._votes.tstamps(ids)
 
 
 def _rank() -> int:

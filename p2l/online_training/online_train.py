@@ -2,6 +2,9 @@
 
 p2l online-train --config training_configs/online/tiny.yaml --save-steps 64
 deepspeed --num_gpus=8 p2l.online_training.online_train --config F --checkpoint DIR --no-eval --save-steps 512
+
+A run that follows a file or a router's database trains as votes come. SIGTERM and Ctrl-C end it after the step under
+way, with a checkpoint from which the same command goes on.
 """
 
 from __future__ import annotations
@@ -10,77 +13,24 @@ import argparse
 import contextlib
 import os
 import signal
-import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from p2l.common.cli import above_zero, amount, parser, positive, run
+from p2l.common.cli import above_zero, amount, parser, positive, print_note, run
 from p2l.common.errors import ConfigError
 from p2l.online_training.config import derived_configuration
 
 if TYPE_CHECKING:
     from p2l.online_training.config import OnlineConfig
-    from p2l.online_training.live_votes import LiveVotes, Waiting
+    from p2l.online_training.live_votes import LiveVotes
     from p2l.online_training.publishing import HeldVotes
-    from p2l.online_training.run import Live
     from p2l.online_training.stream import Publisher, VoteStream
     from p2l.training.loop import RunOptions
 
 
-# `--follow`, `--publish` and `--gate`: what makes an online run a live one.
-#
-# A run that follows a file or a router's database trains as votes come. SIGTERM and Ctrl-C end it after the step under
-# way, with a checkpoint from which the same command goes on.
-
 DEFAULT_SHARE = 0.02
-
-
-@dataclass(frozen=True)
-class FollowFlags:
-    """The flags of a live run."""
-
-    follow: Path | None = None
-    """A JSONL file that grows, or the database of a router; None: the votes of the configuration."""
-    stop_when_idle: float | None = None
-    """Seconds without a new vote after which the run ends."""
-    poll: float = 1.0
-    """Seconds between two looks."""
-    publish: Path | None = None
-    publish_votes: int | None = None
-    publish_minutes: float | None = None
-    publish_keep: int = 5
-    gate: float | None = None
-    """Share of the prompts that is held out; None: no gate."""
-    gate_votes: int = 1000
-
-    def __post_init__(self) -> None:
-        """Refuse flags that need another one.
-
-        Raises:
-            ConfigError: naming both.
-        """
-        if self.follow is None and self.stop_when_idle is not None:
-            raise ConfigError("--stop-when-idle goes with --follow; a data set has an end")
-        flags = (self.publish_votes, self.publish_minutes, self.gate)
-        if self.publish is None and any(value is not None for value in flags):
-            raise ConfigError("--publish-votes, --publish-minutes and --gate need --publish DIR, the folder to serve")
-        if self.publish is not None and self.publish_votes is None and self.publish_minutes is None:
-            raise ConfigError("--publish needs --publish-votes N or --publish-minutes M: how often")
-
-    @property
-    def is_live(self) -> bool:
-        """Whether the run does anything besides training on a data set."""
-        return self.follow is not None or self.publish is not None
-
-    def live(self, *, learned: int, quiet: bool) -> Live:
-        """What an online run needs to know of it; `learned` votes are in the checkpoint that it goes on from."""
-        from p2l.online_training.run import Live
-
-        parts = _RunInputs(self, learned, quiet)
-        return Live(parts.open_stream, parts.publisher, parts.values)
 
 
 def add_follow_flags(flags: argparse.ArgumentParser) -> None:
@@ -117,52 +67,47 @@ def add_follow_flags(flags: argparse.ArgumentParser) -> None:
     )
 
 
-def follow_flags(flags: argparse.Namespace) -> FollowFlags:
-    """The flags as typed.
+def check_follow_flags(flags: argparse.Namespace) -> None:
+    """Refuse flags that need another one.
 
     Raises:
-        ConfigError: one needs another that is not there.
+        ConfigError: naming both.
     """
-    return FollowFlags(
-        flags.follow,
-        flags.stop_when_idle,
-        flags.poll,
-        flags.publish,
-        flags.publish_votes,
-        flags.publish_minutes,
-        flags.publish_keep,
-        flags.gate,
-        flags.gate_votes,
-    )
+    if flags.follow is None and flags.stop_when_idle is not None:
+        raise ConfigError("--stop-when-idle goes with --follow; a data set has an end")
+    publishing = (flags.publish_votes, flags.publish_minutes, flags.gate)
+    if flags.publish is None and any(value is not None for value in publishing):
+        raise ConfigError("--publish-votes, --publish-minutes and --gate need --publish DIR, the folder to serve")
+    if flags.publish is not None and flags.publish_votes is None and flags.publish_minutes is None:
+        raise ConfigError("--publish needs --publish-votes N or --publish-minutes M: how often")
+    if flags.sort and flags.follow:
+        raise ConfigError("--sort does not go with --follow: votes are taken as they come; leave out one of the two")
 
 
-@dataclass
-class _RunInputs:
-    """Stream and publisher of one run; they share the votes that are held out, and the signal to stop."""
+class _LiveRun:
+    """Stream and publisher of a live run; they share the held-out votes and the signal to stop."""
 
-    flags: FollowFlags
-    learned: int
-    quiet: bool
-    waiting: Waiting = field(init=False)
-    held: HeldVotes | None = None
-    followed: LiveVotes | None = None
-
-    def __post_init__(self) -> None:
+    def __init__(self, flags: argparse.Namespace, learned: int) -> None:
+        """Read nothing yet; `learned` votes are in the checkpoint that the run goes on from."""
         from p2l.online_training.live_votes import Waiting
 
-        self.waiting = Waiting(self.flags.poll, self.flags.stop_when_idle, tell=self.tell)
+        self.flags, self.learned = flags, learned
+        self.share: float = flags.gate or 0.0
+        self.waiting = Waiting(flags.poll, flags.stop_when_idle, tell=self.tell)
+        self.held: HeldVotes | None = None
+        self.followed: LiveVotes | None = None
 
     def tell(self, text: str) -> None:
-        if os.environ.get("RANK", "0") == "0" and (not self.quiet or text.startswith("warning")):
-            print(text, file=sys.stderr, flush=True)
+        if os.environ.get("RANK", "0") == "0" and (not self.flags.quiet or text.startswith("warning")):
+            print_note(text)
 
     def open_stream(self, config: OnlineConfig, known_models: Sequence[str]) -> VoteStream:
-        """The stream of votes to train on."""
+        """Return the stream of votes to train on."""
         if self.flags.follow is None:
             from p2l.online_training.run import open_data_set
             from p2l.online_training.stream import hold_out
 
-            stream, self.held = hold_out(open_data_set(config, known_models), self.flags.gate or 0.0)
+            stream, self.held = hold_out(open_data_set(config, known_models), self.share)
             return stream
         stop_on_signals(self.waiting.stop.set, self.waiting.stop.is_set)
         self.followed = self._follow(self.flags.follow, known_models)
@@ -170,7 +115,7 @@ class _RunInputs:
         return self.followed
 
     def values(self) -> dict[str, float]:
-        """What was left out of the stream so far."""
+        """Return how many lines and votes of the stream were left out so far."""
         votes = self.followed
         return {} if votes is None else {"bad_lines": votes.bad_lines, "held_out": len(votes.held)}
 
@@ -178,53 +123,47 @@ class _RunInputs:
         from p2l.online_training.live_votes import LiveVotes
         from p2l.online_training.router_votes import RouterVotes, copy_of, is_database
 
-        gather: Callable[[], None] = _nothing
-        lines = path.expanduser()
+        lines, gather = path.expanduser(), None
         if is_database(lines):
             router = RouterVotes(lines, copy_of(lines), self.tell)
-            gather, lines = router.gather, router.copy
-        share = self.flags.gate or 0.0
-        if share:
-            self.tell(f"{path}: votes on {share:.1%} of the prompts are held out to judge models by")
+            lines, gather = router.copy, router.gather
+        if self.share:
+            self.tell(f"{path}: votes on {self.share:.1%} of the prompts are held out to judge models by")
         return LiveVotes(
             lines,
             model_list=known_models,
             at_least=self.learned,
-            held_share=share,
+            held_share=self.share,
             waiting=self.waiting,
             gather=gather,
             name=str(path),
         )
 
     def publisher(self, config: OnlineConfig, folder: Path) -> Publisher:
-        """What publishes the models of the run in `folder`."""
-        from p2l.online_training.publishing import FolderPublisher, PublishingSchedule, make_folder
+        """Return what publishes the models of the run in `folder`."""
+        from p2l.online_training.publishing import FolderPublisher, make_folder
 
-        target = None if self.flags.publish is None else self.flags.publish.expanduser()
+        flags = self.flags
+        target = None if flags.publish is None else flags.publish.expanduser()
         if target is not None:
             if target.resolve() == folder.resolve():
                 raise ConfigError(f"--publish {target}: is the folder of the run itself; name another one")
             make_folder(target)
-        minutes = self.flags.publish_minutes
         return FolderPublisher(
             config,
             target,
-            PublishingSchedule(
-                self.flags.publish_votes, None if minutes is None else 60 * minutes, self.flags.publish_keep
-            ),
-            self.held if self.flags.gate else None,
-            self.flags.gate_votes,
-            self.waiting.stop,
-            self.tell,
+            every_votes=flags.publish_votes,
+            every_seconds=None if flags.publish_minutes is None else 60 * flags.publish_minutes,
+            keep=flags.publish_keep,
+            held=self.held if self.share else None,
+            gate_votes=flags.gate_votes,
+            stop=self.waiting.stop,
+            tell=self.tell,
         )
 
 
-def _nothing() -> None:
-    """Nothing has to be gathered from elsewhere."""
-
-
 def stop_on_signals(stop: Callable[[], None], is_stopping: Callable[[], bool]) -> None:
-    """Let SIGTERM and SIGINT end the run in good order; a second Ctrl-C ends it at once."""
+    """Let SIGTERM and SIGINT end the run after its step; a second Ctrl-C ends it at once."""
 
     def handle(number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT and is_stopping():
@@ -248,7 +187,7 @@ LIVE_SAVE_STEPS, LIVE_KEEP = 200, 2
 
 
 def build_parser(prog: str = "p2l online-train") -> argparse.ArgumentParser:
-    """The flags of online training."""
+    """Return the flags of online training."""
     flags = parser(
         prog,
         "Train a prompt-to-leaderboard model on votes in the order in which they came; models join as they appear. "
@@ -297,17 +236,16 @@ def build_parser(prog: str = "p2l online-train") -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse the flags and train."""
     flags = build_parser().parse_args(argv)
-    following = follow_flags(flags)
-    if flags.sort and following.follow:
-        raise ConfigError("--sort does not go with --follow: votes are taken as they come; leave out one of the two")
+    check_follow_flags(flags)
     config, changes = (flags.config, {}) if flags.config else derived_configuration(flags.checkpoint)
     if flags.sort:
         changes["vote_order"] = "sort"
-    if following.follow:
-        changes["train_data_path"] = str(following.follow)
+    if flags.follow:
+        changes["train_data_path"] = str(flags.follow)
     from p2l.online_training.run import OnlineOptions, learned_votes, train_online
 
-    live = following.live(learned=learned_votes(flags.checkpoint), quiet=flags.quiet) if following.is_live else None
+    is_live = flags.follow is not None or flags.publish is not None
+    live = _LiveRun(flags, learned_votes(flags.checkpoint)) if is_live else None
     train_online(str(config), OnlineOptions(_run_options(flags), flags.initial_counts, changes, live))
 
 

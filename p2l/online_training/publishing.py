@@ -12,7 +12,6 @@ import math
 import os
 import re
 import shutil
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from p2l.common.cli import print_note
 from p2l.common.errors import InputError
 from p2l.common.files import disk_error, locked, sync_path, sync_tree
 from p2l.likelihood import counted, vote_losses
@@ -46,7 +46,7 @@ _WEIGHTS = ("*.safetensors", "member-*/*.safetensors")
 
 
 class Verdict(NamedTuple):
-    """Whether a candidate is published, and why, in words and numbers."""
+    """Whether a candidate is published, with the reason as a sentence and as numbers."""
 
     good: bool
     reason: str
@@ -54,10 +54,10 @@ class Verdict(NamedTuple):
 
 
 class Rollback(NamedTuple):
-    """What a rollback did."""
+    """The models before and after a rollback."""
 
     taken_out: Path
-    """Where the model is now that was served."""
+    """Where the model that was served is now."""
     revision: str
     back_to: Path
     """The model that is served now."""
@@ -65,7 +65,7 @@ class Rollback(NamedTuple):
 
 
 def published(folder: Path) -> list[Path]:
-    """The models of a served folder, the one that is served last; by the time of their weights."""
+    """Return the models of a served folder by the time of their weights; the last one is served."""
     from p2l.serving.reload import written_at
 
     with suppress(FileNotFoundError):
@@ -75,12 +75,12 @@ def published(folder: Path) -> list[Path]:
 
 
 def served(folder: Path) -> Path | None:
-    """The model that an endpoint which watches the folder serves, or None."""
+    """Return the model that an endpoint which watches the folder serves, or None."""
     return next(reversed(published(folder)), None)
 
 
 def candidate_path(folder: Path, step: int) -> Path:
-    """Where a candidate is written before it is judged; hidden, so that nobody serves it."""
+    """Return where a candidate is written before it is judged; hidden, so that no endpoint serves it."""
     return folder / f".checkpoint-{step}"
 
 
@@ -126,7 +126,7 @@ def publish(
 
 
 def last_decision(folder: Path) -> dict[str, Any] | None:
-    """The newest line of the log that decided on a candidate; None without one."""
+    """Return the newest line of the log that decided on a candidate; None without one."""
     try:
         lines = (folder / LOG_FILE).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
@@ -140,10 +140,10 @@ def last_decision(folder: Path) -> dict[str, Any] | None:
 
 
 def roll_back(folder: Path) -> Rollback:
-    """Serve the model before the one that is served, and put that one away.
+    """Serve the model before the one that is served, and move that one to `rolled-back`.
 
     Raises:
-        InputError: the folder holds no two published models, or cannot be written.
+        InputError: the folder holds fewer than two published models, or cannot be written.
     """
     with _one_at_a_time(folder):
         models = published(folder)
@@ -178,7 +178,7 @@ def _put(unfinished: Path, target: Path) -> None:
 
 
 def _touch(model: Path, after: Path | None) -> None:
-    """Let the weights of a model be written now, and after those of another, whatever the clock says."""
+    """Set the time of a model's weights to now, or just after those of `after` where the clock went back."""
     from p2l.serving.reload import written_at
 
     stamp = max(time.time_ns(), written_at(after) + 1 if after else 0)
@@ -210,7 +210,7 @@ def _log(folder: Path, **entry: Any) -> None:
 
 @contextmanager
 def _one_at_a_time(folder: Path) -> Iterator[None]:
-    """A publication and a rollback do not meet."""
+    """Keep publications and rollbacks of a folder apart."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError as error:
@@ -227,19 +227,8 @@ def _unwritable(folder: Path, error: OSError) -> InputError:
     return InputError(f"{folder}: cannot be written: {reason.reason if reason else error.strerror or error}")
 
 
-# Whether a candidate may replace the model that is served: not if it forecasts new votes worse, beyond noise.
-#
-# A share of the prompts, chosen by their hash, is never trained on. The newest votes on them are the recent slice. With
-# d_i the candidate's loss of vote i less that of the served model, and the votes of one prompt taken together,
-#
-#     mean d > 2 SE(mean d),    SE = sqrt( P/(P - 1) sum_p (sum_{i in p} (d_i - mean d))^2 ) / N
-#
-# refuses the candidate (N votes on P prompts). An equally good candidate is refused once in 44 times, and the next one
-# gets its chance. Votes on a model that either of the two does not know are left out: newcomers are no reason to
-# refuse.
-
 FEWEST_PROMPTS = 20
-"""With fewer prompts nothing can be told, and the candidate is published."""
+"""With fewer prompts the difference says nothing, and the candidate is published."""
 _ERRORS = 2.0
 
 
@@ -252,15 +241,15 @@ class HeldVotes(Protocol):
         ...
 
     def up_to(self, place: int) -> int:
-        """How many of them came before the run had `place` votes to train on."""
+        """Return how many of them came before the run had `place` votes to train on."""
         ...
 
     def prompts(self, ids: NDArray[np.int64]) -> list[list[str]]:
-        """The user's turns of each vote."""
+        """Return the user's turns of each vote."""
         ...
 
     def labels(self, ids: NDArray[np.int64]) -> NDArray[np.int32]:
-        """(n, 3) `[winner, loser, tie]`."""
+        """Return `[winner, loser, tie]` (n, 3)."""
         ...
 
 
@@ -288,14 +277,23 @@ class Difference:
 
 
 def recent(held: HeldVotes, place: int, count: int) -> HeldOutVotes:
-    """The newest `count` votes that had come when the run had `place` votes to train on."""
+    """Return the newest `count` votes that had come when the run had `place` votes to train on."""
     end = held.up_to(place)
     ids = np.arange(max(0, end - count), end)
     return HeldOutVotes(held.prompts(ids), held.labels(ids), held.model_list)
 
 
 def judge(candidate: Path, served: Path | None, votes: HeldOutVotes, device: str | None = None) -> Verdict:
-    """Compare two model folders on the slice.
+    """Refuse a candidate that forecasts new votes worse than the served model, beyond noise.
+
+    A share of the prompts, chosen by their hash, is never trained on; `votes` are the newest votes on them. With d_i
+    the candidate's loss of vote i less that of the served model, and the votes of one prompt taken together,
+
+        mean d > 2 SE(mean d),    SE = sqrt( P/(P - 1) sum_p (sum_{i in p} (d_i - mean d))^2 ) / N
+
+    refuses the candidate (N votes on P prompts). An equally good candidate is refused once in 44 times, and the next
+    one gets its chance. Votes on a model that either of the two does not know are left out: newcomers are no reason to
+    refuse.
 
     Raises:
         InputError: a folder cannot be loaded.
@@ -319,7 +317,7 @@ def judge(candidate: Path, served: Path | None, votes: HeldOutVotes, device: str
 
 
 def compare(candidate: Path, served: Path, votes: HeldOutVotes, device: str | None = None) -> Difference:
-    """The paired difference of two model folders on the votes whose models both know."""
+    """Return the paired difference of two model folders on the votes whose models both know."""
     from p2l.inference import P2L
 
     new = P2L.from_pretrained(candidate, device=device)
@@ -338,7 +336,7 @@ def compare(candidate: Path, served: Path, votes: HeldOutVotes, device: str | No
 
 
 def _losses(model: P2L, prompts: list[list[str]], labels: NDArray[np.int32]) -> NDArray[np.float64]:
-    """(n,) nats of each vote."""
+    """Return the loss (n,) of each vote in nats."""
     if not prompts:
         return np.zeros(0)
     different: dict[tuple[str, ...], int] = {}
@@ -354,7 +352,7 @@ def _losses(model: P2L, prompts: list[list[str]], labels: NDArray[np.int32]) -> 
 def paired_difference(
     candidate: NDArray[np.float64], served: NDArray[np.float64], prompt: NDArray[np.uint64]
 ) -> Difference:
-    """The mean of candidate - served over n votes, and its standard error clustered by `prompt`, a number of each."""
+    """Return the mean of candidate - served over n votes, and its standard error clustered by `prompt`."""
     if not len(candidate):
         return Difference(0.0, math.inf, 0, 0, math.nan, math.nan)
     difference = candidate - served
@@ -366,42 +364,32 @@ def paired_difference(
     return Difference(mean, math.sqrt(spread) / votes, votes, prompts, float(candidate.mean()), float(served.mean()))
 
 
-# Publishes the model of a run into a folder while the run goes on: every so many votes, every so many minutes.
-#
-# Whether it is time, and whether to stop, the first process decides for all. While nothing is served yet, the model
-# that the run begins with is published at once, or the one of its first step, so that an endpoint can start.
-
-
-@dataclass(frozen=True)
-class PublishingSchedule:
-    """When a model is published."""
-
-    votes: int | None = None
-    """Every so many votes that arrived."""
-    seconds: float | None = None
-    """And every so many seconds."""
-    keep: int = 5
-    """Models that stay in the folder."""
-
-
 @dataclass
 class FolderPublisher:
-    """A `Publisher` (see p2l.online_training.stream)."""
+    """A `Publisher` (see p2l.online_training.stream) into a folder, every so many votes or seconds.
+
+    The first process decides for all whether it is time, and whether to stop. While nothing is served yet, the model
+    that the run begins with is published at once, or the one of its first step, so that an endpoint can start.
+    """
 
     config: TrainConfig
     folder: Path | None
     """Where models are published; None: nowhere."""
-    timing: PublishingSchedule
+    every_votes: int | None = None
+    """Publish whenever this many votes have arrived."""
+    every_seconds: float | None = None
+    """And whenever this many seconds have passed."""
+    keep: int = 5
+    """Models that stay in the folder."""
     held: HeldVotes | None = None
     """Votes to judge candidates by; None: all are published."""
     gate_votes: int = 1000
-    """Newest so many of them."""
+    """How many of them, the newest, a candidate is judged by."""
     stop: threading.Event = field(default_factory=threading.Event)
     """Set by a signal."""
-    tell: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True)
-    clock: Callable[[], float] = time.time
+    tell: Callable[[str], None] = print_note
     _last: tuple[int, float] | None = None
-    """Votes that had arrived, and the time, when it was decided last."""
+    """Votes that had arrived, and the time, at the last decision."""
     _newest: tuple[int, int] | None = None
     """Step and votes of the newest step that nothing was decided on."""
 
@@ -419,7 +407,7 @@ class FolderPublisher:
         """Publish when it is time.
 
         Raises:
-            StopRequestedError: a signal said to stop.
+            StopRequestedError: a signal asked to stop.
             InputError: the folder cannot be written.
         """
         engine = trainer.engine
@@ -433,7 +421,7 @@ class FolderPublisher:
             raise StopRequestedError
 
     def finish(self, trainer: Trainer) -> None:
-        """Publish what came after the last time."""
+        """Publish the newest step, if nothing was decided on it."""
         if self.folder is not None and self._newest is not None:
             self._publish(trainer)
 
@@ -441,12 +429,12 @@ class FolderPublisher:
         if self.folder is None:
             return False
         if self._last is None:
-            self._last = _before(self.folder, arrived, self.clock())
+            self._last = _before(self.folder, arrived)
         votes, when = self._last
         if served(self.folder) is None:
             return True
-        enough = self.timing.votes is not None and arrived - votes >= self.timing.votes
-        return enough or (self.timing.seconds is not None and self.clock() - when >= self.timing.seconds)
+        enough = self.every_votes is not None and arrived - votes >= self.every_votes
+        return enough or (self.every_seconds is not None and time.time() - when >= self.every_seconds)
 
     def _publish(self, trainer: Trainer) -> None:
         assert self.folder is not None
@@ -462,12 +450,12 @@ class FolderPublisher:
                 self.folder,
                 step,
                 lambda candidate, before: self._judge(candidate, before, arrived, str(trainer.engine.device)),
-                keep=self.timing.keep,
+                keep=self.keep,
                 votes=arrived,
             )
-            done = f"published {self.folder}/checkpoint-{step}" if verdict.good else f"step {step} is not published"
-            self.tell(f"{done} after {arrived:,} votes: {verdict.reason}")
-            self._last = (arrived, self.clock())
+            event = f"published {self.folder}/checkpoint-{step}" if verdict.good else f"step {step} is not published"
+            self.tell(f"{event} after {arrived:,} votes: {verdict.reason}")
+            self._last = (arrived, time.time())
         trainer.engine.barrier()
 
     def _judge(self, candidate: Path, before: Path | None, arrived: int, device: str) -> Verdict:
@@ -477,21 +465,22 @@ class FolderPublisher:
 
 
 def make_folder(folder: Path) -> None:
-    """Make the served folder.
+    """Create the served folder.
 
     Raises:
-        InputError: it cannot be made.
+        InputError: it cannot be created.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"{folder}: cannot be made: {error.strerror or error}; change --publish") from error
+        raise InputError(f"{folder}: cannot be created: {error.strerror or error}; change --publish") from error
 
 
-def _before(folder: Path, arrived: int, now: float) -> tuple[int, float]:
-    """Where this run, or the part of it that was stopped, published last."""
+def _before(folder: Path, arrived: int) -> tuple[int, float]:
+    """Return the votes and the time at which this run, or the part of it that was stopped, decided last."""
     last = last_decision(folder) or {}
     votes, when = last.get("votes"), last.get("time")
     # More votes than have arrived are those of another run.
-    is_valid = isinstance(votes, int) and votes <= arrived and isinstance(when, float)
-    return (votes, when) if is_valid else (arrived, now)  # type: ignore[return-value]
+    if isinstance(votes, int) and votes <= arrived and isinstance(when, float):
+        return votes, when
+    return arrived, time.time()

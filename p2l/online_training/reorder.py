@@ -24,7 +24,6 @@ from p2l.common.cli import parser, positive, progress, whole
 from p2l.common.errors import ConfigError, VoteError
 from p2l.common.files import atomic_path, check_can_write
 from p2l.online_training.buffer import Batches, Buffer, Ids, Lag, NewVotes
-from p2l.online_training.stream import time_order
 
 if TYPE_CHECKING:
     from p2l.online_training.buffers import BufferSettings
@@ -199,6 +198,7 @@ def reorder(store: VoteStore, buffer: Buffer, output: Path, *, sort: bool = Fals
         VoteError: a vote has no time, or lies before the one ahead of it.
         InputError: a file cannot be written.
     """
+    from p2l.online_training.stream import time_order
     from p2l.votes.writing import open_writer
 
     order = time_order(store, sort=sort)

@@ -15,15 +15,13 @@ import contextlib
 import json
 import os
 import sqlite3
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from p2l.common.cli import print_note
 from p2l.common.errors import InputError
 from p2l.common.files import locked, sync_path
-
-# The votes in a router's database, read by its schema, also while routers are writing to it.
 
 _WINNER = {"first": "model_a", "second": "model_b", "tie": "tie", "both_bad": "tie (bothbad)"}
 PAIR_COLUMNS = "prompt, model_a, model_b, verdict, time, propensity, version_a, version_b, request_id"
@@ -32,10 +30,10 @@ PAIR_COLUMNS = "prompt, model_a, model_b, verdict, time, propensity, version_a, 
 
 @contextlib.contextmanager
 def router_database(path: Path) -> Iterator[sqlite3.Connection]:
-    """A router's database as it is at this moment, whatever is written meanwhile.
+    """Open a router's database as it is at this moment, also while routers write to it.
 
     Raises:
-        InputError: there is no such file, or it is no database of a router.
+        InputError: the file is missing, or is no database of a router.
     """
     if not path.is_file():
         raise InputError(f"{path}: no such file; name the `database` of the router's configuration")
@@ -61,7 +59,7 @@ def vote_of(
     *,
     prompts: bool = True,
 ) -> dict[str, Any]:
-    """A row of PAIR_COLUMNS as a vote of the schema."""
+    """Return a row of PAIR_COLUMNS as a vote of the schema."""
     vote: dict[str, Any] = {"model_a": model_a, "model_b": model_b, "winner": _WINNER[verdict]}
     vote |= {"tstamp": time, "propensity": propensity, "question_id": request_id}
     vote["model_version"] = None if version_a is None and version_b is None else [version_a, version_b]
@@ -86,7 +84,7 @@ def is_database(path: Path) -> bool:
 
 
 def copy_of(database: Path) -> Path:
-    """Where the votes of a database are copied to."""
+    """Return the path that the votes of a database are copied to."""
     return database.with_name(f"{database.name}.votes.jsonl")
 
 
@@ -97,12 +95,12 @@ class RouterVotes:
         self,
         database: Path,
         copy: Path,
-        tell: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
+        tell: Callable[[str], None] = print_note,
     ) -> None:
-        """Make the file `copy` if it is not there.
+        """Create the file `copy` if it is missing.
 
         Raises:
-            InputError: there is no such database, it is not a router's, or the copy cannot be written.
+            InputError: the database is missing or not a router's, or the copy cannot be written.
         """
         self.database, self.copy = database, copy
         self._tell: Callable[[str], None] | None = tell
@@ -120,7 +118,7 @@ class RouterVotes:
         self.close()
 
     def close(self) -> None:
-        """Nothing can be appended afterwards."""
+        """Close the copy; nothing can be appended afterwards."""
         file, self._file = getattr(self, "_file", -1), -1
         if file >= 0:
             os.close(file)
@@ -131,7 +129,7 @@ class RouterVotes:
         Raises:
             InputError: the database is gone or is another one, or the copy cannot be written.
         """
-        with self._alone(), router_database(self.database) as connection:
+        with locked(self._file), router_database(self.database) as connection:
             self._find_place(connection)
             last = connection.execute("SELECT coalesce(max(rowid), 0) FROM votes").fetchone()[0]
             rows = connection.execute(
@@ -139,19 +137,14 @@ class RouterVotes:
                 "WHERE rowid > ? AND rowid <= ? AND model_b IS NOT NULL AND prompt IS NOT NULL ORDER BY rowid",
                 (self._after, last),
             )
-            while some := rows.fetchmany(_ROWS_AT_ONCE):
-                self._append(b"".join(_line(row) for row in some))
-            self._say_what_lacks(connection)
+            while chunk := rows.fetchmany(_ROWS_AT_ONCE):
+                votes = (vote_of(*row) | {"voted": voted} for *row, voted in chunk)
+                self._append(b"".join(json.dumps(vote, ensure_ascii=False).encode() + b"\n" for vote in votes))
+            self._warn_of_missing_prompts(connection)
             self._after, self._size = last, os.fstat(self._file).st_size
 
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Two runs do not copy the same votes."""
-        with locked(self._file):
-            yield
-
     def _find_place(self, connection: sqlite3.Connection) -> None:
-        """Find the row after which votes are new: at the start, after another run, when rows may have new numbers."""
+        """Find the row after which votes are new, where another run has copied or rows may have new numbers."""
         version = connection.execute("PRAGMA schema_version").fetchone()[0]
         file, size = self.database.stat(), os.fstat(self._file).st_size
         state = (version, file.st_dev, file.st_ino)
@@ -160,7 +153,7 @@ class RouterVotes:
             self._after, self._state = self._row_of_newest(connection), state
 
     def _row_of_newest(self, connection: sqlite3.Connection) -> int:
-        """The row of the newest vote of the copy that was not changed since; 0 when there is none."""
+        """Return the row of the newest vote of the copy that was not changed since; 0 when there is none."""
         copied = changed = False
         for line in _lines_backwards(self._file):
             copied = True
@@ -179,8 +172,6 @@ class RouterVotes:
         return 0
 
     def _append(self, lines: bytes) -> None:
-        if not lines:
-            return
         try:
             left = memoryview(lines)
             while left:
@@ -189,8 +180,8 @@ class RouterVotes:
         except OSError as error:
             raise InputError(f"{self.copy}: votes cannot be copied there: {error.strerror or error}") from error
 
-    def _say_what_lacks(self, connection: sqlite3.Connection) -> None:
-        """Say once that votes come without prompts: such a run would wait for ever."""
+    def _warn_of_missing_prompts(self, connection: sqlite3.Connection) -> None:
+        """Warn once when votes come without prompts: such a run would wait for ever."""
         if self._tell is None:
             return
         without = "SELECT count(*) FROM votes WHERE rowid > ? AND model_b IS NOT NULL AND prompt IS NULL"
@@ -203,13 +194,8 @@ class RouterVotes:
             self._tell = None
 
 
-def _line(row: tuple[Any, ...]) -> bytes:
-    vote = vote_of(*row[:-1]) | {"voted": row[-1]}
-    return json.dumps(vote, ensure_ascii=False).encode() + b"\n"
-
-
 def _cut_off_torn_line(file: int) -> None:
-    """Remove what a kill left of a line: it is still in the database."""
+    """Remove the start of a line that a kill has left: the vote is still in the database."""
     size = os.fstat(file).st_size
     while size:
         start = max(0, size - _BLOCK)
@@ -221,7 +207,7 @@ def _cut_off_torn_line(file: int) -> None:
 
 
 def _lines_backwards(file: int) -> Iterator[bytes]:
-    """The whole lines of a file, the last one first."""
+    """Yield the whole lines of a file, the last one first."""
     at, rest = os.fstat(file).st_size, b""
     while at:
         start = max(0, at - _BLOCK)

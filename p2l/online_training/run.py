@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -165,16 +165,20 @@ def _drawn_rows(model: P2LModel, first: int, last: int, config: OnlineConfig) ->
         return new_rows(last_layer(model.head).in_features, last - first, config.init_type)
 
 
-@dataclass(frozen=True)
-class Live:
-    """What a run that follows its votes does in its own way."""
+class Live(Protocol):
+    """The stream and the publisher of a run that follows its votes or publishes models."""
 
-    open_stream: Callable[[OnlineConfig, Sequence[str]], VoteStream]
-    """The stream; its model list begins with the names given."""
-    publisher: Callable[[OnlineConfig, Path], Publisher | None] = lambda _, __: None
-    """What is done beside the steps, for a run with this folder."""
-    values: Callable[[], Mapping[str, float]] = dict
-    """What `metrics.jsonl` says of the stream besides."""
+    def open_stream(self, config: OnlineConfig, known_models: Sequence[str]) -> VoteStream:
+        """Return the stream; its model list begins with `known_models`."""
+        ...
+
+    def publisher(self, config: OnlineConfig, folder: Path) -> Publisher:
+        """Return what publishes the models of the run in this folder."""
+        ...
+
+    def values(self) -> Mapping[str, float]:
+        """Return further columns of `metrics.jsonl`."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 Ids = Sequence[int] | NDArray[np.int64] | None
 _HELD_SEED = 0x9A7E  # which prompts are held out has nothing to do with any other use of their hashes
 _CHUNK = 1 << 18  # votes looked at together in a pass over the stream
+_PROMPTS_AT_ONCE = 1 << 16
 
 
 class StopRequestedError(Exception):
-    """Raised by `wait_for` when the run was told to stop: it saves a checkpoint, and the stream has not ended."""
+    """Raised by `wait_for` where a signal asks the run to stop: it saves a checkpoint, the stream has not ended."""
 
 
 class VoteStream(Protocol):
@@ -37,12 +38,12 @@ class VoteStream(Protocol):
 
     @property
     def name(self) -> str:
-        """What messages call it: the path or URL that the user gave."""
+        """Its name in messages: the path or URL that the user gave."""
         ...
 
     @property
     def model_list(self) -> list[str]:
-        """All models known by now; names are only ever added, at the end, in order of first appearance."""
+        """All models known by now; names are only added, at the end, in order of first appearance."""
         ...
 
     @property
@@ -52,7 +53,7 @@ class VoteStream(Protocol):
 
     @property
     def grows(self) -> bool:
-        """Whether votes may come that are not there yet; then no step is read ahead of its time."""
+        """Whether more votes may come; then no step is read ahead of its time."""
         ...
 
     def __len__(self) -> int:
@@ -60,31 +61,31 @@ class VoteStream(Protocol):
         ...
 
     def wait_for(self, count: int) -> int:
-        """Wait until `count` votes are there, or none will come any more; returns min(count, votes there).
+        """Wait until `count` votes are there, or no more will come; return min(count, votes there).
 
-        Fewer than `count` means that the stream has ended (for good: it will not be asked again). Every process calls
-        this the same number of times with the same counts, and must be given the same answer.
+        Fewer than `count` means that the stream has ended for good. Every process calls this the same number of times
+        with the same counts, and must get the same number back.
         """
         ...
 
     def prompts(self, ids: Ids = None) -> list[list[str]]:
-        """The user's turns of each vote."""
+        """Return the user's turns of each vote."""
         ...
 
     def labels(self, ids: Ids = None) -> NDArray[Any]:
-        """(n, 3) int32 `[winner, loser, tie]`, positions in `model_list`."""
+        """Return `[winner, loser, tie]` (n, 3) int32, positions in `model_list`."""
         ...
 
     def pairs(self, ids: Ids = None) -> NDArray[np.int32]:
-        """(n, 2) positions of model_a and model_b in `model_list`."""
+        """Return the positions (n, 2) of model_a and model_b in `model_list`."""
         ...
 
     def weights(self, ids: Ids = None) -> NDArray[np.float64]:
-        """(n,) weights; ones where there are none."""
+        """Return weights (n,); ones where there are none."""
         ...
 
     def tstamps(self, ids: Ids = None) -> NDArray[np.float64] | None:
-        """(n,) seconds; None when votes have no time."""
+        """Return seconds (n,); None when votes have no time."""
         ...
 
 
@@ -99,14 +100,14 @@ class StepFacts:
     models: int
     """Length of the model list: the models of the votes that have arrived, and those the run began with."""
     lag: Mapping[str, float] = field(default_factory=dict)
-    """How long the votes given out so far have waited; see `Lag`."""
+    """How long the votes of the steps so far have waited; see `Lag`."""
 
 
 class Publisher(Protocol):
-    """What is done beside the steps: serving the newest weights, say. Every process calls each of them."""
+    """Work beside the steps, such as serving the newest weights; every process calls each method."""
 
     def begin(self, step: int, arrived: int, trainer: Trainer) -> None:
-        """Called once before the first step: so many steps are done, and so many votes had arrived."""
+        """Called once before the first step of this process; `step` are done, and `arrived` votes had come."""
         ...
 
     def after_step(self, result: StepResult, facts: StepFacts, trainer: Trainer) -> None:
@@ -124,7 +125,7 @@ class Publisher(Protocol):
 
 @dataclass
 class StaticStream:
-    """A data set that is there as a whole."""
+    """A data set, which is there as a whole."""
 
     votes: VoteStore
     order: NDArray[np.int64] | None = field(default=None, repr=False)
@@ -147,34 +148,34 @@ class StaticStream:
 
     @property
     def grows(self) -> bool:
-        """Nothing comes after its end."""
+        """False: nothing comes after its end."""
         return False
 
     def __len__(self) -> int:
         return len(self.votes) if self.order is None else len(self.order)
 
     def wait_for(self, count: int) -> int:
-        """Nothing to wait for."""
+        """Return at once: all votes are there."""
         return min(count, len(self))
 
     def prompts(self, ids: Ids = None) -> list[list[str]]:
-        """The user's turns of each vote."""
+        """Return the user's turns of each vote."""
         return self.votes.prompts(self._rows(ids))
 
     def labels(self, ids: Ids = None) -> NDArray[Any]:
-        """(n, 3) int32 `[winner, loser, tie]`."""
+        """Return `[winner, loser, tie]` (n, 3) int32."""
         return self.votes.labels(self._rows(ids))
 
     def pairs(self, ids: Ids = None) -> NDArray[np.int32]:
-        """(n, 2) positions of model_a and model_b."""
+        """Return the positions (n, 2) of model_a and model_b."""
         return self.votes.pairs(self._rows(ids))
 
     def weights(self, ids: Ids = None) -> NDArray[np.float64]:
-        """(n,) weights."""
+        """Return weights (n,)."""
         return self.votes.weights(self._rows(ids))
 
     def tstamps(self, ids: Ids = None) -> NDArray[np.float64] | None:
-        """(n,) seconds."""
+        """Return seconds (n,)."""
         return self.votes.tstamps(self._rows(ids))
 
     def _rows(self, ids: Ids) -> Ids:
@@ -182,7 +183,7 @@ class StaticStream:
 
 
 def in_time_order(votes: VoteStore, vote_order: str, known_models: Sequence[str] = ()) -> StaticStream:
-    """A data set as a stream whose models are numbered in order of first appearance, after `known_models`.
+    """Return a data set as a stream that numbers its models by first appearance, after `known_models`.
 
     Args:
         votes: the data set; its model list is replaced.
@@ -191,7 +192,7 @@ def in_time_order(votes: VoteStore, vote_order: str, known_models: Sequence[str]
         known_models: models that the run starts with.
 
     Raises:
-        VoteError: there are no times, one is missing, or an earlier vote follows a later one.
+        VoteError: a vote has no time, or an earlier vote follows a later one.
     """
     hint = "; add the time of each vote, or set 'vote_order: given' if the rows are in the order to learn in"
     order = None if vote_order == "given" else time_order(votes, sort=vote_order == "sort", hint=hint)
@@ -232,7 +233,7 @@ def time_order(votes: VoteStore, *, sort: bool, hint: str = "") -> NDArray[np.in
 
 
 def _newcomers(stream: VoteStream, known_models: Sequence[str]) -> list[str]:
-    """Models of the stream in order of first appearance, without those that are known; model_a before model_b."""
+    """Return the unknown models of the stream in order of first appearance, model_a before model_b."""
     names, listed = stream.model_list, set(known_models)
     newcomers: dict[str, None] = {}
     for start in range(0, len(stream), _CHUNK):
@@ -243,56 +244,30 @@ def _newcomers(stream: VoteStream, known_models: Sequence[str]) -> list[str]:
 
 
 def is_held_out(prompt: list[str], share: float) -> bool:
-    """Whether votes on this prompt are kept for judging, at this share of all prompts; the same in every run."""
+    """Return whether votes on this prompt are held out, at this share of all prompts; the same in every run."""
     return share > 0 and hash_turns(prompt, _HELD_SEED) < share * 2.0**64
 
 
-# A data set whose stream leaves out the votes on some prompts, to judge models by.
-#
-# A growing file does the same line by line (see p2l.online_training.live_votes), by the same rule.
-
-_HOLD_OUT_CHUNK = 1 << 16  # votes whose prompts are looked at together
-
-
-@dataclass(frozen=True)
-class HeldOut:
+@dataclass
+class HeldOut(StaticStream):
     """`HeldVotes` of a data set (see p2l.online_training.publishing)."""
 
-    stream: StaticStream
-    places: NDArray[np.int64]
+    places: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64), repr=False)
     """How many votes to train on came before each."""
 
-    @property
-    def model_list(self) -> list[str]:
-        """Names that labels refer to."""
-        return self.stream.model_list
-
     def up_to(self, place: int) -> int:
-        """How many came before the run had `place` votes to train on."""
+        """Return how many came before the run had `place` votes to train on."""
         return int(np.searchsorted(self.places, place, side="right"))
-
-    def prompts(self, ids: NDArray[np.int64]) -> list[list[str]]:
-        """The user's turns of each vote."""
-        return self.stream.prompts(ids)
-
-    def labels(self, ids: NDArray[np.int64]) -> NDArray[np.int32]:
-        """(n, 3) `[winner, loser, tie]`."""
-        return np.asarray(self.stream.labels(ids), dtype=np.int32)
 
 
 def hold_out(stream: StaticStream, share: float) -> tuple[StaticStream, HeldOut | None]:
-    """The stream without the votes on `share` of the prompts, and those; all of it and None where share is zero."""
+    """Return the stream without the votes on `share` of the prompts, and those; where it is zero, all and None."""
     if not share:
         return stream, None
-    held = np.concatenate(
-        [
-            [
-                is_held_out(prompt, share)
-                for prompt in stream.prompts(np.arange(start, min(start + _HOLD_OUT_CHUNK, len(stream))))
-            ]
-            for start in range(0, len(stream), _HOLD_OUT_CHUNK)
-        ]
-    ).astype(bool)
+    held = np.empty(len(stream), dtype=bool)
+    for start in range(0, len(stream), _PROMPTS_AT_ONCE):
+        ids = np.arange(start, min(start + _PROMPTS_AT_ONCE, len(stream)))
+        held[ids] = [is_held_out(prompt, share) for prompt in stream.prompts(ids)]
     order = np.arange(len(stream)) if stream.order is None else stream.order
     places = np.cumsum(~held)[held]
-    return StaticStream(stream.votes, order[~held]), HeldOut(StaticStream(stream.votes, order[held]), places)
+    return StaticStream(stream.votes, order[~held]), HeldOut(stream.votes, order[held], places)

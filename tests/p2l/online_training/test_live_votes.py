@@ -157,16 +157,16 @@ def test_a_line_that_was_changed_is_told(path: Path) -> None:
 
 
 def test_a_file_that_is_not_there_is_not_waited_for(tmp_path: Path) -> None:
-    with pytest.raises(VoteError, match="cannot be followed: No such file or directory; make it, empty"):
+    with pytest.raises(VoteError, match="cannot be followed: No such file or directory; create it empty"):
         LiveVotes(tmp_path / "votes.jsonl")
 
 
 def test_what_lines_are_not_appended_to_is_not_followed(tmp_path: Path) -> None:
-    with pytest.raises(VoteError, match="is no file; name a JSONL file"):
+    with pytest.raises(VoteError, match="it is no file; name a JSONL file"):
         live(tmp_path)
     table = tmp_path / "votes.parquet"
     table.write_bytes(b"PAR1\x15")
-    with pytest.raises(VoteError, match=r"is Parquet.*train_data_path"):
+    with pytest.raises(VoteError, match=r"Parquet does not grow.*train_data_path"):
         live(table)
 
 
