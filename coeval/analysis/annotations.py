@@ -237,17 +237,9 @@ class _Rows(ArrayTable):
     factor: Codes
 
 
-def pair_places(loaded: LoadedRun, response: Codes, factor: Codes) -> Codes:
-    """Return the row of each (response, factor) among the run's pairs; -1 where no judge scored it."""
-    size = max(len(loaded.factors), 1)
-    keys, targets = loaded.pairs.response * size + loaded.pairs.factor, response * size + factor
-    place = np.minimum(np.searchsorted(keys, targets), max(len(keys) - 1, 0))
-    return np.where(keys[place] == targets, place, -1) if len(keys) else np.full(len(targets), -1)
-
-
 def agreement_rows(loaded: LoadedRun, annotations: Annotations) -> tuple[PeopleAgreement, ...]:
     """Compare judges, by name, and then people with people's scores, over all and by task and factor."""
-    place = pair_places(loaded, annotations.response, annotations.factor)
+    place = loaded.pair_places(annotations.response, annotations.factor)
     rows: list[PeopleAgreement] = []
     for code, judge in enumerate(loaded.judges):
         rated = place >= 0
@@ -263,7 +255,7 @@ def _agreement_rows(loaded: LoadedRun, annotations: Annotations, rater: Floats, 
     """Return a rater's scores beside those of some annotations."""
     response, factor = annotations.response[chosen], annotations.factor[chosen]
     point = loaded.response_datapoint[response]
-    pair = response * max(len(loaded.factors), 1) + factor
+    pair = loaded.pair_keys(response, factor)
     return _Rows(rater, annotations.score[chosen], pair, point, loaded.datapoint_task[point], factor)
 
 

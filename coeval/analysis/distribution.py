@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from coeval.analysis.statistics import Summaries
-from coeval.analysis.units import DIMENSIONS, Codes, Floats, LoadedRun, Report, positions
+from coeval.analysis.units import DIMENSIONS, Codes, Floats, LoadedRun, Report, places_within
 
 
 @dataclass(frozen=True)
@@ -213,27 +213,16 @@ def _drift_by_evaluation(loaded: LoadedRun, window: int) -> Iterator[DriftRow]:
 def _drift_by_unit(loaded: LoadedRun, window: int) -> Iterator[DriftRow]:
     """Yield windows of a number of units of one judge."""
     units = loaded.units
-    order = np.lexsort((units.factor, _evaluation_ranks(loaded)[units.evaluation], units.judge))
-    n = np.bincount(units.judge, minlength=len(loaded.judges))
-    place = np.empty(len(units), dtype=np.int64)
-    place[order] = positions(n)
+    place = places_within(units.judge, units.factor, _evaluation_ranks(loaded)[units.evaluation])
     return _windows(loaded, place // window)
 
 
 def _evaluation_ranks(loaded: LoadedRun) -> Codes:
     """Rank each valid evaluation among those of its judge, by time and then by id, (E,)."""
     evaluations = loaded.evaluations
-    times = (
-        np.unique(np.array(evaluations.at, dtype=object), return_inverse=True)[1]
-        if evaluations.at
-        else np.zeros(0, np.int64)
-    )
+    times = np.unique(np.array(evaluations.at, dtype=object), return_inverse=True)[1]
     judge = np.where(evaluations.valid, evaluations.judge, len(loaded.judges))
-    order = np.lexsort((times, judge))
-    n = np.bincount(judge, minlength=len(loaded.judges) + 1)
-    ranks = np.empty(len(judge), dtype=np.int64)
-    ranks[order] = positions(n)
-    return ranks
+    return places_within(judge, times)
 
 
 def _windows(loaded: LoadedRun, window: Codes) -> Iterator[DriftRow]:
@@ -256,7 +245,7 @@ def _windows(loaded: LoadedRun, window: Codes) -> Iterator[DriftRow]:
 def _peer_share(loaded: LoadedRun) -> Floats:
     """Return the share of other judges of a unit's pair that gave the same score; NaN without others."""
     units = loaded.units
-    pair = np.unique(units.response * max(len(loaded.factors), 1) + units.factor, return_inverse=True)[1]
+    pair = np.unique(loaded.pair_keys(units.response, units.factor), return_inverse=True)[1]
     score = np.rint(units.norm * 10_000).astype(np.int64)
     n = np.bincount(pair)[pair] if len(pair) else pair
     _, same, counts = np.unique(pair * 10_001 + score, return_inverse=True, return_counts=True)

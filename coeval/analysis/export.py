@@ -28,21 +28,17 @@ _Column = Callable[[slice], Any]
 
 
 def export_units(loaded: LoadedRun, path: Path, *, form: str, attributes: str = "columns") -> int:
-    """Write the valid scores; returns how many there are.
+    """Write the valid scores to a `csv` or `parquet` file; returns how many there are.
 
-    Args:
-        loaded: the run.
-        path: of the file.
-        form: `csv` or `parquet`.
-        attributes: the target attributes of items, as text: `columns` named `attribute.NAME`, one of `json`, or `none`.
+    `attributes`: target attributes of items, as text, in `columns` named `attribute.NAME`, in one column of
+    `json`, or `none`.
 
     Raises:
         InputError: the file cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    write = _write_parquet if form == "parquet" else _write_csv
     with atomic_path(path) as temporary:
-        write(temporary, _columns(loaded, attributes), len(loaded.units))
+        _write(temporary, form, _columns(loaded, attributes), len(loaded.units))
     return len(loaded.units)
 
 
@@ -108,15 +104,21 @@ def _raw_texts(loaded: LoadedRun, shape: tuple[int, int]) -> tuple[Codes, Floats
     responses, judges, factors = (codes_of(names) for names in (loaded.responses, loaded.judges, loaded.factors))
     keys, norms, text_codes, texts = array("q"), array("d"), array("q"), dict[str, int]()
     for record in _evaluations(loaded):
-        response, judge = _who(record)
+        named_response, _, named_judge = str(record["id"]).rpartition("__")
+        response = text_of(record, "response_id") or named_response
+        judge = text_of(record, "judge_model_id") or named_judge
         if response not in responses or judge not in judges:
             continue
         place = (responses[response] * shape[0] + judges[judge]) * shape[1]
-        for factor, norm, text in _scores_in(record):
-            if factor in factors:
+        grades = record.get("grades")
+        named = grades if isinstance(grades, Mapping) else {}
+        for factor, value in record["scores"].items():
+            norm = norm_of(value)
+            if norm is not None and factor in factors:
                 keys.append(place + factors[factor])
-                norms.append(norm)
-                text_codes.append(texts.setdefault(text, len(texts)))
+                norms.append(norm[0])
+                # As the judge gave it, which is on its scale where that is known.
+                text_codes.append(texts.setdefault(str(named.get(factor, value)), len(texts)))
     return np.array(keys, dtype=np.int64), np.array(norms), np.array(text_codes, dtype=np.int64), list(texts)
 
 
@@ -131,22 +133,6 @@ def _evaluations(loaded: LoadedRun) -> Iterator[dict[str, Any]]:
                 yield record
 
 
-def _scores_in(record: Mapping[str, Any]) -> Iterator[tuple[str, float, str]]:
-    """Factors with a score, in [0, 1] and as the judge gave it: on its scale where that is known."""
-    grades = record.get("grades")
-    named = grades if isinstance(grades, Mapping) else {}
-    for factor, value in record["scores"].items():
-        norm = norm_of(value)
-        if norm is not None:
-            yield factor, norm[0], str(named.get(factor, value))
-
-
-def _who(record: Mapping[str, Any]) -> tuple[str, str]:
-    """Return response and judge."""
-    response, _, judge = str(record["id"]).rpartition("__")
-    return text_of(record, "response_id") or response, text_of(record, "judge_model_id") or judge
-
-
 def _batches(columns: Mapping[str, _Column], rows: int) -> Iterator[Any]:
     """Yield tables of some rows each; a table without rows where there are none, for the names of the columns."""
     import pyarrow as pa
@@ -156,22 +142,16 @@ def _batches(columns: Mapping[str, _Column], rows: int) -> Iterator[Any]:
         yield pa.table({name: column(part) for name, column in columns.items()})
 
 
-def _write_parquet(path: Path, columns: Mapping[str, _Column], rows: int) -> None:
-    import pyarrow.parquet as pq
+def _write(path: Path, form: str, columns: Mapping[str, _Column], rows: int) -> None:
+    from pyarrow import csv, parquet
 
     batches = _batches(columns, rows)
     first = next(batches)
-    with pq.ParquetWriter(path, first.schema) as writer:
-        for batch in chain([first], batches):
-            writer.write_table(batch)
-
-
-def _write_csv(path: Path, columns: Mapping[str, _Column], rows: int) -> None:
-    from pyarrow import csv
-
-    batches = _batches(columns, rows)
-    first = next(batches)
-    options = csv.WriteOptions(quoting_style="needed")
-    with csv.CSVWriter(path, first.schema, write_options=options) as writer:
+    writer = (
+        parquet.ParquetWriter(path, first.schema)
+        if form == "parquet"
+        else csv.CSVWriter(path, first.schema, write_options=csv.WriteOptions(quoting_style="needed"))
+    )
+    with writer:
         for batch in chain([first], batches):
             writer.write_table(batch)

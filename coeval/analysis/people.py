@@ -14,7 +14,7 @@ from typing import Annotated
 
 import numpy as np
 
-from coeval.analysis.annotations import Annotations, PeopleAgreement, agreement_rows, pair_places
+from coeval.analysis.annotations import Annotations, PeopleAgreement, agreement_rows
 from coeval.analysis.records import LEVELS, Skipped
 from coeval.analysis.statistics import Summaries, group_means
 from coeval.analysis.students import ranked
@@ -218,7 +218,7 @@ def calibration(loaded: LoadedRun, annotations: Annotations) -> Calibration:
 
 def _consensus(loaded: LoadedRun, annotations: Annotations) -> _Consensus:
     """Return one score for each pair: the mean over annotators."""
-    place = pair_places(loaded, annotations.response, annotations.factor)
+    place = loaded.pair_places(annotations.response, annotations.factor)
     scored = place >= 0
     places, pair = np.unique(place[scored], return_inverse=True)
     people = np.bincount(pair, annotations.score[scored], minlength=len(places)) / np.bincount(

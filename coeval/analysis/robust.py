@@ -137,7 +137,11 @@ def _asked(loaded: LoadedRun, judges: Sequence[int]) -> Pairs:
     first, end = np.searchsorted(kinds, task * size), np.searchsorted(kinds, (task + 1) * size)
     response = np.repeat(responses, end - first)
     factor = kinds[np.repeat(first, end - first) + positions(end - first)] % size if len(response) else response
-    scores, levels = _lookup(loaded.pairs, response * size + factor, judges, size)
+    place = loaded.pair_places(response, factor)
+    scores, levels = np.full((len(place), len(judges)), np.nan), np.zeros((len(place), len(judges)), dtype=bool)
+    scored = place >= 0
+    scores[scored] = loaded.pairs.scores[place[scored]][:, judges]
+    levels[scored] = loaded.pairs.is_level[place[scored]][:, judges]
     point = loaded.response_datapoint[response]
     return Pairs(
         task=loaded.datapoint_task[point],
@@ -154,16 +158,6 @@ def _asked(loaded: LoadedRun, judges: Sequence[int]) -> Pairs:
 def _kinds(table: Pairs | Units, size: int) -> Codes:
     """Return keys of (task, factor)."""
     return table.task * size + table.factor
-
-
-def _lookup(pairs: Pairs, keys: Codes, judges: Sequence[int], size: int) -> tuple[Floats, npt.NDArray[np.bool_]]:
-    """Look up scores of (response, factor) keys and whether they are levels, (P, J*); NaN where nobody scored."""
-    scores, levels = np.full((len(keys), len(judges)), np.nan), np.zeros((len(keys), len(judges)), dtype=bool)
-    scored = pairs.response * size + pairs.factor
-    there = np.isin(keys, scored)
-    rows = np.searchsorted(scored, keys[there])
-    scores[there], levels[there] = pairs.scores[rows][:, judges], pairs.is_level[rows][:, judges]
-    return scores, levels
 
 
 def _fractions(pairs: Pairs, settings: RobustSettings) -> dict[int, float]:

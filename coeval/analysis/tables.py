@@ -33,31 +33,18 @@ Row = TypeVar("Row")
 
 @dataclass(frozen=True)
 class Shown:
-    """How pages show a field of a row.
+    """How pages show a field of a row."""
 
-    Attributes:
-        title: of its column.
-        note: shown when the pointer rests on the title.
-        digits: places after the point.
-        kind: the dimension of which it names a value (task, student, ...), so that cells show that value's description.
-        ends: of an estimate the prefix of the fields `lower` and `upper`, the limits of its interval.
-        bar: whether cells have bars on a shared scale: of an estimate its interval, else from zero.
-        tone: whether an estimate stands out whose interval leaves zero out.
-        zero: whether the scale has a line at zero.
-        wide: whether it holds prose, which wraps.
-        is_text: whether the field's type is text, which is set to the left.
-    """
-
-    title: str
-    note: str = ""
-    digits: int | None = None
-    kind: str = ""
-    ends: str | None = None
-    bar: bool = False
-    tone: bool = False
-    zero: bool = False
-    wide: bool = False
-    is_text: bool = False
+    title: str  # of its column
+    note: str = ""  # shown when the pointer rests on the title
+    digits: int | None = None  # places after the point
+    kind: str = ""  # the dimension of which it names a value (task, student, ...): cells show that value's description
+    ends: str | None = None  # of an estimate the prefix of the fields `lower` and `upper`, the limits of its interval
+    bar: bool = False  # whether cells have bars on a shared scale: of an estimate its interval, else from zero
+    tone: bool = False  # whether an estimate stands out whose interval leaves zero out
+    zero: bool = False  # whether the scale has a line at zero
+    wide: bool = False  # whether it holds prose, which wraps
+    is_text: bool = False  # whether the field's type is text, which is set to the left
 
 
 def named(kind: str, title: str = "") -> Shown:

@@ -220,12 +220,21 @@ class LoadedRun:
         table = np.array(links, dtype=np.int64).reshape(-1, 2)
         return table[:, 0], table[:, 1]
 
+    def pair_keys(self, response: Codes, factor: Codes) -> Codes:
+        """Return one key for each (response, factor)."""
+        return response * max(len(self.factors), 1) + factor
+
+    def pair_places(self, response: Codes, factor: Codes) -> Codes:
+        """Return the row of each (response, factor) among the pairs; -1 where no judge scored it."""
+        keys, targets = self.pair_keys(self.pairs.response, self.pairs.factor), self.pair_keys(response, factor)
+        place = np.minimum(np.searchsorted(keys, targets), max(len(keys) - 1, 0))
+        return np.where(keys[place] == targets, place, -1) if len(keys) else np.full(len(targets), -1)
+
     @cached_property
     def pairs(self) -> Pairs:
         """The (response, factor) pairs that a judge scored, with the matrix of scores."""
-        keys, first, pair = np.unique(
-            self.units.response * max(len(self.factors), 1) + self.units.factor, return_index=True, return_inverse=True
-        )
+        pair_keys = self.pair_keys(self.units.response, self.units.factor)
+        keys, first, pair = np.unique(pair_keys, return_index=True, return_inverse=True)
         scores = np.full((len(keys), len(self.judges)), np.nan)
         levels = np.zeros(scores.shape, dtype=bool)
         scores[pair, self.units.judge] = self.units.norm
@@ -392,6 +401,13 @@ def codes_of(names: Iterable[str]) -> dict[str, int]:
 def positions(counts: Codes) -> Codes:
     """Count from 0 within each of consecutive groups of these sizes, (sum of counts,)."""
     return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
+def places_within(groups: Codes, *keys: Any) -> Codes:
+    """Return the place of each row among those of its group, from 0, by the last of the keys first, then by place."""
+    places = np.empty(len(groups), dtype=np.int64)
+    places[np.lexsort((*keys, groups))] = positions(np.bincount(groups))
+    return places
 
 
 def _column(codes: Iterable[int]) -> Codes:

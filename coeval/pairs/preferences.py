@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from coeval.analysis.bias import FlipRow, flip_rows
 from coeval.analysis.records import Judgement, Records, RunInfo, Skipped, read_run, read_run_info
-from coeval.analysis.units import ArrayTable, Codes, Floats, LoadedRun, Units, codes_of, positions
+from coeval.analysis.units import ArrayTable, Codes, Floats, LoadedRun, Units, codes_of, places_within
 from coeval.analysis.verdicts import WINNERS, Preference, majority, seconds
 from coeval.errors import RunInputError
 from coeval.phases.pair_schedule import sides
@@ -249,11 +249,8 @@ def _groups(loaded: LoadedRun, units: Units) -> tuple[Codes, Codes, Floats]:
     keys, answers = np.unique(units.response * judges + units.judge, return_inverse=True)
     response, judge = np.divmod(keys, judges)
     groups, group = np.unique(loaded.response_datapoint[response] * judges + judge, return_inverse=True)
-    n = np.bincount(group, minlength=len(groups))
-    order = np.argsort(group, kind="stable")
-    place = np.empty(len(group), dtype=np.int64)
-    place[order] = positions(n)
-    students = np.full((len(groups), int(n.max(initial=0))), -1)
+    place = places_within(group)
+    students = np.full((len(groups), int(place.max(initial=-1)) + 1), -1)
     students[group, place] = loaded.response_student[response]
     scores = np.full((*students.shape, len(loaded.factors)), np.nan)
     scores[group[answers], place[answers], units.factor] = units.norm

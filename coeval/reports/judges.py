@@ -7,7 +7,7 @@ from typing import Any
 
 from coeval.analysis.agreement import LEAST_COVERAGE, JudgeReport, JudgeRow
 from coeval.analysis.bias import FlipRow, VerbosityRow
-from coeval.analysis.distribution import JudgeConsistency, SpreadRow
+from coeval.analysis.distribution import JudgeConsistency
 from coeval.analysis.units import Header
 from coeval.reports.pieces import NOTHING, Computed, Grid, grid_across, grid_of, name_cell, percent, table
 from coeval.reports.students import drift_lines
@@ -38,7 +38,11 @@ def judge_context(report: JudgeReport) -> dict[str, Any]:
         "breakdown": [
             (METRICS[name][0], [(across, _breakdown(report, name, across)) for across in dimensions]) for name in order
         ],
-        "reliability": _reliability(report),
+        "reliability": table(
+            [row for row in report.reliability if row.judges],
+            header,
+            ("scope", "value", "judges", "pairs", "alpha_interval", "alpha_ordinal", "icc_single", "icc_average"),
+        ),
         **_bias(report),
     }
 
@@ -66,12 +70,6 @@ def _breakdown(report: JudgeReport, metric: str, across: str) -> Grid:
     origin, ranked = "{n:,} scores in common", [row.judge for row in report.judges]
     options: dict[str, Any] = {"own": across != "task", "empty": f"{NOTHING}: no two judges scored the same answers."}
     return grid_across(report.header, "judge", across, report.breakdown, origin, metric, rows=ranked, **options)
-
-
-def _reliability(report: JudgeReport) -> Table | None:
-    alpha = ("alpha_interval", "alpha_ordinal", "icc_single", "icc_average")
-    rows = [row for row in report.reliability if row.judges]
-    return table(rows, report.header, ("scope", "value", "judges", "pairs", *alpha))
 
 
 def _bias(report: JudgeReport) -> dict[str, Table | None]:
@@ -105,18 +103,14 @@ def consistency_context(report: JudgeConsistency) -> dict[str, Any]:
         (row.judge, f"{row.attribute}={row.value}", row.variance, f"mean {row.mean:.3f} of {row.units:,} scores")
         for row in report.spread
     ]
+    attributes = dict.fromkeys(row.attribute for row in report.spread)
     empty = f"{NOTHING}: no scores of items with attributes."
     return {
         "calibration": report.calibration,
         "numeric": {row.judge: max(0.0, 1.0 - row.high - row.medium - row.low) for row in report.calibration},
         "flagged": [row.judge for row in report.calibration if row.flagged],
         "variance": grid_of(report.header, ("judge", "attribute"), spread, digits=3, most=None, empty=empty),
-        "boxes": _by_attribute(report.spread),
+        "boxes": [(name, [row for row in report.spread if row.attribute == name]) for name in attributes],
         "drift": drift_lines(report.drift, "mean"),
         "agreement": drift_lines(report.drift, "spa"),
     }
-
-
-def _by_attribute(rows: tuple[SpreadRow, ...]) -> list[tuple[str, list[SpreadRow]]]:
-    names = dict.fromkeys(row.attribute for row in rows)
-    return [(name, [row for row in rows if row.attribute == name]) for name in names]

@@ -34,12 +34,9 @@ def write(
     *,
     siblings: Sequence[str] = (),
 ) -> Path:
-    """Write a report as `index.html` into a folder.
+    """Write a report, one of `PAGES`, as `index.html` into a folder.
 
     Args:
-        name: one of `PAGES`.
-        report: as `coeval.reports.registry.build` computes it.
-        folder: where to write.
         slices: raw slices of the same run (`CompleteReport.raw`), which filters in the browser work on; without them
             the page has no filters.
         siblings: reports in folders beside this one, which the page links to.
@@ -58,26 +55,15 @@ def _write(name: str, report: Report, folder: str | Path, sums: str, siblings: S
         sums = joined(sums, choices(report))
     if sums and isinstance(report, StudentReport) and report.header.weights:
         sums = joined(sums, {"weights": report.header.weights})
-    context = {**frame(report.header, page.title, page.about, _links(name, siblings)), **resolve(page.context)(report)}
+    links = [(f"../{one}/{PORTAL}", page.title, one == name) for one, page in PAGES.items() if one in siblings]
+    links = [(f"../{PORTAL}", "All reports", False), *links] if siblings else []
+    context = {**frame(report.header, page.title, page.about, links), **resolve(page.context)(report)}
     text = render(f"coeval.reports/{name}.html", cube=sums, dimensions=page.dimensions.split(), **context)
     return write_page(text, Path(folder) / PORTAL)
 
 
-def _links(name: str, siblings: Sequence[str]) -> list[tuple[str, str, bool]]:
-    links = [(f"../{one}/{PORTAL}", page.title, one == name) for one, page in PAGES.items() if one in siblings]
-    return [(f"../{PORTAL}", "All reports", False), *links] if siblings else []
-
-
 def write_all(reports: Mapping[str, Report], complete: CompleteReport, folder: str | Path) -> Path:
-    """Write every report into its folder, and a portal that leads to them and to the workbook beside it.
-
-    Args:
-        reports: folder name -> report.
-        complete: of the same run.
-        folder: where to write.
-
-    Returns:
-        The path of the portal.
+    """Write each report into the folder of its name, and a portal that leads to them and to the workbook beside it.
 
     Raises:
         InputError: a file cannot be written.

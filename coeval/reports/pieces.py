@@ -27,13 +27,10 @@ class Computed:
 def table(
     rows: Iterable[Any], header: Header, columns: Sequence[str | Computed] | None = None, **changes: Shown
 ) -> Table | None:
-    """Return rows as a table, or None where there are none.
+    """Return rows, dataclasses of one kind, as a table; None where there are none.
 
-    Args:
-        rows: dataclasses of one kind, whose fields say how they are shown.
-        header: of the report, for descriptions of the names in it.
-        columns: names of fields, and computed columns, in order; None: every field that is shown.
-        changes: field -> how it is shown in this table instead.
+    `columns` are names of fields and computed columns, in order (None: every field that is shown); `changes` say how
+    fields are shown in this table instead.
     """
     rows = list(rows)
     if not rows:
@@ -179,14 +176,10 @@ def grid_of(
     own: bool = False,
     empty: str = f"{NOTHING}: no valid scores.",
 ) -> Grid:
-    """Return a heat map of (row, column, value, what it comes from).
+    """Return a heat map of (row, column, value, what it comes from); `kinds` are the dimensions of rows and columns.
 
     Args:
-        header: of the report, for descriptions of names.
-        kinds: the dimensions of rows and columns.
-        values: one for each square; None: there is none.
         rows, columns: names that come first, in this order; None: as in the header.
-        digits: places after the point.
         most: the value of the deepest shade; None for the largest that there is.
         deviation: whether values are differences, written with their sign.
         own: whether a row and a column of one name are the same model.
@@ -228,12 +221,9 @@ def grid_across(
 
 def _heads(header: Header, kind: str, order: Sequence[str] | None, names: Iterable[str]) -> list[Head]:
     first = getattr(header, f"{kind}s", ()) if order is None else order
-    return [Head(name, describe(header, kind, name)) for name in _ordered(first, names)]
-
-
-def _ordered(first: Sequence[str], names: Iterable[str]) -> list[str]:
-    rest = dict.fromkeys(names)
-    return [name for name in first if name in rest] + [name for name in rest if name not in set(first)]
+    used = dict.fromkeys(names)
+    ordered = [name for name in first if name in used] + [name for name in used if name not in set(first)]
+    return [Head(name, describe(header, kind, name)) for name in ordered]
 
 
 def signed_text(value: float, digits: int | None = None) -> str:
@@ -272,16 +262,13 @@ def levels_of(header: Header, kind: str, rows: Iterable[tuple[str, DistributionR
     groups: dict[str, list[DistributionRow]] = {}
     for name, row in rows:
         groups.setdefault(name, []).append(row)
-    return sorted((_summed(header, kind, *group) for group in groups.items()), key=lambda row: -row.mean)
-
-
-def _summed(header: Header, kind: str, name: str, rows: Sequence[DistributionRow]) -> LevelRow:
-    units, *counts = (sum(getattr(row, field) for row in rows) for field in ("units", *LEVEL_COUNTS))
-    mean = rows[0].mean if len(rows) == 1 else sum(row.mean * row.units for row in rows) / units
-    return LevelRow(name, describe(header, kind, name), units, mean, *counts)
-
-
-LEVEL_COUNTS = ("high", "medium", "low", "numeric")
+    sums = []
+    for name, group in groups.items():
+        fields = ("units", "high", "medium", "low", "numeric")
+        units, *counts = (sum(getattr(row, field) for row in group) for field in fields)
+        mean = group[0].mean if len(group) == 1 else sum(row.mean * row.units for row in group) / units
+        sums.append(LevelRow(name, describe(header, kind, name), units, mean, *counts))
+    return sorted(sums, key=lambda row: -row.mean)
 
 
 # Lines over time.
@@ -351,12 +338,10 @@ _CODES = {
 def frame(header: Header, title: str, about: str, links: Sequence[tuple[str, str, bool]] = ()) -> dict[str, Any]:
     """Return what `report.html` shows at the head and the foot of a page.
 
-    Args:
-        header: of the report.
-        title, about: of the page.
-        links: to other pages, as (target, text, whether it is this one).
+    `links` lead to other pages: (target, text, whether it is this one).
     """
     roles = (header.teachers, header.students, header.judges)
+    meaning = Computed(Column("meaning", number=False, wide=True), lambda row: _CODES.get(row.code, ""))
     status = header.status or "unknown"
     warning = f"Partial results: the run's status is {status}, so every number below may still change."
     return {
@@ -365,7 +350,7 @@ def frame(header: Header, title: str, about: str, links: Sequence[tuple[str, str
         "links": links,
         "banner": warning if header.partial else "",
         "facts": _facts(header),
-        "skipped": _skipped(header),
+        "skipped": table(header.skipped, header, ("code", "count", meaning, "example")),
         "skipped_count": sum(one.count for one in header.skipped),
         "words": _words(header),
         "own": len({name for names in roles for name in names}) < sum(map(len, roles)),
@@ -393,11 +378,6 @@ def _part(count: int, of: int) -> str:
     return f"{count:,} ({count / of:.0%})" if of else f"{count:,}"
 
 
-def _skipped(header: Header) -> Table | None:
-    meaning = Computed(Column("meaning", number=False, wide=True), lambda row: _CODES.get(row.code, ""))
-    return table(header.skipped, header, ("code", "count", meaning, "example"))
-
-
 def _words(header: Header) -> list[tuple[str, list[tuple[str, str]]]]:
     """Return all descriptions, for readers who have no pointer to rest on a name."""
     attributes = [
@@ -405,23 +385,18 @@ def _words(header: Header) -> list[tuple[str, list[tuple[str, str]]]]:
         for task, declared in header.attribute_values.items()
         for name, values in declared.items()
     ]
-    kinds = [
-        ("Tasks", list(header.task_descriptions.items())),
-        ("How judges grade", list(header.grading.items())),
-        ("Factors of the rubrics", _factors(header)),
-        ("Attributes and their values", attributes),
-    ]
-    return [(kind, pairs) for kind, pairs in kinds if pairs]
-
-
-def _factors(header: Header) -> list[tuple[str, str]]:
-    """Return each factor's description, with its weight where that is not 1."""
     factors = []
     for key, text in header.factor_descriptions.items():
         task, _, factor = key.partition("/")
         weight = header.weights.get(task, {}).get(factor)
         factors.append((key, text if weight is None else f"{text} (weight {weight:g})"))
-    return factors
+    kinds = [
+        ("Tasks", list(header.task_descriptions.items())),
+        ("How judges grade", list(header.grading.items())),
+        ("Factors of the rubrics", factors),
+        ("Attributes and their values", attributes),
+    ]
+    return [(kind, pairs) for kind, pairs in kinds if pairs]
 
 
 def describe(header: Header, dimension: str, name: str) -> str:

@@ -16,29 +16,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReportEntry:
-    """A report.
+    """A report, and the subcommand of `coeval analyze` that makes it; functions are `module:function` of `coeval`."""
 
-    Attributes:
-        name: of the subcommand of `coeval analyze`.
-        help: what the subcommand makes.
-        build: function that computes it of a run, as `module:function` within `coeval`.
-        context: function that returns what the page's template shows of it; empty: it has no page.
-        title: of the page.
-        about: the sentence below the title.
-        dimensions: that the page is filtered by, with spaces between.
-        live: whether filters compute figures anew, for which the page holds sums of scores; else they hide rows alone.
-        takes_settings: whether `build` takes `RobustSettings` too.
-    """
-
-    name: str
-    help: str
-    build: str
-    context: str = ""
-    title: str = ""
-    about: str = ""
-    dimensions: str = "student teacher judge task factor"
-    live: bool = False
-    takes_settings: bool = False
+    name: str  # of the subcommand
+    help: str  # what it makes
+    build: str  # function that computes it of a run
+    context: str = ""  # function that returns what the page's template shows of it; empty: it has no page
+    title: str = ""  # of the page
+    about: str = ""  # the sentence below the title
+    dimensions: str = "student teacher judge task factor"  # that the page is filtered by
+    live: bool = (
+        False  # whether filters compute figures anew, from sums of scores in the page; else they hide rows alone
+    )
+    takes_settings: bool = False  # whether `build` takes `RobustSettings` too
 
     @property
     def folder(self) -> str:

@@ -47,6 +47,7 @@ class _Dot:
 
 def robust_context(report: RobustSummary) -> dict[str, Any]:
     """Return what the page of the robust ranking shows."""
+    chosen = Computed(Column("chosen", number=False), lambda row: yes_no(row.judge in report.chosen_judges))
     return {
         "settings": _settings(report),
         "kept": report.kept,
@@ -57,7 +58,7 @@ def robust_context(report: RobustSummary) -> dict[str, Any]:
         "flagged": [row.student for row in report.students if row.flagged],
         "dots": [_dot(row) for row in report.students],
         "grids": [(across, _strengths(report, across)) for across in ("task", "factor")],
-        "judges": _judges(report),
+        "judges": agreement_table(report.judges, report.header, chosen),
         "teachers": _teachers(report),
         "fractions": _fractions(report),
     }
@@ -105,11 +106,6 @@ def _strengths(report: RobustSummary, across: str) -> Grid:
     return grid_across(report.header, "student", across, report.cells, origin, rows=ranked, empty=empty)
 
 
-def _judges(report: RobustSummary) -> Table | None:
-    chosen = Computed(Column("chosen", number=False), lambda row: yes_no(row.judge in report.chosen_judges))
-    return agreement_table(report.judges, report.header, chosen)
-
-
 def _teachers(report: RobustSummary) -> Table | None:
     def share(row: RobustTeacher) -> Cell | None:
         return percent(row.kept, row.candidates)
@@ -152,7 +148,11 @@ def coverage_context(report: CoverageSummary) -> dict[str, Any]:
         "shown": min(_SHOWN, len(report.rows)),
         "errors": table(header.skipped, header, count=barred("records", digits=0)),
         "phases": _phases(report),
-        "meta": _meta(report.meta),
+        "meta": [
+            (key.replace("_", " "), _text(value))
+            for key, value in report.meta.items()
+            if value not in (None, [], {}, "")
+        ],
         "strata": table([row for row in report.strata if row.values], header),
     }
 
@@ -198,12 +198,6 @@ def _phases(report: CoverageSummary) -> list[tuple[str, Table | None]]:
     return [
         (phase, table([row for row in report.counts if row.phase == phase], report.header, columns))
         for phase in (*(name for name in PHASES if name in stored), *sorted(stored - set(PHASES)))
-    ]
-
-
-def _meta(meta: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [
-        (str(key).replace("_", " "), _text(value)) for key, value in meta.items() if value not in (None, [], {}, "")
     ]
 
 

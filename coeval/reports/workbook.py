@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from coeval.analysis.coverage import CompleteReport, ModelRow
 from coeval.analysis.tables import Columns
-from coeval.analysis.units import Header
 from p2l.common.files import atomic_path
 
 if TYPE_CHECKING:
@@ -83,9 +82,15 @@ def write_sheets(path: Path, sheets: Sequence[Sheet], *, title: str, about: str)
         page.autofilter(0, 0, sheet.rows, len(sheet.columns) - 1)
         for place, column in enumerate(sheet.columns):
             counts = not any(isinstance(value, float) for value in column.values)
-            page.set_column(place, place, _width(column), count if counts else number)
+            longest = max((len(value) + 2 for value in column.values if isinstance(value, str)), default=0)
+            width = min(_WIDEST, max(9, len(column.title) + 4, longest))
+            page.set_column(place, place, width, count if counts else number)
         page.write_row(0, 0, [column.title for column in sheet.columns], head)
-        _write_rows(page, sheet)
+        cells = [_cells(page, column) for column in sheet.columns]
+        for row, places in enumerate(zip(*(column.place.tolist() for column in sheet.columns), strict=True), 1):
+            for place, (writers, value) in enumerate(zip(cells, places, strict=True)):
+                write, text = writers[value]
+                write(row, place, text)
     try:
         book.close()
     except FileCreateError as error:
@@ -93,36 +98,18 @@ def write_sheets(path: Path, sheets: Sequence[Sheet], *, title: str, about: str)
     path.write_bytes(buffer.getbuffer())
 
 
-def _write_rows(page: Worksheet, sheet: Sheet) -> None:
-    cells = [_cells(page, column) for column in sheet.columns]
-    for row, places in enumerate(zip(*(column.place.tolist() for column in sheet.columns), strict=True), 1):
-        for place, (column, value) in enumerate(zip(cells, places, strict=True)):
-            write, text = column[value]
-            write(row, place, text)
-
-
 def _cells(page: Worksheet, column: SheetColumn) -> list[tuple[_Write, Any]]:
     """Return how each value of a column is written, and as what."""
     writers: list[tuple[_Write, Any]] = []
     for value in column.values:
-        if value is None:
+        text = {True: "yes", False: "no"}[value] if isinstance(value, bool) else value
+        if text is None:
             writers.append((page.write_blank, None))
-        elif isinstance(value, (bool, str)):
-            text = {True: "yes", False: "no"}[value] if isinstance(value, bool) else value
-            writers.append((page.write_string, _clean(text)))
+        elif isinstance(text, str):
+            writers.append((page.write_string, _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)[:_LONGEST]))
         else:
-            writers.append((page.write_number, value))
+            writers.append((page.write_number, text))
     return writers
-
-
-def _clean(text: str) -> str:
-    """Replace characters that a workbook cannot hold."""
-    return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)[:_LONGEST]
-
-
-def _width(column: SheetColumn) -> int:
-    longest = max((len(value) + 2 for value in column.values if isinstance(value, str)), default=0)
-    return min(_WIDEST, max(9, len(column.title) + 4, longest))
 
 
 SHEETS = ("Raw slices", "Aggregated", "Models")
@@ -142,14 +129,12 @@ def write_workbook(complete: CompleteReport, path: str | Path) -> Path:
         *_sheets(SHEETS[1], whole, [name for name in whole.values if name != "factor"]),
         Sheet(SHEETS[2], [column_of(_title(name), (getattr(row, name) for row in complete.models)) for name in models]),
     ]
+    header = complete.header
+    about = f"{header.units:,} scores of {header.evaluations:,} evaluations; status {header.status}."
+    about += " Partial: numbers may still change." if header.partial else ""
     with atomic_path(path) as temporary:
-        write_sheets(temporary, sheets, title=complete.header.experiment_id, about=_about(complete.header))
+        write_sheets(temporary, sheets, title=header.experiment_id, about=about)
     return Path(path)
-
-
-def _about(header: Header) -> str:
-    partial = " Partial: numbers may still change." if header.partial else ""
-    return f"{header.units:,} scores of {header.evaluations:,} evaluations; status {header.status}.{partial}"
 
 
 def _sheets(name: str, table: Columns[Any], columns: Sequence[str]) -> Iterator[Sheet]:
