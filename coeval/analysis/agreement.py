@@ -239,13 +239,10 @@ def judge_rows(loaded: LoadedRun, metric: str = "spa") -> tuple[JudgeRow, ...]:
 def _unranked(loaded: LoadedRun) -> list[JudgeRow]:
     units, share = np.bincount(loaded.units.judge, minlength=len(loaded.judges)), coverage(loaded)
     rows = [_judge_row(loaded, judge, int(units[judge]), float(share[judge])) for judge in range(len(loaded.judges))]
+    ones: dict[str, Any] = {f"{weighted}{name}": 1.0 for weighted in ("", "weighted_") for name in METRICS}
+    ones |= {"weighted_spa_lower": None, "weighted_spa_upper": None, "kappa_label": ""}
     degenerate = is_degenerate(loaded)
-    return [_alone(row) if degenerate and row.kind == "model" and row.units else row for row in rows]
-
-
-def _alone(row: JudgeRow) -> JudgeRow:
-    ones: dict[str, Any] = dict.fromkeys(("spa", "wpa", "kappa", "weighted_spa", "weighted_wpa", "weighted_kappa"), 1.0)
-    return replace(row, **ones, weighted_spa_lower=None, weighted_spa_upper=None, kappa_label="")
+    return [replace(row, **ones) if degenerate and row.kind == "model" and row.units else row for row in rows]
 
 
 def _judge_row(loaded: LoadedRun, judge: int, units: int, share: float) -> JudgeRow:
@@ -263,7 +260,11 @@ def _judge_row(loaded: LoadedRun, judge: int, units: int, share: float) -> Judge
     }
     plain = {name: _mean(values, np.ones(len(n))) for name, values in figures.items()}
     weighted = {f"weighted_{name}": _mean(values, n) for name, values in figures.items()}
-    lower, upper = _spa_limits(loaded, with_peers)
+    lower = upper = None
+    if with_peers:
+        rows = np.concatenate([shared.rows for shared in with_peers])
+        equal = np.concatenate([shared.equal for shared in with_peers])
+        lower, upper = share_limits(loaded.pairs.datapoint[rows], equal)
     return JudgeRow(
         rank=None,
         judge=loaded.judges[judge],
@@ -282,13 +283,6 @@ def _mean(values: list[float | None], weights: Floats) -> float | None:
     pairs = [(value, weight) for value, weight in zip(values, weights, strict=True) if value is not None]
     total = sum(weight for _, weight in pairs)
     return float(sum(value * weight for value, weight in pairs) / total) if total else None
-
-
-def _spa_limits(loaded: LoadedRun, with_peers: list[_Shared]) -> tuple[float, float] | tuple[None, None]:
-    if not with_peers:
-        return None, None
-    rows = np.concatenate([shared.rows for shared in with_peers])
-    return share_limits(loaded.pairs.datapoint[rows], np.concatenate([shared.equal for shared in with_peers]))
 
 
 def ranked_judges(rows: tuple[JudgeRow, ...]) -> tuple[str, ...]:

@@ -81,20 +81,21 @@ def changed_judges(before: LoadedRun, after: LoadedRun) -> tuple[str, ...]:
     return tuple(f"{name}: {one} -> {other}" for name, one, other in models if one != other)
 
 
+def _parts(loaded: LoadedRun) -> tuple[list[_Part], Codes]:
+    """Return the parts with scores, and which of them each unit belongs to."""
+    units, kinds = loaded.units, ("task", "judge", "factor")
+    shape = tuple(max(len(loaded.names(kind)), 1) for kind in kinds)
+    keys, place = np.unique(np.ravel_multi_index((units.task, units.judge, units.factor), shape), return_inverse=True)
+    task, judge, factor = (
+        [loaded.names(kind)[code] for code in codes.tolist()]
+        for kind, codes in zip(kinds, np.unravel_index(keys, shape), strict=True)
+    )
+    return list(zip(task, judge, factor, strict=True)), place
+
+
 def _scored(loaded: LoadedRun) -> Counter[_Part]:
-    keys, counts = np.unique(_keys(loaded), return_counts=True)
-    return Counter({_part(loaded, key): count for key, count in zip(keys.tolist(), counts.tolist(), strict=True)})
-
-
-def _keys(loaded: LoadedRun) -> Codes:
-    units = loaded.units
-    return (units.task * max(len(loaded.judges), 1) + units.judge) * max(len(loaded.factors), 1) + units.factor
-
-
-def _part(loaded: LoadedRun, key: int) -> _Part:
-    rest, factor = divmod(key, max(len(loaded.factors), 1))
-    task, judge = divmod(rest, max(len(loaded.judges), 1))
-    return loaded.tasks[task], loaded.judges[judge], loaded.factors[factor]
+    parts, place = _parts(loaded)
+    return Counter(dict(zip(parts, np.bincount(place).tolist(), strict=True)))
 
 
 def _judged_by(loaded: LoadedRun) -> Counter[_Part]:
@@ -123,8 +124,8 @@ def _left(basis: str, run: str, mine: Counter[_Part], theirs: Counter[_Part]) ->
 
 
 def _scores(loaded: LoadedRun, shared: set[_Part], _: set[str]) -> Floats:
-    keys, place = np.unique(_keys(loaded), return_inverse=True)
-    is_shared = np.array([_part(loaded, key) in shared for key in keys.tolist()], dtype=bool)[place]
+    parts, place = _parts(loaded)
+    is_shared = np.array([part in shared for part in parts], dtype=bool)[place]
     return by_datapoint(loaded.with_units(loaded.units.where(is_shared)))
 
 

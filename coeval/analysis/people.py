@@ -65,13 +65,7 @@ def fit_map(judge: Floats, people: Floats) -> Map:
 
 
 def drawn_maps(judge: Floats, people: Floats, items: Codes, draws: Floats) -> list[Map | None]:
-    """Fit a map to each draw of items; None where a draw has none of the judge's.
-
-    Args:
-        judge, people: (N,).
-        items: (N,) places in a draw.
-        draws: (B, items) how often each item was drawn.
-    """
+    """Fit a map for each draw (B, items) of how often an item was drawn; None for a draw without the judge's."""
     scores, place = np.unique(judge, return_inverse=True)
     cells, shape = items * len(scores) + place, (draws.shape[1], len(scores))
     counts = draws @ np.bincount(cells, minlength=shape[0] * shape[1]).reshape(shape)

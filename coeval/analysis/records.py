@@ -133,28 +133,22 @@ def read_run_info(run: Run) -> RunInfo:
         {name: _task(run, name, configured.get(name, {})) for name in sorted({*configured, *stored})},
         {model["name"]: _interface(model) for model in models},
         {model["name"]: str(_map(model.get("parameters")).get("model") or model["name"]) for model in models},
-        _role_models(models),
+        {
+            (model["name"], str(role)): str(parameters["model"])
+            for model in models
+            for role, parameters in _map(model.get("role_parameters")).items()
+            if _map(parameters).get("model")
+        },
         {
             role: tuple(model["name"] for model in models if role in (model.get("roles") or ()))
             for role in ("teacher", "student", "judge")
         },
-        _own_metrics(models),
+        {
+            model["name"]: str(metric)
+            for model in models
+            if _interface(model) == "metric" and (metric := _map(model.get("parameters")).get("metric"))
+        },
     )
-
-
-def _own_metrics(models: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    judges = [model for model in models if _interface(model) == "metric"]
-    named = {model["name"]: _map(model.get("parameters")).get("metric") for model in judges}
-    return {name: str(metric) for name, metric in named.items() if metric}
-
-
-def _role_models(models: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], str]:
-    return {
-        (model["name"], str(role)): str(parameters["model"])
-        for model in models
-        for role, parameters in _map(model.get("role_parameters")).items()
-        if _map(parameters).get("model")
-    }
 
 
 def _interface(model: Mapping[str, Any]) -> str:
@@ -163,7 +157,11 @@ def _interface(model: Mapping[str, Any]) -> str:
 
 
 def _task(run: Run, name: str, configured: Mapping[str, Any]) -> TaskInfo:
-    rubric = _rubric(run, name, configured)
+    path = run.find_rubric(name)
+    configured_rubric = _map(configured.get("rubric"))
+    rubric = (_map(read_json(path)) if path is not None else {}) or configured_rubric or None
+    # Weights as the configuration has them now, else as stored.
+    weighed = {**(rubric or {}), **{key: entry for key, entry in configured_rubric.items() if key in (rubric or {})}}
     path = run.find_attributes(name, "target")
     attributes = _map(read_json(path)) if path is not None else {}
     attributes = attributes or _map(configured.get("target_attributes"))
@@ -181,7 +179,7 @@ def _task(run: Run, name: str, configured: Mapping[str, Any]) -> TaskInfo:
         tuple(map(str, configured.get("label_attributes") or ())),
         is_configured=bool(configured),
         is_pairwise=configured.get("evaluation_mode") == "pairwise",
-        weights=_weights(rubric, configured.get("rubric")),
+        weights=weights_in(weighed),
         grading=stored_grading_text(configured),
     )
 
@@ -194,18 +192,6 @@ def _drawn(target: object, declared: int) -> tuple[int, int] | None:
     if not bounds or not all(isinstance(bound, int) for bound in bounds):
         return None
     return min(min(bounds), declared), min(max(bounds), declared)
-
-
-def _rubric(run: Run, name: str, configured: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    path = run.find_rubric(name)
-    stored = read_json(path) if path is not None else None
-    return _map(stored) or _map(configured.get("rubric")) or None
-
-
-def _weights(rubric: Mapping[str, Any] | None, configured: object) -> dict[str, float]:
-    """Return weights as the configuration has them now, else as stored."""
-    now = {factor: value for factor, value in _map(configured).items() if factor in (rubric or {})}
-    return weights_in({**(rubric or {}), **now})
 
 
 def _description(value: object) -> str:
@@ -338,17 +324,13 @@ def _records(run: Run, phase: str, skips: Skips, counts: Counter[Any]) -> Any:
             if not isinstance(record.get("id"), str):
                 skips.note(f"PARSE_ERROR_{code}", place)
                 continue
-            _count(phase, record, counts)
+            keys = ("task_id", "teacher_model_id", "student_model_id", "judge_model_id")
+            task, teacher, student, judge = (text_of(record, key) for key in keys)
+            counts[phase, task, teacher, student, judge, is_failed(record)] += 1
             if is_failed(record) and phase != "evaluation":
                 skips.note(f"FAILED_{code}", record["id"])
             else:
                 yield place, record
-
-
-def _count(phase: str, record: Mapping[str, Any], counts: Counter[Any]) -> None:
-    names = (text_of(record, key) for key in ("task_id", "teacher_model_id", "student_model_id", "judge_model_id"))
-    task, teacher, student, judge = names
-    counts[phase, task, teacher, student, judge, is_failed(record)] += 1
 
 
 def _part(identity: str, place: int) -> str:

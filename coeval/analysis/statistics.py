@@ -198,14 +198,7 @@ def group_means(
 def resample(
     clusters: npt.NDArray[Any], columns: Floats, figure: Callable[[Floats], Floats], *, seed: int = 0
 ) -> Floats:
-    """Compute a figure of sums for each of R draws of whole clusters.
-
-    Args:
-        clusters: (N,) the cluster of each row.
-        columns: (N, C) what is summed.
-        figure: takes sums (R, C), gives (R,) or (R, K).
-        seed: of the draws.
-    """
+    """Compute a figure, sums (R, C) -> (R,) or (R, K), of columns (N, C) for R draws of whole clusters (N,)."""
     sums, counts = drawn_sums(columns, clusters=clusters, replicates=REPLICATES, rng=np.random.default_rng(seed))
     with np.errstate(invalid="ignore", divide="ignore"):
         return figure(counts @ sums)

@@ -277,12 +277,7 @@ def by_datapoint(loaded: LoadedRun) -> Floats:
 
 
 def student_pairs(loaded: LoadedRun, scores: Floats) -> tuple[StudentPair, ...]:
-    """Compare every two students that share datapoints, the better first; largest differences first.
-
-    Args:
-        loaded: the run.
-        scores: of each student on each datapoint, (D, S).
-    """
+    """Compare every two students that share datapoints, by scores (D, S): the better first, large differences first."""
     pairs = [(a, b) for a, b in combinations(range(scores.shape[1]), 2) if _common(scores, a, b) > 1]
     if not pairs:
         return ()

@@ -69,12 +69,7 @@ def test_power(difference: float, sd: float, datapoints: int) -> float:
 
 
 def pair_power(loaded: LoadedRun, scores: Floats) -> tuple[PairPower, ...]:
-    """Compute the power of the test of every two students that share datapoints; those that need most last.
-
-    Args:
-        loaded: the run.
-        scores: of each student on each datapoint, (D, S).
-    """
+    """Compute the power of the test of every two students by scores (D, S); those that need most items last."""
     rows = []
     for a, b in combinations(range(scores.shape[1]), 2):
         gaps = scores[:, a] - scores[:, b]

@@ -81,7 +81,7 @@ def _together(group: list[Preference]) -> Preference:
     winners = [one.winner if one.model_a == first.model_a else _OTHER.get(one.winner, one.winner) for one in group]
     (winner, most), *others = Counter(winners).most_common()
     leads = not others or most > others[0][1]
-    margins = [_margin(one, first) for one in group]
+    margins = [one.margin if one.model_a == first.model_a or one.margin is None else -one.margin for one in group]
     stated = [margin for margin in margins if margin is not None]
     return replace(
         first,
@@ -91,12 +91,6 @@ def _together(group: list[Preference]) -> Preference:
         order_consistent=None,
         at=max(one.at for one in group),
     )
-
-
-def _margin(one: Preference, first: Preference) -> float | None:
-    if one.margin is None:
-        return None
-    return one.margin if one.model_a == first.model_a else -one.margin
 
 
 _NEEDED = ("id", "datapoint_id", "model_a", "model_b", "judge_model_id")
@@ -112,11 +106,7 @@ def read_verdicts(
 ) -> tuple[Preference, ...]:
     """Read one verdict for each item, pair of models and judge, in that order.
 
-    Args:
-        run: where they are stored.
-        items, answers: those of the run that are sound, by id.
-        note: called with the code of what is left out, and an example.
-        counts: (pairwise, task, teacher, "", judge, failed) -> records; added to.
+    `note` is called with the code of what is left out and an example; `counts` of records are added to.
     """
     latest: dict[tuple[tuple[str, str, str], str], Preference] = {}
     for record in _records(run, note):

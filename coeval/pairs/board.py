@@ -86,18 +86,18 @@ def boards(
 ) -> dict[Slice, Leaderboard]:
     """Fit the overall leaderboard, then that of each task, then of each of its attributes' values.
 
-    A slice in which no preference counts, such as one of ties under `bt`, has none.
-
-    Args:
-        preferences: at least one.
-        options: of the fits.
-        attributes: item -> attribute -> value; None: no boards by attribute.
+    A slice in which no preference counts, such as one of ties under `bt`, has none. `attributes` are those of items.
 
     Raises:
         InputError: no preference counts.
     """
     leaderboards = {Slice(OVERALL): board(preferences, models_of(preferences), options)}
-    for key, part in sorted(_slices(preferences, attributes or {}).items()):
+    parts: dict[Slice, list[Preference]] = {}
+    for one in preferences:
+        named = [f"{name}={value}" for name, value in (attributes or {}).get(one.datapoint, {}).items()]
+        for attribute in ("", *named):
+            parts.setdefault(Slice(one.task, attribute), []).append(one)
+    for key, part in sorted(parts.items()):
         fast = replace(options, intervals=options.intervals and "sandwich") if key.attribute else options
         try:
             leaderboards[key] = board(part, models_of(part), fast)
@@ -109,17 +109,6 @@ def boards(
 def models_of(preferences: Iterable[Preference]) -> list[str]:
     """Return the models that were compared, by name."""
     return sorted({name for one in preferences for name in (one.model_a, one.model_b)})
-
-
-def _slices(
-    preferences: Iterable[Preference], attributes: Mapping[str, Mapping[str, str]]
-) -> dict[Slice, list[Preference]]:
-    parts: dict[Slice, list[Preference]] = {}
-    for one in preferences:
-        named = [f"{name}={value}" for name, value in attributes.get(one.datapoint, {}).items()]
-        for attribute in ("", *named):
-            parts.setdefault(Slice(one.task, attribute), []).append(one)
-    return parts
 
 
 def board(preferences: Sequence[Preference], models: Sequence[str], options: BoardOptions) -> Leaderboard:
@@ -148,12 +137,8 @@ def rows_of(part: Slice, leaderboard: Leaderboard) -> list[dict[str, Any]]:
 
     Models without a vote that counts have no row; `component` tells groups of models that no comparison joins.
     """
-    lower, upper, scores, rates = (
-        to_score(leaderboard.lower),
-        to_score(leaderboard.upper),
-        to_score(leaderboard.coefs),
-        leaderboard.win_rates(),
-    )
+    lower, upper, scores = map(to_score, (leaderboard.lower, leaderboard.upper, leaderboard.coefs))
+    rates = leaderboard.win_rates()
     order = np.argsort(-leaderboard.coefs, kind="stable")
     votes = np.array(_votes(leaderboard))
     return [
@@ -178,12 +163,7 @@ def _rounded(value: float) -> float | None:
 
 
 def compared(truth: Leaderboard, coefs: Mapping[str, float], eta: float | None = None) -> dict[str, Any]:
-    """Compute the metrics of a model's aggregate leaderboard against one fitted from preferences.
-
-    Args:
-        truth: fitted from preferences.
-        coefs: model -> coefficient of the aggregate, such as of `p2l.leaderboard.aggregate`.
-        eta: its tie parameter.
+    """Compute the metrics of a model's aggregate leaderboard, coefficients and tie parameter, against a fitted one.
 
     Raises:
         RunInputError: fewer than two models are in both.

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from coeval.analysis.records import Skipped
+from coeval.analysis.units import codes_of
 from coeval.analysis.verdicts import Preference
 from coeval.errors import RunInputError
 from coeval.pairs.preferences import PreferenceSet
@@ -51,12 +52,8 @@ class Exported:
 def export(run: Run, gathered: PreferenceSet, folder: Path, kind: Format, val_share: float) -> Exported:
     """Write votes to a folder: `train.*`, `val.*` (or a data set of these splits), `model_list.json`, `export.json`.
 
-    Args:
-        run: where the prompts are.
-        gathered: the votes.
-        folder: where to write; an earlier export is replaced, whatever its format.
-        kind: `jsonl`, `parquet` or `hf` (a `save_to_disk` folder).
-        val_share: share of the prompts in the validation part; 0: there is none.
+    An earlier export is replaced, whatever its format; `hf` is a `save_to_disk` folder. `val_share` is the share of the
+    prompts held out.
 
     Raises:
         RunInputError: no vote has a prompt.
@@ -75,7 +72,7 @@ def export(run: Run, gathered: PreferenceSet, folder: Path, kind: Format, val_sh
         len(parts["train"]),
         len(parts["val"]),
         len(prompts),
-        _models(rows),
+        tuple(sorted({name for row in rows for name in (row["model_a"], row["model_b"])})),
         len(gathered.preferences) - len(rows),
         gathered.self_judged,
         gathered.skipped,
@@ -92,18 +89,14 @@ def vote_rows(run: Run, preferences: Iterable[Preference]) -> list[dict[str, Any
     """
     items = _items(run)
     with_prompt = [one for one in preferences if one.datapoint in items]
-    models = sorted({name for one in with_prompt for name in (one.model_a, one.model_b)})
-    places = {name: place for place, name in enumerate(models)}
+    places = codes_of(sorted({name for one in with_prompt for name in (one.model_a, one.model_b)}))
     tasks = sorted({one.task for one in with_prompt})
-    categories = _categories(run)
+    configured = entries_of(stored_config(run), "tasks")
+    categories = {str(task.get("name")): str(task.get("category") or "") for task in configured}
     rows = [_row(one, items[one.datapoint], places, tasks, categories.get(one.task, "")) for one in with_prompt]
     if any(isinstance(row["prompt"], list) for row in rows):  # a column has one type
         rows = [{**row, "prompt": _turns(row["prompt"])} for row in rows]
     return sorted(rows, key=lambda row: draw("row", row["question_id"]))
-
-
-def _models(rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
-    return tuple(sorted({name for row in rows for name in (row["model_a"], row["model_b"])}))
 
 
 def _items(run: Run) -> dict[str, dict[str, Any]]:
@@ -126,12 +119,6 @@ def _prompt(stored: object) -> str | list[str]:
     contents = [one.get("content") for one in stored if isinstance(one, dict) and one.get("role") == "user"]
     turns = contents if any(isinstance(one, dict) for one in stored) else stored
     return [str(turn) for turn in turns] if all(isinstance(turn, str) and turn.strip() for turn in turns) else ""
-
-
-def _categories(run: Run) -> dict[str, str]:
-    """Return task -> `category` of the configuration that the run holds."""
-    tasks = entries_of(stored_config(run), "tasks")
-    return {str(task.get("name")): str(task.get("category") or "") for task in tasks}
 
 
 def _row(
@@ -216,10 +203,12 @@ def _write_files(parts: Mapping[str, list[dict[str, Any]]], done: Exported, fold
             table = pa.Table.from_pylist(rows, schema=schema)
             write_votes(table.to_batches(), schema, temporary / f"{name}.{kind}")
         _write_notes(done, temporary)
-        earlier = _earlier(folder) if _is_export(folder) else []
-        for path in (folder / "export.json", folder / f"val.{kind}", *earlier):
-            if path.name != f"train.{kind}":
-                _remove(path)
+        earlier = (*_FILES, *(_PARTS if _is_data_set(folder) else ())) if _is_export(folder) else ()
+        for path in (folder / name for name in ("export.json", f"val.{kind}", *reversed(earlier))):
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.name != f"train.{kind}":
+                path.unlink(missing_ok=True)
         for name in ("model_list.json", f"train.{kind}", f"val.{kind}", "export.json"):
             if (temporary / name).exists():
                 os.replace(temporary / name, folder / name)
@@ -228,19 +217,6 @@ def _write_files(parts: Mapping[str, list[dict[str, Any]]], done: Exported, fold
 def _is_export(folder: Path) -> bool:
     """Return whether a folder has an export, or what a kill left of one."""
     return any((folder / name).exists() for name in _NOTES)
-
-
-def _earlier(folder: Path) -> list[Path]:
-    """Return the files of an earlier export in any format, without its notes."""
-    names = (*_FILES, *(_PARTS if _is_data_set(folder) else ()))
-    return [folder / name for name in reversed(names) if (folder / name).exists()]
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,6 @@ otherwise it is a tie, and `tie (bothbad)` where both are at most `bad`.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from itertools import combinations
@@ -59,54 +58,37 @@ def derived(records: Records, rule: Rule) -> list[Preference]:
     judgements = [
         one for one in records.judgements if not one.code and kind_of(one.judge, one.task, one.scores) == rule.kind
     ]
-    _check_weights(rule, judgements)
+    factors = sorted({factor for one in judgements for factor in one.scores})
+    for factor in rule.weights:
+        if factors and factor not in factors:
+            hint = nearest(factor, factors) or f"; there are {', '.join(factors)}"
+            raise RunInputError(f"--factor-weight: nobody scored the factor {factor!r}{hint}")
     groups: dict[tuple[str, str], list[Judgement]] = {}
     for one in judgements:
         groups.setdefault((one.datapoint, one.judge), []).append(one)
     return [preference for group in groups.values() for preference in _pairs(group, rule, records.info)]
 
 
-def _check_weights(rule: Rule, judgements: Iterable[Judgement]) -> None:
-    factors = sorted({factor for one in judgements for factor in one.scores})
-    for factor in rule.weights:
-        if factors and factor not in factors:
-            hint = nearest(factor, factors) or f"; there are {', '.join(factors)}"
-            raise RunInputError(f"--factor-weight: nobody scored the factor {factor!r}{hint}")
-
-
 def _pairs(group: list[Judgement], rule: Rule, info: RunInfo) -> Iterator[Preference]:
     """Yield preferences between all answers to one item that one judge scored."""
     task = info.tasks.get(group[0].task)
     weights = {**(task.weights if task is not None else {}), **rule.weights}
-    for one, other in itertools.combinations(sorted(group, key=lambda judgement: judgement.student), 2):
+    for one, other in combinations(sorted(group, key=lambda judgement: judgement.student), 2):
         names = sides(one.student, other.student, one.datapoint, rule.seed)
         a, b = (one, other) if names[0] == one.student else (other, one)
         shared = {factor: weights.get(factor, 1.0) for factor in a.scores if factor in b.scores}
         if one.student != other.student and sum(shared.values()) > 0:
-            yield _preference(a, b, _mean(a, shared), _mean(b, shared), rule)
-
-
-def _mean(judgement: Judgement, weights: Mapping[str, float]) -> float:
-    total = sum(weights.values())
-    return sum(judgement.scores[factor] * weight for factor, weight in weights.items()) / total
-
-
-def _preference(a: Judgement, b: Judgement, score_a: float, score_b: float, rule: Rule) -> Preference:
-    return Preference(
-        a.datapoint,
-        a.task,
-        a.teacher,
-        a.student,
-        b.student,
-        a.response,
-        b.response,
-        winner=outcome(score_a, score_b, rule),
-        judge=a.judge,
-        source="derived",
-        margin=round(score_a - score_b, 4),
-        order_consistent=None,
-        at=max(seconds(a.at), seconds(b.at)),
-    )
+            sums = (sum(side.scores[factor] * weight for factor, weight in shared.items()) for side in (a, b))
+            score_a, score_b = (total / sum(shared.values()) for total in sums)
+            yield Preference(
+                *(a.datapoint, a.task, a.teacher, a.student, b.student, a.response, b.response),
+                winner=outcome(score_a, score_b, rule),
+                judge=a.judge,
+                source="derived",
+                margin=round(score_a - score_b, 4),
+                order_consistent=None,
+                at=max(seconds(a.at), seconds(b.at)),
+            )
 
 
 # Preferences as a user selects them: from verdicts or scores, of each judge or of all together.
@@ -144,7 +126,13 @@ def gather(run: Run, selection: PreferenceFilter) -> PreferenceSet:
         RunInputError: the folder holds no run, there is no such judge, or there are no preferences.
     """
     records = read_run(run, read_run_info(run))
-    preferences = _of_judges(_select(records, selection), selection.judges)
+    preferences = _select(records, selection)
+    judging = sorted({one.judge for one in preferences})
+    for judge in selection.judges:
+        if judging and judge not in judging:
+            hint = nearest(judge, judging) or "; " + ", ".join(judging)
+            raise RunInputError(f"--judges: {judge!r} judged nothing{hint}")
+    preferences = [one for one in preferences if not selection.judges or one.judge in selection.judges]
     counted = [one for one in preferences if selection.keep_self_judged or not one.is_self_judged]
     if not counted:
         raise RunInputError(f"{run.folder}: {why_none(selection, len(preferences), records.skips.rows())}")
@@ -161,16 +149,6 @@ def _select(records: Records, selection: PreferenceFilter) -> list[Preference]:
         return verdicts
     with_verdicts = {one.task for one in verdicts}
     return verdicts + [one for one in derived(records, selection.rule) if one.task not in with_verdicts]
-
-
-def _of_judges(preferences: list[Preference], judges: Collection[str]) -> list[Preference]:
-    judging = sorted({one.judge for one in preferences})
-    for judge in judges:
-        if judging and judge not in judging:
-            raise RunInputError(
-                f"--judges: {judge!r} judged nothing{nearest(judge, judging) or '; ' + ', '.join(judging)}"
-            )
-    return [one for one in preferences if not judges or one.judge in judges]
 
 
 def why_none(selection: PreferenceFilter, self_judged: int, skipped: Iterable[Skipped]) -> str:
@@ -214,18 +192,13 @@ def votes_of(loaded: LoadedRun, rule: Rule) -> tuple[Votes, npt.NDArray[np.bool_
 
 
 def _native(loaded: LoadedRun) -> Votes:
-    tasks, students, judges = (codes_of(loaded.names(kind)) for kind in ("task", "student", "judge"))
-    items = codes_of(loaded.datapoints)
+    names = (loaded.tasks, loaded.datapoints, loaded.judges, loaded.students, loaded.students, WINNERS)
+    codes = [codes_of(one) for one in names]
     rows = [
-        (
-            tasks[one.task],
-            items[one.datapoint],
-            judges[one.judge],
-            students[one.model_a],
-            students[one.model_b],
-            WINNERS.index(one.winner),
+        [code[name] for code, name in zip(codes, row, strict=True)]
+        for row in (
+            (one.task, one.datapoint, one.judge, one.model_a, one.model_b, one.winner) for one in loaded.verdicts
         )
-        for one in loaded.verdicts
     ]
     return Votes(*np.array(rows, dtype=np.int64).reshape(-1, len(fields(Votes))).T)
 
