@@ -340,7 +340,7 @@ def test_calls_that_a_model_mixes_up_end_a_stream_with_an_error(setting: Setting
     kinds, response = setting.lines(tools=[TOOL])
     assert kinds[-1] == "error"
     assert "message_stop" not in kinds
-    assert "tool call that was over" in response.text
+    assert "continued a tool call that had ended" in response.text
 
 
 def test_messages_are_in_the_same_books(setting: Setting) -> None:
