@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +32,7 @@ from p2l.leaderboard.intervals import (
 )
 from p2l.leaderboard.newton import (
     Objective,
+    Point,
     Prior,
     has_eta,
     minimise,
@@ -54,11 +57,7 @@ def fit(
     likelihood: str = "bt",
     weights: npt.ArrayLike | None = None,
     clusters: npt.ArrayLike | None = None,
-    intervals: str | None = "sandwich",
-    seed: int = 0,
-    level: float = 0.95,
-    replicates: int = 200,
-    prior: Prior | None = None,
+    **options: Any,
 ) -> Leaderboard:
     """Fit a leaderboard to votes.
 
@@ -70,10 +69,7 @@ def fit(
         likelihood: name of the outcome model; `bt` drops ties.
         weights: (N,) weight of each vote; weight 2 gives the same coefficients as the vote twice.
         clusters: (N,) whose vote it is, or on which prompt: intervals then treat a cluster as one observation.
-        intervals: "sandwich", "bootstrap" or None.
-        seed, replicates: of the bootstrap.
-        level: coverage of the intervals.
-        prior: `Prior(sd=math.inf)` switches it off; by default normal around zero with standard deviation 5.
+        options: `intervals`, `level`, `seed`, `replicates` and `prior` of `fit_table`.
 
     Raises:
         InputError: fewer than two models, no vote that counts, or columns that are no votes.
@@ -83,26 +79,14 @@ def fit(
     if clusters is not None and np.shape(clusters) != np.shape(model_a):
         raise InputError(f"clusters has {np.size(clusters)} entries for {np.size(model_a)} votes")
     units = None if clusters is None else units_of(table, model_a, model_b, winner, weights, clusters)
-    return fit_table(
-        table,
-        models=models,
-        likelihood=likelihood,
-        intervals=intervals,
-        seed=seed,
-        level=level,
-        replicates=replicates,
-        prior=prior,
-        units=units,
-    )
+    return fit_table(table, models=models, likelihood=likelihood, units=units, **options)
 
 
-def fit_labels(
-    labels: npt.ArrayLike, *, models: Sequence[str], likelihood: str = "bt", **options: object
-) -> Leaderboard:
+def fit_labels(labels: npt.ArrayLike, *, models: Sequence[str], likelihood: str = "bt", **options: Any) -> Leaderboard:
     """Fit labels (N, 3) `[winner, loser, tie]`: the marginal leaderboard that per-prompt models must beat."""
     triples = np.asarray(labels)
     winner = np.array([0, 2, 3])[triples[:, 2]]
-    return fit(triples[:, 0], triples[:, 1], winner, models=models, likelihood=likelihood, **options)  # type: ignore[arg-type]
+    return fit(triples[:, 0], triples[:, 1], winner, models=models, likelihood=likelihood, **options)
 
 
 def fit_table(
@@ -119,27 +103,34 @@ def fit_table(
     start: npt.ArrayLike | None = None,
     tolerance: float = 1e-7,
 ) -> Leaderboard:
-    """Fit a leaderboard to votes that are already counted; arguments and errors as for `fit`.
+    """Fit a leaderboard to votes that are already counted; errors as for `fit`.
 
-    `start` is where the search for the optimum begins: M coefficients, and eta behind them where the likelihood has it;
-    `tolerance` is the last Newton step's at most, whose square is the order of the error that is left.
-    A prior with means of its own (`Prior.coefs`) keeps the leaderboard on their scale instead of centring it.
+    Args:
+        table: the votes.
+        models: M names.
+        likelihood: name of the outcome model.
+        intervals: "sandwich", "bootstrap" or None.
+        seed, replicates: of the bootstrap.
+        level: coverage of the intervals.
+        prior: `Prior(sd=math.inf)` switches it off; by default normal around zero with standard deviation 5. With means
+            of its own (`Prior.coefs`) it keeps the leaderboard on their scale instead of centring it.
+        units: the votes by cluster, for intervals.
+        start: where the search for the optimum begins: M coefficients, and eta behind them where the likelihood has it.
+        tolerance: the last Newton step's at most, whose square is the order of the error that is left.
     """
     check_intervals(intervals, level, replicates)
-    model = likelihoods.get(likelihood)
-    objective = _objective(table, models, model, prior or Prior())
+    model, prior = likelihoods.get(likelihood), prior or Prior()
+    objective = _objective(table, models, model, prior)
     begin = _start(objective, prior) if start is None else np.array(start, dtype=np.float64)
     point = minimise(objective, begin, tolerance=tolerance)
     rng = np.random.default_rng(seed)
-
-    def scores() -> Floats:
-        return vote_scores(objective, point, table) if units is None else cluster_scores(objective, point, units)
 
     def draws() -> Iterator[Floats]:
         if units is None:
             return redrawn_votes(objective, table, replicates, rng)
         return redrawn_clusters(objective, units, replicates, rng)
 
+    scores = partial(_scores, objective, point, table, units)
     lower, upper = bounds(objective, point, intervals, level, scores, draws, rng)
     return Leaderboard(
         models=list(models),
@@ -151,8 +142,8 @@ def fit_table(
         likelihood=model.name,
         loss=objective.loss(point.theta),
         votes=table.votes_per_model(winner_targets(model).any(axis=1)),
-        components=_joined(objective, prior or Prior()),
-        notes=_notes(objective, float(point.theta[-1]), list(models), prior or Prior()),
+        components=_joined(objective, prior),
+        notes=_notes(objective, float(point.theta[-1]), list(models), prior),
         level=level,
     )
 
@@ -166,9 +157,13 @@ def fit_covariance(
     """
     model = likelihoods.get(likelihood)
     objective = _objective(table, models, model, Prior())
-    point = minimise(objective, _start(objective, None))
-    scores = vote_scores(objective, point, table) if units is None else cluster_scores(objective, point, units)
+    point = minimise(objective, _start(objective, Prior()))
+    scores = _scores(objective, point, table, units)
     return sandwich_covariance(objective, point, scores)[: len(models), : len(models)]
+
+
+def _scores(objective: Objective, point: Point, table: PairTable, units: Units | None) -> Floats:
+    return vote_scores(objective, point, table) if units is None else cluster_scores(objective, point, units)
 
 
 def _objective(table: PairTable, models: Sequence[str], likelihood: Likelihood, prior: Prior) -> Objective:
@@ -178,7 +173,9 @@ def _objective(table: PairTable, models: Sequence[str], likelihood: Likelihood, 
         raise InputError(f"a leaderboard needs votes between at least two models, not {len(models)}")
     targets = table.weights @ winner_targets(likelihood)
     if targets.sum() <= 0:
-        raise InputError(f"no vote counts under likelihood {likelihood.name}: {_why_none(table)}")
+        why = "all are ties; use bt-tie, rk or grk" if table.weights.sum() else "all weights are zero"
+        why = why if table.votes.sum() else "there are no votes"
+        raise InputError(f"no vote counts under likelihood {likelihood.name}: {why}")
     if not _LEAST_MASS < targets.sum() < 1.0 / _LEAST_MASS:
         raise InputError(f"weights sum to {targets.sum():.0e}: scale them, to about one a vote")
     mean, precision = prior_terms(prior, likelihood, len(models))
@@ -188,14 +185,8 @@ def _objective(table: PairTable, models: Sequence[str], likelihood: Likelihood, 
     return dataclasses.replace(objective, gauge=_joined(objective, prior))
 
 
-def _why_none(table: PairTable) -> str:
-    if not table.votes.sum():
-        return "there are no votes"
-    return "all are ties; use bt-tie, rk or grk" if table.weights.sum() else "all weights are zero"
-
-
-def _start(objective: Objective, prior: Prior | None) -> Floats:
-    if prior is not None and prior.coefs is not None:
+def _start(objective: Objective, prior: Prior) -> Floats:
+    if prior.coefs is not None:
         return objective.mean
     start = np.zeros(objective.size)
     if has_eta(objective.likelihood):
@@ -227,7 +218,10 @@ def _notes_on_graph(objective: Objective, models: list[str], prior: Prior) -> li
     groups = [np.flatnonzero(graph == number) for number in np.flatnonzero(sizes > 1)]
     if len(groups) > 1:
         named = "; ".join(several([models[index] for index in group], _NAMED) for group in groups)
-        notes.append(f"The votes fall into {len(groups)} components that never met ({named}): {_apart(objective)}")
+        apart = "scores of different components compare only through the level of a usable answer."
+        if shift_invariant(objective.likelihood):
+            apart = "scores of different components cannot be compared; each has mean 1000."
+        notes.append(f"The votes fall into {len(groups)} components that never met ({named}): {apart}")
     held = _held_by_prior(objective, graph)
     if len(held) and np.isfinite(prior.sd):
         names = several([models[index] for index in held], _NAMED)
@@ -236,12 +230,6 @@ def _notes_on_graph(objective: Objective, models: list[str], prior: Prior) -> li
             f"(normal, standard deviation {prior.sd:g})."
         )
     return notes
-
-
-def _apart(objective: Objective) -> str:
-    if shift_invariant(objective.likelihood):
-        return "scores of different components cannot be compared; each has mean 1000."
-    return "scores of different components compare only through the level of a usable answer."
 
 
 def _held_by_prior(objective: Objective, graph: Ints) -> Ints:

@@ -35,7 +35,7 @@ from p2l.common.errors import ConfigError, InputError
 from p2l.leaderboard.board import Leaderboard, several
 from p2l.leaderboard.fitting import fit_table
 from p2l.leaderboard.newton import shift_invariant
-from p2l.leaderboard.pair_tables import PairTable, vote_keys
+from p2l.leaderboard.pair_tables import PairTable, fold, vote_keys
 from p2l.leaderboard.sources import VoteCounter, coefs_of, prior_of
 from p2l.votes.schema import is_text, numbers
 
@@ -119,7 +119,8 @@ def times_of(column: Any, over: Over) -> Floats:
     times = _seconds(column)
     if not (pa.types.is_timestamp(column.type) or pa.types.is_date(column.type)):
         years = (times >= _YEARS[0]) & (times < _YEARS[1]) & (times == np.floor(times))
-        times[years] = [_years_start(int(year)) for year in times[years]]
+        starts = (times[years] - 1970).astype("datetime64[Y]").astype("datetime64[s]").astype(np.int64)
+        times[years] = np.where(starts < 0, np.nan, starts)
     return times
 
 
@@ -155,7 +156,10 @@ def _moment(text: str) -> float:
 def _start_of(grouped: re.Match[str], over: Over, text: str) -> float:
     year = int(grouped["year"])
     unit = next((name for name in ("month", "quarter", "week") if grouped[name]), "year")
-    _refuse_longer(unit, over, text)
+    if UNITS.index(over.unit) < UNITS.index(unit):  # a week belongs to the month of its Monday
+        raise ConfigError(
+            f"--over {over.text}: times such as {text!r} are {unit}s already; use --over {unit} or longer"
+        )
     if not _YEARS[0] <= year < _YEARS[1] or year < 1970:
         return float("nan")
     try:
@@ -168,18 +172,6 @@ def _start_of(grouped: re.Match[str], over: Over, text: str) -> float:
         return float("nan")
     # The first week of 1970 starts before the first second.
     return max(0.0, (start - date(1970, 1, 1)).days * 86_400.0)
-
-
-def _refuse_longer(unit: str, over: Over, text: str) -> None:
-    """Refuse text such as 2025-06 by week, which it does not say; a week belongs to the month of its Monday."""
-    if UNITS.index(over.unit) < UNITS.index(unit):
-        raise ConfigError(
-            f"--over {over.text}: times such as {text!r} are {unit}s already; use --over {unit} or longer"
-        )
-
-
-def _years_start(year: int) -> float:
-    return float("nan") if year < 1970 else (date(year, 1, 1) - date(1970, 1, 1)).days * 86_400.0
 
 
 # Tables of pairs by period, alone or added up, from the counts of one pass through the votes.
@@ -214,33 +206,19 @@ def period_tables(
     rank = np.empty(len(names), dtype=np.int64)
     rank[order] = np.arange(len(names))
     cells = [counter.cells(code) for code in codes]
-    pairs = [_pairs(rank[a], rank[b], winner, len(names)) for a, b, winner, _ in cells]
+    pairs = [fold(rank[a], rank[b], winner, len(names)) for a, b, winner, _ in cells]
     pairs_met = np.unique(np.concatenate([pair for pair, _ in pairs]))
     total: Floats = np.zeros((3, 4 * len(pairs_met)))
     for code, (pair, column), (*_, sums) in zip(codes, pairs, cells, strict=True):
         place = np.searchsorted(pairs_met, pair) * 4 + column
         here: Floats = np.stack([np.bincount(place, row, total.shape[1]).astype(np.float64) for row in sums])
         total = total + here if cumulative else here
-        table, seen = _table(pairs_met, total, len(names))
-        yield PeriodTable(code, round(float(sums[0].sum())), table, [names[order[model]] for model in seen])
-
-
-def _pairs(a: Ints, b: Ints, winner: Ints, num_models: int) -> tuple[Ints, Ints]:
-    """Number of each pair whichever was shown first, and the winner's column seen from its lower model."""
-    column = np.where((a > b) & (winner < 2), 1 - winner, winner)
-    return np.minimum(a, b) * num_models + np.maximum(a, b), column
-
-
-def _table(pairs_met: Ints, sums: Floats, num_models: int) -> tuple[PairTable, Ints]:
-    """Return the table over the models that have votes, and which these are."""
-    votes, weights, squares = sums.reshape(3, -1, 4)
-    used = votes.sum(axis=1) > 0
-    first, second = np.divmod(pairs_met[used], num_models)
-    seen = np.unique(np.concatenate([first, second]))
-    place = np.full(num_models, -1, dtype=np.int64)
-    place[seen] = np.arange(len(seen))
-    table = PairTable(len(seen), place[first], place[second], weights[used], squares[used], votes[used])
-    return table, seen
+        votes, weights, squares = total.reshape(3, -1, 4)
+        used = votes.sum(axis=1) > 0
+        models, ends = np.unique(np.divmod(pairs_met[used], len(names)), return_inverse=True)
+        first, second = ends.reshape(2, -1)
+        table = PairTable(len(models), first, second, weights[used], squares[used], votes[used])
+        yield PeriodTable(code, round(float(sums[0].sum())), table, [names[order[model]] for model in models])
 
 
 MODES = ("cumulative", "alone")
@@ -358,18 +336,13 @@ def history_of_counts(
     each: Callable[[Sequence[int]], Any] = iter,
     **options: Any,
 ) -> History:
-    """Fit the history of votes that are counted by period.
+    """Fit the history of votes that are counted by period; for what is not named here see `fit_history`.
 
     Args:
         counter: its groups are the periods.
         codes: group of the counter by the period's number since 1970.
         names: name of each model code.
-        over: what a period is.
-        mode: see `fit_history`, as for the likelihood and `shrink`.
-        likelihood: name of the outcome model.
-        shrink: of periods alone.
         each: goes through the periods' numbers; a progress bar.
-        options: of `fit_table`.
     """
     if mode not in MODES:
         raise ConfigError(f"unknown mode {mode!r}; use {' or '.join(MODES)}")

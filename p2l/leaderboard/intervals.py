@@ -75,19 +75,28 @@ def bounds(
     """Return lower and upper ends (M,) of a fit; NaN without intervals.
 
     Args:
-        objective: what was fitted.
-        point: its optimum.
-        intervals: "sandwich", "bootstrap" or None.
-        level: coverage.
         scores: gives the summed outer products (D, D) of the scores, for the sandwich.
-        draws: gives redrawn targets (P, K), for the bootstrap.
+        draws: gives redrawn targets (P, K), for the bootstrap (percentile method).
         rng: draws the means of the prior.
     """
+    coefs = point.theta[: objective.num_models]
     if intervals is None:
-        return np.full(objective.num_models, np.nan), np.full(objective.num_models, np.nan)
+        return np.full(len(coefs), np.nan), np.full(len(coefs), np.nan)
     if intervals == "sandwich":
-        return sandwich_bounds(objective, point, scores(), level)
-    return bootstrap_bounds(objective, point, draws(), level, rng)
+        variance = np.diag(sandwich_covariance(objective, point, scores()))
+        deviation = np.sqrt(np.maximum(variance, 0.0))[: objective.num_models]
+        width = NormalDist().inv_cdf(0.5 + level / 2) * deviation
+        lower, upper = coefs - width, coefs + width
+    else:
+        derived = objective.derivatives(point.theta)
+        fits = [_refit(objective, point, derived, targets, rng) for targets in draws()]
+        tail = (1.0 - level) / 2
+        lower, upper = np.quantile(np.stack(fits), [tail, 1.0 - tail], axis=0)
+    if objective.gauge is not None:
+        # A model that nothing joins to another has a score of zero by convention, and no interval.
+        alone = np.bincount(objective.gauge)[objective.gauge] == 1
+        lower[alone] = upper[alone] = np.nan
+    return lower, upper
 
 
 @one_blas_thread()
@@ -98,16 +107,6 @@ def sandwich_covariance(objective: Objective, point: Point, scores: Floats) -> F
     return np.asarray(bread @ meat @ bread)
 
 
-def sandwich_bounds(objective: Objective, point: Point, scores: Floats, level: float) -> tuple[Floats, Floats]:
-    """Return lower and upper ends (M,) from the scores' summed outer products (D, D), in units of target mass."""
-    variance = np.diag(sandwich_covariance(objective, point, scores))
-    deviation = np.sqrt(np.maximum(variance, 0.0))[: objective.num_models]
-    width = NormalDist().inv_cdf(0.5 + level / 2) * deviation
-    width[_alone(objective)] = np.nan
-    coefs = point.theta[: objective.num_models]
-    return coefs - width, coefs + width
-
-
 def _centred(objective: Objective, matrix: Floats) -> Floats:
     """Return P matrix P, with P taking away the mean of each component that is held at mean zero."""
     if objective.gauge is None:
@@ -116,13 +115,6 @@ def _centred(objective: Objective, matrix: Floats) -> Floats:
     same = objective.gauge[:, None] == objective.gauge[None, :]
     project[: objective.num_models, : objective.num_models] -= same / same.sum(axis=1, keepdims=True)
     return np.asarray(project @ matrix @ project)
-
-
-def _alone(objective: Objective) -> npt.NDArray[np.bool_]:
-    """Return the models (M,) whose score is zero by convention because nothing joins them to another."""
-    if objective.gauge is None:
-        return np.zeros(objective.num_models, dtype=bool)
-    return np.asarray(np.bincount(objective.gauge)[objective.gauge] == 1)
 
 
 def vote_scores(objective: Objective, point: Point, table: PairTable) -> Floats:
@@ -153,18 +145,6 @@ def cluster_scores(objective: Objective, point: Point, units: Units) -> Floats:
     return products
 
 
-def bootstrap_bounds(
-    objective: Objective, point: Point, draws: Iterator[Floats], level: float, rng: np.random.Generator
-) -> tuple[Floats, Floats]:
-    """Return lower and upper ends (M,) from R fits to redrawn targets (P, K), percentile method."""
-    derived = objective.derivatives(point.theta)
-    fits = [_refit(objective, point, derived, targets, rng) for targets in draws]
-    tail = (1.0 - level) / 2
-    lower, upper = np.quantile(np.stack(fits), [tail, 1.0 - tail], axis=0)
-    lower[_alone(objective)] = upper[_alone(objective)] = np.nan
-    return lower, upper
-
-
 def _refit(
     objective: Objective,
     point: Point,
@@ -175,14 +155,11 @@ def _refit(
     spread = np.where(objective.precision > 0, 1.0 / np.sqrt(np.maximum(objective.precision, 1e-300)), 0.0)
     shift = spread * rng.standard_normal(objective.size)
     if objective.gauge is not None:
-        shift[: objective.num_models] -= _component_means(objective.gauge, shift[: objective.num_models])
+        own = shift[: objective.num_models]
+        own -= (np.bincount(objective.gauge, own) / np.bincount(objective.gauge))[objective.gauge]
     redrawn = dataclasses.replace(objective, targets=targets, mean=objective.mean + shift)
     start = redrawn.combine(point.theta, derived)
     return minimise(redrawn, start, tolerance=_REFIT_TOLERANCE).theta[: objective.num_models]
-
-
-def _component_means(gauge: Ints, values: Floats) -> Floats:
-    return np.asarray((np.bincount(gauge, values) / np.bincount(gauge))[gauge])
 
 
 def redrawn_votes(
@@ -194,21 +171,16 @@ def redrawn_votes(
     With other weights a cell's sum is a gamma variable with the mean and the variance that drawing its votes gives.
     """
     to_outcomes = winner_targets(objective.likelihood)
-    cells = table.votes.ravel()
-    weighted = not np.array_equal(table.weights, table.votes)
-    for _ in range(replicates):
-        yield _redraw_cells(table, cells, weighted, rng).reshape(-1, 4) @ to_outcomes
-
-
-def _redraw_cells(table: PairTable, cells: Floats, weighted: bool, rng: np.random.Generator) -> Floats:
-    if not weighted:
-        number = round(float(cells.sum()))
-        return rng.multinomial(number, cells / cells.sum()).astype(np.float64)
-    weights, squares = table.weights.ravel(), table.squares.ravel()
-    used, out = weights > 0, np.zeros(len(cells))
+    cells, weights, squares = (cells.ravel() for cells in (table.votes, table.weights, table.squares))
+    weighted, used, number = not np.array_equal(weights, cells), weights > 0, round(float(cells.sum()))
     scale = squares[used] / weights[used]
-    out[used] = rng.gamma(weights[used] / scale, scale)
-    return out
+    for _ in range(replicates):
+        if weighted:
+            out = np.zeros(len(cells))
+            out[used] = rng.gamma(weights[used] / scale, scale)
+        else:
+            out = rng.multinomial(number, cells / cells.sum()).astype(np.float64)
+        yield out.reshape(-1, 4) @ to_outcomes
 
 
 def redrawn_clusters(objective: Objective, units: Units, replicates: int, rng: np.random.Generator) -> Iterator[Floats]:

@@ -86,14 +86,18 @@ def minimise(
             continue
         trial = evaluate(point.theta + step)
         step = trial.theta - point.theta
-        if damping == 0.0 and _is_noise(point, step):
+        length = float(np.abs(step).max(initial=0.0))
+        # A short step may be all rounding, as where weights of 1e9 and 1e-9 meet.
+        if damping == 0.0 and length < _NOISE_STEP and np.abs(point.gradient).max(initial=0.0) < _NO_GRADIENT:
             return point
         if not _descends(point, trial, step):
-            trial = _led_back(evaluate, trial, damping)
+            # One more step on may lead back to the floor of the valley.
+            back = _step(trial, damping) if np.isfinite(trial.value) else None
+            trial = trial if back is None else evaluate(trial.theta + back)
             if not _descends(point, trial, step):
                 damping = _raised(damping)
                 continue
-        done = damping == 0.0 and float(np.abs(step).max(initial=0.0)) <= tolerance
+        done = damping == 0.0 and length <= tolerance
         point, damping = trial, damping / 10 if damping > 1e-6 else 0.0
         if done:
             return _checked(point, tolerance / 100)
@@ -117,18 +121,6 @@ def _step(point: Point, damping: float) -> Floats | None:
     if not np.isfinite(longest):
         return None
     return np.asarray(step * min(1.0, _LARGEST_STEP / max(longest, 1e-300)))
-
-
-def _is_noise(point: Point, step: Floats) -> bool:
-    """Whether a short step is all rounding, as where weights of 1e9 and 1e-9 meet."""
-    least = float(np.abs(point.gradient).max(initial=0.0)) < _NO_GRADIENT
-    return least and float(np.abs(step).max(initial=0.0)) < _NOISE_STEP
-
-
-def _led_back(evaluate: Callable[[Floats], Point], trial: Point, damping: float) -> Point:
-    """Return the point one more step on: back on the floor of the valley."""
-    step = _step(trial, damping) if np.isfinite(trial.value) else None
-    return trial if step is None else evaluate(trial.theta + step)
 
 
 def _descends(point: Point, trial: Point, step: Floats) -> bool:
@@ -164,12 +156,10 @@ def _checked(point: Point, tolerance: float) -> Point:
 # Shapes: (...) the broadcast shape of the inputs, K outcomes, P parameters (coef_a, coef_b[, eta[, gamma]]),
 # T entries of a triangle, P(P+1)/2 of them.
 
-FloatArrays: TypeAlias = npt.NDArray[np.float64]
-
 
 def derivatives(
     likelihood: Likelihood, coef_a: Any, coef_b: Any, eta: Any = None, gamma: Any = None
-) -> tuple[FloatArrays, FloatArrays, FloatArrays]:
+) -> tuple[Floats, Floats, Floats]:
     """Log-probabilities (..., K), their gradients (..., K, P) and Hessians (..., K, P, P)."""
     names = ("coef_a", "coef_b", *likelihood.parameters)
     inputs = likelihood.needed(coef_a, coef_b, eta, gamma)
@@ -178,16 +168,28 @@ def derivatives(
     places = iter(range(len(names)))
     seeds = [None if value is None else _seed(value, next(places), len(names), len(shape)) for value in values]
     terms = likelihood.log_terms(_JetNamespace, *seeds)
-    return _unpack(terms, shape, len(names))
+    rows, columns = _triangle(len(names))
+    logs = np.empty((len(terms), *shape))
+    firsts = np.empty((len(terms), len(names), *shape))
+    seconds = np.empty((len(terms), len(names), len(names), *shape))
+    for k, term in enumerate(terms):
+        logs[k], firsts[k] = term.value, term.first
+        seconds[k, rows, columns] = term.second
+        seconds[k, columns, rows] = term.second
+    return (
+        np.moveaxis(logs, 0, -1),
+        np.moveaxis(firsts, (0, 1), (-2, -1)),
+        np.moveaxis(seconds, (0, 1, 2), (-3, -2, -1)),
+    )
 
 
 @dataclass(frozen=True, eq=False)
 class _Jet:
     """A value (...), its gradient (P, ...) and the upper triangle of its Hessian (T, ...)."""
 
-    value: FloatArrays
-    first: FloatArrays
-    second: FloatArrays
+    value: Floats
+    first: Floats
+    second: Floats
 
     __array_ufunc__ = None  # an array on the left leaves the arithmetic to the jet
 
@@ -224,7 +226,7 @@ def _triangle(parameters: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int
     return np.triu_indices(parameters)
 
 
-def _outer(x: FloatArrays, y: FloatArrays) -> FloatArrays:
+def _outer(x: Floats, y: Floats) -> Floats:
     """Return the upper triangle (T, ...) of half of x y' + y x', which is x x' for y = x."""
     rows, columns = _triangle(len(x))
     if x is y:
@@ -232,7 +234,7 @@ def _outer(x: FloatArrays, y: FloatArrays) -> FloatArrays:
     return 0.5 * (x[rows] * y[columns] + x[columns] * y[rows])
 
 
-def _seed(value: FloatArrays, place: int, parameters: int, dimensions: int) -> _Jet:
+def _seed(value: Floats, place: int, parameters: int, dimensions: int) -> _Jet:
     # All arrays get the same number of axes, so that the leading axis of the derivatives never meets one of theirs.
     value = value.reshape((1,) * (dimensions - value.ndim) + value.shape)
     ones = (1,) * dimensions
@@ -241,26 +243,7 @@ def _seed(value: FloatArrays, place: int, parameters: int, dimensions: int) -> _
     return _Jet(value, first, np.zeros((len(_triangle(parameters)[0]), *ones)))
 
 
-def _unpack(
-    terms: tuple[_Jet, ...], shape: tuple[int, ...], parameters: int
-) -> tuple[FloatArrays, FloatArrays, FloatArrays]:
-    """Return jets of the K outcomes as (..., K), (..., K, P) and (..., K, P, P)."""
-    rows, columns = _triangle(parameters)
-    values = np.empty((len(terms), *shape))
-    firsts = np.empty((len(terms), parameters, *shape))
-    seconds = np.empty((len(terms), parameters, parameters, *shape))
-    for k, term in enumerate(terms):
-        values[k], firsts[k] = term.value, term.first
-        seconds[k, rows, columns] = term.second
-        seconds[k, columns, rows] = term.second
-    return (
-        np.moveaxis(values, 0, -1),
-        np.moveaxis(firsts, (0, 1), (-2, -1)),
-        np.moveaxis(seconds, (0, 1, 2), (-3, -2, -1)),
-    )
-
-
-_Elementwise: TypeAlias = Callable[[FloatArrays], FloatArrays]
+_Elementwise: TypeAlias = Callable[[Floats], Floats]
 
 
 def _elementwise(value: _Elementwise, slope: _Elementwise, bend: _Elementwise) -> Callable[[_Jet], _Jet]:
@@ -362,15 +345,6 @@ def shift_invariant(likelihood: Likelihood) -> bool:
     return bool(np.allclose(at[0], at[1], rtol=0, atol=1e-9))
 
 
-def _fixed_eta(point: Point) -> Point:
-    """Return the function of the coefficients alone."""
-    gradient, hessian = point.gradient.copy(), point.hessian.copy()
-    gradient[-1] = 0.0
-    hessian[-1], hessian[:, -1] = 0.0, 0.0
-    hessian[-1, -1] = 1.0
-    return Point(point.theta, point.value, gradient, hessian)
-
-
 def extras(likelihood: Likelihood, eta: float) -> tuple[Floats | None, float | None]:
     """Return eta and gamma as a likelihood's functions take them for one leaderboard."""
     return (np.asarray(eta, dtype=np.float64) if has_eta(likelihood) else None), likelihood.board_gamma
@@ -445,7 +419,10 @@ class Objective:
         point = Point(theta, value / self.total, slope / self.total, matrix / self.total)
         least = self.likelihood.eta_scale.least
         if least is not None and theta[-1] <= least and point.gradient[-1] > 0:
-            point = _fixed_eta(point)
+            # Eta stays at its floor: what is left is a function of the coefficients alone.
+            point.gradient[-1] = 0.0
+            point.hessian[-1], point.hessian[:, -1] = 0.0, 0.0
+            point.hessian[-1, -1] = 1.0
         return point if self.gauge is None else self._held(point)
 
     def loss(self, theta: Floats) -> float:

@@ -18,7 +18,6 @@ from p2l.common.errors import VoteError
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-_SWAPPED = [1, 0, 2, 3]
 _DENSE_CELLS = 1 << 22  # a dense count array of up to 32 MB, whatever the number of votes
 
 
@@ -108,12 +107,9 @@ def table_from_keys(
 ) -> PairTable:
     """Build a table from distinct keys of `vote_keys` and their sums; pairs are folded so that first < second."""
     used = votes > 0
-    keys, pair_of = keys[used], np.empty(0, dtype=np.int64)
-    pair, winner = keys >> 2, keys & 3
-    a, b = np.divmod(pair, num_models)
-    folded = np.minimum(a, b) * num_models + np.maximum(a, b)
+    pair, winner = keys[used] >> 2, keys[used] & 3
+    folded, column = fold(*np.divmod(pair, num_models), winner, num_models)
     pairs, pair_of = np.unique(folded, return_inverse=True)
-    column = np.where(a < b, winner, np.take(_SWAPPED, winner))
 
     def spread(values: Floats) -> Floats:
         sums = np.bincount(pair_of * 4 + column, values[used], minlength=4 * len(pairs))
@@ -131,9 +127,14 @@ def table_cells(
 ) -> tuple[Ints, Ints]:
     """Return the row and column (N,) of a table that each of its votes was counted in."""
     a, b, won = (np.asarray(column, dtype=np.int64) for column in (model_a, model_b, winner))
-    rows = table.first * table.num_models + table.second
-    pair = np.searchsorted(rows, np.minimum(a, b) * table.num_models + np.maximum(a, b))
-    return pair, np.where((a > b) & (won < 2), 1 - won, won)
+    pair, column = fold(a, b, won, table.num_models)
+    return np.searchsorted(table.first * table.num_models + table.second, pair), column
+
+
+def fold(a: Ints, b: Ints, winner: Ints, num_models: int) -> tuple[Ints, Ints]:
+    """Number of each pair whichever was shown first, and the winner's column seen from its lower model."""
+    column = np.where((a > b) & (winner < 2), 1 - winner, winner)
+    return np.minimum(a, b) * num_models + np.maximum(a, b), column
 
 
 def components(num_models: int, first: Ints, second: Ints, *, directed: bool = False) -> Ints:
