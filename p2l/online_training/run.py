@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from p2l.common.errors import CheckpointError, ConfigError, InputError, VoteError
+from p2l.common.errors import CheckpointError, InputError, VoteError
 from p2l.common.files import try_lock
-from p2l.model.checkpoint import MODEL_LIST_FILE, check_can_push
+from p2l.model.checkpoint import MODEL_LIST_FILE
 from p2l.model.encoding import PromptTokenizer
 from p2l.model.heads import last_layer, new_rows
 from p2l.model.model import P2LModel
@@ -39,28 +39,24 @@ from p2l.online_training.schedule import (
 )
 from p2l.online_training.stream import Publisher, StaticStream, StopRequestedError, VoteStream, in_time_order
 from p2l.training.config import load_config_as
-from p2l.training.deepspeed_config import set_total_steps
-from p2l.training.engine import Engine, make_scheduler, parameter_groups, peers, start_processes
+from p2l.training.engine import Engine, parameter_groups, peers
 from p2l.training.facts import check_counted
 from p2l.training.loop import (
-    Hooks,
+    Run,
     RunOptions,
     Start,
+    check_options,
     find_hardware,
     find_start,
-    finish_run,
     global_batch,
     make_model,
     make_tokenizer,
-    make_windows,
     note,
+    open_train_votes,
     prepare,
-    resume_run,
     run_folder,
-    run_loop,
-    save_step,
+    start_trainer,
     trained_model,
-    trainer_state,
 )
 from p2l.training.run_folder import TrainerState, check_same_configuration, check_shared, read_state, whole_or_absent
 from p2l.training.trainer import StepResult, Trainer
@@ -195,34 +191,21 @@ class OnlineOptions:
 
 
 @dataclass
-class _OnlineRun:
-    """The parts of a run, once they are there."""
+class _OnlineRun(Run):
+    """A run over a stream, once its parts are there."""
 
     config: OnlineConfig
-    options: OnlineOptions
+    live: Live | None
     stream: VoteStream
     schedule: OnlineSchedule
-    validation: VoteStore | None
     fingerprint: StreamFingerprint
-    trainer: Trainer
-    folder: Path
     average: PublishedAverage | None = None
     publisher: Publisher | None = None
 
-    def hooks(self) -> Hooks:
-        """What the common loop asks of an online run."""
-        return Hooks(
-            state=self.state,
-            validation=self.votes_to_validate,
-            files=self.write_files,
-            values=self.values,
-            after_step=self.after_step,
-        )
-
-    def state(self, step: int) -> TrainerState:
-        """The state of the trainer; votes are those that had arrived."""
+    def votes_at(self, step: int) -> tuple[int, str]:
+        """Return number and fingerprint of the votes that had arrived."""
         arrived = int(self.schedule.state(step)["arrived"])
-        return trainer_state(self.trainer, self.config, step, arrived, self.fingerprint.of_first(arrived))
+        return arrived, self.fingerprint.of_first(arrived)
 
     def write_files(self, step: int, folder: Path) -> None:
         """Write the state of the stream."""
@@ -240,7 +223,7 @@ class _OnlineRun:
         facts = self.schedule.facts(result.step)
         lag = {f"lag/{name}": value for name, value in facts.lag.items()}
         seen = {"arrived": facts.arrived, "waiting": facts.waiting, "models": facts.models, **lag}
-        return seen if self.options.live is None else {**seen, **self.options.live.values()}
+        return seen if self.live is None else {**seen, **self.live.values()}
 
     def after_step(self, result: StepResult) -> None:
         """Hand the step to whoever publishes."""
@@ -254,7 +237,8 @@ def train_online(config_path: str, options: OnlineOptions) -> Path:
     Raises:
         InputError: configuration, votes, model or checkpoint cannot be used; the message says what to change.
     """
-    config = _load(config_path, options)
+    config = load_config_as(OnlineConfig, config_path, options.changes)
+    check_options(config, config_path, options.run)
     hardware = find_hardware(config, config_path)
     start = find_online_start(options.run.checkpoint)
     if start.resume is not None:
@@ -265,17 +249,13 @@ def train_online(config_path: str, options: OnlineOptions) -> Path:
     schedule, rows = _schedule(config, options, start, stream, model)
     model.widen(room_for(len(model.model_list), rows))
     validation = _open_validation(config, stream) if options.run.eval_steps is not None else None
-    scheduler = None if "scheduler" in hardware.deepspeed else make_scheduler(config, schedule.total_steps)
-    settings = set_total_steps(hardware.deepspeed, schedule.total_steps)
-    start_processes(hardware.device)
-    prepare(model, config, hardware.device)
+    trainer = start_trainer(config, hardware, model, tokenizer, stream, schedule, ahead=not stream.grows)
+    engine = trainer.engine
     with peers():
-        engine = Engine(model, settings, hardware.device, scheduler, parameter_groups(model, config))
-        folder = options.run.folder or run_folder(engine, config, start)
+        folder = run_folder(engine, config, options.run, start)
         check_shared(engine, folder)
-        windows = make_windows(config, engine, tokenizer, stream, ahead=not stream.grows)
-        trainer = Trainer.of(config, engine, windows, schedule)
-        run = _OnlineRun(config, options, stream, schedule, validation, StreamFingerprint(stream), trainer, folder)
+        parts = (stream, schedule, StreamFingerprint(stream))
+        run = _OnlineRun(config, options.run, trainer, folder, validation, options.live, *parts)
         if config.average_steps is not None:
             run.average = trainer.published = PublishedAverage(engine, config.average_steps)
         with _alone_in(folder, engine):
@@ -312,17 +292,6 @@ def learned_votes(checkpoint: str | None) -> int:
     return 0 if resume is None else read_state(resume).num_votes
 
 
-def _load(config_path: str, options: OnlineOptions) -> OnlineConfig:
-    config = load_config_as(OnlineConfig, config_path, options.changes)
-    if options.run.eval_steps is not None and config.val_data_path is None:
-        raise ConfigError(f"{config_path}: key 'val_data_path' is missing; add it, or train with --no-eval")
-    if config.replaced_keys:
-        note(f"warning: the 'optimizer' block replaces {', '.join(config.replaced_keys)}")
-    if options.run.push_to_hf:
-        check_can_push(config.repo_id)
-    return config
-
-
 def _model(config: OnlineConfig, start: Start, tokenizer: PromptTokenizer, dtype: torch.dtype) -> P2LModel:
     """The model as it is at the start, with the models that it knows by then: none, for a new head."""
     if start.model:
@@ -344,9 +313,7 @@ def open_data_set(config: OnlineConfig, known_models: Sequence[str]) -> StaticSt
     Raises:
         InputError: it cannot be trained on, or is not in the order that the configuration asks for.
     """
-    votes = open_votes_together(config.train_data_path, from_disk=config.load_train_data_from_disk)
-    if config.weighted_loss and not votes.has_weights:
-        raise ConfigError(f"{config.train_data_path}: weighted_loss needs a column 'weight'; add it or switch it off")
+    votes = open_train_votes(config)
     stream = in_time_order(votes, config.vote_order, known_models)
     check_counted(votes, config.loss_type, weighted=config.weighted_loss)
     return stream
@@ -420,35 +387,34 @@ def _open_validation(config: OnlineConfig, stream: VoteStream) -> VoteStore:
 
 
 def _train(run: _OnlineRun, start: Start) -> None:
-    config, options, hooks = run.config, run.options.run, run.hooks()
-    growth = Growth(config, run.trainer, run.folder)
+    growth = Growth(run.config, run.trainer, run.folder)
     growth.clear()
     run.trainer.before_step = lambda step: growth.meet(run.stream.model_list[: run.schedule.facts(step + 1).models])
-    if run.options.live is not None:
-        run.publisher = run.options.live.publisher(config, run.folder)
-    first = resume_run(run.trainer, hooks, start.resume, quiet=options.quiet) if start.resume else 0
+    if run.live is not None:
+        run.publisher = run.live.publisher(run.config, run.folder)
+    first = run.resume(start.resume)
     if start.resume is not None and run.average is not None:
         run.average.load(start.resume)
     if run.publisher is not None:
         run.publisher.begin(first, run.schedule.arrived, run.trainer)
     try:
-        done = run_loop(config, options, run.trainer, run.folder, hooks, first=first, num_votes=_total_votes(run))
+        done = run.train(first, _total_votes(run))
     except StopRequestedError:
-        _stop(run, hooks)
+        _stop(run)
         return
-    if done > first and not (options.save_steps and done % options.save_steps == 0):
-        save_step(config, options, run.trainer, run.folder, hooks, done)
+    if done > first and not (run.options.save_steps and done % run.options.save_steps == 0):
+        run.save(done)
     if run.publisher is not None:
         run.publisher.finish(run.trainer)
-    finish_run(config, options, run.trainer, run.folder, run.votes_to_validate())
+    run.finish()
 
 
-def _stop(run: _OnlineRun, hooks: Hooks) -> None:
+def _stop(run: _OnlineRun) -> None:
     """Save where the run stands, unless it is saved already."""
     step = run.schedule.done
     if step and not (run.folder / f"checkpoint-{step}").exists():
-        save_step(run.config, run.options.run, run.trainer, run.folder, hooks, step)
-    if not run.options.run.quiet:
+        run.save(step)
+    if not run.options.quiet:
         note(f"stopped after step {step}; go on with --checkpoint {run.folder}")
 
 

@@ -10,10 +10,12 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,14 +26,28 @@ from p2l.common.files import atomic_path, write_json
 from p2l.likelihood import Likelihood
 from p2l.metrics import simple_metrics
 from p2l.model import backbones
-from p2l.model.checkpoint import push
+from p2l.model.checkpoint import check_can_push, push
 from p2l.model.encoding import PromptTokenizer
 from p2l.model.heads import HeadStart
 from p2l.model.model import P2LModel, to_dtype
 from p2l.training.config import TrainConfig
 from p2l.training.data import Votes, Windows
-from p2l.training.deepspeed_config import compile_backbone, find_deepspeed_file, has_cuda_compiler, resolve_deepspeed
-from p2l.training.engine import Engine, choose_device, world_size
+from p2l.training.deepspeed_config import (
+    compile_backbone,
+    find_deepspeed_file,
+    has_cuda_compiler,
+    resolve_deepspeed,
+    set_total_steps,
+)
+from p2l.training.engine import (
+    Engine,
+    choose_device,
+    make_scheduler,
+    parameter_groups,
+    peers,
+    start_processes,
+    world_size,
+)
 from p2l.training.progress import RunProgress
 from p2l.training.run_folder import (
     TrainerState,
@@ -42,8 +58,8 @@ from p2l.training.run_folder import (
     save_checkpoint,
     save_final,
 )
-from p2l.training.trainer import StepResult, Trainer
-from p2l.votes import VoteStore
+from p2l.training.trainer import Schedule, StepResult, Trainer
+from p2l.votes import VoteStore, open_votes_together
 
 Floats = NDArray[np.float32]
 _ROWS = 1024  # votes predicted, and rows of the output file written, at a time
@@ -130,18 +146,12 @@ class Start:
         return str(self.resume) if self.resume else self.weights
 
 
-@dataclass(frozen=True)
-class Hardware:
+class Hardware(NamedTuple):
     """The device of this process, the DeepSpeed settings and the precision of the run."""
 
     device: torch.device
     deepspeed: dict[str, Any]
-    precision: str
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The precision as a torch dtype."""
-        return to_dtype(self.precision)
+    dtype: torch.dtype
 
 
 def find_start(checkpoint: str | None) -> Start:
@@ -170,7 +180,27 @@ def find_hardware(config: TrainConfig, config_path: str) -> Hardware:
         gpu_has_bfloat16=on_gpu and torch.cuda.is_bf16_supported(),
         gpu_compiler=on_gpu and has_cuda_compiler(),
     )
-    return Hardware(device, deepspeed_config, precision)
+    return Hardware(device, deepspeed_config, to_dtype(precision))
+
+
+def check_options(config: TrainConfig, config_path: str, options: RunOptions) -> None:
+    """Raise ConfigError or InputError if the configuration lacks what the options need."""
+    if options.eval_steps is not None and config.val_data_path is None:
+        raise ConfigError(f"{config_path}: key 'val_data_path' is missing; add it, or train with --no-eval")
+    if config.replaced_keys:
+        note(f"warning: the 'optimizer' block replaces {', '.join(config.replaced_keys)}")
+    if options.push_to_hf:
+        check_can_push(config.repo_id)
+
+
+def open_train_votes(config: TrainConfig, model_list: list[str] | None = None) -> VoteStore:
+    """Open the votes to train on; InputError if they cannot be read or lack the weights that they need."""
+    votes = open_votes_together(
+        config.train_data_path, model_list=model_list, from_disk=config.load_train_data_from_disk
+    )
+    if config.weighted_loss and not votes.has_weights:
+        raise ConfigError(f"{config.train_data_path}: weighted_loss needs a column 'weight'; add it or switch it off")
+    return votes
 
 
 def make_tokenizer(config: TrainConfig, start: Start) -> PromptTokenizer:
@@ -238,15 +268,29 @@ def prepare(model: P2LModel, config: TrainConfig, device: torch.device) -> None:
     model.train()
 
 
-def make_windows(
-    config: TrainConfig, engine: Engine, tokenizer: PromptTokenizer, votes: Votes, *, ahead: bool = True
-) -> Windows:
-    """Return the reader that makes the micro-batches of this rank."""
+def start_trainer(
+    config: TrainConfig,
+    hardware: Hardware,
+    model: P2LModel,
+    tokenizer: PromptTokenizer,
+    votes: Votes,
+    schedule: Schedule,
+    *,
+    ahead: bool = True,
+) -> Trainer:
+    """Join the process group and start DeepSpeed with this model; ConfigError for unusable settings."""
+    total_steps = schedule.total_steps
+    scheduler = None if "scheduler" in hardware.deepspeed else make_scheduler(config, total_steps)
+    settings = set_total_steps(hardware.deepspeed, total_steps)
+    start_processes(hardware.device)
+    prepare(model, config, hardware.device)
+    with peers():
+        engine = Engine(model, settings, hardware.device, scheduler, parameter_groups(model, config))
     backbone = backbones.get(config.model_type)
     max_tokens = config.batch_size * config.max_length
     if engine.device.type == "cpu":
         max_tokens = min(max_tokens, backbone.cpu_micro_batch or max_tokens)
-    return Windows(
+    windows = Windows(
         tokenizer=tokenizer,
         votes=votes,
         packed=config.packing and backbone.packs,
@@ -255,10 +299,21 @@ def make_windows(
         world_size=engine.world_size,
         ahead=ahead,
     )
+    return Trainer(
+        engine=engine,
+        windows=windows,
+        schedule=schedule,
+        likelihood=engine.model.likelihood,
+        weighted=config.weighted_loss,
+        reweight_scale=config.reweight_scale,
+        seed=config.seed,
+    )
 
 
-def run_folder(engine: Engine, config: TrainConfig, start: Start) -> Path:
-    """Return the folder of the resumed run, or make a new one (every rank must call this)."""
+def run_folder(engine: Engine, config: TrainConfig, options: RunOptions, start: Start) -> Path:
+    """Return the folder of the options or the resumed run, or make a new one (every rank must call this)."""
+    if options.folder is not None:
+        return options.folder
     if start.resume is not None:
         return start.resume.parent
     folder = new_run_folder(config.output_dir, config.run_name) if engine.is_main else None
@@ -293,107 +348,112 @@ class RunOptions:
     """Number of newest checkpoints to keep; None: all."""
 
 
-@dataclass(frozen=True)
-class Hooks:
-    """Where offline and online runs differ; a step is identified by the number of steps done."""
+@dataclass
+class Run(ABC):
+    """A run and what happens around its steps, which the number of steps done identifies (every rank calls all)."""
 
-    state: Callable[[int], TrainerState]
-    """The state that the checkpoint of a step records."""
-    validation: Callable[[], VoteStore | None]
-    """The votes to validate on now; None: none."""
-    files: Callable[[int, Path], None] = lambda _, __: None
-    """Writes further files into the folder of a checkpoint (on the main process)."""
-    values: Callable[[StepResult], Mapping[str, float]] = lambda _: {}
-    """Further values of a step for `metrics.jsonl`."""
-    after_step: Callable[[StepResult], None] = lambda _: None
-    """Called after each step and its checkpoint."""
+    config: TrainConfig
+    options: RunOptions
+    trainer: Trainer
+    folder: Path
+    validation: VoteStore | None
+    """None: the run does not validate."""
 
+    @abstractmethod
+    def votes_at(self, step: int) -> tuple[int, str]:
+        """Return number and fingerprint of the votes that the run had at a step."""
 
-def trainer_state(trainer: Trainer, config: TrainConfig, step: int, num_votes: int, votes: str) -> TrainerState:
-    """Return what must stay the same for this run to be resumed; `votes` is their fingerprint."""
-    return TrainerState(
-        step=step,
-        num_votes=num_votes,
-        votes=votes,
-        global_batch=global_batch(config),
-        zero_stage=trainer.engine.zero_stage,
-        precision=trainer.engine.precision,
-        update_rule=trainer.engine.update_rule,
-        world_size=trainer.engine.world_size,
-        shuffle=config.shuffle,
-        seed=config.seed,
-    )
+    def votes_to_validate(self) -> VoteStore | None:
+        """Return the votes to validate on now; None: none."""
+        return self.validation
 
+    def write_files(self, step: int, folder: Path) -> None:  # noqa: B027 - offline runs have no more
+        """Write further files into the folder of a checkpoint (on the main process alone)."""
 
-def resume_run(trainer: Trainer, hooks: Hooks, checkpoint: Path, *, quiet: bool) -> int:
-    """Restore a checkpoint and return its step; CheckpointError if it is damaged or belongs to another run."""
-    state = read_state(checkpoint)
-    state.check_continues(hooks.state(state.step), checkpoint)
-    trainer.engine.load(checkpoint)
-    if not quiet:
-        note(f"resuming from {checkpoint} after step {state.step}")
-    return state.step
+    def values(self, _result: StepResult) -> Mapping[str, float]:
+        """Return further values of a step for `metrics.jsonl`."""
+        return {}
 
+    def after_step(self, result: StepResult) -> None:  # noqa: B027 - offline runs do nothing
+        """Act after a step and its checkpoint."""
 
-def run_loop(
-    config: TrainConfig,
-    options: RunOptions,
-    trainer: Trainer,
-    folder: Path,
-    hooks: Hooks,
-    *,
-    first: int,
-    num_votes: int | None,
-) -> int:
-    """Train from step `first` on and return the number of steps done.
+    def state(self, step: int) -> TrainerState:
+        """Return what a checkpoint records, which must stay the same for the run to be resumed."""
+        num_votes, fingerprint = self.votes_at(step)
+        engine = self.trainer.engine
+        return TrainerState(
+            step=step,
+            num_votes=num_votes,
+            votes=fingerprint,
+            global_batch=global_batch(self.config),
+            zero_stage=engine.zero_stage,
+            precision=engine.precision,
+            update_rule=engine.update_rule,
+            world_size=engine.world_size,
+            shuffle=self.config.shuffle,
+            seed=self.config.seed,
+        )
 
-    `num_votes` counts the votes of the whole run, once per epoch; None while it is unknown.
-    """
-    total, done = trainer.schedule.total_steps, first
-    is_main = trainer.engine.is_main
-    report = RunProgress.start(
-        config, folder, total=total, first=first, num_votes=num_votes, quiet=options.quiet, is_main=is_main
-    )
-    before = time.monotonic()
-    for result in trainer.steps(first):
-        report.step(result, time.monotonic() - before, hooks.values(result))
-        done = result.step
-        if options.save_steps and done % options.save_steps == 0:
-            save_step(config, options, trainer, folder, hooks, done)
-        if options.eval_steps and done % options.eval_steps == 0 and done != total:
-            validation = hooks.validation()
-            if validation is not None and (predictions := _predictions(trainer, validation)):
-                report.evaluation(done, summarise(predictions, validation, trainer.likelihood))
-        hooks.after_step(result)
+    def resume(self, checkpoint: Path | None) -> int:
+        """Restore a checkpoint, if there is one, and return its step; CheckpointError if it does not fit this run."""
+        if checkpoint is None:
+            return 0
+        state = read_state(checkpoint)
+        state.check_continues(self.state(state.step), checkpoint)
+        self.trainer.engine.load(checkpoint)
+        if not self.options.quiet:
+            note(f"resuming from {checkpoint} after step {state.step}")
+        return state.step
+
+    def train(self, first: int, num_votes: int | None) -> int:
+        """Train from step `first` on and return the number of steps done.
+
+        `num_votes` counts the votes of the whole run, once per epoch; None while it is unknown.
+        """
+        options, total, done = self.options, self.trainer.schedule.total_steps, first
+        report = RunProgress.start(
+            self.config,
+            self.folder,
+            total=total,
+            first=first,
+            num_votes=num_votes,
+            quiet=options.quiet,
+            is_main=self.trainer.engine.is_main,
+        )
         before = time.monotonic()
-    report.close()
-    return done
+        for result in self.trainer.steps(first):
+            report.step(result, time.monotonic() - before, self.values(result))
+            done = result.step
+            if options.save_steps and done % options.save_steps == 0:
+                self.save(done)
+            if options.eval_steps and done % options.eval_steps == 0 and done != total:
+                validation = self.votes_to_validate()
+                if validation is not None and (predictions := self._predict(validation)):
+                    report.evaluation(done, summarise(predictions, validation, self.trainer.likelihood))
+            self.after_step(result)
+            before = time.monotonic()
+        report.close()
+        return done
 
+    def save(self, step: int) -> None:
+        """Write `checkpoint-<step>` and remove surplus older ones."""
+        target = self.folder / f"checkpoint-{step}"
+        save_checkpoint(self.trainer, self.config, target, self.state(step), partial(self.write_files, step))
+        if self.options.keep_checkpoints and self.trainer.engine.is_main:
+            keep_newest(self.folder, self.options.keep_checkpoints)
 
-def save_step(
-    config: TrainConfig, options: RunOptions, trainer: Trainer, folder: Path, hooks: Hooks, step: int
-) -> None:
-    """Write `checkpoint-<step>` and remove surplus older ones (every rank must call this)."""
-    target = folder / f"checkpoint-{step}"
-    save_checkpoint(trainer, config, target, hooks.state(step), lambda unfinished: hooks.files(step, unfinished))
-    if options.keep_checkpoints and trainer.engine.is_main:
-        keep_newest(folder, options.keep_checkpoints)
+    def finish(self) -> None:
+        """Write the trained model and its validation results, print where it is, and push it if requested."""
+        save_final(self.trainer, self.config, self.folder)
+        validation = self.votes_to_validate()
+        if validation is not None and (predictions := self._predict(validation)):
+            write_results(self.folder, predictions, validation, self.trainer.likelihood)
+        if self.trainer.engine.is_main:
+            print(f"trained model: {self.folder}")
+            if self.options.push_to_hf:
+                push(self.folder, self.config.repo_id)
+        self.trainer.engine.barrier()
 
-
-def _predictions(trainer: Trainer, validation: VoteStore) -> Predictions | None:
-    with trainer.as_published():
-        return validate(trainer.engine, replace(trainer.windows, votes=validation, ahead=True))
-
-
-def finish_run(
-    config: TrainConfig, options: RunOptions, trainer: Trainer, folder: Path, validation: VoteStore | None
-) -> None:
-    """Write the trained model and its validation results, print where it is, and push it if requested."""
-    save_final(trainer, config, folder)
-    if validation is not None and (predictions := _predictions(trainer, validation)):
-        write_results(folder, predictions, validation, trainer.likelihood)
-    if trainer.engine.is_main:
-        print(f"trained model: {folder}")
-        if options.push_to_hf:
-            push(folder, config.repo_id)
-    trainer.engine.barrier()
+    def _predict(self, validation: VoteStore) -> Predictions | None:
+        with self.trainer.as_published():
+            return validate(self.trainer.engine, replace(self.trainer.windows, votes=validation, ahead=True))

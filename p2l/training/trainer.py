@@ -21,7 +21,6 @@ from torch import Tensor
 
 from p2l.common.errors import TrainingError
 from p2l.likelihood import Likelihood, counted, vote_losses
-from p2l.training.config import TrainConfig
 from p2l.training.data import MicroBatch, Votes, Windows
 from p2l.training.engine import Engine
 
@@ -80,19 +79,6 @@ class Trainer:
     """Called with the number of steps done, before the next."""
     published: Published | None = None
     """None: the newest weights are."""
-
-    @classmethod
-    def of(cls, config: TrainConfig, engine: Engine, windows: Windows, schedule: Schedule) -> Trainer:
-        """Build a trainer from a configuration."""
-        return cls(
-            engine=engine,
-            windows=windows,
-            schedule=schedule,
-            likelihood=engine.model.likelihood,
-            weighted=config.weighted_loss,
-            reweight_scale=config.reweight_scale,
-            seed=config.seed,
-        )
 
     @property
     def votes(self) -> Votes:
