@@ -321,15 +321,7 @@ class _Client(ABC, Generic[Http]):
         patient: bool = False,
         retried: bool = True,
     ) -> T:
-        """Send a request until there is an answer, or a failure that is not retried.
-
-        Args:
-            path: below the endpoint's URL.
-            parse: reads the answer; raises ValueError.
-            body: sent as JSON by POST; None: GET.
-            patient: one attempt may use the whole `timeout`.
-            retried: temporary failures are retried.
-        """
+        """Send `body` by POST, else GET, until `parse` has an answer; a `patient` attempt may use all of `timeout`."""
         start = self._clock()
         deadline = start + self._timeout
         for attempt in count(1):
@@ -374,10 +366,7 @@ class _Client(ABC, Generic[Http]):
 
 
 class AsyncP2LClient(_Client[httpx2.AsyncClient]):
-    """Client of one endpoint for asyncio and trio; hundreds of calls may run at once.
-
-    Every method may raise a `P2LClientError`.
-    """
+    """Client of one endpoint for asyncio and trio; any number of calls at once, each may raise a `P2LClientError`."""
 
     _http_class = httpx2.AsyncClient
     _wait = staticmethod(anyio.sleep)

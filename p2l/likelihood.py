@@ -177,13 +177,10 @@ class Likelihood:
         return HEAD_PARAMETERS[self.head]
 
     def log_probs(self, coef_a: Any, coef_b: Any, eta: Any = None, gamma: Any = None) -> Array:
-        """Return the log-probabilities of the outcomes; inputs broadcast (...) -> (..., K).
+        """Return the log-probabilities of the outcomes, (...) -> (..., K); ConfigError without eta or gamma it needs.
 
         Half precisions count as float32. Tensors in float32 are computed in float64, for their gradients' sake, and
         returned in float32. Parameters the likelihood does not have are ignored.
-
-        Raises:
-            ConfigError: a parameter that it needs (eta, gamma) is None.
         """
         xp, inputs = prepare(*self.needed(coef_a, coef_b, eta, gamma))
         if xp is np:
@@ -214,11 +211,7 @@ class Likelihood:
         return np.moveaxis(out.astype(dtype, copy=False), 0, -1)
 
     def needed(self, coef_a: Any, coef_b: Any, eta: Any, gamma: Any) -> tuple[Any, Any, Any, Any]:
-        """Return the inputs, with None for the parameters that this likelihood does not have.
-
-        Raises:
-            ConfigError: a parameter that it needs is None.
-        """
+        """Return the inputs, None for parameters that this likelihood does not have; ConfigError if one is missing."""
         parameters = {"eta": eta, "gamma": gamma}
         for name in self.parameters:
             if parameters[name] is None:
@@ -238,11 +231,7 @@ def register(name: str, *, head: str, outcomes: tuple[str, ...], **facts: Any) -
 
 
 def get(name: str) -> Likelihood:
-    """Return the likelihood of a name or alias; `bt_tie` is `bt-tie`, `bag` is `grk`.
-
-    Raises:
-        ConfigError: no likelihood has this name; the message gives the nearest one and the list.
-    """
+    """Return the likelihood of a name or alias: `bt_tie` is `bt-tie`, `bag` is `grk`; ConfigError if unknown."""
     key = name.lower().replace("_", "-")
     key = ALIASES.get(key, key)
     if key not in LIKELIHOODS:
@@ -276,11 +265,7 @@ def losses_for_head(head: str) -> list[str]:
 
 
 def check_pair(head_type: str, loss_type: str) -> None:
-    """Check that a head supplies what a loss needs, and nothing that the loss would leave untrained.
-
-    Raises:
-        ConfigError: they do not fit; the message names the losses of the head and the head of the loss.
-    """
+    """Raise ConfigError unless a head supplies what a loss needs, and nothing that the loss would leave untrained."""
     likelihood, allowed = get(loss_type), losses_for_head(head_type)
     if likelihood.evaluation_only:
         raise ConfigError(
@@ -335,12 +320,7 @@ def counted(likelihood: Likelihood, labels: Any) -> Array:
 def vote_losses(likelihood: Likelihood, coefs: Any, labels: Any, eta: Any = None, gamma: Any = None) -> Array:
     """Return the cross-entropy (B,) of each vote, -sum_k target_k log p_k; 0 for votes that do not count.
 
-    Args:
-        likelihood: the outcome model.
-        coefs: coefficients (B, M), one row per vote.
-        labels: integers (B, 3), `[winner, loser, tie]`.
-        eta: (B,), for heads rk and ba.
-        gamma: (B,), for head ba.
+    `coefs` are (B, M), one row per vote, `labels` integers (B, 3) `[winner, loser, tie]`, `eta` and `gamma` (B,).
     """
     xp, (coefs,) = prepare(coefs)
     labels = np.asarray(labels) if xp is np else xp.as_tensor(labels, device=coefs.device).long()

@@ -82,11 +82,7 @@ def write_arena(
     truth: str | Path | None = None,
     quiet: bool = True,
 ) -> ArenaReport:
-    """Write the votes, and if wanted the validation votes and the truth, in one pass; every file is whole or absent.
-
-    Raises:
-        InputError: the ending of a file is unknown, or it cannot be written.
-    """
+    """Write the votes, and if wanted validation votes and truth, in one pass, whole or not at all, or InputError."""
     from p2l.simulation.arena import truth_batch, vote_batch
     from p2l.simulation.report import ArenaReport
     from p2l.votes.sources import file_kind
@@ -113,11 +109,7 @@ def write_arena(
 
 
 def load_arena(truth: str | Path) -> Arena:
-    """Return the arena that a `--truth` folder describes, with the same votes and the same truth.
-
-    Raises:
-        ConfigError: the folder holds no arena.json, or one that is no arena.
-    """
+    """Return the arena, votes and truth, that a `--truth` folder describes; ConfigError if it describes none."""
     path = Path(truth) / "arena.json"
     try:
         return simulate(SimulationConfig(**json.loads(path.read_text(encoding="utf-8"))["config"]))

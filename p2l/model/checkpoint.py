@@ -113,11 +113,7 @@ def weight_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
 
 
 def load_weights(module: nn.Module, folder: Path) -> None:
-    """Copy a folder's weights into `module`, tensor by tensor, cast to the module's dtype.
-
-    Raises:
-        CheckpointError: a weight is missing, unknown, not finite or of another shape, or a file is damaged.
-    """
+    """Copy a folder's weights into `module`, cast to its dtype; CheckpointError unless all fit and are finite."""
     import torch
 
     targets = module.state_dict()

@@ -19,11 +19,7 @@ _OF_A_MODEL = (".json", ".safetensors", ".jinja", ".txt", ".model")
 
 
 def join(models: Sequence[str | Path], output: Path) -> None:
-    """Write the committee of `models` into the folder `output`.
-
-    Raises:
-        InputError: there is only one model, `output` exists, or the models differ in names or likelihood.
-    """
+    """Write the committee of `models` into a new folder; InputError unless their names and likelihood are equal."""
     if len(models) < 2:
         raise InputError("a committee needs at least two members; add another model")
     if output.exists():

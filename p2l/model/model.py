@@ -111,10 +111,7 @@ class P2LModel(nn.Module):
         """Put a new head, its weights drawn with `seed`, on a pretrained backbone; in training mode.
 
         `head_start` is the leaderboard for `init_type` "marginal". A head without models has one spare row (`widen`).
-
-        Raises:
-            ConfigError: unknown or incompatible names, a `max_length` beyond the backbone's positions.
-            CheckpointError: the backbone's folder is incomplete or of another model type.
+        ConfigError for names or a length that do not fit, CheckpointError for a backbone that cannot be loaded.
         """
         likelihood.check_pair(head_type, loss_type)
         family = backbones.get(model_type)
@@ -151,11 +148,8 @@ class P2LModel(nn.Module):
         """Load a trained model, in evaluation mode, from a local folder or hub id.
 
         Arguments that are None come from the folder's record; without a record the head comes from the names of the
-        weights, and the loss from training_config.json or else from the head.
-
-        Raises:
-            CheckpointError: the folder is incomplete, or contradicts itself or an argument.
-            ConfigError: unknown names, or a head and a loss that do not go together.
+        weights, and the loss from training_config.json or else from the head. CheckpointError if the folder is
+        incomplete or contradicts an argument, ConfigError for names that do not go together.
         """
         folder = local_folder(path)
         model_list = read_model_list(folder)

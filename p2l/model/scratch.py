@@ -36,13 +36,7 @@ TFIDF_DEFAULTS: dict[str, Any] = {"hidden_size": 32, "ngrams": (1, 1), "max_feat
 
 
 def sample_prompts(batches: Iterable[Any], count: int, *, seed: int = 42) -> list[list[str]]:
-    """Return the distinct prompts among `count` votes drawn evenly, in one pass and bounded memory.
-
-    Args:
-        batches: Arrow batches of votes, with the turns of each in the column `prompt`.
-        count: number of votes to draw, at least 1.
-        seed: of the draw.
-    """
+    """Return the distinct prompts among `count` votes drawn evenly from Arrow batches, in bounded memory."""
     draw = random.Random(seed)
     sample: list[list[str]] = []
     seen = 0
@@ -93,11 +87,7 @@ def make_transformer(
     intermediate_size: int | None,
     max_positions: int,
 ) -> str:
-    """Write a transformer with random weights and its tokenizer into `folder`; return its size in words.
-
-    Raises:
-        InputError: incompatible sizes, or an unknown model type.
-    """
+    """Write a random transformer and its tokenizer; return its size in words; ConfigError for wrong sizes."""
     from p2l.model import backbones
     from p2l.model.checkpoint import save_weights, write_json
 
@@ -125,11 +115,7 @@ def make_transformer(
 
 
 def train_bpe(prompts: Sequence[Sequence[str]], vocab_size: int) -> Any:
-    """Train byte-level BPE on the prompts' turns; a transformers tokenizer with the `chatml` template and a CLS token.
-
-    Raises:
-        ConfigError: `vocab_size` leaves no room for the 256 bytes and the special tokens.
-    """
+    """Train byte-level BPE on prompts, with the `chatml` template and a CLS token; ConfigError if too small."""
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 

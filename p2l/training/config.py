@@ -173,11 +173,7 @@ def load_config(path: str | Path) -> TrainConfig:
 
 
 def load_config_as(kind: type[Config], path: str | Path, changes: Mapping[str, object] | None = None) -> Config:
-    """Read and validate a configuration of this kind; `changes` replace values of the file.
-
-    Raises:
-        ConfigError: the file is missing, is not a YAML mapping, or a key is unknown, missing or wrong.
-    """
+    """Read a configuration of this kind, whose values `changes` replace; ConfigError if a key is wrong or missing."""
     raw = read_yaml(path)
     for key in raw:
         if key in _ONLINE_KEYS and key not in kind.model_fields:

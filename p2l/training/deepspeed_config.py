@@ -318,13 +318,10 @@ def prepare_kernels(resolved: Mapping[str, Any]) -> None:
 
 
 def compile_backbone(backbone: nn.Module, device: torch.device) -> None:
-    """Compile every layer of a transformer at its first forward pass; the names of its weights do not change.
+    """Compile a transformer's layers at its first forward pass; ConfigError without a compiler, or without layers.
 
     Attention over packed prompts is left out: its loops and kernels depend on where each prompt ends, and would be
     recompiled for every batch. Gradient checkpointing has to be enabled before; validation then runs uncompiled.
-
-    Raises:
-        ConfigError: no compiler, or a backbone without layers.
     """
     if device.type == "cpu":
         check_compiler("key 'compile'", "set it to false")

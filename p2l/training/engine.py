@@ -347,11 +347,7 @@ class Engine:
 
 
 def make_scheduler(config: TrainConfig, total_steps: int | None) -> Callable[[torch.optim.Optimizer], Any]:
-    """Return a factory of the transformers schedule that the configuration names; `constant` may have a warm-up too.
-
-    Raises:
-        ConfigError: no such schedule, parameters that it does not take, or one that needs more than the step's number.
-    """
+    """Return a factory of the schedule that the configuration names; ConfigError if it or its settings are wrong."""
     name = config.lr_schedule
     schedule = _schedule_named("constant_with_warmup" if name == "constant" and config.warmup_steps else name)
     parameters = inspect.signature(schedule).parameters

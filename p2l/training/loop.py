@@ -406,10 +406,7 @@ class Run(ABC):
         return state.step
 
     def train(self, first: int, num_votes: int | None) -> int:
-        """Train from step `first` on and return the number of steps done.
-
-        `num_votes` counts the votes of the whole run, once per epoch; None while it is unknown.
-        """
+        """Train from step `first` on, return the steps done; `num_votes` counts the whole run, None if unknown."""
         options, total, done = self.options, self.trainer.schedule.total_steps, first
         report = RunProgress.start(
             self.config,

@@ -314,11 +314,7 @@ _MAY_CHANGE = {
 
 
 def check_same_configuration(config: TrainConfig, checkpoint: Path) -> None:
-    """Refuse to resume with settings that the training state would silently override, such as a learning rate.
-
-    Raises:
-        CheckpointError: a key that affects the weights has another value now, or the record cannot be read.
-    """
+    """Raise CheckpointError if a key that affects the weights has changed: the state would silently override it."""
     file = checkpoint / "training_config.json"
     try:
         before = json.loads(file.read_text(encoding="utf-8"))
