@@ -43,7 +43,7 @@ def _add_data_flags(group: argparse._ArgumentGroup) -> None:
         ".parquet, .jsonl, .jsonl.gz or .csv file",
     )
     group.add_argument(
-        "--dataset-split", "-ds", default="train", metavar="NAME", help="split of a data set with several"
+        "--dataset-split", "-ds", dest="split", default="train", metavar="NAME", help="split of a data set with several"
     )
     group.add_argument("--limit", type=positive, metavar="N", help="only the first N rows")
     group.add_argument(
@@ -71,31 +71,13 @@ def _add_data_flags(group: argparse._ArgumentGroup) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse the flags and run."""
-    flags = build_parser().parse_args(argv)
+    options = vars(build_parser().parse_args(argv))
     from p2l.batch_inference.run import EvalOptions, evaluate
 
-    evaluate(
-        EvalOptions(
-            dataset=flags.dataset,
-            model=flags.model,
-            training_output_dir=flags.training_output_dir,
-            split=flags.dataset_split,
-            output_dir=flags.output_dir,
-            output_hf_path=flags.output_hf_path,
-            formats=("json", "parquet") if flags.format == "both" else (flags.format,),
-            model_type=flags.model_type,
-            head_type=flags.head_type,
-            loss_type=flags.loss_type,
-            batch_size=flags.batch_size,
-            max_length=flags.max_length,
-            device=flags.device,
-            dtype=flags.dtype,
-            limit=flags.limit,
-            hidden=not flags.drop_hidden,
-            restart=flags.restart,
-            quiet=flags.quiet,
-        )
-    )
+    options.pop("local_rank")
+    chosen, hidden = options.pop("format"), not options.pop("drop_hidden")
+    formats = ("json", "parquet") if chosen == "both" else (chosen,)
+    evaluate(EvalOptions(**options, formats=formats, hidden=hidden))
 
 
 if __name__ == "__main__":

@@ -258,15 +258,11 @@ def default_for_head(head: str) -> Likelihood:
     return get({"rk": "grk"}.get(head, head))
 
 
-def losses_for_head(head: str) -> list[str]:
-    """Return the names of the losses that a head can be trained with."""
-    _check_head(head)
-    return [name for name in names() if LIKELIHOODS[name].head == head]
-
-
 def check_pair(head_type: str, loss_type: str) -> None:
     """Raise ConfigError unless a head supplies what a loss needs, and nothing that the loss would leave untrained."""
-    likelihood, allowed = get(loss_type), losses_for_head(head_type)
+    likelihood = get(loss_type)
+    _check_head(head_type)
+    allowed = [name for name in names() if LIKELIHOODS[name].head == head_type]
     if likelihood.evaluation_only:
         raise ConfigError(
             f"loss_type {loss_type!r} serves metrics only; head {head_type} trains with {_either(allowed)}"

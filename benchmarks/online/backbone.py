@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from p2l.model import backbones
 from p2l.model.checkpoint import load_weights, read_object, save_weights, write_json
-from p2l.model.encoding import Encoding, PromptTokenizer, TokenizerOptions, register
+from p2l.model.encoding import Encoding, PromptTokenizer, register
 
 __all__ = ["NAME", "WordTokenizer", "make"]
 
@@ -119,7 +119,7 @@ def make(folder: Path, prompts: Iterable[Sequence[str]], *, seed: int) -> None:
 
 
 @register(NAME)
-def _load_tokenizer(folder: Path, _options: TokenizerOptions) -> WordTokenizer:
+def _load_tokenizer(folder: Path, **_options: object) -> WordTokenizer:
     kept = read_object(folder / _WORDS)
     return WordTokenizer(kept["words"], kept["max_length"])
 

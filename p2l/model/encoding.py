@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -33,16 +32,6 @@ class Encoding(NamedTuple):
     ids: npt.NDArray[np.int64]
     values: npt.NDArray[np.float32] | None
     truncated: bool
-
-
-@dataclass(frozen=True)
-class TokenizerOptions:
-    """Arguments of `PromptTokenizer.from_pretrained`; None leaves the choice to the folder."""
-
-    chat_template: str | None
-    max_length: int | None
-    cls_token_if_none: str | None
-    pad_token_if_none: str | None
 
 
 class PromptTokenizer(ABC):
@@ -87,8 +76,13 @@ class PromptTokenizer(ABC):
             # Registers both tokenizers, whichever module a caller imported; they import this one.
             importlib.import_module("p2l.model.tokenizer")
         load = TOKENIZERS.get(str(model_type)) or TOKENIZERS[""]
-        length = max_length or _recorded_max_length(folder)
-        return load(folder, TokenizerOptions(chat_template, length, cls_token_if_none, pad_token_if_none))
+        return load(
+            folder,
+            chat_template=chat_template,
+            max_length=max_length or _recorded_max_length(folder),
+            cls_token_if_none=cls_token_if_none,
+            pad_token_if_none=pad_token_if_none,
+        )
 
     def forget_words(self) -> None:  # noqa: B027 - most have nothing to forget
         """Keep nothing of the texts that were encoded."""
@@ -102,7 +96,8 @@ class PromptTokenizer(ABC):
         """Write the files that `from_pretrained` reads into `directory`."""
 
 
-Loader: TypeAlias = Callable[[Path, TokenizerOptions], PromptTokenizer]
+# Loaders take the folder and the keywords of `from_pretrained`, where None leaves the choice to the folder.
+Loader: TypeAlias = Callable[..., PromptTokenizer]
 AnyLoader = TypeVar("AnyLoader", bound=Loader)
 TOKENIZERS: dict[str, Loader] = {}
 

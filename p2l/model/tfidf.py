@@ -40,7 +40,6 @@ from p2l.model.encoding import (
     DEFAULT_MAX_LENGTH,
     Encoding,
     PromptTokenizer,
-    TokenizerOptions,
     check_turns,
     register,
     repair,
@@ -140,7 +139,7 @@ class TfidfTokenizer(PromptTokenizer):
 
 
 @register("tfidf")
-def load(folder: Path, options: TokenizerOptions) -> TfidfTokenizer:
+def load(folder: Path, *, max_length: int | None, **_: str | None) -> TfidfTokenizer:
     """Load what `TfidfTokenizer.save_pretrained` wrote; templates and special tokens do not apply."""
     file = folder / VOCABULARY_FILE
     content = read_object(file)
@@ -150,7 +149,7 @@ def load(folder: Path, options: TokenizerOptions) -> TfidfTokenizer:
         raise CheckpointError(f"{file}: is not a TF-IDF vocabulary: {error!r}; copy the folder again") from error
     if idf.shape != (len(terms),) or not np.isfinite(idf).all():
         raise CheckpointError(f"{file}: needs one finite idf for each of its {len(terms)} terms; copy the folder again")
-    return TfidfTokenizer(terms, idf, ngrams=(low, high), max_length=options.max_length or DEFAULT_MAX_LENGTH)
+    return TfidfTokenizer(terms, idf, ngrams=(low, high), max_length=max_length or DEFAULT_MAX_LENGTH)
 
 
 def fit_vocabulary(

@@ -29,7 +29,6 @@ from p2l.common.errors import CheckpointError, ConfigError
 from p2l.model.encoding import (
     DEFAULT_MAX_LENGTH,
     Encoding,
-    TokenizerOptions,
     check_turns,
     register,
     repair,
@@ -179,15 +178,27 @@ class ChatTokenizer(PromptTokenizer):
 
 
 @register("")
-def load(folder: Path, options: TokenizerOptions) -> ChatTokenizer:
+def load(
+    folder: Path,
+    *,
+    chat_template: str | None,
+    max_length: int | None,
+    cls_token_if_none: str | None,
+    pad_token_if_none: str | None,
+) -> ChatTokenizer:
     """Load the tokenizer of a transformer's folder, and add a CLS token and a template where they are missing."""
     tokenizer = _load_tokenizer(folder)
     old_size = len(tokenizer)
-    _add_missing_tokens(tokenizer, options.cls_token_if_none, options.pad_token_if_none, folder)
+    if tokenizer.cls_token is None:
+        if cls_token_if_none is None:
+            raise CheckpointError(f"{folder}: its tokenizer has no CLS token; it is not a trained P2L model")
+        tokenizer.add_special_tokens({"cls_token": cls_token_if_none})
+    if tokenizer.pad_token is None and pad_token_if_none is not None:
+        tokenizer.add_special_tokens({"pad_token": pad_token_if_none})
     own = tokenizer.chat_template
     own = own.get("default") if isinstance(own, dict) else own  # some tokenizers have one for each task
-    tokenizer.chat_template = resolve_template(options.chat_template) or own or resolve_template("plain")
-    tokenizer.model_max_length = options.max_length or min(tokenizer.model_max_length, DEFAULT_MAX_LENGTH)
+    tokenizer.chat_template = resolve_template(chat_template) or own or resolve_template("plain")
+    tokenizer.model_max_length = max_length or min(tokenizer.model_max_length, DEFAULT_MAX_LENGTH)
     return ChatTokenizer(tokenizer, added_ids=tuple(range(old_size, len(tokenizer))))
 
 
@@ -236,15 +247,6 @@ def _backend_of(tokenizer: Any) -> Any:
     backend.no_padding()
     backend.encode_special_tokens = bool(tokenizer.split_special_tokens)
     return backend
-
-
-def _add_missing_tokens(tokenizer: Any, cls_token: str | None, pad_token: str | None, folder: Path) -> None:
-    if tokenizer.cls_token is None:
-        if cls_token is None:
-            raise CheckpointError(f"{folder}: its tokenizer has no CLS token; it is not a trained P2L model")
-        tokenizer.add_special_tokens({"cls_token": cls_token})
-    if tokenizer.pad_token is None and pad_token is not None:
-        tokenizer.add_special_tokens({"pad_token": pad_token})
 
 
 def _by_size(texts: Sequence[str]) -> Iterator[list[str]]:

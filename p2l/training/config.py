@@ -174,6 +174,8 @@ def load_config(path: str | Path) -> TrainConfig:
 
 def load_config_as(kind: type[Config], path: str | Path, changes: Mapping[str, object] | None = None) -> Config:
     """Read a configuration of this kind, whose values `changes` replace; ConfigError if a key is wrong or missing."""
+    from p2l.likelihood import check_pair
+
     raw = read_yaml(path)
     for key in raw:
         if key in _ONLINE_KEYS and key not in kind.model_fields:
@@ -182,9 +184,10 @@ def load_config_as(kind: type[Config], path: str | Path, changes: Mapping[str, o
             raise ConfigError(f"{path}: unknown key {key!r}{nearest(str(key), kind.model_fields)}")
     try:
         config = kind.model_validate({**raw, **(changes or {})})
-    except ValidationError as error:
-        raise ConfigError(f"{path}: {_first_problem(error)}") from error
-    _check_head_and_loss(config, path)
+        check_pair(config.head_type, config.loss_type)
+    except (ValidationError, ConfigError) as error:
+        problem = _first_problem(error) if isinstance(error, ValidationError) else error
+        raise ConfigError(f"{path}: {problem}") from error
     return config
 
 
@@ -201,12 +204,3 @@ def _first_problem(error: ValidationError) -> str:
     if not key:
         return message
     return f"key {key!r}: {message[0].lower()}{message[1:]}, got {problem['input']!r}"
-
-
-def _check_head_and_loss(config: TrainConfig, path: str | Path) -> None:
-    from p2l.likelihood import check_pair
-
-    try:
-        check_pair(config.head_type, config.loss_type)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from error

@@ -132,9 +132,9 @@ CATEGORY_SD = 1.0
 class Forecast:
     """Predicted parameters of N votes: coefs (N, M), and eta, gamma (N,) or None where the likelihood has none."""
 
-    coefs: Floats
-    eta: Floats | None
-    gamma: Floats | None = None
+    coefs: NDArray[np.floating]
+    eta: NDArray[np.floating] | None
+    gamma: NDArray[np.floating] | None = None
 
 
 def marginal(train: Labels, num_votes: int, models: Sequence[str], likelihood: str) -> Forecast:

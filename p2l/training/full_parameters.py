@@ -55,25 +55,19 @@ def read_full(parameter: nn.Parameter, optimizer: Any, key: str | None = None) -
 
 def write_full(parameter: nn.Parameter, optimizer: Any, value: Tensor, key: str | None = None) -> None:
     """Set the values of a parameter, in float32 and in the precision of the forward pass, or of its state `key`."""
+    from deepspeed.utils import safe_set_full_fp32_param, safe_set_full_optimizer_state
+
     if not _is_cut(parameter):
         target = parameter.data if key is None else inner_optimizer(optimizer).state[parameter][key]
         target.copy_(value)
     elif hasattr(parameter, "ds_id"):
         _write_part(parameter, value, key)
-    else:
-        _write_fragment(parameter, value, key)
-
-
-def _write_fragment(parameter: nn.Parameter, value: Tensor, key: str | None) -> None:
-    """Write under ZeRO 1 and 2, where every rank has all forward weights, and a part of the float32 ones."""
-    from deepspeed.utils import safe_set_full_fp32_param, safe_set_full_optimizer_state
-
-    if key is not None:
+    elif key is not None:
         safe_set_full_optimizer_state(parameter, value, key)
-        return
-    safe_set_full_fp32_param(parameter, value)
-    # DeepSpeed would update the forward weights only after the next step.
-    parameter.data.copy_(value)
+    else:
+        # ZeRO 1 and 2: every rank has all forward weights, which DeepSpeed would update only after the next step.
+        safe_set_full_fp32_param(parameter, value)
+        parameter.data.copy_(value)
 
 
 def _write_part(parameter: nn.Parameter, value: Tensor, key: str | None) -> None:

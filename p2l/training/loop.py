@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from p2l.common.errors import CheckpointError, ConfigError
 from p2l.common.files import atomic_path, write_json
@@ -48,6 +47,7 @@ from p2l.training.engine import (
     start_processes,
     world_size,
 )
+from p2l.training.facts import Forecast
 from p2l.training.progress import RunProgress
 from p2l.training.run_folder import (
     TrainerState,
@@ -61,22 +61,12 @@ from p2l.training.run_folder import (
 from p2l.training.trainer import Schedule, StepResult, Trainer
 from p2l.votes import VoteStore, open_votes_together
 
-Floats = NDArray[np.float32]
 _ROWS = 1024  # votes predicted, and rows of the output file written, at a time
 
 # Validation: coefficients for every validation vote, their metrics, the two result files.
 
 
-@dataclass(frozen=True)
-class Predictions:
-    """Model outputs for N prompts: coefs (N, M), and eta, gamma (N,) where the head has them."""
-
-    coefs: Floats
-    eta: Floats | None
-    gamma: Floats | None
-
-
-def validate(engine: Engine, windows: Windows) -> Predictions | None:
+def validate(engine: Engine, windows: Windows) -> Forecast | None:
     """Predict the prompt of every vote, on rank 0; None on the others (every rank must call this)."""
     ids, blocks = [], []
     count, num_models = len(windows.votes), len(engine.model.model_list)
@@ -96,17 +86,17 @@ def validate(engine: Engine, windows: Windows) -> Predictions | None:
     all_ids, all_blocks = (np.concatenate(arrays) for arrays in zip(*gathered, strict=True))
     table = all_blocks[np.argsort(all_ids)]
     eta, gamma = [*table[:, num_models:].T, None, None][:2]
-    return Predictions(table[:, :num_models], eta, gamma)
+    return Forecast(table[:, :num_models], eta, gamma)
 
 
-def summarise(predictions: Predictions, votes: VoteStore, likelihood: Likelihood) -> dict[str, float]:
+def summarise(predictions: Forecast, votes: VoteStore, likelihood: Likelihood) -> dict[str, float]:
     """Return the simple metrics of the predictions that are defined under this likelihood."""
     labels = votes.labels(np.arange(len(votes)))
     metrics = simple_metrics(predictions.coefs, labels, predictions.eta, predictions.gamma, likelihood=likelihood)
     return {name: value for name, value in metrics.items() if value is not None and math.isfinite(value)}
 
 
-def write_results(folder: Path, predictions: Predictions, votes: VoteStore, likelihood: Likelihood) -> None:
+def write_results(folder: Path, predictions: Forecast, votes: VoteStore, likelihood: Likelihood) -> None:
     """Write `eval_results.json` (metrics) and `eval_output.jsonl` (validation rows with `betas`, `eta`, `gamma`)."""
     write_json(
         folder / "eval_results.json", {"votes": len(votes), **summarise(predictions, votes, likelihood)}, indent=2
@@ -116,7 +106,7 @@ def write_results(folder: Path, predictions: Predictions, votes: VoteStore, like
             file.write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
 
 
-def _rows(predictions: Predictions, votes: VoteStore) -> Iterator[dict[str, object]]:
+def _rows(predictions: Forecast, votes: VoteStore) -> Iterator[dict[str, object]]:
     for start in range(0, len(votes), _ROWS):
         ids = np.arange(start, min(start + _ROWS, len(votes)))
         labels = votes.labels(ids)
@@ -408,14 +398,9 @@ class Run(ABC):
     def train(self, first: int, num_votes: int | None) -> int:
         """Train from step `first` on, return the steps done; `num_votes` counts the whole run, None if unknown."""
         options, total, done = self.options, self.trainer.schedule.total_steps, first
-        report = RunProgress.start(
-            self.config,
-            self.folder,
-            total=total,
-            first=first,
-            num_votes=num_votes,
-            quiet=options.quiet,
-            is_main=self.trainer.engine.is_main,
+        is_silent, is_main = options.quiet, self.trainer.engine.is_main
+        report = RunProgress(
+            self.config, self.folder, total=total, first=first, num_votes=num_votes, quiet=is_silent, is_main=is_main
         )
         before = time.monotonic()
         for result in self.trainer.steps(first):
@@ -451,6 +436,6 @@ class Run(ABC):
                 push(self.folder, self.config.repo_id)
         self.trainer.engine.barrier()
 
-    def _predict(self, validation: VoteStore) -> Predictions | None:
+    def _predict(self, validation: VoteStore) -> Forecast | None:
         with self.trainer.as_published():
             return validate(self.trainer.engine, replace(self.trainer.windows, votes=validation, ahead=True))

@@ -86,19 +86,11 @@ _BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
 _OPEN_BAR = "{desc}: {n_fmt} steps [{elapsed}{postfix}]"
 
 
-@dataclass
 class RunProgress:
     """Reports each step; on every rank but the first it reports nothing."""
 
-    bar: Any
-    log: MetricsLog | None
-    wandb: Any
-    time_left: TimeLeft | None
-    started: float
-    silent: bool
-
-    @staticmethod
-    def start(
+    def __init__(
+        self,
         config: TrainConfig,
         folder: Path,
         *,
@@ -107,19 +99,16 @@ class RunProgress:
         num_votes: int | None,
         quiet: bool,
         is_main: bool,
-    ) -> RunProgress:
-        """Open the bar and the log, at step `first` of `total`, over which `num_votes` are spread.
-
-        Without `total` (a growing stream) no end is estimated.
-        """
-        silent = quiet or not is_main
-        bar = progress(description="train", total=total, unit="step", quiet=silent)
-        bar.bar_format = _BAR if total else _OPEN_BAR  # without tqdm's estimate, which ignores the tokens of a step
-        bar.update(first)
-        log = MetricsLog(folder / "metrics.jsonl", resume_step=first) if is_main else None
-        time_left = TimeLeft(round(num_votes * (total - first) / total)) if total and num_votes else None
-        wandb = _start_wandb(config, folder) if is_main else None
-        return RunProgress(bar, log, wandb, time_left, time.monotonic(), silent)
+    ) -> None:
+        """Open the bar and the log, at step `first` of `total` (None: no end is known) with `num_votes` in all."""
+        self.silent, self.started = quiet or not is_main, time.monotonic()
+        self.bar = progress(description="train", total=total, unit="step", quiet=self.silent)
+        # without tqdm's estimate, which ignores the tokens of a step
+        self.bar.bar_format = _BAR if total else _OPEN_BAR
+        self.bar.update(first)
+        self.log = MetricsLog(folder / "metrics.jsonl", resume_step=first) if is_main else None
+        self.time_left = TimeLeft(round(num_votes * (total - first) / total)) if total and num_votes else None
+        self.wandb = _start_wandb(config, folder) if is_main else None
 
     def step(self, result: StepResult, seconds: float, more: Mapping[str, float] | None = None) -> None:
         """Report one optimizer step that took `seconds`; `more` values are logged beside its own."""

@@ -1,7 +1,6 @@
 """What a run says while it goes on, on a clock that the tests turn."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,10 +16,8 @@ def test_the_estimate_is_said_once_and_every_step_is_logged(
     configure: Configure, tmp_path: Path, capsys: pytest.CaptureFixture[str], quiet: bool
 ) -> None:
     now = [0.0]
-    shown = RunProgress.start(
-        load_config(configure()), tmp_path, total=20, first=0, num_votes=200, quiet=quiet, is_main=True
-    )
-    shown = replace(shown, time_left=TimeLeft(200, clock=lambda: now[0]))
+    shown = RunProgress(load_config(configure()), tmp_path, total=20, first=0, num_votes=200, quiet=quiet, is_main=True)
+    shown.time_left = TimeLeft(200, clock=lambda: now[0])
     for step in range(1, 11):
         now[0] += 20.0
         shown.step(StepResult(step, 1.0, 0.5, 1e-3, 10, 500), seconds=20.0)
@@ -35,7 +32,7 @@ def test_the_estimate_is_said_once_and_every_step_is_logged(
 
 
 def test_a_resumed_run_estimates_what_is_left_of_it(configure: Configure, tmp_path: Path) -> None:
-    shown = RunProgress.start(
+    shown = RunProgress(
         load_config(configure()), tmp_path, total=20, first=15, num_votes=200, quiet=True, is_main=False
     )
     assert shown.time_left.votes == 50
