@@ -16,12 +16,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from p2l.common.errors import CheckpointError, InputError
 from p2l.likelihood import win_rates
@@ -97,7 +96,10 @@ class P2L:
 
     def __init__(self, members: Sequence[Member], device: torch.device, folder: Path | None = None) -> None:
         """Move the members to a device; `from_pretrained` loads them from a `folder`."""
-        self.members = [Member(_place(member.model, device).eval(), member.tokenizer) for member in members]
+        try:
+            self.members = [Member(member.model.to(device).eval(), member.tokenizer) for member in members]
+        except torch.OutOfMemoryError as error:
+            raise InputError(f"the model does not fit into the memory of {device}; use another device") from error
         self.device = device
         self._folder = folder
 
@@ -184,7 +186,9 @@ class P2L:
             raise InputError(
                 f"batch_size and max_batch_tokens must be at least 1, not {min(batch_size, max_batch_tokens)}"
             )
-        listed = _listed(prompts)
+        if not isinstance(prompts, Iterable) or isinstance(prompts, bytes | Mapping):
+            raise InputError(f"prompts must be a text or a list of prompts, not {type(prompts).__name__}")
+        listed = [prompts] if isinstance(prompts, str) else list(prompts)
         columns = self._columns(len(listed), hidden)
         for start in range(0, len(listed), _PROMPTS_AT_ONCE):
             turns = [
@@ -192,7 +196,7 @@ class P2L:
                 for number, prompt in enumerate(listed[start : start + _PROMPTS_AT_ONCE], start)
             ]
             self._fill(columns, start, self.encode(turns), batch_size, max_batch_tokens)
-        return columns.prediction()
+        return columns
 
     def encode(self, prompts: Sequence[Sequence[str]]) -> list[Encoded]:
         """Encode prompts, each the list of its user turns, for every member; InputError as `check_turns`."""
@@ -203,22 +207,38 @@ class P2L:
         """Predict encoded prompts, with at most `max_batch_tokens` tokens per forward pass."""
         columns = self._columns(len(encoded), False)
         self._fill(columns, 0, encoded, max(1, len(encoded)), max_batch_tokens)
-        return columns.prediction()
+        return columns
 
-    def _columns(self, num_prompts: int, hidden: bool) -> _Columns:
+    def _columns(self, num_prompts: int, hidden: bool) -> Prediction:
+        """Return the arrays of a prediction, filled with zeros."""
         if hidden and len(self.members) > 1:
             raise InputError("a committee has no hidden state of its own; use its members, or leave the states out")
-        return _Columns(num_prompts, len(self.members), self.members[0].model, hidden)
+        model = self.members[0].model
+
+        def zeros(*width: int) -> Floats:
+            return np.zeros((num_prompts, *width), dtype=np.float32)
+
+        return Prediction(
+            coefs=zeros(len(self.model_list)),
+            eta=zeros() if model.head.has_eta else None,
+            gamma=zeros() if model.head.has_gamma else None,
+            truncated=np.zeros(num_prompts, dtype=np.bool_),
+            hidden=zeros(model.hidden_size) if hidden else None,
+        )
 
     def _fill(
-        self, columns: _Columns, start: int, encoded: Sequence[Encoded], batch_size: int, max_batch_tokens: int
+        self, columns: Prediction, start: int, encoded: Sequence[Encoded], batch_size: int, max_batch_tokens: int
     ) -> None:
-        """Predict prompts into the rows from `start` on."""
+        """Add each member's share to the rows from `start` on."""
         columns.truncated[start : start + len(encoded)] = [prompt.truncated for prompt in encoded]
+        targets, share = (columns.coefs, columns.eta, columns.gamma, columns.hidden), np.float32(1 / len(self.members))
         for number, member in enumerate(self.members):
             encodings = [prompt.encodings[number] for prompt in encoded]
             for rows, output in self._outputs(member, encodings, batch_size, max_batch_tokens):
-                columns.add([start + row for row in rows], output)
+                sources = (output.coefs, output.eta, output.gamma, output.last_hidden_state)
+                for target, source in zip(targets, sources, strict=True):
+                    if target is not None and source is not None:
+                        target[[start + row for row in rows]] += source.float().cpu().numpy() * share
 
     def _outputs(
         self, member: Member, encodings: list[Encoding], batch_size: int, max_batch_tokens: int
@@ -254,14 +274,6 @@ class P2L:
         return table
 
 
-def _listed(prompts: Any) -> list[Any]:
-    if isinstance(prompts, str):
-        return [prompts]
-    if not isinstance(prompts, Iterable) or isinstance(prompts, bytes | Mapping):
-        raise InputError(f"prompts must be a text or a list of prompts, not {type(prompts).__name__}")
-    return list(prompts)
-
-
 def choose_device(device: str | torch.device | None) -> torch.device:
     """Return the device of this name, by default the GPU if there is one; InputError if it is unknown or absent."""
     if device is None:
@@ -279,41 +291,6 @@ def choose_device(device: str | torch.device | None) -> torch.device:
     except (RuntimeError, NotImplementedError, AssertionError) as error:  # raised by other kinds of devices
         raise InputError(f"device {str(device)!r} cannot be used on this machine; use cpu") from error
     return chosen
-
-
-def _place(model: P2LModel, device: torch.device) -> P2LModel:
-    """Move a model to a device; InputError if it does not fit there."""
-    try:
-        return model.to(device)
-    except torch.OutOfMemoryError as error:
-        raise InputError(f"the model does not fit into the memory of {device}; use another device") from error
-
-
-class _Columns:
-    """The arrays of a prediction, filled batch by batch in any order: the mean over the members of a committee."""
-
-    def __init__(self, num_prompts: int, num_members: int, model: P2LModel, hidden: bool) -> None:
-        head = model.head
-        self.coefs = np.zeros((num_prompts, len(model.model_list)), dtype=np.float32)
-        self.eta = np.zeros(num_prompts, dtype=np.float32) if head.has_eta else None
-        self.gamma = np.zeros(num_prompts, dtype=np.float32) if head.has_gamma else None
-        self.hidden = np.zeros((num_prompts, model.hidden_size), dtype=np.float32) if hidden else None
-        self.truncated = np.zeros(num_prompts, dtype=np.bool_)
-        self._share = np.float32(1 / num_members)
-
-    def add(self, rows: list[int], output: P2LOutput) -> None:
-        columns = (
-            (self.coefs, output.coefs),
-            (self.eta, output.eta),
-            (self.gamma, output.gamma),
-            (self.hidden, output.last_hidden_state),
-        )
-        for target, values in columns:
-            if target is not None and isinstance(values, Tensor):
-                target[rows] += values.float().cpu().numpy() * self._share
-
-    def prediction(self) -> Prediction:
-        return Prediction(self.coefs, self.eta, self.gamma, self.truncated, self.hidden)
 
 
 def _fit_together(folder: Path, model: P2LModel, tokenizer: PromptTokenizer) -> None:

@@ -519,49 +519,25 @@ def win_rates(
 ) -> Floats:
     """Return each model's mean points (..., M) against a uniformly drawn other model, in [0, 1].
 
-    Args:
-        coefs: (..., M) coefficients.
-        likelihood: supplies the outcome probabilities.
-        eta: (...,) or scalar, for the likelihoods that have it.
-        gamma: (...,) or scalar, for `ba`.
-
-    A single model has no field: its rate is 1/2.
+    `coefs` are (..., M), `eta` and `gamma` (...,) or scalars. A single model has no field: its rate is 1/2.
     """
     vectors = np.asarray(coefs, dtype=np.float64)
     lead, num_models = vectors.shape[:-1], vectors.shape[-1]
     if num_models < 2:
         return np.full(vectors.shape, 0.5)
     flat = vectors.reshape(-1, num_models)
-    etas, gammas = _per_row(eta, lead), _per_row(gamma, lead)
+    scalars = [
+        None if one is None else np.broadcast_to(np.asarray(one, dtype=np.float64), lead).reshape(-1, 1, 1)
+        for one in (eta, gamma)
+    ]
+    win, loss = likelihood.outcomes.index("win"), likelihood.outcomes.index("loss")
     rates = np.empty_like(flat)
     rows = max(1, _BLOCK_ELEMENTS // num_models**2)
     for first in range(0, len(flat), rows):
         part = slice(first, first + rows)
-        points = pair_points(
-            flat[part], likelihood, None if etas is None else etas[part], None if gammas is None else gammas[part]
-        )
+        block = [None if one is None else one[part] for one in scalars]
+        probs = likelihood.probs(flat[part, :, None], flat[part, None, :], *block)
+        points = 0.5 * (1.0 + probs[..., win] - probs[..., loss])
         # The diagonal is exactly 1/2: no model is its own opponent.
         rates[part] = (points.sum(axis=-1) - 0.5) / (num_models - 1)
     return rates.reshape(vectors.shape)
-
-
-def pair_points(
-    coefs: Floats, likelihood: Likelihood, eta: Floats | None = None, gamma: Floats | None = None
-) -> Floats:
-    """Return the points (n, M, M) of the row's model against the column's, from coefs (n, M) and eta, gamma (n,)."""
-    probs = likelihood.probs(
-        coefs[:, :, None],
-        coefs[:, None, :],
-        None if eta is None else eta[:, None, None],
-        None if gamma is None else gamma[:, None, None],
-    )
-    win, loss = likelihood.outcomes.index("win"), likelihood.outcomes.index("loss")
-    points: Floats = 0.5 * (1.0 + probs[..., win] - probs[..., loss])
-    return points
-
-
-def _per_row(value: npt.ArrayLike | None, lead: tuple[int, ...]) -> Floats | None:
-    """Spread a scalar or (...,) parameter over the flattened leading shape."""
-    if value is None:
-        return None
-    return np.broadcast_to(np.asarray(value, dtype=np.float64), lead).reshape(-1)

@@ -9,15 +9,10 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from p2l.common.cli import parser, positive, run
 from p2l.common.errors import ConfigError
 from p2l.training.recipe import SIZES
-
-if TYPE_CHECKING:
-    from p2l.training.prepare import Prepared
-
 
 _EXPERIMENTAL = (
     "GPUs, bfloat16 on a GPU, varlen attention kernels and `compile: true` are experimental: never run on a GPU yet "
@@ -118,23 +113,18 @@ def _train_on_votes(flags: argparse.Namespace) -> None:
         raise ConfigError("--push-to-hf goes with --config; train, then add repo_id to the run's training.yaml")
     if flags.no_eval and flags.val:
         raise ConfigError("--val and --no-eval exclude each other; leave one out")
-    from p2l.training.prepare import Request, dry_run, prepare
+    from p2l.training.config import load_config
+    from p2l.training.facts import write_comparison
+    from p2l.training.loop import RunOptions
+    from p2l.training.offline import train
+    from p2l.training.prepare import CONFIG_FILE, Request, dry_run, prepare
 
     request = Request(flags.votes, flags.size, flags.val, flags.backbone, flags.output, validate=not flags.no_eval)
     if flags.dry_run:
         if _is_main():
             print(dry_run(request), end="")
         return
-    _train_prepared(prepare(request, flags.checkpoint, quiet=flags.quiet), flags)
-
-
-def _train_prepared(prepared: Prepared, flags: argparse.Namespace) -> None:
-    """Train in a prepared folder, and print the comparison on the first process."""
-    from p2l.training.config import load_config
-    from p2l.training.facts import write_comparison
-    from p2l.training.loop import RunOptions
-    from p2l.training.offline import train
-
+    prepared = prepare(request, flags.checkpoint, quiet=flags.quiet)
     save_steps = prepared.save_steps if flags.save_steps is None else flags.save_steps
     eval_steps = None if prepared.eval_steps is None else flags.eval_steps or prepared.eval_steps
     options = RunOptions(
@@ -145,12 +135,12 @@ def _train_prepared(prepared: Prepared, flags: argparse.Namespace) -> None:
         folder=prepared.folder,
         keep_checkpoints=2,
     )
-    train(str(prepared.config), options)
+    path = prepared.folder / CONFIG_FILE
+    train(str(path), options)
     if eval_steps is not None and _is_main():
-        config = load_config(prepared.config)
-        comparison = write_comparison(
-            prepared.folder, config.train_data_path, config.loss_type, weighted=config.weighted_loss
-        )
+        config = load_config(path)
+        votes, loss_type = config.train_data_path, config.loss_type
+        comparison = write_comparison(prepared.folder, votes, loss_type, weighted=config.weighted_loss)
         print(f"\n{comparison.to_text()}")
 
 

@@ -66,11 +66,6 @@ class Prepared:
     lock: Any = None
     """Held by the first process while it runs, so that no second run trains in this folder."""
 
-    @property
-    def config(self) -> Path:
-        """The configuration of the run."""
-        return self.folder / CONFIG_FILE
-
 
 def prepare(request: Request, checkpoint: str | None = None, *, quiet: bool = False) -> Prepared:
     """Return the folder of a new or resumed run; every process calls this, and the first one does the work.
@@ -227,7 +222,11 @@ def _fill(folder: Path, final: Path, request: Request, *, quiet: bool) -> Plan:
         train, data = _split(votes, folder, final, request, quiet=quiet)
         with train:
             plan = _plan(folder, final, request, size, machine, train)
-            _check_counted(train, request.val, plan.settings)
+            loss_type, weighted = plan.settings["loss_type"], plan.settings.get("weighted_loss", False)
+            facts.check_counted(train, loss_type, weighted=weighted)
+            if request.val is not None:
+                with open_votes(request.val, model_list=train.model_list, drop_unknown=True) as held_out:
+                    facts.check_counted(held_out, loss_type)
     settings = {"output_dir": str(final.parent), "proj_name": final.name, **data, **plan.settings, "seed": SEED}
     settings["deepspeed_config_path"] = str(final / DEEPSPEED_FILE)
     write_json(folder / DEEPSPEED_FILE, plan.deepspeed)
@@ -290,14 +289,6 @@ def _split(
             print(f"left out, too few votes: {', '.join(done.removed_models)}", file=sys.stderr)
     paths = {"train_data_path": str(final / "train.parquet"), "val_data_path": str(final / "held_out.parquet")}
     return open_votes(folder / "train.parquet"), paths
-
-
-def _check_counted(train: VoteStore, val: str | None, settings: dict[str, Any]) -> None:
-    """Validate the votes before the folder gets its name."""
-    facts.check_counted(train, settings["loss_type"], weighted=settings.get("weighted_loss", False))
-    if val is not None:
-        with open_votes(val, model_list=train.model_list, drop_unknown=True) as votes:
-            facts.check_counted(votes, settings["loss_type"])
 
 
 def _plan(folder: Path, final: Path, request: Request, size: Size, machine: Machine, train: VoteStore) -> Plan:
