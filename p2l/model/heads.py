@@ -44,6 +44,20 @@ class Float32Linear(nn.Linear):
         return F.linear(x.float(), self.weight.float(), bias)
 
 
+HEADS: dict[str, type[BTHead]] = {}
+
+
+def register(name: str) -> Callable[[HeadClass], HeadClass]:
+    """Decorator: register a head class under `name`."""
+
+    def add(head: HeadClass) -> HeadClass:
+        HEADS[name] = head
+        return head
+
+    return add
+
+
+@register("bt")
 class BTHead(nn.Module):
     """Coefficients alone."""
 
@@ -78,34 +92,18 @@ class BTHead(nn.Module):
         return HeadOutput(self.head(hidden), eta, gamma)
 
 
+@register("rk")
 class RKHead(BTHead):
     """Coefficients and eta, the width of ties."""
 
     has_eta = True
 
 
+@register("ba")
 class BAHead(RKHead):
     """Coefficients, eta, and gamma, the level below which both answers are bad."""
 
     has_gamma = True
-
-
-HEADS: dict[str, type[BTHead]] = {}
-
-
-def register(name: str) -> Callable[[HeadClass], HeadClass]:
-    """Decorator: register a head class under `name`."""
-
-    def add(head: HeadClass) -> HeadClass:
-        HEADS[name] = head
-        return head
-
-    return add
-
-
-register("bt")(BTHead)
-register("rk")(RKHead)
-register("ba")(BAHead)
 
 
 def get(name: str) -> type[BTHead]:

@@ -10,7 +10,7 @@ Shapes: N votes of the window, n votes and B prompts of a micro-batch.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -91,14 +91,14 @@ class Windows:
             yield from ((ids, self.read(ids)) for ids in windows)
             return
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="p2l-windows") as reader:
-            coming = iter(windows)
-            ids = next(coming, None)
-            pending = None if ids is None else reader.submit(self.read, ids)
-            while ids is not None and pending is not None:
-                ready, current = pending.result(), ids
-                ids = next(coming, None)
-                pending = None if ids is None else reader.submit(self.read, ids)
-                yield current, ready
+            earlier: tuple[Ids, Future[list[MicroBatch]]] | None = None
+            for ids in windows:
+                latest = (ids, reader.submit(self.read, ids))
+                if earlier is not None:
+                    yield earlier[0], earlier[1].result()
+                earlier = latest
+            if earlier is not None:
+                yield earlier[0], earlier[1].result()
 
     def filler(self) -> MicroBatch:
         """Return a micro-batch without votes: under ZeRO every rank runs as many forward passes as the busiest one."""
@@ -157,15 +157,12 @@ class OfflineSchedule:
         """Yield row ids of each step, from step `start` on."""
         for epoch in range(start // self.steps_per_epoch, self.epochs):
             order = self._order(epoch)
-            first = start - epoch * self.steps_per_epoch if epoch * self.steps_per_epoch < start else 0
-            for step in range(first, self.steps_per_epoch):
-                begin = step * self.global_batch
-                end = min(begin + self.global_batch, self.num_votes)
-                yield np.arange(begin, end) if order is None else order[begin:end].astype(np.int64)
+            for step in range(max(0, start - epoch * self.steps_per_epoch), self.steps_per_epoch):
+                yield order[step * self.global_batch : (step + 1) * self.global_batch]
 
-    def _order(self, epoch: int) -> NDArray[np.int64] | None:
+    def _order(self, epoch: int) -> NDArray[np.int64]:
         if not self.shuffle:
-            return None
+            return np.arange(self.num_votes)
         rng = np.random.default_rng([self.seed, epoch])
         votes = rng.permutation(self.num_votes)
         if self.prompts is None:

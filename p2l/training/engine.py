@@ -117,13 +117,12 @@ class Engine:
     def _start(self, model: P2LModel, groups: Sequence[dict[str, Any]] | None) -> None:
         import deepspeed
 
-        trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
         model = model.to(self.device)
         try:
             with contextlib.redirect_stdout(io.StringIO()):  # some stages print their memory use
                 self._engine, self._optimizer, _, self._scheduler = deepspeed.initialize(
                     model=model,
-                    model_parameters=trainable if groups is None else list(groups),
+                    model_parameters=_trainable(model) if groups is None else list(groups),
                     config=copy.deepcopy(self._settings),
                     lr_scheduler=self._make_scheduler,
                     dist_init_required=False,
@@ -263,7 +262,7 @@ class Engine:
         from safetensors.torch import save_file
 
         keys = state_keys(self._optimizer)
-        for number, parameter in enumerate(self._trainable()):
+        for number, parameter in enumerate(_trainable(self.model)):
             parts = {_VALUES: read_full(parameter, self._optimizer)}
             parts |= {key: read_full(parameter, self._optimizer, key) for key in keys}
             if self.is_main:
@@ -303,7 +302,7 @@ class Engine:
         from safetensors.torch import load_file
 
         keys = state_keys(self._optimizer)
-        for number, parameter in enumerate(self._trainable()):
+        for number, parameter in enumerate(_trainable(self.model)):
             parts = load_file(folder / f"{number}.safetensors", device=str(self.device))
             for key in (None, *keys):
                 values = read_full(parameter, self._optimizer, key)
@@ -312,9 +311,6 @@ class Engine:
                 part = parts[key or _VALUES]
                 values[: len(part)] = part
                 write_full(parameter, self._optimizer, values, key)
-
-    def _trainable(self) -> list[torch.nn.Parameter]:
-        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
     def _check_complete(self, folder: Path) -> None:
         files = [file.name for file in (folder / _STATE).glob("*.pt")]
@@ -344,6 +340,10 @@ class Engine:
             names = self.model.state_dict().keys()
             gathered |= {name: buffer.detach().cpu() for name, buffer in self.model.named_buffers() if name in names}
         return gathered
+
+
+def _trainable(model: nn.Module) -> list[nn.Parameter]:
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
 def make_scheduler(config: TrainConfig, total_steps: int | None) -> Callable[[torch.optim.Optimizer], Any]:

@@ -17,6 +17,7 @@ import yaml
 
 from p2l.common.cli import nearest
 from p2l.common.errors import ConfigError, InputError
+from p2l.model.scratch import TRANSFORMER_DEFAULTS
 
 GIB = 2**30
 STEPS_PER_EPOCH = 250
@@ -209,13 +210,11 @@ def check_machine(size: Size, machine: Machine, *, own_backbone: bool) -> None:
 
 def scratch_shape(train_votes: int) -> dict[str, Any]:
     """Return the arguments of `scratch.make_transformer` for this number of votes."""
-    width = 64 if train_votes < WIDER_FROM else 128
+    vocabulary, width = (2000, 64) if train_votes < WIDER_FROM else (4000, 128)
     return {
-        "vocab_size": 2000 if train_votes < WIDER_FROM else 4000,
+        **TRANSFORMER_DEFAULTS,
+        "vocab_size": vocabulary,
         "hidden_size": width,
-        "layers": 2,
-        "heads": 4,
-        "intermediate_size": None,
         "max_positions": SIZES["tiny"].longest,
     }
 
