@@ -36,7 +36,7 @@ from p2l.batch_inference.output import (
 )
 from p2l.batch_inference.prompts import PromptSet, Survey, open_prompts
 from p2l.common.cli import progress
-from p2l.common.errors import CheckpointError, InputError, PeerError
+from p2l.common.errors import CheckpointError, InputError
 from p2l.common.files import check_can_write
 from p2l.inference import P2L, Prediction, free_memory, is_out_of_memory
 from p2l.model.checkpoint import MODEL_LIST_FILE, local_folder
@@ -100,28 +100,12 @@ class Processes:
         return self.rank == 0
 
     def on_first(self, make: Callable[[], T]) -> T:
-        """What the first process makes, for all.
-
-        Raises:
-            PeerError: the first process ended; it has said why.
-        """
+        """What the first process makes, for all; PeerError if it ended, which has said why."""
         if self.count == 1:
             return make()
-        import torch
+        from p2l.training.engine import on_first
 
-        from p2l.training.engine import peers
-
-        box: list[Any] = [None, False]
-        try:
-            if self.is_first:
-                box = [make(), True]
-        finally:  # the others wait, whatever happened
-            with peers():
-                torch.distributed.broadcast_object_list(box, src=0)
-        if not box[1]:
-            raise PeerError("the first process of this run ended; its message says why")
-        outcome: T = box[0]
-        return outcome
+        return on_first(make)
 
     def wait(self) -> None:
         """Return when all processes have come here.

@@ -90,6 +90,21 @@ def peers() -> Iterator[None]:
         raise PeerError("another process of this run ended; see its message") from error
 
 
+def on_first(make: Callable[[], Part]) -> Part:
+    """Return on every process what the first one makes; PeerError if that one ended, after reporting the reason."""
+    box: list[Any] = [None, False]
+    try:
+        if torch.distributed.get_rank() == 0:
+            box = [make(), True]
+    finally:  # the other processes wait for this, even after an error
+        with peers():
+            torch.distributed.broadcast_object_list(box, src=0)
+    if not box[1]:
+        raise PeerError("the first process of this run ended; see its message")
+    part: Part = box[0]
+    return part
+
+
 class Engine:
     """A model under DeepSpeed, in the vocabulary of the training loop."""
 

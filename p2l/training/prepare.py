@@ -10,20 +10,17 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from p2l.common.errors import CheckpointError, InputError, PeerError, VoteError
+from p2l.common.errors import CheckpointError, InputError, VoteError
 from p2l.common.files import claimed, try_lock
 from p2l.model.checkpoint import local_folder, write_json
 from p2l.model.encoding import PromptTokenizer
 from p2l.model.scratch import make_transformer, sample_prompts
 from p2l.training import facts, recipe
-from p2l.training.engine import choose_device, peers, start_processes, world_size
+from p2l.training.engine import choose_device, on_first, start_processes, world_size
 from p2l.training.recipe import BackboneFacts, Machine, Plan, Size
 from p2l.training.run_folder import candidates, newest_checkpoint
 from p2l.votes import VoteStore, open_votes
@@ -66,6 +63,9 @@ class Prepared:
     lock: Any = None
     """Held by the first process while it runs, so that no second run trains in this folder."""
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "lock": None}  # an open file stays with its process
+
 
 def prepare(request: Request, checkpoint: str | None = None, *, quiet: bool = False) -> Prepared:
     """Return the folder of a new or resumed run; every process calls this, and the first one does the work.
@@ -73,7 +73,10 @@ def prepare(request: Request, checkpoint: str | None = None, *, quiet: bool = Fa
     `checkpoint` is the folder, or a `checkpoint-N`, of the run to resume; None looks for an unfinished run of the same
     request. InputError if votes, size, backbone or folder cannot be used.
     """
-    return _on_first_process(lambda: _prepare(request, checkpoint, quiet=quiet))
+    if world_size() == 1:
+        return _prepare(request, checkpoint, quiet=quiet)
+    start_processes(choose_device("auto"))
+    return on_first(lambda: _prepare(request, checkpoint, quiet=quiet))
 
 
 def dry_run(request: Request) -> str:
@@ -83,24 +86,6 @@ def dry_run(request: Request) -> str:
         plan = _fill(Path(temporary), final, request, quiet=True)
         text = (Path(temporary) / CONFIG_FILE).read_text(encoding="utf-8")
     return "".join(f"# {line}\n" for line in recipe.plan_lines(plan)) + text
-
-
-def _on_first_process(make: Callable[[], Prepared]) -> Prepared:
-    if world_size() == 1:
-        return make()
-    start_processes(choose_device("auto"))
-    prepared: Prepared | None = None
-    box: list[Prepared | None] = [None]
-    try:
-        if torch.distributed.get_rank() == 0:
-            prepared = make()
-            box = [replace(prepared, lock=None)]
-    finally:  # the other processes wait for this, even after an error
-        with peers():
-            torch.distributed.broadcast_object_list(box, src=0)
-    if (prepared := prepared or box[0]) is None:
-        raise PeerError("the first process of this run ended; see its message")
-    return prepared
 
 
 def _prepare(request: Request, checkpoint: str | None, *, quiet: bool) -> Prepared:
