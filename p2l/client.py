@@ -128,17 +128,13 @@ class _Refusal:
 
 
 @cache
-def _adapter(shape: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(shape)
-
-
-def _parse(shape: Any, body: bytes) -> Any:
-    """Return JSON as a value of the type `shape`, without its unknown fields; ValidationError if it does not fit."""
-    return _adapter(shape).validate_json(body, strict=True)
+def _reader(shape: Any) -> Callable[[bytes], Any]:
+    """Return what reads JSON as the type `shape`, without its unknown fields; ValidationError if it does not fit."""
+    return partial(TypeAdapter(shape).validate_json, strict=True)
 
 
 def _parse_batch(num_prompts: int, body: bytes) -> list[ModelAnswer]:
-    batch: _Batch = _parse(_Batch, body)
+    batch: _Batch = _reader(_Batch)(body)
     if len(batch.predictions) != num_prompts:
         raise ValueError(f"{len(batch.predictions)} predictions for {num_prompts} prompts")
     return [replace(answer, revision=answer.revision or batch.revision) for answer in batch.predictions]
@@ -163,7 +159,7 @@ class _Reply:
     def detail(self) -> str:
         """The endpoint's own reason for a refusal, on one line; empty for a page of another server."""
         try:
-            detail: str = _parse(_Refusal, self.body).detail
+            detail: str = _reader(_Refusal)(self.body).detail
         except ValidationError:
             return ""
         printable = "".join(letter if letter.isprintable() else " " for letter in detail)
@@ -383,7 +379,7 @@ class AsyncP2LClient(_Client[httpx2.AsyncClient]):
 
     async def predict(self, prompt: Prompt) -> ModelAnswer:
         """Return the coefficients for a prompt: its text, or the user's turns in order."""
-        return await self._ask("/predict", partial(_parse, ModelAnswer), {"prompt": _turns(prompt)})
+        return await self._ask("/predict", _reader(ModelAnswer), {"prompt": _turns(prompt)})
 
     async def predict_batch(self, prompts: Iterable[Prompt]) -> list[ModelAnswer]:
         """Return the coefficients for several prompts, in their order, by one request."""
@@ -394,19 +390,19 @@ class AsyncP2LClient(_Client[httpx2.AsyncClient]):
 
     async def leaderboard(self, prompt: Prompt) -> PromptLeaderboard:
         """Rank all models for a prompt."""
-        return await self._ask("/leaderboard", partial(_parse, PromptLeaderboard), {"prompt": _turns(prompt)})
+        return await self._ask("/leaderboard", _reader(PromptLeaderboard), {"prompt": _turns(prompt)})
 
     async def models(self) -> ModelList:
         """Return the names in the order of the coefficients."""
-        return await self._ask("/models", partial(_parse, ModelList))
+        return await self._ask("/models", _reader(ModelList))
 
     async def info(self) -> dict[str, Any]:
         """Describe the endpoint's model."""
-        return await self._ask("/info", partial(_parse, dict[str, Any]))
+        return await self._ask("/info", _reader(dict[str, Any]))
 
     async def health(self) -> Health:
         """Return if the endpoint is ready, else raise `UnavailableError`; tries once."""
-        return await self._ask("/health", partial(_parse, Health), retried=False)
+        return await self._ask("/health", _reader(Health), retried=False)
 
     async def _send(self, request: dict[str, Any], deadline: float) -> _Reply | httpx2.HTTPError:
         try:
