@@ -9,10 +9,10 @@ import io
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from p2l.common.errors import InputError, P2LError, PeerError
+from p2l.common.errors import ConfigError, InputError, P2LError, PeerError
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -149,6 +149,13 @@ def nearest(word: str, candidates: Iterable[str]) -> str:
     """Return a hint such as ` (did you mean 'learning_rate'?)`, or nothing when no candidate is near."""
     matches = difflib.get_close_matches(word, list(candidates), n=1, cutoff=0.5)
     return f" (did you mean {matches[0]!r}?)" if matches else ""
+
+
+def choose(kind: str, name: str, table: Mapping[str, T]) -> T:
+    """Return the entry of this name; ConfigError, with the nearest name and all of them, if there is none."""
+    if name not in table:
+        raise ConfigError(f"{kind} {name!r} is unknown{nearest(name, table)}; use one of {', '.join(table)}")
+    return table[name]
 
 
 def _report(error: P2LError) -> None:

@@ -30,7 +30,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from p2l.common.cli import nearest
+from p2l.common.cli import choose, nearest
 from p2l.common.errors import CheckpointError, ConfigError
 from p2l.model import tfidf
 from p2l.model.checkpoint import check_finite, read_object, weight_shapes
@@ -296,10 +296,7 @@ def register(backbone: Backbone) -> Backbone:
 
 def get(name: str) -> Backbone:
     """Return the backbone of a model type, else raise ConfigError."""
-    if name not in BACKBONES:
-        names = ", ".join(sorted(BACKBONES))
-        raise ConfigError(f"model_type {name!r} is unknown{nearest(name, BACKBONES)}; use one of {names}")
-    return BACKBONES[name]
+    return choose("model_type", name, BACKBONES)
 
 
 def transformer(name: str, *, learned_positions: bool = False, packs: bool = True, **options: Any) -> Backbone:

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from p2l.common.cli import nearest
+from p2l.common.cli import choose, nearest
 from p2l.common.errors import ConfigError
 
 HEAD_CONFIG_KEYS = ("eta_dim", "eta_downsize")
@@ -108,9 +108,7 @@ class BAHead(RKHead):
 
 def get(name: str) -> type[BTHead]:
     """Return the head class of a name, else raise ConfigError."""
-    if name not in HEADS:
-        raise ConfigError(f"head_type {name!r} is unknown{nearest(name, HEADS)}; use one of {', '.join(HEADS)}")
-    return HEADS[name]
+    return choose("head_type", name, HEADS)
 
 
 def build(
@@ -173,12 +171,10 @@ def initialise(head: BTHead, init_type: str, start: HeadStart | None = None) -> 
     With `marginal` the last layers' biases are `start` and their weights tiny: the head gives every prompt the same
     leaderboard, and training learns how prompts differ.
     """
-    if init_type not in INIT_TYPES:
-        names = ", ".join(INIT_TYPES)
-        raise ConfigError(f"init_type {init_type!r} is unknown{nearest(init_type, INIT_TYPES)}; use one of {names}")
+    draw = choose("init_type", init_type, INIT_TYPES)
     for layer in head.modules():
         if isinstance(layer, nn.Linear):
-            INIT_TYPES[init_type](layer)
+            draw(layer)
     if init_type == "marginal":
         if start is None:
             raise ConfigError("init_type 'marginal' needs the leaderboard to start at")

@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from p2l.common.cli import nearest
+from p2l.common.cli import choose, nearest
 from p2l.common.errors import CheckpointError, ConfigError, P2LError, PeerError
 from p2l.model.batching import Batch, to_device
 from p2l.model.model import P2LModel, P2LOutput
@@ -396,11 +396,7 @@ def _schedule_named(name: str) -> Callable[..., Any]:
     schedules: dict[str, Callable[..., Any]] = {
         kind.value: make for kind, make in makers.items() if kind.value not in unfit
     }
-    if name not in schedules:
-        raise ConfigError(
-            f"key 'lr_schedule': {name!r} is unknown{nearest(name, schedules)}; use one of {', '.join(schedules)}"
-        )
-    return schedules[name]
+    return choose("key 'lr_schedule':", name, schedules)
 
 
 def _one_line(error: Exception) -> str:

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import yaml
 
-from p2l.common.cli import nearest
-from p2l.common.errors import ConfigError, InputError
+from p2l.common.cli import choose
+from p2l.common.errors import InputError
 from p2l.model.scratch import TRANSFORMER_DEFAULTS
 
 GIB = 2**30
@@ -194,9 +194,7 @@ def choose_size(name: str | None, *, votes: int, gpu: bool, text_model: bool = F
         name = "small" if text_model else "tiny"
         if gpu:
             name = "base" if votes >= BASE_FROM else "small"
-    if name not in SIZES:
-        raise ConfigError(f"--size {name!r} is unknown{nearest(name, SIZES)}; use one of {', '.join(SIZES)}")
-    return SIZES[name]
+    return choose("--size", name, SIZES)
 
 
 def check_machine(size: Size, machine: Machine, *, own_backbone: bool) -> None:

@@ -256,36 +256,25 @@ def save_checkpoint(
 
 def save_final(trainer: Trainer, config: TrainConfig, folder: Path) -> None:
     """Write the trained model into the run's folder itself (every rank must call this); InputError as above."""
-
-    def move_files(unfinished: Path) -> None:
-        # A folder without config.json is not a model, so it comes last: a kill leaves no incomplete model.
-        for file in sorted(unfinished.iterdir(), key=lambda file: file.name == "config.json"):
-            os.replace(file, folder / file.name)
-        unfinished.rmdir()
-        sync_path(folder)
-
-    _publish(trainer, config, folder / "model", move_files)
+    write_model(trainer, config, folder / "model", unpack=True)
 
 
-def write_model(trainer: Trainer, config: TrainConfig, target: Path) -> None:
-    """Write the current model into a new folder, complete or not at all (every rank must call this)."""
-
-    def rename(unfinished: Path) -> None:
-        unfinished.rename(target)
-        sync_path(target.parent)
-
-    _publish(trainer, config, target, rename)
-
-
-def _publish(trainer: Trainer, config: TrainConfig, target: Path, move: Callable[[Path], None]) -> None:
-    """Write the model into an unfinished folder, flush it to disk, and let `move` put it in place."""
+def write_model(trainer: Trainer, config: TrainConfig, target: Path, *, unpack: bool = False) -> None:
+    """Write the current model into a new folder, or with `unpack` beside it; complete or not at all (collective)."""
     weights = trainer.published_weights()
     if trainer.engine.is_main:
         with whole_or_absent(target):
             unfinished = _empty_folder(unfinished_name(target))
             _write_model(trainer, config, unfinished, weights)
             sync_tree(unfinished)
-            move(unfinished)
+            if unpack:
+                # A folder without config.json is not a model, so it comes last: a kill leaves no incomplete model.
+                for file in sorted(unfinished.iterdir(), key=lambda file: file.name == "config.json"):
+                    os.replace(file, target.parent / file.name)
+                unfinished.rmdir()
+            else:
+                unfinished.rename(target)
+            sync_path(target.parent)
     trainer.engine.barrier()
 
 
