@@ -30,7 +30,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from p2l.common.cli import choose, nearest
+from p2l.common.cli import choose
 from p2l.common.errors import CheckpointError, ConfigError
 from p2l.model import tfidf
 from p2l.model.checkpoint import check_finite, read_object, weight_shapes
@@ -131,7 +131,8 @@ def _attention(
     _refuse_unknown(module, options)
     causal = bool(getattr(module, "is_causal", True)) if is_causal is None else is_causal
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    window = _window(causal, sliding_window)
+    reach = -1 if sliding_window is None else sliding_window - 1  # transformers' window counts the token itself
+    window = (reach, 0 if causal else reach)
     if isinstance(packed, Joined):
         return packed.attend(query, key, value, window, scale), None
     kernel = varlen_kernel(query.device.type, query.dtype) if dropout == 0 else None
@@ -172,12 +173,6 @@ def varlen_kernel(device_type: str, dtype: torch.dtype) -> VarlenKernel | None:
     if device_type != "cuda" or dtype not in (torch.bfloat16, torch.float16):
         return None
     return _torch_varlen() or _flash_varlen()
-
-
-def _window(causal: bool, sliding_window: int | None) -> tuple[int, int]:
-    """Return how many tokens a token sees to its left and right; transformers' window counts the token itself."""
-    reach = -1 if sliding_window is None else sliding_window - 1
-    return reach, 0 if causal else reach
 
 
 def _border(length: int, window: tuple[int, int], device: torch.device) -> dict[str, Any]:
@@ -273,18 +268,13 @@ class Backbone:
 
     def reader(self, pooling: str) -> Callable[[nn.Module, Mapping[str, Tensor]], Tensor]:
         """Return `encode` for pooling "cls", `encode_mean` for "mean"; ConfigError for others, or without tokens."""
-        if pooling not in POOLINGS:
-            raise ConfigError(f"pooling {pooling!r} is unknown{nearest(pooling, POOLINGS)}; use cls or mean")
-        if pooling == "cls":
-            return self.encode
-        if self.encode_mean is None:
+        read = choose("pooling", pooling, {"cls": self.encode, "mean": self.encode_mean})
+        if read is None:
             raise ConfigError(f"pooling 'mean' does not go with model_type {self.name!r}; leave it out")
-        return self.encode_mean
+        return read
 
 
 BACKBONES: dict[str, Backbone] = {}
-POOLINGS = ("cls", "mean")
-"""The hidden state that the head reads: at the CLS token, or the mean over all tokens."""
 _CPU_MICRO_BATCH = 2048  # tokens whose activations fit into a core's cache; see docs/experiments.md
 
 

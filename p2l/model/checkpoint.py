@@ -90,7 +90,12 @@ def weight_files(folder: Path) -> list[Path]:
     if (folder / WEIGHTS_FILE).is_file():
         return [folder / WEIGHTS_FILE]
     if not index.is_file():
-        raise CheckpointError(f"{folder}: {_why_no_weights(folder)}")
+        if any(folder.glob("pytorch_model*.bin")):
+            raise CheckpointError(
+                f"{folder}: holds only pickled weights (pytorch_model.bin), which are not opened because they can run "
+                "code; convert them to model.safetensors"
+            )
+        raise CheckpointError(f"{folder}: holds no weights ({WEIGHTS_FILE})")
     shards = sorted({folder / name for name in _weight_map(index).values()})
     for shard in shards:
         if not shard.is_file():
@@ -140,13 +145,9 @@ def check_shapes(folder: Path, stored: Mapping[str, tuple[int, ...]], expected: 
 def check_finite(folder: Path, weights: Mapping[str, Tensor]) -> None:
     """Raise CheckpointError if a weight is not finite, because every coefficient would be."""
     for name, tensor in weights.items():
-        if tensor.is_floating_point() and not _is_finite(tensor):
+        # The sum nearly always decides, without allocating another tensor of that size.
+        if tensor.is_floating_point() and not (tensor.sum().isfinite() or tensor.isfinite().all()):
             raise CheckpointError(f"{folder}: {name} holds values that are not finite; copy or train it again")
-
-
-def _is_finite(tensor: Tensor) -> bool:
-    # The sum nearly always decides, without allocating another tensor of that size.
-    return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
 
 
 def save_weights(state_dict: Mapping[str, Tensor], folder: Path, *, max_shard_size: str = "5GB") -> None:
@@ -195,15 +196,6 @@ def _open_all(paths: Iterable[Path]) -> Iterator[tuple[Path, Any]]:
             raise CheckpointError(f"{path}: cannot be read: {error.strerror}; change its mode or owner") from error
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{path}: damaged or cut short ({error}); copy it again") from error
-
-
-def _why_no_weights(folder: Path) -> str:
-    if any(folder.glob("pytorch_model*.bin")):
-        return (
-            "holds only pickled weights (pytorch_model.bin), which are not opened because they can run code; "
-            "convert them to model.safetensors"
-        )
-    return f"holds no weights ({WEIGHTS_FILE})"
 
 
 def _download(hub_id: str) -> Path:

@@ -201,8 +201,8 @@ def _without_rare(frequencies: Counter[str]) -> Counter[str]:
     return frequencies
 
 
-def read_config(folder: Path) -> TfidfConfig:
-    """Read the backbone's part of config.json; CheckpointError if it is incomplete or of another model type."""
+def empty(folder: Path, dtype: torch.dtype) -> TfidfBackbone:
+    """Return the backbone of a folder's config.json, at zero; CheckpointError if that is of another model type."""
     file = folder / "config.json"
     content = read_object(file)
     if content.get("model_type") != "tfidf":
@@ -210,12 +210,7 @@ def read_config(folder: Path) -> TfidfConfig:
     if not isinstance(content.get("vocab_size"), int):
         raise CheckpointError(f"{file}: has no vocab_size; copy the folder again")
     fields = {key: content[key] for key in TfidfConfig.__dataclass_fields__ if key in content}
-    return TfidfConfig(**fields)
-
-
-def empty(folder: Path, dtype: torch.dtype) -> TfidfBackbone:
-    """Return the backbone of a folder's config.json, at zero."""
-    return TfidfBackbone(read_config(folder), dtype)
+    return TfidfBackbone(TfidfConfig(**fields), dtype)
 
 
 def pretrained(folder: Path, dtype: torch.dtype) -> TfidfBackbone:

@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -102,20 +102,14 @@ def write_results(folder: Path, predictions: Forecast, votes: VoteStore, likelih
         folder / "eval_results.json", {"votes": len(votes), **summarise(predictions, votes, likelihood)}, indent=2
     )
     with atomic_path(folder / "eval_output.jsonl") as temporary, temporary.open("w", encoding="utf-8") as file:
-        for row in _rows(predictions, votes):
-            file.write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
-
-
-def _rows(predictions: Forecast, votes: VoteStore) -> Iterator[dict[str, object]]:
-    for start in range(0, len(votes), _ROWS):
-        ids = np.arange(start, min(start + _ROWS, len(votes)))
-        labels = votes.labels(ids)
-        for number, label, row in zip(ids, labels, votes.rows(ids), strict=True):
-            row |= {"labels": label.tolist(), "betas": predictions.coefs[number].tolist()}
-            for name, column in (("eta", predictions.eta), ("gamma", predictions.gamma)):
-                if column is not None:
-                    row[name] = float(column[number])
-            yield row
+        for start in range(0, len(votes), _ROWS):
+            ids = np.arange(start, min(start + _ROWS, len(votes)))
+            for number, label, row in zip(ids, votes.labels(ids), votes.rows(ids), strict=True):
+                row |= {"labels": label.tolist(), "betas": predictions.coefs[number].tolist()}
+                for name, column in (("eta", predictions.eta), ("gamma", predictions.gamma)):
+                    if column is not None:
+                        row[name] = float(column[number])
+                file.write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
 
 
 # Set-up.

@@ -113,22 +113,17 @@ class RunProgress:
     def step(self, result: StepResult, seconds: float, more: Mapping[str, float] | None = None) -> None:
         """Report one optimizer step that took `seconds`; `more` values are logged beside its own."""
         speed = round(result.tokens / seconds, 1) if seconds > 0 else 0.0
-        self._show(result, speed)
-        elapsed = round(time.monotonic() - self.started, 3)
-        self._write({**asdict(result), "tokens_per_second": speed, "seconds": elapsed, **(more or {})})
-
-    def _show(self, result: StepResult, speed: float) -> None:
-        """Advance the bar; after the first minute, print the estimated duration once, bar or no bar."""
-        left = None
+        left = line = None
         if self.time_left is not None:
             self.time_left.step(result.votes, result.tokens)
-            left = self.time_left.seconds
+            left, line = self.time_left.seconds, self.time_left.first_word()
         estimate = "" if left is None else f", {in_words(left)} left"
         self.bar.set_postfix_str(f"loss {result.loss:.4f}, {speed:,.0f} tokens/s{estimate}", refresh=False)
         self.bar.update()
-        line = self.time_left.first_word() if self.time_left is not None else None
         if line is not None and not self.silent:
             self.bar.write(line, file=sys.stderr)
+        elapsed = round(time.monotonic() - self.started, 3)
+        self._write({**asdict(result), "tokens_per_second": speed, "seconds": elapsed, **(more or {})})
 
     def evaluation(self, step: int, metrics: dict[str, float]) -> None:
         """Report validation metrics after `step` steps."""

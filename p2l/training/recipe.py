@@ -291,7 +291,8 @@ def _max_length(lengths: Sequence[int], most: int) -> tuple[int, str]:
 
 def _step(size: Size, votes: VoteFacts, machine: Machine) -> tuple[int, str]:
     """Return a step's votes per process, with the reason: a step learns from prompts, however many votes each has."""
-    per_epoch = min(max(_power_of_two(votes.prompts / STEPS_PER_EPOCH), size.smallest_step), size.largest_step)
+    nearest_power = 2 ** round(math.log2(max(1.0, votes.prompts / STEPS_PER_EPOCH)))
+    per_epoch = min(max(nearest_power, size.smallest_step), size.largest_step)
     each = votes.votes_per_prompt if votes.grouped else 1.0
     share = max(1, round(per_epoch * each / machine.processes))
     total = f"{share * machine.processes:,} votes a step"
@@ -302,11 +303,6 @@ def _step(size: Size, votes: VoteFacts, machine: Machine) -> tuple[int, str]:
 _FOR_STATE = 0.7  # share of the memory; the rest is for activations
 # (on a GPU, from scratch): tokens of one micro-batch.
 _TOKENS_AT_ONCE = {(False, True): 2048, (False, False): 2048, (True, True): 131_072, (True, False): 16_384}
-
-
-def _power_of_two(number: float) -> int:
-    """Return the nearest power of two by ratio, at least 1."""
-    return int(2 ** max(0, round(math.log2(max(1.0, number)))))
 
 
 def _deepspeed(backbone: BackboneFacts, machine: Machine, *, half: bool) -> tuple[dict[str, Any], str]:

@@ -91,7 +91,8 @@ class Trainer:
             for number, (ids, parts) in enumerate(windows, start=start):
                 self.before_step(number)
                 # Dropout depends on the step alone, so that a resumed run repeats an uninterrupted one.
-                torch.manual_seed(_step_seed(self.seed, number, self.engine.rank))
+                seeds = np.random.SeedSequence([self.seed, number, self.engine.rank])
+                torch.manual_seed(int(seeds.generate_state(1)[0]))
                 result = self._step(number, ids, self.engine.even_out(parts, self.windows.filler))
                 if self.published is not None:
                     self.published.update()
@@ -139,7 +140,3 @@ class Trainer:
         loss: Tensor = (losses * torch.as_tensor(shares[part.votes], dtype=losses.dtype, device=device)).sum()
         self.engine.backward(loss, last=last)
         return loss.detach()
-
-
-def _step_seed(seed: int, step: int, rank: int) -> int:
-    return int(np.random.SeedSequence([seed, step, rank]).generate_state(1)[0])

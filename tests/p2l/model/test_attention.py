@@ -41,7 +41,7 @@ def encodings() -> list[Encoding]:
     return [Encoding(rng.integers(3, 99, length), None, False) for length in LENGTHS]
 
 
-@pytest.mark.parametrize("pooling", backbones.POOLINGS)
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_packed_padded_and_one_by_one_agree(name: str, pooling: str, tmp_path: Path) -> None:
     family, model = backbone(name, tmp_path)
