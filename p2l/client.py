@@ -269,22 +269,12 @@ class _Client(ABC, Generic[Http]):
         sleep: Callable[[float], Any] | None = None,
         uniform: Callable[[float, float], float] = random.uniform,
     ) -> None:
-        """Nothing is sent before the first call.
+        """Send nothing before the first call; ConfigError for a URL, key or limit that cannot be used.
 
-        Args:
-            url: base of the endpoint's paths: `http://localhost:10250`, or `https://gateway/p2l` behind a gateway.
-            api_key: the key that the endpoint was started with.
-            timeout: seconds for a call with all its attempts and the pauses between them.
-            attempt_timeout: seconds without a byte that end one attempt; `predict_batch`, which may take long, has
-                all of `timeout`.
-            retries: attempts after the first.
-            max_connections: further calls wait for a free one, at most as long as their `timeout`.
-            clock: seconds that only grow.
-            sleep: waits for some seconds; a coroutine function for the async client.
-            uniform: draws between two numbers.
-
-        Raises:
-            ConfigError: not an http or https URL, a key that no header can carry, or a limit out of range.
+        `url` is the base of the endpoint's paths: `http://localhost:10250`, or `https://gateway/p2l` behind a gateway.
+        `timeout` are the seconds for a call with all its attempts and pauses, `attempt_timeout` those without a byte
+        that end one attempt (`predict_batch`, which may take long, has all of `timeout`), `retries` counts attempts
+        after the first, and calls beyond `max_connections` wait. `sleep` is a coroutine function for the async client.
         """
         if not (timeout > 0 and attempt_timeout > 0 and retries >= 0 and max_connections >= 1):
             raise ConfigError("P2L endpoint: timeouts must be above 0, retries at least 0, max_connections at least 1")

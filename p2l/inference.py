@@ -117,17 +117,9 @@ class P2L:
     ) -> P2L:
         """Load a model folder, the folder of a committee (`p2l committee`), or a hub id.
 
-        Args:
-            path: a local folder or hub id.
-            device: by default the GPU if there is one.
-            dtype: by default bfloat16 on a GPU that supports it, float32 elsewhere.
-            model_type: by default as recorded in the checkpoint; likewise the next two.
-            head_type: bt, rk or ba.
-            loss_type: the likelihood.
-            max_length: tokens per prompt; by default the length of training.
-
-        Raises:
-            InputError: the device is absent, or the folder is incomplete or contradicts an argument.
+        By default it runs on the GPU if there is one, in bfloat16 where a GPU supports it, with the types that the
+        checkpoint records and as many tokens per prompt as in training. InputError if the device is absent, or the
+        folder is incomplete or contradicts an argument.
         """
         target = choose_device(device)
         root = local_folder(path)
@@ -171,16 +163,11 @@ class P2L:
         max_batch_tokens: int = 32_768,
         hidden: bool = False,
     ) -> Prediction:
-        """Predict the coefficients of every prompt.
+        """Predict the coefficients of every prompt, a text or the list of its user turns; a single text is one prompt.
 
-        Args:
-            prompts: a list of prompts, each a text or the list of its user turns; a single text is one prompt.
-            batch_size: maximal number of prompts per forward pass.
-            max_batch_tokens: maximal number of tokens per forward pass (a longer prompt goes alone).
-            hidden: also return the hidden states; a committee has several heads and cannot.
-
-        Raises:
-            InputError: something that is not a prompt, a prompt without turns, or a batch smaller than one.
+        A forward pass holds at most `batch_size` prompts and `max_batch_tokens` tokens (a longer prompt goes alone).
+        `hidden` adds the hidden states; a committee has several heads and cannot. InputError for something that is
+        not a prompt, a prompt without turns, or a batch smaller than one.
         """
         if batch_size < 1 or max_batch_tokens < 1:
             raise InputError(
@@ -252,10 +239,9 @@ class P2L:
                 yield rows, member.model(to_device(batch, self.device))
 
     def leaderboard(self, prompt: Prompt) -> pd.DataFrame:
-        """Return the leaderboard of one prompt (a text, or the user's turns), best model first.
+        """Return the leaderboard of one prompt, best model first, with columns rank (from 1), model, coef and win_rate.
 
-        Columns: rank (from 1), model, coef, and win_rate, the probability of beating a model drawn from the rest of the
-        list (a tie counts as half a win).
+        The win rate is the probability of beating a model drawn from the rest of the list (a tie is half a win).
         """
         import pandas as pd
 

@@ -55,18 +55,11 @@ class PromptTokenizer(ABC):
         cls_token_if_none: str | None = "<|cls|>",
         pad_token_if_none: str | None = "<|pad|>",
     ) -> PromptTokenizer:
-        """Load the tokenizer of a model folder or hub id.
+        """Load the tokenizer of a model folder or hub id; InputError if there is none, or the template is unknown.
 
-        Args:
-            path: a local folder or hub id.
-            chat_template: Jinja text or the name of a packaged template; by default the tokenizer's own, and
-                `plain` for a tokenizer that has none.
-            max_length: tokens per prompt, the CLS included; by default the length of training.
-            cls_token_if_none: added if the tokenizer has no CLS token; None makes that an error.
-            pad_token_if_none: added if the tokenizer has no padding token; None uses the CLS token.
-
-        Raises:
-            InputError: no such folder or hub id, no tokenizer in it, or an unknown template.
+        `chat_template` is Jinja text or the name of a packaged template, by default the tokenizer's own, else `plain`;
+        `max_length` counts tokens with the CLS, by default as in training. A missing CLS token is added, or an error
+        if `cls_token_if_none` is None; a missing padding token is added, or the CLS if `pad_token_if_none` is None.
         """
         folder = local_folder(path)
         if max_length is not None and max_length < 2:
