@@ -58,11 +58,7 @@ def no_nan(value: Any) -> Any:
 
 
 def check_can_write(path: str | Path, *inputs: str | Path | None) -> Path:
-    """Return `path` as a Path whose folder exists, so that a long run does not end at an unwritable file.
-
-    Args:
-        inputs: what the run reads, and so must not replace; those that are no file here do not matter.
-    """
+    """Return `path` as a Path that can be written and is no input, so that a long run does not end without its file."""
     target = Path(path)
     if any(one is not None and Path(one).expanduser().resolve() == target.resolve() for one in inputs):
         raise InputError(f"{target}: is an input too; choose another output")
@@ -103,8 +99,12 @@ def _remove(path: Path) -> None:
 
 def try_lock(descriptor: int) -> bool:
     """Lock an open file or folder until it is closed, by a kill at the latest; False when another process has it."""
+    return _flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _flock(descriptor: int, mode: int) -> bool:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, mode)
     except BlockingIOError:
         return False
     except OSError:  # a file system without locks
@@ -124,14 +124,7 @@ def locked(target: Path | int, *, shared: bool = False, wait: bool = True) -> It
     descriptor = target if isinstance(target, int) else _open_to_lock(target)
     mode = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
     try:
-        try:
-            fcntl.flock(descriptor, mode)
-            is_held = True
-        except BlockingIOError:
-            is_held = False
-        except OSError:
-            is_held = True
-        yield is_held
+        yield _flock(descriptor, mode)
     finally:
         if descriptor is target:
             with contextlib.suppress(OSError):

@@ -127,7 +127,13 @@ class _Prompts:
         number = 0
         for coefs in self._blocks:  # type: ignore[union-attr]
             block = np.asarray(coefs, dtype=np.float64)
-            self._check(block, number)
+            if block.ndim != 2 or block.shape[1] != self.num_models:
+                shape = f"(prompts, {self.num_models} models)"
+                raise InputError(f"coefficients have shape {block.shape}; {shape} is needed")
+            wrong = ~np.isfinite(block).all(axis=1)
+            if wrong.any():
+                row = number + int(np.argmax(wrong)) + 1
+                raise InputError(f"prompt {row} has coefficients that are no finite numbers")
             for start in range(0, len(block), _PROMPTS):
                 part = block[start : start + _PROMPTS]
                 where = slice(number + start, number + start + len(part))
@@ -138,13 +144,6 @@ class _Prompts:
         for name, values in (("eta", self._eta), ("gamma", self._gamma)):
             if values is not None and values.ndim and len(values) != number:
                 raise InputError(f"{name} has {len(values)} values for {number} prompts")
-
-    def _check(self, block: Floats, number: int) -> None:
-        if block.ndim != 2 or block.shape[1] != self.num_models:
-            raise InputError(f"coefficients have shape {block.shape}; (prompts, {self.num_models} models) is needed")
-        wrong = ~np.isfinite(block).all(axis=1)
-        if wrong.any():
-            raise InputError(f"prompt {number + int(np.argmax(wrong)) + 1} has coefficients that are no finite numbers")
 
 
 def _parameter(name: str, argument: npt.ArrayLike | None, likelihood: Likelihood) -> Floats | None:
@@ -181,21 +180,17 @@ def _sum_outcomes(prompts: _Prompts) -> tuple[Floats, Floats, int]:
     sums, totals, number = np.zeros((len(likelihood.outcomes), size, size)), np.zeros(size + 1), 0
     for block in prompts:
         number += len(block.coefs)
-        totals += _parameter_sums(block)
+        eta, gamma = (np.zeros(()) if value is None else value for value in (block.eta, block.gamma))
+        each = (len(block.coefs), 1, 1)
+        # The level of coefficients counts from gamma on.
+        coefs = block.coefs - np.broadcast_to(gamma, each)[:, :, 0]
+        totals += np.append(coefs.sum(axis=0), np.broadcast_to(eta, each).sum())
         for rows, columns, probs in _tiles(likelihood, block):
             sums[:, rows, columns] += probs.sum(axis=1)
     mean = totals[: size + has_eta(likelihood)] / number
     if shift_invariant(likelihood):
         mean[:size] -= mean[:size].mean()
     return sums, mean, number
-
-
-def _parameter_sums(block: Block) -> Floats:
-    """Return the sums (M + 1,) over the prompts of the coefficients (relative to gamma) and of eta."""
-    number = len(block.coefs)
-    eta, gamma = (np.zeros(()) if value is None else value for value in (block.eta, block.gamma))
-    coefs = block.coefs - np.broadcast_to(gamma, (number, 1, 1))[:, :, 0]
-    return np.append(coefs.sum(axis=0), np.broadcast_to(eta, (number, 1, 1)).sum())
 
 
 def _objective(likelihood: Likelihood, sums: Floats, mean: Floats) -> Objective:

@@ -182,8 +182,6 @@ def _start_of(grouped: re.Match[str], over: Over, text: str) -> float:
 class PeriodTable(NamedTuple):
     """The votes of a period, or up to its end."""
 
-    code: int
-    """The period's code in the counter."""
     votes: int
     """Of the period alone."""
     table: PairTable
@@ -194,14 +192,7 @@ class PeriodTable(NamedTuple):
 def period_tables(
     counter: VoteCounter, codes: Sequence[int], names: Sequence[str], *, cumulative: bool
 ) -> Iterator[PeriodTable]:
-    """Yield the table of each period, in the order of `codes`.
-
-    Args:
-        counter: the votes, its groups the periods.
-        codes: the counter's groups in order of time.
-        names: name of each model code.
-        cumulative: add to each table all those before it.
-    """
+    """Yield the table of each period of `codes`, in order of time: alone, or with all those before it."""
     order = sorted(range(len(names)), key=lambda code: names[code])
     rank = np.empty(len(names), dtype=np.int64)
     rank[order] = np.arange(len(names))
@@ -209,7 +200,7 @@ def period_tables(
     pairs = [fold(rank[a], rank[b], winner, len(names)) for a, b, winner, _ in cells]
     pairs_met = np.unique(np.concatenate([pair for pair, _ in pairs]))
     total: Floats = np.zeros((3, 4 * len(pairs_met)))
-    for code, (pair, column), (*_, sums) in zip(codes, pairs, cells, strict=True):
+    for (pair, column), (*_, sums) in zip(pairs, cells, strict=True):
         place = np.searchsorted(pairs_met, pair) * 4 + column
         here: Floats = np.stack([np.bincount(place, row, total.shape[1]).astype(np.float64) for row in sums])
         total = total + here if cumulative else here
@@ -218,7 +209,7 @@ def period_tables(
         models, ends = np.unique(np.divmod(pairs_met[used], len(names)), return_inverse=True)
         first, second = ends.reshape(2, -1)
         table = PairTable(len(models), first, second, weights[used], squares[used], votes[used])
-        yield PeriodTable(code, round(float(sums[0].sum())), table, [names[order[model]] for model in models])
+        yield PeriodTable(round(float(sums[0].sum())), table, [names[order[model]] for model in models])
 
 
 MODES = ("cumulative", "alone")

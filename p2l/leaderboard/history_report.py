@@ -190,7 +190,9 @@ def plot_history(history: History, path: str, *, top: int | None = None, min_vot
     scores = _with_gaps(history, to_score(coefs))
     figure = new_figure(10.0, max(4.5, 0.28 * len(leaders) + 1.5))
     axis = figure.subplots()
-    _others(axis, scores, [place for place, name in enumerate(names) if name not in leaders])
+    others = [place for place, name in enumerate(names) if name not in leaders]
+    if others:
+        axis.plot(np.arange(len(scores)), scores[:, others], color="#d9d9d9", linewidth=0.8, zorder=1)
     ends = []
     for number, name in enumerate(leaders):
         place = names.index(name)
@@ -200,7 +202,7 @@ def plot_history(history: History, path: str, *, top: int | None = None, min_vot
         ends.append((float(scores[-1, place]), name, colour))
     _limits(axis, scores[:, [names.index(name) for name in leaders]], drawn, [names.index(name) for name in leaders])
     _name(axis, ends, len(scores) - 1)
-    _dress(axis, history, len(names) - len(leaders))
+    _dress(axis, history, len(others))
     save_figure(figure, Path(path))
     return len(leaders)
 
@@ -212,11 +214,6 @@ def _with_gaps(history: History, values: Floats) -> Floats:
     out = np.full((rows[-1] + 1, values.shape[1]), np.nan)
     out[rows] = values
     return out
-
-
-def _others(axis: Any, scores: Floats, places: Sequence[int]) -> None:
-    if places:
-        axis.plot(np.arange(len(scores)), scores[:, places], color="#d9d9d9", linewidth=0.8, zorder=1)
 
 
 def _line(axis: Any, score: Floats, lower: Floats, upper: Floats, colour: str, style: str) -> None:

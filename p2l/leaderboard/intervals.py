@@ -229,13 +229,7 @@ class ClusteredVotes:
         self._parts.append([column.astype(kind) for column, kind in zip(columns, _KINDS, strict=True)])
 
     def units(self, group: int, table: PairTable, recode: Ints) -> Units:
-        """Return the votes of one group as units of its table.
-
-        Args:
-            group: its code.
-            table: its pairs.
-            recode: position in the table of each model code.
-        """
+        """Return the votes of one group as units of its table; `recode` is the position there of each model code."""
         if self._joined is None:
             joined = [np.concatenate(column) for column in zip(*self._parts, strict=True)]
             order = np.argsort(joined[0], kind="stable")

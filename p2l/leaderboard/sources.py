@@ -58,14 +58,7 @@ def _first_key(path: str, keys: Sequence[str]) -> str | None:
 
 
 def group_rows(column: Any, path: str, name: str, source: str) -> Members:
-    """Return the groups of the rows of an Arrow column; rows without a value are in none.
-
-    Args:
-        column: (N,) the column `name`.
-        path: `name`, or `name.key.key...`.
-        name: the column's name.
-        source: for messages.
-    """
+    """Return the groups of the rows of a column (N,) by `path`: its name, or `name.key.key...`; rows may be in none."""
     rest = path[len(name) + 1 :]
     if rest:
         column = _walk(column, rest, path, source)
@@ -175,12 +168,7 @@ class VoteCounter:
         return {int(number): round(float(count)) for number, count in zip(numbers, votes, strict=True)}
 
     def table(self, group: int, names: Sequence[str]) -> tuple[PairTable, list[str]]:
-        """Return the pair table of one group over the models it has votes of, and their names, sorted.
-
-        Args:
-            group: its code.
-            names: name of each model code.
-        """
+        """Return the pair table of one group over the models it has votes of, and their names, sorted."""
         a, b, winner, (votes, weights, squares) = self.cells(group)
         seen = sorted({names[code] for code in np.unique(np.concatenate([a, b]))})
         position = {name: index for index, name in enumerate(seen)}
@@ -191,10 +179,7 @@ class VoteCounter:
         return table_from_keys(local, votes, weights, squares, num_models=len(seen)), seen
 
     def cells(self, group: int) -> tuple[Ints, Ints, Ints, Floats]:
-        """Return the distinct votes of one group: models a and b (U,), winner (U,) and sums (3, U).
-
-        The sums are those of the votes, of their weights and of their squared weights.
-        """
+        """Return models a and b (U,), winner (U,) and sums of votes, weights, squared weights (3, U) of one group."""
         if self._waiting:
             self._merge()
         start, end = np.searchsorted(self._keys, [group << (2 * _MODEL_BITS + 2), (group + 1) << (2 * _MODEL_BITS + 2)])

@@ -69,7 +69,11 @@ def reliability(
     counts = np.asarray(targets.sum(axis=1) > 0) & ~np.isnan(probs).any(axis=1)
     scale = np.where(counts, 1.0 if weights is None else weights, 0.0)
     names = tuple(name for name in outcomes if name != "loss")
-    rows = [_bin(*_both_sides(probs, targets, scale, outcomes, name), bins) for name in names]
+    rows = []
+    for name in names:
+        columns = [outcomes.index(side) for side in (("win", "loss") if name == "win" else (name,))]
+        predicted, truth = (np.concatenate([side[:, k] for k in columns]) for side in (probs, targets))
+        rows.append(_bin(predicted, truth, np.tile(scale, len(columns)), bins))
     predicted, observed, mass = (np.stack(column) for column in zip(*rows, strict=True))
     return Reliability(names, np.linspace(0.0, 1.0, bins + 1), predicted, observed, mass)
 
@@ -84,15 +88,6 @@ def expected_calibration_error(
 ) -> dict[str, float]:
     """Return the expected calibration error of each outcome and `overall`; arguments as for `reliability`."""
     return reliability(probs, targets, outcomes, weights=weights, bins=bins).errors()
-
-
-def _both_sides(
-    probs: Floats, targets: Floats, weights: Floats, outcomes: tuple[str, ...], name: str
-) -> tuple[Floats, Floats, Floats]:
-    """Return the probability, truth and weight of an outcome, for `win` seen from either model."""
-    columns = [outcomes.index(side) for side in (("win", "loss") if name == "win" else (name,))]
-    predicted = np.concatenate([probs[:, k] for k in columns])
-    return predicted, np.concatenate([targets[:, k] for k in columns]), np.tile(weights, len(columns))
 
 
 def _bin(predicted: Floats, truth: Floats, weights: Floats, bins: int) -> tuple[Floats, Floats, Floats]:

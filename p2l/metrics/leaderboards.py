@@ -117,11 +117,8 @@ def _two(truth: Any, model: Any) -> dict[str, Any]:
 @leaderboard_metric("Leaderboard")
 def _leaderboard(comparison: Comparison) -> dict[str, list[str]]:
     names = [comparison.models[index] for index in comparison.shared]
-    return _two(*(_listed(names, coefs) for coefs in comparison.coefs))
-
-
-def _listed(names: list[str], coefs: Floats) -> list[str]:
-    return [f"{names[index]}: {coefs[index]:.4f}" for index in np.argsort(-coefs, kind="stable")]
+    orders = [(coefs, np.argsort(-coefs, kind="stable")) for coefs in comparison.coefs]
+    return _two(*([f"{names[index]}: {coefs[index]:.4f}" for index in order] for coefs, order in orders))
 
 
 def _aggregate_metric(name: str) -> None:
@@ -161,8 +158,7 @@ def _l1_distance(comparison: Comparison) -> float | None:
 
 @leaderboard_metric("Spearman-lbs")
 def _spearman(comparison: Comparison) -> float | None:
-    truth, model = (_average_ranks(side) for side in comparison.coefs)
-    return _correlation(truth, model)
+    return _correlation(*(_average_ranks(side) for side in comparison.coefs))
 
 
 @leaderboard_metric("Kendall-lbs")
@@ -187,36 +183,23 @@ def _correlation(truth: Floats, model: Floats, *, centred: bool = True) -> float
     return float(truth @ model) / scale**0.5 if scale > 0 else None
 
 
-@leaderboard_metric("IQR-BT")
-def _iqr(comparison: Comparison) -> dict[str, float | None]:
-    return _of_both(comparison, lambda coefs: float(np.subtract(*np.quantile(coefs, [0.75, 0.25]))), least=1)
+def _spread_metric(name: str, measure: Callable[[Floats], Any], least: int = 1) -> None:
+    @leaderboard_metric(name)
+    def _of_both(comparison: Comparison) -> dict[str, float | None]:
+        return _two(*(float(measure(coefs)) if len(coefs) >= least else None for coefs in comparison.coefs))
 
 
-@leaderboard_metric("Std-BT")
-def _std(comparison: Comparison) -> dict[str, float | None]:
-    return _of_both(comparison, lambda coefs: float(coefs.std(ddof=1)), least=2)
+_spread_metric("IQR-BT", lambda coefs: np.subtract(*np.quantile(coefs, [0.75, 0.25])))
+_spread_metric("Std-BT", lambda coefs: coefs.std(ddof=1), least=2)
+_spread_metric("Spread-BT", np.ptp)
 
 
-@leaderboard_metric("Spread-BT")
-def _spread(comparison: Comparison) -> dict[str, float | None]:
-    return _of_both(comparison, lambda coefs: float(np.ptp(coefs)), least=1)
+def _top_metric(name: str, measure: Callable[[Any, Any, int], Any]) -> None:
+    @leaderboard_metric(name)
+    def _per_top(comparison: Comparison) -> dict[int, float | None]:
+        truth, model = comparison.ranks
+        return {k: float(measure(truth, model, min(k, len(truth)))) if len(truth) else None for k in TOPS}
 
 
-def _of_both(comparison: Comparison, measure: Callable[[Floats], float], *, least: int) -> dict[str, float | None]:
-    return _two(*(measure(coefs) if len(coefs) >= least else None for coefs in comparison.coefs))
-
-
-@leaderboard_metric("Top-k-fraction")
-def _top_fraction(comparison: Comparison) -> dict[int, float | None]:
-    truth, model = comparison.ranks
-    return _per_top(len(truth), lambda k: float(((truth < k) & (model < k)).sum() / k))
-
-
-@leaderboard_metric("Top-k-displace")
-def _top_displacement(comparison: Comparison) -> dict[int, float | None]:
-    truth, model = comparison.ranks
-    return _per_top(len(truth), lambda k: float(np.abs(model - truth)[truth < k].mean()))
-
-
-def _per_top(models: int, measure: Callable[[int], float]) -> dict[int, float | None]:
-    return {k: measure(min(k, models)) if models else None for k in TOPS}
+_top_metric("Top-k-fraction", lambda truth, model, k: ((truth < k) & (model < k)).sum() / k)
+_top_metric("Top-k-displace", lambda truth, model, k: np.abs(model - truth)[truth < k].mean())

@@ -156,7 +156,6 @@ class Metric:
 
 METRICS: dict[str, Metric] = {}
 PerVote: TypeAlias = Callable[[ScoredVotes], Floats]
-Whole: TypeAlias = Callable[[ScoredVotes], float]
 
 
 def vote_metric(name: str, *outcomes: str, apart: bool = False) -> Callable[[PerVote], PerVote]:
@@ -164,16 +163,6 @@ def vote_metric(name: str, *outcomes: str, apart: bool = False) -> Callable[[Per
 
     def add(function: PerVote) -> PerVote:
         METRICS[name] = Metric(name, per_vote=function, outcomes=outcomes, apart=apart)
-        return function
-
-    return add
-
-
-def whole_metric(name: str, *outcomes: str) -> Callable[[Whole], Whole]:
-    """Register a metric of all votes at once."""
-
-    def add(function: Whole) -> Whole:
-        METRICS[name] = Metric(name, whole=function, outcomes=outcomes)
         return function
 
     return add
@@ -191,7 +180,7 @@ def evaluate(name: str, votes: ScoredVotes) -> float | None:
     if metric.whole is not None:
         value = metric.whole(votes)
         return value if np.isfinite(value) else None
-    return _mean(vote_values(name, votes), votes.weights)
+    return _weighted_mean(vote_values(name, votes), votes.weights)
 
 
 def vote_values(name: str, votes: ScoredVotes) -> Floats:
@@ -245,7 +234,7 @@ def skill(losses: Any, reference: Any, weights: Any = None) -> float | None:
     """
     losses, reference = np.asarray(losses, dtype=np.float64), np.asarray(reference, dtype=np.float64)
     counts = ~(np.isnan(losses) | np.isnan(reference))
-    above, below = (_mean(np.where(counts, side, np.nan), weights) for side in (losses, reference))
+    above, below = (_weighted_mean(np.where(counts, side, np.nan), weights) for side in (losses, reference))
     return None if above is None or not below else 1.0 - above / below
 
 
@@ -262,7 +251,7 @@ def _find(name: str) -> Metric:
     return METRICS[name]
 
 
-def _mean(values: Floats, weights: Any) -> float | None:
+def _weighted_mean(values: Floats, weights: Any) -> float | None:
     counts = ~np.isnan(values)
     scale = counts.astype(np.float64) if weights is None else np.where(counts, weights, 0.0)
     total = float(scale.sum())
@@ -347,9 +336,10 @@ def _tie_bb_accuracy(votes: ScoredVotes) -> Floats:
 
 
 def _calibration_metric(name: str, outcome: str, *outcomes: str) -> None:
-    @whole_metric(name, *outcomes)
-    def _error(votes: ScoredVotes) -> float:
+    def error(votes: ScoredVotes) -> float:
         return np.nan if votes.reliability is None else votes.reliability.errors()[outcome]
+
+    METRICS[name] = Metric(name, whole=error, outcomes=outcomes)
 
 
 _calibration_metric("ECE", "overall")
@@ -362,62 +352,46 @@ _calibration_metric("ECE-bothbad", "bothbad", "win", "bothbad")
 Coefs: TypeAlias = npt.NDArray[np.floating[Any]]
 
 
-def coef_metric(name: str) -> Callable[[Callable[[Coefs, int], float]], Callable[[Coefs, int], float]]:
+def _coef_metric(name: str, measure: Callable[[Coefs, int], float]) -> None:
     """Register a metric of the coefficients; one leaderboard (M,) stands for N equal rows."""
 
-    def add(function: Callable[[Coefs, int], float]) -> Callable[[Coefs, int], float]:
-        def whole(votes: ScoredVotes) -> float:
-            rows, copies = votes.coef_rows, len(votes.labels) if votes.coefs.ndim == 1 else 1
-            return function(rows, copies) if rows.size and copies else np.nan
+    def whole(votes: ScoredVotes) -> float:
+        rows, copies = votes.coef_rows, len(votes.labels) if votes.coefs.ndim == 1 else 1
+        return measure(rows, copies) if rows.size and copies else np.nan
 
-        METRICS[name] = Metric(name, whole=whole)
-        return function
-
-    return add
+    METRICS[name] = Metric(name, whole=whole)
 
 
-@coef_metric("Mean-BT")
-def _mean_coef(rows: Coefs, _copies: int) -> float:
-    return float(np.nanmean(rows, dtype=np.float64))
+def _mean(rows: Any) -> float:
+    return float(np.mean(rows, dtype=np.float64))
 
 
-@coef_metric("Std-BT")
-def _std_coef(rows: Coefs, copies: int) -> float:
+def _std(rows: Coefs, copies: int) -> float:
     size = copies * int((~np.isnan(rows)).sum())
     return float(np.nanstd(rows, dtype=np.float64)) * (size / (size - 1)) ** 0.5 if size > 1 else np.nan
 
 
-@coef_metric("Spread-BT")
-def _spread_coef(rows: Coefs, _copies: int) -> float:
-    return float(np.nanmax(rows)) - float(np.nanmin(rows))
-
-
-@coef_metric("Mean-Spread-BT")
-def _mean_spread(rows: Coefs, _copies: int) -> float:
-    return float(np.mean(np.nanmax(rows, axis=1) - np.nanmin(rows, axis=1), dtype=np.float64))
-
-
-@coef_metric("Mean-IQR-BT")
-def _mean_iqr(rows: Coefs, _copies: int) -> float:
-    lower, upper = _row_quantiles(rows, (0.25, 0.75))
-    return float(np.mean(upper - lower, dtype=np.float64))
-
-
-@coef_metric("Mean-Std-BT")
 def _mean_std(rows: Coefs, _copies: int) -> float:
     rows = rows[(~np.isnan(rows)).sum(axis=1) > 1]
-    return float(np.mean(np.nanstd(rows, axis=1, ddof=1), dtype=np.float64)) if len(rows) else np.nan
+    return _mean(np.nanstd(rows, axis=1, ddof=1)) if len(rows) else np.nan
 
 
-def _row_quantiles(rows: Coefs, shares: tuple[float, ...]) -> list[Floats]:
-    """Return quantiles (N,) of every row, interpolated; sorting rows is ten times faster than numpy.quantile."""
+def _quartiles(rows: Coefs) -> Any:
+    """Return the upper and the lower quartile (N,) of rows; to sort them is ten times faster than numpy.quantile."""
     if np.isnan(rows).any():
-        return list(np.nanquantile(rows, shares, axis=1))
-    ordered = np.sort(rows, axis=1)
-    return [_between(ordered, share * (rows.shape[1] - 1)) for share in shares]
+        return np.nanquantile(rows, (0.75, 0.25), axis=1)
+    ordered, quartiles = np.sort(rows, axis=1), []
+    for share in (0.75, 0.25):
+        position = share * (rows.shape[1] - 1)
+        below = int(position)
+        above = min(below + 1, rows.shape[1] - 1)
+        quartiles.append(ordered[:, below] + (position - below) * (ordered[:, above] - ordered[:, below]))
+    return quartiles
 
 
-def _between(ordered: Coefs, position: float) -> Floats:
-    below = int(position)
-    above = min(below + 1, ordered.shape[1] - 1)
-    return np.asarray(ordered[:, below] + (position - below) * (ordered[:, above] - ordered[:, below]))
+_coef_metric("Mean-BT", lambda rows, _: float(np.nanmean(rows, dtype=np.float64)))
+_coef_metric("Std-BT", _std)
+_coef_metric("Spread-BT", lambda rows, _: float(np.nanmax(rows)) - float(np.nanmin(rows)))
+_coef_metric("Mean-Spread-BT", lambda rows, _: _mean(np.nanmax(rows, axis=1) - np.nanmin(rows, axis=1)))
+_coef_metric("Mean-IQR-BT", lambda rows, _: _mean(np.subtract(*_quartiles(rows))))
+_coef_metric("Mean-Std-BT", _mean_std)

@@ -251,11 +251,7 @@ def write_slices(
 ) -> list[Path]:
     """Write each slice as `validation-NUMBER.csv`, oldest vote first, and their times as `timestamps.json`.
 
-    Args:
-        held_out: the votes that were cut.
-        slices: the pieces.
-        folder: made if need be.
-        columns: kept beside `COLUMNS`.
+    A slice keeps `columns` beside `COLUMNS`.
     """
     missing = [name for name in columns if name not in held_out.columns]
     if missing:

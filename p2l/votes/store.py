@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -196,9 +195,7 @@ class VoteStore:
     def __enter__(self) -> VoteStore:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -282,15 +279,8 @@ class VoteStore:
     @property
     def is_time_sorted(self) -> bool:
         """Whether every vote has a time, none before the one ahead of it."""
-        if not self._spool.tstamps:
-            return False
-        last = -np.inf
-        for start in range(0, len(self), _CHUNK):
-            part = self.tstamps(np.arange(start, min(start + _CHUNK, len(self))))
-            if part is None or np.isnan(part).any() or part[0] < last or (np.diff(part) < 0).any():
-                return False
-            last = part[-1]
-        return True
+        times = self.tstamps()
+        return times is not None and not np.isnan(times).any() and bool((np.diff(times) >= 0).all())
 
     def rows(self, ids: Ids = None) -> list[dict[str, Any]]:
         """Return all columns of each vote as the source has them; a prompt that is text there is text here."""
