@@ -2,13 +2,13 @@
 
 By prompt, every vote of one prompt is on one side, or the validation loss would reward memory: prompts are ordered by
 a seeded 64-bit hash and taken until N votes are reached, as nearly as whole prompts allow. By time, the N newest votes
-are the validation part. Memory holds two numbers a vote at most, and a batch of votes.
+are the validation part. Memory holds a few numbers a vote.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,8 +26,7 @@ from p2l.votes.sources import FILE_ENDINGS, file_kind
 from p2l.votes.store import VoteStore
 from p2l.votes.writing import open_writer, write_votes
 
-_CHUNK = 1 << 20
-_BINS = 1 << 16
+_CHUNK = 1 << 16
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
@@ -71,45 +70,42 @@ def split_votes(
     if not 0 < val < len(store):
         raise VoteError(f"{store.name}: {val} validation votes cannot be taken from {len(store)}; ask for fewer")
     chosen = split_by_prompt(store, val, seed, quiet=quiet) if by == "prompt" else newest(store, val)
-    alive = _models_to_keep(store, chosen, min_votes_per_model)
-    train, validation = _write(store, chosen, alive, (train_output, val_output), quiet=quiet)
-    removed = [name for name, stays in zip(store.model_list, alive, strict=True) if not stays]
-    return Split(train, validation, removed, len(store) - train - validation)
+    is_val = np.zeros(len(store), dtype=bool)
+    is_val[chosen] = True
+    pairs = store.labels()[:, :2]
+    alive = _models_to_keep(store, pairs, is_val, min_votes_per_model)
+    stays = alive[pairs].all(axis=1)
+    sides = (stays & ~is_val, stays & is_val)
+    with ExitStack() as stack:  # both files appear only when both are whole
+        writers = [stack.enter_context(open_writer(path, store.schema)) for path in (train_output, val_output)]
+        bar = stack.enter_context(progress(description="write", total=len(store), unit="votes", quiet=quiet))
+        for ids, batch in store.batches():
+            for write, mask in zip(writers, sides, strict=True):
+                write(batch.filter(pa.array(mask[ids])))
+            bar.update(len(ids))
+    removed = [name for name, is_alive in zip(store.model_list, alive, strict=True) if not is_alive]
+    return Split(int(sides[0].sum()), int(sides[1].sum()), removed, int((~stays).sum()))
 
 
 def hash_prompts(store: VoteStore, seed: int = 0, *, quiet: bool = True) -> IntArray:
     """Return `hash_turns` (N,) of each vote's prompt, on disk."""
     hashes = RecordFile(np.dtype("<u8"))
     with progress(description="hash prompts", total=len(store), unit="votes", quiet=quiet) as bar:
-        for ids in _chunks(len(store), 1 << 16):
+        for start in range(0, len(store), _CHUNK):
+            ids = np.arange(start, min(start + _CHUNK, len(store)))
             hashes.append(np.array([hash_turns(turns, seed) for turns in store.prompts(ids)], dtype="<u8"))
             bar.update(len(ids))
     return hashes.mapped()
 
 
 def split_by_prompt(store: VoteStore, val: int, seed: int, *, quiet: bool = True) -> IntArray:
-    """Return the ascending ids of the votes of whole prompts, about `val` of them."""
+    """Return the ascending ids of the votes of whole prompts, as nearly `val` as they can be; one prompt is left."""
     hashed = hash_prompts(store, seed, quiet=quiet)
-    bound = _bound(hashed, val)
-    if bound is None:
+    values, sizes = np.unique(hashed, return_counts=True)
+    totals = np.cumsum(sizes)[:-1]
+    if not len(totals):
         raise VoteError(f"{store.name}: all votes share one prompt; split by time instead")
-    return np.concatenate([np.flatnonzero(hashed[ids] <= np.uint64(bound)) + ids[0] for ids in _chunks(len(hashed))])
-
-
-def _bound(hashed: IntArray, val: int) -> int | None:
-    """Return the hash up to which whole prompts hold as nearly `val` votes as they can; one prompt is left at least.
-
-    None when there is but one prompt.
-    """
-    shift = np.uint64(48)
-    counts = sum(np.bincount(hashed[ids] >> shift, minlength=_BINS) for ids in _chunks(len(hashed)))
-    # The bin in which `val` is reached holds the prompts on either side of that point, so no later one can be nearer.
-    last = np.searchsorted(np.cumsum(counts), val)
-    low = np.concatenate([part[(part >> shift) <= last] for part in (hashed[ids] for ids in _chunks(len(hashed)))])
-    values, sizes = np.unique(low, return_counts=True)
-    totals = np.cumsum(sizes)
-    totals = totals[totals < len(hashed)]
-    return int(values[np.argmin(np.abs(totals - val))]) if len(totals) else None
+    return np.flatnonzero(hashed <= values[np.argmin(np.abs(totals - val))])
 
 
 def newest(store: VoteStore, val: int) -> IntArray:
@@ -126,20 +122,12 @@ def _times(store: VoteStore, purpose: str) -> Floats:
     return times
 
 
-def _chunks(count: int, size: int = _CHUNK) -> Iterator[IntArray]:
-    return (np.arange(start, min(start + size, count)) for start in range(0, count, size))
-
-
-def _models_to_keep(store: VoteStore, chosen: IntArray, least: int) -> IntArray:
+def _models_to_keep(store: VoteStore, pairs: IntArray, is_val: IntArray, least: int) -> IntArray:
     """Return which models (M,) have at least `least` train votes against models that stay."""
     alive = np.ones(len(store.model_list), dtype=bool)
     while True:
-        counts = np.zeros((2, len(alive)), dtype=np.int64)
-        for ids in _chunks(len(store)):
-            pairs = store.labels(ids)[:, :2]
-            for side, mask in enumerate(_sides(pairs, ids, chosen, alive)):
-                counts[side] += np.bincount(pairs[mask].ravel(), minlength=len(alive))
-        train, val = counts
+        stays = alive[pairs].all(axis=1)
+        train, val = (np.bincount(pairs[stays & side].ravel(), minlength=len(alive)) for side in (~is_val, is_val))
         if not train.any() or not val.any():
             part = "validation" if train.any() else "train"
             raise VoteError(
@@ -152,31 +140,6 @@ def _models_to_keep(store: VoteStore, chosen: IntArray, least: int) -> IntArray:
             name = store.model_list[int(np.argmax(few & (val > 0)))]
             raise VoteError(f"{store.name}: {name!r} is only in the validation part; ask for a vote per model or more")
         alive &= ~few
-
-
-def _sides(pairs: IntArray, ids: IntArray, chosen: IntArray, alive: IntArray) -> tuple[IntArray, IntArray]:
-    """Return masks (n,) of the train and of the validation votes among consecutive ids; `chosen` is ascending."""
-    is_val = np.zeros(len(ids), dtype=bool)
-    first, last = np.searchsorted(chosen, [ids[0], ids[-1] + 1])
-    is_val[chosen[first:last] - ids[0]] = True
-    stays = alive[pairs].all(axis=1)
-    return stays & ~is_val, stays & is_val
-
-
-def _write(
-    store: VoteStore, chosen: IntArray, alive: IntArray, outputs: Sequence[str | Path], *, quiet: bool
-) -> list[int]:
-    """Write both parts and return their sizes; both files appear only when both are whole."""
-    counts = [0, 0]
-    with ExitStack() as stack:
-        writers = [stack.enter_context(open_writer(path, store.schema)) for path in outputs]
-        bar = stack.enter_context(progress(description="write", total=len(store), unit="votes", quiet=quiet))
-        for ids, batch in store.batches():
-            for side, mask in enumerate(_sides(store.labels(ids)[:, :2], ids, chosen, alive)):
-                writers[side](batch.filter(pa.array(mask)))
-                counts[side] += int(mask.sum())
-            bar.update(len(ids))
-    return counts
 
 
 # Cut held-out votes into slices by the time of a vote stream, to evaluate models that are trained on the stream.
