@@ -70,12 +70,15 @@ def read_annotations(path: Path, loaded: LoadedRun) -> Annotations:
         raise RunInputError(f"{path}: none of {rows} rows can be used{first}")
     keys = sorted(reader.scores)
     annotators = tuple(sorted({annotator for _, _, annotator in keys}))
-    codes = {annotator: code for code, annotator in enumerate(annotators)}
+    codes = codes_of(annotators)
+    places = [(*pair, codes[name]) for *pair, name in keys]
+    response, factor, annotator = np.array(places, dtype=np.int64).T
+    scores = np.array([reader.scores[key] for key in keys])
     return Annotations(
-        np.array([response for response, _, _ in keys], dtype=np.int64),
-        np.array([factor for _, factor, _ in keys], dtype=np.int64),
-        np.array([codes[annotator] for _, _, annotator in keys], dtype=np.int64),
-        np.array([reader.scores[key] for key in keys]),
+        response,
+        factor,
+        annotator,
+        scores,
         annotators,
         rows,
         bad,
@@ -91,21 +94,19 @@ def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any] | None]]:
         with path.open(encoding="utf-8-sig", newline="") as file:
             if kind == ".csv":
                 reader = csv.DictReader(file)
-                _check_columns(path, reader.fieldnames or ())
+                names = set(reader.fieldnames or ())
+                missing = [name for name in ("factor", "score") if name not in names]
+                if "response_id" not in names and not {"datapoint_id", "student"} <= names:
+                    missing = ["response_id (or datapoint_id and student)", *missing]
+                if missing:
+                    lacking = f"has no column {', '.join(missing)}; its first line must name them"
+                    raise RunInputError(f"--annotations {path}: {lacking}")
                 yield from ((reader.line_num, row) for row in reader)
                 return
             yield from ((number, _object(line)) for number, line in enumerate(file, 1) if line.strip())
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         why = getattr(error, "strerror", None) or error
         raise RunInputError(f"--annotations {path}: cannot be read: {why}") from error
-
-
-def _check_columns(path: Path, names: Any) -> None:
-    missing = [name for name in ("factor", "score") if name not in names]
-    if "response_id" not in names and not {"datapoint_id", "student"} <= set(names):
-        missing = ["response_id (or datapoint_id and student)", *missing]
-    if missing:
-        raise RunInputError(f"--annotations {path}: has no column {', '.join(missing)}; its first line must name them")
 
 
 def _object(line: str) -> Mapping[str, Any] | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Annotated, Any
 
 import numpy as np
@@ -163,17 +162,19 @@ def _counts(loaded: LoadedRun) -> Iterator[CountRow]:
 
 def _rows(loaded: LoadedRun) -> Columns[CoverageRow]:
     """Return every (task, teacher) with items against every student that answers or should, and every judge."""
-    evaluations, sizes = loaded.evaluations, tuple(len(loaded.names(name)) for name in _COUNTED)
-    stored = _flat([getattr(evaluations, name) for name in _COUNTED], sizes)
-    expected, items = _expected(loaded, sizes)
+    evaluations, shape = loaded.evaluations, _shape(loaded)
+    stored = np.ravel_multi_index(tuple(getattr(evaluations, name) for name in _COUNTED), shape)
+    expected, items = _expected(loaded)
     keys = np.unique(np.concatenate([expected, stored]))
     place, size = np.searchsorted(keys, stored), len(keys)
+    expected_items = np.zeros(size, dtype=np.int64)
+    expected_items[np.searchsorted(keys, expected)] = items
     return Columns(
         CoverageRow,
         _names(loaded),
         {
-            **dict(zip(_COUNTED, _codes(keys, sizes), strict=True)),
-            "expected": _at(keys, expected, items),
+            **dict(zip(_COUNTED, np.unravel_index(keys, shape), strict=True)),
+            "expected": expected_items,
             "actual": np.bincount(place, minlength=size),
             "valid": np.bincount(place[evaluations.valid], minlength=size),
             "failed": np.bincount(place[evaluations.failed], minlength=size),
@@ -181,18 +182,24 @@ def _rows(loaded: LoadedRun) -> Columns[CoverageRow]:
     )
 
 
-def _expected(loaded: LoadedRun, sizes: Sequence[int]) -> tuple[Codes, Codes]:
+def _shape(loaded: LoadedRun) -> tuple[int, ...]:
+    return tuple(max(len(loaded.names(name)), 1) for name in _COUNTED)
+
+
+def _expected(loaded: LoadedRun) -> tuple[Codes, Codes]:
     """Return the sorted keys that should have evaluations, and of how many items each."""
-    owners = _flat([loaded.datapoint_task, loaded.datapoint_teacher], sizes[:2])
-    counts = [np.bincount(owners[rows], minlength=prod(sizes[:2])) for rows in (slice(None), _labelled(loaded))]
+    sizes, points = [len(loaded.names(name)) for name in _COUNTED], (loaded.datapoint_task, loaded.datapoint_teacher)
+    counts = [np.zeros(sizes[:2], dtype=np.int64) for _ in range(2)]
+    np.add.at(counts[0], points, 1)
+    labelled = _labelled(loaded)
+    np.add.at(counts[1], tuple(codes[labelled] for codes in points), 1)
     kinds = list(zip(loaded.judges, loaded.kinds, strict=True))
-    owes = np.array([[loaded.info.owes(*judge, task) for judge in kinds] for task in loaded.tasks], dtype=bool)
-    owner, student, judge = (part.ravel() for part in np.indices((prod(sizes[:2]), sizes[2], sizes[3])))
-    task, teacher = np.divmod(owner, max(sizes[1], 1))
+    owes = [[loaded.info.owes(*judge, task) for judge in kinds] for task in loaded.tasks]
+    task, teacher, student, judge = (codes.ravel() for codes in np.indices(sizes))
     of_label = np.array([kind == "label" for kind in loaded.kinds], dtype=bool)
-    items = np.where(of_label[judge], counts[1][owner], counts[0][owner])
-    due = np.flatnonzero(items) if not len(owner) else np.flatnonzero((items > 0) & owes[task, judge])
-    return _flat([task, teacher, student, judge], sizes)[due], items[due]
+    items = np.where(of_label[judge], counts[1][task, teacher], counts[0][task, teacher])
+    due = (items > 0) & np.array(owes, dtype=bool).reshape(sizes[0], sizes[3])[task, judge]
+    return np.ravel_multi_index((task, teacher, student, judge), _shape(loaded))[due], items[due]
 
 
 def _labelled(loaded: LoadedRun) -> npt.NDArray[np.bool_]:
@@ -202,26 +209,6 @@ def _labelled(loaded: LoadedRun) -> npt.NDArray[np.bool_]:
     ]
     items = zip(loaded.datapoint_task.tolist(), loaded.attributes, strict=True)
     return np.array([not labels[task] or bool(labels[task] & set(item)) for task, item in items], dtype=bool)
-
-
-def _at(keys: Codes, owners: Codes, values: Codes) -> Codes:
-    """Return the value of each of the sorted keys; 0 where it has none."""
-    values_at = np.zeros(len(keys), dtype=np.int64)
-    values_at[np.searchsorted(keys, owners)] = values
-    return values_at
-
-
-def _flat(codes: Sequence[Codes], sizes: Sequence[int]) -> Codes:
-    """Return one key for each row of codes, in their order."""
-    key = np.zeros(len(codes[0]), dtype=np.int64)
-    for column, size in zip(codes, sizes, strict=True):
-        key = key * size + column
-    return key
-
-
-def _codes(keys: Codes, sizes: Sequence[int]) -> tuple[Codes, ...]:
-    """Return the codes that keys were composed of."""
-    return np.unravel_index(keys, sizes) if len(keys) else tuple(keys for _ in sizes)
 
 
 def _names(loaded: LoadedRun) -> dict[str, Sequence[str]]:
@@ -271,8 +258,9 @@ def _combinations(sizes: Sequence[int], drawn: set[int]) -> int:
 
 def slices(loaded: LoadedRun, *, by_factor: bool = True) -> Columns[SliceRow]:
     """Compute figures of every (task, teacher, student, judge[, factor]) that was evaluated, failed or not."""
-    evaluations, units, sizes = loaded.evaluations, loaded.units, tuple(len(loaded.names(name)) for name in _COUNTED)
-    keys, group = np.unique(_flat([getattr(evaluations, name) for name in _COUNTED], sizes), return_inverse=True)
+    evaluations, units, shape = loaded.evaluations, loaded.units, _shape(loaded)
+    stored = np.ravel_multi_index(tuple(getattr(evaluations, name) for name in _COUNTED), shape)
+    keys, group = np.unique(stored, return_inverse=True)
     factors = loaded.factors if by_factor else ("",)
     cells = group[units.evaluation] * len(factors) + (units.factor if by_factor else 0)
     size = len(keys) * len(factors)
@@ -280,10 +268,10 @@ def slices(loaded: LoadedRun, *, by_factor: bool = True) -> Columns[SliceRow]:
     valid = np.bincount(group[evaluations.valid], minlength=len(keys))
     chosen = np.arange(size)
     if by_factor:
-        lost = _owed(loaded, _codes(keys, sizes)) & (valid == 0)[:, None]
+        lost = _owed(loaded, np.unravel_index(keys, shape)) & (valid == 0)[:, None]
         chosen = np.flatnonzero((means.n > 0) | lost.ravel())
     owner, factor = np.divmod(chosen, max(len(factors), 1))
-    codes = dict(zip(_COUNTED, _codes(keys[owner], sizes), strict=True))
+    codes = dict(zip(_COUNTED, np.unravel_index(keys[owner], shape), strict=True))
     total = np.bincount(group, minlength=len(keys))[owner]
     valid = valid[owner]
     levels = level_counts(loaded, cells, np.arange(len(units)), size)[chosen]
@@ -324,11 +312,9 @@ def complete_report(loaded: LoadedRun) -> CompleteReport:
     rows = []
     for model in sorted({*loaded.students, *loaded.teachers, *loaded.judges}):
         student, teacher, judge = students.get(model), teachers.get(model), judges.get(model)
-        means: Figures = (student.mean, student.lower, student.upper) if student else (None, None, None)
-        spread: Figures = (teacher.v1, teacher.s2, teacher.r3) if teacher else (None, None, None)
-        agreement: Figures = (
-            (judge.weighted_spa, judge.weighted_wpa, judge.weighted_kappa) if judge else (None, None, None)
-        )
+        means: Figures = (student.mean, student.lower, student.upper) if student else (None,) * 3
+        spread: Figures = (teacher.v1, teacher.s2, teacher.r3) if teacher else (None,) * 3
+        agreement: Figures = (judge.weighted_spa, judge.weighted_wpa, judge.weighted_kappa) if judge else (None,) * 3
         rows.append(ModelRow(model, *means, student.valid_evals if student else 0, *spread, *agreement))
     return CompleteReport(loaded.header, slices(loaded), slices(loaded, by_factor=False), tuple(rows))
 

@@ -118,7 +118,8 @@ _FLAGGED = 0.9
 def score_distribution(loaded: LoadedRun) -> ScoreDistribution:
     """Compute the report on the distribution of scores."""
     rows = [row for role in _ROLES for row in _panel(loaded, role)]
-    return ScoreDistribution(loaded.header, tuple(rows), tuple(_drift_by_evaluation(loaded, 20)))
+    windows = _evaluation_ranks(loaded)[loaded.units.evaluation] // 20
+    return ScoreDistribution(loaded.header, tuple(rows), tuple(_windows(loaded, windows)))
 
 
 def _panel(loaded: LoadedRun, role: str) -> Iterator[DistributionRow]:
@@ -175,8 +176,9 @@ def _cells(loaded: LoadedRun, *, by_factor: bool) -> Iterator[InteractionCell]:
 
 def judge_consistency(loaded: LoadedRun) -> JudgeConsistency:
     """Compute the report on how each judge uses the scale."""
-    spread = tuple(_spread(loaded))
-    return JudgeConsistency(loaded.header, tuple(_calibration(loaded)), spread, tuple(_drift_by_unit(loaded, 50)))
+    units, spread = loaded.units, tuple(_spread(loaded))
+    windows = places_within(units.judge, units.factor, _evaluation_ranks(loaded)[units.evaluation]) // 50
+    return JudgeConsistency(loaded.header, tuple(_calibration(loaded)), spread, tuple(_windows(loaded, windows)))
 
 
 def _calibration(loaded: LoadedRun) -> Iterator[CalibrationRow]:
@@ -204,19 +206,6 @@ def _spread(loaded: LoadedRun) -> Iterator[SpreadRow]:
         yield SpreadRow(loaded.judges[judge], attribute, text, len(scores), float(scores.mean()), variance, *box)
 
 
-def _drift_by_evaluation(loaded: LoadedRun, window: int) -> Iterator[DriftRow]:
-    """Yield windows of a number of evaluations of one judge, in the order of their times."""
-    rank = _evaluation_ranks(loaded)
-    return _windows(loaded, rank[loaded.units.evaluation] // window)
-
-
-def _drift_by_unit(loaded: LoadedRun, window: int) -> Iterator[DriftRow]:
-    """Yield windows of a number of units of one judge."""
-    units = loaded.units
-    place = places_within(units.judge, units.factor, _evaluation_ranks(loaded)[units.evaluation])
-    return _windows(loaded, place // window)
-
-
 def _evaluation_ranks(loaded: LoadedRun) -> Codes:
     """Rank each valid evaluation among those of its judge, by time and then by id, (E,)."""
     evaluations = loaded.evaluations
@@ -226,6 +215,7 @@ def _evaluation_ranks(loaded: LoadedRun) -> Codes:
 
 
 def _windows(loaded: LoadedRun, window: Codes) -> Iterator[DriftRow]:
+    """Yield windows of each judge's units, numbered from 0 in the order of the times of evaluation."""
     units, width = loaded.units, int(window.max(initial=0)) + 1
     cells, size = units.judge * width + window, len(loaded.judges) * width
     means, agreement = Summaries(cells, units.norm, size), _peer_share(loaded)

@@ -226,7 +226,10 @@ def _teachers(loaded: LoadedRun, chosen: RobustSet, formula: str) -> tuple[Robus
 
 def _students(loaded: LoadedRun, chosen: RobustSet, pairs: Pairs) -> tuple[RobustStudent, ...]:
     means = weighted_means(loaded, pairs, pairs.student, len(loaded.students))
-    full = _full(loaded, chosen)
+    # All items and judges, on the (task, factor) that J* scores.
+    size, units = max(len(loaded.factors), 1), loaded.units
+    units = units.where(np.isin(_kinds(units, size), _kinds(chosen.pairs, size)))
+    full = Summaries(units.student, units.norm, len(loaded.students))
     full_ranks = ranked(loaded, full)
     rows = []
     for rank, code in enumerate(ranked(loaded, means), start=1):
@@ -245,14 +248,6 @@ def _students(loaded: LoadedRun, chosen: RobustSet, pairs: Pairs) -> tuple[Robus
             )
         )
     return tuple(rows)
-
-
-def _full(loaded: LoadedRun, chosen: RobustSet) -> Summaries:
-    """Summarise students over all items and judges, on the (task, factor) that J* scores."""
-    size = max(len(loaded.factors), 1)
-    units = loaded.units
-    units = units.where(np.isin(_kinds(units, size), _kinds(chosen.pairs, size)))
-    return Summaries(units.student, units.norm, len(loaded.students))
 
 
 def _diagnostics(loaded: LoadedRun, chosen: RobustSet, settings: RobustSettings) -> tuple[str, ...]:
@@ -278,8 +273,11 @@ def _diagnostics(loaded: LoadedRun, chosen: RobustSet, settings: RobustSettings)
 
 
 def _advice(chosen: RobustSet, settings: RobustSettings) -> str:
+    metric = settings.agreement_metric
     if not chosen.candidates:
-        return _no_candidates(chosen, settings)
+        if chosen.judges and all(getattr(row, f"weighted_{metric}") is None for row in chosen.judges):
+            return f"no judge can be ranked: {_UNDEFINED[metric]}"
+        return "no item can be chosen: no judge with enough valid scores is there; look at `coverage-summary`"
     best = max(chosen.fractions.values())
     if settings.theta is not None:
         return f"the best item has {best:.0%} of its pairs within theta {settings.theta:g}; a larger --theta keeps more"
@@ -287,14 +285,6 @@ def _advice(chosen: RobustSet, settings: RobustSettings) -> str:
     return (
         f"the best item has {best:.0%} of its pairs consistent; --agreement-threshold {enough:.2f} or less keeps some"
     )
-
-
-def _no_candidates(chosen: RobustSet, settings: RobustSettings) -> str:
-    metric = settings.agreement_metric
-    without = [row for row in chosen.judges if getattr(row, f"weighted_{metric}") is None]
-    if chosen.judges and len(without) == len(chosen.judges):
-        return f"no judge can be ranked: {_UNDEFINED[metric]}"
-    return "no item can be chosen: no judge with enough valid scores is there; look at `coverage-summary`"
 
 
 def _number(value: float | None) -> str:
@@ -319,7 +309,11 @@ def export_benchmark(loaded: LoadedRun, path: Path, *, form: str = "jsonl", sett
     if records:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_path(path) as temporary:
-            (_write_parquet if form == "parquet" else _write_jsonl)(records, temporary)
+            if form == "parquet":
+                _write_parquet(records, temporary)
+            else:
+                lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+                temporary.write_bytes(lines.encode("utf-8", "replace"))
     return len(records)
 
 
@@ -330,6 +324,8 @@ def benchmark_records(loaded: LoadedRun, settings: RobustSettings = DEFAULTS) ->
     scores = _student_scores(loaded, chosen)
     for point in chosen.kept:
         identity, task = loaded.datapoints[point], loaded.tasks[loaded.datapoint_task[point]]
+        path = loaded.run.find_rubric(task)
+        stored = read_json(path) if path is not None else None
         yield {
             "schema_version": SCHEMA,
             "experiment_id": loaded.info.experiment_id,
@@ -337,7 +333,7 @@ def benchmark_records(loaded: LoadedRun, settings: RobustSettings = DEFAULTS) ->
             "task_id": task,
             "teacher_model_id": loaded.teachers[loaded.datapoint_teacher[point]],
             **texts[identity],
-            "rubric": _rubric(loaded, task),
+            "rubric": stored if isinstance(stored, dict) else dict(loaded.info.tasks[task].rubric or {}),
             "student_scores": scores.get(point, {}),
             "judge_set": list(chosen.chosen_judges),
             "agreement_metric": settings.agreement_metric,
@@ -364,12 +360,6 @@ def _texts(loaded: LoadedRun, ids: set[str]) -> dict[str, dict[str, Any]]:
     return texts
 
 
-def _rubric(loaded: LoadedRun, task: str) -> Mapping[str, Any]:
-    path = loaded.run.find_rubric(task)
-    stored = read_json(path) if path is not None else None
-    return stored if isinstance(stored, dict) else dict(loaded.info.tasks[task].rubric or {})
-
-
 def _student_scores(loaded: LoadedRun, chosen: RobustSet) -> dict[int, dict[str, dict[str, str]]]:
     """Return datapoint -> student -> factor -> level."""
     levels: dict[int, dict[str, dict[str, str]]] = {point: {} for point in chosen.kept}
@@ -393,21 +383,15 @@ def plurality(scores: Floats, *, is_level: bool = True) -> str:
     return _LEVELS[chosen] if is_level and chosen in _LEVELS else f"{scores.mean():.4f}"
 
 
-def _write_jsonl(records: list[dict[str, Any]], path: Path) -> None:
-    lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-    path.write_bytes("".join(lines).encode("utf-8", "replace"))
-
-
 def _write_parquet(records: list[dict[str, Any]], path: Path) -> None:
     """Write nested values as JSON text, with the schema's version in the file's metadata."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    flat = [{key: _flat(key, value) for key, value in record.items()} for record in records]
-    table = pa.Table.from_pylist(flat).replace_schema_metadata({"coeval_schema_version": SCHEMA})
+    def flat(key: str, value: Any) -> Any:
+        nested = key in _NESTED or (key == "prompt" and not isinstance(value, str))
+        return json.dumps(value, ensure_ascii=False) if nested else value
+
+    rows = [{key: flat(key, value) for key, value in record.items()} for record in records]
+    table = pa.Table.from_pylist(rows).replace_schema_metadata({"coeval_schema_version": SCHEMA})
     pq.write_table(table, path)
-
-
-def _flat(key: str, value: Any) -> Any:
-    nested = key in _NESTED or (key == "prompt" and not isinstance(value, str))
-    return json.dumps(value, ensure_ascii=False) if nested else value

@@ -327,16 +327,8 @@ def label_rows(loaded: LoadedRun) -> tuple[tuple[LabelRow, ...], tuple[LabelValu
     for key, labels in sorted(_labels_by_task(loaded).items()):
         accuracies = label_accuracy(labels)
         accuracy = accuracies.accuracy if accuracies.n_total else None
-        rows.append(
-            LabelRow(
-                *key,
-                accuracy,
-                accuracies.strict_accuracy,
-                accuracies.n_total,
-                accuracies.n_matched,
-                accuracies.n_skipped,
-            )
-        )
+        counts = (accuracies.n_total, accuracies.n_matched, accuracies.n_skipped)
+        rows.append(LabelRow(*key, accuracy, accuracies.strict_accuracy, *counts))
         support = [str(truth) for truth, _ in labels]
         for label, rates in sorted(accuracies.per_label.items()):
             numbers = (rates["precision"], rates["recall"], rates["f1"])
@@ -362,12 +354,6 @@ def hamming_rows(rows: Iterable[LabelRow]) -> tuple[HammingRow, ...]:
 def _labels_by_task(loaded: LoadedRun) -> _Labels:
     """(student, task, attribute) -> the right label and the student's, of each response."""
     labels: _Labels = defaultdict(list)
-    for key, truth, label in _labels(loaded):
-        labels[key].append((truth, label))
-    return labels
-
-
-def _labels(loaded: LoadedRun) -> Iterator[tuple[tuple[str, str, str], str, str | None]]:
     for response, text in sorted(loaded.texts.items()):
         datapoint = int(loaded.response_datapoint[response])
         if datapoint < 0:
@@ -377,4 +363,5 @@ def _labels(loaded: LoadedRun) -> Iterator[tuple[tuple[str, str, str], str, str 
         for attribute in loaded.info.tasks[task].label_attributes:
             truth = loaded.attributes[datapoint].get(attribute)
             if truth is not None:
-                yield (student, task, attribute), truth, predicted_label(text, attribute)
+                labels[student, task, attribute].append((truth, predicted_label(text, attribute)))
+    return labels

@@ -1,11 +1,7 @@
 """Tables of reports, each declared once: the dataclass of its rows is what pages, CSV, JSON and the workbook follow.
 
-    @dataclass(frozen=True)
-    class Standing:
-        student: Annotated[str, named("student")]
-        mean: Annotated[float, estimated("mean", "of all scores")]
-        lower: float
-        upper: float
+    student: Annotated[str, named("student")]
+    mean: Annotated[float, estimated("mean", "of all scores")]
 
 CSV and JSON have every field by its name; pages show those with a `Shown`. A report is a dataclass of such tables:
 `report.json` holds all of it, and each of its tables is a CSV file of the table's name.
@@ -113,9 +109,8 @@ class Columns(Generic[Row]):
 
     def listed(self, name: str) -> list[Any]:
         """Return a column as plain values, names in full."""
-        if name in self.names:
-            return [self.names[name][code] for code in self.values[name].tolist()]
-        return _plain_list(self.values[name])
+        names, values = self.names.get(name), self.values[name]
+        return _plain_list(values) if names is None else [names[code] for code in values.tolist()]
 
     def plain(self) -> dict[str, Any]:
         """Return names and columns for JSON, an eighth of the size of a list of rows; columns of names hold codes."""
@@ -188,13 +183,16 @@ def _write(path: Path, text: str) -> Path:
 
 def _csv(rows: Rows) -> str:
     names = field_names(rows.row if isinstance(rows, Columns) else type(rows[0]))
-    if isinstance(rows, Columns):
-        columns = [_csv_column(rows, name) for name in names]
-        return "\r\n".join([",".join(names), *map(",".join, zip(*columns, strict=True)), ""])
     file = io.StringIO(newline="")
     writer = csv.writer(file)
     writer.writerow(names)
-    writer.writerows([_csv_value(getattr(row, name)) for name in names] for row in rows)
+    if isinstance(rows, Columns):  # some hundred thousand rows: nothing is called for each field
+        listed = {name: rows.listed(name) for name in names}
+        flags = [name for name in names if rows.values[name].dtype == bool]
+        listed |= {name: [("false", "true")[flag] for flag in listed[name]] for name in flags}
+        writer.writerows(zip(*listed.values(), strict=True))
+    else:
+        writer.writerows([_csv_value(getattr(row, name)) for name in names] for row in rows)
     return file.getvalue()
 
 
@@ -202,18 +200,3 @@ def _csv_value(value: Any) -> Any:
     if isinstance(value, bool):
         return "true" if value else "false"
     return "" if plain(value) is None else value
-
-
-def _csv_column(table: Columns[Any], name: str) -> list[str]:
-    """Return a column as CSV fields; each distinct value is written out once, since most are repeated."""
-    codes, place = np.unique(table.values[name], return_inverse=True)
-    if name in table.names:
-        fields = [_quoted(table.names[name][code]) for code in codes.tolist()]
-    else:
-        fields = [str(_csv_value(value)) for value in codes.tolist()]
-    texts: list[str] = np.array([*fields, ""], dtype=object)[place].tolist()
-    return texts
-
-
-def _quoted(text: str) -> str:
-    return f'"{text.replace(chr(34), 2 * chr(34))}"' if set(text) & set(',"\r\n') else text

@@ -60,15 +60,6 @@ class TeacherReport(Report):
 Numbers = npt.NDArray[Any]
 
 
-@dataclass(frozen=True)
-class _Discrimination:
-    """Of each stratum: V1, S2, R3."""
-
-    v1: Floats
-    s2: Floats
-    r3: Floats
-
-
 def teacher_report(loaded: LoadedRun, settings: RobustSettings = DEFAULTS) -> TeacherReport:
     """Compute the report on teachers."""
     formula = settings.teacher_score_formula
@@ -84,16 +75,14 @@ def teacher_rows(loaded: LoadedRun, formula: str = "v1") -> tuple[TeacherRow, ..
     units = np.bincount(loaded.units.teacher, minlength=size)
     order = sorted(
         (teacher for teacher in range(size) if units[teacher]),
-        key=lambda teacher: (-getattr(figures, formula)[teacher], loaded.teachers[teacher]),
+        key=lambda teacher: (-figures[formula][teacher], loaded.teachers[teacher]),
     )
     return tuple(
         TeacherRow(
             rank,
             loaded.teachers[teacher],
-            v1=float(figures.v1[teacher]),
-            s2=float(figures.s2[teacher]),
-            r3=float(figures.r3[teacher]),
-            root_v1=float(np.sqrt(figures.v1[teacher])),
+            **{name: float(values[teacher]) for name, values in figures.items()},
+            root_v1=float(np.sqrt(figures["v1"][teacher])),
             items=int(items[teacher]),
             units=int(units[teacher]),
         )
@@ -121,27 +110,24 @@ def _teacher_cells(loaded: LoadedRun, dimension: str) -> list[TeacherCell]:
             loaded.teachers[stratum // len(names)],
             dimension,
             names[stratum % len(names)],
-            *(float(figures.v1[stratum]), float(figures.s2[stratum]), float(figures.r3[stratum]), float(mean[stratum])),
+            **{name: float(values[stratum]) for name, values in figures.items()},
+            mean=float(mean[stratum]),
             units=int(n[stratum]),
         )
         for stratum in np.flatnonzero(n)
     ]
 
 
-def _discrimination(pairs: Pairs, strata: Numbers, rows: Numbers, size: int) -> _Discrimination:
-    """Compute V1, S2 and R3 of strata; a row of pairs may be in several."""
-    factor, scores, student = pairs.factor[rows], pairs.mean[rows], pairs.student[rows]
-    task_cell = np.stack([strata, pairs.task[rows], factor], axis=1)
-    means, owners = _means(np.column_stack([task_cell, student]), scores)
-    spread, stretch, stratum = _spread(owners[:, :3], means)
-    item_cell = np.stack([strata, pairs.datapoint[rows], factor], axis=1)
-    by_item, item_owners = _means(np.column_stack([item_cell, student]), scores)
-    item_spread, _, item_stratum = _spread(item_owners[:, :3], by_item)
-    return _Discrimination(
-        _average(stratum, spread, size),
-        _average(item_stratum, np.sqrt(item_spread), size),
-        _average(stratum, stretch, size),
-    )
+def _discrimination(pairs: Pairs, strata: Numbers, rows: Numbers, size: int) -> dict[str, Floats]:
+    """Compute V1, S2 and R3 of strata, each (size,); a row of pairs may be in several."""
+    factor, student, scores = pairs.factor[rows], pairs.student[rows], pairs.mean[rows]
+    spread, stretch, stratum = _spread(np.stack([strata, pairs.task[rows], factor, student], axis=1), scores)
+    by_item, _, item_stratum = _spread(np.stack([strata, pairs.datapoint[rows], factor, student], axis=1), scores)
+    parts = {"v1": (stratum, spread), "s2": (item_stratum, np.sqrt(by_item)), "r3": (stratum, stretch)}
+    return {
+        name: np.bincount(owner, values, minlength=size) / np.maximum(np.bincount(owner, minlength=size), 1)
+        for name, (owner, values) in parts.items()
+    }
 
 
 def _codes(keys: Numbers) -> tuple[Numbers, Numbers]:
@@ -153,14 +139,14 @@ def _codes(keys: Numbers) -> tuple[Numbers, Numbers]:
     return keys[first], codes
 
 
-def _means(keys: Numbers, values: Floats) -> tuple[Floats, Numbers]:
-    owners, codes = _codes(keys)
-    return np.bincount(codes, values, minlength=len(owners)) / np.bincount(codes, minlength=len(owners)), owners
+def _spread(keys: Numbers, scores: Floats) -> tuple[Floats, Floats, Numbers]:
+    """Return variance and range of the students' means in each cell with two or more students, and its stratum.
 
-
-def _spread(cells: Numbers, means: Floats) -> tuple[Floats, Floats, Numbers]:
-    """Return variance and range across students in each cell with two or more, and the cell's stratum."""
-    owners, codes = _codes(cells)
+    `keys` (N, 4) are the stratum, two more of the cell, and the student.
+    """
+    students, codes = _codes(keys)
+    means = np.bincount(codes, scores, minlength=len(students)) / np.bincount(codes, minlength=len(students))
+    owners, codes = _codes(students[:, :3])
     n = np.bincount(codes, minlength=len(owners))
     centre = np.bincount(codes, means, minlength=len(owners)) / np.maximum(n, 1)
     squares = np.bincount(codes, (means - centre[codes]) ** 2, minlength=len(owners))
@@ -169,9 +155,3 @@ def _spread(cells: Numbers, means: Floats) -> tuple[Floats, Floats, Numbers]:
     np.minimum.at(low, codes, means)
     enough = n > 1
     return squares[enough] / (n[enough] - 1), (high - low)[enough], owners[enough, 0]
-
-
-def _average(strata: Numbers, values: Floats, size: int) -> Floats:
-    n = np.bincount(strata, minlength=size)
-    average: Floats = np.bincount(strata, values, minlength=size) / np.maximum(n, 1)
-    return average

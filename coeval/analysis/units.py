@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, update_wrapper
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -137,17 +137,6 @@ class Pairs(ArrayTable):
         return mean
 
 
-class HasDatapoint(Protocol):
-    """A table of which each row belongs to an item."""
-
-    @property
-    def datapoint(self) -> Codes:
-        """Code of the item, (N,)."""
-        ...
-
-    def __len__(self) -> int: ...
-
-
 @dataclass(frozen=True)
 class Evaluations:
     """Evaluations (E,), valid or not, one for each (response, judge)."""
@@ -197,8 +186,8 @@ class LoadedRun:
         names: tuple[str, ...] = getattr(self, f"{dimension}s")
         return names
 
-    def grouped(self, table: HasDatapoint, dimension: str) -> tuple[npt.NDArray[np.intp], Codes]:
-        """Return rows of a table and their value in a dimension; with `attribute` a row repeats for each it has."""
+    def grouped(self, table: Any, dimension: str) -> tuple[npt.NDArray[np.intp], Codes]:
+        """Return rows of an array table and their values in a dimension; by `attribute` a row repeats for each."""
         if dimension != "attribute":
             return np.arange(len(table)), getattr(table, dimension)
         datapoints, values = self._attribute_links

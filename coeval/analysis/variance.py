@@ -123,14 +123,11 @@ def _distinct(levels: Mapping[str, Codes]) -> dict[str, Codes]:
     distinct: dict[str, Codes] = {}
     for name, codes in levels.items():
         size = int(codes.max()) + 1
-        alike = any(int(other.max()) + 1 == size and _joint(codes, other) == size for other in distinct.values())
+        same_size = [other for other in distinct.values() if int(other.max()) + 1 == size]
+        alike = any(len(np.unique(codes * size + other)) == size for other in same_size)
         if 1 < size < len(codes) and not alike:
             distinct[name] = codes
     return distinct
-
-
-def _joint(one: Codes, other: Codes) -> int:
-    return len(np.unique(one * (int(other.max()) + 1) + other))
 
 
 def _shared(codes: Codes, counts: Codes, other: Codes) -> float:

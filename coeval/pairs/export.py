@@ -63,7 +63,11 @@ def export(run: Run, gathered: PreferenceSet, folder: Path, kind: Format, val_sh
     if not rows:
         raise RunInputError(f"{run.folder}: none of the {len(gathered.preferences)} preferences has its item's prompt")
     prompts = {_hash(row["prompt"]) for row in rows}
-    validation = _validation_hashes(prompts, val_share)
+    # The lowest hashes are held out: at least one where the share is above 0, never all.
+    ordered = sorted(prompts)
+    validation = {one for one in ordered if one < val_share * 2**64}
+    if val_share and len(ordered) > 1:
+        validation = (validation | {ordered[0]}) - {ordered[-1]}
     parts = {
         "train": [row for row in rows if _hash(row["prompt"]) not in validation],
         "val": [row for row in rows if _hash(row["prompt"]) in validation],
@@ -165,15 +169,6 @@ def _hash(prompt: str | list[str]) -> int:
     from p2l.votes.schema import hash_turns
 
     return hash_turns(_turns(prompt))
-
-
-def _validation_hashes(hashes: Iterable[int], share: float) -> set[int]:
-    """Return the lowest hashes as those held out: at least one where the share is above 0, never all."""
-    ordered = sorted(hashes)
-    chosen = {one for one in ordered if one < share * 2**64}
-    if share and len(ordered) > 1:
-        chosen = (chosen | {ordered[0]}) - {ordered[-1]}
-    return chosen
 
 
 def _write_notes(done: Exported, folder: Path) -> None:

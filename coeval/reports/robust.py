@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,19 +29,7 @@ from coeval.reports.pieces import (
 from coeval.schema import PHASES
 from p2l.common.report.tables import Cell, Column, Table
 
-_SIDE, _LEFT, _TOP = 300.0, 40.0, 10.0  # of the plot, in its own units
 _BINS = 10
-
-
-@dataclass(frozen=True)
-class _Dot:
-    """A student in the scatter: where, its number in the ranking, and what is read out."""
-
-    x: float
-    y: float
-    label: str
-    title: str
-    flagged: bool
 
 
 def robust_context(report: RobustSummary) -> dict[str, Any]:
@@ -56,7 +43,7 @@ def robust_context(report: RobustSummary) -> dict[str, Any]:
         "diagnostics": report.diagnostics,
         "ranking": _ranking(report),
         "flagged": [row.student for row in report.students if row.flagged],
-        "dots": [_dot(row) for row in report.students],
+        "students": report.students,
         "grids": [(across, _strengths(report, across)) for across in ("task", "factor")],
         "judges": agreement_table(report.judges, report.header, chosen),
         "teachers": _teachers(report),
@@ -91,13 +78,6 @@ def _ranking(report: RobustSummary) -> Table | None:
 
     delta = Computed(Column("difference", note="robust less all; in colour beyond 0.1"), difference)
     return table(report.students, report.header, ("rank", "student", "robust", "full", "full_rank", delta, "pairs"))
-
-
-def _dot(row: RobustStudent) -> _Dot:
-    """Place a student in the scatter: scores on all to the right, robust ones upward, both from 0 to 1."""
-    title = f"{row.student}: {row.full:.3f} on all, {row.robust:.3f} robust"
-    x, y = round(_LEFT + _SIDE * row.full, 2), round(_TOP + _SIDE * (1 - row.robust), 2)
-    return _Dot(x, y, str(row.rank), title, row.flagged)
 
 
 def _strengths(report: RobustSummary, across: str) -> Grid:
