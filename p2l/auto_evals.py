@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from p2l.common.cli import parser, positive, run, whole
@@ -150,12 +151,10 @@ def _options(flags: argparse.Namespace) -> Options:
     from p2l.evaluation.inputs import Inputs
     from p2l.evaluation.run import Options
 
-    names = ("model_repo", "model_list_path", "eval_path", "checkpoint_path", "hf_checkpoint_repo")
-    more = ("hf_checkpoint_file", "output_file_name")
-    lists = {"categories": flags.categories or list(inputs.CATEGORIES)}
-    lists["train_checkpoints"] = flags.train_checkpoints or []
+    checkpoints = flags.train_checkpoints or []
+    lists = {"categories": flags.categories or list(inputs.CATEGORIES), "train_checkpoints": checkpoints}
     return Options(
-        inputs=Inputs(**{name: getattr(flags, name) for name in (*names, *more) if getattr(flags, name)}),
+        inputs=Inputs(**{one.name: getattr(flags, one.name) for one in fields(Inputs) if getattr(flags, one.name)}),
         settings=_settings(flags),
         any_likelihood=flags.loss_type is None,
         params={**vars(flags), **lists},
@@ -163,7 +162,7 @@ def _options(flags: argparse.Namespace) -> Options:
         hf_output_dir=flags.hf_output_dir,
         train=flags.train_path or flags.hf_train_dataset,
         arena_path=flags.arena_path,
-        train_checkpoints=flags.train_checkpoints or (),
+        train_checkpoints=checkpoints,
         checkpoint_size=flags.checkpoint_size,
         remove_hidden=flags.remove_last_hidden_json,
         report=flags.report,
@@ -174,10 +173,9 @@ def _options(flags: argparse.Namespace) -> Options:
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse the flags and run."""
     flags = build_parser().parse_args(argv)
-    options = _options(flags)
     from p2l.evaluation.run import evaluate_outputs
 
-    evaluate_outputs(options)
+    evaluate_outputs(_options(flags))
 
 
 if __name__ == "__main__":

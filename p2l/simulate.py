@@ -10,7 +10,7 @@ from argparse import ArgumentParser
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from p2l.common.cli import parser, progress, run
 from p2l.common.errors import ConfigError
@@ -104,7 +104,11 @@ def write_arena(
                 report.add(chunk, held_out=held_out)
                 bar.update(len(chunk))
     if truth:
-        _write_description(arena, Path(truth))
+        with atomic_path(Path(truth) / "models.csv") as temporary:
+            arena.model_frame().to_csv(temporary, index=False)
+        # Enough to simulate the arena again.
+        description = {"config": arena.to_dict(), "model_list": arena.model_list, "topics": arena.topics}
+        write_json(Path(truth) / "arena.json", description)
     return report
 
 
@@ -115,18 +119,6 @@ def load_arena(truth: str | Path) -> Arena:
         return simulate(SimulationConfig(**json.loads(path.read_text(encoding="utf-8"))["config"]))
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{path}: describes no arena ({error}); write one with `p2l simulate --truth`") from error
-
-
-def _write_description(arena: Arena, folder: Path) -> None:
-    """Write arena.json (enough to simulate the arena again) and models.csv."""
-    description: dict[str, Any] = {
-        "config": arena.to_dict(),
-        "model_list": arena.model_list,
-        "topics": arena.topics,
-    }
-    with atomic_path(folder / "models.csv") as temporary:
-        arena.model_frame().to_csv(temporary, index=False)
-    write_json(folder / "arena.json", description)
 
 
 if __name__ == "__main__":

@@ -124,11 +124,7 @@ class Arena:
         return self._chunk_rng(_TAGS, int(chunk.ids[0]))
 
     def truth_of(self, prompt_ids: Any) -> Truth:
-        """Return the true coefficients and eta of prompts, by the number of their vote (`question_id` in the files).
-
-        Raises:
-            ConfigError: a number is beyond the arena's votes.
-        """
+        """Return the true coefficients and eta of prompts by `question_id`; ConfigError for unknown ones."""
         ids = np.asarray(prompt_ids, np.int64)
         total = self.config.votes + self.config.validation_votes
         if ids.size and not 0 <= ids.min() <= ids.max() < total:
@@ -160,11 +156,7 @@ class Arena:
         return Examples(texts, self._truth(self.models.prompt_effect(prompts, day)))
 
     def mirrored_prompts(self, first: str, second: str, n: int, seed: int = 0) -> tuple[Examples, Examples]:
-        """Return prompts of the kind "first into second", and the same words with the clauses exchanged.
-
-        Raises:
-            ConfigError: a text names no topic of this arena.
-        """
+        """Return "first into second" prompts, and those with the clauses exchanged; ConfigError for unknown topics."""
         kind, mirrored = (self._parse_kind(text) for text in (f"{first} into {second}", f"{second} into {first}"))
         day = np.full(n, self.config.days)
         replaced = self.source.replaced(np.ones(n))
@@ -266,11 +258,7 @@ class Arena:
 
 
 def simulate(config: SimulationConfig) -> Arena:
-    """Draw an arena: its models, its people and their topics. Votes are generated when asked for.
-
-    Raises:
-        ConfigError: a field of the configuration is out of its range.
-    """
+    """Draw an arena: its models, people and topics; votes come when asked for. ConfigError for a field out of range."""
     models = make_models(config, np.random.default_rng([config.seed, _MODELS]))
     source = make_source(config, np.random.default_rng([config.seed, _PEOPLE]))
     return Arena(config, models, source)

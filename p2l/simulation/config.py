@@ -40,11 +40,7 @@ class SimulationConfig:
     """Shares of prompts that are single, order, negation, turns (see `p2l.simulation.prompts`)."""
 
     def __post_init__(self) -> None:
-        """Check every field (and make a list of structures, as JSON gives it, a tuple).
-
-        Raises:
-            ConfigError: a field is out of its range.
-        """
+        """Raise ConfigError for a field out of its range (and make a list of structures, as JSON gives it, a tuple)."""
         object.__setattr__(self, "structures", tuple(self.structures))
         low = {"votes": 1, "validation_votes": 0, "users": 1, "seed": 0}
         low |= dict.fromkeys(("effect", "drift", "fashion", "turnover"), 0)

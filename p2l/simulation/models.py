@@ -133,11 +133,7 @@ class ModelTable:
 
 
 def make_models(config: SimulationConfig, rng: np.random.Generator) -> ModelTable:
-    """Draw an arena's models.
-
-    Raises:
-        ConfigError: fewer than two models.
-    """
+    """Draw an arena's models; ConfigError for fewer than two."""
     models, topics = config.models, config.topics
     if models < 2:
         raise ConfigError(f"models: {models} asked for; at least 2 are needed for a vote")

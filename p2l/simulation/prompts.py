@@ -70,11 +70,7 @@ class Vocabulary:
 
 @lru_cache(maxsize=8)
 def build_vocabulary(topics: int, languages: int) -> Vocabulary:
-    """Build the words of an arena with this many topics and languages (layout: see the module's docstring).
-
-    Raises:
-        ConfigError: more languages than there are function words for.
-    """
+    """Build the words of an arena (layout: see the module's docstring); ConfigError for too many languages."""
     if not 1 <= languages <= len(LANGUAGES):
         raise ConfigError(f"languages: {languages} asked for; between 1 and {len(LANGUAGES)} are available")
     nouns = [word for topic in range(topics) for word in _topic_words(topic)]
@@ -247,11 +243,7 @@ class PromptSource:
 
 
 def make_source(config: SimulationConfig, rng: np.random.Generator) -> PromptSource:
-    """Draw the tables of an arena.
-
-    Raises:
-        ConfigError: fewer than two topics, or an unknown number of languages.
-    """
+    """Draw the tables of an arena; ConfigError for fewer than two topics, or an unknown number of languages."""
     topics, languages, users = config.topics, config.languages, config.users
     if topics < 2:
         raise ConfigError(f"topics: {topics} asked for; at least 2 are needed, so that prompts can combine them")
