@@ -266,9 +266,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="TROUBLE",
         help="troubles of the first requests, such as status:503",
     )
-    line.add_argument(
-        "--failure", default="status:500", metavar="TROUBLE", help="how --failure-rate fails"
-    )
+    line.add_argument("--failure", default="status:500", metavar="TROUBLE", help="how --failure-rate fails")
     return line
 
 
