@@ -71,22 +71,14 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def keys_of(path: str | None) -> Keys:
-    """Return the keys of `--keys` and this process's environment.
-
-    Raises:
-        ConfigErrors: the key file cannot be used.
-    """
+    """Return the keys of `--keys` and this process's environment; ConfigErrors if the key file cannot be used."""
     from coeval.config.keys import load_keys
 
     return load_keys(path, os.environ)
 
 
 def load(arguments: Namespace, *, continue_in_place: bool = False) -> tuple[Config, Keys, Log]:
-    """Load the configuration of a command that runs nothing, its keys and a log, in which the notes stand.
-
-    Raises:
-        ConfigErrors: the configuration or the key file cannot be used.
-    """
+    """Load the configuration, keys and log of a command that runs nothing; ConfigErrors if one cannot be used."""
     from coeval.config.loading import load_config
     from coeval.storage.store import Log
 

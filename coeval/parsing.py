@@ -23,11 +23,7 @@ class MalformedAnswerError(ValueError):
 
 
 def read_object(text: str) -> dict[str, Any]:
-    """Return the JSON object in a text: alone, in a fence, or among other words; of a list of objects the first.
-
-    Raises:
-        MalformedAnswerError: there is none.
-    """
+    """Return the (first) JSON object in a text: alone, in a fence, or among words; MalformedAnswerError without one."""
     for candidate in _candidates(_THINKING.sub("", text).strip()):
         try:
             value = json.loads(candidate, strict=False)
@@ -63,11 +59,7 @@ def _first_whole(text: str, starts: Sequence[int]) -> Iterator[str]:
 
 
 def read_attributes(text: str) -> dict[str, list[Any]]:
-    """Return attribute -> values, of those that have a list of plain values.
-
-    Raises:
-        MalformedAnswerError: none has.
-    """
+    """Return attribute -> values, of those that have a list of plain values; MalformedAnswerError if none has."""
     attributes = {}
     for name, values in read_object(text).items():
         entries = values if isinstance(values, list) else []
@@ -80,11 +72,7 @@ def read_attributes(text: str) -> dict[str, list[Any]]:
 
 
 def read_rubric(text: str) -> dict[str, str]:
-    """Return factor -> description.
-
-    Raises:
-        MalformedAnswerError: no factor is described.
-    """
+    """Return factor -> description; MalformedAnswerError if no factor is described."""
     rubric = {}
     for name, description in read_object(text).items():
         if isinstance(description, str) and description.strip() and name.strip():
@@ -95,11 +83,7 @@ def read_rubric(text: str) -> dict[str, str]:
 
 
 def read_item(text: str) -> tuple[str, str]:
-    """Return the prompt of an item and its reference answer.
-
-    Raises:
-        MalformedAnswerError: one of them is missing or empty.
-    """
+    """Return the prompt of an item and its reference answer; MalformedAnswerError if one is missing or empty."""
     value = read_object(text)
     return _named(value, _PROMPT_KEYS, "prompt"), _named(value, _RESPONSE_KEYS, "response")
 
@@ -116,11 +100,7 @@ def _named(value: Mapping[str, Any], keys: Iterable[str], what: str) -> str:
 
 
 def read_scores(text: str, factors: Sequence[str]) -> dict[str, str]:
-    """Return factor -> level, of every factor; a level may stand in an object with a reason.
-
-    Raises:
-        MalformedAnswerError: a factor has no level, or something else.
-    """
+    """Return factor -> level, which may stand in an object with a reason; MalformedAnswerError unless all have one."""
     scores = {}
     for factor, value in graded_in(read_object(text), factors).items():
         if not isinstance(value, str):
@@ -147,20 +127,12 @@ def _plain(name: str) -> str:
 
 
 def read_level(text: str) -> str:
-    """Return High, Medium or Low.
-
-    Raises:
-        MalformedAnswerError: the text is something else.
-    """
+    """Return High, Medium or Low; MalformedAnswerError for anything else."""
     return read_word(text, LEVELS)
 
 
 def read_word(text: str, words: Sequence[str]) -> str:
-    """Return the word that a text consists of, in any case, with or without quotes and a full stop.
-
-    Raises:
-        MalformedAnswerError: the text is something else, or several of the words.
-    """
+    """Return the one word of a text, in any case, with or without quotes and full stop; else MalformedAnswerError."""
     answer = _THINKING.sub("", text).strip().strip("*`\"' ").removesuffix(".").strip("*`\"' ").lower()
     for word in words:
         if answer == word.lower():

@@ -175,11 +175,7 @@ _ATTRIBUTES: tuple[tuple[str, Literal["target", "nuanced"]], ...] = (
 
 
 async def generate(config: Config, keys: Keys, log: Log) -> tuple[dict[str, Any], list[str]]:
-    """Return the configuration with static attributes and rubrics, and a sentence on each change; store nothing.
-
-    Raises:
-        P2LError: no teacher could be asked, or none proposed anything of use.
-    """
+    """Return the configuration with static attributes and rubrics, and each change in words; P2LError if none came."""
     with tempfile.TemporaryDirectory(prefix="coeval-") as folder:
         run = Run(Path(folder) / config.experiment.id)
         run.folder.mkdir()

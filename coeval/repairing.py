@@ -68,11 +68,7 @@ class Inspection:
 
 
 def examine(run: Run) -> dict[str, Inspection]:
-    """Look through all records, by kind.
-
-    Raises:
-        RunInputError: the folder holds no run.
-    """
+    """Look through all records, by kind; RunInputError if the folder holds no run."""
     Meta(run)
     inspections = {kind: Inspection(kind) for kind in KINDS}
     for kind, inspection in inspections.items():
@@ -164,11 +160,7 @@ def _fault_of_verdict(record: Mapping[str, Any]) -> str | None:
 
 
 def mend(run: Run, inspections: Mapping[str, Inspection], kinds: tuple[str, ...] = KINDS) -> int:
-    """Mark and remove what is of no use, open the phases that lack something; return the number of changed lines.
-
-    Raises:
-        InputError: a file cannot be written.
-    """
+    """Mark and remove useless records, open their phases; return the changed lines; InputError if unwritable."""
     changed = 0
     shutil.rmtree(run.waiting, ignore_errors=True)  # they may judge what is made anew
     for kind in kinds:

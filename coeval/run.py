@@ -63,11 +63,7 @@ class _Start:
 
 
 def launch(options: Options) -> int:
-    """Run, or stop after the plan or the estimate; return the exit code.
-
-    Raises:
-        P2LError: the configuration, a key or the folder cannot be used, or a model is not available.
-    """
+    """Run, or stop after the plan or the estimate; return the exit code; P2LError for unusable input or models."""
     from coeval.phases.modes import check_only, start_of
     from coeval.planning.plan import plan_text
 
@@ -149,11 +145,7 @@ def _check_budget(config: Config, estimate: Mapping[str, Any], spent: float) -> 
 
 
 async def _probe(start: _Start) -> dict[str, Any] | None:
-    """Return the content of `probe_results.json`; None where no model was probed.
-
-    Raises:
-        RunError: a model is not available, and that is to end the run.
-    """
+    """Return `probe_results.json`, None without probes; RunError if a model is unavailable and that ends the run."""
     from coeval.planning.plan import phases_left
     from coeval.probing import log_probe, probe_models, probe_results
 

@@ -64,11 +64,7 @@ class Scale:
         return grade if self.is_default else f"{self.value(grade):.4f}"
 
     def read(self, answer: object) -> str:
-        """Return the grade in a judge's answer, text or a number of JSON.
-
-        Raises:
-            MalformedAnswerError: it is none of the scale.
-        """
+        """Return the grade in a judge's answer, text or a JSON number; MalformedAnswerError if the scale lacks it."""
         if isinstance(answer, float) and answer.is_integer():
             answer = int(answer)
         if isinstance(answer, int) and not isinstance(answer, bool) and not self.is_default:
@@ -89,11 +85,7 @@ DEFAULT = Scale(tuple(reversed(LEVELS)))
 
 
 def scale_of(written: Any) -> Scale:
-    """Return the scale that a configuration names.
-
-    Raises:
-        ValueError: it names none; the message is the rest of a sentence.
-    """
+    """Return the scale that a configuration names; ValueError, with the rest of a sentence, if it names none."""
     if written == "levels":
         return DEFAULT
     match = _RANGE.fullmatch(written) if isinstance(written, str) else None

@@ -243,11 +243,7 @@ class RouterConfig(_Section):
 
 
 def load_config(path: str | Path) -> RouterConfig:
-    """Read and validate a router's configuration; relative paths in it start at its folder.
-
-    Raises:
-        ConfigError: the file is missing or no YAML mapping, or a key is unknown, missing or wrong; names the line.
-    """
+    """Read a router's configuration, whose paths start at its folder; ConfigError, with the line, for a wrong key."""
     raw = read_yaml(path)
     try:
         config = RouterConfig.model_validate(raw)

@@ -129,11 +129,7 @@ def read_prices(path: str | Path) -> dict[str, float]:
 
 
 def read_answers(database: str | Path, *, since: int) -> dict[str, Answers]:
-    """Read the counted answers of each model from day `since` (days since 1970, UTC) on.
-
-    Raises:
-        InputError: the file is missing or not a database of the router.
-    """
+    """Read each model's counted answers from day `since` (days since 1970, UTC) on; InputError for no such database."""
     with _opened(Path(database)) as connection:
         rows = connection.execute(
             "SELECT model, sum(measured), sum(completion_tokens) FROM usage WHERE day >= ? GROUP BY model "

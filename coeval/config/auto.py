@@ -159,11 +159,7 @@ def _earlier(model: Model, choice: object, keys: Keys) -> _Offer | None:
 
 
 def put_aside(config: Config, run: Run, log: Log) -> None:
-    """Store the configuration of the last start where this one leaves tasks or models of it out, and warn of them.
-
-    Raises:
-        InputError: it cannot be copied.
-    """
+    """Store the last start's configuration if this one leaves out tasks or models; InputError if unwritable."""
     stored = stored_config(run)
     names = {"task": {task.name for task in config.tasks}, "model": {model.name for model in config.models}}
     before = {kind: [str(entry.get("name")) for entry in entries_of(stored, f"{kind}s")] for kind in names}

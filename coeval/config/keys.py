@@ -72,11 +72,7 @@ class Keys:
         return interface != "huggingface" or bool(account.api_key)
 
     def account(self, model: Model) -> Account:
-        """Return a model's address and key. For a local model the key is the hub's token.
-
-        Raises:
-            NoKeyError: there is no key or no address, or one that cannot be used.
-        """
+        """Return a model's address and key (a local model's is the hub's token); NoKeyError if one is unusable."""
         parameters = {**model.parameters, **({"api_key": model.access_key} if model.access_key else {})}
         needs_other = model.key_left_out and not model.access_key and model.interface not in (*VIRTUAL, "mock")
         reason = f"the access_key of model {model.name} is not stored with the run"
@@ -89,11 +85,7 @@ class Keys:
         return account
 
     def account_of(self, interface: str, parameters: Mapping[str, Any] | None = None) -> Account:
-        """Return the account of an interface; a model's parameters have precedence.
-
-        Raises:
-            NoKeyError: there is none.
-        """
+        """Return the account of an interface; a model's parameters have precedence; NoKeyError if there is none."""
         if interface in LATER:
             raise NoKeyError(f"{interface} is not supported yet; reach the model through another provider")
         spec = INTERFACES[interface]

@@ -105,11 +105,7 @@ class Problems:
 
 
 def read_yaml(path: Path) -> tuple[Any, Problems]:
-    """Return what a file says, and its problems so far: keys that are written twice.
-
-    Raises:
-        ConfigErrors: it cannot be read, or is no YAML.
-    """
+    """Return what a file says, and the keys that it has twice; ConfigErrors if it cannot be read, or is not YAML."""
     text = _text(path)
     try:
         loader = _YamlLoader(text)

@@ -27,11 +27,7 @@ _log = logging.getLogger("p2l.serving")
 
 
 def serve(settings: Settings, host: str, port: int, *, reload: bool) -> int | None:
-    """Serve until stopped by SIGINT or SIGTERM; what was accepted is answered first.
-
-    Raises:
-        InputError: the model cannot be served as the settings say.
-    """
+    """Serve until SIGINT or SIGTERM, and answer what was accepted; InputError if the model cannot be served so."""
     several = settings.workers > 1 or reload
     with control_folder("p2l-endpoint-", shared=several) as control:
         settings = replace(settings, control=str(control), model_path=_first_model(settings))
