@@ -157,9 +157,8 @@ def _interface(model: Mapping[str, Any]) -> str:
 
 
 def _task(run: Run, name: str, configured: Mapping[str, Any]) -> TaskInfo:
-    path = run.find_rubric(name)
     configured_rubric = _map(configured.get("rubric"))
-    rubric = (_map(read_json(path)) if path is not None else {}) or configured_rubric or None
+    rubric = _map(read_json(run.rubric(name))) or configured_rubric or None
     # Weights as the configuration has them now, else as stored.
     weighed = {**(rubric or {}), **{key: entry for key, entry in configured_rubric.items() if key in (rubric or {})}}
     path = run.find_attributes(name, "target")

@@ -324,8 +324,7 @@ def benchmark_records(loaded: LoadedRun, settings: RobustSettings = DEFAULTS) ->
     scores = _student_scores(loaded, chosen)
     for point in chosen.kept:
         identity, task = loaded.datapoints[point], loaded.tasks[loaded.datapoint_task[point]]
-        path = loaded.run.find_rubric(task)
-        stored = read_json(path) if path is not None else None
+        stored = read_json(loaded.run.rubric(task))
         yield {
             "schema_version": SCHEMA,
             "experiment_id": loaded.info.experiment_id,

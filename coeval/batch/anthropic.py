@@ -15,7 +15,6 @@ from coeval.batch.backends import TIMEOUTS, Backend, Result, State, Submission, 
 from route.providers.anthropic import completion_of, messages_request
 from route.providers.base import JSON, Account, Fault, ProviderError
 from route.providers.chat import without
-from route.providers.errors import refusal
 from route.providers.translation import translated
 
 _MAX_TOKENS = 1024
@@ -72,7 +71,8 @@ class AnthropicBatches(Backend):
         """Download the results, in the provider's order."""
         answer = state.answer or {}
         if not answer.get("results_url"):
-            raise ProviderError(Fault.UNSUPPORTED, f"{self._host} has the results of batch {answer.get('id')} no more")
+            why = f"{self._transport.host} has the results of batch {answer.get('id')} no more"
+            raise ProviderError(Fault.UNSUPPORTED, why)
         # Not `results_url` itself: the key must go to no other host.
         await self._transport.fetch_file(f"{self._base}/{answer['id']}/results", path, TIMEOUTS)
 
@@ -85,7 +85,7 @@ class AnthropicBatches(Backend):
             if not isinstance(result["message"]["content"], list):
                 raise TypeError
             return Result(custom, completion_of(result["message"]))
-        return Result(custom, error=refusal(self._host, None, {}, result["error"], self._secrets))
+        return Result(custom, error=self._transport.failure(result["error"]))
 
     async def _since(self, start: float) -> list[JSON]:
         """Return all batches created since then, the newest first."""

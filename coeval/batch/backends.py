@@ -15,13 +15,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from coeval.batch.job import Job, custom_id, job_questions
 from coeval.calling.limits import Retries
 from route.providers.base import JSON, Account, Fault, ProviderError, Timeouts
 from route.providers.chat import named_by, without
-from route.providers.errors import refusal
 from route.providers.files import FileTransport
 from route.providers.openai import dialect_of
 
@@ -112,8 +111,6 @@ class Backend(ABC):
 
     def __init__(self, account: Account, base: str, protocol: str) -> None:
         self._base = base
-        self._host = urlsplit(base).netloc.rpartition("@")[2]
-        self._secrets = [account.api_key] if account.api_key else []
         self._omit = named_by(account.options, "omit")
         self._transport = FileTransport(account, protocol)
 
@@ -274,7 +271,7 @@ class OpenAIBatches(Backend):
                 raise TypeError
             return Result(custom, response["body"])
         status, body = (response["status_code"], response["body"]) if response else (None, {"error": error})
-        return Result(custom, error=refusal(self._host, status, {}, body, self._secrets))
+        return Result(custom, error=self._transport.failure(body, status))
 
     async def tidy(self, state: State) -> None:
         """Remove the file of requests."""

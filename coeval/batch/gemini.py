@@ -12,7 +12,6 @@ from urllib.parse import quote
 from coeval.batch.backends import TIMEOUTS, Backend, Result, State, Submission
 from route.providers.base import JSON, Account, Fault, ProviderError
 from route.providers.chat import without
-from route.providers.errors import refusal
 from route.providers.gemini import completion_of, generate_request, why_not
 from route.providers.translation import translated
 
@@ -81,7 +80,7 @@ class GeminiBatches(Backend):
         lines = inlined.get("inlinedResponses") if isinstance(inlined, dict) else inlined
         if lines and not any(map(_key, lines)):
             # Large batches come in another order than their requests: an answer must not go to another question.
-            why = f"{self._host} gave the answers without the requests' keys; ask this model call by call"
+            why = f"{self._transport.host} gave the answers without the requests' keys; ask this model call by call"
             raise ProviderError(Fault.REQUEST, why)
         with path.open("ab") as file:
             file.writelines(json.dumps(line).encode() + b"\n" for line in lines or [])
@@ -92,7 +91,7 @@ class GeminiBatches(Backend):
         if not custom:
             raise ValueError
         if not response:
-            return Result(custom, error=refusal(self._host, None, {}, {"error": line["error"]}, self._secrets))
+            return Result(custom, error=self._transport.failure({"error": line["error"]}))
         blocked, broken = why_not(response)
         if blocked:
             error = ProviderError(Fault.CONTENT_FILTER, f"gemini refuses the content ({blocked[:64]})")

@@ -141,10 +141,7 @@ class PendingJobs:
         self.run = run
 
     def jobs(self, phase: str | None = None, model: str | None = None) -> list[Job]:
-        """Return the jobs of a phase and model, or all, in the order of submission.
-
-        Raise RunInputError if the file cannot be read: its jobs may be paid for, so they are not skipped.
-        """
+        """Return the jobs of a phase and model, or all, as submitted. Raise RunInputError if the file is broken."""
         jobs = [self._job(name, columns) for name, columns in self._read().items()]
         return [job for job in jobs if phase in (None, job.phase) and model in (None, job.model)]
 

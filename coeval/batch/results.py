@@ -269,10 +269,7 @@ _RETRIES = Retries(attempts=4, rate_limited=4, timed_out=2)
 
 
 async def fetch_batches(run: Run, keys: Accounts, tell: Callable[[str], None]) -> int:
-    """Store the answers of a run's finished jobs; return how many jobs could not be looked up.
-
-    `tell` receives one line for each job. Keys that are only in the configuration are not known here.
-    """
+    """Store the answers of finished jobs, telling a line of each; return how many jobs could not be looked up."""
     meta, pending, failed = Meta(run), PendingJobs(run), 0
     jobs = pending.jobs()
     if not jobs:

@@ -134,10 +134,7 @@ class Caller:
         retries: Retries | None = None,
         warn: Callable[[str], None] | None = None,
     ) -> None:
-        """Create a caller that connects on first use.
-
-        `ledger` counts calls and dollars over all starts of the run; `warn` receives what the user should know.
-        """
+        """Create a caller; `ledger` counts over all starts of the run, `warn` receives what the user should know."""
         experiment = config.experiment
         self.totals = Totals()
         self._quota, self._ledger, self._cache = experiment.quota, ledger, cache
@@ -284,10 +281,7 @@ def make_caller(
     *,
     warn: Callable[[str], None] | None = None,
 ) -> Caller:
-    """Return the caller of a run, with the cache beside its folder unless the configuration has `cache: false`.
-
-    `meta` counts calls and dollars over all starts; without it they are counted in memory.
-    """
+    """Return a caller with the cache beside the run; without `meta` calls and dollars are counted in memory."""
     folder = run.folder.parent if run is not None else config.experiment.storage_folder
     cache = Cache(cache_file(folder), warn or _to_stderr) if config.experiment.cache else None
     return Caller(config, keys, meta or MemoryLedger(), cache=cache, warn=warn)

@@ -58,11 +58,6 @@ def text_of(row: Mapping[str, Any], *keys: str) -> str:
     raise BadRowError(f"no {' or '.join(keys)}")
 
 
-def option_text(options: Sequence[str]) -> str:
-    """Format options as lines: `A. first`, `B. second`."""
-    return "\n".join(f"{chr(ord('A') + place)}. {option}" for place, option in enumerate(options))
-
-
 # Multiple choice: MMLU, HellaSwag, MedQA.
 
 _LETTERS = "ABCDEFGHIJ"
@@ -98,7 +93,8 @@ def _choice(
 ) -> Entry:
     letter = _letter(answer, options)
     chosen = options[_LETTERS.index(letter)]
-    prompt = f"{question}\n\n{option_text(options)}"
+    lines = "\n".join(f"{chr(ord('A') + place)}. {option}" for place, option in enumerate(options))
+    prompt = f"{question}\n\n{lines}"
     return Entry(native_id, prompt, f"{letter}. {chosen}", {"correct_answer": letter, **attributes})
 
 
@@ -245,12 +241,7 @@ def benchmark(name: str) -> Benchmark:
 def generic(teacher: str, task: str, description: str | None, labels: tuple[str, ...], metric: str | None) -> Benchmark:
     """Read rows with `prompt`, `reference_response` and maybe `id`, `attributes` and `native_score` as a benchmark.
 
-    Args:
-        teacher: name of the virtual teacher.
-        task: one of the run's, or a new one.
-        description: of a new task.
-        labels: attributes that are right answers.
-        metric: of the virtual judge that joins.
+    `description` is for a new task, `labels` are attributes that are right answers, `metric` is a virtual judge's.
     """
     rubric: dict[str, Any] = {
         "accuracy": "What the answer says is right, and agrees with the reference where there is one right answer.",

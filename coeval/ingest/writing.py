@@ -246,7 +246,7 @@ def _write_phase_files(run: Run, benchmark: Benchmark, *, extend: bool) -> None:
     write_json(path or run.attributes(benchmark.task, "target"), target)
     if run.find_attributes(benchmark.task, "nuanced") is None:
         write_json(run.attributes(benchmark.task, "nuanced"), {})
-    if run.find_rubric(benchmark.task) is None:
+    if not run.rubric(benchmark.task).is_file():
         write_json(run.rubric(benchmark.task), dict(benchmark.rubric))
 
 

@@ -28,10 +28,7 @@ def required_factors(judge: Model, task: Task, rubric: Rubric) -> tuple[str, ...
 def factors_for(
     interface: str, metric: object, label_attributes: Sequence[str], rubric: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """Return the factors that a judge of an interface scores: metrics, labels, or all else for a language model.
-
-    A metric judge with a `metric` of its own scores only the factors with that metric.
-    """
+    """Return the factors that a judge scores: metrics (only its own if it has one), labels, or else all others."""
     if interface == "label":
         return tuple(f"{LABEL_PREFIX}{name}" for name in label_attributes)
     metrics = {name: metric_of(definition) for name, definition in rubric.items()}

@@ -22,12 +22,7 @@ _AROUND = " \t\r\n*`\"'."
 
 
 def expected_value(scale: Scale, tokens: Iterable[Sequence[object]]) -> float | None:
-    """Return the expected score in [0, 1], or None if the tokens do not tell grades apart.
-
-    Args:
-        scale: the task's.
-        tokens: (token, natural logarithm of its probability).
-    """
+    """Return the expected score in [0, 1] of (token, log-probability); None if they do not tell grades apart."""
     seen: dict[str, float] = {}
     ambiguous = 0.0
     for token, logprob in tokens:

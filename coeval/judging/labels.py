@@ -120,11 +120,7 @@ def label_scores(attributes: Sequence[str], truth: Mapping[str, Any], text: str)
 
 
 def label_accuracy(labels: Iterable[tuple[object, str | None]]) -> LabelAccuracy:
-    """Return how often predictions are right, overall and by label.
-
-    Args:
-        labels: of each answer the right label and its own (`predicted_label`), or None.
-    """
+    """Return how often predictions are right, by each answer's right label and its own (`predicted_label`) or None."""
     right, wrong, missed = Counter[str](), Counter[str](), Counter[str]()
     skipped, pairs = 0, [(str(truth), prediction) for truth, prediction in labels]
     truths = sorted({truth for truth, _ in pairs})

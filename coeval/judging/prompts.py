@@ -69,27 +69,44 @@ def _unusual(scale: Scale, rationale: bool, expected: bool) -> list[str]:
     return words + (["expected scores"] if expected else [])
 
 
+_PROPOSED = """
+Task: {task_description}
+Attributes chosen already, which you may extend (JSON): {seed}
+
+Reply with a JSON object alone: each key is the name of an attribute, each value a list of its possible values, two to \
+six short strings. Give three to six attributes.
+"""
+_JUDGED = """Task: {task_description}
+What an answer looks like: {output_description}
+Attributes that the answer should have (JSON): {target_attributes}
+
+Input:
+<input>
+{input}
+</input>
+
+Reference answer:
+<reference>
+{reference_response}
+</reference>
+
+Answer to grade:
+<response>
+{response}
+</response>
+
+"""
 PROMPTS: Mapping[str, str] = {
     "map_target_attrs": """You are designing a test set for the task below. Name the attributes in which the possible \
 answers to this task differ from each other, and the values that each can take. Together they should span everything \
 that an answer may have to be.
-
-Task: {task_description}
-Attributes chosen already, which you may extend (JSON): {seed}
-
-Reply with a JSON object alone: each key is the name of an attribute, each value a list of its possible values, two to \
-six short strings. Give three to six attributes.
-""",
+"""
+    + _PROPOSED,
     "map_nuanced_attrs": """You are designing a test set for the task below. Name the attributes in which two inputs \
 can differ although the right answer stays the same: wording, structure, noise, how much context is given. Do not name \
 anything that would change the answer.
-
-Task: {task_description}
-Attributes chosen already, which you may extend (JSON): {seed}
-
-Reply with a JSON object alone: each key is the name of an attribute, each value a list of its possible values, two to \
-six short strings. Give three to six attributes.
-""",
+"""
+    + _PROPOSED,
     "autorubric": """You are writing the rubric by which answers to the task below are graded. Name the factors that \
 make an answer good, each independent of the others, and say in one sentence how to tell a good answer from a bad one.
 
@@ -120,26 +137,9 @@ Answer format: {output_description}
     "evaluate_single": """Grade an answer to the task below, factor by factor. Use the reference as an example of a \
 good answer; others can be as good.
 
-Task: {task_description}
-What an answer looks like: {output_description}
-Attributes that the answer should have (JSON): {target_attributes}
-
-Input:
-<input>
-{input}
-</input>
-
-Reference answer:
-<reference>
-{reference_response}
-</reference>
-
-Answer to grade:
-<response>
-{response}
-</response>
-
-Factors:
+"""
+    + _JUDGED
+    + """Factors:
 {rubric}
 
 {reply}
@@ -147,26 +147,9 @@ Factors:
     "evaluate_per_factor": """Grade an answer to the task below by one factor alone. Use the reference as an example \
 of a good answer; others can be as good.
 
-Task: {task_description}
-What an answer looks like: {output_description}
-Attributes that the answer should have (JSON): {target_attributes}
-
-Input:
-<input>
-{input}
-</input>
-
-Reference answer:
-<reference>
-{reference_response}
-</reference>
-
-Answer to grade:
-<response>
-{response}
-</response>
-
-Factor: {rubric_factor_name}: {rubric_factor_description}
+"""
+    + _JUDGED
+    + """Factor: {rubric_factor_name}: {rubric_factor_description}
 
 {reply}
 """,

@@ -12,7 +12,7 @@ import json
 import math
 import re
 import string
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from statistics import NormalDist
@@ -104,8 +104,8 @@ _SHOWN = 20
 class ReplyForm:
     """The form and scale of reply that the last line of a judge's prompt asks for."""
 
-    scale: Scale = DEFAULT
-    rationale: bool = False
+    scale: Scale
+    rationale: bool
 
     def json_grade(self, grade: str) -> Any:
         """Return a grade as a JSON value."""
@@ -114,16 +114,6 @@ class ReplyForm:
     def with_rationale(self, key: str, value: Any) -> str:
         """Return a reply with a rationale first."""
         return json.dumps({"rationale": "That is how good it looks to me.", key: value}, ensure_ascii=False)
-
-
-def reply_form(reply: str) -> ReplyForm:
-    """Parse the last line of a prompt."""
-    is_reasoned = '"rationale"' in reply
-    if match := _RANGE.search(reply):
-        return ReplyForm(scale_of(f"{match[1]}-{match[2]}"), is_reasoned)
-    if match := _NAMED.search(reply):
-        return ReplyForm(scale_of(re.findall(r'"([^"]+)"', match[1])), is_reasoned)
-    return ReplyForm(rationale=is_reasoned)
 
 
 def grade_at(scale: Scale, seen: float) -> str:
@@ -139,13 +129,6 @@ def alternatives(scale: Scale, seen: float) -> list[tuple[str, float]]:
     total = sum(weights)
     grades = [(grade, math.log(weight / total)) for grade, weight in zip(scale.grades, weights, strict=True) if weight]
     return sorted(grades, key=lambda one: -one[1])[:_SHOWN]
-
-
-def as_logprobs(grades: Sequence[tuple[str, float]], grade: str) -> Mapping[str, Any]:
-    """Format log-probabilities as in a choice of a chat completion."""
-    tops = [{"token": token, "logprob": logprob, "bytes": None} for token, logprob in grades]
-    first = next((one for one in tops if one["token"] == grade), {"token": grade, "logprob": 0.0, "bytes": None})
-    return {"content": [{**first, "top_logprobs": tops}], "refusal": None}
 
 
 # Prompts are recognised by the templates of `coeval.judging.prompts`, so their wording has one place.
@@ -176,6 +159,17 @@ class PromptMatch:
     def factors(self) -> list[str]:
         """The names in its rubric."""
         return [name.strip() for name in _FACTOR.findall(self.values.get("rubric", ""))]
+
+    @property
+    def form(self) -> ReplyForm:
+        """The form and scale of reply that it asks for."""
+        reply = self.values.get("reply", "")
+        if match := _RANGE.search(reply):
+            scale = scale_of(f"{match[1]}-{match[2]}")
+        else:
+            match = _NAMED.search(reply)
+            scale = scale_of(re.findall(r'"([^"]+)"', match[1])) if match else DEFAULT
+        return ReplyForm(scale, '"rationale"' in reply)
 
 
 def recognise(text: str) -> PromptMatch:
@@ -250,18 +244,15 @@ def answer(prompt: str, system: str, parameters: Mapping[str, Any]) -> str:
     question = recognise(prompt)
     reply = _ANSWERS[question.prompt](question, persona, f"{system}\n{prompt}")
     is_malformed = persona.malformed_rate and persona.uniform("form", system, prompt) < persona.malformed_rate
-    return _malformed(reply) if is_malformed else reply
+    if not is_malformed:
+        return reply
+    return reply[: len(reply) // 2] if reply.startswith("{") else "That is hard to say."
 
 
 def quality_of(text: str) -> float:
     """Return the quality that an answer states; 0.5 without one."""
     match = _QUALITY.search(text)
     return min(float(match[1]), 1.0) if match else _UNMARKED
-
-
-def _malformed(reply: str) -> str:
-    """Return half a JSON object, or words without a grade."""
-    return reply[: len(reply) // 2] if reply.startswith("{") else "That is hard to say."
 
 
 def _attributes(pool: Mapping[str, list[str]]) -> Callable[[PromptMatch, Persona, str], str]:
@@ -317,7 +308,7 @@ def _student(question: PromptMatch, persona: Persona, text: str) -> str:  # noqa
 
 
 def _grades(question: PromptMatch, persona: Persona, text: str) -> str:
-    form = reply_form(question.values.get("reply", ""))
+    form = question.form
     grades = {
         factor: form.json_grade(grade_at(form.scale, _seen(factor, question, persona, text)))
         for factor in question.factors
@@ -326,7 +317,7 @@ def _grades(question: PromptMatch, persona: Persona, text: str) -> str:
 
 
 def _grade(question: PromptMatch, persona: Persona, text: str) -> str:
-    form = reply_form(question.values.get("reply", ""))
+    form = question.form
     grade = grade_at(form.scale, _seen(_factor(question), question, persona, text))
     return form.with_rationale("score", form.json_grade(grade)) if form.rationale else grade
 
@@ -342,16 +333,18 @@ def _seen(factor: str, question: PromptMatch, persona: Persona, text: str) -> fl
 def logprobs(prompt: str, system: str, parameters: Mapping[str, Any], grade: str) -> Mapping[str, Any] | None:
     """Return the log-probabilities of a judge's grade as in a choice of a chat completion, or None."""
     persona, question = Persona.of(parameters), recognise(prompt)
-    form = reply_form(question.values.get("reply", ""))
+    form = question.form
     if not parameters.get("logprobs") or question.prompt != "evaluate_per_factor" or grade not in form.scale.grades:
         return None
     seen = _seen(_factor(question), question, persona, f"{system}\n{prompt}")
-    return as_logprobs(alternatives(form.scale, seen), grade)
+    tops = [{"token": token, "logprob": logprob, "bytes": None} for token, logprob in alternatives(form.scale, seen)]
+    first = next((one for one in tops if one["token"] == grade), {"token": grade, "logprob": 0.0, "bytes": None})
+    return {"content": [{**first, "top_logprobs": tops}], "refusal": None}
 
 
 def _verdict(question: PromptMatch, persona: Persona, text: str) -> str:
     verdict = _better(question, persona, text)
-    form = reply_form(question.values.get("reply", ""))
+    form = question.form
     return form.with_rationale("verdict", verdict) if form.rationale else verdict
 
 

@@ -145,10 +145,7 @@ class Scored:
 def read_scored(stage: Stage, judge: Model, factors: tuple[str, ...], work: JudgedTask) -> Scored:
     """Read the scores of a judge; those of texts that have changed do not count."""
     task, scored = work.task.name, Scored(judge, factors)
-    for path in stage.run.record_files("evaluation", task):
-        # A model's name may have dots, so the file's name only suggests who wrote it; the record is sure.
-        if not path.name.endswith(f".{judge.name}.evaluations.jsonl"):
-            continue
+    for path in stage.run.record_files(PHASE, task, judge.name):
         for record in read_records(path, stage.warn_bad_line):
             if record.get("judge_model_id") != judge.name or record.get("task_id") != task:
                 continue

@@ -67,10 +67,7 @@ def draws(
 def _sample(
     attributes: Attributes, bounds: tuple[int, int], rng: random.Random, always: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Draw between the bounds as many attributes as there are, in their own order, each with one of its values.
-
-    Those of `always` are included, even if they are more than the bounds allow.
-    """
+    """Draw a number of attributes within the bounds, all of `always` at least, in order, each with one value."""
     names = [name for name, values in attributes.items() if values]
     least, most = (min(bound, len(names)) for bound in bounds)
     fixed = {name for name in names if name in always}

@@ -34,10 +34,7 @@ class Halt(Exception):  # noqa: N818 - no error: a limit that was set
 async def ask_teachers(
     stage: Stage, phase: Phase, task: Task, prompt: str, read: Callable[[str], T], outcome: Outcome, **texts: str
 ) -> list[T]:
-    """Return the teachers' proposals for a task, in the order of the configuration.
-
-    Raise RunError if no teacher proposed anything usable, Halt if quotas or the budget let none be asked.
-    """
+    """Return the teachers' proposals for a task. Raise RunError if there is none, Halt if limits are the reason."""
     teachers = [model for model in stage.config.with_role("teacher") if not model.is_virtual]
     outcome.expected += 1
     stage.progress.expect(len(teachers))
@@ -245,6 +242,5 @@ def needed_rubric(run: Run, task: str) -> dict[str, Any]:
 
 def rubric_of(run: Run, task: str) -> dict[str, Any] | None:
     """Return the stored rubric of a task; None if there is none."""
-    path = run.find_rubric(task)
-    stored = None if path is None else read_json(path)
+    stored = read_json(run.rubric(task))
     return stored if isinstance(stored, dict) else None

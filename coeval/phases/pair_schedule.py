@@ -35,7 +35,6 @@ from coeval.phases.question import Kind, Question
 from coeval.schema import Model, Phase, Task
 from coeval.storage.jsonl import OnBad, read_records
 from coeval.storage.records import AnswerMark, ItemMark, is_failed, is_judgement_of, judged, now
-from coeval.storage.run import Run
 
 # One comparison. Which model is `model_a` is drawn, evenly and always alike for the same pair and item. Part `ab` shows
 # its answer as A, part `ba` as B. Where the two verdicts differ it is a tie: one that depends on the order is none.
@@ -326,11 +325,6 @@ class Verdicts:
     """Models that it compared on any item."""
     halves: dict[str, dict[str, str]] = field(default_factory=dict)
     """Id of a failed verdict -> order that was answered -> winner."""
-
-
-def files_of(run: Run, task: str, judge: str) -> list[Path]:
-    """Return the files of a task that may hold verdicts of a judge, on the items of every teacher."""
-    return [path for path in run.record_files("pairwise", task) if path.name.endswith(f".{judge}.pairwise.jsonl")]
 
 
 def read_verdicts(files: Iterable[Path], judge: str, is_current: IsCurrent, on_bad: OnBad | None = None) -> Verdicts:

@@ -15,7 +15,6 @@ from coeval.phases.pair_schedule import (
     Verdicts,
     compare_question,
     current_verdicts,
-    files_of,
     meetings,
     pair_id,
     read_verdicts,
@@ -93,10 +92,8 @@ async def compare_all(stage: Stage, tasks: Sequence[Task]) -> Outcome:
 async def _judge(stage: Stage, judge: Model, work: JudgedTask) -> Outcome:
     """Collect one judge's verdicts for one task."""
     rubric = {factor: description_of(work.rubric[factor]) for factor in required_factors(judge, work.task, work.rubric)}
-    files, is_current = (
-        files_of(stage.run, work.task.name, judge.name),
-        current_verdicts(work.items.notes, work.responses.notes),
-    )
+    files = stage.run.record_files("pairwise", work.task.name, judge.name)
+    is_current = current_verdicts(work.items.notes, work.responses.notes)
     earlier = read_verdicts(files, judge.name, is_current, stage.warn_bad_line)
     comparison = _Comparison(stage, judge, work, rubric, earlier)
     schedules = {teacher: comparison.schedule(answered) for teacher, answered in _answered(work).items()}

@@ -34,11 +34,7 @@ async def collect_responses(stage: Stage) -> Outcome:
 
 
 def _has_any(stage: Stage, task: str) -> bool:
-    return any(
-        _is_answer(record)
-        for path in stage.run.record_files("response_collection", task)
-        for record in read_records(path)
-    )
+    return any(_is_answer(record) for path in stage.run.record_files(PHASE, task) for record in read_records(path))
 
 
 async def _collect(stage: Stage, student: Model, tasks: list[Task], items: Mapping[str, RecordIndex]) -> Outcome:
@@ -59,16 +55,14 @@ async def _collect(stage: Stage, student: Model, tasks: list[Task], items: Mappi
 def _missing(stage: Stage, task: str, student: Model, items: RecordIndex) -> tuple[list[str], Counter[str]]:
     """Return the items without an answer to their present prompt, and how often each answer was marked as failed."""
     done, marked = set(), Counter[str]()
-    for path in stage.run.record_files("response_collection", task):
-        # A model's name may have dots, so the file's name only suggests who wrote it; the record is sure.
-        if path.name.endswith(f".{student.name}.responses.jsonl"):
-            for record in read_records(path, stage.warn_bad_line):
-                if record.get("student_model_id") != student.name:
-                    continue
-                if _is_current(record, items):
-                    done.add(record.get("datapoint_id"))
-                elif is_marked(record):
-                    marked[str(record.get("id"))] += 1
+    for path in stage.run.record_files(PHASE, task, student.name):
+        for record in read_records(path, stage.warn_bad_line):
+            if record.get("student_model_id") != student.name:
+                continue
+            if _is_current(record, items):
+                done.add(record.get("datapoint_id"))
+            elif is_marked(record):
+                marked[str(record.get("id"))] += 1
     if stage.modes[PHASE] == "Model" and done:
         return [], marked
     return [item for item in items if item not in done], marked

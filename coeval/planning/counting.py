@@ -199,14 +199,7 @@ def work_of(
     modes: Mapping[Any, Mode] | None = None,
     only: Collection[str] | None = None,
 ) -> list[Work]:
-    """Return the calls that are left.
-
-    Args:
-        config: the run's.
-        stored: existing records; none by default.
-        modes: of the phases; the configuration's by default.
-        only: the models that phases 3 to 5 are confined to; all by default.
-    """
+    """Return the calls that are left besides `stored` records; `modes` are the configuration's by default."""
     chosen = dict(modes or config.experiment.phases)
     chosen.update(dict.fromkeys(renewed_phases(chosen), "New"))  # records built on renewed ones are renewed too
     count = _Count(config, stored or Stored(), chosen, only)
@@ -227,13 +220,10 @@ def remaining(
     modes: Mapping[Any, Mode] | None = None,
     only: Collection[str] | None = None,
 ) -> Remaining:
-    """Return what is stored and what is left to ask.
+    """Return what is stored of a run that continues, or of none, and what is left to ask.
 
-    Args:
-        config: the run's.
-        run: an existing run that continues; without it a new one starts.
-        modes: of the phases; by default those of a continued run, or the configuration's.
-        only: the models that phases 3 to 5 are confined to; all by default.
+    `modes` are by default those of a continued run, or the configuration's; phases 3 to 5 are confined to the models
+    `only`, if it is given.
     """
     stored = stored_before(config, run)
     chosen = modes or (continued_modes(config, stored.settled) if run else config.experiment.phases)

@@ -168,15 +168,10 @@ async def estimate(
     modes: Mapping[Any, Mode] | None = None,
     only: Collection[str] | None = None,
 ) -> dict[str, Any]:
-    """Return the estimate, as `cost_estimate.json` holds it.
+    """Return the estimate of a run, or of the rest of one, as `cost_estimate.json` holds it.
 
-    Args:
-        config: the run's.
-        asking: measures the speed of each model that has calls left; usual speeds by default.
-        samples: questions to each of them; `experiment.estimate_samples` by default.
-        run: estimate the rest of this run; by default a new one, less the records that `resume_from` copies.
-        modes: of the phases; by default those of the continued run, or the configuration's.
-        only: the models that phases 3 to 5 are confined to, and that are measured.
+    `asking` measures the speed of each model that has calls left, with `samples` questions
+    (`experiment.estimate_samples`); without it speeds are the usual ones. The others are arguments of `remaining`.
     """
     count = config.experiment.estimate_samples if samples is None else samples
     left = remaining(config, run, modes, only)

@@ -9,7 +9,7 @@ from typing import Any
 from coeval.interfaces import VIRTUAL
 from coeval.judging.factors import LABEL_PREFIX, factors_for
 from coeval.judging.grading import is_score
-from coeval.phases.pair_schedule import Schedule, current_verdicts, files_of, meetings, read_verdicts
+from coeval.phases.pair_schedule import Schedule, current_verdicts, meetings, read_verdicts
 from coeval.storage.jsonl import read_json, read_records
 from coeval.storage.records import (
     AnswerMark,
@@ -177,9 +177,8 @@ def _pairs(
     possible = [meetings({one: answered.get(one, []) for one in ids}) for ids in items.values()]
     for judge, interface in config.judges(task):
         if interface not in VIRTUAL:
-            verdicts = read_verdicts(
-                files_of(run, name, judge), judge, current_verdicts(present.items, present.answers)
-            ).winners
+            is_current = current_verdicts(present.items, present.answers)
+            verdicts = read_verdicts(run.record_files("pairwise", name, judge), judge, is_current).winners
             most = limit if isinstance(limit, int) else None
             missing = sum(Schedule(part, verdicts, most, seed=0).left for part in possible)
             if missing:
@@ -189,8 +188,8 @@ def _pairs(
 def _unscored(run: Run, task: str, judge: str, factors: set[str], present: _Present) -> int:
     """Return how many answers lack a score of a judge for one of these factors."""
     left = {response: present.required(response, factors) for response in present.answers}
-    for path in run.record_files("evaluation", task):
-        for record in read_records(path) if path.name.endswith(f".{judge}.evaluations.jsonl") else ():
+    for path in run.record_files("evaluation", task, judge):
+        for record in read_records(path):
             if record.get("judge_model_id") == judge and not is_failed(record) and present.has(record):
                 scores = record.get("scores")
                 factor_scores = scores.items() if isinstance(scores, dict) else ()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from coeval.judging.prompts import grading_text
@@ -130,36 +128,6 @@ _KINDS = (
 )
 
 
-@dataclass(frozen=True)
-class RecordCounts:
-    """The records in the files of one kind."""
-
-    files: int
-    records: int
-    """Ids with a valid record."""
-    failed: int
-    """Ids with failed records alone."""
-    skipped: int
-    """Lines that cannot be read."""
-
-
-def count_records(run: Run, kind: str) -> RecordCounts:
-    """Count the records of one kind; see `coeval.storage.run.RECORD_FOLDERS`."""
-    valid: set[str] = set()
-    failed: set[str] = set()
-    skipped = 0
-
-    def count_bad(_path: Path, _line: int, _why: str) -> None:
-        nonlocal skipped
-        skipped += 1
-
-    files = run.record_files(kind)
-    for path in files:
-        for record in read_records(path, count_bad):
-            (failed if is_failed(record) else valid).add(str(record.get("id")))
-    return RecordCounts(len(files), len(valid), len(failed - valid), skipped)
-
-
 def status_text(run: Run) -> str:
     """Return the text of `coeval status`. Raise RunInputError if the folder holds no run."""
     meta = Meta(run)
@@ -207,33 +175,31 @@ def _maps(run: Run, phase: str) -> int | None:
 
 
 def _counted(run: Run, kind: str, word: str) -> str:
-    counts = count_records(run, kind)
-    if not counts.files:
+    """Return a line about the records of one kind: ids with a valid record, ids with failed ones alone, bad lines."""
+    files, bad = run.record_files(kind), list[int]()
+    ids: dict[bool, set[str]] = {True: set(), False: set()}
+    for path in files:
+        for record in read_records(path, lambda _path, number, _why: bad.append(number)):
+            ids[is_failed(record)].add(str(record.get("id")))
+    if not files:
         return ""
-    line = f"    {counts.records} {word} in {counts.files} files"
-    line += f", {counts.failed} failed" if counts.failed else ""
-    return line + (f", {counts.skipped} lines that are no record" if counts.skipped else "")
+    failed = len(ids[True] - ids[False])
+    line = f"    {len(ids[False])} {word} in {len(files)} files" + (f", {failed} failed" if failed else "")
+    return line + (f", {len(bad)} lines that are no record" if bad else "")
 
 
 def _batches(run: Run) -> str:
     jobs = read_json(run.pending)
-    if not isinstance(jobs, dict) or not jobs:
-        return ""
-    return "\n".join(["pending batch jobs", *(_job(name, job) for name, job in jobs.items())])
-
-
-def _job(name: str, job: Mapping[str, Any]) -> str:
-    what = f"{job.get('interface')}, {job.get('phase')}, {job.get('n_requests')} requests"
-    return f"  {name}: {job.get('status')}, {what}, submitted {job.get('submitted_at')}"
+    lines = ["pending batch jobs"]
+    for name, job in jobs.items() if isinstance(jobs, dict) else ():
+        what = f"{job.get('interface')}, {job.get('phase')}, {job.get('n_requests')} requests"
+        lines.append(f"  {name}: {job.get('status')}, {what}, submitted {job.get('submitted_at')}")
+    return "\n".join(lines) if len(lines) > 1 else ""
 
 
 def _errors(run: Run) -> str:
-    last = deque(read_records(run.errors), maxlen=_LAST_ERRORS)
-    if not last:
-        return ""
-    lines = [f"  {error.get('timestamp')} {_where(error)}: {error.get('error')}" for error in last]
-    return "\n".join(["last errors", *lines])
-
-
-def _where(error: Mapping[str, Any]) -> str:
-    return " ".join(str(error[key]) for key in ("phase", "task", "model", "id") if error.get(key))
+    lines = ["last errors"]
+    for error in deque(read_records(run.errors), maxlen=_LAST_ERRORS):
+        where = " ".join(str(error[key]) for key in ("phase", "task", "model", "id") if error.get(key))
+        lines.append(f"  {error.get('timestamp')} {where}: {error.get('error')}")
+    return "\n".join(lines) if len(lines) > 1 else ""

@@ -125,10 +125,7 @@ class RecordIndex:
         on_bad: OnBad | None = None,
         note: Callable[[Mapping[str, Any]], Any] | None = None,
     ) -> None:
-        """Index the records that have an id, are not failed, and that `keep` accepts.
-
-        `note` returns what `notes` holds of a record, nothing by default.
-        """
+        """Index the records that have an id, are not failed and that `keep` accepts, `note` of each in `notes`."""
         self.notes: dict[str, Any] = {}
         self.marked: Counter[str] = Counter()
         """How often records of an id were marked as failed, by hand or by `repair`."""

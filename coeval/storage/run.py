@@ -85,16 +85,15 @@ class Run:
     def find_attributes(self, task: str, kind: AttributeKind) -> Path | None:
         """Return the attributes file of a task in either form; None if there is none."""
         written = self.attributes(task, kind)
-        return _first(written, written.with_name(f"{task}.{kind}_attrs.json"))
+        paths = (written, written.with_name(f"{task}.{kind}_attrs.json"))
+        return next((path for path in paths if path.is_file()), None)
 
-    def find_rubric(self, task: str) -> Path | None:
-        """Return the rubric file of a task; None if there is none."""
-        return _first(self.rubric(task))
-
-    def record_files(self, kind: str, task: str | None = None) -> list[Path]:
-        """Return the files of one kind of record, sorted by name."""
+    def record_files(self, kind: str, task: str | None = None, model: str | None = None) -> list[Path]:
+        """Return the files of one kind of record, sorted by name; those of a model may hold records of others, too."""
         folder, word = RECORD_FOLDERS[kind]
-        paths = sorted((self.folder / folder).glob(f"*.{word}.jsonl"))
+        # A model's name may have dots, so the file's name only suggests who wrote it; the record is sure.
+        ending = f".{word}.jsonl" if model is None else f".{model}.{word}.jsonl"
+        paths = sorted(path for path in (self.folder / folder).glob(f"*.{word}.jsonl") if path.name.endswith(ending))
         return [path for path in paths if task is None or path.name.partition(".")[0] == task]
 
     def path_of(self, kind: str, record: Mapping[str, Any]) -> Path:
@@ -104,10 +103,6 @@ class Run:
     def _records(self, kind: str, *names: str) -> Path:
         folder, word = RECORD_FOLDERS[kind]
         return self.folder / folder / f"{'.'.join(names)}.{word}.jsonl"
-
-
-def _first(*paths: Path) -> Path | None:
-    return next((path for path in paths if path.is_file()), None)
 
 
 def stored_config(run: Run) -> dict[str, Any]:
@@ -169,8 +164,8 @@ def _maps(source: Run, run: Run, task: str, modes: Mapping[Phase, Mode], *, is_b
         path = source.find_attributes(task, kind)
         if path is not None and modes["attribute_mapping"] != "New":
             copies[path] = run.attributes(task, kind)
-    rubric = source.find_rubric(task)
-    if rubric is not None and (is_base or modes["rubric_mapping"] != "New"):
+    rubric = source.rubric(task)
+    if rubric.is_file() and (is_base or modes["rubric_mapping"] != "New"):
         copies[rubric] = run.base_rubric(task) if is_base else run.rubric(task)
     return copies
 

@@ -93,16 +93,7 @@ def refusal(
     *,
     clock: Callable[[], float] = time.time,
 ) -> ProviderError:
-    """Return the error for a refusal.
-
-    Args:
-        who: the provider's host.
-        status: of the response; None inside a stream.
-        headers: of the response.
-        body: the bytes, or the parsed object of an event.
-        secrets: texts to mask.
-        clock: seconds since 1970, for dates in Retry-After.
-    """
+    """Return the error for a refusal of the host `who`, by a response or an event (no status), without `secrets`."""
     details = complaint(body)
     fault = classify(status, details)
     delay = retry_after(headers, clock)
@@ -221,10 +212,7 @@ def _one_line(text: str) -> str:
 
 
 def retry_after(headers: Mapping[str, str], clock: Callable[[], float] = time.time) -> float | None:
-    """Return the seconds until the provider accepts a retry, or None if it does not say so legibly.
-
-    Reads `retry-after-ms` before `Retry-After`, which is a number of seconds or a date.
-    """
+    """Return the seconds until a retry by `retry-after-ms` or else `Retry-After`; None if neither is legible."""
     milliseconds = _seconds(headers.get("retry-after-ms"))
     if milliseconds is not None:
         return milliseconds / 1000

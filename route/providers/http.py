@@ -106,7 +106,7 @@ class Transport:
     def __init__(self, account: Account, protocol: str = "openai") -> None:
         """Set up a client that connects at its first request; the protocol decides how the key is sent."""
         parts = urlsplit(account.base_url)
-        self._host = parts.netloc.rpartition("@")[2]
+        self.host = parts.netloc.rpartition("@")[2]
         self._headers = {
             "User-Agent": f"p2l/{__version__}",
             "Content-Type": "application/json",
@@ -184,13 +184,13 @@ class Transport:
         except SHAPE_ERRORS:
             raise self.malformed("an answer of an unknown shape") from None
 
-    def failure(self, body: object) -> ProviderError:
+    def failure(self, body: object, status: int | None = None) -> ProviderError:
         """Return the error for an error object inside an answer or a stream."""
-        return refusal(self._host, None, {}, body, self._secrets)
+        return refusal(self.host, status, {}, body, self._secrets)
 
     def malformed(self, what: str) -> ProviderError:
         """Return the error for an answer that cannot be used."""
-        return ProviderError(Fault.MALFORMED, f"{self._host} sent {what}")
+        return ProviderError(Fault.MALFORMED, f"{self.host} sent {what}")
 
     async def close(self) -> None:
         """Close the connections."""
@@ -230,7 +230,7 @@ class Transport:
             text = await response.read()
         finally:
             response.close()
-        raise refusal(self._host, response.status, response.headers, text, self._secrets)
+        raise refusal(self.host, response.status, response.headers, text, self._secrets)
 
     def _pool(self) -> aiohttp.ClientSession:
         """Return the pool; the first call makes it, in the event loop that the connections belong to."""
@@ -249,14 +249,14 @@ class Transport:
             yield
         except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError) as error:
             reason = getattr(error, "strerror", None) or "no connection in time"
-            raise ProviderError(Fault.CONNECTION, f"{self._host} cannot be reached: {reason}") from None
+            raise ProviderError(Fault.CONNECTION, f"{self.host} cannot be reached: {reason}") from None
         except (TimeoutError, asyncio.TimeoutError):
-            raise ProviderError(Fault.TIMEOUT, f"{self._host} took too long") from None
+            raise ProviderError(Fault.TIMEOUT, f"{self.host} took too long") from None
         except aiohttp.ClientResponseError:
             raise self.malformed("what is no HTTP") from None
         except (aiohttp.ClientError, OSError) as error:
             raise ProviderError(
-                Fault.CONNECTION, f"{self._host} broke the connection ({type(error).__name__})"
+                Fault.CONNECTION, f"{self.host} broke the connection ({type(error).__name__})"
             ) from None
         except ValueError as error:
             raise self.malformed(str(error)) from None

@@ -62,12 +62,9 @@ class OpenAICompatible:
     ) -> None:
         """Set up a client; it connects at its first request.
 
-        Args:
-            account: its options are `omit`, the fields that this provider refuses; `keep`, those of its own answers
-                that it wants back; and `dialect`, `current` or `classic`.
-            protocol: decides how the key is sent.
-            url: the address for a request; `base_url` and `/chat/completions` by default.
-            prepare: changes a request before it is sent; by default into the dialect.
+        The account's options are `omit`, the fields that this provider refuses; `keep`, those of its own answers that
+        it wants back; and `dialect`, `current` or `classic`, which `prepare` replaces. `protocol` decides how the key
+        is sent.
         """
         completions = f"{account.base_url.rstrip('/')}/chat/completions"
         self._url = url or (lambda _: completions)

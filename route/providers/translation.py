@@ -167,10 +167,7 @@ def add_turn(turns: list[JSON], role: str, key: str, parts: list[JSON]) -> None:
 
 
 def arguments_of(function: JSON) -> JSON:
-    """Return the arguments of a tool call as an object, the only form that Anthropic and Gemini take.
-
-    Malformed arguments of an earlier model go under the key `arguments`, so that the conversation can go on.
-    """
+    """Return the arguments of a tool call as an object, malformed ones of another model under the key `arguments`."""
     text: Any = function.get("arguments")
     try:
         arguments = json.loads(text or "{}")
