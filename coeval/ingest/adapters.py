@@ -15,7 +15,7 @@ class BadRowError(ValueError):
 
 
 @dataclass(frozen=True)
-class Entry:
+class BenchmarkItem:
     """A row as an item."""
 
     native_id: str
@@ -36,7 +36,7 @@ class Benchmark:
     description: str
     output_description: str
     rubric: Mapping[str, Any]
-    read: Callable[[Mapping[str, Any], int], Entry | None]
+    read: Callable[[Mapping[str, Any], int], BenchmarkItem | None]
     """(row, number from 0) -> item, or None for a row without one, such as one without a label. Raises BadRowError."""
     attributes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     """Known values; others are added as they occur."""
@@ -90,21 +90,21 @@ def _letter(value: object, options: Sequence[str]) -> str:
 
 def _choice(
     native_id: str, question: str, options: Sequence[str], answer: object, attributes: Mapping[str, Any]
-) -> Entry:
+) -> BenchmarkItem:
     letter = _letter(answer, options)
     chosen = options[_LETTERS.index(letter)]
     lines = "\n".join(f"{chr(ord('A') + place)}. {option}" for place, option in enumerate(options))
     prompt = f"{question}\n\n{lines}"
-    return Entry(native_id, prompt, f"{letter}. {chosen}", {"correct_answer": letter, **attributes})
+    return BenchmarkItem(native_id, prompt, f"{letter}. {chosen}", {"correct_answer": letter, **attributes})
 
 
-def _mmlu(row: Mapping[str, Any], number: int) -> Entry:
+def _mmlu(row: Mapping[str, Any], number: int) -> BenchmarkItem:
     options = _options(row.get("choices"))
     subject = text_of(row, "subject")
     return _choice(f"{subject}-{number}", text_of(row, "question"), options, row.get("answer"), {"subject": subject})
 
 
-def _hellaswag(row: Mapping[str, Any], number: int) -> Entry | None:
+def _hellaswag(row: Mapping[str, Any], number: int) -> BenchmarkItem | None:
     if str(row.get("label", "")).strip() == "":
         return None
     attributes = {"activity": text_of(row, "activity_label")} if row.get("activity_label") else {}
@@ -112,7 +112,7 @@ def _hellaswag(row: Mapping[str, Any], number: int) -> Entry | None:
     return _choice(native_id, text_of(row, "ctx"), _options(row.get("endings")), row["label"], attributes)
 
 
-def _medqa(row: Mapping[str, Any], number: int) -> Entry:
+def _medqa(row: Mapping[str, Any], number: int) -> BenchmarkItem:
     options = _options(row.get("options"))
     answer = row.get("answer_idx") or row.get("answer")
     attributes = {"step": text_of(row, "meta_info")} if row.get("meta_info") else {}
@@ -163,29 +163,29 @@ MEDQA = Benchmark(
 _EASY, _MEDIUM = 55, 110  # HumanEval's problems grow harder with their numbers
 
 
-def _truthfulqa(row: Mapping[str, Any], number: int) -> Entry:
+def _truthfulqa(row: Mapping[str, Any], number: int) -> BenchmarkItem:
     attributes = {"category": text_of(row, "category")} if row.get("category") else {}
     native_id = str(row.get("id", number))
-    return Entry(native_id, text_of(row, "question"), text_of(row, "best_answer", "answer"), attributes)
+    return BenchmarkItem(native_id, text_of(row, "question"), text_of(row, "best_answer", "answer"), attributes)
 
 
-def _humaneval(row: Mapping[str, Any], number: int) -> Entry:
+def _humaneval(row: Mapping[str, Any], number: int) -> BenchmarkItem:
     task_id = str(row.get("task_id", number))
     place = int(task_id.rpartition("/")[2]) if task_id.rpartition("/")[2].isdigit() else number
     difficulty = "easy" if place < _EASY else "medium" if place < _MEDIUM else "hard"
     prompt = str(row.get("prompt") or "")  # not stripped: its indentation and line ends are code
     if not prompt.strip():
         raise BadRowError("no prompt")
-    return Entry(task_id, prompt, str(row.get("canonical_solution") or "").rstrip(), {"difficulty": difficulty})
+    return BenchmarkItem(task_id, prompt, str(row.get("canonical_solution") or "").rstrip(), {"difficulty": difficulty})
 
 
-def _gsm8k(row: Mapping[str, Any], number: int) -> Entry:
+def _gsm8k(row: Mapping[str, Any], number: int) -> BenchmarkItem:
     worked, mark, answer = text_of(row, "answer").rpartition("####")
     if not mark or not answer.strip():
         raise BadRowError("no answer after ####")
     result = answer.strip().replace(",", "")
     reference = f"{worked.strip()}\n#### {result}"
-    return Entry(str(row.get("id", number)), text_of(row, "question"), reference, {"answer": result})
+    return BenchmarkItem(str(row.get("id", number)), text_of(row, "question"), reference, {"answer": result})
 
 
 TRUTHFULQA = Benchmark(
@@ -269,7 +269,7 @@ def generic(teacher: str, task: str, description: str | None, labels: tuple[str,
 _FACTORS = {"bertscore": "bertscore_f1", "bleu": "bleu4", "exact_match": "exact_match"}
 
 
-def _row(row: Mapping[str, Any], number: int) -> Entry:
+def _row(row: Mapping[str, Any], number: int) -> BenchmarkItem:
     attributes = row.get("sampled_target_attributes") or row.get("attributes") or {}
     if not isinstance(attributes, Mapping):
         raise BadRowError("attributes must be an object")
@@ -277,4 +277,4 @@ def _row(row: Mapping[str, Any], number: int) -> Entry:
     if isinstance(score, bool) or not (score is None or (isinstance(score, int | float) and 0 <= score <= 1)):
         raise BadRowError("native_score must be a number from 0 to 1")
     prompt, reference = text_of(row, "prompt"), text_of(row, "reference_response")
-    return Entry(str(row.get("id", f"{number + 1:05d}")), prompt, reference, dict(attributes), score)
+    return BenchmarkItem(str(row.get("id", f"{number + 1:05d}")), prompt, reference, dict(attributes), score)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from coeval.errors import RunInputError
-from coeval.ingest.adapters import BadRowError, Benchmark, Entry
+from coeval.ingest.adapters import BadRowError, Benchmark, BenchmarkItem
 from coeval.storage.jsonl import read_json, read_records, write_json
 from coeval.storage.meta import Meta, main_process
 from coeval.storage.records import now
@@ -169,7 +169,7 @@ def _check_names(benchmark: Benchmark) -> None:
             raise RunInputError(f"{what} {name!r}: use letters, digits and {' '.join(more)}, and no __")
 
 
-def _entries(benchmark: Benchmark, path: Path) -> tuple[list[Entry], int]:
+def _entries(benchmark: Benchmark, path: Path) -> tuple[list[BenchmarkItem], int]:
     entries, skipped = [], 0
     for number, (line, row) in enumerate(_rows(path, benchmark.split)):
         try:
@@ -206,7 +206,7 @@ def _object(path: Path, number: int, line: bytes) -> Mapping[str, Any]:
     return row
 
 
-def _identified(benchmark: Benchmark, entries: list[Entry]) -> Iterator[tuple[str, Entry]]:
+def _identified(benchmark: Benchmark, entries: list[BenchmarkItem]) -> Iterator[tuple[str, BenchmarkItem]]:
     """Yield entries with the ids of their items; of duplicates the first."""
     seen = set()
     for entry in entries:
@@ -219,7 +219,7 @@ def _identified(benchmark: Benchmark, entries: list[Entry]) -> Iterator[tuple[st
             yield identity, entry
 
 
-def _with_values(benchmark: Benchmark, entries: list[Entry]) -> Benchmark:
+def _with_values(benchmark: Benchmark, entries: list[BenchmarkItem]) -> Benchmark:
     """Return the benchmark with all attribute values in the file."""
     values = {name: dict.fromkeys(declared) for name, declared in benchmark.attributes.items()}
     for entry in entries:
@@ -250,7 +250,7 @@ def _write_phase_files(run: Run, benchmark: Benchmark, *, extend: bool) -> None:
         write_json(run.rubric(benchmark.task), dict(benchmark.rubric))
 
 
-def _write_items(run: Run, benchmark: Benchmark, chosen: list[tuple[str, Entry]]) -> None:
+def _write_items(run: Run, benchmark: Benchmark, chosen: list[tuple[str, BenchmarkItem]]) -> None:
     with Store(run) as store:
         for identity, entry in chosen:
             record = {

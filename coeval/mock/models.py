@@ -21,7 +21,7 @@ from typing import Any
 from coeval.judging.prompts import PROMPTS
 from coeval.schema import DEFAULT, Phase, Scale, scale_of
 from p2l.common.errors import ConfigError
-from route.providers.base import JSON, Account, Fault, ProviderError, Timeouts, protocol
+from route.providers.base import JSON, Account, Fault, ProviderError, Timeouts
 from route.providers.chat import answer_message, completion, joined_text, usage, whole_stream
 from route.providers.translation import system_text
 
@@ -386,7 +386,6 @@ def completion_for(request: JSON) -> JSON:
     return reply
 
 
-@protocol("coeval-mock")
 class MockModel:
     """The client of all mock models of a run; their parameters are in the requests."""
 

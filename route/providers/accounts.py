@@ -6,25 +6,40 @@ make_provider("groq", account_for("groq", None, None, os.environ))
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
 from p2l.common.cli import nearest
 from p2l.common.errors import ConfigError
-from route.providers.base import PROTOCOLS, Account, Provider
+from route.providers.base import Account, Provider
 from route.providers.registry import ProviderSpec, spec_of
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
+def clients() -> dict[str, tuple[Callable[[Account], Provider], tuple[str, ...]]]:
+    """Return the client of each protocol with the account options that it reads."""
+    # Imported here: a configuration is checked without loading an HTTP client.
+    from route.providers import anthropic, gemini, mock, openai
+
+    reasoning = partial(openai.OpenAICompatible, prepare=openai.for_reasoning)
+    return {
+        "openai": (openai.OpenAICompatible, ("dialect", "keep", "omit")),
+        "openai-reasoning": (reasoning, ("omit",)),
+        "openai-o1": (openai.WholeAnswers, ("omit",)),
+        "azure": (openai.azure, ("api_version", "dialect", "keep", "omit")),
+        "anthropic": (anthropic.Anthropic, ("max_tokens", "omit")),
+        "gemini": (gemini.Gemini, ("omit",)),
+        "mock": (mock.MockProvider, tuple(mock.Script.__dataclass_fields__)),
+    }
+
+
 def make_provider(kind: str, account: Account) -> Provider:
     """Return a client, which connects at its first request. Raise ConfigError for an unknown provider or option."""
-    # Imported here: a configuration is checked without loading an HTTP client.
-    from route.providers import anthropic, gemini, mock, openai  # noqa: F401
-
-    name = kind if kind in PROTOCOLS else spec_of(kind).protocol
-    make, options = PROTOCOLS[name]
+    protocols = clients()
+    make, options = protocols[kind if kind in protocols else spec_of(kind).protocol]
     for option in account.options:
         if option not in options:
             hint = nearest(option, options) or f"; there are {', '.join(sorted(options))}"

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from route.providers import chat
-from route.providers.base import JSON, Account, protocol
+from route.providers.base import JSON, Account
 from route.providers.translation import (
     HINTS,
     TRANSLATED,
@@ -292,7 +292,6 @@ class AnthropicStream(StreamTranslator):
 _MAX_TOKENS = 4096  # within the limit of every one of their models
 
 
-@protocol("anthropic", "max_tokens", "omit")
 class Anthropic(TranslatingClient):
     """One account at Anthropic."""
 

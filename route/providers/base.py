@@ -1,16 +1,15 @@
 """The interface of all provider clients: OpenAI's chat completions in and out, whatever protocol the provider speaks.
 
 A request is the body of a chat completion with the provider's own name of the model; an answer is a chat completion,
-a stream its chunks. The client translates both ways. A client registers its maker with `@protocol(NAME, *OPTIONS)`: a
-function or class that takes an `Account` and returns a `Provider`.
+a stream its chunks. The client translates both ways.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias
 
 JSON: TypeAlias = dict[str, Any]
 """A JSON object."""
@@ -114,28 +113,3 @@ class Provider(Protocol):
     async def close(self) -> None:
         """Close the connections."""
         ...
-
-
-Maker: TypeAlias = Callable[[Account], Provider]
-AnyMaker = TypeVar("AnyMaker", bound=Maker)
-
-
-class Client(NamedTuple):
-    """The client of a protocol."""
-
-    make: Maker
-    options: frozenset[str]
-    """The account options that it reads."""
-
-
-PROTOCOLS: dict[str, Client] = {}
-
-
-def protocol(name: str, *options: str) -> Callable[[AnyMaker], AnyMaker]:
-    """Register the decorated maker as the client of a protocol, with the account options that it reads."""
-
-    def register(make: AnyMaker) -> AnyMaker:
-        PROTOCOLS[name] = Client(make, frozenset(options))
-        return make
-
-    return register

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import quote
 
 from route.providers import chat
-from route.providers.base import JSON, Account, Fault, ProviderError, protocol
+from route.providers.base import JSON, Account, Fault, ProviderError
 from route.providers.translation import (
     HINTS,
     TRANSLATED,
@@ -259,7 +259,6 @@ class GeminiStream(StreamTranslator):
         return self._chunk({"reasoning_content" if part.get("thought") else "content": part["text"]})
 
 
-@protocol("gemini", "omit")
 class Gemini(TranslatingClient):
     """One account at Google."""
 

@@ -26,7 +26,7 @@ from aiohttp import web
 
 from p2l.common.cli import parser, positive, run
 from p2l.common.errors import ConfigError, InputError
-from route.providers.base import JSON, Account, Fault, ProviderError, Timeouts, protocol
+from route.providers.base import JSON, Account, Fault, ProviderError, Timeouts
 from route.providers.chat import answer_message, asks_for_usage, chunk, completion, joined_text, usage, usage_chunk
 from route.providers.errors import refusal
 
@@ -200,7 +200,6 @@ _MIDDLE = ("cut", "stall", "malformed")
 """Failures in the middle of a stream; `no-done` is one at its end, the others are before it."""
 
 
-@protocol("mock", *Script.__dataclass_fields__)
 class MockProvider:
     """The script of an account, run in this process."""
 

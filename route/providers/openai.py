@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from p2l.common.cli import nearest
 from p2l.common.errors import ConfigError
-from route.providers.base import JSON, Account, Provider, ProviderError, Timeouts, protocol
+from route.providers.base import JSON, Account, ProviderError, Timeouts
 from route.providers.chat import (
     SYSTEM_ROLES,
     asks_for_usage,
@@ -134,10 +134,6 @@ class OpenAICompatible:
         return answer
 
 
-protocol("openai", "dialect", "keep", "omit")(OpenAICompatible)
-
-
-@protocol("azure", "api_version", "dialect", "keep", "omit")
 def azure(account: Account) -> OpenAICompatible:
     """Return a client of OpenAI's models at Azure, where the model names a deployment and is part of the path.
 
@@ -186,13 +182,6 @@ def for_o1(request: JSON) -> JSON:
     return renamed(for_reasoning(request), dict.fromkeys(SYSTEM_ROLES, "user"))
 
 
-@protocol("openai-reasoning", "omit")
-def reasoning(account: Account) -> Provider:
-    """Return a client of reasoning models."""
-    return OpenAICompatible(account, prepare=for_reasoning)
-
-
-@protocol("openai-o1", "omit")
 class WholeAnswers(OpenAICompatible):
     """A client of o1 and other models without streams."""
 

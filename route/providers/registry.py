@@ -2,7 +2,7 @@
 
 To add one that speaks OpenAI's protocol, add a `ProviderSpec` to `_SPECS`; its prices go into `coeval/prices.yaml`
 under its `interface`. Any other such service is `openai` with a `base_url`. Another protocol also needs a client: a
-file here with a maker under `base.protocol`, and its import in `accounts.make_provider`.
+file here, and its line in `accounts.clients`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ProviderSpec:
     name: str
     """The `type` in the router's configuration; an underscore is read as a hyphen."""
     protocol: str
-    """The client that talks to it (`base.PROTOCOLS`); empty where nothing is asked over HTTP."""
+    """The client that talks to it (`accounts.clients`); empty where nothing is asked over HTTP."""
     base_url: str | None = None
     """None where every user has an address of their own."""
     key_variables: tuple[str, ...] = ()
