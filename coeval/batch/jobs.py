@@ -237,7 +237,10 @@ class _Running:
         """Submit all questions and settle all answers. Raise CallError if some were not submitted or rejected."""
         queue = self._queue
         try:
-            while self._rejected is None and (await self._start_next() or self._may_go_on()):
+            # What the budget stops may go on when running jobs have ended.
+            while self._rejected is None and (
+                await self._start_next() or (self._tasks and queue.stopped and queue.stopped.reason is Reason.BUDGET)
+            ):
                 if self._tasks and (queue.stopped is not None or self._context.most_tokens is not None):
                     await self._wait_for_one()  # then there is room, or they cost less than was held
             while self._tasks:
@@ -249,11 +252,6 @@ class _Running:
         stopped = self._rejected or queue.stopped
         if stopped is not None:
             raise stopped
-
-    def _may_go_on(self) -> bool:
-        """Return whether questions are left that may be sent when running jobs have ended."""
-        stopped = self._queue.stopped
-        return stopped is not None and stopped.reason is Reason.BUDGET and bool(self._tasks)
 
     async def _start_next(self) -> bool:
         """Submit the next job, if there is one."""

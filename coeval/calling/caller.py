@@ -220,12 +220,17 @@ class Caller:
         """Send one request and count what it costs. Raise ProviderError or CallError if there is no reply."""
         call, price = prepared.call, prepared.price
         async with prepared.turns.turn(call.model.name):
-            self._check_not_stopped(prepared)
+            name = call.model.name
+            why = self._stopped.get((name, "")) or self._stopped.get(prepared.who)
+            if why is not None:
+                raise CallError(Reason.FATAL, why)
             most_prompt, most_answer = most_tokens(prepared.request)
             held, cost = price.cost(most_prompt, most_answer), 0.0
             await self._budget.hold(held)
             try:
-                self._count(call)
+                if call.phase is not None and not self._ledger.reserve_call(name, self._quota.get(name)):
+                    raise CallError(Reason.QUOTA, f"its quota of {self._quota[name]} calls is used up")
+                self.totals.requests += 1
                 cost = price.cost(most_prompt, 0)  # due even if the call is cancelled from here on
                 request = prepared.request
                 if call.logprobs:
@@ -245,18 +250,6 @@ class Caller:
             finally:
                 self.totals.cost_usd += cost
                 self._budget.settle(held, cost)
-
-    def _count(self, call: Call) -> None:
-        """Count a request that is about to be sent."""
-        name = call.model.name
-        if call.phase is not None and not self._ledger.reserve_call(name, self._quota.get(name)):
-            raise CallError(Reason.QUOTA, f"its quota of {self._quota[name]} calls is used up")
-        self.totals.requests += 1
-
-    def _check_not_stopped(self, prepared: _Prepared) -> None:
-        why = self._stopped.get((prepared.call.model.name, "")) or self._stopped.get(prepared.who)
-        if why is not None:
-            raise CallError(Reason.FATAL, why)
 
     def _final_error(self, prepared: _Prepared, error: ProviderError) -> CallError:
         """Return the error of a call; one that would meet every call stops the model, or the model in this role."""

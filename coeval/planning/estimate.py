@@ -57,24 +57,20 @@ async def measure(config: Config, asking: Asking, samples: int) -> dict[str, Spe
 
 async def _measured(model: Model, asking: Asking, samples: int) -> Speed:
     replies: list[Reply] = []
-    roles = [roles[0] for roles in model.asked_for.values()]  # in turn, where roles have models of their own
+    guess, roles = (
+        guessed(model),
+        [roles[0] for roles in model.asked_for.values()],
+    )  # in turn, if several
     for number in range(samples):
         question, role = _QUESTIONS[number % len(_QUESTIONS)], roles[number % len(roles)]
         call = Call(model, role, None, "", ("estimate", model.name, str(number)), question, attempt=number)
         try:
             replies.append(await asking.ask(call))
         except CallError as error:
-            guess = guessed(model)
-            return Speed(guess.latency_s, guess.tokens_per_second, str(error))
-    return _speed(replies, guessed(model))
-
-
-def _speed(replies: Sequence[Reply], guess: Speed) -> Speed:
+            return replace(guess, error=str(error))
     seconds = sum(reply.seconds for reply in replies)
     tokens = sum(reply.completion_tokens for reply in replies)
-    if seconds <= 0 or not tokens:
-        return guess
-    return Speed(seconds / len(replies), tokens / seconds)
+    return Speed(seconds / len(replies), tokens / seconds) if seconds > 0 and tokens else guess
 
 
 def estimate_text(estimate: Mapping[str, Any]) -> str:
@@ -90,7 +86,13 @@ def estimate_text(estimate: Mapping[str, Any]) -> str:
     parts = [
         head,
         *(
-            grid((kind, "calls", "cost", "time"), [_row(name, part) for name, part in estimate[f"per_{kind}"].items()])
+            grid(
+                (kind, "calls", "cost", "time"),
+                [
+                    (name, f"{part['calls']:,}", dollars(part["cost_usd"]), minutes(part["time_min"]))
+                    for name, part in estimate[f"per_{kind}"].items()
+                ],
+            )
             for kind in ("phase", "provider")
         ),
         grid(("model", "calls", "cost", "$/M in", "$/M out", "tokens/s", ""), models),
@@ -99,13 +101,10 @@ def estimate_text(estimate: Mapping[str, Any]) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def _row(name: str, part: Mapping[str, Any]) -> tuple[str, ...]:
-    return name, f"{part['calls']:,}", dollars(part["cost_usd"]), minutes(part["time_min"])
-
-
 def _model_rows(name: str, part: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     """Yield a row for a model, or for each of its provider's models if roles have their own."""
     for provider_name, share in part["models"].items() if len(part["models"]) > 1 else [("", part)]:
+        marks = ["price guessed"] * share["price_is_default"] + ["speed guessed"] * bool(part["sample_error"])
         yield (
             f"{name}: {provider_name}" if provider_name else name,
             f"{share['estimated_calls']:,}",
@@ -113,15 +112,8 @@ def _model_rows(name: str, part: Mapping[str, Any]) -> Iterator[tuple[str, ...]]
             f"{share['price_input_per_m']:g}",
             f"{share['price_output_per_m']:g}",
             f"{part['tokens_per_second']:,.0f}",
-            ", ".join(_marks(part, share)),
+            ", ".join(marks),
         )
-
-
-def _marks(part: Mapping[str, Any], share: Mapping[str, Any]) -> Iterator[str]:
-    if share["price_is_default"]:
-        yield "price guessed"
-    if part["sample_error"]:
-        yield "speed guessed"
 
 
 def _notes(models: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
