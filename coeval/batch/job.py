@@ -21,7 +21,7 @@ from coeval.calling.calls import Reply
 from coeval.errors import RunInputError
 from coeval.phases.question import Question
 from coeval.schema import Phase
-from coeval.storage.jsonl import read_json, write_json
+from coeval.storage.jsonl import as_line, read_json, write_json
 from coeval.storage.meta import Meta
 from coeval.storage.run import Run
 from p2l.common.files import locked
@@ -59,7 +59,7 @@ class JobQuestion:
             name: {part: asdict(one) for part, one in getattr(self, name).items()} for name in ("sent", "kept", "used")
         }
         columns = {"question": self.question.to_json(), **parts, "attempt": self.attempt}
-        return json.dumps(columns, ensure_ascii=False).encode(errors="replace") + b"\n"
+        return as_line(columns)
 
     @classmethod
     def from_line(cls, line: bytes) -> JobQuestion:

@@ -297,19 +297,8 @@ async def _fetch(store: Store, charges: Charges, pending: PendingJobs, keys: Acc
         return f"interface {job.interface} has no batches here"
     model, log = Model(job.model, job.interface, (), job.settings), Log(store.run.log(), "INFO")
     async with contextlib.aclosing(backend_for(job.interface, keys.account(model))) as backend:
-        context = JobContext(
-            store.run,
-            pending,
-            charges,
-            log,
-            backend,
-            model,
-            job.phase,
-            partial(apply, store),
-            _RETRIES,
-            0.0,
-            attempts=1,
-        )
+        storing = partial(apply, store)
+        context = JobContext(store.run, pending, charges, log, backend, model, job.phase, storing, _RETRIES)
         if job.batch_id is None:
             try:
                 batch_id = await look_up(context, job)

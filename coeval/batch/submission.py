@@ -39,9 +39,9 @@ class JobContext:
     phase: Phase
     apply: Apply
     retries: Retries
-    interval: float
+    interval: float = 0.0
     """Seconds between two polls of a job."""
-    attempts: int
+    attempts: int = 1
     """Most attempts to get a usable answer; 1 where nothing may be submitted."""
     budget_usd: float | None = None
     most_tokens: int | None = None

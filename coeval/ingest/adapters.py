@@ -250,19 +250,11 @@ def generic(teacher: str, task: str, description: str | None, labels: tuple[str,
     if metric is not None:
         rubric[_FACTORS[metric]] = {"metric": metric, "description": f"{metric} against the reference answer."}
     out = "An answer to the prompt, as good as you can make it."
-    described = description is not None
     return Benchmark(
-        teacher,
-        task,
-        "",
-        description or "Answer the prompt.",
-        out,
-        rubric,
-        _row,
-        {},
-        labels,
-        metric,
-        described=described,
+        *(teacher, task, "", description or "Answer the prompt.", out, rubric, _row),
+        label_attributes=labels,
+        metric=metric,
+        described=description is not None,
     )
 
 

@@ -15,32 +15,21 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from route.providers import chat
+from route.providers import chat, translation
 from route.providers.base import JSON, Account
-from route.providers.translation import (
-    HINTS,
-    TRANSLATED,
-    StreamTranslator,
-    TranslatingClient,
-    add_turn,
-    arguments_of,
-    refuse_the_impossible,
-    system_text,
-    unsupported,
-)
 
 _WHO = "anthropic"
-_HINTS = HINTS | {"seed", "frequency_penalty", "presence_penalty"}
+_HINTS = translation.HINTS | {"seed", "frequency_penalty", "presence_penalty"}
 _ONLY_JSON = "Answer with one JSON object and nothing else."
 
 
 def messages_request(request: JSON, *, max_tokens: int) -> JSON:
     """Translate a chat completion request; `max_tokens` is the limit where the request has none."""
-    refuse_the_impossible(_WHO, request)
-    body = {key: value for key, value in request.items() if key not in TRANSLATED and key not in _HINTS}
+    translation.refuse_the_impossible(_WHO, request)
+    body = {key: value for key, value in request.items() if key not in translation.TRANSLATED and key not in _HINTS}
     limit = request.get("max_completion_tokens") or request.get("max_tokens")
     body["max_tokens"] = max_tokens if limit is None else limit
-    system = system_text(request, _ONLY_JSON if _format_type(request) == "json_object" else "")
+    system = translation.system_text(request, _ONLY_JSON if _format_type(request) == "json_object" else "")
     if system:
         body["system"] = system
     body["messages"] = _turns(request.get("messages") or [])
@@ -61,7 +50,7 @@ def _turns(messages: list[JSON]) -> list[JSON]:
             continue
         blocks = list(_blocks(message))
         role = "assistant" if role == "assistant" else "user"
-        add_turn(turns, role, "content", blocks)
+        translation.add_turn(turns, role, "content", blocks)
     if turns and turns[-1]["role"] == "assistant" and turns[-1]["content"][-1]["type"] == "text":
         # A prefill that ends in white space is refused.
         turns[-1]["content"][-1]["text"] = turns[-1]["content"][-1]["text"].rstrip()
@@ -87,11 +76,12 @@ def _blocks(message: JSON) -> Iterator[JSON]:
         yield {"type": "tool_result", "tool_use_id": _identifier(message.get("tool_call_id")), "content": blocks}
         return
     if role not in ("user", "assistant"):
-        raise unsupported(_WHO, f"messages of the role {role}")
+        raise translation.unsupported(_WHO, f"messages of the role {role}")
     yield from (_block(part) for part in chat.parts_of(content))
     for call in message.get("tool_calls") or []:
         function, identifier = call.get("function") or {}, _identifier(call.get("id"))
-        yield {"type": "tool_use", "id": identifier, "name": function.get("name"), "input": arguments_of(function)}
+        arguments = translation.arguments_of(function)
+        yield {"type": "tool_use", "id": identifier, "name": function.get("name"), "input": arguments}
 
 
 def _identifier(name: Any) -> str:
@@ -110,7 +100,7 @@ def _block(part: JSON) -> JSON:
         case "file" if isinstance(part.get("file"), dict) and part["file"].get("file_data"):
             return {"type": "document", "source": _source(part["file"]["file_data"])}
         case "input_audio" | "file" as kind:
-            raise unsupported(_WHO, f"content of the type {kind}")
+            raise translation.unsupported(_WHO, f"content of the type {kind}")
     return part  # a type of Anthropic's own, passed through with its cache marks
 
 
@@ -163,7 +153,7 @@ def _tool_choice(choice: Any) -> JSON | None:
         return {"type": "tool", "name": (choice.get("function") or {}).get("name")}
     if isinstance(choice, dict) and choice.get("type") in ("auto", "any", "tool", "none"):
         return choice
-    raise unsupported(_WHO, "this tool_choice")
+    raise translation.unsupported(_WHO, "this tool_choice")
 
 
 def _format(request: JSON, body: JSON) -> JSON:
@@ -220,7 +210,7 @@ def _usage(counts: JSON) -> JSON:
     return chat.usage(prompt, counts.get("output_tokens") or 0, cached=cached)
 
 
-class AnthropicStream(StreamTranslator):
+class AnthropicStream(translation.StreamTranslator):
     """Translates the events of one stream into chunks."""
 
     _bare: JSON | None = None
@@ -292,7 +282,7 @@ class AnthropicStream(StreamTranslator):
 _MAX_TOKENS = 4096  # within the limit of every one of their models
 
 
-class Anthropic(TranslatingClient):
+class Anthropic(translation.TranslatingClient):
     """One account at Anthropic."""
 
     protocol = _WHO

@@ -17,19 +17,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from route.providers import chat
+from route.providers import chat, translation
 from route.providers.base import JSON, Account, Fault, ProviderError
-from route.providers.translation import (
-    HINTS,
-    TRANSLATED,
-    StreamTranslator,
-    TranslatingClient,
-    add_turn,
-    arguments_of,
-    refuse_the_impossible,
-    system_text,
-    unsupported,
-)
 
 _WHO = "gemini"
 _GENERATION = {
@@ -42,7 +31,7 @@ _GENERATION = {
     "presence_penalty": "presencePenalty",
     "frequency_penalty": "frequencyPenalty",
 }
-_TRANSLATED = TRANSLATED | {*_GENERATION, "model"}
+_TRANSLATED = translation.TRANSLATED | {*_GENERATION, "model"}
 _MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
 # From Gemini 3 on tool calls are signed; Google documents this value for calls of another model.
 _UNSIGNED = "skip_thought_signature_validator"
@@ -50,11 +39,11 @@ _UNSIGNED = "skip_thought_signature_validator"
 
 def generate_request(request: JSON) -> JSON:
     """Translate a chat completion request, without its model, which is part of the path."""
-    refuse_the_impossible(_WHO, request)
-    body = {key: value for key, value in request.items() if key not in _TRANSLATED and key not in HINTS}
+    translation.refuse_the_impossible(_WHO, request)
+    body = {key: value for key, value in request.items() if key not in _TRANSLATED and key not in translation.HINTS}
     signed = not re.search(r"gemini-[12]\b", str(request.get("model")))
     body["contents"] = _contents(request.get("messages") or [], signed=signed)
-    system = system_text(request)
+    system = translation.system_text(request)
     if system:
         body["systemInstruction"] = {"parts": [{"text": system}]}
     generation = {**_generation(request), **body.get("generationConfig", {})}
@@ -72,7 +61,7 @@ def _contents(messages: list[JSON], *, signed: bool) -> list[JSON]:
         names |= {call.get("id"): (call.get("function") or {}).get("name") for call in message.get("tool_calls") or []}
         role = "model" if message.get("role") == "assistant" else "user"
         parts = list(_parts(message, names, signed=signed))
-        add_turn(contents, role, "parts", parts)
+        translation.add_turn(contents, role, "parts", parts)
     return contents
 
 
@@ -83,14 +72,14 @@ def _parts(message: JSON, names: Mapping[Any, Any], *, signed: bool) -> Iterator
         yield {"functionResponse": {"name": name, "response": _result(chat.joined_text(message.get("content")))}}
         return
     if role not in ("user", "assistant"):
-        raise unsupported(_WHO, f"messages of the role {role}")
+        raise translation.unsupported(_WHO, f"messages of the role {role}")
     yield from (_part(part) for part in chat.parts_of(message.get("content")))
     for number, call in enumerate(message.get("tool_calls") or []):
         signature = ((call.get("extra_content") or {}).get("google") or {}).get("thought_signature")
         if signature is None and signed and number == 0:
             signature = _UNSIGNED
         function = call.get("function") or {}
-        called = {"functionCall": {"name": function.get("name"), "args": arguments_of(function)}}
+        called = {"functionCall": {"name": function.get("name"), "args": translation.arguments_of(function)}}
         yield called | ({"thoughtSignature": signature} if signature else {})
 
 
@@ -117,7 +106,7 @@ def _part(part: JSON) -> JSON:
             audio = part.get("input_audio") or {}
             return {"inlineData": {"mimeType": f"audio/{audio.get('format')}", "data": audio.get("data")}}
         case kind:
-            raise unsupported(_WHO, f"content of the type {kind}")
+            raise translation.unsupported(_WHO, f"content of the type {kind}")
 
 
 def _file(url: str) -> JSON:
@@ -126,7 +115,7 @@ def _file(url: str) -> JSON:
         return {"inlineData": {"mimeType": inline.media_type, "data": inline.data}}
     if url.startswith(("gs://", "https://generativelanguage.googleapis.com/")):
         return {"fileData": {"fileUri": url}}
-    raise unsupported(_WHO, "images by their address, only inline")
+    raise translation.unsupported(_WHO, "images by their address, only inline")
 
 
 def _generation(request: JSON) -> JSON:
@@ -166,7 +155,7 @@ def _calling(choice: Any) -> JSON:
         return {"mode": _MODES[choice]}
     if isinstance(choice, dict) and choice.get("type") == "function":
         return {"mode": "ANY", "allowedFunctionNames": [(choice.get("function") or {}).get("name")]}
-    raise unsupported(_WHO, "this tool_choice")
+    raise translation.unsupported(_WHO, "this tool_choice")
 
 
 _FINISH = {"STOP": "stop", "MAX_TOKENS": "length", "OTHER": "stop", "FINISH_REASON_UNSPECIFIED": "stop"}
@@ -223,7 +212,7 @@ def _usage(counts: JSON) -> JSON:
     return chat.usage(prompt, answer, cached=counts.get("cachedContentTokenCount") or 0, reasoning=thoughts)
 
 
-class GeminiStream(StreamTranslator):
+class GeminiStream(translation.StreamTranslator):
     """Translates the answers of one stream into chunks."""
 
     _begun = False
@@ -259,7 +248,7 @@ class GeminiStream(StreamTranslator):
         return self._chunk({"reasoning_content" if part.get("thought") else "content": part["text"]})
 
 
-class Gemini(TranslatingClient):
+class Gemini(translation.TranslatingClient):
     """One account at Google."""
 
     protocol = _WHO

@@ -14,17 +14,8 @@ from urllib.parse import quote
 
 from p2l.common.cli import nearest
 from p2l.common.errors import ConfigError
+from route.providers import chat
 from route.providers.base import JSON, Account, ProviderError, Timeouts
-from route.providers.chat import (
-    SYSTEM_ROLES,
-    asks_for_usage,
-    chunks_of,
-    for_another_model,
-    named_by,
-    renamed,
-    whole_stream,
-    without,
-)
 from route.providers.http import WHOLE, Event, Transport
 
 
@@ -34,7 +25,7 @@ def classic(request: JSON) -> JSON:
     limit = body.pop("max_completion_tokens", None)
     if limit is not None:
         body["max_tokens"] = limit
-    return renamed(body, {"developer": "system"})
+    return chat.renamed(body, {"developer": "system"})
 
 
 DIALECTS: Mapping[str, Callable[[JSON], JSON]] = {"current": dict, "classic": classic}
@@ -69,14 +60,14 @@ class OpenAICompatible:
         completions = f"{account.base_url.rstrip('/')}/chat/completions"
         self._url = url or (lambda _: completions)
         self._prepare = prepare or dialect_of(account.options)
-        self._omit = named_by(account.options, "omit")
-        self._keep = named_by(account.options, "keep")
+        self._omit = chat.named_by(account.options, "omit")
+        self._keep = chat.named_by(account.options, "keep")
         self._transport = Transport(account, protocol)
 
     async def chat(self, request: JSON, timeouts: Timeouts) -> JSON:
         """Request a whole chat completion."""
         # OpenAI refuses stream options without a stream.
-        body = without(self._body(request), ("stream", "stream_options"))
+        body = chat.without(self._body(request), ("stream", "stream_options"))
         answer = await self._transport.answer(self._url(body), body, timeouts)
         return self._completion(answer)
 
@@ -90,7 +81,7 @@ class OpenAICompatible:
                 async for event in events:
                     if event.data == b"[DONE]" and begun:
                         return
-                    for chunk in self._chunks(event, asks_for_usage(request)):
+                    for chunk in self._chunks(event, chat.asks_for_usage(request)):
                         begun = True
                         finished.update(self._transport.understood(self._finished, chunk))
                         yield chunk
@@ -105,7 +96,7 @@ class OpenAICompatible:
         await self._transport.close()
 
     def _body(self, request: JSON) -> JSON:
-        return without(self._prepare(for_another_model(request, self._keep)), self._omit)
+        return chat.without(self._prepare(chat.for_another_model(request, self._keep)), self._omit)
 
     def _chunks(self, event: Event, with_usage: bool) -> list[JSON]:
         if event.data == b"[DONE]":
@@ -114,7 +105,7 @@ class OpenAICompatible:
         if chunk.get("error") or event.name == "error" or chunk.get("object") == "error":
             raise self._transport.failure(chunk)
         if event.name == WHOLE:
-            return chunks_of(self._completion(chunk), with_usage=with_usage)
+            return chat.chunks_of(self._completion(chunk), with_usage=with_usage)
         if "choices" not in chunk:
             raise self._transport.malformed("a chunk without choices")
         chunk["choices"] = chunk["choices"] or []
@@ -179,13 +170,13 @@ def for_reasoning(request: JSON) -> JSON:
 
 def for_o1(request: JSON) -> JSON:
     """Prepare a request for the first versions of o1, which have no system role either."""
-    return renamed(for_reasoning(request), dict.fromkeys(SYSTEM_ROLES, "user"))
+    return chat.renamed(for_reasoning(request), dict.fromkeys(chat.SYSTEM_ROLES, "user"))
 
 
 class WholeAnswers(OpenAICompatible):
     """A client of o1 and other models without streams."""
 
-    stream = whole_stream
+    stream = chat.whole_stream
 
     def __init__(self, account: Account) -> None:
         super().__init__(account, prepare=for_o1)

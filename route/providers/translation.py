@@ -10,18 +10,8 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any
 
+from route.providers import chat
 from route.providers.base import JSON, Account, Fault, ProviderError, Timeouts
-from route.providers.chat import (
-    SHAPE_ERRORS,
-    SYSTEM_ROLES,
-    asks_for_usage,
-    chunk,
-    chunks_of,
-    joined_text,
-    named_by,
-    usage_chunk,
-    without,
-)
 from route.providers.http import WHOLE, Transport
 
 TRANSLATED = frozenset(
@@ -60,10 +50,10 @@ class StreamTranslator(ABC):
         return []
 
     def _chunk(self, delta: JSON, finish: str | None = None) -> list[JSON]:
-        return [chunk(self._frame, delta, finish)]
+        return [chat.chunk(self._frame, delta, finish)]
 
     def _usage_chunk(self, counts: JSON) -> list[JSON]:
-        return [usage_chunk(self._frame, counts)] if self._with_usage else []
+        return [chat.usage_chunk(self._frame, counts)] if self._with_usage else []
 
 
 class TranslatingClient(ABC):
@@ -74,7 +64,7 @@ class TranslatingClient(ABC):
 
     def __init__(self, account: Account) -> None:
         """Set up a client that connects at its first request; `options["omit"]` names fields to leave out."""
-        self._omit = named_by(account.options, "omit")
+        self._omit = chat.named_by(account.options, "omit")
         self._transport = Transport(account, self.protocol)
 
     async def chat(self, request: JSON, timeouts: Timeouts) -> JSON:
@@ -85,14 +75,14 @@ class TranslatingClient(ABC):
     async def stream(self, request: JSON, timeouts: Timeouts) -> AsyncGenerator[JSON, None]:
         """Request a chat completion and yield its chunks."""
         url, body = self._url(request, stream=True), self._body(request, stream=True)
-        with_usage = asks_for_usage(request)
+        with_usage = chat.asks_for_usage(request)
         translator = self.stream_translator(with_usage=with_usage)
         async with aclosing(self._transport.events(url, body, timeouts)) as events:
             try:
                 async for event in events:
                     answer = self._checked(self._transport.parsed(event.data))
                     if event.name == WHOLE:
-                        for part in chunks_of(self._completion(answer), with_usage=with_usage):
+                        for part in chat.chunks_of(self._completion(answer), with_usage=with_usage):
                             yield part
                         return
                     for part in self._transport.understood(translator.take, answer):
@@ -110,7 +100,7 @@ class TranslatingClient(ABC):
         await self._transport.close()
 
     def _body(self, request: JSON, *, stream: bool) -> JSON:  # noqa: ARG002
-        return translated(self.protocol, self._translate, without(request, self._omit))
+        return translated(self.protocol, self._translate, chat.without(request, self._omit))
 
     @abstractmethod
     def _url(self, request: JSON, *, stream: bool) -> str:
@@ -146,15 +136,15 @@ def translated(who: str, translate: Callable[[JSON], JSON], request: JSON) -> JS
     """Translate a request into another protocol. Raise ProviderError if it is malformed, or asks for the impossible."""
     try:
         return translate(request)
-    except SHAPE_ERRORS:
+    except chat.SHAPE_ERRORS:
         what = "the request is not of the form of a chat completion request"
         raise ProviderError(Fault.REQUEST, f"{who}: {what}", detail=what) from None
 
 
 def system_text(request: JSON, further: str = "") -> str:
     """Return all system messages and `further` as paragraphs."""
-    system = (message for message in request.get("messages") or [] if message.get("role") in SYSTEM_ROLES)
-    texts = [*(joined_text(message.get("content")) for message in system), further]
+    system = (message for message in request.get("messages") or [] if message.get("role") in chat.SYSTEM_ROLES)
+    texts = [*(chat.joined_text(message.get("content")) for message in system), further]
     return "\n\n".join(text for text in texts if text.strip())
 
 
