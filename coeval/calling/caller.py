@@ -10,19 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from coeval.calling import calls
 from coeval.calling.cache import Cache, cache_file, key_of
-from coeval.calling.calls import (
-    Call,
-    CallError,
-    LogprobSupport,
-    Reason,
-    Reply,
-    chat_request,
-    check_whole,
-    first_tokens,
-    logprob_parameters,
-    tokens_in,
-)
+from coeval.calling.calls import Call, CallError, Reason, Reply
 from coeval.calling.limits import Budget, Ledger, Limits, MemoryLedger, Retries, Turns, most_tokens
 from coeval.interfaces import INTERFACES
 from coeval.prices import Price, price_of
@@ -45,35 +35,6 @@ class Accounts(Protocol):
     def account(self, model: Model) -> Account:
         """Return a model's address and key. Raise ConfigError, which names the places tried, if there is none."""
         ...
-
-
-class Clients:
-    """The providers' clients of one run, created on first use; models of one account share their connections."""
-
-    def __init__(self, accounts: Accounts) -> None:
-        self._accounts = accounts
-        self._by_model: dict[str, tuple[Account, Provider]] = {}
-        self._open: list[tuple[str, Account, Provider]] = []
-
-    def client_for(self, model: Model) -> tuple[Account, Provider]:
-        """Return a model's account and client. Raise ConfigError if it has no key or its interface no client."""
-        if model.name not in self._by_model:
-            self._by_model[model.name] = self._client(model)
-        return self._by_model[model.name]
-
-    async def close(self) -> None:
-        """Close all connections."""
-        for _, _, provider in self._open:
-            await provider.close()
-
-    def _client(self, model: Model) -> tuple[Account, Provider]:
-        account = _MOCK if model.interface == "mock" else self._accounts.account(model)
-        for interface, other, provider in self._open:
-            if (interface, other) == (model.interface, account):
-                return account, provider
-        provider = _connect(model.interface, account)
-        self._open.append((model.interface, account, provider))
-        return account, provider
 
 
 def _connect(interface: str, account: Account) -> Provider:
@@ -140,8 +101,9 @@ class Caller:
         self._quota, self._ledger, self._cache = experiment.quota, ledger, cache
         self._price, self._retries = price, retries or Retries()
         self._prices: dict[tuple[str, str], Price] = {}
-        self._clients = Clients(accounts)
-        self._logprobs = LogprobSupport(warn or _to_stderr)
+        self._accounts = accounts
+        self._clients: dict[str, tuple[str, Account, Provider]] = {}
+        self._logprobs = calls.LogprobSupport(warn or _to_stderr)
         self._limits = Limits(experiment.concurrency, experiment.rate_limit)
         self._budget = Budget(experiment.budget_usd, ledger)
         timeout = experiment.request_timeout
@@ -158,7 +120,8 @@ class Caller:
 
     async def close(self) -> None:
         """Close all connections and the cache."""
-        await self._clients.close()
+        for provider in {provider for *_, provider in self._clients.values()}:
+            await provider.close()
         if self._cache is not None:
             self._cache.close()
 
@@ -178,10 +141,12 @@ class Caller:
     def _prepare(self, call: Call) -> _Prepared:
         model, key = call.model, None
         try:
-            account, provider = self._clients.client_for(model)
+            account, provider = self._client_for(model)
         except P2LError as error:
             raise CallError(Reason.FATAL, str(error)) from None
-        request = chat_request(model, call.role, call.prompt, logprob_parameters(model) if call.logprobs else None)
+        request = calls.chat_request(
+            model, call.role, call.prompt, calls.logprob_parameters(model) if call.logprobs else None
+        )
         if model.interface == "mock":  # costs nothing, and draws anew for each attempt
             request["attempt"] = call.attempt
         elif call.phase is not None:
@@ -190,6 +155,14 @@ class Caller:
         if role not in self._prices:
             self._prices[role] = self._price(model, call.role)
         return _Prepared(call, request, provider, self._limits.at(model.interface), self._prices[role], key)
+
+    def _client_for(self, model: Model) -> tuple[Account, Provider]:
+        """Return a model's account and client; models of one account share their connections."""
+        if model.name not in self._clients:
+            key = model.interface, _MOCK if model.interface == "mock" else self._accounts.account(model)
+            shared = next((client for *other, client in self._clients.values() if tuple(other) == key), None)
+            self._clients[model.name] = (*key, shared or _connect(*key))
+        return self._clients[model.name][1:]
 
     async def _with_retries(self, prepared: _Prepared) -> Reply:
         """Return the reply, after as many requests as it takes."""
@@ -242,11 +215,11 @@ class Caller:
                     cost *= error.fault in _BILLED
                     raise
                 seconds = time.perf_counter() - started
-                read, written, counted = tokens_in(completion, request)
+                read, written, counted = calls.tokens_in(completion, request)
                 cost = price.cost(read, written)
                 self.totals.prompt_tokens += read
-                tokens = first_tokens(completion) if call.logprobs else None
-                return Reply(check_whole(completion), read, written, cost, seconds, counted, tokens=tokens)
+                tokens = calls.first_tokens(completion) if call.logprobs else None
+                return Reply(calls.check_whole(completion), read, written, cost, seconds, counted, tokens=tokens)
             finally:
                 self.totals.cost_usd += cost
                 self._budget.settle(held, cost)
