@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -43,6 +42,7 @@ from coeval.storage.meta import Meta, adding, free_work
 from coeval.storage.run import Run
 from coeval.storage.store import Log, Store
 from p2l.common.errors import P2LError
+from p2l.common.files import sync_path
 from route.providers.base import Fault, ProviderError
 
 _LOST = (Fault.UNSUPPORTED, Fault.REQUEST)
@@ -129,7 +129,8 @@ class _Settling:
                 self._settle(entry, answered)
             if number % 50 == 0:
                 await asyncio.sleep(0)
-        _sync(self._paths)
+        for path in filter(Path.exists, self._paths):  # the records reach the disk before the job is forgotten
+            sync_path(path)
         return self._finish()
 
     @property
@@ -252,14 +253,6 @@ def _with_used(entry: JobQuestion, part: str, answer: ReplyOrError) -> ReplyOrEr
     if before is None:
         return answer
     return before if isinstance(answer, CallError) else before.plus(answer)
-
-
-def _sync(paths: set[Path]) -> None:
-    """Bring the records to the disk before the job is forgotten."""
-    for path in paths:
-        if path.exists():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
 
 
 # `coeval status --fetch-batches` stores the answers of finished jobs without a run. Nothing is submitted: an unusable

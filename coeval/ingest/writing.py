@@ -189,21 +189,18 @@ def _rows(path: Path, split: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
     try:
         with path.open("rb") as lines:
             for number, line in enumerate(lines, start=1):
-                if line.strip():
-                    yield number, _object(path, number, line)
+                if not line.strip():
+                    continue
+                try:
+                    row = json.loads(line)
+                except ValueError as error:
+                    raise RunInputError(f"{path}: line {number}: no JSON: {error}") from None
+                if not isinstance(row, dict):
+                    raise RunInputError(f"{path}: line {number}: no JSON object")
+                yield number, row
     except OSError as error:
         where = "; rows are looked for in DATA_DIR/NAME/SPLIT.jsonl, see --data-dir and --split" if split else ""
         raise RunInputError(f"{path}: cannot be read: {error.strerror or error}{where}") from error
-
-
-def _object(path: Path, number: int, line: bytes) -> Mapping[str, Any]:
-    try:
-        row = json.loads(line)
-    except ValueError as error:
-        raise RunInputError(f"{path}: line {number}: no JSON: {error}") from None
-    if not isinstance(row, dict):
-        raise RunInputError(f"{path}: line {number}: no JSON object")
-    return row
 
 
 def _identified(benchmark: Benchmark, entries: list[BenchmarkItem]) -> Iterator[tuple[str, BenchmarkItem]]:

@@ -39,22 +39,13 @@ _UNSUPPORTED = re.compile(
     r"|max_(completion_|output_)?tokens.*(too large|at most|maximum allowed|supported range|less than or equal)"
 )
 _BY_CODE: Mapping[str, Fault] = {
-    "authentication_error": Fault.CREDENTIALS,
-    "permission_error": Fault.CREDENTIALS,
-    "permission_denied": Fault.CREDENTIALS,
-    "unauthenticated": Fault.CREDENTIALS,
-    "billing_error": Fault.CREDENTIALS,
-    "invalid_request_error": Fault.REQUEST,
-    "invalid_argument": Fault.REQUEST,
-    "badrequesterror": Fault.REQUEST,
-    "request_too_large": Fault.REQUEST,
-    "not_found_error": Fault.UNSUPPORTED,
-    "not_found": Fault.UNSUPPORTED,
-    "rate_limit_error": Fault.RATE_LIMIT,
-    "rate_limit_exceeded": Fault.RATE_LIMIT,
-    "resource_exhausted": Fault.RATE_LIMIT,
-    "deadline_exceeded": Fault.TIMEOUT,
-    "timeout_error": Fault.TIMEOUT,
+    **dict.fromkeys(("authentication_error", "permission_error", "permission_denied"), Fault.CREDENTIALS),
+    **dict.fromkeys(("unauthenticated", "billing_error"), Fault.CREDENTIALS),
+    **dict.fromkeys(("invalid_request_error", "invalid_argument", "badrequesterror"), Fault.REQUEST),
+    **dict.fromkeys(("request_too_large",), Fault.REQUEST),
+    **dict.fromkeys(("not_found_error", "not_found"), Fault.UNSUPPORTED),
+    **dict.fromkeys(("rate_limit_error", "rate_limit_exceeded", "resource_exhausted"), Fault.RATE_LIMIT),
+    **dict.fromkeys(("deadline_exceeded", "timeout_error"), Fault.TIMEOUT),
 }
 """For errors inside a stream, which have no status; any other code there is a failure of the provider."""
 _MEANING: Mapping[Fault, str] = {

@@ -124,7 +124,7 @@ class Transport:
     async def answer(self, url: str, body: JSON, timeouts: Timeouts) -> JSON:
         """Post JSON and return the JSON object that the provider answers with. Raise ProviderError if there is none."""
         with self._translated(), anyio.fail_after(min(timeouts.first_token, timeouts.total)):
-            answer = self.parsed(await self._text("POST", url, timeouts, _encoded(body)))
+            answer = self.parsed(await self._text("POST", url, timeouts, json.dumps(body).encode()))
         if answer.get("error"):
             raise self.failure(answer)
         return answer
@@ -147,7 +147,7 @@ class Transport:
         try:
             with self._translated():
                 with anyio.fail_after(first - clock()):
-                    response = await self._open("POST", url, timeouts, _encoded(body))
+                    response = await self._open("POST", url, timeouts, json.dumps(body).encode())
                     whole = await response.read() if response.content_type == "application/json" else None
                 if whole is not None:
                     complete = True
@@ -293,10 +293,6 @@ async def _read(reader: aiohttp.StreamReader, deadline: float) -> bytes:
         return await reader.readany()
     finally:
         timer.cancel()
-
-
-def _encoded(body: JSON) -> bytes:
-    return json.dumps(body).encode()
 
 
 async def _drain(response: aiohttp.ClientResponse) -> None:
