@@ -19,7 +19,7 @@ from typing import Annotated, Any, TypeVar
 from coeval.analysis.tables import Shown
 from coeval.analysis.verdicts import Preference, read_verdicts, text_of
 from coeval.errors import RunInputError
-from coeval.judging.factors import LABEL_PREFIX, is_metric, weights_in
+from coeval.judging.factors import LABEL_PREFIX, weights_in
 from coeval.judging.prompts import stored_grading_text
 from coeval.storage.jsonl import read_json, read_records
 from coeval.storage.records import Answer, Item, answer_mark, is_answer_to, is_failed, is_judgement_of, item_mark
@@ -171,7 +171,7 @@ def _task(run: Run, name: str, configured: Mapping[str, Any]) -> TaskInfo:
         {
             factor: str(value["metric"])
             for factor, value in (rubric or {}).items()
-            if isinstance(value, Mapping) and is_metric(value)
+            if isinstance(value, Mapping) and "metric" in value
         },
         declared,
         _drawn(_map(configured.get("sampling")).get("target"), len(declared)),

@@ -114,24 +114,17 @@ class BatchJobs:
     @contextlib.asynccontextmanager
     async def _context(self, model: Model, phase: Phase, apply: Apply) -> AsyncIterator[JobContext]:
         experiment = self._config.experiment
+        charges = Charges(self._meta, phase, model.name, experiment.quota.get(model.name))
         try:
             backend = backend_for(model.interface, self._keys.account(model))
         except P2LError as error:
             raise CallError(Reason.FATAL, str(error)) from None
         async with contextlib.aclosing(backend):
             yield JobContext(
-                self._run,
-                self._pending,
-                Charges(self._meta, phase, model.name, experiment.quota.get(model.name)),
-                self._log,
-                backend,
-                model,
-                phase,
-                apply,
-                RETRIES,
-                experiment.batch_poll_seconds or backend.interval,
-                1 + experiment.generation_retries if phase == "data_generation" else ATTEMPTS,
-                experiment.budget_usd,
+                *(self._run, self._pending, charges, self._log, backend, model, phase, apply, RETRIES),
+                interval=experiment.batch_poll_seconds or backend.interval,
+                attempts=1 + experiment.generation_retries if phase == "data_generation" else ATTEMPTS,
+                budget_usd=experiment.budget_usd,
             )
 
 

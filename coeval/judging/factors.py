@@ -42,11 +42,6 @@ def metric_of(definition: object) -> str | None:
     return str(definition["metric"]) if isinstance(definition, Mapping) and "metric" in definition else None
 
 
-def is_metric(definition: object) -> bool:
-    """Whether a factor of a rubric is computed."""
-    return metric_of(definition) is not None
-
-
 def description_of(definition: object) -> str:
     """Return the text that tells a good answer from a bad one by a factor."""
     return str(definition.get("description") or "") if isinstance(definition, Mapping) else str(definition)

@@ -143,12 +143,8 @@ async def generate_items(stage: Stage) -> Outcome:
     is_kept = stage.modes[PHASE] == "Keep"
     tasks = [task for task in stage.config.tasks if not (is_kept and len(index_of_items(stage, task.name)))]
     teachers = [model for model in stage.models("teacher") if not model.is_virtual]
-
-    async def work(teacher: Model) -> Outcome:
-        return await _generate(stage, teacher, tasks)
-
     _warn_of_few(stage, tasks)
-    outcome = await each_model(stage, PHASE, teachers, work)
+    outcome = await each_model(stage, PHASE, teachers, lambda teacher: _generate(stage, teacher, tasks))
     if not outcome.stopped and stage.only is None:
         for task in stage.config.tasks:
             if not len(index_of_items(stage, task.name)):

@@ -258,7 +258,9 @@ class Rounds:
         couples = list(self._waiting)
         place = {name: number for number, name in enumerate(self._models)}
         first, second = (np.array([place[couple[side]] for couple in couples], dtype=np.int64) for side in (0, 1))
-        close = _closeness(_ratings(self._counted, self._models), first, second)
+        ratings = _ratings(self._counted, self._models)
+        chance = 1 / (1 + np.exp(ratings[second] - ratings[first]))
+        close = np.maximum(chance * (1 - chance), 1e-6)
         is_open = np.array([bool(self._waiting[couple]) for couple in couples], dtype=np.bool_)
         is_own = np.array([self._judge in couple for couple in couples], dtype=np.bool_)
         inverse = _inverse(Counter((place[one.first], place[one.second]) for one in self._counted), len(place))
@@ -274,13 +276,6 @@ class Rounds:
             is_open[best] = bool(waiting)
             _count(inverse, first[best], second[best])
         return planned
-
-
-def _closeness(ratings: Floats, first: npt.NDArray[np.int64], second: npt.NDArray[np.int64]) -> Floats:
-    """Return p (1 - p) of each pair of models, (P,)."""
-    chance = 1 / (1 + np.exp(ratings[second] - ratings[first]))
-    close: Floats = np.maximum(chance * (1 - chance), 1e-6)
-    return close
 
 
 def _inverse(counts: Mapping[tuple[int, int], int], models: int) -> Floats:
