@@ -1,4 +1,4 @@
-"""The files that `p2l eval` writes: the data set's rows with what the model says of them.
+"""The files that `p2l eval` writes: the data set's rows with the model's predictions.
 
 | column | JSON | Parquet |
 |---|---|---|
@@ -9,8 +9,8 @@
 | last_hidden_state, if asked for | [[x, ...]] | list of float32 |
 
 JSON is an array of records indented by 4 spaces, written a record at a time; numbers are the shortest decimals that
-read back as the same float32. `NAME.info.json` says whose coefficients these
-are, and is there only when they are whole.
+read back as the same float32. `NAME.info.json` names the model of the coefficients, and exists only when they are
+whole.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ import pyarrow.compute as pc
 
 from p2l.batch_inference.prompts import PromptSet, Survey, as_turns
 from p2l.common.errors import InputError
-from p2l.common.files import atomic_path, no_nan, sync_path, try_lock
-from p2l.model.checkpoint import MODEL_LIST_FILE, read_json, read_object, write_json
+from p2l.common.files import atomic_path, no_nan, sync_path, try_lock, write_json
+from p2l.model.checkpoint import MODEL_LIST_FILE, read_json, read_object
 from p2l.votes.writing import as_text, open_writer
 
 if TYPE_CHECKING:
     from p2l.inference import Prediction
 
 
-# What a model said so far of a data set, on disk: a folder of parts, each there whole or not at all.
+# Predictions saved so far, on disk: a folder of parts, each of them whole or absent.
 #
-# A part is an Arrow file with one record batch for each of its chunks (see `p2l.batch_inference.prompts`); its schema's
-# metadata say which chunks these are. `job.json` says what the parts are of. Any process may write any chunk: a later
-# run, with more or fewer processes, takes what is there and adds what is not.
+# A part is an Arrow file with one record batch for each of its chunks (see `p2l.batch_inference.prompts`), which its
+# schema's metadata list. `job.json` says what the parts belong to. Any process may write any chunk: a later run, with
+# more or fewer processes, keeps what exists and adds what is missing.
 #
 # Shapes: n prompts of a chunk, M models, D hidden.
 
@@ -51,20 +51,20 @@ _CHUNKS = b"chunks"
 
 @dataclass(frozen=True)
 class InferenceJob:
-    """What decides the numbers: two runs with the same job may share their parts."""
+    """What the numbers depend on: two runs with the same job may share their parts."""
 
     model: str
     revision: str
     head_type: str
     dtype: str
     max_length: list[int]
-    """of each member"""
+    """Of each member."""
     hidden: bool
     dataset: str
     fingerprint: str
 
     def difference(self, other: Mapping[str, Any]) -> str | None:
-        """The first thing in which another job's record differs; names alone do not count."""
+        """Return the first difference from another job's record; names alone do not count."""
         for key, value in asdict(self).items():
             if key not in ("model", "dataset") and other.get(key) != value:
                 return _WORDS[key].format(was=other.get(key), now=value, job=self, other=other)
@@ -83,29 +83,24 @@ _WORDS = {
 
 @dataclass
 class PartFolder:
-    """The folder of parts of one job."""
+    """The folder of parts of one job; `lock` is the open folder, locked while the first process runs."""
 
     folder: Path
     lock: int | None = None
-    """The open folder, locked by the first process as long as it runs."""
-    _found: dict[int, tuple[Path, int, int]] = field(default_factory=dict)
+    _saved: dict[int, tuple[Path, int, int]] = field(default_factory=dict)
     _open: tuple[Path, Any] | None = None
 
     def refresh(self) -> dict[int, int]:
-        """Look which chunks are saved now: their numbers and how many rows they hold."""
-        self._found = {}
+        """Look up which chunks are saved now; return their numbers and how many rows they hold."""
+        self._saved = {}
         for path in sorted(self.folder.glob("part-*.arrow")):
             for place, (chunk, rows) in enumerate(_chunks_of(path)):
-                if rows >= self._found.get(chunk, (path, 0, 0))[2]:
-                    self._found[chunk] = (path, place, rows)
-        return {chunk: rows for chunk, (_, _, rows) in self._found.items()}
+                if rows >= self._saved.get(chunk, (path, 0, 0))[2]:
+                    self._saved[chunk] = (path, place, rows)
+        return {chunk: rows for chunk, (_, _, rows) in self._saved.items()}
 
     def write(self, chunks: Mapping[int, Any]) -> None:
-        """Save record batches by chunk number, as one part.
-
-        Raises:
-            InputError: the folder cannot be written (disk full, no permission).
-        """
+        """Save record batches by chunk number, as one part."""
         held = [[chunk, len(batch)] for chunk, batch in chunks.items()]
         rows = sum(count for _, count in held)
         schema = next(iter(chunks.values())).schema.with_metadata({_CHUNKS: json.dumps(held).encode()})
@@ -119,24 +114,24 @@ class PartFolder:
                 out.write_batch(batch)
 
     def saved_rows(self) -> int:
-        """How many rows all processes have saved, as the names of the parts tell."""
+        """Return how many rows all processes have saved, by the names of the parts."""
         return sum(int(path.stem.rpartition("-")[2]) for path in self.folder.glob("part-*.arrow"))
 
     def sweep(self, *, everything: bool) -> None:
-        """Delete what a kill has left unfinished, or everything that a run may leave."""
+        """Delete what a killed run has left unfinished, or everything that a run may leave."""
         for pattern in (".*.tmp", "output.*", *(["part-*.arrow", JOB_FILE] if everything else [])):
             for path in self.folder.glob(pattern):
                 path.unlink(missing_ok=True)
 
     def read(self, chunk: int) -> Any:
-        """The record batch of a saved chunk, mapped; `refresh` has found it."""
-        path, place, _ = self._found[chunk]
+        """Return the record batch of a saved chunk, memory-mapped; call `refresh` first."""
+        path, place, _ = self._saved[chunk]
         if self._open is None or self._open[0] != path:
             self._open = (path, pa.ipc.open_file(pa.memory_map(str(path))))
         return self._open[1].get_batch(place)
 
     def remove(self) -> None:
-        """Delete the folder: what it held is in the output."""
+        """Delete the folder, once the output holds its content."""
         self._open = None
         self.sweep(everything=True)
         with contextlib.suppress(OSError):  # somebody else's file is in it
@@ -144,22 +139,17 @@ class PartFolder:
         self.close()
 
     def close(self) -> None:
-        """Let another run have the folder."""
+        """Release the folder for other runs."""
         if self.lock is not None:
             os.close(self.lock)
             self.lock = None
 
 
-def open_parts(folder: Path, job: InferenceJob, *, restart: bool = False) -> PartFolder:
-    """The folder of parts, made if need be, and locked against other runs.
-
-    Args:
-        folder: where; its parent is made too.
-        job: what the parts are of.
-        restart: throw parts of another job away.
+def lock_folder(folder: Path) -> int:
+    """Create a folder and lock it against other runs; return its open descriptor.
 
     Raises:
-        InputError: parts of another job are in it, another run is writing, or it cannot be written.
+        InputError: another run is writing there, or it cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -169,7 +159,16 @@ def open_parts(folder: Path, job: InferenceJob, *, restart: bool = False) -> Par
     if not try_lock(lock):
         os.close(lock)
         raise InputError(f"{folder}: another run is writing there; wait for it, or choose another --output-dir")
-    parts = PartFolder(folder, lock)
+    return lock
+
+
+def open_parts(folder: Path, job: InferenceJob, *, restart: bool = False) -> PartFolder:
+    """Return the folder of parts, created and locked; with `restart`, without parts of another job.
+
+    Raises:
+        InputError: parts of another job are in it, another run is writing, or it cannot be written.
+    """
+    parts = PartFolder(folder, lock_folder(folder))
     try:
         _claim(parts, job, restart=restart)
     except BaseException:
@@ -179,7 +178,7 @@ def open_parts(folder: Path, job: InferenceJob, *, restart: bool = False) -> Par
 
 
 def discard_parts(folder: Path, job: InferenceJob) -> None:
-    """Delete the parts of this job, whose output is whole: a kill came before their end."""
+    """Delete the parts of this job, whose output is whole: the run was killed before it did."""
     if folder.is_dir() and not job.difference(read_object(folder / JOB_FILE, missing=asdict(job))):
         PartFolder(folder).remove()
 
@@ -194,12 +193,11 @@ def _claim(parts: PartFolder, job: InferenceJob, *, restart: bool) -> None:
             "finish that one, choose another --output-dir, or give --restart to throw it away"
         )
     parts.sweep(everything=not before)
-    with atomic_path(record) as temporary:
-        write_json(temporary, asdict(job))
+    write_json(record, asdict(job), indent=2)
 
 
 def _chunks_of(path: Path) -> list[tuple[int, int]]:
-    """(chunk, rows) of a part; nothing if the file is damaged: then its chunks are computed again."""
+    """Return (chunk, rows) of a part; nothing if the file is damaged, so that its chunks are computed again."""
     try:
         with pa.memory_map(str(path)) as file:
             metadata = pa.ipc.open_file(file).schema.metadata or {}
@@ -209,7 +207,7 @@ def _chunks_of(path: Path) -> list[tuple[int, int]]:
 
 
 def as_batch(predictions: Prediction) -> Any:
-    """A prediction as a record batch: coefs (n, M) and hidden (n, D) as lists of fixed size, eta, gamma, truncated."""
+    """Return predictions as a record batch: coefs (n, M), hidden (n, D) as lists, eta, gamma, truncated."""
     columns = {"coefs": _matrix(predictions.coefs)}
     for name, values in (("eta", predictions.eta), ("gamma", predictions.gamma), ("truncated", predictions.truncated)):
         if values is not None:
@@ -238,25 +236,25 @@ class OutputFiles:
 
     @property
     def files(self) -> list[Path]:
-        """Those with the rows."""
+        """The files with the rows."""
         return [self.folder / f"{self.name}.{kind}" for kind in self.formats]
 
     @property
     def info_file(self) -> Path:
-        """Says what the rows are of."""
+        """The description of the rows."""
         return self.folder / f"{self.name}.info.json"
 
     @property
     def parts_folder(self) -> Path:
-        """What is saved on the way."""
+        """The folder of parts saved on the way."""
         return self.folder / f"{self.name}.parts"
 
     def is_complete(self, info: dict[str, Any]) -> bool:
-        """Whether all files are there and of this very run, however model and data set are spelled."""
+        """Whether all files exist and are of this very run, however model and data set are spelled."""
         return set(self.files) <= set(self.whole_files(info))
 
     def whole_files(self, info: dict[str, Any]) -> list[Path]:
-        """Files with the rows of this very run that are there already, in whatever format."""
+        """Return the files, in any format, that already hold the rows of this very run."""
         before = read_json(self.info_file, missing={})
         settings = {key: value for key, value in info.items() if key not in ("model", "dataset")}
         if not isinstance(before, dict) or any(before.get(key) != value for key, value in settings.items()):
@@ -266,11 +264,7 @@ class OutputFiles:
 
 
 def check_parquet(name: str, schema: Any) -> None:
-    """Refuse columns that Parquet cannot hold (an object without keys, say), before hours of work.
-
-    Raises:
-        InputError: naming the data set.
-    """
+    """Refuse, before hours of work, columns that Parquet cannot hold (an object without keys, say)."""
     import pyarrow.parquet as pq
 
     try:
@@ -283,18 +277,15 @@ def check_parquet(name: str, schema: Any) -> None:
 def write_output(
     output: OutputFiles, data: PromptSet, survey: Survey, parts: PartFolder, info: dict[str, Any], bar: Any
 ) -> dict[str, Any]:
-    """Join the rows of the data set with the parts, in one pass, and put all files in their places.
+    """Join the rows of the data set with the parts, in one pass, put all files in their places and return their info.
 
     Args:
         output: which files.
         data: the data set.
-        survey: what is known of it.
-        parts: every chunk must be there.
-        info: what the info file says; counts of prompts and the files that it speaks of are added.
-        bar: told how many rows are written.
-
-    Returns:
-        What the info file holds.
+        survey: of the data set.
+        parts: every chunk must be saved.
+        info: description of the rows; counts of prompts and the names of the files are added.
+        bar: progress in rows.
 
     Raises:
         InputError: a file cannot be written.
@@ -308,7 +299,8 @@ def write_output(
                 for write in writers:
                     write(rows, predictions)
                 counts["truncated"] += pc.sum(predictions.column("truncated")).as_py()
-                counts["not_finite"] += _rows_that_are_not_finite(predictions.column("coefs"))
+                coefs = predictions.column("coefs").flatten().to_numpy(zero_copy_only=False).reshape(len(rows), -1)
+                counts["not_finite"] += int((~np.isfinite(coefs)).any(axis=1).sum())
                 bar.update(len(rows))
         files = {file.name for file in [*output.files, *output.whole_files(info)]}
         whole = info | counts | {"files": sorted(files)}
@@ -316,20 +308,14 @@ def write_output(
         for source, target in zip(paths, output.files, strict=True):
             os.replace(source, target)
         sync_path(output.folder)
-        with atomic_path(output.info_file) as temporary:
-            write_json(temporary, whole)
+        write_json(output.info_file, whole, indent=2)
     except OSError as error:
         raise InputError(f"{output.folder}: cannot be written: {error.strerror or error}") from error
     return whole
 
 
-def _rows_that_are_not_finite(coefs: Any) -> int:
-    values = coefs.flatten().to_numpy(zero_copy_only=False).reshape(len(coefs), -1)
-    return int((~np.isfinite(values)).any(axis=1).sum())
-
-
 def _joined(data: PromptSet, parts: PartFolder) -> Iterator[tuple[Any, Any]]:
-    """Pieces of the data set, and what the model says of their rows."""
+    """Yield pieces of the data set with the predictions for their rows."""
     before, start = -1, 0
     for chunk, rows in data.tables():
         start = start if chunk == before else 0
@@ -339,7 +325,7 @@ def _joined(data: PromptSet, parts: PartFolder) -> Iterator[tuple[Any, Any]]:
 
 @contextlib.contextmanager
 def _parquet(path: Path, schema: Any, info: dict[str, Any]) -> Iterator[Write]:
-    """Lists of prompts where one prompt of the data set is a list."""
+    """Write Parquet, with lists of prompts where one prompt of the data set is a list."""
     lists = not pa.types.is_string(schema.field("prompt").type)
     with contextlib.ExitStack() as stack:
         write: Any = None
@@ -359,29 +345,36 @@ def _parquet(path: Path, schema: Any, info: dict[str, Any]) -> Iterator[Write]:
 
 @contextlib.contextmanager
 def _json(path: Path, schema: Any, info: dict[str, Any]) -> Iterator[Write]:  # noqa: ARG001 (they are in the info file)
+    with json_array(path) as write:
+
+        def add(rows: Any, predictions: Any) -> None:
+            for record in json_records(rows.to_pylist(), predictions):
+                write(record)
+
+        yield add
+
+
+@contextlib.contextmanager
+def json_array(path: Path) -> Iterator[Callable[[str], None]]:
+    """Give a function that writes the text of the next element of a JSON array; the file is whole or absent."""
     with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         between = "[\n"
 
-        def add(rows: Any, predictions: Any) -> None:
+        def write(record: str) -> None:
             nonlocal between
-            for record in json_records(rows.to_pylist(), predictions):
-                file.write(between + record)
-                between = ",\n"
+            file.write(between + record)
+            between = ",\n"
 
-        yield add
-        file.write("\n]\n")
+        yield write
+        file.write("[]\n" if between == "[\n" else "\n]\n")
 
 
 def json_records(rows: Iterable[dict[str, Any]], predictions: Any) -> Iterator[str]:
-    """Rows with what the model says of them (see `parts.as_batch`), each as the text of a JSON object.
-
-    It is what `json.dumps(..., indent=4)` writes of an object inside an array.
-    """
+    """Yield rows with their predictions (see `as_batch`), as `json.dumps(..., indent=4)` writes objects in an array."""
     columns = [f'{_DEEP * 2}"{name}": ' for name in ("coefs", "eta", "gamma", "truncated", "last_hidden_state")]
-    hidden = "last_hidden_state" in predictions.schema.names
-    results = [_numbers(predictions, "coefs"), _numbers(predictions, "eta"), _numbers(predictions, "gamma")]
+    results = [_numbers(predictions, name) for name in ("coefs", "eta", "gamma")]
     results.append(["true" if cut else "false" for cut in predictions.column("truncated").to_pylist()])
-    if hidden:
+    if "last_hidden_state" in predictions.schema.names:
         results.append(_numbers(predictions, "last_hidden_state"))
     encode = json.JSONEncoder(ensure_ascii=False, indent=4, default=as_text).encode
     for number, row in enumerate(rows):
@@ -391,7 +384,7 @@ def json_records(rows: Iterable[dict[str, Any]], predictions: Any) -> Iterator[s
 
 
 def _numbers(predictions: Any, name: str) -> Sequence[str]:
-    """The numbers of each row as the text of `[[x, ...]]`; null where the model has no such column."""
+    """Return the numbers of each row as the text of `[[x, ...]]`; null where the model has no such column."""
     if name not in predictions.schema.names:
         return ["null"] * len(predictions)
     column = predictions.column(name)
@@ -405,10 +398,9 @@ def _numbers(predictions: Any, name: str) -> Sequence[str]:
 
 
 def publish_model_list(folder: Path, names: list[str]) -> bool:
-    """Write `model_list.json` beside the outputs; False if one of other models is there, which stays.
+    """Write `model_list.json` beside the outputs; False if one of other models exists, which stays.
 
-    A list that goes on with more names, as lists do in online training, replaces the shorter one: each coefficient
-    keeps its name.
+    A list with more names at its end, as in online training, replaces the shorter one: each coefficient keeps its name.
     """
     file = folder / MODEL_LIST_FILE
     before = read_json(file, missing=[]) if file.is_file() else []
@@ -416,8 +408,7 @@ def publish_model_list(folder: Path, names: list[str]) -> bool:
     if not isinstance(before, list) or before[:common] != names[:common]:
         return False
     if len(names) > len(before):
-        with atomic_path(file) as temporary:
-            write_json(temporary, names)
+        write_json(file, names, indent=2)
     return True
 
 
@@ -430,7 +421,7 @@ _WRITERS: dict[str, Callable[[Path, Any, dict[str, Any]], contextlib.AbstractCon
 
 
 def check_can_push(repo_id: str) -> None:
-    """Look, before hours of work, whether the result can be pushed at their end.
+    """Check, before hours of work, whether the output can be pushed at their end.
 
     Raises:
         InputError: the hub does not know the user, or the data set exists and is public: rows hold what users wrote.
@@ -450,7 +441,7 @@ def check_can_push(repo_id: str) -> None:
 
 
 def push(files: Sequence[Path], repo_id: str) -> None:
-    """Upload files to a data set, which is made, private, when it is not there.
+    """Upload files to a data set, which is created private where there is none.
 
     Raises:
         InputError: the upload failed; the files are whole on disk.

@@ -1,8 +1,8 @@
 """The prompts of a data set, in chunks of fixed size, and its rows as they are.
 
-A data set needs the one column `prompt`: a text, or the list of the user's turns. Every other column is carried
-through as it is. Chunk c holds the rows from c * ROWS on, however the source cuts its batches, so that several
-processes, and a later run, mean the same by it.
+A data set needs the one column `prompt`: a text, or the list of the user's turns. Every other column is copied as it
+is. Chunk c holds the rows from c * ROWS on, whatever batches the source yields, so that it is the same for several
+processes and for a later run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from p2l.votes.schema import RawBatch, Source, check_utf8, is_one_text, missing_
 from p2l.votes.sources import open_source
 
 ROWS = 512
-"""Prompts in a chunk: encoded and sorted by length together, and never saved in part."""
+"""Prompts in a chunk: encoded and sorted by length together, and saved as a whole."""
 RESULTS = ("coefs", "eta", "gamma", "truncated", "last_hidden_state")
 """Columns that the model adds."""
 _BATCH = 1024  # rows of the source that are in memory at once
@@ -32,13 +32,14 @@ _BLOCK = 1 << 20  # bytes
 
 @dataclass(frozen=True)
 class Survey:
-    """What one pass over a data set found."""
+    """What one pass over a data set tells.
+
+    `schema` has all columns, the prompt as `PromptSet.tables` gives it; `fingerprint` is of the data set without limit.
+    """
 
     rows: int
     schema: Any
-    """pyarrow.Schema of all columns, the prompt as `PromptSet.tables` gives it"""
     fingerprint: str
-    """of the whole data set, whatever the limit"""
 
     @property
     def chunks(self) -> range:
@@ -79,7 +80,7 @@ class PromptSet:
         return Survey(rows, _with_prompt_type(schema, list(schemas)), _fingerprint(self.path, self.source))
 
     def chunks(self) -> Iterator[Any]:
-        """The prompts, chunk by chunk, as Arrow lists of user turns; all hold `ROWS` but the last."""
+        """Yield the prompts, chunk by chunk, as Arrow lists of user turns; all hold `ROWS` but the last."""
         parts: list[Any] = []
         held = 0
         for batch, _ in self._batches(["prompt"]):
@@ -96,7 +97,7 @@ class PromptSet:
             yield pa.concat_arrays(parts)
 
     def tables(self) -> Iterator[tuple[int, Any]]:
-        """(chunk, rows of it with all columns) in order; a chunk may come in several pieces."""
+        """Yield (chunk, rows of it with all columns) in order; a chunk may come in several pieces."""
         row = 0
         for batch, _ in self._batches(None):
             while len(batch):
@@ -106,7 +107,7 @@ class PromptSet:
                 row += len(piece)
 
     def _batches(self, columns: list[str] | None) -> Iterator[tuple[Any, int]]:
-        """Batches and the number of their first row as the user sees it, up to the limit."""
+        """Yield batches and the number of their first row as the user sees it, up to the limit."""
         left = self.limit
         for raw in self.source.stream(columns, _BATCH):
             batch = raw.batch if left is None else raw.batch.slice(0, left)
@@ -131,7 +132,7 @@ def open_prompts(path: str, *, split: str = "train", limit: int | None = None) -
 
 
 def as_turns(column: Any) -> Any:
-    """A column of prompts, texts or lists of texts, as lists of texts."""
+    """Return a column of prompts, texts or lists of texts, as lists of texts."""
     if not pa.types.is_string(column.type):
         return column
     offsets = pa.array(range(len(column) + 1), pa.int32())
@@ -139,7 +140,7 @@ def as_turns(column: Any) -> Any:
 
 
 def _readable(source: Source, raw: RawBatch) -> Any:
-    """The batch without dictionaries, its text checked, each prompt a text where the source has texts."""
+    """Return the batch without dictionaries, its text checked, each prompt a text where the source has texts."""
     names, arrays = raw.batch.schema.names, []
     for name, column in zip(names, raw.batch.columns, strict=True):
         if name == "prompt":
@@ -176,20 +177,25 @@ def _check_prompts(source: Source, batch: Any, first_row: int) -> None:
 
 
 def _with_prompt_type(schema: Any, arrow_schema: list[Any]) -> Any:
-    """Text where all prompts are texts, else lists."""
+    """Set the type of prompts: text where all are texts, else lists."""
     texts = all(pa.types.is_string(one.field("prompt").type) for one in arrow_schema)
     kind = pa.string() if texts else pa.list_(pa.string())
     return schema.set(schema.get_field_index("prompt"), pa.field("prompt", kind))
 
 
 def _fingerprint(path: str, source: Source) -> str:
-    """24 hex digits that change with the data: of a file's bytes, or of the mark that the source keeps itself."""
-    digest = hashlib.blake2b(digest_size=12)
+    """Return 24 hex digits that change with the data: of a file's bytes, or of the version that the source records."""
     file = Path(path).expanduser()
     if file.is_file():
-        with file.open("rb") as stream:
-            while block := stream.read(_BLOCK):
-                digest.update(block)
-    else:
-        digest.update(f"{source.version or source.name} {source.rows} {source.columns}".encode())
+        return file_digest(file)
+    text = f"{source.version or source.name} {source.rows} {source.columns}"
+    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+
+
+def file_digest(file: Path, start: bytes = b"") -> str:
+    """Return 24 hex digits of the bytes of a file, after those of `start`."""
+    digest = hashlib.blake2b(start, digest_size=12)
+    with file.open("rb") as stream:
+        while block := stream.read(_BLOCK):
+            digest.update(block)
     return digest.hexdigest()

@@ -1,8 +1,8 @@
 """Run models over a data set of prompts: what `p2l eval` does.
 
-Each process takes every n-th chunk of the data set, saves what the model says of it every few seconds, and skips what
-is saved already; the first process then joins the parts in the order of the data set. So what was reported as saved
-survives a kill, and the output does not depend on how many processes wrote it.
+Each process takes every n-th chunk of the data set, saves its predictions every few seconds, and skips what is saved
+already; the first process then joins the parts in the order of the data set. So what was reported as saved survives a
+kill, and the output does not depend on the number of processes.
 """
 
 from __future__ import annotations
@@ -41,23 +41,18 @@ from p2l.common.files import check_can_write
 from p2l.inference import P2L, Prediction, free_memory, is_out_of_memory
 from p2l.model.checkpoint import MODEL_LIST_FILE, local_folder
 
-# Ask a model about many prompts, with fewer tokens at a time when memory runs out.
-
 
 @dataclass
 class Asker:
-    """A model, and how much it is asked at a time."""
+    """A model with the most prompts and tokens of a forward pass; `say` takes a note for the user."""
 
     model: P2L
     say: Callable[[str], None]
-    """Takes a note for the user."""
     batch_size: int = 64
-    """Most prompts in a forward pass."""
-    tokens: int = 32_768
-    """Most tokens in a forward pass; halved, for good, whenever memory runs out."""
+    tokens: int = 32_768  # halved, for good, whenever memory runs out
 
     def ask(self, prompts: Sequence[Sequence[str]], *, hidden: bool) -> Prediction:
-        """What the model says of the prompts.
+        """Predict for prompts.
 
         Raises:
             InputError: a prompt alone does not fit into memory.
@@ -79,12 +74,10 @@ class Asker:
             self.say(f"out of memory: forward passes hold at most {self.tokens} tokens from now on")
 
 
-# The processes of one launch of `p2l eval`: who does what, and waiting for each other.
-#
-# `torchrun` and `deepspeed` start them alike; a process alone needs no launcher.
+# The processes of one launch of `p2l eval`, by `torchrun` or `deepspeed`; a process alone needs no launcher.
 
 T = TypeVar("T")
-_WAIT = timedelta(days=30)  # one process may have much more to do than another; a dead one is noticed at once
+_WAIT = timedelta(days=30)  # a process may have much more work than another; a dead one is noticed at once
 
 
 @dataclass(frozen=True)
@@ -96,11 +89,11 @@ class Processes:
 
     @property
     def is_first(self) -> bool:
-        """Whether this process writes the output and speaks."""
+        """Whether this process writes the output and prints."""
         return self.rank == 0
 
     def on_first(self, make: Callable[[], T]) -> T:
-        """What the first process makes, for all; PeerError if it ended, which has said why."""
+        """Return what `make` returns in the first process, in all; PeerError if that process ended."""
         if self.count == 1:
             return make()
         from p2l.training.engine import on_first
@@ -108,11 +101,7 @@ class Processes:
         return on_first(make)
 
     def wait(self) -> None:
-        """Return when all processes have come here.
-
-        Raises:
-            PeerError: one of them ended; it has said why.
-        """
+        """Return when all processes have come here; PeerError if one of them ended."""
         if self.count > 1:
             import torch
 
@@ -122,7 +111,7 @@ class Processes:
                 torch.distributed.barrier()
 
     def device(self, device: str | None) -> str | None:
-        """The device of this process: its own card where cards are shared out."""
+        """Return the device of this process: a GPU of its own where there are GPUs."""
         if self.count == 1 or device not in (None, "cuda"):
             return device
         import torch
@@ -132,7 +121,7 @@ class Processes:
 
 @contextlib.contextmanager
 def join_processes() -> Iterator[Processes]:
-    """Join the other processes of the launcher that started this one, if one did."""
+    """Join the other processes of the launcher, if one started this process."""
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:
         yield Processes(0, 1)
@@ -148,7 +137,7 @@ def join_processes() -> Iterator[Processes]:
 
 
 def _share_cores() -> None:
-    """Each process of this machine takes its share; together they would slow each other down."""
+    """Give each process of this machine its share of threads, lest they slow each other down."""
     import torch
 
     here = os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("LOCAL_SIZE") or "1"
@@ -156,12 +145,9 @@ def _share_cores() -> None:
         torch.set_num_threads(max(1, torch.get_num_threads() // int(here)))
 
 
-# The model that batch inference asks, loaded as the flags of `p2l.common.cli` say.
-
-
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions:
-    """How a model is loaded and asked; None leaves it to the checkpoint, the engine or the machine."""
+    """The flags of `p2l.common.cli` for a model; None leaves the choice to checkpoint, engine or machine."""
 
     model_type: str | None = None
     head_type: str | None = None
@@ -173,11 +159,7 @@ class ModelOptions:
 
 
 def load_model(path: str | Path, options: ModelOptions, processes: Processes) -> P2L:
-    """The model, on the device of this process.
-
-    Raises:
-        InputError: the model cannot be used with these options.
-    """
+    """Load the model on the device of this process."""
     return P2L.from_pretrained(
         path,
         device=processes.device(options.device),
@@ -190,7 +172,7 @@ def load_model(path: str | Path, options: ModelOptions, processes: Processes) ->
 
 
 def make_asker(model: P2L, options: ModelOptions, say: Callable[[str], None]) -> Asker:
-    """Ask it by batches of the size that was asked for."""
+    """Return the model with the batch size of the options."""
     asker = Asker(model, say)
     if options.batch_size is not None:
         asker.batch_size = options.batch_size
@@ -203,7 +185,7 @@ SAVE_AFTER = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class EvalOptions(ModelOptions):
-    """What to run over what."""
+    """The flags of batch inference."""
 
     dataset: str
     model: str | None = None
@@ -219,11 +201,11 @@ class EvalOptions(ModelOptions):
 
 
 def evaluate(options: EvalOptions) -> list[Path]:
-    """Run one model, or every checkpoint of a training run, over the data set; the files with the rows.
+    """Run one model, or every checkpoint of a training run, over the data set; return the files with the rows.
 
     Raises:
         InputError: the data set, a model, a flag or the output folder cannot be used.
-        PeerError: another process of this launch ended; it has said why.
+        PeerError: another process of this launch ended.
     """
     with join_processes() as processes:
         models, survey = processes.on_first(lambda: _look(options))
@@ -239,7 +221,7 @@ def evaluate(options: EvalOptions) -> list[Path]:
 
 
 def _look(options: EvalOptions) -> tuple[list[str], Survey]:
-    """The models, and the data set once from end to end, before anything expensive."""
+    """Check models, output and the whole data set, before anything expensive; return models and survey."""
     models = [options.model] if options.model is not None else _checkpoints(options.training_output_dir)
     if options.output_hf_path is not None:
         check_can_push(options.output_hf_path)
@@ -258,7 +240,7 @@ def _output(options: EvalOptions, model: str) -> OutputFiles:
 
 
 def _checkpoints(folder: str | None) -> list[str]:
-    """Every model in a folder, `checkpoint-9` before `checkpoint-10`."""
+    """Return every model in a folder, `checkpoint-9` before `checkpoint-10`."""
     root = Path(folder or "").expanduser()
     if not root.is_dir():
         raise CheckpointError(f"{root}: no such folder; --training-output-dir is the folder that holds the checkpoints")
@@ -273,7 +255,7 @@ def _natural(name: str) -> list[tuple[int, str]]:
 
 
 def _name_of(model: str) -> str:
-    """The last part of a path or hub id."""
+    """Return the last part of a path or hub id."""
     path = Path(model).expanduser()
     return path.resolve().name if path.is_dir() else path.name
 
@@ -290,14 +272,14 @@ class _InferenceRun:
     output: OutputFiles
 
     def load(self) -> P2L:
-        """The model, on the device of this process."""
+        """Load the model on the device of this process."""
         model = load_model(self.path, self.options, self.processes)
         if self.options.hidden and len(model.members) > 1:
             raise InputError(f"{self.path}: is a committee, which has no hidden state; leave out --no-drop-hidden")
         return model
 
     def job(self, model: P2L) -> InferenceJob:
-        """What decides the numbers."""
+        """Return what the numbers depend on."""
         first = model.members[0].model
         return InferenceJob(
             model=self.path,
@@ -311,7 +293,7 @@ class _InferenceRun:
         )
 
     def say(self, text: str) -> None:
-        """A note, from one process."""
+        """Print a note, from one process."""
         if self.processes.is_first and not self.options.quiet:
             print(text, file=sys.stderr)
 
@@ -350,7 +332,7 @@ def _predict_and_join(run: _InferenceRun, model: P2L, job: InferenceJob, info: d
 
 
 def _join(run: _InferenceRun, parts: PartFolder, info: dict[str, Any]) -> None:
-    """All parts into the output, which is then whole."""
+    """Join all parts into the output."""
     saved = parts.refresh()
     if sum(saved.get(chunk, 0) for chunk in run.survey.chunks) < run.survey.rows:
         raise InputError(
@@ -375,7 +357,7 @@ def _join(run: _InferenceRun, parts: PartFolder, info: dict[str, Any]) -> None:
 
 
 def _predict(run: _InferenceRun, model: P2L, parts: PartFolder) -> None:
-    """Save what the model says of every chunk that is this process's and not saved yet."""
+    """Predict and save every chunk of this process that is not saved yet."""
     asker = make_asker(model, run.options, run.say)
     saved = parts.refresh()
     waiting: dict[int, Any] = {}
@@ -394,7 +376,7 @@ def _predict(run: _InferenceRun, model: P2L, parts: PartFolder) -> None:
 
 
 def _missing(run: _InferenceRun, saved: dict[int, int]) -> Iterator[tuple[int, Any]]:
-    """This process's chunks, less those that are saved whole."""
+    """Yield this process's chunks but those that are saved whole."""
     for chunk, turns in enumerate(run.data.chunks()):
         if chunk % run.processes.count == run.processes.rank and saved.get(chunk) != len(turns):
             yield chunk, turns

@@ -1,4 +1,4 @@
-"""The loss matrix of a run: how well each checkpoint forecast the votes of each slice, from what eval_chrono wrote.
+"""The loss matrix of a run (how well each checkpoint forecast the votes of each slice), its plan and its measures.
 
 Shapes: C checkpoints, S slices, N votes of a cell, M models.
 """
@@ -19,33 +19,34 @@ from numpy.typing import NDArray
 
 from p2l.common.cli import nearest
 from p2l.common.errors import InputError
-from p2l.common.files import atomic_path
+from p2l.common.files import atomic_path, write_json
 from p2l.likelihood import get
 from p2l.metrics import METRICS, simple_metrics
-from p2l.model.checkpoint import read_json, read_object, write_json
+from p2l.model.checkpoint import read_json, read_object
 
 Floats: TypeAlias = NDArray[np.float64]
 _NAME = re.compile(r"(?P<folder>\D*(?P<checkpoint>\d+))-val-(?P<slice>\d+)\.json")
-_LOSS_TYPE = "grk"  # of outputs that do not say theirs
+_LOSS_TYPE = "grk"  # of outputs that do not record theirs
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """One metric of one run; NaN where a checkpoint was not asked, or no vote of a slice counts."""
+    """One metric of one run, over checkpoints and slices (C, S).
+
+    `values` are NaN where a checkpoint was not asked or no vote counts, `votes` where their number is unknown; `later`:
+    whether the slice is later than the checkpoint.
+    """
 
     run: str
     metric: str
     checkpoints: list[int]
     slices: list[int]
     values: Floats
-    """(C, S)"""
     votes: Floats
-    """(C, S) that count; NaN where it is not known"""
     later: NDArray[np.bool_]
-    """(C, S) whether the slice is later than the checkpoint"""
 
     def to_dict(self) -> dict[str, dict[str, float | None]]:
-        """{checkpoint: {slice: value}} of the cells that there are."""
+        """Return {checkpoint: {slice: value}} of the cells that exist."""
         is_filled = ~np.isnan(self.values) | ~np.isnan(self.votes)
         return {
             str(checkpoint): {
@@ -57,25 +58,14 @@ class Matrix:
         }
 
 
-@dataclass(frozen=True)
-class _Cell:
-    checkpoint: int
-    slice: int
-    value: float
-    votes: float
-    later: bool
-
-
 def read_matrix(folder: Path, metric: str, *, run: str, loss_type: str | None = None) -> Matrix:
-    """The matrix of what `p2l eval-chrono` wrote into a folder.
-
-    Outputs without info files, as earlier releases wrote them, are scored from their rows.
+    """Read what `p2l eval-chrono` wrote into a folder; outputs without info files are scored from their rows.
 
     Args:
         folder: with checkpoint-C/checkpoint-C-val-V.json.
         metric: a name of `p2l.metrics.METRICS`.
-        run: what to call it.
-        loss_type: the likelihood of outputs that do not say theirs (grk).
+        run: its name in reports.
+        loss_type: the likelihood of outputs that do not record theirs (grk).
 
     Raises:
         InputError: no such folder or metric, no outputs, one that cannot be read, or a contradicting likelihood.
@@ -84,19 +74,22 @@ def read_matrix(folder: Path, metric: str, *, run: str, loss_type: str | None = 
         raise InputError(f"unknown metric {metric!r}{nearest(metric, METRICS)}; known: {', '.join(METRICS)}")
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; give the --output-dir of `p2l eval-chrono`")
-    cells = list(_cells(folder, metric, loss_type))
+    cells = dict(_cells(folder, metric, loss_type))
     if not cells:
         raise InputError(f"{folder}: holds no checkpoint-N/checkpoint-N-val-V.json; `p2l eval-chrono` writes them")
-    checkpoints, slices = (sorted({getattr(one, name) for one in cells}) for name in ("checkpoint", "slice"))
+    checkpoints, slices = (sorted({place[side] for place in cells}) for side in (0, 1))
     values, votes = (np.full((len(checkpoints), len(slices)), np.nan) for _ in range(2))
     later = np.array([[number > checkpoint for number in slices] for checkpoint in checkpoints])
-    for one in cells:
-        place = checkpoints.index(one.checkpoint), slices.index(one.slice)
-        values[place], votes[place], later[place] = one.value, one.votes, one.later
+    for (checkpoint, number), cell in cells.items():
+        place = checkpoints.index(checkpoint), slices.index(number)
+        values[place], votes[place], later[place] = cell
     return Matrix(run, metric, checkpoints, slices, values, votes, later)
 
 
-def _cells(folder: Path, metric: str, loss_type: str | None) -> Iterator[_Cell]:
+def _cells(
+    folder: Path, metric: str, loss_type: str | None
+) -> Iterator[tuple[tuple[int, int], tuple[float, float, bool]]]:
+    """Yield checkpoint and slice with value, votes, and whether the slice is later."""
     for file in sorted(folder.glob("*/*-val-*.json")):
         match = _NAME.fullmatch(file.name)
         if match is None or match["folder"] != file.parent.name:
@@ -108,9 +101,10 @@ def _cells(folder: Path, metric: str, loss_type: str | None) -> Iterator[_Cell]:
         if metric not in metrics:
             raise InputError(f"{file}: was written without {metric}; `p2l eval-chrono --restart` writes it")
         value, votes = metrics[metric], (info or metrics)["votes"]
+        value, votes = metrics[metric], (info or metrics)["votes"]
         checkpoint, number = int(match["checkpoint"]), int(match["slice"])
         later = bool(info.get("later", number > checkpoint))
-        yield _Cell(checkpoint, number, np.nan if value is None else float(value), float(votes), later)
+        yield (checkpoint, number), (np.nan if value is None else float(value), float(votes), later)
 
 
 def _score(file: Path, metric: str, loss_type: str) -> dict[str, Any]:
@@ -131,7 +125,7 @@ def _score(file: Path, metric: str, loss_type: str) -> dict[str, Any]:
 
 
 def _labels(rows: list[dict[str, Any]], *, bothbad: bool) -> NDArray[np.int64]:
-    """(N, 3); a list, or a text such as `[ 1 2 0]`, which only says of a both-bad vote that it is a tie."""
+    """Return labels (N, 3); texts such as `[ 1 2 0]` say of a both-bad vote only that it is a tie."""
     import pyarrow as pa
 
     from p2l.votes.schema import parse_labels
@@ -153,14 +147,9 @@ def _column(rows: list[dict[str, Any]], name: str) -> Floats | None:
 
 
 def write_matrix(matrix: Matrix, folder: Path) -> list[Path]:
-    """Write RUN.json, `{checkpoint: {slice: value}}`, and RUN.csv, a row for each checkpoint; returns their paths.
-
-    Raises:
-        InputError: a file cannot be written.
-    """
+    """Write RUN.json, `{checkpoint: {slice: value}}`, and RUN.csv, a row for each checkpoint; return their paths."""
     as_json, as_csv = (folder / f"{matrix.run}{ending}" for ending in (".json", ".csv"))
-    with atomic_path(as_json) as temporary:
-        write_json(temporary, matrix.to_dict())
+    write_json(as_json, matrix.to_dict(), indent=2)
     with atomic_path(as_csv) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(["checkpoint", *matrix.slices])
@@ -169,7 +158,7 @@ def write_matrix(matrix: Matrix, folder: Path) -> list[Path]:
     return [as_json, as_csv]
 
 
-# Which slices a checkpoint is asked about.
+# The slices that a checkpoint is evaluated on.
 #
 # By number: those up to its own. By time: a checkpoint c of a run that saves every f batches is asked about the slices
 # that ended before T, the latest time of a vote in its last f batches (those numbered c - f to c - 1, from 0): a buffer
@@ -180,24 +169,18 @@ Plan = dict[int, list[int]]
 
 
 def by_number(checkpoints: Sequence[int], slices: Sequence[int], *, all_slices: bool = False) -> Plan:
-    """Each checkpoint with the slices up to it, or with all of them.
-
-    Raises:
-        InputError: every slice is later than every checkpoint.
-    """
+    """Plan the slices up to each checkpoint, or all; InputError if every slice is later than all checkpoints."""
     return _checked({c: [v for v in slices if all_slices or v <= c] for c in checkpoints}, slices)
 
 
 def by_time(
     checkpoints: Sequence[int], slices: Sequence[int], train: Mapping[int, float], val: Mapping[int, float]
 ) -> Plan:
-    """Each checkpoint with the slices that ended before its last votes.
+    """Plan for each checkpoint the slices that ended before its last votes.
 
     Args:
-        checkpoints: their numbers, in order.
-        slices: their numbers, in order.
-        train: last vote time, in seconds, of each training batch.
-        val: of each slice.
+        checkpoints, slices: their numbers, in order.
+        train, val: last vote time, in seconds, of each training batch and of each slice.
 
     Raises:
         InputError: checkpoints that are not evenly spaced, or a batch or slice without a time.
@@ -233,34 +216,25 @@ def _checked(plan: Plan, slices: Sequence[int]) -> Plan:
 
 
 def read_times(path: str) -> dict[int, float]:
-    """Number: time in seconds, from a JSON object of `{"end_tstamp": seconds}` by number.
-
-    Raises:
-        InputError: the file cannot be read, or holds something else.
-    """
+    """Read times in seconds by number, from a JSON object of `{"end_tstamp": seconds}` by number."""
     try:
         content = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read as JSON: {error}") from error
     if not isinstance(content, dict) or not content:
         raise InputError(f'{path}: must be an object such as {{"0": {{"end_tstamp": 1.7e9}}}}')
-    return {_number(path, key): _seconds(path, key, value) for key, value in content.items()}
+    times: dict[int, float] = {}
+    for key, value in content.items():
+        if not key.isdecimal():
+            raise InputError(f"{path}: key {key!r} is no number of a batch or slice")
+        seconds = value.get("end_tstamp") if isinstance(value, dict) else value
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not math.isfinite(seconds):
+            raise InputError(f"{path}: key {key!r} must hold {{'end_tstamp': seconds}}, not {value!r:.60}")
+        times[int(key)] = float(seconds)
+    return times
 
 
-def _number(path: str, key: str) -> int:
-    if not key.isdecimal():
-        raise InputError(f"{path}: key {key!r} is no number of a batch or slice")
-    return int(key)
-
-
-def _seconds(path: str, key: str, value: Any) -> float:
-    seconds = value.get("end_tstamp") if isinstance(value, dict) else value
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not math.isfinite(seconds):
-        raise InputError(f"{path}: key {key!r} must hold {{'end_tstamp': seconds}}, not {value!r:.60}")
-    return float(seconds)
-
-
-# What a loss matrix says of a run in one number each: how good it ended, how it went, what it forgot.
+# Measures of a run in one number each: how good it ended, how it went, what it forgot.
 #
 # With L[c, s] the loss of checkpoint c on slice s (for metrics where more is better, read all differences the other way
 # round, so that positive always means better):
@@ -292,19 +266,19 @@ def _register(function: Measure) -> Measure:
 
 
 def more_is_better(metric: str) -> bool:
-    """Whether a larger value is a better one."""
+    """Whether larger values are better."""
     return metric.endswith("Accuracy")
 
 
 def measure_run(matrix: Matrix) -> dict[str, float | None]:
-    """Every measure of one run; None where its cells are missing."""
+    """Return every measure of one run; None where its cells are missing."""
     return {name: _plain(measure(matrix)) for name, measure in MEASURES.items()}
 
 
 def compare_runs(
     matrices: Sequence[Matrix], *, oracle: str | None = None, naive: str | None = None
 ) -> dict[str, dict[str, float | None]]:
-    """Measures of each run by its name, with gaps to the run `oracle` and what they close of that of `naive`."""
+    """Return the measures of each run by its name, with gaps to the oracle and shares of the naive run's gap closed."""
     by_name = {matrix.run: matrix for matrix in matrices}
     table = {name: measure_run(matrix) for name, matrix in by_name.items()}
     if oracle is None:
@@ -321,9 +295,7 @@ def compare_runs(
 
 
 def gap_to(oracle: Matrix, run: Matrix, *others: Matrix, absolute: bool = False) -> float:
-    """Mean of what the run's last checkpoint is worse by than the oracle's, over the slices that they and those of
-    `others` were asked about; NaN without any.
-    """
+    """Return the mean loss of the run's last checkpoint against the oracle's, over the slices of these and `others`."""
     of_oracle, of_run, *rest = (_last(one) for one in (oracle, run, *others))
     common = [number for number in of_run if all(number in one for one in (of_oracle, *rest))]
     ends = [np.array([one[number] for number in common]) for one in (of_oracle, of_run)]
@@ -332,12 +304,12 @@ def gap_to(oracle: Matrix, run: Matrix, *others: Matrix, absolute: bool = False)
 
 
 def _last(matrix: Matrix) -> dict[int, float]:
-    """What is known of the last checkpoint, by slice."""
+    """Return the values of the last checkpoint, by slice."""
     return {number: value for number, value in zip(matrix.slices, matrix.values[-1], strict=True) if value == value}
 
 
 def gap_closed(gap: float, whole: float) -> float:
-    """The share of the naive run's gap that is gone; NaN where there was none."""
+    """Return the share of the naive run's gap that is closed; NaN where there was none."""
     return 1.0 - gap / whole if whole else np.nan
 
 
@@ -393,6 +365,6 @@ def _forward(matrix: Matrix) -> float:
 
 
 def _first(values: Floats) -> float:
-    """The first value that is there; NaN without any."""
+    """Return the first value that is no NaN; NaN without any."""
     numbers = values[~np.isnan(values)]
     return float(numbers[0]) if len(numbers) else np.nan

@@ -1,4 +1,4 @@
-"""Everything that is drawn and written of loss matrices, and the table that sums them up."""
+"""The files of cells (a checkpoint on a slice), and the figures and tables of loss matrices."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from p2l.batch_inference.output import as_batch, json_records
+from p2l.batch_inference.output import as_batch, json_array, json_records, lock_folder
 from p2l.chrono.matrix import MEASURES, Matrix, compare_runs, more_is_better, write_matrix
 from p2l.chrono.slices import ValidationSlice
-from p2l.common.errors import CheckpointError, InputError
-from p2l.common.files import atomic_path, try_lock
+from p2l.common.errors import CheckpointError
+from p2l.common.files import atomic_path, write_json
 from p2l.common.plots import COLOURS, new_figure, save_figure
 from p2l.common.text_table import text_table
 from p2l.inference import Prediction
 from p2l.metrics import METRICS, simple_metrics
-from p2l.model.checkpoint import MODEL_LIST_FILE, read_object, write_json
+from p2l.model.checkpoint import read_object
 from p2l.votes.schema import IntArray
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# The files of `p2l eval-chrono`: what a checkpoint says of a slice, and how well it forecast its votes.
+# The files of `p2l eval-chrono`: predictions of a checkpoint for a slice, and how well it forecast its votes.
 #
 # | file | holds |
 # |---|---|
@@ -38,19 +38,15 @@ if TYPE_CHECKING:
 #
 # The info file is there only when the rows are whole.
 #
-# Shapes: N votes of a slice that count, M models.
-
 _ROWS = 1024  # formatted at a time
 
 
 @dataclass(frozen=True)
 class CellInputs:
-    """What decides the numbers of a cell."""
+    """What the numbers of a cell depend on: revision of the checkpoint, fingerprint of the slice, and flags."""
 
     revision: str
-    """of the checkpoint"""
     fingerprint: str
-    """of the slice"""
     model_type: str | None
     head_type: str | None
     loss_type: str | None
@@ -68,16 +64,16 @@ class CellFiles:
 
     @property
     def rows_file(self) -> Path:
-        """The rows and what the model says of them."""
+        """The rows with predictions."""
         return self.folder / f"{self.checkpoint}-val-{self.slice}.json"
 
     @property
     def info_file(self) -> Path:
-        """What the rows are of."""
+        """The description of the rows."""
         return self.rows_file.with_suffix(".info.json")
 
     def info(self, source: CellInputs) -> dict[str, Any] | None:
-        """What is known of the rows, if they are there, whole, and of this very source."""
+        """Return the description of the rows, if they are whole and of this very source."""
         if not self.rows_file.is_file():
             return None
         try:
@@ -89,19 +85,9 @@ class CellFiles:
 
 @contextlib.contextmanager
 def claimed(folder: Path) -> Iterator[None]:
-    """Keep the folder of a checkpoint to this run, without what a kill has left unfinished there.
-
-    Raises:
-        InputError: another run is writing there, or the folder cannot be made.
-    """
+    """Keep the folder of a checkpoint to this run, without what a killed run has left unfinished there."""
+    lock = lock_folder(folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder, os.O_RDONLY)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from error
-    try:
-        if not try_lock(lock):
-            raise InputError(f"{folder}: another run is writing there; wait for it, or choose another --output-dir")
         for file in folder.glob(".*.tmp"):
             file.unlink()
         yield
@@ -110,17 +96,11 @@ def claimed(folder: Path) -> Iterator[None]:
 
 
 def remove_others(folder: Path, checkpoint: str, revision: str) -> None:
-    """Delete cells of another model that was called so, lest two models be taken for one."""
+    """Delete cells of another model of the same name, lest two models be mistaken for one."""
     for file in sorted(folder.glob(f"{checkpoint}-val-*.info.json")):
         if f'"revision": "{revision}"'.encode() not in file.read_bytes():  # whatever else it holds
             file.unlink()
             file.with_name(file.name.replace(".info.json", ".json")).unlink(missing_ok=True)
-
-
-def write_model_list(folder: Path, names: list[str]) -> None:
-    """Say what labels and coefficients in the folder refer to."""
-    with atomic_path(folder / MODEL_LIST_FILE) as temporary:
-        write_json(temporary, names)
 
 
 def write_cell(
@@ -132,19 +112,16 @@ def write_cell(
     predictions: Prediction,
     about: dict[str, Any],
 ) -> dict[str, Any]:
-    """Write the rows, then the info file; returns what that holds.
+    """Write the rows, then the info file; return what that holds.
 
     Args:
-        cell: where.
-        source: what decided the numbers.
+        cell: the files.
+        source: what the numbers depend on.
         votes: the slice.
         ids: (N,) those of its votes that are between models of the list.
         labels: (N, 3) in the list of the checkpoint.
-        said: of each of the N votes' prompts.
-        about: `loss_type` and whatever else the info file shall say.
-
-    Raises:
-        InputError: a file cannot be written.
+        predictions: for each of the N votes' prompts.
+        about: `loss_type` and other entries of the info file.
     """
     cell.info_file.unlink(missing_ok=True)  # it is of the rows that are replaced now
     _write_rows(cell.rows_file, votes, ids, labels, predictions)
@@ -159,22 +136,19 @@ def write_cell(
         "truncated": int(predictions.truncated.sum()),
         "metrics": _metrics(predictions, labels, about["loss_type"]),
     }
-    with atomic_path(cell.info_file) as temporary:
-        write_json(temporary, info)
+    write_json(cell.info_file, info, indent=2)
     return info
 
 
 def _write_rows(path: Path, votes: ValidationSlice, ids: IntArray, labels: IntArray, predictions: Prediction) -> None:
-    batch, between = as_batch(predictions), "[\n"
-    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+    batch = as_batch(predictions)
+    with json_array(path) as write:
         for start in range(0, len(ids), _ROWS):
             part = slice(start, start + _ROWS)
             rows = votes.votes.rows(ids[part])
             named = [row | {"labels": label} for row, label in zip(rows, labels[part].tolist(), strict=True)]
             for record in json_records(named, batch.slice(start, _ROWS)):
-                file.write(between + record)
-                between = ",\n"
-        file.write("\n]\n" if len(ids) else "[]\n")
+                write(record)
 
 
 def _metrics(predictions: Prediction, labels: IntArray, loss_type: str) -> dict[str, float | None]:
@@ -199,12 +173,15 @@ def _axis_name(metric: str) -> str:
 
 
 def draw_heat_map(matrix: Matrix) -> Figure:
-    """One cell for each checkpoint and slice, its value to three decimals; a line parts the slices that are later."""
+    """Draw a cell for each checkpoint and slice, its value to three decimals; a line separates later slices."""
+    from matplotlib import colormaps
+
     rows, columns = matrix.values.shape
     figure = new_figure(max(5.5, 2.6 + 0.5 * columns), max(3.0, 1.9 + 0.3 * rows))
     axis = figure.subplots()
     axis.set_facecolor(_NONE)  # shows where nothing was asked
-    colours = _colours(matrix.metric)
+    # Dark for bad, light for good, in steps of equal lightness.
+    colours = colormaps["cividis" if more_is_better(matrix.metric) else "cividis_r"]
     image = axis.imshow(np.ma.masked_invalid(matrix.values), cmap=colours, aspect="auto")
     for row, column in np.argwhere(~np.isnan(matrix.values)):
         value = matrix.values[row, column]
@@ -228,15 +205,8 @@ def _bar(figure: Figure, values: Any, axis: Any, label: str) -> None:
     bar.ax.tick_params(labelsize=8)
 
 
-def _colours(metric: str) -> Any:
-    """Dark for bad, light for good, in steps of equal lightness."""
-    from matplotlib import colormaps
-
-    return colormaps["cividis" if more_is_better(metric) else "cividis_r"]
-
-
 def _mark_later(axis: Any, matrix: Matrix) -> None:
-    """A line between the slices behind a checkpoint and those ahead, where there are values on both sides."""
+    """Draw a line between the slices behind a checkpoint and those ahead, where both have values."""
     later = matrix.later & ~np.isnan(matrix.values)
     if not later.any():
         return
@@ -250,7 +220,7 @@ def _mark_later(axis: Any, matrix: Matrix) -> None:
 
 
 def draw_lines(matrix: Matrix) -> Figure:
-    """One line for each checkpoint over the slices, from light (early) to dark (late); dashed over later slices."""
+    """Draw a line for each checkpoint over the slices, from light (early) to dark (late); dashed over later slices."""
     from matplotlib import colormaps
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
@@ -291,7 +261,7 @@ def _style(axis: Any, matrix: Matrix) -> None:
 
 
 def draw_comparison(matrices: Sequence[Matrix], *, oracle: str | None = None, naive: str | None = None) -> Figure:
-    """The last checkpoint of each run over the slices, best first in the legend."""
+    """Draw the last checkpoint of each run over the slices, best first in the legend."""
     means = {one.run: MEASURES["final"](one) for one in matrices}
     sign = -1 if more_is_better(matrices[0].metric) else 1
     order = sorted(matrices, key=lambda one: (np.isnan(means[one.run]), sign * means[one.run]))
@@ -315,7 +285,7 @@ def draw_comparison(matrices: Sequence[Matrix], *, oracle: str | None = None, na
 
 
 def _line_style(run: str, others: Sequence[str], oracle: str | None) -> dict[str, Any]:
-    """Black for the oracle, grey for the naive run, and a colour and marker for each of the others."""
+    """Return black for the oracle, grey for the naive run, and a colour and marker for each of the others."""
     if run not in others:
         colour, dashes = ("black", "-") if run == oracle else ("#777777", "--")
         return {"color": colour, "linestyle": dashes, "linewidth": 1.8, "marker": "", "zorder": 3}
@@ -341,7 +311,7 @@ def write_report(
     naive: str | None = None,
     figures: bool = True,
 ) -> str:
-    """Write matrices, figures and measures of the runs into a folder; returns a table with notes.
+    """Write matrices, figures and measures of the runs into a folder; return a table with notes.
 
     | file | holds |
     |---|---|
@@ -350,10 +320,7 @@ def write_report(
     | comparison | figure of several runs, .png and .svg |
     | summary.json, summary.csv | the measures of `p2l.chrono.matrix` |
 
-    Without `figures` there are only the numbers, and matplotlib is not needed.
-
-    Raises:
-        InputError: a file cannot be written.
+    Without `figures` matplotlib is not needed.
     """
     for matrix in matrices:
         write_matrix(matrix, folder)
@@ -374,8 +341,7 @@ def _draw_all(matrices: Sequence[Matrix], folder: Path, oracle: str | None, naiv
 
 
 def _write_summary(table: Mapping[str, Mapping[str, float | None]], folder: Path) -> None:
-    with atomic_path(folder / "summary.json") as temporary:
-        write_json(temporary, table)
+    write_json(folder / "summary.json", table, indent=2)
     names = list(next(iter(table.values())))
     with atomic_path(folder / "summary.csv") as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         rows = csv.writer(file, lineterminator="\n")
@@ -396,7 +362,7 @@ def _text(name: str, value: float | None) -> str:
 
 
 def _notes(matrices: Sequence[Matrix]) -> list[str]:
-    """What a reader who compares runs must know."""
+    """Return what a reader who compares runs must know."""
     notes = []
     if len({tuple(matrix.slices) for matrix in matrices}) > 1:
         notes.append("note: the runs were asked about different slices; gaps are over those that two runs share.")

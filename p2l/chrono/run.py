@@ -1,8 +1,7 @@
-"""Ask every checkpoint of a run about the slices of its time: what `p2l eval-chrono` does.
+"""Evaluate every checkpoint of a run on the slices of its time: what `p2l eval-chrono` does.
 
-A prompt is read once by each checkpoint, in however many slices it occurs. A cell (checkpoint, slice) that is there
-already, of the same checkpoint and slice, is not computed again. Of several processes, each takes every n-th
-checkpoint.
+Each checkpoint reads a prompt once, in however many slices it occurs. A cell (checkpoint, slice) that exists already
+for the same checkpoint and slice is not computed again. Of several processes, each takes every n-th checkpoint.
 
 Shapes: N votes of a slice, U different prompts of the slices of a checkpoint, M models.
 """
@@ -21,12 +20,13 @@ import numpy as np
 
 from p2l.batch_inference.run import Asker, ModelOptions, Processes, join_processes, load_model, make_asker
 from p2l.chrono.matrix import Plan, by_number, by_time, read_times
-from p2l.chrono.report import CellFiles, CellInputs, claimed, remove_others, write_cell, write_model_list
+from p2l.chrono.report import CellFiles, CellInputs, claimed, remove_others, write_cell
 from p2l.chrono.slices import Checkpoint, ValidationSlice, find_checkpoints, find_slices, open_checkpoint, open_slices
 from p2l.common.cli import progress
 from p2l.common.errors import ConfigError, InputError, P2LError
+from p2l.common.files import write_json
 from p2l.inference import Prediction
-from p2l.model.checkpoint import revision_of
+from p2l.model.checkpoint import MODEL_LIST_FILE, revision_of
 from p2l.votes import translate_labels
 from p2l.votes.schema import IntArray
 
@@ -35,7 +35,7 @@ _CHUNK = 512  # prompts between two looks at the progress bar
 
 @dataclass(frozen=True, kw_only=True)
 class ChronoOptions(ModelOptions):
-    """What to ask about what."""
+    """The flags of the evaluation."""
 
     model_repo: str
     val_dir: str
@@ -51,7 +51,7 @@ class ChronoOptions(ModelOptions):
 
 
 def evaluate_chrono(options: ChronoOptions) -> None:
-    """Write every cell of the plan that is not there yet.
+    """Write every cell of the plan that does not exist yet.
 
     Raises:
         InputError: flags, slices or the output folder cannot be used, or no checkpoint can; nothing is written then.
@@ -70,7 +70,7 @@ def evaluate_chrono(options: ChronoOptions) -> None:
 
 
 def _look(options: ChronoOptions) -> tuple[list[Checkpoint], Plan, dict[int, Path]]:
-    """What there is to do, before anything expensive."""
+    """Return checkpoints, plan and slices, before anything expensive."""
     _check_flags(options)
     checkpoints = find_checkpoints(options.model_repo, options.checkpoint_prefix)
     files = find_slices(options.val_dir)
@@ -111,7 +111,7 @@ def _report_broken(broken: dict[str, P2LError], tried: int) -> None:
 
 
 class _NotFiniteError(P2LError):
-    """A checkpoint whose training went astray."""
+    """A checkpoint predicts NaN or infinity."""
 
 
 @dataclass
@@ -122,8 +122,7 @@ class _ChronoRun:
     processes: Processes
     slices: dict[int, ValidationSlice]
     broken: dict[str, P2LError] = field(default_factory=dict)
-    loaded: weakref.ref[Any] | None = None
-    """The model that was loaded last, as long as it is in memory."""
+    loaded: weakref.ref[Any] | None = None  # the model that was loaded last, as long as it is in memory
 
     def evaluate(self, checkpoint: Checkpoint, slices: Sequence[ValidationSlice]) -> None:
         """Write the cells of one checkpoint; one that cannot be used is noted and left out."""
@@ -143,7 +142,7 @@ class _ChronoRun:
             if asker is not None:
                 with claimed(folder):
                     remove_others(folder, checkpoint.name, sources[slices[0].number].revision)
-                    write_model_list(folder, asker.model.model_list)
+                    write_json(folder / MODEL_LIST_FILE, asker.model.model_list, indent=2)
                     todo = [one for one in slices if one.number not in infos]
                     infos |= self._fill(asker, checkpoint.number, todo, cells, sources)
         except _NotFiniteError as error:
@@ -172,7 +171,7 @@ class _ChronoRun:
         cells: dict[int, CellFiles],
         sources: dict[int, CellInputs],
     ) -> dict[int, dict[str, Any]]:
-        """Compute cells, oldest slice first, each written as soon as its prompts are read; what is known of each."""
+        """Compute cells, oldest slice first, and write each when its prompts are read; return their descriptions."""
         infos = {}
         names = asker.model.model_list
         listed = {one.number: _known(one, names) for one in todo}
@@ -195,26 +194,26 @@ class _ChronoRun:
         return infos
 
     def say(self, text: str) -> None:
-        """A note for the user."""
+        """Print a note for the user."""
         if not self.options.quiet:
             print(text, file=sys.stderr)
 
 
 def _there(cells: dict[int, CellFiles], sources: dict[int, CellInputs]) -> dict[int, dict[str, Any]]:
-    """What is known of the cells that are complete."""
+    """Return the descriptions of the cells that are complete."""
     infos = {number: cell.info(sources[number]) for number, cell in cells.items()}
     return {number: info for number, info in infos.items() if info is not None}
 
 
 def _known(one: ValidationSlice, names: Sequence[str]) -> tuple[IntArray, IntArray, list[str]]:
-    """Ids (N,) of the votes between two models of the list, their labels (N, 3) in it, and the models that it lacks."""
+    """Return ids (N,) of votes between two models of the list, labels (N, 3) in it, and models that it lacks."""
     labels = translate_labels(one.votes.labels(), one.votes.model_list, names)
     ids = np.flatnonzero((labels[:, :2] >= 0).all(axis=1))
     return ids, labels[ids], sorted(set(one.votes.model_list) - set(names))
 
 
 class _Answers:
-    """What one model says of prompts, each asked about once."""
+    """Predictions of one model, for each prompt once."""
 
     def __init__(self, asker: Asker, hashes: IntArray) -> None:
         self._asker, self._hashes = asker, hashes  # (U,) sorted
@@ -222,11 +221,7 @@ class _Answers:
         self._columns: dict[str, Any] = {}  # name: (U, ...) or None
 
     def of(self, one: ValidationSlice, ids: IntArray, bar: Any) -> Prediction:
-        """The prediction of each of a slice's votes.
-
-        Raises:
-            _NotFiniteError: the model answers with no numbers.
-        """
+        """Return the prediction of each of a slice's votes; _NotFiniteError if one is NaN or infinite."""
         places = np.searchsorted(self._hashes, one.prompts[ids])
         first = np.unique(places, return_index=True)[1]
         new = first[~self._done[places[first]]]
@@ -236,7 +231,9 @@ class _Answers:
             bar.update(len(part))
         if not self._columns:
             return self._asker.ask([], hidden=False)
-        rows: dict[str, Any] = {name: None if all_ is None else all_[places] for name, all_ in self._columns.items()}
+        rows: dict[str, Any] = {
+            name: None if values is None else values[places] for name, values in self._columns.items()
+        }
         return Prediction(**rows)
 
     def _keep(self, places: IntArray, predictions: Prediction) -> None:
@@ -253,7 +250,7 @@ class _Answers:
 
 
 def _summary(name: str, infos: dict[int, dict[str, Any]], *, there: int) -> str:
-    """One line on a checkpoint."""
+    """Return one line on a checkpoint."""
     losses = [info["metrics"]["Loss"] for info in infos.values() if info["metrics"]["Loss"] is not None]
     votes, left = (sum(info[key] for info in infos.values()) for key in ("votes", "left_out"))
     unknown = sorted({model for info in infos.values() for model in info["unknown_models"]})

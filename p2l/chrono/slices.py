@@ -6,17 +6,17 @@ Shapes: N votes of a slice.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import itertools
 import json
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from p2l.batch_inference.prompts import file_digest
 from p2l.common.errors import CheckpointError, InputError
 from p2l.model.checkpoint import MODEL_LIST_FILE, local_folder
 from p2l.votes import VoteStore, open_votes
@@ -24,24 +24,25 @@ from p2l.votes.schema import IntArray
 from p2l.votes.sources import FILE_ENDINGS
 from p2l.votes.splitting import hash_prompts
 
-_BLOCK = 1 << 20
-
 
 @dataclass(frozen=True)
 class ValidationSlice:
-    """One slice, its votes on disk."""
+    """One slice, its votes on disk.
+
+    Attributes:
+        fingerprint: 24 hexadecimal digits of the file's bytes and of the list that its labels refer to.
+        prompts: (N,) 64-bit hash of each vote's prompt.
+    """
 
     number: int
     file: Path
     votes: VoteStore
     fingerprint: str
-    """24 hexadecimal digits of the file's bytes and of the list that its labels refer to."""
     prompts: IntArray
-    """(N,) 64-bit hash of each vote's prompt."""
 
 
 def find_slices(folder: str) -> dict[int, Path]:
-    """The files of votes in a folder by the last number in their names, in its order.
+    """Return the files of votes in a folder by the last number in their names, in its order.
 
     Raises:
         InputError: no such folder, no file with a number, or two files with one number.
@@ -69,7 +70,7 @@ def _stem(name: str) -> str:
 
 @contextlib.contextmanager
 def open_slices(files: dict[int, Path], label_list: str | None = None) -> Iterator[dict[int, ValidationSlice]]:
-    """Read the slices, each checked from end to end; the space that they take is free again afterwards.
+    """Read and check the slices from end to end; their disk space is freed at the end of the block.
 
     Args:
         files: by number.
@@ -79,21 +80,14 @@ def open_slices(files: dict[int, Path], label_list: str | None = None) -> Iterat
         InputError: a row is no vote, or the list cannot be read.
     """
     names = _read_names(label_list)
+    own = json.dumps(names).encode() if names else b""
+    slices = {}
     with contextlib.ExitStack() as stack:
-        yield {number: _open(number, file, names, stack) for number, file in files.items()}
-
-
-def _open(number: int, file: Path, names: list[str] | None, stack: contextlib.ExitStack) -> ValidationSlice:
-    votes = stack.enter_context(open_votes(file, label_list=names))
-    return ValidationSlice(number, file, votes, _fingerprint(file, names), np.asarray(hash_prompts(votes)))
-
-
-def _fingerprint(file: Path, names: Sequence[str] | None) -> str:
-    digest = hashlib.blake2b(json.dumps(names).encode() if names else b"", digest_size=12)
-    with file.open("rb") as stream:
-        while block := stream.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
+        for number, file in files.items():
+            votes = stack.enter_context(open_votes(file, label_list=names))
+            hashes = np.asarray(hash_prompts(votes))
+            slices[number] = ValidationSlice(number, file, votes, file_digest(file, own), hashes)
+        yield slices
 
 
 def _read_names(path: str | None) -> list[str] | None:
@@ -116,19 +110,22 @@ _HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One checkpoint, not yet opened."""
+    """One checkpoint, not yet opened.
+
+    Attributes:
+        number: optimizer steps, which are batches, before it.
+        place: a folder, or `owner/name/folder` on the hub.
+        root: the folder around it, which may hold a model list for all.
+    """
 
     number: int
-    """Optimizer steps, which are batches, before it."""
     name: str
     place: str
-    """A folder, or `owner/name/folder` on the hub."""
     root: str
-    """What it lies in, which may hold a model list for all."""
 
 
 def find_checkpoints(repo: str, prefix: str) -> list[Checkpoint]:
-    """The checkpoints of a run's folder or hub repository, by number.
+    """Return the checkpoints of a run's folder or hub repository, by number.
 
     Raises:
         InputError: there is no such folder or repository, or it holds no checkpoint.
@@ -165,9 +162,9 @@ def _folders_on_hub(repo: str) -> set[str]:
 
 @contextlib.contextmanager
 def open_checkpoint(checkpoint: Checkpoint) -> Iterator[Path]:
-    """The checkpoint as a complete model folder, downloaded if need be.
+    """Give the checkpoint as a complete model folder, downloaded if need be.
 
-    A model list or tokenizer that is stated once, beside the checkpoints, counts for each that has none of its own.
+    A model list or tokenizer beside the checkpoints serves each that has none of its own.
 
     Raises:
         InputError: it cannot be reached, or there is no model list in either place.

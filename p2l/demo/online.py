@@ -1,4 +1,4 @@
-"""The demo's online run: the arena's votes once, as they came, and checkpoints asked about the slices of their time."""
+"""The demo's online run: the votes once, in their order, and checkpoints evaluated on the slices of their time."""
 
 from __future__ import annotations
 
@@ -38,13 +38,9 @@ deepspeed_config_path: zero0.json
 
 
 def show_online(folder: Path, run: Callable[..., None], votes: int, *, usual: bool) -> Iterator[str]:
-    """Train on the demo's votes in their order and show what each checkpoint knew; yields what is to be read.
+    """Train on the demo's votes in their order, evaluate each checkpoint, and yield lines to print.
 
-    Args:
-        folder: the demo's.
-        run: runs a command there.
-        votes: how many there are.
-        usual: whether they are those that the slices in validation_sets belong to.
+    `run` runs a command in the demo's folder; `usual`: whether the slices in validation_sets belong to the votes.
     """
     (folder / "online.yaml").write_text(_CONFIG, "utf-8")
     (folder / "zero0.json").write_text(_DEEPSPEED, "utf-8")
@@ -63,7 +59,7 @@ def show_online(folder: Path, run: Callable[..., None], votes: int, *, usual: bo
 
 
 def _table(folder: Path) -> Iterator[str]:
-    """The loss of each checkpoint on the slices of its time, and how many models it knew."""
+    """Yield the loss of each checkpoint on the slices of its time, and how many models it knew."""
     losses = json.loads((folder / "figures" / "loss" / "online.json").read_text("utf-8"))
     checkpoints = sorted(losses, key=int)
     numbers = sorted(losses[checkpoints[-1]], key=int)

@@ -27,18 +27,17 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Held:
-    """The held-out votes, everything that forecasts them, and the truth."""
+    """The held-out votes, their forecasts, and the truth; `bayes`: (N,) loss under the true probabilities."""
 
     arena: Arena
     model: P2L
     labels: Labels
     forecasts: dict[str, Forecast]
     bayes: Floats
-    """(N,) loss of each vote under its true probabilities."""
 
 
 def held_out(folder: Path) -> Held:
-    """Forecast the held-out votes of a demo's folder by every means."""
+    """Forecast the held-out votes of a demo's folder by a leaderboard, by categories and by both models."""
     arena = load_arena(folder / "truth")
     with open_votes(str(folder / "votes.parquet")) as train:
         models, labels = train.model_list, train.labels()
@@ -60,7 +59,7 @@ def held_out(folder: Path) -> Held:
 
 
 def loss_table(held: Held) -> str:
-    """One line per forecast: loss, and the share of the way from one leaderboard to the truth."""
+    """Return a line per forecast: loss, and the share of the way from one leaderboard to the truth."""
     losses = {name: float(_losses(forecast, held.labels).mean()) for name, forecast in held.forecasts.items()}
     worst, best = next(iter(losses.values())), float(held.bayes.mean())
     losses["the truth itself (Bayes optimum)"] = best
@@ -72,7 +71,7 @@ def loss_table(held: Held) -> str:
 
 
 def leaderboards(held: Held) -> Iterator[str]:
-    """True beside predicted leaderboards for three kinds of prompt; the last two have the very same words."""
+    """Yield true beside predicted leaderboards for three kinds of prompt; the last two have the very same words."""
     arena = held.arena
     first, second, third = arena.topics[:3]
     yield _leaderboard(held, f"prompts about {first}", arena.example_prompts(first, EXAMPLES))

@@ -1,7 +1,4 @@
-"""The demo's router: the trained model chooses among mock providers, for the official openai client.
-
-Answers of mocks are scripted; everything else is what a user has: the router's process, its configuration, its choices.
-"""
+"""The demo's router: the trained model chooses among mock providers, with scripted answers, for the openai client."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ _CONFIG, _LOG = "router.yaml", "router.log"
 
 
 def show_router(folder: Path, model: str, prompts: Sequence[list[str]]) -> Iterator[str]:
-    """Route the first of the prompts at three budgets while one provider fails; yields what is to be read."""
+    """Route the first of the prompts at three budgets while one provider fails; yield lines to print."""
     if importlib.util.find_spec("openai") is None or importlib.util.find_spec("aiohttp") is None:
         yield "  (left out: it needs `pip install 'p2l[route]' openai`)"
         return
@@ -42,7 +39,7 @@ def show_router(folder: Path, model: str, prompts: Sequence[list[str]]) -> Itera
 
 
 def _prices(folder: Path, prompts: Sequence[list[str]]) -> tuple[dict[str, float], str]:
-    """What each model costs, the dearer the stronger it is over all prompts; and the best one for the first prompt."""
+    """Return a cost of each model, higher for stronger ones, and the best model for the first prompt."""
     from p2l.inference import P2L
 
     model = P2L.from_pretrained(folder, device="cpu")
@@ -53,7 +50,7 @@ def _prices(folder: Path, prompts: Sequence[list[str]]) -> tuple[dict[str, float
 
 
 def _configuration(costs: dict[str, float], best: str) -> str:
-    """The router's configuration; the best model for the prompt is down."""
+    """Return the router's configuration, in which the provider of the best model for the prompt is down."""
     import yaml
 
     down: dict[str, Any] = {"failure_rate": 1.0, "failure": "status:503"}
@@ -71,7 +68,7 @@ def _configuration(costs: dict[str, float], best: str) -> str:
 
 
 def _ask(url: str, prompt: list[str], costs: list[float], best: str) -> Iterator[str]:
-    """The same prompt at three budgets, the last time once more as a stream."""
+    """Send the prompt at three budgets, and once more as a stream."""
     from openai import OpenAI
 
     client = OpenAI(base_url=url, api_key=_KEY)

@@ -1,4 +1,4 @@
-"""The last step of the demo: the trained model behind HTTP, asked with curl and with the client, and stopped again."""
+"""The demo's service: the trained model behind HTTP, called with curl and with the client, and stopped again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PATIENCE = 120.0
 
 
 def show(folder: Path, model: str, prompts: list[list[str]]) -> Iterator[str]:
-    """Serve `folder / model`, ask it for the leaderboards of two prompts, and stop it; yields what is to be read."""
+    """Serve `folder / model`, get the leaderboards of two prompts, and stop it; yield lines to print."""
     port = free_port()
     flags = ["--model-path", model, "--host", "127.0.0.1", "--port", str(port)]
     yield f"  $ {shlex.join(['p2l', 'endpoint', *flags])} &"
@@ -54,11 +54,7 @@ def running(folder: Path, words: list[str], log_name: str) -> Iterator[subproces
 
 
 def stop(process: subprocess.Popen[bytes], log: Path) -> None:
-    """Ask a service to stop and wait until it has.
-
-    Raises:
-        P2LError: it ended with an error.
-    """
+    """Stop a service and wait until it has ended; P2LError if it ended with an error."""
     process.send_signal(signal.SIGTERM)
     code = process.wait(PATIENCE)
     if code:
@@ -77,7 +73,7 @@ def _wait(client: P2LClient, process: subprocess.Popen[bytes], folder: Path) -> 
 
 
 def _by_curl(url: str, prompt: list[str]) -> Iterator[str]:
-    """A prompt's leaderboard as any HTTP client gets it."""
+    """Yield a prompt's leaderboard as any HTTP client gets it."""
     body = json.dumps({"prompt": prompt})
     line = ["curl", "-s", f"{url}/leaderboard", "-H", "content-type: application/json", "-d", body]
     yield f"  $ {shlex.join(line)}"
@@ -95,7 +91,7 @@ def _rows(board: PromptLeaderboard) -> Iterator[str]:
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """Return a port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

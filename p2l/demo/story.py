@@ -1,7 +1,6 @@
 """Command: the whole story on one page: votes of a simulated arena, a model trained on them, and what it learned.
 
-Nothing is downloaded: the arena, its tokenizer and the random-initialised backbone are made on the spot. The truth of
-the arena is known, so the table can say how much of what can be learned was learned.
+Nothing is downloaded. The truth of the arena is known, so a table shows how much of what can be learned was learned.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ VOTES, VALIDATION = 30_000, 6_000
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line of `p2l demo`."""
+    """Return the flags of `p2l demo`."""
     flags = parser("p2l demo", "Simulate votes, train a prompt-to-leaderboard model on them, and show what it learned.")
     flags.add_argument("--output", default="demo_output", help="folder for everything that the demo makes")
     flags.add_argument("--votes", type=int, default=VOTES, help="training votes; fewer are faster and teach less")
@@ -43,22 +42,16 @@ class Shell:
     folder: Path
 
     def run(self, *words: str | float) -> None:
-        """Run one command; its output goes to `demo.log`, its progress bar to the terminal.
-
-        Raises:
-            P2LError: it failed; the message ends with what it said.
-        """
+        """Run one command; its output goes to `demo.log`, its progress bar to the terminal; P2LError if it fails."""
         line = [str(word) for word in words]
         print(f"  $ {shlex.join(line)}", flush=True)
         log = self.folder / "demo.log"
         with log.open("a", encoding="utf-8") as file:
-            done = subprocess.run(self._found(line), cwd=self.folder, stdout=file, check=False)
+            # The command of this Python's environment, whether or not that is on the PATH.
+            command = [sys.executable, "-m", "p2l.cli", *line[1:]]
+            done = subprocess.run(command, cwd=self.folder, stdout=file, check=False)
         if done.returncode:
             raise P2LError(f"`{shlex.join(line)}` failed with exit code {done.returncode}; {log} has its output")
-
-    def _found(self, line: list[str]) -> list[str]:
-        """The same command of this Python's environment, whether or not that is on the PATH."""
-        return [sys.executable, "-m", "p2l.cli", *line[1:]]
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -22,8 +22,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from p2l.batch_inference.output import json_array
 from p2l.common.errors import InputError, VoteError
-from p2l.common.files import atomic_path
 from p2l.evaluation.categories import Category, readable_tags
 from p2l.leaderboard.intervals import ClusteredVotes
 from p2l.likelihood import Likelihood
@@ -55,14 +55,10 @@ def remove_hidden(path: Path) -> bool:
     """Rewrite the file without hidden states, if a record has one; return whether it did."""
     if not any(HIDDEN in record for record in _records(path)):
         return False
-    between = "[\n"
-    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+    with json_array(path) as write:
         for record in _records(path):
             record.pop(HIDDEN, None)
-            text = json.dumps(record, indent=4, ensure_ascii=False)
-            file.write(between + "    " + text.replace("\n", "\n    "))
-            between = ",\n"
-        file.write("\n]\n")
+            write("    " + json.dumps(record, indent=4, ensure_ascii=False).replace("\n", "\n    "))
     return True
 
 

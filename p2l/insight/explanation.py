@@ -1,40 +1,38 @@
-"""Strengths and weaknesses of models, from what a P2L says of many prompts.
+"""Strengths and weaknesses of models, from P2L's predictions for many prompts.
 
-Different prompts count once and are split in halves. On the first, clusters are found, their number chosen, their names
-given and the words of each learned. On the second, prompts are put into these clusters by their words alone and the
-models are measured there. The numbers that are measured have so chosen nothing: not the borders, not the names, and
-not the prompts that they are averaged over. Coefficients that are mere noise show no strengths, which clusters that
-are measured on the coefficients that made them would. The price: what words do not tell is diluted.
+Different prompts count once and are split in halves. On the first, clusters are formed, their number chosen, their
+names given and the words of each learned. On the second, prompts are put into these clusters by their words alone and
+the models are measured there. So what is measured has had no influence on borders, names or the prompts averaged over:
+coefficients that are mere noise show no strengths, which they would in clusters that were made of the same
+coefficients. The price: what words do not tell is diluted.
 
 Shapes: N prompts, M models, D dimensions of an embedding, K clusters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import csr_array
-from scipy.special import stdtr
 
 from p2l import likelihood as likelihoods
+from p2l.common.bootstrap import limits
 from p2l.common.errors import InputError
 from p2l.insight import terms as kinds
-from p2l.insight.drift import adjusted
+from p2l.insight.drift import adjusted, p_values
 from p2l.insight.explain_report import Cluster, Explanation, Strength
 from p2l.insight.terms import Places, Terms, count_terms, learn_places, typical_terms
 from p2l.leaderboard.board import POINTS_PER_LOGIT
 from p2l.likelihood import Likelihood, win_rates
 from p2l.votes.schema import hash_turns
 
-# How each model does in each cluster against how it does overall, with intervals over prompts.
-#
-# A model's strength on a prompt is its coefficient less the mean of the M models; its change in a cluster is the mean
-# of that over the cluster's prompts less the mean over all. The bootstrap draws prompts again, for the cluster and for
-# the whole together; beyond 2,048 prompts these are dealt into as many groups, which are drawn in their place.
+# How each model does in each cluster against how it does overall, with intervals over prompts. A model's strength on a
+# prompt is its coefficient less the mean of the M models; its change in a cluster is the mean of that over the
+# cluster's prompts less the mean over all. The bootstrap draws prompts for the cluster and for the whole together;
+# beyond 2,048 prompts it draws as many random groups of them.
 #
 # Shapes: N prompts, M models, K clusters, G groups of prompts, R replicates.
 
@@ -47,26 +45,24 @@ _AT_ONCE = 50  # replicates whose ranks are in memory together
 
 @dataclass(frozen=True)
 class PromptAnswers:
-    """What a model says of N prompts: coefs (N, M), eta and gamma (N,) or None."""
+    """Predictions for N prompts: coefs (N, M), eta and gamma (N,) or None."""
 
     coefs: Floats
     eta: Floats | None
     gamma: Floats | None
 
     def of(self, rows: Ints) -> PromptAnswers:
-        """Some of the prompts."""
+        """Return some of the prompts."""
         eta, gamma = (None if values is None else values[rows] for values in (self.eta, self.gamma))
         return PromptAnswers(self.coefs[rows], eta, gamma)
 
     def means(self, cluster: Ints, clusters: int) -> tuple[Floats, Floats | None, Floats | None]:
-        """Mean coefs (K, M), eta and gamma (K,) of each cluster."""
-        number = np.maximum(np.bincount(cluster, minlength=clusters), 1)
-        sums = _members(cluster, clusters) @ self.coefs
-        sides = (
-            None if values is None else np.bincount(cluster, values, minlength=clusters) / number
+        """Return mean coefs (K, M), eta and gamma (K,) of each cluster."""
+        eta, gamma = (
+            None if values is None else kinds.centre_of(values[:, None], cluster, clusters)[:, 0]
             for values in (self.eta, self.gamma)
         )
-        return (np.asarray(sums / number[:, None]), *sides)  # type: ignore[return-value]
+        return kinds.centre_of(self.coefs, cluster, clusters), eta, gamma
 
 
 @dataclass(frozen=True)
@@ -99,7 +95,7 @@ def measure(
     lower, upper, error = draws.changes(rules.level)
     rank_lower, rank_upper = draws.ranks(rules.level)
     change = inside - overall
-    p = _chances(change[used], error[used], sizes[used], rules.least_change)
+    p = p_values(change[used], error[used], np.float64(sizes[used][:, None] - 1), rules.least_change)
     q = adjusted(p.ravel()).reshape(p.shape)
     rates, overall_rates = _rates(answers, cluster, len(names), likelihood)
     ranks, overall_ranks = _ranks(inside), _ranks(overall[None])[0]
@@ -128,44 +124,31 @@ def measure(
 
 
 def centred(coefs: Floats) -> Floats:
-    """Coefficients (..., M) less their mean."""
+    """Return coefficients (..., M) less their mean."""
     return np.asarray(coefs - coefs.mean(axis=-1, keepdims=True))
 
 
-def _members(cluster: Ints, clusters: int) -> csr_array:
-    """Sparse (K, N), 1 where a prompt is in a cluster."""
-    return csr_array((np.ones(len(cluster)), (cluster, np.arange(len(cluster)))), shape=(clusters, len(cluster)))
-
-
 def _rates(answers: PromptAnswers, cluster: Ints, clusters: int, likelihood: Likelihood) -> tuple[Floats, Floats]:
-    """Win rates (K, M) in each cluster and (M,) overall, at the mean coefficients."""
+    """Return win rates (K, M) in each cluster and (M,) overall, at the mean coefficients."""
     everything = answers.means(np.zeros(len(cluster), dtype=np.int64), 1)
     inside = answers.means(cluster, clusters)
     return win_rates(inside[0], likelihood, *inside[1:]), win_rates(everything[0], likelihood, *everything[1:])[0]
 
 
 def _ranks(strength: Floats) -> Ints:
-    """Places (..., M) from 1, the greatest first."""
+    """Return places (..., M) from 1, the greatest first."""
     return np.argsort(np.argsort(-strength, axis=-1, kind="stable"), axis=-1, kind="stable") + 1
 
 
-def _chances(change: Floats, error: Floats, sizes: Ints, least: float) -> Floats:
-    """p-values (K, M) of changes beyond the least that counts, by the t distribution."""
-    beyond = np.maximum(np.abs(change) - least / POINTS_PER_LOGIT, 0.0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.where(beyond == 0, 0.0, beyond / error)
-    return np.asarray(np.minimum(1.0, 2 * stdtr(sizes[:, None] - 1.0, -ratio)))
-
-
 class _Draws:
-    """Means of each cluster and of everything over prompts drawn again, R times."""
+    """Means of each cluster and of everything over R draws of prompts."""
 
     def __init__(self, strength: Floats, cluster: Ints, clusters: int, rng: np.random.Generator) -> None:
         number, self.models = strength.shape
         self.clusters = clusters
         groups = min(number, _GROUPS)
         group = rng.permutation(number) % groups
-        cells = _members(group * clusters + cluster, groups * clusters)
+        cells = kinds.members(group * clusters + cluster, groups * clusters)
         sums = np.asarray(cells @ strength).reshape(groups, clusters * self.models)
         sizes = np.asarray(cells.sum(axis=1)).reshape(groups, clusters)
         times = rng.multinomial(groups, np.full(groups, 1 / groups), size=_REPLICATES).astype(np.float64)
@@ -176,16 +159,13 @@ class _Draws:
             self.inside = drawn / counts[:, :, None]  # NaN where none of a small cluster was drawn
 
     def changes(self, level: float) -> tuple[Floats, Floats, Floats]:
-        """Ends of the intervals and standard errors (K, M) of the changes."""
+        """Return ends of the intervals and standard errors (K, M) of the changes."""
         change = self.inside - self.overall[:, None]
-        empty = np.isnan(change).all(axis=0)
-        change[:, empty] = 0.0
-        tail = (1 - level) / 2
-        lower, upper = np.nanquantile(change, [tail, 1 - tail], axis=0)
-        return lower, upper, np.nanstd(change, axis=0, ddof=1)
+        change[:, np.isnan(change).all(axis=0)] = 0.0
+        return *limits(change, level), np.nanstd(change, axis=0, ddof=1)
 
     def ranks(self, level: float) -> tuple[Ints, Ints]:
-        """Ends of the intervals (K, M) of the places in each cluster."""
+        """Return ends of the intervals (K, M) of the places in each cluster."""
         ranks = np.empty(self.inside.shape, dtype=np.int16)
         for start in range(0, len(ranks), _AT_ONCE):
             ranks[start : start + _AT_ONCE] = _ranks(np.nan_to_num(self.inside[start : start + _AT_ONCE]))
@@ -200,22 +180,36 @@ _EXAMPLES, _EXAMPLE = 3, 160
 
 
 @dataclass(frozen=True)
-class _Data:
-    """N different prompts: what is said of them, what is clustered, their texts and words."""
-
-    said: PromptAnswers
-    features: Floats
-    texts: list[list[str]] | None
-    terms: Terms | None
-
-
-@dataclass(frozen=True)
 class _Clustering:
     """Clusters of the first half: centres (K, c) of points (n, c), the cluster (n,) of each, and its words."""
 
     centres: Floats
     cluster: Ints
     places: Places | None
+
+
+@dataclass(frozen=True)
+class _Prompts:
+    """N different prompts: predictions, points (N, c) to cluster, texts and words."""
+
+    answers: PromptAnswers
+    points: Floats
+    texts: list[list[str]] | None
+    terms: Terms | None
+
+    def cut(self, rows: Ints, centres: Floats) -> _Clustering:
+        """Assign rows to the nearest centres, and learn the words of each cluster."""
+        cluster = kinds.nearest(self.points[rows], centres)
+        places = None if self.terms is None else learn_places(self.terms.of(rows), cluster, len(centres))
+        return _Clustering(centres, cluster, places)
+
+    def place(self, clustering: _Clustering, rows: Ints, by: str) -> Ints:
+        """Return the cluster of each row, by `words` or by `nearest` centre."""
+        if by != "words":
+            return kinds.nearest(self.points[rows], clustering.centres)
+        if clustering.places is None or self.terms is None:
+            raise InputError("clusters by words need the prompts; give them, or choose by nearest centre")
+        return clustering.places.place(self.terms.table[rows])
 
 
 def explain(
@@ -235,56 +229,50 @@ def explain(
     """Find kinds of prompts, and how much better or worse each model is on them than overall.
 
     Args:
-        coefs: (N, M) coefficients of each prompt.
+        coefs, eta, gamma: (N, M) and (N,) of each prompt, as the likelihood needs them.
         models: M names.
         likelihood: of the coefficients.
-        eta, gamma: (N,) where the likelihood has them.
         texts: the N prompts as lists of turns; without them clusters have numbers for names.
         embeddings: (N, D) to cluster in the place of the coefficients.
-        clusters: how many; by default as `p2l.insight.terms` says.
+        clusters: their number; by default as `p2l.insight.terms` says.
         by: how measured prompts come into clusters: `words` (the default with texts), or `nearest` centre.
         rules: when a change counts.
         seed: of the halves, the sample that is clustered, and the bootstrap.
-
-    Raises:
-        InputError: too few prompts or models, more clusters than they allow, or values that are no finite numbers.
     """
     rules, rng, likely = rules or Rules(), np.random.default_rng(seed), likelihoods.get(likelihood)
     by = by or ("nearest" if texts is None else "words")
-    data = _different(_checked(coefs, eta, gamma, models, likely), texts, embeddings)
-    number = len(data.features)
+    prompts = _different(_checked(coefs, eta, gamma, models, likely), texts, embeddings)
+    number = len(prompts.points)
     _check_number(number, clusters, rules.least_prompts)
     order = rng.permutation(number)
     first, second = np.sort(order[: number // 2]), np.sort(order[number // 2 :])
-    mean, directions = kinds.principal(data.features[first])
-    points = (data.features - mean) @ directions
-    clustering = _find(data, points, first, clusters, by, rules.least_prompts, rng)
-    cluster = _place(clustering, data, points, second, by)
-    names, terms = _names(data.terms, first, clustering)
-    return _noted(
-        rules,
-        models=_best_first(models, data.said.coefs),
-        clusters=_clusters(data, points, clustering, second, cluster, names, terms),
-        strengths=tuple(measure(data.said.of(second), cluster, names, models, likely, rules, rng)),
+    mean, directions = kinds.principal(prompts.points[first])
+    prompts = replace(prompts, points=(prompts.points - mean) @ directions)
+    clustering = _find(prompts, first, clusters, by, rules.least_prompts, rng)
+    cluster = prompts.place(clustering, second, by)
+    names, terms = _names(prompts.terms, first, clustering)
+    best_first = np.argsort(-centred(prompts.answers.coefs).mean(axis=0), kind="stable")
+    explanation = Explanation(
+        models=tuple(models[place] for place in best_first.tolist()),
+        clusters=tuple(_clusters(prompts, clustering, second, cluster, names, terms)),
+        strengths=tuple(measure(prompts.answers.of(second), cluster, names, models, likely, rules, rng)),
         likelihood=likely.name,
         prompts=len(second),
         chosen_from=len(first),
         by=by,
-        explained=kinds.explained(centred(data.said.coefs[second]), cluster),
-        recovered=_recovered(clustering, data, points, second),
+        explained=kinds.explained(centred(prompts.answers.coefs[second]), cluster),
+        recovered=_recovered(prompts, clustering, second),
+        level=rules.level,
+        fdr=rules.fdr,
+        least_change=rules.least_change,
         seed=seed,
         names=tuple(names),
         places=clustering.places,
-        known=_known(data.texts, second, cluster),
+        known={hash_turns(prompts.texts[row]): int(one) for row, one in zip(second, cluster, strict=True)}
+        if prompts.texts is not None
+        else {},
     )
-
-
-def _noted(rules: Rules, **parts: Any) -> Explanation:
-    """The explanation with its rules and with what a reader must know of it."""
-    explanation = Explanation(level=rules.level, fdr=rules.fdr, least_change=rules.least_change, **parts)
-    return replace(
-        explanation, notes=tuple(_notes(explanation, rules, len(explanation.names) - len(explanation.clusters)))
-    )
+    return replace(explanation, notes=tuple(_notes(explanation, rules)))
 
 
 def _check_number(number: int, clusters: int | None, least: int) -> None:
@@ -301,12 +289,7 @@ def _check_number(number: int, clusters: int | None, least: int) -> None:
         )
 
 
-def _best_first(models: Sequence[str], coefs: Floats) -> tuple[str, ...]:
-    order = np.argsort(-centred(coefs).mean(axis=0), kind="stable")
-    return tuple(models[place] for place in order.tolist())
-
-
-def _checked(coefs: Any, eta: Any, gamma: Any, models: Sequence[str], likely: likelihoods.Likelihood) -> PromptAnswers:
+def _checked(coefs: Any, eta: Any, gamma: Any, models: Sequence[str], likely: Likelihood) -> PromptAnswers:
     values = np.asarray(coefs, dtype=np.float64)
     if values.ndim != 2 or values.shape[1] != len(models):
         raise InputError(f"coefficients have shape {values.shape}; (prompts, {len(models)} models) is needed")
@@ -324,17 +307,17 @@ def _checked(coefs: Any, eta: Any, gamma: Any, models: Sequence[str], likely: li
     return PromptAnswers(values, sides["eta"], sides["gamma"])
 
 
-def _different(answers: PromptAnswers, texts: Texts | None, embeddings: Any) -> _Data:
-    """Every different prompt once."""
+def _different(answers: PromptAnswers, texts: Texts | None, embeddings: Any) -> _Prompts:
+    """Keep every different prompt once."""
     features = centred(answers.coefs) if embeddings is None else _unit(np.asarray(embeddings, dtype=np.float64))
     if len(features) != len(answers.coefs) or (texts is not None and len(texts) != len(answers.coefs)):
         raise InputError("coefficients, prompts and embeddings must be of the same prompts")
     if texts is None:
-        return _Data(answers, features, None, None)
+        return _Prompts(answers, features, None, None)
     hashes = np.array([hash_turns(list(turns)) for turns in texts], dtype=np.uint64)
     rows = np.sort(np.unique(hashes, return_index=True)[1])
     texts_used = [list(texts[row]) for row in rows]
-    return _Data(answers.of(rows), features[rows], texts_used, count_terms(texts_used))
+    return _Prompts(answers.of(rows), features[rows], texts_used, count_terms(texts_used))
 
 
 def _unit(embeddings: Floats) -> Floats:
@@ -344,45 +327,28 @@ def _unit(embeddings: Floats) -> Floats:
 
 
 def _find(
-    data: _Data, points: Floats, first: Ints, clusters: int | None, by: str, least: int, rng: np.random.Generator
+    prompts: _Prompts, first: Ints, clusters: int | None, by: str, least: int, rng: np.random.Generator
 ) -> _Clustering:
-    cut = kinds.tree(points[first], rng)
+    cut = kinds.tree(prompts.points[first], rng)
     if clusters is not None:
-        return _cut(data, points, first, cut(clusters))
+        return prompts.cut(first, cut(clusters))
     learn, test = first[::2], first[1::2]
-    target = centred(data.said.coefs)
+    target = centred(prompts.answers.coefs)[test]
     numbers = kinds.candidates(len(first), least)
-    shares = []
-    for number in numbers:
-        clustering = _cut(data, points, learn, cut(number))
-        shares.append(kinds.explained(target[test], _place(clustering, data, points, test, by)))
-    return _cut(data, points, first, cut(kinds.fewest(numbers, shares)))
+    clusterings = (prompts.cut(learn, cut(number)) for number in numbers)
+    shares = [kinds.explained(target, prompts.place(clustering, test, by)) for clustering in clusterings]
+    return prompts.cut(first, cut(kinds.fewest(numbers, shares)))
 
 
-def _cut(data: _Data, points: Floats, rows: Ints, centres: Floats) -> _Clustering:
-    cluster = kinds.nearest(points[rows], centres)
-    places = None if data.terms is None else learn_places(data.terms.of(rows), cluster, len(centres))
-    return _Clustering(centres, cluster, places)
-
-
-def _place(clustering: _Clustering, data: _Data, points: Floats, rows: Ints, by: str) -> Ints:
-    if by == "words":
-        if clustering.places is None or data.terms is None:
-            raise InputError("clusters by words need the prompts; give them, or choose by nearest centre")
-        return clustering.places.place(data.terms.table[rows])
-    return kinds.nearest(points[rows], clustering.centres)
-
-
-def _recovered(clustering: _Clustering, data: _Data, points: Floats, rows: Ints) -> float | None:
+def _recovered(prompts: _Prompts, clustering: _Clustering, rows: Ints) -> float | None:
     if clustering.places is None:
         return None
-    return float(
-        (_place(clustering, data, points, rows, "words") == _place(clustering, data, points, rows, "nearest")).mean()
-    )
+    by_words, by_points = (prompts.place(clustering, rows, by) for by in ("words", "nearest"))
+    return float((by_words == by_points).mean())
 
 
 def _names(terms: Terms | None, first: Ints, clustering: _Clustering) -> tuple[list[str], list[list[str]]]:
-    """A name for each cluster, all different, and its terms."""
+    """Return a name for each cluster, all different, and its terms."""
     number = len(clustering.centres)
     if terms is None:
         return [f"cluster {one + 1}" for one in range(number)], [[] for _ in range(number)]
@@ -395,34 +361,27 @@ def _names(terms: Terms | None, first: Ints, clustering: _Clustering) -> tuple[l
 
 
 def _clusters(
-    data: _Data,
-    points: Floats,
+    prompts: _Prompts,
     clustering: _Clustering,
     rows: Ints,
     cluster: Ints,
     names: Sequence[str],
     terms: Sequence[list[str]],
-) -> tuple[Cluster, ...]:
+) -> Iterator[Cluster]:
     sizes = np.bincount(cluster, minlength=len(names))
-    return tuple(
-        Cluster(
-            names[one],
-            tuple(terms[one]),
-            int(sizes[one]),
-            float(sizes[one] / len(rows)),
-            _examples(data.texts, rows[cluster == one], points, clustering.centres[one]),
-        )
-        for one in np.argsort(-sizes, kind="stable")
-        if sizes[one]
-    )
+    for one in np.argsort(-sizes, kind="stable"):
+        if sizes[one]:
+            examples = _examples(prompts, rows[cluster == one], clustering.centres[one])
+            share = float(sizes[one] / len(rows))
+            yield Cluster(names[one], tuple(terms[one]), int(sizes[one]), share, examples)
 
 
-def _examples(texts: list[list[str]] | None, rows: Ints, points: Floats, centre: Floats) -> tuple[str, ...]:
-    """The beginnings of the prompts nearest to the centre."""
-    if texts is None:
+def _examples(prompts: _Prompts, rows: Ints, centre: Floats) -> tuple[str, ...]:
+    """Return the beginnings of the prompts nearest to the centre."""
+    if prompts.texts is None:
         return ()
-    near = rows[np.argsort(((points[rows] - centre) ** 2).sum(axis=1), kind="stable")[:_EXAMPLES]]
-    return tuple(_shortened(" / ".join(texts[row])) for row in near)
+    near = rows[np.argsort(((prompts.points[rows] - centre) ** 2).sum(axis=1), kind="stable")[:_EXAMPLES]]
+    return tuple(_shortened(" / ".join(prompts.texts[row])) for row in near)
 
 
 def _shortened(text: str) -> str:
@@ -430,15 +389,10 @@ def _shortened(text: str) -> str:
     return plain if len(plain) <= _EXAMPLE else plain[: _EXAMPLE - 1].rstrip() + "…"
 
 
-def _known(texts: list[list[str]] | None, rows: Ints, cluster: Ints) -> dict[int, int]:
-    if texts is None:
-        return {}
-    return {hash_turns(texts[row]): int(one) for row, one in zip(rows, cluster, strict=True)}
-
-
-def _notes(explanation: Explanation, rules: Rules, empty: int) -> list[str]:
+def _notes(explanation: Explanation, rules: Rules) -> list[str]:
     notes = []
-    small = sum(one.prompts < rules.least_prompts for one in explanation.clusters) + empty
+    small = sum(one.prompts < rules.least_prompts for one in explanation.clusters)
+    small += len(explanation.names) - len(explanation.clusters)
     if small:
         notes.append(f"Clusters with fewer than {rules.least_prompts} of the prompts measured are not judged: {small}.")
     if explanation.explained < kinds.SAYS_LITTLE:

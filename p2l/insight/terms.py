@@ -1,7 +1,7 @@
-"""Which words are in which prompts, what words a kind of prompt is known by, and what kind the words of a prompt name.
+"""The words of prompts, clusters of prompts, the words typical of a cluster, and the cluster that words speak for.
 
 A term is a word of letters, or a pair of neighbouring characters in scripts without spaces; each counts once per
-prompt. Words that are everywhere need no list of stop words, in no language: a term is typical of a cluster by
+prompt. No list of stop words is needed in any language: a term is typical of a cluster by
 
     p ln(p / q) ln(1 / r),    p, q, r: its share of prompts within the cluster, of all others, and of all together
                               (smoothed by half a prompt),
@@ -39,29 +39,23 @@ _SMOOTHING = 0.5
 
 @dataclass(frozen=True)
 class Terms:
-    """Terms and where they occur.
-
-    Attributes:
-        words: the V terms.
-        table: sparse (N, V), 1 where a prompt holds a term.
-        ids: position of each term.
-    """
+    """V terms, a sparse table (N, V) with 1 where a prompt holds a term, and the position of each term."""
 
     words: list[str]
     table: Any
     ids: dict[str, int]
 
     def of(self, rows: Ints) -> Terms:
-        """Some of the prompts."""
+        """Return the terms of some of the prompts."""
         return Terms(self.words, self.table[rows], self.ids)
 
     def locate(self, texts: Sequence[Sequence[str]]) -> Any:
-        """(n, V) table of other prompts."""
+        """Return a table (n, V) of other prompts."""
         return _table([[self.ids[term] for term in terms_of(turns) if term in self.ids] for turns in texts], self.words)
 
 
 def terms_of(turns: Sequence[str]) -> set[str]:
-    """The terms of one prompt."""
+    """Return the terms of one prompt."""
     terms: set[str] = set()
     for turn in turns:
         text = turn[:_CHARACTERS]
@@ -72,7 +66,7 @@ def terms_of(turns: Sequence[str]) -> set[str]:
 
 
 def count_terms(texts: Sequence[Sequence[str]]) -> Terms:
-    """The terms that are in at least three of these N prompts, the most frequent 30,000."""
+    """Return the terms that are in at least three of these N prompts, the most frequent 30,000."""
     ids: dict[str, int] = {}
     terms, ends = array("i"), array("q", [0])
     for turns in texts:
@@ -95,17 +89,18 @@ def _table(rows: Sequence[Sequence[int]], words: Sequence[str]) -> Any:
 
 
 def _counts(table: Any, cluster: Ints, clusters: int) -> tuple[Floats, Floats]:
-    """Prompts of each cluster that hold each term (K, V), and prompts of each cluster (K,)."""
-    member = csr_array((np.ones(len(cluster)), (cluster, np.arange(len(cluster)))), shape=(clusters, len(cluster)))
+    """Return the prompts of each cluster that hold each term (K, V), and the prompts of each cluster (K,)."""
     sizes = np.bincount(cluster, minlength=clusters).astype(np.float64)
-    return np.asarray((member @ table).toarray(), dtype=np.float64), sizes
+    return np.asarray((members(cluster, clusters) @ table).toarray(), dtype=np.float64), sizes
+
+
+def members(cluster: Ints, clusters: int) -> csr_array:
+    """Return a sparse table (K, N), 1 where a prompt is in a cluster."""
+    return csr_array((np.ones(len(cluster)), (cluster, np.arange(len(cluster)))), shape=(clusters, len(cluster)))
 
 
 def typical_terms(terms: Terms, cluster: Ints, clusters: int, *, most: int = 8) -> list[list[str]]:
-    """The terms that tell each cluster from the others, the most typical first; none may be typical at all.
-
-    A term counts once among those that only differ in their ending (proof, proofs).
-    """
+    """Return the most typical terms of each cluster (perhaps none), one of those that only differ in their ending."""
     inside, sizes = _counts(terms.table, cluster, clusters)
     outside, others = inside.sum(axis=0) - inside, sizes.sum() - sizes
     p = (inside + _SMOOTHING) / (sizes + 1)[:, None]
@@ -139,10 +134,7 @@ def _kin(one: str, other: str) -> bool:
 class Places:
     """Naive Bayes: the cluster that the terms of a prompt speak for most.
 
-    Attributes:
-        terms: as they were counted.
-        weights: (V, K) log share of the prompts of a cluster that hold a term.
-        start: (K,) log share of the cluster.
+    Log shares: `weights` (V, K) of the prompts of a cluster that hold a term, `start` (K,) of the cluster.
     """
 
     terms: Terms
@@ -150,31 +142,28 @@ class Places:
     start: Floats
 
     def place(self, table: Any) -> Ints:
-        """Clusters (n,) of the prompts of a table (n, V)."""
+        """Return clusters (n,) of the prompts of a table (n, V)."""
         return np.asarray((table @ self.weights + self.start).argmax(axis=1), dtype=np.int64)
 
     def place_texts(self, texts: Sequence[Sequence[str]]) -> Ints:
-        """Clusters (n,) of prompts."""
+        """Return clusters (n,) of prompts."""
         return self.place(self.terms.locate(texts))
 
 
 def learn_places(terms: Terms, cluster: Ints, clusters: int) -> Places:
-    """Learn from prompts whose clusters (N,) are known what the words of each are."""
+    """Learn the words of each cluster from prompts whose clusters (N,) are known."""
     inside, sizes = _counts(terms.table, cluster, clusters)
     share = np.log((inside + _SMOOTHING) / (inside + _SMOOTHING).sum(axis=1, keepdims=True))
     start = np.log((sizes + _SMOOTHING) / (sizes + _SMOOTHING).sum())
     return Places(Terms(terms.words, None, terms.ids), share.T.copy(), start)
 
 
-# Kinds of prompts that nobody named: clusters of what a model says of each, or of embeddings.
+# Clusters of coefficients or of embeddings, by the few directions that hold most of the variance.
 #
-# What is clustered is the few directions that hold most of the variance (principal components). Ward's method on a
-# sample gives every number of clusters at once, and without random starts; k-means on up to 20,000 prompts then mends
-# the borders. SciPy has both; scikit-learn would add nothing that is needed here.
-#
-# How many: prompts that chose nothing are put into clusters, and the share of the variance of their coefficients that
-# lies between the clusters is taken, adjusted for their number (adjusted R^2). The fewest clusters that reach 95 % of
-# the best such share are used: more would tell little more, and each be known less well.
+# Ward's method on a sample gives every number of clusters at once, without random starts; k-means on up to 20,000
+# prompts then corrects the borders. How many clusters: for other prompts, the share of the variance of their
+# coefficients that lies between the clusters is computed (adjusted R^2), and the fewest clusters that reach 95 % of the
+# best share are used: more would tell little more, and each be known less well.
 #
 # Shapes: N prompts, M models, F features, K clusters.
 
@@ -185,11 +174,11 @@ _SAMPLE = 2000  # Ward's method takes memory for each pair
 _REFINED = 20_000
 _ENOUGH = 0.95
 SAYS_LITTLE = 0.02
-"""Share of variance below which clusters are taken for chance."""
+"""Share of variance up to which clusters count as chance."""
 
 
 def principal(values: Floats) -> tuple[Floats, Floats]:
-    """Mean (F,) and directions (F, c) that hold 95 % of the variance of (N, F), at most 16."""
+    """Return the mean (F,) and the directions (F, c) that hold 95 % of the variance of (N, F), at most 16."""
     mean = values.mean(axis=0)
     size, vectors = np.linalg.eigh(np.cov(values, rowvar=False).reshape(len(mean), len(mean)))
     size, vectors = np.maximum(size[::-1], 0.0), vectors[:, ::-1]
@@ -198,7 +187,7 @@ def principal(values: Floats) -> tuple[Floats, Floats]:
 
 
 def tree(values: Floats, rng: np.random.Generator) -> Cut:
-    """A function from a number of clusters to their centres (K, c), for points (N, c)."""
+    """Return a function from a number of clusters of points (N, c) to their centres (K, c)."""
     chosen = rng.permutation(len(values))
     sample, refined = values[chosen[:_SAMPLE]], values[chosen[:_REFINED]]
     merges = hierarchy.linkage(sample, "ward")
@@ -216,19 +205,19 @@ def tree(values: Floats, rng: np.random.Generator) -> Cut:
 
 
 def nearest(values: Floats, centres: Floats) -> Ints:
-    """The cluster (N,) of each point (N, c): that of the nearest centre (K, c)."""
+    """Return the cluster (N,) of each point (N, c): that of the nearest centre (K, c)."""
     return np.asarray(vq.vq(values, centres)[0], dtype=np.int64)
 
 
 def centre_of(values: Floats, cluster: Ints, clusters: int) -> Floats:
-    """Means (K, c) of the points of each cluster; zero where there are none."""
+    """Return the means (K, c) of the points of each cluster; zero where there are none."""
     number = np.bincount(cluster, minlength=clusters)
     sums = np.stack([np.bincount(cluster, column, minlength=clusters) for column in values.T], axis=1)
     return np.asarray(sums / np.maximum(number, 1)[:, None])
 
 
 def explained(values: Floats, cluster: Ints) -> float:
-    """Share of the variance of (N, c) that lies between clusters (N,), adjusted for their number; chance gives 0."""
+    """Return the share of the variance of (N, c) between clusters (N,), adjusted for their number; chance gives 0."""
     clusters = len(np.unique(cluster))
     if len(values) <= clusters:
         return 0.0
@@ -238,13 +227,13 @@ def explained(values: Floats, cluster: Ints) -> float:
 
 
 def candidates(prompts: int, least: int) -> list[int]:
-    """Numbers of clusters to try for so many prompts, if each is to have at least `least`."""
+    """Return the numbers of clusters to try, if each is to have at least `least` of the prompts."""
     most = max(2, min(MOST_CLUSTERS, prompts // max(least, 1)))
     return [number for number in (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 18, 20) if number <= most]
 
 
 def fewest(numbers: Sequence[int], shares: Sequence[float]) -> int:
-    """The least number whose share reaches 95 % of the best; of noise, the least of all."""
+    """Return the least number whose share reaches 95 % of the best; of noise, the least of all."""
     best = max(shares)
     if best < SAYS_LITTLE:
         return numbers[0]
