@@ -252,6 +252,8 @@ def explain(
     cluster = prompts.place(clustering, second, by)
     names, terms = _names(prompts.terms, first, clustering)
     best_first = np.argsort(-centred(prompts.answers.coefs).mean(axis=0), kind="stable")
+    texts_measured = [] if prompts.texts is None else [prompts.texts[row] for row in second]
+    known = {hash_turns(turns): one for turns, one in zip(texts_measured, cluster.tolist(), strict=False)}
     explanation = Explanation(
         models=tuple(models[place] for place in best_first.tolist()),
         clusters=tuple(_clusters(prompts, clustering, second, cluster, names, terms)),
@@ -268,9 +270,7 @@ def explain(
         seed=seed,
         names=tuple(names),
         places=clustering.places,
-        known={hash_turns(prompts.texts[row]): int(one) for row, one in zip(second, cluster, strict=True)}
-        if prompts.texts is not None
-        else {},
+        known=known,
     )
     return replace(explanation, notes=tuple(_notes(explanation, rules)))
 
