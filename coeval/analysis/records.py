@@ -1,9 +1,6 @@
 """The records of a run as they can be used: joined by id, one for each id, and what was left out and why.
 
-Codes: PARSE_ERROR_Pn (a line that is no record of phase n), FAILED_Pn, DUPLICATE_Pn (an earlier record with the same
-id, which the last valid one replaces), STALE_P4 (an answer to another prompt than its item has now), STALE_P5 (scores
-of another answer than is there now), MISSING_RESPONSE, MISSING_DATAPOINT, INCOMPLETE_SCORES, INVALID_SCORE_VALUE; of
-verdicts on pairs those of `coeval.analysis.verdicts`.
+What the codes of records left out mean is said in `coeval.reports.pieces`; of a DUPLICATE the last valid one counts.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
 """The verdicts of judges on pairs of answers as they can be used, and why the others cannot.
 
-Codes: PARSE_ERROR_PAIR (a line that is no record, or lacks a key), FAILED_PAIR, INVALID_WINNER_PAIR, MISMATCHED_PAIR (a
-model or an item other than of its answers, or one model twice), STALE_PAIR (of other answers than are there now),
-MISSING_RESPONSE_PAIR, MISSING_DATAPOINT_PAIR, DUPLICATE_PAIR (an earlier verdict on the same, which the last sound one
-replaces).
+What the codes mean is said in `coeval.reports.pieces`; of a DUPLICATE_PAIR the last sound verdict counts.
 """
 
 from __future__ import annotations

@@ -9,8 +9,7 @@ from coeval.analysis.agreement import LEAST_COVERAGE, JudgeReport, JudgeRow
 from coeval.analysis.bias import FlipRow, VerbosityRow
 from coeval.analysis.distribution import JudgeConsistency
 from coeval.analysis.units import Header
-from coeval.reports.pieces import NOTHING, Computed, Grid, grid_across, grid_of, name_cell, percent, table
-from coeval.reports.students import drift_lines
+from coeval.reports.pieces import NOTHING, Computed, Grid, drift_lines, grid_across, grid_of, name_cell, percent, table
 from p2l.common.report.tables import Cell, Column, Table
 
 METRICS = {

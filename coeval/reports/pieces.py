@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from coeval.analysis.distribution import DistributionRow
+from coeval.analysis.distribution import DistributionRow, DriftRow
 from coeval.analysis.tables import Shown, shown_fields
 from coeval.analysis.units import Header
 from p2l.common.report.tables import Cell, Column, Scale, Table, Value, number_text
@@ -290,10 +290,13 @@ class Spark:
         return self.last - self.first
 
 
-def sparks(series: Iterable[tuple[str, Sequence[float | None]]], what: str) -> list[Spark]:
-    """Return a line for each name that has values; one value is a level line."""
-    lines = []
-    for name, values in series:
+def drift_lines(rows: Iterable[DriftRow], field: str) -> list[Spark]:
+    """Return a line for each judge over its windows, of `mean` or `spa`; one value is a level line."""
+    judges: dict[str, list[float | None]] = {}
+    for row in rows:
+        judges.setdefault(row.judge, []).append(getattr(row, field))
+    lines, what = [], "mean score" if field == "mean" else "agreement with peers"
+    for name, values in judges.items():
         points_at = [(place, value) for place, value in enumerate(values) if value is not None]
         if not points_at:
             continue

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 from coeval.analysis.coverage import SummaryReport
-from coeval.analysis.distribution import DistributionRow, DriftRow, InteractionMatrix, ScoreDistribution
+from coeval.analysis.distribution import DistributionRow, InteractionMatrix, ScoreDistribution
 from coeval.analysis.students import StudentCell, StudentPair, StudentReport, StudentRow
 from coeval.analysis.tables import shown_fields
 from coeval.analysis.teachers import TeacherReport, TeacherRow
-from coeval.reports.pieces import NOTHING, Computed, Grid, Spark, grid_across, grid_of, levels_of, sparks, table, yes_no
+from coeval.reports.pieces import NOTHING, Computed, Grid, drift_lines, grid_across, grid_of, levels_of, table, yes_no
 from p2l.common.report.tables import Cell, Column, Table
 
 _OPEN, _SHORT = 4, 8  # tables of tasks that may lie open together, rows of one
@@ -168,11 +167,3 @@ def _spread(report: ScoreDistribution, role: str, across: str) -> Grid:
     origin = "from {units:,} scores, {high:,} High, {medium:,} Medium, {low:,} Low"
     rows = [row for row in report.rows if row.role == role]
     return grid_across(report.header, role, across, rows, origin, name="model", own=across in _ROLES)
-
-
-def drift_lines(rows: Iterable[DriftRow], what: str) -> list[Spark]:
-    """Return a line for each judge over its windows, of `mean` or `spa`."""
-    judges: dict[str, list[float | None]] = defaultdict(list)
-    for row in rows:
-        judges[row.judge].append(getattr(row, what))
-    return sparks(judges.items(), "mean score" if what == "mean" else "agreement with peers")
