@@ -41,26 +41,20 @@ class _StoredConfig:
     tasks: Sequence[Mapping[str, Any]]
     models: Sequence[Mapping[str, Any]]
 
-    def names(self, role: str) -> list[tuple[str, str]]:
-        """Return (name, interface) of the models in a role."""
+    def names(self, role: str) -> list[tuple[str, str, Any]]:
+        """Return (name, interface, metric) of the models in a role."""
         models = [model for model in self.models if role in (model.get("roles") or ())]
-        return [(str(model.get("name")), str(model.get("interface"))) for model in models]
+        parameters = [one if isinstance(one := model.get("parameters"), dict) else {} for model in models]
+        return [
+            (str(model.get("name")), str(model.get("interface")), own.get("metric"))
+            for model, own in zip(models, parameters, strict=True)
+        ]
 
-    @property
-    def metrics(self) -> dict[str, Any]:
-        """Metric parameters by model."""
-        pairs = ((str(model.get("name")), model.get("parameters")) for model in self.models)
-        return {
-            name: parameters["metric"]
-            for name, parameters in pairs
-            if isinstance(parameters, dict) and parameters.get("metric")
-        }
-
-    def judges(self, task: Mapping[str, Any]) -> list[tuple[str, str]]:
+    def judges(self, task: Mapping[str, Any]) -> list[tuple[str, str, Any]]:
         """Return the judges of a task, as `coeval.judging.factors.judges_of` does for a loaded configuration."""
         judges = self.names("judge")
-        has_label = any(interface == "label" for _, interface in judges)
-        return judges if has_label or not task.get("label_attributes") else [*judges, ("label", "label")]
+        has_label = any(interface == "label" for _, interface, _ in judges)
+        return judges if has_label or not task.get("label_attributes") else [*judges, ("label", "label", None)]
 
 
 @dataclass(frozen=True)
@@ -98,7 +92,7 @@ def find_gaps(run: Run, kinds: Collection[str] = tuple(RECORD_FOLDERS)) -> Itera
         answers = _answers_of(run, name, item_marks) if set(kinds) - {"data_generation"} else {}
         if "response_collection" in kinds:
             yield from _answers(config, task, items, answers)
-        students = {student for student, _ in config.names("student")}
+        students = {student for student, *_ in config.names("student")}
         every_answer = {one: mark for name in students for one, mark in answers.get(name, {}).items()}
         if "evaluation" in kinds:
             yield from _scores(run, config, task, _Present(item_marks, every_answer))
@@ -133,7 +127,7 @@ def _valid(run: Run, kind: str, task: str, needed: str) -> Iterator[dict[str, An
 def _items(config: _StoredConfig, task: Mapping[str, Any], items: Mapping[str, set[str]]) -> Iterator[Gap]:
     sampling = task.get("sampling")
     total = int(sampling.get("total") or 0) if isinstance(sampling, dict) else 0
-    for teacher, interface in config.names("teacher"):
+    for teacher, interface, _ in config.names("teacher"):
         missing = total - len(items.get(teacher, ()))
         if interface != "benchmark" and missing > 0:
             yield Gap("data_generation", str(task.get("name")), teacher, missing)
@@ -146,7 +140,7 @@ def _answers(
     answers: Mapping[str, Collection[str]],
 ) -> Iterator[Gap]:
     every_item = set().union(*items.values())
-    for student, _ in config.names("student"):
+    for student, *_ in config.names("student"):
         missing = len(every_item - {one.rpartition("__")[0] for one in answers.get(student, ())})
         if missing:
             yield Gap("response_collection", str(task.get("name")), student, missing)
@@ -155,11 +149,11 @@ def _answers(
 def _scores(run: Run, config: _StoredConfig, task: Mapping[str, Any], present: _Present) -> Iterator[Gap]:
     name = str(task.get("name"))
     rubric = read_json(run.rubric(name))
-    for judge, interface in config.judges(task):
+    for judge, interface, metric in config.judges(task):
         if task.get("evaluation_mode") == "pairwise" and interface not in VIRTUAL:
             continue
         labels, definitions = task.get("label_attributes") or (), rubric if isinstance(rubric, dict) else {}
-        factors = factors_for(interface, config.metrics.get(judge), labels, definitions)
+        factors = factors_for(interface, metric, labels, definitions)
         missing = _unscored(run, name, judge, set(factors), present) if factors else 0
         if missing:
             yield Gap("evaluation", name, judge, missing)
@@ -175,7 +169,7 @@ def _pairs(
     for datapoint, _, student in (identity.rpartition("__") for identity in present.answers):
         answered.setdefault(datapoint, []).append(student)
     possible = [meetings({one: answered.get(one, []) for one in ids}) for ids in items.values()]
-    for judge, interface in config.judges(task):
+    for judge, interface, _ in config.judges(task):
         if interface not in VIRTUAL:
             is_current = current_verdicts(present.items, present.answers)
             verdicts = read_verdicts(run.record_files("pairwise", name, judge), judge, is_current).winners

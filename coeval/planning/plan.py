@@ -152,7 +152,8 @@ def _phase_lines(run: Run, meta: Meta) -> str:
     for phase in PHASES:
         kinds = [(kind, word) for kind, word in _KINDS if kind == phase or (kind, phase) == ("pairwise", "evaluation")]
         counted = [line for line in (_counted(run, kind, word) for kind, word in kinds) if line]
-        maps = _maps(run, phase)
+        folder = {"attribute_mapping": "phase1_attributes", "rubric_mapping": "phase2_rubric"}.get(phase)
+        maps = None if folder is None else len(list((run.folder / folder).glob("[!.]*.json")))
         state = _state(meta, phase, has_files=bool(counted or maps))
         lines += [f"  {phase:<20} {state}" + ("" if maps is None else f", {maps} files"), *counted]
     return "\n".join(["phases", *lines])
@@ -166,12 +167,6 @@ def _state(meta: Meta, phase: str, *, has_files: bool) -> str:
     if phase in (meta.data.get("phases_in_progress") or []):
         return "in progress"
     return "not completed" if has_files else "not begun"
-
-
-def _maps(run: Run, phase: str) -> int | None:
-    """Return the number of files in a phase of maps or rubrics."""
-    folder = {"attribute_mapping": "phase1_attributes", "rubric_mapping": "phase2_rubric"}.get(phase)
-    return None if folder is None else len(list((run.folder / folder).glob("[!.]*.json")))
 
 
 def _counted(run: Run, kind: str, word: str) -> str:
