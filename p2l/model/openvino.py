@@ -237,12 +237,20 @@ def _traced(backbone: Any) -> Any:
         decoder = TorchScriptPythonDecoder(module, example_input=example)
         read = frontend.load(decoder)
         graph = frontend.convert(read)
+    _forget_traces()
     _fold(graph)
     _join(graph)
     for entry, shape in zip(graph.inputs, ([1, -1, width], [1, -1], [-1]), strict=True):
         entry.get_node().set_partial_shape(PartialShape(shape))
     graph.validate_nodes_and_infer_types()
     return graph
+
+
+def _forget_traces() -> None:
+    """Let go of what was traced: torch keeps the type of each traced module, and with it its weights, for good."""
+    torch._C._jit_clear_class_registry()
+    recursive: Any = torch.jit._recursive
+    recursive.concrete_type_store = recursive.ConcreteTypeStore()
 
 
 def _fold(graph: Any) -> None:

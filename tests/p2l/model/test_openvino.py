@@ -1,3 +1,5 @@
+import gc
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +15,7 @@ from p2l.model.batching import collate
 from p2l.model.model import P2LModel
 from p2l.model.openvino import CompiledBackbone, Graph, is_light, layers_of
 from p2l.model.precision import PROBES, coefficients, of_length, probes
+from p2l.serving.reload import return_freed_memory
 from tests.p2l.serving_models import tiny
 
 pytestmark = pytest.mark.skipif(not openvino.is_installed(), reason="no OpenVINO")
@@ -74,6 +77,24 @@ def test_answers_are_the_same_whatever_shares_the_batch(tmp_path: Path, first: i
     together = asked.predict(PROBES).coefs
     alone = np.concatenate([asked.predict([prompt]).coefs for prompt in PROBES])
     np.testing.assert_allclose(together, alone, atol=1e-4)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_a_graph_that_is_dropped_leaves_nothing_behind(tmp_path: Path) -> None:
+    model, _ = tiny(tmp_path, "llama", hidden_size=256)
+
+    def resident() -> int:
+        gc.collect()
+        return_freed_memory()
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+    for _ in range(3):
+        Graph(model, 512)
+    before = resident()
+    for _ in range(8):
+        Graph(model, 512)
+    size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    assert resident() - before < 2 * size  # of eight
 
 
 def test_rounding_begins_at_the_layer_that_is_asked_for(tmp_path: Path) -> None:
