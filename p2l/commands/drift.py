@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING
 
 from p2l.common.cli import parser, positive, run
 from p2l.common.errors import ConfigError
-from p2l.common.files import check_can_write, write_json
+from p2l.common.files import write_json
+from p2l.common.plots import check_outputs
 
 if TYPE_CHECKING:
     from p2l.insight.drift import Drift, Measured
 
 
 def build_parser(prog: str = "p2l drift") -> argparse.ArgumentParser:
-    """The flags of the comparison."""
+    """Return the flags of the comparison."""
     flags = parser(prog, "Say which models rose or fell, and on which prompts: between A and B, or as votes show.")
     flags.add_argument("a", nargs="?", metavar="A", help="a trained model: a folder (a checkpoint, say) or a hub id")
     flags.add_argument("b", nargs="?", metavar="B", help="a later one")
@@ -89,13 +90,7 @@ def _check(args: argparse.Namespace) -> None:
         raise ConfigError("--level and --fdr must lie between 0 and 1")
     if args.min_prompts < 2 or not args.least_change >= 0:
         raise ConfigError("--min-prompts must be at least 2, and --least-change not negative")
-    for path in (args.json, args.plot):
-        if path is not None:
-            check_can_write(path, args.votes, args.prompts)
-    if args.plot is not None:
-        from p2l.common.plots import check_figures
-
-        check_figures(args.plot)
+    check_outputs(args.json, args.plot, args.votes, args.prompts)
 
 
 def _check_votes(args: argparse.Namespace) -> None:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from p2l.common.cli import amount, nearest, parser, positive, run, whole
 from p2l.common.errors import ConfigError
-from p2l.common.files import check_can_write, write_json
+from p2l.common.files import write_json
+from p2l.common.plots import check_outputs
 
 if TYPE_CHECKING:
     from p2l.insight import Explanation
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line of `p2l explain`."""
+    """Return the flags of `p2l explain`."""
     flags = parser(
         "p2l explain",
         "Find kinds of prompts that nobody named, and on which each model is better or worse than overall.",
@@ -107,15 +108,9 @@ def _check(args: argparse.Namespace) -> None:
         raise ConfigError("--level and --fdr must lie between 0 and 1")
     if args.min_prompts < 2 or (args.clusters is not None and args.clusters < 2):
         raise ConfigError("--min-prompts and --clusters must be at least 2")
-    for path in (args.output, args.plot):
-        if path is not None:
-            check_can_write(path, args.prompts, args.answers, args.votes, args.model_list)
-    if args.output is not None and args.plot is not None and args.output == args.plot:
-        raise ConfigError("--output and --plot are the same file; give each its own")
-    if args.plot is not None:
-        from p2l.common.plots import check_figures
-
-        check_figures(args.plot)
+    if args.output is not None and args.output == args.plot:
+        raise ConfigError("--output and --plot are the same file; name two")
+    check_outputs(args.output, args.plot, args.prompts, args.answers, args.votes, args.model_list)
 
 
 def _explained(args: argparse.Namespace) -> Explanation:

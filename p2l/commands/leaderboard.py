@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from p2l.common.cli import parser, run, whole
 from p2l.common.errors import InputError
-from p2l.common.files import check_can_write
+from p2l.common.plots import check_outputs
 
 if TYPE_CHECKING:
     from p2l.leaderboard.board import Named
@@ -28,7 +28,7 @@ score and too little to be seen elsewhere. Groups (--by) have --shrink instead.
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The flags of `p2l leaderboard`."""
+    """Return the flags of `p2l leaderboard`."""
     flags = parser(
         "p2l leaderboard",
         "Print the leaderboard of a file of votes, or what a trained model says of a prompt or a file of prompts.",
@@ -143,17 +143,12 @@ def _check(args: argparse.Namespace) -> None:
     if not args.shrink > 0 or (args.top is not None and args.top < 1):
         raise InputError("--shrink must be positive (inf switches it off) and --top at least 1")
     if not 0 < args.level < 1:
-        raise InputError(f"--level {args.level} is no coverage; use a number between 0 and 1, such as 0.95")
+        raise InputError(f"--level must lie between 0 and 1, such as 0.95, not {args.level}")
     _check_history(args)
-    from p2l.common.plots import check_figures
     from p2l.leaderboard.board import check_output
 
     check_output(args.output)
-    if args.plot is not None:
-        check_figures(args.plot)
-    for path in (args.output, args.plot):
-        if path is not None:
-            check_can_write(path, args.votes, args.prompts)
+    check_outputs(args.output, args.plot, args.votes, args.prompts)
 
 
 def _check_history(args: argparse.Namespace) -> None:

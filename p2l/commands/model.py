@@ -1,7 +1,4 @@
-"""Command: make a backbone from scratch, for training without any download.
-
-The folder serves as `pretrain_model_name` in a training configuration.
-"""
+"""Commands about model folders: `p2l init` (a backbone from scratch), `p2l committee` and `p2l rollback`."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from p2l.model.scratch import TFIDF_DEFAULTS, TRANSFORMER_DEFAULTS, make_tfidf, 
 
 
 def init_parser() -> ArgumentParser:
-    """The command line of `p2l init`."""
+    """Return the flags of `p2l init`."""
     flags = parser("p2l init", "Make a small backbone from scratch, to train on without any download.")
     flags.add_argument("--votes", required=True, help="votes whose prompts the vocabulary is made from")
     flags.add_argument("--output", required=True, help="folder to make, to be used as pretrain_model_name")
@@ -63,7 +60,7 @@ def _batches(votes: str, *, quiet: bool) -> Iterator[Any]:
 
 
 def _options(args: Namespace) -> dict[str, Any]:
-    """The flags of the chosen model type, defaults filled in; a flag of the other kind is an error."""
+    """Return the flags of the chosen model type with their defaults; a flag of the other kind is an error."""
     mine, others = TRANSFORMER_DEFAULTS, TFIDF_DEFAULTS
     if args.model_type == "tfidf":
         mine, others = others, mine
@@ -99,18 +96,8 @@ def _add_tfidf_flags(group: Any) -> None:
     group.add_argument("--min-df", type=int, help="prompts that an n-gram must occur in (3)")
 
 
-# Command: join trained models into one that answers with their mean.
-#
-#     p2l committee outputs/my-run outputs/bag-of-words --output outputs/both
-#
-# Models that read prompts in different ways (a transformer from scratch, a sentence encoder, a bag of words) err in
-# different ways, and the mean of their coefficients, eta and gamma errs less than each (docs/experiments.md). The
-# folder that is written holds a copy of each member, and serves wherever a model folder does for reading; its cost is
-# the sum.
-
-
 def committee_parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the flags of `p2l committee`."""
     flags = parser("p2l committee", "Join trained models into one that answers with the mean of their coefficients.")
     flags.add_argument("models", nargs="+", metavar="MODEL", help="a model folder or hub id; two at the least")
     flags.add_argument("--output", required=True, metavar="DIR", help="folder of the committee; must not exist")
@@ -118,7 +105,12 @@ def committee_parser() -> argparse.ArgumentParser:
 
 
 def committee_main(argv: Sequence[str] | None = None) -> None:
-    """Run the command."""
+    """Join trained models into one that predicts the mean of their coefficients, eta and gamma.
+
+    Models that read prompts in different ways (a transformer from scratch, a sentence encoder, a bag of words) err in
+    different ways, and their mean errs less than each (docs/experiments.md). The folder holds a copy of each member and
+    can be read wherever a model folder can; its cost is the sum.
+    """
     flags = committee_parser().parse_args(argv)
     from p2l.model.committee import join
 
@@ -127,26 +119,24 @@ def committee_main(argv: Sequence[str] | None = None) -> None:
     print(f"committee of {len(flags.models)} models: {output}")
 
 
-# Command: `p2l rollback DIR`: serve the model that was published before the one that is served now.
-#
-# An endpoint with `--watch DIR` follows within seconds, without a restart. The model taken out stays in DIR/rolled-
-# back. A run that publishes into DIR goes on; what it publishes next is served.
-
-
 def rollback_parser() -> argparse.ArgumentParser:
-    """The flags of `p2l rollback`."""
+    """Return the flags of `p2l rollback`."""
     flags = parser("p2l rollback", "Serve the model that was published before the one that is served now.")
     flags.add_argument("folder", metavar="DIR", help="the folder that models are published to (--publish, --watch)")
     return flags
 
 
 def rollback_main(argv: Sequence[str] | None = None) -> int | None:
-    """Run the command."""
+    """Serve the model that was published before the one that is served now, which moves to DIR/rolled-back.
+
+    An endpoint with `--watch DIR` follows within seconds, without a restart. A run that publishes into DIR goes on; the
+    next model that it publishes is served.
+    """
     from p2l.online_training.publishing import roll_back
 
-    done = roll_back(Path(rollback_parser().parse_args(argv).folder).expanduser())
-    print(f"serving {done.back_to.name}, revision {done.back_revision}, again")
-    print(f"taken out: {done.taken_out}, revision {done.revision}")
+    change = roll_back(Path(rollback_parser().parse_args(argv).folder).expanduser())
+    print(f"serving {change.back_to.name}, revision {change.back_revision}, again")
+    print(f"taken out: {change.taken_out}, revision {change.revision}")
     return None
 
 

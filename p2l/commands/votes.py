@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from p2l.common.cli import parser, positive, run
+from p2l.common.cli import add_command, parser, positive, run
 from p2l.common.errors import InputError, VoteError
 from p2l.common.files import check_can_write
 from p2l.online_training.router_votes import PAIR_COLUMNS, router_database, vote_of
@@ -19,22 +19,16 @@ _SOURCE_HELP = "hub id, save_to_disk folder, or .parquet / .jsonl / .jsonl.gz / 
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The four commands and their flags."""
+    """Return the four commands and their flags."""
     top = parser("p2l votes", "Check, import, split and slice votes. `p2l votes COMMAND --help` explains each command.")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    _add_check(commands, top)
-    _add_import(commands, top)
-    _add_split(commands, top)
-    _add_slice(commands, top)
+    for add in (_add_check, _add_import, _add_split, _add_slice):
+        add(commands)
     return top
 
 
-def _add(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser], top: argparse.ArgumentParser, name: str, about: str
-) -> argparse.ArgumentParser:
-    one = commands.add_parser(
-        name, help=about, description=about, formatter_class=top.formatter_class, allow_abbrev=False
-    )
+def _add(commands: Any, name: str, about: str) -> argparse.ArgumentParser:
+    one = add_command(commands, name, about)
     one.add_argument("source", metavar="VOTES", help=_SOURCE_HELP)
     one.add_argument("--dataset-split", default="train", metavar="NAME", help="which split of a data set with several")
     one.add_argument(
@@ -52,20 +46,20 @@ def _add_model_list(one: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser], top: argparse.ArgumentParser) -> None:
-    one = _add(commands, top, "check", "Print statistics and problems of votes; exit with 2 when there are problems.")
+def _add_check(commands: Any) -> None:
+    one = _add(commands, "check", "Print statistics and problems of votes; exit with 2 when there are problems.")
     one.add_argument("--limit", type=int, default=20, metavar="N", help="problems to list; the rest is counted")
     _add_model_list(one)
 
 
-def _add_import(commands: argparse._SubParsersAction[argparse.ArgumentParser], top: argparse.ArgumentParser) -> None:
-    one = _add(commands, top, "import", "Make votes of a raw arena export (conversation_a, winner, tstamp, ...).")
+def _add_import(commands: Any) -> None:
+    one = _add(commands, "import", "Make votes of a raw arena export (conversation_a, winner, tstamp, ...).")
     one.add_argument("--output", required=True, metavar="FILE", help="votes to write; the ending names the format")
     one.add_argument("--drop-bad", action="store_true", help="leave out rows that cannot become votes, and count them")
 
 
-def _add_split(commands: argparse._SubParsersAction[argparse.ArgumentParser], top: argparse.ArgumentParser) -> None:
-    one = _add(commands, top, "split", "Split votes into a train and a validation file.")
+def _add_split(commands: Any) -> None:
+    one = _add(commands, "split", "Split votes into a train and a validation file.")
     one.add_argument(
         "--by", required=True, choices=["prompt", "time"], help="whole prompts at random, or the newest votes"
     )
@@ -80,10 +74,9 @@ def _add_split(commands: argparse._SubParsersAction[argparse.ArgumentParser], to
     _add_model_list(one)
 
 
-def _add_slice(commands: argparse._SubParsersAction[argparse.ArgumentParser], top: argparse.ArgumentParser) -> None:
+def _add_slice(commands: Any) -> None:
     one = _add(
         commands,
-        top,
         "slice",
         "Cut held-out votes into slices by the time of VOTES, a stream in time order, for `p2l eval-chrono`.",
     )
@@ -110,17 +103,15 @@ def main(argv: Sequence[str] | None = None) -> int | None:
         raise VoteError(f"{error}; add --drop-bad to leave out all rows that are no votes") from error
 
 
+def _options(args: argparse.Namespace) -> dict[str, Any]:
+    """Return how the source is read, which all commands have flags for."""
+    return {"split": args.dataset_split, "from_disk": args.from_disk, "quiet": args.quiet}
+
+
 def _check(args: argparse.Namespace) -> int:
     from p2l.votes.checking import check_votes, render
 
-    report = check_votes(
-        args.source,
-        split=args.dataset_split,
-        from_disk=args.from_disk,
-        label_list=_model_list(args.model_list),
-        limit=args.limit,
-        quiet=args.quiet,
-    )
+    report = check_votes(args.source, label_list=_model_list(args.model_list), limit=args.limit, **_options(args))
     print(render(report))
     return 0 if report.is_fit else 2
 
@@ -129,15 +120,8 @@ def _import(args: argparse.Namespace) -> int:
     from p2l.votes.writing import import_votes
 
     check_can_write(args.output, args.source)
-    done = import_votes(
-        args.source,
-        args.output,
-        split=args.dataset_split,
-        from_disk=args.from_disk,
-        drop_bad=args.drop_bad,
-        quiet=args.quiet,
-    )
-    print(f"{args.output}: {done.votes:,} votes" + _left_out(done.dropped))
+    counts = import_votes(args.source, args.output, drop_bad=args.drop_bad, **_options(args))
+    print(f"{args.output}: {counts.votes:,} votes" + _left_out(counts.dropped))
     return 0
 
 
@@ -149,14 +133,12 @@ def _split(args: argparse.Namespace) -> int:
         check_can_write(output, args.source)
     with open_votes(
         args.source,
-        split=args.dataset_split,
-        from_disk=args.from_disk,
         need_prompt=args.by == "prompt",
         label_list=_model_list(args.model_list),
         drop_bad=args.drop_bad,
-        quiet=args.quiet,
+        **_options(args),
     ) as store:
-        done = split_votes(
+        halves = split_votes(
             store,
             by=args.by,
             val=args.val,
@@ -166,13 +148,11 @@ def _split(args: argparse.Namespace) -> int:
             seed=args.seed,
             quiet=args.quiet,
         )
-        print(f"{args.train_output}: {done.train:,} votes{_left_out(store.dropped_bad)}")
-        print(f"{args.val_output}: {done.val:,} votes")
-    if done.removed_models:
-        names = ", ".join(done.removed_models[:5]) + (", ..." if len(done.removed_models) > 5 else "")
-        print(
-            f"removed {done.removed_votes:,} votes of {len(done.removed_models)} models with few train votes ({names})"
-        )
+        print(f"{args.train_output}: {halves.train:,} votes{_left_out(store.dropped_bad)}")
+        print(f"{args.val_output}: {halves.val:,} votes")
+    if removed := halves.removed_models:
+        names = ", ".join(removed[:5]) + (", ..." if len(removed) > 5 else "")
+        print(f"removed {halves.removed_votes:,} votes of {len(removed)} models with few train votes ({names})")
     return 0
 
 
@@ -180,8 +160,7 @@ def _slice(args: argparse.Namespace) -> int:
     from p2l.votes.splitting import cut_slices, write_slices
     from p2l.votes.store import open_votes
 
-    options = {"split": args.dataset_split, "from_disk": args.from_disk, "quiet": args.quiet}
-    with open_votes(args.source, need_prompt=False, **options) as stream, open_votes(args.held_out) as held_out:
+    with open_votes(args.source, need_prompt=False, **_options(args)) as stream, open_votes(args.held_out) as held_out:
         slices = cut_slices(stream, held_out, batch_size=args.batch_size, every=args.every, most=args.most)
         files = write_slices(held_out, slices, Path(args.output).expanduser(), columns=args.columns or [])
     votes = sum(len(one.ids) for one in slices)
@@ -205,14 +184,7 @@ def _model_list(path: str | None) -> list[str] | None:
     return names
 
 
-# Command: `p2l export-votes`: the votes that a router has gathered, as training data.
-#
-# A row is an answer of two models (`compare: true`) that was voted on: prompt, model_a and model_b as they were shown,
-# winner, tstamp (when they were shown), propensity (probability that these two were shown), model_version (of both,
-# null where the router's configuration states none), question_id (the request's id). Thumbs compare nothing and are
-# left out.
-#
-# The file of the router is read by its schema, also while routers are writing to it.
+# Command: `p2l export-votes`: the votes that a router has collected, as training data.
 
 _ROWS_AT_ONCE = 10_000
 
@@ -229,8 +201,8 @@ class Exported:
 
 
 def export_parser() -> argparse.ArgumentParser:
-    """The flags of `p2l export-votes`."""
-    flags = parser("p2l export-votes", "Write the votes that a router has gathered as training data, oldest first.")
+    """Return the flags of `p2l export-votes`."""
+    flags = parser("p2l export-votes", "Write the votes that a router has collected as training data, oldest first.")
     flags.add_argument("--database", required=True, metavar="FILE", help="the router's database")
     flags.add_argument("--output", required=True, metavar="FILE", help="votes to write: .parquet, .jsonl(.gz) or .csv")
     flags.add_argument(
@@ -244,24 +216,27 @@ def export_parser() -> argparse.ArgumentParser:
 def export_main(argv: Sequence[str] | None = None) -> int | None:
     """Run the command."""
     args = export_parser().parse_args(argv)
-    done = export_votes(args.database, args.output, prompts=not args.without_prompts)
-    print(f"{args.output}: {done.written:,} votes{_skipped_rows(done)}")
+    counts = export_votes(args.database, args.output, prompts=not args.without_prompts)
+    print(f"{args.output}: {counts.written:,} votes{_skipped_rows(counts)}")
     return None
 
 
-def _skipped_rows(done: Exported) -> str:
+def _skipped_rows(counts: Exported) -> str:
     parts = []
-    if done.without_prompt:
-        parts.append(f"{done.without_prompt:,} without a stored prompt (--without-prompts writes them)")
-    if done.thumbs:
-        parts.append(f"{done.thumbs:,} thumbs")
+    if counts.without_prompt:
+        parts.append(f"{counts.without_prompt:,} without a stored prompt (--without-prompts writes them)")
+    if counts.thumbs:
+        parts.append(f"{counts.thumbs:,} thumbs")
     return f"; left out: {', '.join(parts)}" if parts else ""
 
 
 def export_votes(database: str | Path, output: str | Path, *, prompts: bool = True) -> Exported:
     """Write the votes of a router's database to a file whose ending names the format; memory stays bounded.
 
-    With `prompts`, votes whose prompt was not stored are left out; without, there is no column `prompt`.
+    A row is an answer of two models (`compare: true`) that was voted on: prompt, model_a and model_b as they were
+    shown, winner, tstamp (when they were shown), propensity (probability that these two were shown), model_version (of
+    both, null where the router's configuration states none), question_id (the request's id). Thumbs compare nothing and
+    are left out. With `prompts`, so are votes whose prompt was not stored; without, there is no column `prompt`.
 
     Raises:
         InputError: the database is missing, no router's or without votes, or the output cannot be written.
@@ -271,12 +246,12 @@ def export_votes(database: str | Path, output: str | Path, *, prompts: bool = Tr
 
     check_can_write(output)
     with router_database(Path(database)) as connection:
-        done = _counts(connection, prompts=prompts)
-        if not done.written:
-            raise InputError(f"{database}: holds no votes to write{_skipped_rows(done)}")
+        counts = _counts(connection, prompts=prompts)
+        if not counts.written:
+            raise InputError(f"{database}: holds no votes to write{_skipped_rows(counts)}")
         schema = _schema(prompts=prompts)
         write_votes(_batches(connection, schema, prompts=prompts), schema, output)
-    return done
+    return counts
 
 
 def _counts(connection: sqlite3.Connection, *, prompts: bool) -> Exported:
@@ -290,18 +265,10 @@ def _counts(connection: sqlite3.Connection, *, prompts: bool) -> Exported:
 def _schema(*, prompts: bool) -> Any:
     import pyarrow as pa
 
-    return pa.schema(
-        [
-            *([("prompt", pa.list_(pa.string()))] if prompts else []),
-            ("model_a", pa.string()),
-            ("model_b", pa.string()),
-            ("winner", pa.string()),
-            ("tstamp", pa.float64()),
-            ("propensity", pa.float64()),
-            ("model_version", pa.list_(pa.string())),
-            ("question_id", pa.string()),
-        ]
-    )
+    text, number = pa.string(), pa.float64()
+    columns = {"model_a": text, "model_b": text, "winner": text, "tstamp": number, "propensity": number}
+    columns |= {"model_version": pa.list_(text), "question_id": text}
+    return pa.schema(({"prompt": pa.list_(text)} if prompts else {}) | columns)
 
 
 def _batches(connection: sqlite3.Connection, schema: Any, *, prompts: bool) -> Iterator[Any]:
@@ -311,8 +278,8 @@ def _batches(connection: sqlite3.Connection, schema: Any, *, prompts: bool) -> I
         f"SELECT {PAIR_COLUMNS} FROM votes "
         f"WHERE model_b IS NOT NULL {'AND prompt IS NOT NULL' if prompts else ''} ORDER BY time, request_id"
     )
-    while some := rows.fetchmany(_ROWS_AT_ONCE):
-        yield pa.RecordBatch.from_pylist([vote_of(*row, prompts=prompts) for row in some], schema)
+    while chunk := rows.fetchmany(_ROWS_AT_ONCE):
+        yield pa.RecordBatch.from_pylist([vote_of(*row, prompts=prompts) for row in chunk], schema)
 
 
 if __name__ == "__main__":

@@ -47,6 +47,14 @@ def parser(prog: str, description: str) -> argparse.ArgumentParser:
     )
 
 
+def add_command(commands: Any, name: str, about: str) -> argparse.ArgumentParser:
+    """Add a subcommand with the form of `parser` to what `add_subparsers` returned."""
+    command: argparse.ArgumentParser = commands.add_parser(
+        name, help=about, description=about, formatter_class=_HelpFormatter, allow_abbrev=False
+    )
+    return command
+
+
 def run(main: Callable[[Sequence[str] | None], int | None], argv: Sequence[str] | None = None) -> NoReturn:
     """Run a command's `main` and exit: 0 on success, 2 with one line on stderr for input that cannot be used.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from p2l.common.errors import InputError
-from p2l.common.files import atomic_path
+from p2l.common.files import atomic_path, check_can_write
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,6 +30,15 @@ def check_figures(path: str) -> None:
 
     if find_spec("matplotlib") is None:
         raise InputError("figures need matplotlib: pip install 'p2l[plot]'")
+
+
+def check_outputs(table: str | None, plot: str | None, *inputs: str | None) -> None:
+    """Refuse a table or a picture that cannot be written or drawn, before any work is done."""
+    for path in (table, plot):
+        if path is not None:
+            check_can_write(path, *inputs)
+    if plot is not None:
+        check_figures(plot)
 
 
 def new_figure(width: float, height: float) -> Figure:

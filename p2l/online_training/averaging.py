@@ -15,7 +15,6 @@ Shapes: M rows, one for each model.
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +25,7 @@ import torch
 from torch import Tensor
 
 from p2l.common.errors import CheckpointError, ConfigError
+from p2l.online_training.buffer import saved_arrays, with_prefix, without_prefix
 from p2l.training.engine import Engine
 
 _LATEST, _LATEST_OF_ROWS = 10.0, 20.0
@@ -35,7 +35,7 @@ class AveragedWeights:
     """The running mean of named weights; `update` after each step."""
 
     def __init__(self, horizon: int, rows: Collection[str] = ()) -> None:
-        """Start empty: the first `update` takes the weights as they are.
+        """Start empty: the first `update` copies the weights.
 
         Args:
             horizon: steps that the mean looks back on.
@@ -53,7 +53,7 @@ class AveragedWeights:
         self._born = torch.zeros(0)
 
     def update(self, weights: Mapping[str, Tensor], models: int | None = None) -> None:
-        """Take in the weights after a step; `models` of the M rows are in use (None: all), rows only ever join."""
+        """Add the weights after a step; `models` of the M rows are in use (None: all), and rows are only added."""
         with torch.no_grad():
             self._meet(weights, models)
             self._steps += 1
@@ -70,36 +70,32 @@ class AveragedWeights:
 
     @property
     def means(self) -> dict[str, Tensor]:
-        """The means by name, float32, rows as many as there were in the last `update`."""
+        """The means by name, float32, with the rows of the last `update`."""
         return self._means
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that the next means depend on; arrays and numbers, which `np.savez` takes."""
-        arrays: dict[str, Any] = {f"mean.{name}": mean.cpu().numpy().copy() for name, mean in self._means.items()}
-        return {**arrays, "horizon": self.horizon, "steps": self._steps, "born": self._born.numpy().copy()}
+        """Return everything that the next means depend on, as arrays and numbers for `np.savez`."""
+        means = with_prefix("mean.", {name: mean.cpu().numpy().copy() for name, mean in self._means.items()})
+        return {**means, "horizon": self.horizon, "steps": self._steps, "born": self._born.numpy().copy()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved state.
 
         Raises:
-            CheckpointError: it is that of another horizon.
+            CheckpointError: the state has another horizon.
         """
         if int(state["horizon"]) != self.horizon:
             raise CheckpointError(f"the averaged weights look back {int(state['horizon'])} steps, not {self.horizon}")
         self._steps = int(state["steps"])
         self._born = torch.from_numpy(np.array(state["born"], dtype=np.float32))
-        self._means = {
-            name.removeprefix("mean."): torch.from_numpy(np.array(value))
-            for name, value in state.items()
-            if name.startswith("mean.")
-        }
+        self._means = {name: torch.from_numpy(np.array(mean)) for name, mean in without_prefix("mean.", state).items()}
 
     def _share(self, steps: Tensor, latest: float) -> Tensor:
-        """Weight of the newest of so many steps."""
+        """Return the weight of the newest of this many steps."""
         return 1 / (1 + (steps - 1) / latest).clamp(max=self.horizon)
 
     def _meet(self, weights: Mapping[str, Tensor], models: int | None) -> None:
-        """Make room for weights and rows that are new; they start as they are."""
+        """Add weights and rows that are new, as they are."""
         for name, value in weights.items():
             old = self._means.get(name)
             if old is None or len(old) < len(value):
@@ -116,15 +112,14 @@ class AveragedWeights:
             self._born = torch.cat([self._born, new])
 
 
-# Averaged weights in a run: what it publishes, saves and validates is the mean over its recent steps.
-#
-# Training itself goes on from the newest weights, which are in the engine's own state.
-
 AVERAGE_STATE = "averaged_weights.npz"
 
 
 class PublishedAverage:
-    """The `Published` of a trainer: a running mean of its trainable weights, on every process."""
+    """The `Published` of a trainer: a running mean of its trainable weights, on every process.
+
+    A run publishes, saves and validates the mean; training goes on from the newest weights, in the engine's own state.
+    """
 
     def __init__(self, engine: Engine, horizon: int) -> None:
         """Start empty; until the first step the newest weights are published.
@@ -135,24 +130,24 @@ class PublishedAverage:
         if engine.zero_stage == 3:
             raise ConfigError(
                 "key 'average_steps': ZeRO 3 leaves no process with whole weights to average; "
-                "take stage 0, 1 or 2, or remove the key"
+                "use stage 0, 1 or 2, or remove the key"
             )
         self._engine = engine
         self._average = AveragedWeights(horizon, engine.model.row_names)
 
     def update(self) -> None:
-        """Take in the weights after a step."""
+        """Add the weights after a step."""
         self._average.update(self._trained(), len(self._engine.model.model_list))
 
     def weights(self) -> dict[str, Tensor]:
-        """The whole model's weights, averaged, on the CPU of rank 0; an empty one elsewhere."""
+        """Return the whole model's weights, averaged, on the CPU of rank 0; nothing on other ranks."""
         state = self._engine.state_dict()
         means = self._average.means.items() if state else ()
         return state | {name: mean.to("cpu", state[name].dtype, copy=True) for name, mean in means}
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """The model answers with averaged weights until the block ends."""
+        """Let the model predict with averaged weights until the block ends."""
         newest = {name: weight.detach().clone() for name, weight in self._trained().items()}
         try:
             self._put(self._average.means)
@@ -161,24 +156,18 @@ class PublishedAverage:
             self._put(newest)
 
     def save(self, folder: Path) -> None:
-        """Write what the next means depend on."""
+        """Write everything that the next means depend on."""
         with (folder / AVERAGE_STATE).open("wb") as file:
             np.savez(file, **self._average.state_dict())
 
     def load(self, folder: Path) -> None:
-        """Take up what `save` wrote.
+        """Continue from what `save` wrote.
 
         Raises:
-            CheckpointError: it is missing, damaged, or of another horizon.
+            CheckpointError: the file is missing, damaged, or of another horizon.
         """
-        path = folder / AVERAGE_STATE
-        try:
-            with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-                self._average.load_state_dict({name: file[name] for name in file.files})
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-            raise CheckpointError(
-                f"{path}: missing, damaged or cut short ({error}); copy the checkpoint again"
-            ) from error
+        with saved_arrays(folder / AVERAGE_STATE) as state:
+            self._average.load_state_dict(state)
         means = self._average.means
         means |= {name: mean.to(self._engine.device) for name, mean in means.items()}
 

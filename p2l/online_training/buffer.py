@@ -8,9 +8,12 @@ Shapes: n votes of one call, in time order.
 
 from __future__ import annotations
 
+import zipfile
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -258,6 +261,20 @@ def with_prefix(prefix: str, state: State) -> dict[str, Any]:
 def without_prefix(prefix: str, state: State) -> dict[str, Any]:
     """Return the part that `with_prefix` put in."""
     return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+
+
+@contextmanager
+def saved_arrays(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the arrays of a file that `np.savez` wrote.
+
+    Raises:
+        CheckpointError: the file is missing or damaged, or the block misses an array in it.
+    """
+    try:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+            yield {name: file[name] for name in file.files}
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise CheckpointError(f"{path}: missing, damaged or cut short ({error}); copy the checkpoint again") from error
 
 
 def state_of_records(records: Records) -> dict[str, Any]:

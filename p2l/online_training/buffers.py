@@ -364,17 +364,17 @@ class ReplayBuffer(Buffer):
 
 
 class _Pool:
-    """Past votes that were not replayed, or a sample of them; draws take them out in O(votes drawn)."""
+    """Past votes that were not replayed, or a sample of them; a draw removes votes in O(votes drawn)."""
 
     def __init__(self, limit: int | None, random: np.random.Generator) -> None:
         self._limit, self._random = limit, random
         self._ids: Ids = np.empty(min(limit or 4096, 4096), dtype=np.int64)
         self._size = 0
         self._past = 0
-        """Votes given out and not replayed, in the pool or not."""
+        """Votes of earlier batches that were not replayed, in the pool or not."""
 
     def draw(self, count: int) -> Ids:
-        """Take `count` votes out at random, or all when there are fewer."""
+        """Remove `count` votes at random, or all when there are fewer, and return them."""
         count = min(count, self._size)
         places = self._random.choice(self._size, count, replace=False) if count else np.empty(0, dtype=np.int64)
         drawn = self._ids[places]
@@ -387,7 +387,7 @@ class _Pool:
         return drawn
 
     def put(self, new: Ids) -> None:
-        """Take in votes that were given out; which, and in whose place, see the module."""
+        """Add the new votes of a batch; a full pool takes a sample of them, see `ReplayBuffer`."""
         free = len(new) if self._limit is None else self._limit - self._size
         if len(new) > free:
             share = self._random.hypergeometric(len(new), min(self._past, _MOST_PAST), self._size + free)
@@ -408,7 +408,7 @@ class _Pool:
         self._size = end
 
     def state_dict(self) -> dict[str, Any]:
-        """The pool and its random numbers."""
+        """Return the pool and the state of its random generator."""
         return {
             "pool": self._ids[: self._size].copy(),
             "past": self._past,
@@ -425,7 +425,7 @@ class _Pool:
 
 @dataclass(frozen=True)
 class BufferInputs:
-    """What a buffer is made of."""
+    """Everything that decides how a buffer is made."""
 
     settings: BufferSettings
     batch_size: int
@@ -439,7 +439,7 @@ BUFFERS: dict[str, tuple[Make, frozenset[str]]] = {}
 
 
 def register(name: str, *, keys: set[str]) -> Callable[[Make], Make]:
-    """A decorator that puts a function that makes a buffer into `BUFFERS`."""
+    """Return a decorator that adds a function that makes a buffer to `BUFFERS`."""
 
     def put(make: Make) -> Make:
         BUFFERS[name] = (make, frozenset(keys))
@@ -472,7 +472,7 @@ class BufferSettings(BaseModel):
 
     @classmethod
     def of_experience_replay(cls, limit: int, ratio: float, min_iter: int) -> BufferSettings:
-        """The settings of the older key `experience_replay`; `ratio` in (0, 1] is the share of new votes."""
+        """Return the settings of the older key `experience_replay`; `ratio` in (0, 1] is the share of new votes."""
         if ratio == 1:
             return cls()
         return cls(type="replay", limit=limit, epsilon=1 - ratio, min_batches=min_iter, keep_size=True)
@@ -497,7 +497,7 @@ class BufferSettings(BaseModel):
 def make_buffer(
     settings: BufferSettings, batch_size: int, seed: int, initial_counts: Mapping[int, int] | None = None
 ) -> Buffer:
-    """The buffer that the settings describe.
+    """Return the buffer that the settings describe.
 
     Args:
         batch_size: new votes of a batch; with `keep_size`, all votes of a batch.

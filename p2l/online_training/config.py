@@ -63,13 +63,6 @@ class OnlineConfig(TrainConfig):
         return BufferSettings.of_experience_replay(old.limit, old.ratio, old.min_iter)
 
 
-# The configuration of a live run from the model that it begins with, so that one line is enough.
-#
-# A run that goes on keeps its own configuration. A model of offline training hands on how it was made; what belongs to
-# passes over a data set is replaced: votes come once, in their order, at a constant rate of a third (the mean of a rate
-# that falls to zero is a half, and single votes come without a second pass), with as many as a fourth of them replayed,
-# and what is published is the mean of the weights over recent steps.
-
 _RECORD = "training_config.json"
 _RATES = ("learning_rate", "head_learning_rate")
 _SLOWER = 3.0
@@ -79,17 +72,22 @@ _AVERAGED = 500  # steps
 
 
 def derived_configuration(checkpoint: str | None) -> tuple[Path, dict[str, object]]:
-    """The file that a run without `--config` takes its keys from, and the keys that are replaced.
+    """Return the file that a run without `--config` takes its keys from, and the keys that are replaced.
+
+    A run that goes on keeps its own configuration. Of a model of offline training, keys about passes over a data set
+    are replaced: votes come once, in their order, at a constant rate of a third (the mean of a rate that falls to zero
+    is a half, and single votes come without a second pass), with as many as a fourth of them replayed, and what is
+    published is the mean of the weights over recent steps.
 
     Raises:
-        ConfigError: there is no folder of this trainer to take them from.
+        ConfigError: the checkpoint is no folder of this trainer.
     """
     folder = None if checkpoint is None else Path(checkpoint).expanduser()
     record = None if folder is None else _record_in(folder)
     if folder is None or record is None:
         raise ConfigError(
             "--config is missing; name a configuration (docs/online.md), or with --checkpoint a folder that "
-            f"p2l train or p2l online-train has made, with its {_RECORD}"
+            f"p2l train or p2l online-train wrote, with its {_RECORD}"
         )
     try:
         recorded = json.loads(record.read_text(encoding="utf-8"))
@@ -98,12 +96,12 @@ def derived_configuration(checkpoint: str | None) -> tuple[Path, dict[str, objec
     if "buffer" not in recorded:
         return record, _changes(folder, recorded)
     if recorded.get("experience_replay"):
-        raise ConfigError(f"{record}: says experience_replay, the older form of 'buffer'; give the run's --config")
+        raise ConfigError(f"{record}: has experience_replay, the older form of 'buffer'; add the run's --config")
     return record, {"buffer": _stated(recorded["buffer"])}
 
 
 def _record_in(folder: Path) -> Path | None:
-    """The record of a model folder, or of the newest checkpoint of a run that has no finished model yet."""
+    """Return the record of a model folder, or of the newest checkpoint of a run without a finished model."""
     from p2l.training.run_folder import newest_checkpoint
 
     newest = newest_checkpoint(folder)
@@ -112,9 +110,7 @@ def _record_in(folder: Path) -> Path | None:
 
 
 def _stated(block: dict[str, Any]) -> dict[str, Any]:
-    """A buffer's settings without those that nobody stated: a buffer refuses what it does not read."""
-    from p2l.online_training.buffers import BufferSettings
-
+    """Return a buffer's settings without defaults: a buffer refuses what it does not read."""
     usual = BufferSettings.model_fields
     stated = {key: value for key, value in block.items() if key == "type" or value != usual[key].default}
     return stated | ({"on": _stated(stated["on"])} if "on" in stated else {})

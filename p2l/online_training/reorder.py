@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from p2l.common.cli import parser, positive, progress, whole
+from p2l.common.cli import add_command, parser, positive, progress, whole
 from p2l.common.errors import ConfigError, VoteError
 from p2l.common.files import atomic_path, check_can_write
 from p2l.online_training.buffer import Batches, Buffer, Ids, Lag, NewVotes
@@ -38,18 +38,14 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the flags: a command for each buffer."""
     top = parser("p2l buffer", "Write the votes of a file in the order in which online training takes them.")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-
-    def add(name: str, about: str) -> argparse.ArgumentParser:
-        flags = commands.add_parser(
-            name, help=about, description=about, formatter_class=top.formatter_class, allow_abbrev=False
-        )
-        _add_shared(flags)
-        return flags
-
-    flags = add("geometric", "Write votes in the order of the geometric buffer, with timestamps and lag.")
+    flags = add_command(
+        commands, "geometric", "Write votes in the order of the geometric buffer, with timestamps and lag."
+    )
+    _add_shared(flags)
     flags.add_argument("--gamma", type=float, default=0.995, help="how fast a model grows familiar, in (0, 1]")
     flags.add_argument("--epsilon", type=float, default=0.001, help="least chance to be used at once, in (0, 1]")
-    flags = add("replay", "Write votes with past ones replayed among them, with timestamps and lag.")
+    flags = add_command(commands, "replay", "Write votes with past ones replayed among them, with timestamps and lag.")
+    _add_shared(flags)
     flags.add_argument("--epsilon", type=float, default=0.2, help="share of replayed votes in a batch, in (0, 1)")
     flags.add_argument(
         "--limit", type=positive, metavar="N", help="most votes ready to be replayed; by default all are"

@@ -2,6 +2,11 @@
 
 The trainer, its steps, packing and engine are those of offline training; what differs is where votes come from, that
 models join on the way, and what a checkpoint holds besides.
+
+The head holds more rows than there are models. A spare row is zero and stays zero: no vote gives it a gradient, and
+decay of zero is zero. When a model's first vote arrives its row is set; from then on it trains like any other. When the
+rows run out, weights and optimizer state are written out uncut, a model with twice the rows is built, and the engine
+starts again with it. Nothing else changes, so a run that had to grow ends where one with more room does.
 """
 
 from __future__ import annotations
@@ -12,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -62,17 +67,9 @@ from p2l.training.run_folder import TrainerState, check_same_configuration, chec
 from p2l.training.trainer import StepResult, Trainer
 from p2l.votes import VoteStore, open_votes_together
 
-# New models: their rows in the head, and a larger head when the rows run out.
-#
-# The head holds more rows than there are models. A spare row is zero and stays zero: no vote gives it a gradient, and
-# decay of zero is zero. When a model's first vote arrives its row is set; from then on it trains like any other.
-#
-# When the rows run out, weights and optimizer state are written out uncut, a model with twice the rows is built, and
-# the engine starts again with it. Nothing else changes, so a run that had to grow ends where one with more room does.
-
 
 def room_for(models: int, capacity: int) -> int:
-    """Rows for so many models: `capacity`, doubled as often as needed."""
+    """Return the rows of a head for this many models: `capacity`, doubled as often as needed."""
     while capacity < models:
         capacity *= 2
     return capacity
@@ -85,19 +82,15 @@ class Growth:
     config: OnlineConfig
     trainer: Trainer
     folder: Path
-    """The run's folder, which all processes share."""
+    """A folder to write the model into while it grows, which all processes share."""
 
     def clear(self) -> None:
         """Remove what a kill in the middle of growing left behind."""
         if self.trainer.engine.is_main:
-            shutil.rmtree(self._folder, ignore_errors=True)
-
-    @property
-    def _folder(self) -> Path:
-        return self.folder / ".growing"
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def meet(self, names: list[str]) -> None:
-        """See to it that these are the models of the head (every rank must call this)."""
+        """Let these be the models of the head (every rank must call this)."""
         engine = self.trainer.engine
         if len(names) <= len(engine.model.model_list):
             return
@@ -106,7 +99,7 @@ class Growth:
         _welcome(engine, names, self.config)
 
     def _grow(self, rows: int) -> None:
-        engine, folder = self.trainer.engine, self._folder
+        engine, folder = self.trainer.engine, self.folder
         with whole_or_absent(folder, clean=False):
             if engine.is_main:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -122,7 +115,7 @@ class Growth:
 
 
 def _copied(engine: Engine, folder: Path) -> P2LModel:
-    """The engine's model once more, without spare rows, through a folder that holds the state of training too."""
+    """Copy the engine's model, without spare rows, through a folder that holds the state of training too."""
     names, precision = list(engine.model.model_list), engine.precision
     engine.save_whole(folder)
     weights = engine.state_dict()
@@ -155,7 +148,7 @@ def _welcome(engine: Engine, names: list[str], config: OnlineConfig) -> None:
 
 
 def _drawn_rows(model: P2LModel, first: int, last: int, config: OnlineConfig) -> tuple[Tensor, Tensor]:
-    """Rows at random, the same whenever and with whatever room they are drawn."""
+    """Draw rows, the same whenever and with whatever room they are drawn."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(np.random.SeedSequence([config.seed, first]).generate_state(1)[0]))
         return new_rows(last_layer(model.head).in_features, last - first, config.init_type)
@@ -179,11 +172,11 @@ class Live(Protocol):
 
 @dataclass(frozen=True)
 class OnlineOptions:
-    """The flags of an online run, beside its configuration."""
+    """The flags of an online run, in addition to its configuration."""
 
     run: RunOptions = field(default_factory=RunOptions)
     initial_counts: Path | None = None
-    """How often each model of plain weights was seen before."""
+    """A file that says how many votes each model of plain weights had before."""
     changes: Mapping[str, object] = field(default_factory=dict)
     """Keys of the configuration that a flag replaces."""
     live: Live | None = None
@@ -192,7 +185,7 @@ class OnlineOptions:
 
 @dataclass
 class _OnlineRun(Run):
-    """A run over a stream, once its parts are there."""
+    """A run whose stream, model and folder are there."""
 
     config: OnlineConfig
     live: Live | None
@@ -208,25 +201,23 @@ class _OnlineRun(Run):
         return arrived, self.fingerprint.of_first(arrived)
 
     def write_files(self, step: int, folder: Path) -> None:
-        """Write the state of the stream."""
         model = self.trainer.engine.model
         write_stream_state(folder, self.schedule.state(step), model.model_list, model.num_rows)
         if self.average is not None:
             self.average.save(folder)
 
     def votes_to_validate(self) -> VoteStore | None:
-        """The validation votes between models that are known by now."""
+        """Return the validation votes between models that are known by now."""
         return None if self.validation is None else self.validation.among(self.trainer.engine.model.model_list)
 
     def values(self, result: StepResult) -> Mapping[str, float]:
-        """What is logged of the stream at a step."""
+        """Return the columns of `metrics.jsonl` about the stream."""
         facts = self.schedule.facts(result.step)
         lag = {f"lag/{name}": value for name, value in facts.lag.items()}
-        seen = {"arrived": facts.arrived, "waiting": facts.waiting, "models": facts.models, **lag}
-        return seen if self.live is None else {**seen, **self.live.values()}
+        live = {} if self.live is None else self.live.values()
+        return {"arrived": facts.arrived, "waiting": facts.waiting, "models": facts.models, **lag, **live}
 
     def after_step(self, result: StepResult) -> None:
-        """Hand the step to whoever publishes."""
         if self.publisher is not None:
             self.publisher.after_step(result, self.schedule.facts(result.step), self.trainer)
 
@@ -245,7 +236,8 @@ def train_online(config_path: str, options: OnlineOptions) -> Path:
         check_same_configuration(config, start.resume)
     tokenizer = make_tokenizer(config, start)
     model = _model(config, start, tokenizer, hardware.dtype)
-    stream = _open_stream(config, options, model.model_list)
+    open_stream = open_data_set if options.live is None else options.live.open_stream
+    stream = open_stream(config, model.model_list)
     schedule, rows = _schedule(config, options, start, stream, model)
     model.widen(room_for(len(model.model_list), rows))
     validation = _open_validation(config, stream) if options.run.eval_steps is not None else None
@@ -265,7 +257,7 @@ def train_online(config_path: str, options: OnlineOptions) -> Path:
 
 @contextmanager
 def _alone_in(folder: Path, engine: Engine) -> Iterator[None]:
-    """See to it that no other run writes into the folder until the block ends (every rank must call this)."""
+    """Keep other runs out of the folder until the block ends (every rank must call this)."""
     descriptor = os.open(folder, os.O_RDONLY) if engine.is_main else None
     try:
         if not engine.broadcast(descriptor is None or try_lock(descriptor)):
@@ -277,23 +269,23 @@ def _alone_in(folder: Path, engine: Engine) -> Iterator[None]:
 
 
 def find_online_start(checkpoint: str | None) -> Start:
-    """As `find_start`; but a finished run of offline training is plain weights, whatever checkpoints lie in it."""
+    """Find the start of a run; a finished run of offline training is plain weights, whatever checkpoints it holds."""
     start = find_start(checkpoint)
     if start.resume is None or checkpoint is None or (start.resume / STREAM_STATE).is_file():
         return start
     folder = Path(checkpoint).expanduser()
-    finished = folder != start.resume and (folder / MODEL_LIST_FILE).is_file()
-    return Start(None, checkpoint) if finished else start
+    is_finished = folder != start.resume and (folder / MODEL_LIST_FILE).is_file()
+    return Start(None, checkpoint) if is_finished else start
 
 
 def learned_votes(checkpoint: str | None) -> int:
-    """How many votes of its stream the run that goes on has seen; 0 for a new one."""
+    """Return how many votes of its stream the run that goes on has seen; 0 for a new one."""
     resume = find_online_start(checkpoint).resume
     return 0 if resume is None else read_state(resume).num_votes
 
 
 def _model(config: OnlineConfig, start: Start, tokenizer: PromptTokenizer, dtype: torch.dtype) -> P2LModel:
-    """The model as it is at the start, with the models that it knows by then: none, for a new head."""
+    """Return the model of the start; a new head knows no models yet."""
     if start.model:
         return trained_model(config, start, tokenizer, dtype)
     factor = config.linear_head_downsize_factor
@@ -301,17 +293,11 @@ def _model(config: OnlineConfig, start: Start, tokenizer: PromptTokenizer, dtype
     return make_model(config, tokenizer, dtype, [], linear_head_width=width)
 
 
-def _open_stream(config: OnlineConfig, options: OnlineOptions, known_models: Sequence[str]) -> VoteStream:
-    if options.live is not None:
-        return options.live.open_stream(config, known_models)
-    return open_data_set(config, known_models)
-
-
 def open_data_set(config: OnlineConfig, known_models: Sequence[str]) -> StaticStream:
-    """The data set of the configuration as a stream.
+    """Open the data set of the configuration as a stream.
 
     Raises:
-        InputError: it cannot be trained on, or is not in the order that the configuration asks for.
+        InputError: it cannot be trained on, or is not in the order that the configuration requires.
     """
     votes = open_train_votes(config)
     stream = in_time_order(votes, config.vote_order, known_models)
@@ -322,18 +308,22 @@ def open_data_set(config: OnlineConfig, known_models: Sequence[str]) -> StaticSt
 def _schedule(
     config: OnlineConfig, options: OnlineOptions, start: Start, stream: VoteStream, model: P2LModel
 ) -> tuple[OnlineSchedule, int]:
-    """The schedule, where the run stands in it, and the rows of the head."""
+    """Return the schedule, at the step where the run stands, and the rows of the head."""
     counts, rows, state = _initial_counts(options, start, model), config.model_capacity, None
     if start.resume is not None:
         state, rows = read_stream_state(start.resume, model.model_list)
         _check_same_stream(start.resume, stream, read_state(start.resume))
     every = options.run.save_steps
+
+    def buffer() -> Buffer:
+        return make_buffer(config.buffer_settings, global_batch(config), config.seed, counts)
+
     try:
         schedule = OnlineSchedule(
             stream,
-            _buffer(config, counts),
+            buffer(),
             known_models=len(model.model_list),
-            total_steps=None if stream.grows else count_steps(stream, _buffer(config, counts), state),
+            total_steps=None if stream.grows else count_steps(stream, buffer(), state),
             is_saved=lambda step: bool(every) and step % (every or 1) == 0,
         )
         if state is not None:
@@ -352,10 +342,6 @@ def _initial_counts(options: OnlineOptions, start: Start, model: P2LModel) -> di
             "a run that goes on has its own counts, and a new one begins without any model"
         )
     return read_counts(options.initial_counts, model.model_list)
-
-
-def _buffer(config: OnlineConfig, counts: Mapping[int, int]) -> Buffer:
-    return make_buffer(config.buffer_settings, global_batch(config), config.seed, counts)
 
 
 def _check_same_stream(checkpoint: Path, stream: VoteStream, state: TrainerState) -> None:
@@ -379,15 +365,15 @@ def _open_validation(config: OnlineConfig, stream: VoteStream) -> VoteStore:
     unknown = sorted(set(votes.model_list) - set(stream.model_list))
     if unknown and not (config.drop_unknown_models or stream.grows):
         raise VoteError(
-            f"{config.val_data_path}: model {unknown[0]!r} never comes in the votes that are trained on "
-            f"({len(unknown)} do not); drop such votes (drop_unknown_models: true)"
+            f"{config.val_data_path}: model {unknown[0]!r} is in none of the votes to train on ({len(unknown)} models "
+            "are not); drop such votes (drop_unknown_models: true)"
         )
     check_counted(votes, config.loss_type)
     return votes
 
 
 def _train(run: _OnlineRun, start: Start) -> None:
-    growth = Growth(run.config, run.trainer, run.folder)
+    growth = Growth(run.config, run.trainer, run.folder / ".growing")
     growth.clear()
     run.trainer.before_step = lambda step: growth.meet(run.stream.model_list[: run.schedule.facts(step + 1).models])
     if run.live is not None:
@@ -398,7 +384,8 @@ def _train(run: _OnlineRun, start: Start) -> None:
     if run.publisher is not None:
         run.publisher.begin(first, run.schedule.arrived, run.trainer)
     try:
-        done = run.train(first, _total_votes(run))
+        steps = run.schedule.total_steps
+        done = run.train(first, None if steps is None else steps * run.schedule.buffer.full_size)  # with replayed ones
     except StopRequestedError:
         _stop(run)
         return
@@ -410,15 +397,9 @@ def _train(run: _OnlineRun, start: Start) -> None:
 
 
 def _stop(run: _OnlineRun) -> None:
-    """Save where the run stands, unless it is saved already."""
+    """Save a checkpoint of the last step, unless there is one."""
     step = run.schedule.done
     if step and not (run.folder / f"checkpoint-{step}").exists():
         run.save(step)
     if not run.options.quiet:
         note(f"stopped after step {step}; go on with --checkpoint {run.folder}")
-
-
-def _total_votes(run: _OnlineRun) -> int | None:
-    """Votes of all steps together, as far as that can be known; replayed ones count."""
-    total: Any = run.schedule.total_steps
-    return None if total is None else total * run.schedule.buffer.full_size

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import zipfile
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -18,7 +17,7 @@ import numpy as np
 
 from p2l.common.errors import CheckpointError, InputError
 from p2l.model.checkpoint import read_json
-from p2l.online_training.buffer import Buffer, Ids, NewVotes, with_prefix, without_prefix
+from p2l.online_training.buffer import Buffer, Ids, NewVotes, saved_arrays, with_prefix, without_prefix
 from p2l.online_training.stream import StepFacts, VoteStream
 
 _BUFFER = "buffer."
@@ -54,7 +53,7 @@ class OnlineSchedule:
         self._kept: dict[int, dict[str, Any]] = {}
 
     def steps(self, start: int = 0) -> Iterator[Ids]:
-        """Vote ids of each step, from step `start` on: the first one, or the one whose state was loaded."""
+        """Yield the vote ids of each step, from step `start` on: the first one, or the one whose state was loaded."""
         if start != self._done:
             raise ValueError(f"the schedule stands at step {self._done}, not {start}")
         while self._ready or not self._ended:
@@ -71,7 +70,7 @@ class OnlineSchedule:
 
     @property
     def done(self) -> int:
-        """Steps given out."""
+        """Steps whose votes were yielded."""
         return self._done
 
     @property
@@ -85,11 +84,11 @@ class OnlineSchedule:
         return self.buffer.waiting + sum(map(len, self._ready))
 
     def facts(self, step: int) -> StepFacts:
-        """Where the stream stood when the votes of a recent step were chosen."""
+        """Return where the stream stood when the votes of a recent step were chosen."""
         return self._facts[step]
 
     def state(self, step: int) -> Mapping[str, Any]:
-        """What `load_state` takes to go on after `step`, the last one given out or one that `is_saved`."""
+        """Return what `load_state` needs to go on after `step`, the last one yielded or one that `is_saved`."""
         if step in self._kept:
             for old in [number for number in self._kept if number < step]:
                 del self._kept[old]
@@ -102,7 +101,7 @@ class OnlineSchedule:
         """Go on after the step whose state this is.
 
         Raises:
-            CheckpointError: it is the state of another buffer.
+            CheckpointError: the state is that of another buffer.
         """
         self.buffer.load_state_dict(without_prefix(_BUFFER, state))
         self._arrived, self._models, self._done = (int(state[name]) for name in ("arrived", "models", "done"))
@@ -125,37 +124,30 @@ class OnlineSchedule:
         }
 
     def _take(self) -> None:
-        """Take a batch of new votes into the buffer, or what is left of the stream, and end it."""
+        """Add a batch of new votes to the buffer, or what is left of the stream, and end it."""
         end = self._arrived + self.buffer.batch_size
         there = self.stream.wait_for(end)
         if there > self._arrived:
-            self._add(np.arange(self._arrived, there))
+            new = NewVotes.of(self.stream, np.arange(self._arrived, there))
+            self._arrived = there
+            self._models = max(self._models, int(new.model_a.max()) + 1, int(new.model_b.max()) + 1)
+            self._ready.extend(batch for batch in self.buffer.add(new) if len(batch))
         if there < end:
             self._ready.extend(ids for ids in self.buffer.drain() if len(ids))
             self._ended = True
 
-    def _add(self, ids: Ids) -> None:
-        new = NewVotes.of(self.stream, ids)
-        self._arrived += len(ids)
-        self._models = max(self._models, int(new.model_a.max()) + 1, int(new.model_b.max()) + 1)
-        self._ready.extend(batch for batch in self.buffer.add(new) if len(batch))
-
 
 def count_steps(stream: VoteStream, buffer: Buffer, state: Mapping[str, Any] | None = None) -> int:
-    """Steps of a stream that is there as a whole, by running all of it, or what follows `state`, through `buffer`."""
+    """Count the steps of a data set by running all of it, or what follows `state`, through `buffer`."""
     schedule = OnlineSchedule(stream, buffer)
     if state is not None:
         schedule.load_state(state)
     return schedule.done + sum(1 for _ in schedule.steps(schedule.done))
 
 
-# What a checkpoint holds of the stream: `stream_state.npz`, beside the model and the optimizer's state.
-#
-# Where the stream stood, what waits in the buffer and what it counts, which batches were ready, the room of the head
-# and the model list. No pickle. The votes themselves are not in it: a fingerprint tells whether the run goes on with
-# the same ones, followed by any that have come since.
-#
-# Shapes: n votes.
+# The stream in a checkpoint, `stream_state.npz`: where it stood, what waits in the buffer and what it counts, which
+# batches were ready, the rows of the head and the model list. The votes are not in it: a fingerprint tells whether the
+# run goes on with the same ones, followed by any that have come since.
 
 STREAM_STATE = "stream_state.npz"
 _NAMES, _ROWS = "model_list", "head_rows"
@@ -171,23 +163,19 @@ def write_stream_state(folder: Path, state: Mapping[str, Any], model_list: list[
 
 
 def read_stream_state(checkpoint: Path, model_list: list[str]) -> tuple[dict[str, Any], int]:
-    """The state of the schedule and the rows of the head; `model_list` is the checkpoint's own.
+    """Read the state of the schedule and the rows of the head; `model_list` is the checkpoint's own.
 
     Raises:
-        CheckpointError: there is none (the checkpoint is of offline training), it is damaged, or of another model list.
+        CheckpointError: the file is missing (a checkpoint of offline training), damaged, or of another model list.
     """
     path = checkpoint / STREAM_STATE
     if not path.is_file():
         raise CheckpointError(
             f"{checkpoint}: is a checkpoint of offline training and holds no {STREAM_STATE}; "
-            "give the finished model in the folder above it, whose weights a new online run can take over"
+            "name the finished model in the folder above it, whose weights a new online run can start from"
         )
-    try:
-        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            state = {name: file[name] for name in file.files}
+    with saved_arrays(path) as state:
         names, rows = json.loads(str(state.pop(_NAMES))), int(state.pop(_ROWS))
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise CheckpointError(f"{path}: damaged or cut short ({error}); copy the checkpoint again") from error
     if names != model_list:
         raise CheckpointError(
             f"{checkpoint}: its model_list.json is not the list that it was trained with "
@@ -197,10 +185,10 @@ def read_stream_state(checkpoint: Path, model_list: list[str]) -> tuple[dict[str
 
 
 def read_counts(path: Path, model_list: list[str]) -> dict[int, int]:
-    """`--initial-counts`: how often each model was seen, by its position in the list.
+    """Read `--initial-counts`: how many votes each model had, by its position in the list.
 
     Raises:
-        InputError: the file is no JSON object of names and counts, or names a model that is not in the list.
+        InputError: the file is no JSON object of names and counts, or a name is not in the list.
     """
     if not path.is_file():
         raise InputError(f"{path}: no such file; --initial-counts takes a JSON object of model names and counts")
@@ -219,7 +207,7 @@ def read_counts(path: Path, model_list: list[str]) -> dict[int, int]:
 class StreamFingerprint:
     """Tells the first votes of a stream from others: a hash of labels, weights, times and names, and of 1,000 prompts.
 
-    Asked for at rising counts, it reads each vote once.
+    At rising counts it reads each vote once.
     """
 
     def __init__(self, stream: VoteStream) -> None:
@@ -228,7 +216,7 @@ class StreamFingerprint:
         self._digest, self._count, self._models = hashlib.blake2b(digest_size=16), 0, 0
 
     def of_first(self, count: int) -> str:
-        """The fingerprint of the first `count` votes."""
+        """Return the fingerprint of the first `count` votes."""
         if count < self._count:
             self._digest, self._count, self._models = hashlib.blake2b(digest_size=16), 0, 0
         for start in range(self._count, count, _CHUNK):

@@ -172,7 +172,10 @@ def test_rows_that_are_no_votes_are_refused_or_dropped_and_counted(tmp_path, cap
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--votes", "{votes}", "--over", "month", "--level", "2"], "--level 2.0 is no coverage"),
+        (
+            ["--votes", "{votes}", "--over", "month", "--level", "2"],
+            "--level must lie between 0 and 1, such as 0.95, not 2.0",
+        ),
         (["--votes", "{votes}", "--by", "languag"], r"no column 'languag' \(did you mean 'language'\?\)"),
         (["--votes", "{votes}", "--by", "category_tag.math_v0.1.maths"], "leads nowhere"),
         (["--votes", "{votes}", "--by", "category_tag"], "name one, as in 'category_tag"),

@@ -208,11 +208,11 @@ def test_votes_out_of_order_or_without_time_are_named(configure: Configure, tmp_
     mixed = write_votes(tmp_path / "mixed.jsonl", rows)
     message = refused(online(configure, mixed, "bad"))
     assert "mixed.jsonl" in message
-    assert "row 6" in message
+    assert "vote 6" in message
     assert "--sort" in message
     rows = stream_rows(20)
     rows[6]["tstamp"] = None
-    assert "row 7" in refused(online(configure, write_votes(tmp_path / "one.jsonl", rows), "bad"))
+    assert "vote 7" in refused(online(configure, write_votes(tmp_path / "one.jsonl", rows), "bad"))
     bare = [{key: value for key, value in row.items() if key != "tstamp"} for row in stream_rows(20)]
     message = refused(online(configure, write_votes(tmp_path / "bare.jsonl", bare), "bad"))
     assert "tstamp" in message
