@@ -272,7 +272,7 @@ class LineVotes:
         return len(self._record)
 
     def close(self) -> None:
-        """Free the space."""
+        """Free the disk space."""
         self._record = np.empty(0, dtype=_RECORD)
         self._spool.close()
 
@@ -496,7 +496,7 @@ class LiveVotes(LineVotes):
         return not held
 
     def _tell(self, count: int) -> None:
-        """Say now and then what the run waits for."""
+        """Report now and then what the run waits for."""
         now = time.monotonic()
         if _rank() == 0 and now - self._told >= _TOLD_EVERY:
             self._told = now
@@ -513,7 +513,7 @@ def _has_company() -> bool:
 
 
 def _group() -> Any:
-    """The processes of this run, once they know each other; None for one alone."""
+    """Return the process group of this run once it is initialized; None for one process alone."""
     if not _has_company():
         return None
     import torch.distributed as processes

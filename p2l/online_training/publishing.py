@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,10 @@ from p2l.votes.schema import hash_turns
 
 if TYPE_CHECKING:
     from p2l.inference import P2L
+    from p2l.online_training.live_votes import LineVotes
+    from p2l.online_training.stream import HeldOut
+
+    HeldVotes = HeldOut | LineVotes
 
 
 LOG_FILE = "published.jsonl"
@@ -211,15 +215,10 @@ def _log(folder: Path, **entry: Any) -> None:
 @contextmanager
 def _one_at_a_time(folder: Path) -> Iterator[None]:
     """Keep publications and rollbacks of a folder apart."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be opened: {error.strerror or error}; name the served folder") from error
-    try:
-        with locked(descriptor):
-            yield
-    finally:
-        os.close(descriptor)
+    if not folder.is_dir() or not os.access(folder, os.R_OK):
+        raise InputError(f"{folder}: cannot be opened as a folder; name the served folder")
+    with locked(folder):
+        yield
 
 
 def _unwritable(folder: Path, error: OSError) -> InputError:
@@ -230,27 +229,6 @@ def _unwritable(folder: Path, error: OSError) -> InputError:
 FEWEST_PROMPTS = 20
 """With fewer prompts the difference says nothing, and the candidate is published."""
 _ERRORS = 2.0
-
-
-class HeldVotes(Protocol):
-    """Votes that were kept out of training, oldest first."""
-
-    @property
-    def model_list(self) -> list[str]:
-        """Names that labels refer to."""
-        ...
-
-    def up_to(self, place: int) -> int:
-        """Return how many of them came before the run had `place` votes to train on."""
-        ...
-
-    def prompts(self, ids: NDArray[np.int64]) -> list[list[str]]:
-        """Return the user's turns of each vote."""
-        ...
-
-    def labels(self, ids: NDArray[np.int64]) -> NDArray[np.int32]:
-        """Return `[winner, loser, tie]` (n, 3)."""
-        ...
 
 
 @dataclass(frozen=True)

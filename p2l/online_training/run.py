@@ -11,10 +11,9 @@ starts again with it. Nothing else changes, so a run that had to grow ends where
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -24,7 +23,7 @@ import torch
 from torch import Tensor
 
 from p2l.common.errors import CheckpointError, InputError, VoteError
-from p2l.common.files import try_lock
+from p2l.common.files import locked
 from p2l.model.checkpoint import MODEL_LIST_FILE
 from p2l.model.encoding import PromptTokenizer
 from p2l.model.heads import last_layer, new_rows
@@ -258,14 +257,10 @@ def train_online(config_path: str, options: OnlineOptions) -> Path:
 @contextmanager
 def _alone_in(folder: Path, engine: Engine) -> Iterator[None]:
     """Keep other runs out of the folder until the block ends (every rank must call this)."""
-    descriptor = os.open(folder, os.O_RDONLY) if engine.is_main else None
-    try:
-        if not engine.broadcast(descriptor is None or try_lock(descriptor)):
+    with locked(folder, wait=False) if engine.is_main else nullcontext(True) as is_alone:
+        if not engine.broadcast(is_alone):
             raise InputError(f"{folder}: another process is training in it; stop that one first")
         yield
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)
 
 
 def find_online_start(checkpoint: str | None) -> Start:

@@ -250,7 +250,7 @@ def is_held_out(prompt: list[str], share: float) -> bool:
 
 @dataclass
 class HeldOut(StaticStream):
-    """`HeldVotes` of a data set (see p2l.online_training.publishing)."""
+    """The votes of a data set that are kept for judging models, oldest first."""
 
     places: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64), repr=False)
     """How many votes to train on came before each."""

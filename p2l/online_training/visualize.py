@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 def build_parser(prog: str = "p2l visualize") -> argparse.ArgumentParser:
-    """The flags of the figures."""
+    """Return the flags of the figures."""
     flags = parser(
-        prog, "Draw what `p2l eval-chrono` found: how well each checkpoint forecasts the votes of each slice."
+        prog, "Draw the results of `p2l eval-chrono`: how well each checkpoint forecasts the votes of each slice."
     )
     flags.add_argument(
         "--eval-folder", nargs="+", required=True, metavar="DIR", help="a run each: the --output-dir of eval-chrono"
@@ -71,7 +71,7 @@ def _names(args: argparse.Namespace) -> list[str]:
     if odd is not None:
         raise ConfigError(f"--names: {odd!r} cannot name files of a run; give another name")
     if args.naive is not None and args.oracle is None:
-        raise ConfigError("--naive goes with --oracle: a gap has two ends")
+        raise ConfigError("--naive goes with --oracle, to which the gap is measured")
     for flag, name in (("--oracle", args.oracle), ("--naive", args.naive)):
         if name is not None and name not in names:
             raise ConfigError(f"{flag}: no run is called {name!r}; runs: {', '.join(names)}")

@@ -182,7 +182,7 @@ def test_rows_that_are_no_votes_are_refused_or_dropped_and_counted(tmp_path, cap
         (["--votes", "{votes}", "--likelihood", "elo"], "unknown likelihood"),
         (["--votes", "{votes}", "--output", "board.xlsx"], "ending"),
         (["--votes", "{votes}", "--plot", "board.doc"], "ending"),
-        (["--votes", "{votes}", "--level", "95"], "coverage"),
+        (["--votes", "{votes}", "--level", "95"], "--level must lie between 0 and 1"),
         (["--votes", "{votes}", "--shrink", "0"], "--shrink"),
         (["--votes", "missing.parquet"], "no such file"),
         (["--votes", "{votes}", "a prompt"], "goes with --model"),
