@@ -73,7 +73,6 @@ SHORT = {
     "p2l/simulation/config.py": "settings, which the arena, its models and its prompts share",
     "p2l/common/cache.py": "one class, which the endpoint and the router share",
     "p2l/common/text_table.py": "two functions, which every command shares",
-    "p2l/common/plots.py": "imports matplotlib only where a figure is drawn",
     "p2l/common/program.py": "imported by every command, before anything else",
     "p2l/common/version.py": "the version, which a build reads without importing",
     "p2l/online_training/geometric_buffer.py": "a command of a promised path",
