@@ -12,7 +12,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from p2l.common.cli import parser, positive, run, whole
-from p2l.evaluation import inputs
+from p2l.evaluation import defaults
 
 if TYPE_CHECKING:
     from p2l.evaluation.inputs import EvaluationSettings
@@ -57,7 +57,7 @@ def _add_inputs(group: argparse._ArgumentGroup) -> None:
         "p2l: the predictions of the rows; marginal: one leaderboard of the training votes; marginal-gt: of the rows' "
         "own votes; arena: of --arena_path"
     )
-    _add(group, "--model_type", text, choices=inputs.MODEL_TYPES, default="p2l")
+    _add(group, "--model_type", text, choices=defaults.MODEL_TYPES, default="p2l")
     text = "rewrite local checkpoint outputs without last_hidden_state, if they have it"
     options = {"nargs": "?", "const": True, "type": _truth, "default": True, "metavar": "BOOL"}
     _add(group, "--remove_last_hidden_json", text, **options)
@@ -91,21 +91,21 @@ def _add_outputs(group: argparse._ArgumentGroup) -> None:
 def _add_measures(group: argparse._ArgumentGroup) -> None:
     text = (
         "all, hard, or a column or nested tag: math, language=Chinese, is_code=False (default: "
-        f"{' '.join(inputs.CATEGORIES)}, those that the votes have)"
+        f"{' '.join(defaults.CATEGORIES)}, those that the votes have)"
     )
     _add(group, "--categories", text, nargs="+", metavar="KEY[=VALUE]", default=None)
     text = "the reference of leaderboards: a fit of the rows' votes, or --arena_path"
-    _add(group, "--ground_truth", text, "--aggr_scale_gt", choices=inputs.TRUTHS, default="marginal-gt")
+    _add(group, "--ground_truth", text, "--aggr_scale_gt", choices=defaults.TRUTHS, default="marginal-gt")
     text = "which blocks to compute"
-    _add(group, "--metrics_to_inc", text, nargs="+", choices=inputs.PARTS, default=list(inputs.PARTS))
+    _add(group, "--metrics_to_inc", text, nargs="+", choices=defaults.PARTS, default=list(defaults.PARTS))
     for name, choices, text in (
-        ("--simple_metrics", inputs.SIMPLE_METRICS, "of votes"),
-        ("--category_metrics", inputs.CATEGORY_METRICS, "of the category's leaderboard against the ground truth"),
-        ("--rand_subset_metrics", inputs.SUBSET_METRICS, "of random subsets"),
+        ("--simple_metrics", defaults.SIMPLE_METRICS, "of votes"),
+        ("--category_metrics", defaults.CATEGORY_METRICS, "of the category's leaderboard against the ground truth"),
+        ("--rand_subset_metrics", defaults.SUBSET_METRICS, "of random subsets"),
     ):
         _add(group, name, text, nargs="+", default=list(choices), metavar="METRIC")
     names = ("--aggr_scale_metrics", "of aggregation scale", "--aggr_scale_subset_metrics")
-    _add(group, *names, nargs="+", default=list(inputs.SUBSET_METRICS), metavar="METRIC")
+    _add(group, *names, nargs="+", default=list(defaults.SUBSET_METRICS), metavar="METRIC")
     text = "replicates of intervals, prompts drawn whole; 0: no intervals"
     _add(group, "--bootstrap", text, type=whole, default=1000, metavar="N")
     _add(group, "--level", "coverage of intervals", type=float, default=0.95, metavar="P")
@@ -114,10 +114,10 @@ def _add_measures(group: argparse._ArgumentGroup) -> None:
 
 def _add_subsets(group: argparse._ArgumentGroup) -> None:
     for name, values, what in (
-        ("--rand_subset_sizes", inputs.SUBSET_SIZES, "votes of a random subset"),
-        ("--rand_num_samples", inputs.SUBSET_SAMPLES, "subsets of each size"),
-        ("--aggr_scale_subset_sizes", inputs.SCALE_SIZES, "prompts that are aggregated"),
-        ("--aggr_scale_num_samples", inputs.SCALE_SAMPLES, "draws of each size"),
+        ("--rand_subset_sizes", defaults.SUBSET_SIZES, "votes of a random subset"),
+        ("--rand_num_samples", defaults.SUBSET_SAMPLES, "subsets of each size"),
+        ("--aggr_scale_subset_sizes", defaults.SCALE_SIZES, "prompts that are aggregated"),
+        ("--aggr_scale_num_samples", defaults.SCALE_SAMPLES, "draws of each size"),
     ):
         _add(group, name, what, nargs="+", type=positive, default=list(values), metavar="N")
 
@@ -130,7 +130,7 @@ def _settings(flags: argparse.Namespace) -> EvaluationSettings:
         likelihood=get(flags.loss_type or "bt"),
         model_type=flags.model_type,
         ground_truth=flags.ground_truth,
-        categories=flags.categories or inputs.CATEGORIES,
+        categories=flags.categories or defaults.CATEGORIES,
         lenient=flags.categories is None,
         parts=flags.metrics_to_inc,
         simple=flags.simple_metrics,
@@ -152,7 +152,7 @@ def _options(flags: argparse.Namespace) -> Options:
     from p2l.evaluation.run import Options
 
     checkpoints = flags.train_checkpoints or []
-    lists = {"categories": flags.categories or list(inputs.CATEGORIES), "train_checkpoints": checkpoints}
+    lists = {"categories": flags.categories or list(defaults.CATEGORIES), "train_checkpoints": checkpoints}
     return Options(
         inputs=Inputs(**{one.name: getattr(flags, one.name) for one in fields(Inputs) if getattr(flags, one.name)}),
         settings=_settings(flags),

@@ -75,6 +75,7 @@ SHORT = {
     "p2l/common/text_table.py": "two functions, which every command shares",
     "p2l/common/program.py": "imported by every command, before anything else",
     "p2l/common/version.py": "the version, which a build reads without importing",
+    "p2l/evaluation/defaults.py": "the defaults of flags, which import nothing",
     "p2l/online_training/geometric_buffer.py": "a command of a promised path",
     "p2l/online_training/replay_buffer.py": "a command of a promised path",
     "p2l/serving/settings.py": "settings, which import nothing",

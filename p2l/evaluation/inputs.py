@@ -16,6 +16,17 @@ from typing import Any
 from p2l.common.cli import nearest
 from p2l.common.errors import ConfigError, InputError
 from p2l.evaluation.categories import Category, parse
+from p2l.evaluation.defaults import (
+    CATEGORIES,
+    CATEGORY_METRICS,
+    PARTS,
+    SCALE_SAMPLES,
+    SCALE_SIZES,
+    SIMPLE_METRICS,
+    SUBSET_METRICS,
+    SUBSET_SAMPLES,
+    SUBSET_SIZES,
+)
 from p2l.likelihood import Likelihood, get
 from p2l.metrics import LEADERBOARD_METRICS, METRICS
 from p2l.model.checkpoint import MODEL_LIST_FILE, read_object
@@ -165,26 +176,6 @@ def _download(repo: str, name: str, *, repo_type: str) -> str:
     except Exception as error:  # the hub's client raises its HTTP library's errors too
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(f"{repo}: {name} cannot be had, neither here nor from the hub: {reason}") from error
-
-
-# The published lists of blocks, categories, metrics and sizes: the defaults of the flags.
-
-MODEL_TYPES = ("p2l", "marginal", "arena", "marginal-gt")
-TRUTHS = ("marginal-gt", "arena")
-PARTS = ("simple", "category", "random_subsets", "aggr_scale")
-CATEGORIES = ("all", "creative_writing", "math", "language=Chinese", "is_code", "hard")
-SIMPLE_METRICS = (
-    *("Loss", "BCELoss", "MSELoss", "Accuracy", "Tie_Loss", "Tie_Accuracy", "Tie_bb_Loss", "Tie_bb_Accuracy"),
-    *("Mean-BT", "Std-BT", "Spread-BT", "Mean-Spread-BT", "Mean-IQR-BT", "Mean-Std-BT"),
-)
-CATEGORY_METRICS = (
-    *("Leaderboard", "Aggr_Loss", "Aggr_BCELoss", "Aggr_Tie_Loss", "Aggr_Tie_Accuracy", "Aggr_Tie_bb_Loss"),
-    *("Aggr_Tie_bb_Accuracy", "L1-Dist-Prob", "Spearman-lbs", "Kendall-lbs", "IQR-BT", "Std-BT", "Spread-BT"),
-    *("Top-k-fraction", "Top-k-displace"),
-)
-SUBSET_METRICS = ("L1-Dist-Prob", "Spearman-lbs", "Kendall-lbs")
-SUBSET_SIZES, SUBSET_SAMPLES = (250, 500, 1000, 2000), (50, 20, 5, 3)
-SCALE_SIZES, SCALE_SAMPLES = (1, 10, 25, 100, 250, 500, 1000, 2000), (500, 500, 500, 200, 100, 40, 10, 6)
 
 
 @dataclass(frozen=True)

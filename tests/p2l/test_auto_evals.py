@@ -9,7 +9,7 @@ import pytest
 
 from p2l.auto_evals import build_parser, main
 from p2l.common.errors import ConfigError, InputError, P2LError
-from p2l.evaluation import inputs
+from p2l.evaluation import defaults
 from tests.p2l.evaluation.evaluation_helpers import (
     BATTLES,
     FEW,
@@ -67,7 +67,7 @@ def test_worked_simple_metrics(tmp_path, likelihood):
     values = found["models"]["p2l-all"]["simple_metrics"]
     assert tuple(values[name] for name in SIMPLE) == WORKED[likelihood]
     if likelihood != "bt":
-        assert tuple(values[name] for name in inputs.SIMPLE_METRICS[8:]) == SPREADS
+        assert tuple(values[name] for name in defaults.SIMPLE_METRICS[8:]) == SPREADS
 
 
 @pytest.mark.parametrize("likelihood", FITTED)
@@ -102,7 +102,7 @@ def test_every_input_gives_the_same(tmp_path):
     table = pa.Table.from_pylist([row | {"coefs": row["coefs"][0], "eta": row["eta"][0][0]} for row in moved])
     pq.write_table(table.drop_columns(["gamma"]), tmp_path / "checkpoint.parquet")
     lines = run_auto(tmp_path, "--eval_path", write_lines(tmp_path / "eval.jsonl", made), *FEW)
-    assert list(lines["models"]) == [f"p2l-{name}" for name in inputs.CATEGORIES if name != "creative_writing"]
+    assert list(lines["models"]) == [f"p2l-{name}" for name in defaults.CATEGORIES if name != "creative_writing"]
     write_json(tmp_path / "model_list.json", shuffled)
     for path in (array, tmp_path / "checkpoint.parquet"):
         assert run_auto(tmp_path, "--checkpoint_path", path, *FEW)["models"] == lines["models"]
@@ -117,10 +117,10 @@ def test_schema_of_the_output(tmp_path):
     assert (found["params"]["seed"], found["params"]["output_file_name"]) == (3, "eval_metrics")
     blocks = found["models"]["p2l-all"]
     assert list(blocks) == ["simple_metrics", "category_metrics", "random_subsets", "aggr_scale"]
-    assert tuple(blocks["simple_metrics"]) == inputs.SIMPLE_METRICS
-    assert tuple(blocks["category_metrics"]) == inputs.CATEGORY_METRICS
+    assert tuple(blocks["simple_metrics"]) == defaults.SIMPLE_METRICS
+    assert tuple(blocks["category_metrics"]) == defaults.CATEGORY_METRICS
     assert list(blocks["random_subsets"]) == ["50", "100"]
-    assert tuple(blocks["aggr_scale"]["20"]) == inputs.SUBSET_METRICS
+    assert tuple(blocks["aggr_scale"]["20"]) == defaults.SUBSET_METRICS
     details = found["details"]["p2l-all"]
     assert {"RPS", "Brier", "ECE"} <= set(details["metrics"])
     assert details["intervals"]["Loss"]["lower"] < details["metrics"]["Loss"] < details["intervals"]["Loss"]["upper"]
@@ -147,7 +147,7 @@ def test_every_likelihood_and_model_type(tmp_path, likelihood):
     ratings = [f"{name},full,{rating},False" for name, rating in zip(NAMES, (1100, 1050, 1000, 950), strict=True)]
     (tmp_path / "arena.csv").write_text("\n".join(["model_name,category,rating,style_control", *ratings]))
     words = ["--eval_path", path, "--train_path", train, "--arena_path", tmp_path / "arena.csv", *FEW]
-    for model_type in inputs.MODEL_TYPES:
+    for model_type in defaults.MODEL_TYPES:
         found = run_auto(tmp_path, *words, "--categories", "all", "--model_type", model_type, likelihood=likelihood)
         blocks = found["models"][f"{model_type}-all"]
         assert all(0 <= value["L1-Dist-Prob"] < 0.5 for value in blocks["aggr_scale"].values())
