@@ -91,8 +91,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _measured(flags: argparse.Namespace, tables: dict[str, ScoreTable], setup: Setup) -> dict[str, Results]:
     """Results by set, printed and written as they come."""
-    from route.evaluation.command import text, write
     from route.evaluation.measuring import within
+    from route.evaluation.report import text, write
 
     found, about = {}, "category told" if setup.category else "category not told"
     for name, table in tables.items():
@@ -104,8 +104,8 @@ def _measured(flags: argparse.Namespace, tables: dict[str, ScoreTable], setup: S
 
 def _moved(flags: argparse.Namespace, tables: dict[str, ScoreTable], setup: Setup) -> None:
     """Out of distribution; the two sets share no category."""
-    from route.evaluation.command import text, write
     from route.evaluation.measuring import across
+    from route.evaluation.report import text, write
 
     moved, _ = across(tables["mmlu_pro"], tables["zeroeval"], setup, seed=flags.seed)
     print(f"### trained on mmlu_pro, tested on zeroeval\n\n{text(moved)}")

@@ -8,8 +8,8 @@ from typing import Any
 
 from benchmarks.routing_quality.bars import RIVALS, more
 from p2l.common.plots import COLOURS, new_figure, save_figure
-from route.evaluation.command import bars, curves
 from route.evaluation.measuring import POLICIES, Results
+from route.evaluation.report import bars, curves
 
 __all__ = ["overview"]
 

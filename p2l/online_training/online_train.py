@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 
 from p2l.common.cli import above_zero, amount, parser, positive, print_note, run
 from p2l.common.errors import ConfigError
-from p2l.online_training.config import derived_configuration
 
 if TYPE_CHECKING:
     from p2l.online_training.config import OnlineConfig
@@ -235,6 +234,8 @@ def build_parser(prog: str = "p2l online-train") -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse the flags and train."""
+    from p2l.online_training.config import derived_configuration
+
     flags = build_parser().parse_args(argv)
     check_follow_flags(flags)
     config, changes = (flags.config, {}) if flags.config else derived_configuration(flags.checkpoint)

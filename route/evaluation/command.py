@@ -7,20 +7,12 @@ p2l eval-routing --train mmlu_pro.parquet --test zeroeval.parquet --prices price
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from p2l.common.cli import parser, positive, run, whole
 from p2l.common.errors import InputError
-from p2l.common.files import atomic_path
-from p2l.common.plots import COLOURS, new_figure, save_figure
-from p2l.metrics import Interval, Reliability
-from p2l.model.checkpoint import write_json
-from route.evaluation.measuring import PolicyReport, Results, calibration_error
 
 if TYPE_CHECKING:
     from route.evaluation.policies import Outcome, Setup
@@ -83,6 +75,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     flags = build_parser().parse_args(argv)
     _check(flags)
     from route.evaluation.measuring import across, within
+    from route.evaluation.report import text, write
 
     setup = _setup(flags)
     if flags.table is not None:
@@ -155,146 +148,6 @@ def _share(text: str) -> float:
     if not 0.0 < number < 1.0:
         raise argparse.ArgumentTypeError(f"must be between 0 and 1, got {text}")
     return number
-
-
-def draw(results: Results, *paths: Path) -> None:
-    """Draw the cost-quality curves beside the reliability of expected scores."""
-    figure = new_figure(11.0, 4.6)
-    left, right = figure.subplots(1, 2, width_ratios=(1.6, 1.0))
-    if results.one_price:
-        bars(left, results)
-    else:
-        curves(left, results)
-    for name, bins_, colour in (("all answers", results.pairs, COLOURS[0]), ("chosen", results.chosen, COLOURS[5])):
-        label = f"{name}, error {calibration_error(bins_):.3f}"
-        right.plot(bins_.predicted[0], bins_.observed[0], "o-", color=colour, label=label)
-    right.plot([0, 1], [0, 1], color="0.6", linewidth=0.8)
-    right.set(xlabel="expected score", ylabel="realised score", xlim=(0, 1), ylim=(0, 1))
-    right.legend(frameon=False)
-    save_figure(figure, *paths)
-
-
-def curves(axes: Any, results: Results) -> None:
-    """Draw a cost-quality curve for each policy, and the models as points."""
-    for (name, policy), colour in zip(results.policies.items(), COLOURS, strict=False):
-        costs, scores = zip(*policy.curve, strict=True)
-        style = {"marker": "D", "linestyle": ""} if name == "cheapest" else {"linewidth": 2.2 if name == "p2l" else 1.3}
-        axes.plot(costs, scores, color=colour, label=policy.about, **style)
-    points = list(results.model_points.values())
-    axes.plot([cost for cost, _ in points], [score for _, score in points], ".", color="0.5", label="models")
-    axes.set(xlabel="mean cost of an answer, dollars", ylabel="mean score")
-    if min(cost for cost, _ in points) > 0.0:
-        axes.set_xscale("log")
-    axes.legend(frameon=False, fontsize=8)
-
-
-def bars(axes: Any, results: Results) -> None:
-    """Draw the mean score of each policy under one price."""
-    names, means = zip(*((policy.about, policy.accuracy) for policy in results.policies.values()), strict=True)
-    lengths = [mean.estimate for mean in means]
-    spans = [[mean.estimate - mean.lower, mean.upper - mean.estimate] for mean in means]
-    axes.barh(names, lengths, xerr=np.array(spans).T, color=COLOURS[: len(means)])
-    axes.invert_yaxis()
-    axes.set(xlabel="mean score")
-
-
-def text(results: Results) -> str:
-    """Return the report in Markdown: the data, the policies with the router's gain on each, the calibration."""
-    trained = " + ".join(f"{size:,}" for size in results.trained_on)
-    head = (
-        f"{results.questions:,} questions ({results.prompts:,} prompts) held out, {len(results.models)} models; "
-        f"trained on {trained}"
-    )
-    notes = [f"- {note}" for note in results.notes]
-    settings = [f"- {one.about}: {'; '.join(one.settings)}" for one in results.policies.values() if one.settings]
-    calibration = (
-        f"Calibration error of the expected score: {calibration_error(results.pairs):.3f} over all answers, "
-        f"{calibration_error(results.chosen):.3f} over the answers chosen with the largest budget."
-    )
-    return "\n".join([head, *notes, "", _report_table(results), "", *settings, "", calibration])
-
-
-def _report_table(results: Results) -> str:
-    costs = [] if results.one_price else ["area", "at the single model's cost", "cost at its score"]
-    measure = "accuracy" if results.one_price else "area"
-    head = ["policy", *costs, "accuracy" if results.one_price else "largest budget", f"p2l has more {measure} by"]
-    rows = [
-        [
-            policy.about,
-            *(
-                []
-                if results.one_price
-                else [_cell(policy.area), _cell(policy.at_equal_cost), _times(policy.cost_ratio)]
-            ),
-            _cell(policy.accuracy),
-            _cell(policy.gains.get(measure), "+.4f"),
-        ]
-        for policy in results.policies.values()
-    ]
-    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows])
-
-
-def _cell(interval: Interval | None, form: str = ".4f") -> str:
-    if interval is None:
-        return ""
-    return f"{interval.estimate:{form}} [{interval.lower:{form}}, {interval.upper:{form}}]"
-
-
-def _times(interval: Interval | None) -> str:
-    if interval is None:
-        return ""
-    ratio, low, high = (f"{number:.0%}" if math.isfinite(number) else "never" for number in interval[:3])
-    return f"{ratio} [{low}, {high}]"
-
-
-def as_json(results: Results) -> dict[str, Any]:
-    """Return all figures; an infinite one (of a score that is never reached) is null."""
-    return {
-        "table": results.table,
-        "models": {name: {"cost": cost, "score": score} for name, (cost, score) in results.model_points.items()},
-        "questions": results.questions,
-        "prompts": results.prompts,
-        "trained_on": list(results.trained_on),
-        "notes": list(results.notes),
-        "one_price": results.one_price,
-        "policies": {name: _policy(policy) for name, policy in results.policies.items()},
-        "calibration": {"all": _bins(results.pairs), "chosen": _bins(results.chosen)},
-    }
-
-
-def _policy(policy: PolicyReport) -> dict[str, Any]:
-    names = ("area", "accuracy", "at_equal_cost", "cost_ratio")
-    return {
-        "about": policy.about,
-        **{name: _numbers(getattr(policy, name)) for name in names},
-        "p2l_has_more": {measure: _numbers(gain) for measure, gain in policy.gains.items()},
-        "curve": [{"cost": cost, "score": score} for cost, score in policy.curve],
-        "settings": list(policy.settings),
-    }
-
-
-def _numbers(interval: Interval | None) -> dict[str, float | None] | None:
-    if interval is None:
-        return None
-    pairs = zip(("estimate", "lower", "upper", "standard_error"), interval, strict=True)
-    return {name: float(number) if math.isfinite(number) else None for name, number in pairs}
-
-
-def _bins(bins: Reliability) -> dict[str, Any]:
-    rows = {name: getattr(bins, name)[0] for name in ("predicted", "observed", "mass")}
-    listed = {name: [None if np.isnan(number) else float(number) for number in row] for name, row in rows.items()}
-    return {"edges": bins.edges.tolist(), **listed, "error": calibration_error(bins)}
-
-
-def write(results: Results, folder: Path, *, figure: bool) -> None:
-    """Write results.json, results.md and, with `figure`, curves.png and curves.svg to a folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with atomic_path(folder / "results.json") as temporary:
-        write_json(temporary, as_json(results))
-    with atomic_path(folder / "results.md") as temporary:
-        temporary.write_text(f"{text(results)}\n", encoding="utf-8")
-    if figure:
-        draw(results, folder / "curves.png", folder / "curves.svg")
 
 
 if __name__ == "__main__":

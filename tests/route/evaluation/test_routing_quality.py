@@ -10,9 +10,9 @@ from benchmarks.routing_quality.__main__ import SETS, main
 from benchmarks.routing_quality.bars import bars, figures
 from benchmarks.routing_quality.overview import overview
 from p2l.common.errors import InputError
-from route.evaluation.command import draw
 from route.evaluation.measuring import within
 from route.evaluation.policies import Setup
+from route.evaluation.report import draw
 from tests.route.evaluation.routing_tables import answers, known_table
 
 
