@@ -33,7 +33,6 @@ import anyio
 import httpx2
 from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError
 
-from p2l import __version__
 from p2l.common.errors import (
     AnswerTimeoutError,
     BadRequestError,
@@ -45,6 +44,7 @@ from p2l.common.errors import (
     UnavailableError,
 )
 from p2l.common.retry import RetryPolicy, parse_retry_after
+from p2l.common.version import __version__
 from p2l.model.encoding import Prompt as Prompt
 from p2l.model.encoding import check_turns, repair
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import importlib
 import json
-import pkgutil
 import re
 import sys
 from collections import defaultdict
@@ -29,12 +28,15 @@ HEAVY = ("torch", "deepspeed", "datasets", "transformers", "fastapi", "matplotli
 LIGHT = ("p2l", "p2l.likelihood", "p2l.leaderboard", "p2l.metrics", "p2l.votes")
 TORCH = {"torch", "deepspeed", "transformers", "safetensors"}
 PACKAGES = (p2l, route, coeval)
-MODULES = sorted(
-    name
-    for package in PACKAGES
-    for name in (package.__name__, *(m.name for m in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")))
-)
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(part for part in parts if part != "__init__")
+
+
 SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package.__name__).rglob("*.py"))
+MODULES = {name_of(path) for path in SOURCES}
 FOLDERS = sorted({path.parent for path in SOURCES})
 CODE = [*SOURCES, *sorted(path for folder in ("tests", "benchmarks") for path in (ROOT / folder).rglob("*.py"))]
 
@@ -126,11 +128,6 @@ def constants_classes_functions(name: str) -> tuple[int, str]:
     return (0 if name.isupper() else 1 if name[:1].isupper() else 2, name)
 
 
-def name_of(path: Path) -> str:
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(part for part in parts if part != "__init__")
-
-
 @cache
 def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
@@ -190,6 +187,20 @@ def test_imports_go_in_no_circle(edges) -> None:
     """Imports that wait inside a function count too."""
     arrows = edges()
     assert [name for name in arrows if any(name in reached(other, arrows) for other in arrows[name] - {name})] == []
+
+
+SHARED = {"p2l.common", "p2l.common.report", "p2l.likelihood", "p2l.leaderboard", "p2l.metrics", "p2l.votes"}
+"""What the router and CoEval take from p2l: light, without torch."""
+SCORING = {"p2l.inference", "p2l.client"}
+"""What the router asks for scores besides; only its evaluation, which trains models, looks further into p2l."""
+
+
+def test_the_router_and_coeval_take_what_is_light_from_p2l() -> None:
+    for name, others in layers().items():
+        if name.startswith("coeval"):
+            assert {other for other in others if other.startswith("p2l")} <= SHARED, name
+        elif name.startswith("route") and name != "route.evaluation":
+            assert {other for other in others if other.startswith("p2l")} <= SHARED | SCORING, name
 
 
 def test_packages_depend_one_way() -> None:

@@ -15,13 +15,16 @@ from dataclasses import asdict, dataclass
 from logging import Logger
 from multiprocessing import parent_process
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 T = TypeVar("T")
 
@@ -266,3 +269,42 @@ async def end_when_orphaned(log: Logger) -> None:
     if settings:
         shutil.rmtree(Path(settings).parent, ignore_errors=True)
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+# What Prometheus reads, and which processes are there to be counted.
+
+
+def exposition(registry: CollectorRegistry) -> bytes:
+    """Return what a registry counts, in Prometheus' text format, summed over all workers of a service."""
+    from prometheus_client import CollectorRegistry, generate_latest
+    from prometheus_client.multiprocess import MultiProcessCollector
+
+    folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
+    if folder is None:
+        return generate_latest(registry)
+    _forget_the_dead(Path(folder))
+    everything = CollectorRegistry()
+    MultiProcessCollector(everything)  # type: ignore[no-untyped-call]
+    return generate_latest(everything)
+
+
+def _forget_the_dead(folder: Path) -> None:
+    """Drop the gauges of workers that were killed and replaced: nothing waits in them."""
+    from prometheus_client.multiprocess import mark_process_dead
+
+    for file in folder.glob("gauge_live*_*.db"):
+        pid = int(file.stem.rsplit("_", 1)[1])
+        if not is_alive(pid):
+            with contextlib.suppress(FileNotFoundError):  # another worker was faster
+                mark_process_dead(pid, str(folder))  # type: ignore[no-untyped-call]
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether there is a process of this number."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

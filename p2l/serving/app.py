@@ -21,9 +21,9 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from p2l import __version__
 from p2l.common.access import matches
 from p2l.common.errors import InputError
+from p2l.common.version import __version__
 from p2l.common.web import BodyLimit, ClientGoneError, bearer_of, end_when_orphaned, within
 from p2l.inference import P2L
 from p2l.likelihood import win_rates

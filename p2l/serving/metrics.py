@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-from pathlib import Path
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+from p2l.common.web import exposition
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 _PROMPTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -74,34 +71,3 @@ class Metrics:
         self, name: str, text: str, buckets: tuple[float, ...], labels: list[str] | None = None
     ) -> Histogram:
         return Histogram(name, text, labels or [], buckets=buckets, registry=self.registry)
-
-
-def exposition(registry: CollectorRegistry) -> bytes:
-    """What a registry counts in Prometheus' text format, over all workers that share PROMETHEUS_MULTIPROC_DIR."""
-    folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
-    if folder is None:
-        return generate_latest(registry)
-    _forget_the_dead(Path(folder))
-    everything = CollectorRegistry()
-    MultiProcessCollector(everything)  # type: ignore[no-untyped-call]
-    return generate_latest(everything)
-
-
-def _forget_the_dead(folder: Path) -> None:
-    """A worker that was killed and replaced must not count as one that has prompts waiting."""
-    for file in folder.glob("gauge_live*_*.db"):
-        pid = int(file.stem.rsplit("_", 1)[1])
-        if not is_alive(pid):
-            with contextlib.suppress(FileNotFoundError):  # another worker was faster
-                mark_process_dead(pid, str(folder))  # type: ignore[no-untyped-call]
-
-
-def is_alive(pid: int) -> bool:
-    """Whether there is a process of this number."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

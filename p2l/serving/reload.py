@@ -20,13 +20,14 @@ import torch
 
 from p2l.common.errors import InputError, P2LError
 from p2l.common.files import locked
+from p2l.common.web import is_alive
 from p2l.inference import P2L, Member, choose_device
 from p2l.model.checkpoint import MODEL_LIST_FILE
 from p2l.model.model import P2LModel, to_dtype
 from p2l.model.openvino import CompiledBackbone, is_light, layers_of
 from p2l.model.precision import choose_dtype, in_dtype, quantize
 from p2l.serving.engine import BatchLimits, Engine
-from p2l.serving.metrics import Metrics, is_alive
+from p2l.serving.metrics import Metrics
 from p2l.serving.settings import Settings
 
 # How the workers of one service agree on the model: files in a folder that only this service can read.

@@ -18,7 +18,7 @@ from urllib.request import getproxies, proxy_bypass
 import aiohttp
 import anyio
 
-from p2l import __version__
+from p2l.common.version import __version__
 from route.providers.base import JSON, Account, Fault, ProviderError, Timeouts
 from route.providers.chat import SHAPE_ERRORS
 from route.providers.errors import refusal

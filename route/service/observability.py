@@ -18,7 +18,7 @@ from typing import Any, TextIO
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from p2l.serving.metrics import exposition
+from p2l.common.web import exposition
 from route.providers.base import ProviderError
 
 NOBODY = "none"
