@@ -167,6 +167,41 @@ def test_prompts_that_wait_together_share_a_forward_pass(model):
     run(test())
 
 
+def test_a_request_that_cannot_be_encoded_harms_no_other(model):
+    async def test():
+        async with running(model) as (engine, _):
+            prompts = [[["good"]], [[]], [["good too"]], [[]]]
+            outcomes = await asyncio.gather(*(engine.ask(each) for each in prompts), return_exceptions=True)
+            assert [isinstance(outcome, InputError) for outcome in outcomes] == [False, True, False, True]
+            assert [len(outcomes[place]) for place in (0, 2)] == [1, 1]
+
+    run(test())
+
+
+def test_a_request_that_is_given_up_while_it_is_encoded_holds_nothing_up(model):
+    async def test():
+        reached, opened, encode = threading.Event(), threading.Event(), model.encode
+
+        def slow(prompts):
+            if "slow" in prompts[0]:
+                reached.set()
+                assert opened.wait(60)
+            return encode(prompts)
+
+        model.encode = slow
+        async with running(model) as (engine, counting):
+            gone = asyncio.ensure_future(engine.ask([["slow"]]))
+            await asyncio.to_thread(reached.wait, 60)
+            gone.cancel()
+            assert (await engine.ask([["quick"]]))[0].revision == model.revision
+            opened.set()
+            with pytest.raises(asyncio.CancelledError):
+                await gone
+            assert counting.batches == [1]
+
+    run(test())
+
+
 def test_a_full_queue_says_so_and_goes_on(model):
     async def test():
         gate = Gate(model)
