@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from coeval.cli import add_keys, add_log_level, config_flags, keys_of, load, names, run
 from p2l.common.cli import nearest, parser, whole
-from p2l.common.files import check_can_write
 
 if TYPE_CHECKING:
     from coeval.config.keys import Keys
@@ -160,6 +159,7 @@ def describe_main(argv: Sequence[str] | None = None) -> int:
     arguments = describe_parser().parse_args(argv)
     from coeval.config.loading import load_config
     from coeval.describing import description_page
+    from p2l.common.files import check_can_write
     from p2l.common.report.tables import write_page
 
     keys = keys_of(arguments.keys)
@@ -189,9 +189,9 @@ def models_parser() -> ArgumentParser:
 
 def models_main(argv: Sequence[str] | None = None) -> int:
     """Print the models that the keys can reach; a provider that does not answer is no failure."""
+    arguments = models_parser().parse_args(argv)
     import asyncio
 
-    arguments = models_parser().parse_args(argv)
     keys = keys_of(arguments.keys)
     interfaces = _interfaces(arguments.providers, keys)
     if not interfaces and arguments.providers is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING
 from coeval.cli import LOG_LEVELS, add_keys, add_log_level, config_flags, keys_of, load, names, run, run_flags
 from coeval.commands.plan import add_probe, run_probe
 from p2l.common.cli import whole
-from p2l.common.files import atomic_path, check_can_write
 
 if TYPE_CHECKING:
     from coeval.repairing import Inspection
@@ -94,11 +92,12 @@ def generate_parser() -> ArgumentParser:
 
 def generate_main(argv: Sequence[str] | None = None) -> int:
     """Write a configuration with what its teachers propose; 1 where it is wrong or no teacher proposes anything."""
+    arguments = generate_parser().parse_args(argv)
     import asyncio
 
-    arguments = generate_parser().parse_args(argv)
     from coeval.probing import generate, log_probe, static_text
     from coeval.schema import PHASES
+    from p2l.common.files import atomic_path, check_can_write
 
     config, keys, log = load(arguments)
     out = check_can_write(arguments.out, arguments.config)
@@ -210,6 +209,8 @@ def _summary(folder: Run, inspection: Inspection, arguments: Namespace) -> Itera
 
 
 def _valid(folder: Run, inspection: Inspection, count: int) -> Iterator[str]:
+    import json
+
     from coeval.storage.jsonl import read_records
 
     records = (record for path in folder.record_files(inspection.kind) for record in read_records(path))
