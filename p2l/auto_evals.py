@@ -9,14 +9,15 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from p2l.common.cli import parser, positive, run, whole
 from p2l.evaluation import defaults
 
 if TYPE_CHECKING:
-    from p2l.evaluation.inputs import EvaluationSettings
     from p2l.evaluation.run import Options
+
+T = TypeVar("T")
 
 
 def build_parser(prog: str = "p2l auto-evals") -> argparse.ArgumentParser:
@@ -122,51 +123,28 @@ def _add_subsets(group: argparse._ArgumentGroup) -> None:
         _add(group, name, what, nargs="+", type=positive, default=list(values), metavar="N")
 
 
-def _settings(flags: argparse.Namespace) -> EvaluationSettings:
-    from p2l.evaluation.inputs import EvaluationSettings
-    from p2l.likelihood import get
-
-    return EvaluationSettings(
-        likelihood=get(flags.loss_type or "bt"),
-        model_type=flags.model_type,
-        ground_truth=flags.ground_truth,
-        categories=flags.categories or defaults.CATEGORIES,
-        lenient=flags.categories is None,
-        parts=flags.metrics_to_inc,
-        simple=flags.simple_metrics,
-        category=flags.category_metrics,
-        subset=flags.rand_subset_metrics,
-        scale=flags.aggr_scale_metrics,
-        subset_sizes=flags.rand_subset_sizes,
-        subset_samples=flags.rand_num_samples,
-        scale_sizes=flags.aggr_scale_subset_sizes,
-        scale_samples=flags.aggr_scale_num_samples,
-        seed=flags.seed,
-        bootstrap=flags.bootstrap,
-        level=flags.level,
-    )
+def _of_flags(kind: type[T], flags: argparse.Namespace, **more: Any) -> T:
+    """Return a dataclass whose fields are the flags of the same names, those that were left out apart, and `more`."""
+    names = {one.name for one in fields(kind)} - more.keys()  # type: ignore[arg-type]
+    return kind(**{name: flag for name, flag in vars(flags).items() if name in names and flag is not None}, **more)
 
 
 def _options(flags: argparse.Namespace) -> Options:
-    from p2l.evaluation.inputs import Inputs
+    from p2l.evaluation.inputs import EvaluationSettings, Inputs
     from p2l.evaluation.run import Options
+    from p2l.likelihood import get
 
-    checkpoints = flags.train_checkpoints or []
-    lists = {"categories": flags.categories or list(defaults.CATEGORIES), "train_checkpoints": checkpoints}
-    return Options(
-        inputs=Inputs(**{one.name: getattr(flags, one.name) for one in fields(Inputs) if getattr(flags, one.name)}),
-        settings=_settings(flags),
+    lenient = flags.categories is None
+    flags.categories = flags.categories or list(defaults.CATEGORIES)
+    flags.train_checkpoints = flags.train_checkpoints or []
+    return _of_flags(
+        Options,
+        flags,
+        inputs=_of_flags(Inputs, flags),
+        settings=_of_flags(EvaluationSettings, flags, likelihood=get(flags.loss_type or "bt"), lenient=lenient),
         any_likelihood=flags.loss_type is None,
-        params={**vars(flags), **lists},
-        output_dir=flags.output_dir,
-        hf_output_dir=flags.hf_output_dir,
+        params=vars(flags),
         train=flags.train_path or flags.hf_train_dataset,
-        arena_path=flags.arena_path,
-        train_checkpoints=checkpoints,
-        checkpoint_size=flags.checkpoint_size,
-        remove_hidden=flags.remove_last_hidden_json,
-        report=flags.report,
-        quiet=flags.quiet,
     )
 
 

@@ -38,8 +38,7 @@ def board_of_labels(
 ) -> Leaderboard:
     """Fit labels (N, 3), over the models that they hold; intervals are clustered by prompt.
 
-    Raises:
-        InputError: no vote counts, or fewer than two models do.
+    Raise InputError where no vote counts, or fewer than two models do.
     """
     rows = np.flatnonzero(counted(get(likelihood), labels))
     votes = labels[rows]

@@ -71,10 +71,7 @@ def readable_tags(table: Any) -> Any:
 def select(category: Category, table: Any, source: str) -> Mask:
     """Return which rows (N,) of a table belong to a category.
 
-    Raises:
-        UnknownCategoryError: no column or tag of that name; the message names the nearest.
-        EmptyCategoryError: no row has that value.
-        VoteError: a key that needs a value, or a name of several tags.
+    Raise UnknownCategoryError, which names the nearest, EmptyCategoryError, or VoteError for an ambiguous category.
     """
     if category.key == "all" and category.value is None:
         return np.ones(len(table), dtype=bool)

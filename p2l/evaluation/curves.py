@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from p2l.evaluation.boards import WINNERS_OF_TIES, standing
 from p2l.evaluation.results import SubsetScore
 from p2l.evaluation.subjects import ManyFits, Subject, as_standing, fit_many
 from p2l.leaderboard import Leaderboard, Prior
@@ -122,8 +123,7 @@ class _VoteFits:
         self.pair[self.fits.first, self.fits.second] = np.arange(len(self.fits.first))
 
     def _start(self, truth: Leaderboard, models: Sequence[str]) -> Floats:
-        place = dict(zip(truth.models, truth.coefs.tolist(), strict=True))
-        coefs = np.clip([place.get(name, 0.0) for name in models], -5.0, 5.0)
+        coefs = np.clip(np.nan_to_num(standing(truth, models).coefs), -5.0, 5.0)
         if not has_eta(self.likelihood):
             return np.asarray(coefs, dtype=np.float64)
         return np.append(coefs, self.likelihood.eta_scale.start if truth.eta is None else truth.eta)
@@ -142,7 +142,7 @@ class _VoteFits:
     def _table(self, labels: Ints) -> Floats:
         """Return outcome masses (P, K) of labels (n, 3)."""
         a, b, tie = labels.T.astype(np.int64)
-        winner = np.array([0, 2, 3])[tie]
+        winner = WINNERS_OF_TIES[tie]
         column = np.where((a > b) & (winner == 0), 1, winner)
         pair = self.pair[np.minimum(a, b), np.maximum(a, b)]
         counts = np.bincount(pair * 4 + column, minlength=4 * len(self.fits.first)).reshape(-1, 4)

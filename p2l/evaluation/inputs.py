@@ -16,17 +16,6 @@ from typing import Any
 from p2l.common.cli import nearest
 from p2l.common.errors import ConfigError, InputError
 from p2l.evaluation.categories import Category, parse
-from p2l.evaluation.defaults import (
-    CATEGORIES,
-    CATEGORY_METRICS,
-    PARTS,
-    SCALE_SAMPLES,
-    SCALE_SIZES,
-    SIMPLE_METRICS,
-    SUBSET_METRICS,
-    SUBSET_SAMPLES,
-    SUBSET_SIZES,
-)
 from p2l.likelihood import Likelihood, get
 from p2l.metrics import LEADERBOARD_METRICS, METRICS
 from p2l.model.checkpoint import MODEL_LIST_FILE, read_object
@@ -68,11 +57,7 @@ class Entry:
 
 
 def entries(inputs: Inputs) -> list[Entry]:
-    """Return the outputs to evaluate, in order.
-
-    Raises:
-        ConfigError: lists of different lengths, equal names, or nothing to evaluate.
-    """
+    """Return the outputs to evaluate, in order; ConfigError for lists of different lengths, equal names, or nothing."""
     _check(inputs)
     lists = {name: list(getattr(inputs, name)) for name in ("eval_path", "checkpoint_path", "hf_checkpoint_file")}
     flags = {name: values for name, values in lists.items() if values}
@@ -106,11 +91,7 @@ def _default_names(names: dict[str, list[str]], count: int) -> list[str]:
 
 
 def model_list(inputs: Inputs) -> list[str]:
-    """Read the names of the coefficients.
-
-    Raises:
-        InputError: the file is missing or is no list of different names.
-    """
+    """Read the names of the coefficients; InputError if the file is missing or is no list of different names."""
     path = inputs.model_list_path or _from_model_repo(str(inputs.model_repo), [MODEL_LIST_FILE])
     try:
         names: Any = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
@@ -180,64 +161,58 @@ def _download(repo: str, name: str, *, repo_type: str) -> str:
 
 @dataclass(frozen=True)
 class EvaluationSettings:
-    """What to measure.
+    """What to measure: the flags of the same names.
 
     Attributes:
         categories: as the user wrote them.
         lenient: whether to pass over categories that the votes do not have (as those of the default list).
-        parts: which blocks of `PARTS`.
-        simple, category, subset, scale: names of metrics.
+        metrics_to_inc: which blocks of `p2l.evaluation.defaults.PARTS`.
         seed: of every draw.
         bootstrap: replicates of the intervals of vote metrics; 0 leaves intervals out.
     """
 
     likelihood: Likelihood
-    model_type: str = "p2l"
-    ground_truth: str = "marginal-gt"
-    categories: Sequence[str] = CATEGORIES
-    lenient: bool = False
-    parts: Sequence[str] = PARTS
-    simple: Sequence[str] = SIMPLE_METRICS
-    category: Sequence[str] = CATEGORY_METRICS
-    subset: Sequence[str] = SUBSET_METRICS
-    scale: Sequence[str] = SUBSET_METRICS
-    subset_sizes: Sequence[int] = SUBSET_SIZES
-    subset_samples: Sequence[int] = SUBSET_SAMPLES
-    scale_sizes: Sequence[int] = SCALE_SIZES
-    scale_samples: Sequence[int] = SCALE_SAMPLES
-    seed: int = 0
-    bootstrap: int = 1000
-    level: float = 0.95
+    model_type: str
+    ground_truth: str
+    categories: Sequence[str]
+    lenient: bool
+    metrics_to_inc: Sequence[str]
+    simple_metrics: Sequence[str]
+    category_metrics: Sequence[str]
+    rand_subset_metrics: Sequence[str]
+    rand_subset_sizes: Sequence[int]
+    rand_num_samples: Sequence[int]
+    aggr_scale_metrics: Sequence[str]
+    aggr_scale_subset_sizes: Sequence[int]
+    aggr_scale_num_samples: Sequence[int]
+    seed: int
+    bootstrap: int
+    level: float
     parsed: tuple[Category, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "parsed", tuple(parse(text) for text in dict.fromkeys(self.categories)))
-        _check_setting("metric", self.simple, METRICS)
-        for names in (self.category, self.subset, self.scale):
-            _check_setting("leaderboard metric", names, LEADERBOARD_METRICS)
-        for flag, names in (("--rand_subset_metrics", self.subset), ("--aggr_scale_metrics", self.scale)):
-            if "Leaderboard" in names:
-                raise ConfigError(
-                    f"{flag} Leaderboard is a list of names, which has no mean over subsets; leave it out"
-                )
-        _check_draws("rand_subset", self.subset_sizes, self.subset_samples)
-        _check_draws("aggr_scale", self.scale_sizes, self.scale_samples)
+        _check_setting("metric", self.simple_metrics, METRICS)
+        _check_setting("leaderboard metric", self.category_metrics, LEADERBOARD_METRICS)
+        self._check_draws("rand_subset_metrics", "rand_subset_sizes", "rand_num_samples")
+        self._check_draws("aggr_scale_metrics", "aggr_scale_subset_sizes", "aggr_scale_num_samples")
         if not 0.0 < self.level < 1.0:
             raise ConfigError(f"--level {self.level} is no coverage; use a number between 0 and 1, such as 0.95")
         if self.bootstrap == 1:
             raise ConfigError("--bootstrap 1 is too few; use 100 or more, or 0 for no intervals")
+
+    def _check_draws(self, metrics: str, sizes: str, samples: str) -> None:
+        _check_setting("leaderboard metric", getattr(self, metrics), LEADERBOARD_METRICS)
+        if "Leaderboard" in getattr(self, metrics):
+            raise ConfigError(
+                f"--{metrics} Leaderboard is a list of names, which has no mean over subsets; leave it out"
+            )
+        first, second = len(getattr(self, sizes)), len(getattr(self, samples))
+        if first != second:
+            raise ConfigError(f"--{sizes} has {first} numbers and --{samples} {second}; give one sample count a size")
 
 
 def _check_setting(kind: str, names: Sequence[str], choices: Iterable[str]) -> None:
     for name in names:
         if name not in choices:
             raise ConfigError(f"unknown {kind} {name!r}{nearest(name, choices)}; use some of {', '.join(choices)}")
-
-
-def _check_draws(name: str, sizes: Sequence[int], samples: Sequence[int]) -> None:
-    if len(sizes) != len(samples):
-        flags = f"--{name}_sizes" if name == "rand_subset" else f"--{name}_subset_sizes"
-        counts = f"--{name}_num_samples" if name == "aggr_scale" else "--rand_num_samples"
-        raise ConfigError(f"{flags} has {len(sizes)} numbers and {counts} {len(samples)}; give one sample count a size")
-    if any(size < 1 for size in (*sizes, *samples)):
-        raise ConfigError(f"sizes and sample counts of {name} must be at least 1")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -55,30 +56,26 @@ def measure(job: EvaluationJob, category: Category, chosen: npt.NDArray[np.bool_
 
     With `limit`, the marginal leaderboard of the first rows of the training votes is evaluated.
     """
-    votes = _CategoryVotes(job, category, np.flatnonzero(chosen), limit)
+    evaluation = _CategoryEvaluation(job, category, np.flatnonzero(chosen), limit)
     try:
-        truth = votes.arena() if job.settings.ground_truth == "arena" else votes.fitted()
-        subject = votes.subject()
+        truth = evaluation.arena() if job.settings.ground_truth == "arena" else evaluation.fitted()
+        subject = evaluation.subject()
     except (EmptyCategoryError, InputError) as error:
-        return CategoryResult(category.text, **votes.sizes, problem=str(error))
-    return votes.measured(truth, subject)
+        return CategoryResult(category.text, **evaluation.sizes, problem=str(error))
+    return evaluation.measured(truth, subject)
 
 
-class _CategoryVotes:
-    """The votes of one category: rows (n,) of the output, labels (n, 3), prompts (n,)."""
+class _CategoryEvaluation:
+    """The evaluation of one category: rows (n,) of the output, labels (n, 3), prompts (n,)."""
 
     def __init__(self, job: EvaluationJob, category: Category, rows: Ints, limit: int) -> None:
         self.job, self.category, self.rows, self.limit = job, category, rows, limit
         self.settings, self.models, self.likelihood = job.settings, job.output.models, job.settings.likelihood
         self.labels, self.prompts = job.output.labels[rows], job.output.prompts[rows]
         self.sizes: dict[str, Any] = {"votes": len(rows), "prompts": len(np.unique(self.prompts))}
-        settings = job.settings
-        self.bootstrap: dict[str, Any] = {
-            "clusters": self.prompts,
-            "level": settings.level,
-            "replicates": settings.bootstrap,
-            "seed": settings.seed,
-        }
+        level, seed = self.settings.level, self.settings.seed
+        self.bootstrap: dict[str, Any] = {"clusters": self.prompts, "level": level, "seed": seed}
+        self.bootstrap["replicates"] = self.settings.bootstrap
 
     def fitted(self) -> Leaderboard:
         """Fit the marginal leaderboard of these very votes."""
@@ -105,13 +102,14 @@ class _CategoryVotes:
 
     def measured(self, truth: Leaderboard, subject: Subject) -> CategoryResult:
         """Measure the subject against the truth."""
-        settings, parts = self.settings, self.settings.parts
+        settings, parts = self.settings, self.settings.metrics_to_inc
         scored = subject.scored(self.labels)
         board = subject.leaderboard(intervals=settings.bootstrap > 0, level=settings.level)
         sides = standing(truth, self.models), standing(board, self.models)
         comparison = Comparison(self.likelihood, *sides, self.models, self.labels)
-        subsets = Draws(settings.subset_sizes, settings.subset_samples, settings.subset, *self._draws())
-        scale = Draws(settings.scale_sizes, settings.scale_samples, settings.scale, *self._draws())
+        draws = partial(Draws, seed=settings.seed, what=self.category.text, level=settings.level)
+        subsets = draws(settings.rand_subset_sizes, settings.rand_num_samples, settings.rand_subset_metrics)
+        scale = draws(settings.aggr_scale_subset_sizes, settings.aggr_scale_num_samples, settings.aggr_scale_metrics)
         skill, over = self._skill(scored)
         return CategoryResult(
             self.category.text,
@@ -119,27 +117,29 @@ class _CategoryVotes:
             notes=_notes(truth, board, settings),
             truth=truth,
             model=board,
-            simple={name: evaluate(name, scored) for name in dict.fromkeys((*settings.simple, *ADDED))},
+            simple={name: evaluate(name, scored) for name in dict.fromkeys((*settings.simple_metrics, *ADDED))},
             intervals=self._intervals(scored),
             skill=skill,
             skill_over=over,
             reliability=scored.reliability,
             comparison=(
-                {name: compare(name, comparison) for name in settings.category} if "category" in parts else None
+                {name: compare(name, comparison) for name in settings.category_metrics} if "category" in parts else None
             ),
             subsets=(tuple(random_subsets(subject, self.labels, truth, subsets)) if "random_subsets" in parts else ()),
             scale=tuple(aggregation_scale(subject, self.labels, sides[0], scale)) if "aggr_scale" in parts else (),
             by_model=tuple(self._by_model(scored, truth)) if settings.bootstrap else (),
         )
 
-    def _draws(self) -> tuple[int, str, float]:
-        return self.settings.seed, self.category.text, self.settings.level
-
     def _intervals(self, scored: ScoredVotes) -> dict[str, Interval]:
         """Return intervals of the metrics that are means over votes."""
         if not self.settings.bootstrap:
             return {}
-        values = dict(_vote_values(scored, dict.fromkeys((*self.settings.simple, *ADDED))))
+        values = {}
+        for name in dict.fromkeys((*self.settings.simple_metrics, *ADDED)):
+            if METRICS[name].per_vote is not None and METRICS[name].applies(scored.likelihood):
+                values[name] = vote_values(name, scored)
+        # Where every vote of a category is a tie, some metrics count none of them, and there is nothing to draw.
+        values = {name: column for name, column in values.items() if not np.isnan(column).all()}
         if not values:
             return {}
         intervals = bootstrap_mean(np.stack(list(values.values()), axis=1), **self.bootstrap)
@@ -193,19 +193,10 @@ def _notes(truth: Leaderboard, board: Leaderboard, settings: EvaluationSettings)
     """Return what a reader must know of both leaderboards."""
     notes = [f"Ground truth: {note}" for note in truth.notes] + [f"Model: {note}" for note in board.notes]
     shared = len(set(truth.models) & set(board.models))
-    tops = any(name.startswith("Top-k") for name in settings.category)
-    if shared < _TOP and tops and "category" in settings.parts:
+    tops = any(name.startswith("Top-k") for name in settings.category_metrics)
+    if shared < _TOP and tops and "category" in settings.metrics_to_inc:
         notes.append(f"Only {shared} models are on both leaderboards: for a larger k, top-k metrics take k = {shared}.")
     return tuple(dict.fromkeys(notes))
-
-
-def _vote_values(scored: ScoredVotes, names: Any) -> Iterator[tuple[str, Any]]:
-    for name in names:
-        metric = METRICS[name]
-        if metric.per_vote is not None and metric.applies(scored.likelihood):
-            values = vote_values(name, scored)
-            if not np.isnan(values).all():
-                yield name, values
 
 
 def _columns(intervals: Interval) -> list[Interval]:

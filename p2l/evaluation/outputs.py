@@ -179,7 +179,7 @@ def read_output(
     sort_models: bool,
     need_coefs: bool,
 ) -> EvaluatedOutput:
-    """Read one output.
+    """Read one output; raise InputError, which names the row or column, where it cannot be used.
 
     Args:
         path: of the file.
@@ -188,9 +188,6 @@ def read_output(
         categories: which columns to keep.
         sort_models: put the coefficients in the order of the sorted models of the rows, as for checkpoints' outputs.
         need_coefs: whether rows without coefficients are refused.
-
-    Raises:
-        InputError: the file cannot be used; the message names the row or column.
     """
     source = open_votes_source(path)
     _check_columns(source, likelihood, need_coefs=need_coefs)

@@ -22,7 +22,7 @@ from p2l.evaluation.categories import Category, EmptyCategoryError, UnknownCateg
 from p2l.evaluation.outputs import category_table, labels_of, open_votes_source
 from p2l.leaderboard import Leaderboard
 from p2l.leaderboard.board import POINTS_PER_LOGIT
-from p2l.leaderboard.sources import VoteCounter
+from p2l.leaderboard.sources import VoteCounter, base_column
 from p2l.likelihood import get
 from p2l.votes.reading import read_votes
 
@@ -43,8 +43,7 @@ class TrainVotes:
     def board(self, category: Category, likelihood: str, limit: int = 0) -> Leaderboard:
         """Return the marginal leaderboard of a category, of all votes or of the first `limit` rows.
 
-        Raises:
-            EmptyCategoryError: there is none.
+        Raise EmptyCategoryError where there is none.
         """
         key = (category.text, limit, likelihood)
         if key not in self.boards:
@@ -91,11 +90,7 @@ def read_train_votes(
 ) -> TrainVotes:
     """Count the training votes of each category, and those of the first rows alone for each of `limits`.
 
-    Args:
-        path: any source of votes; of a data set with several splits, `train`.
-        model_list: names that labels refer to where rows name no models.
-        categories: the categories.
-        limits: numbers of first rows.
+    Labels refer to `model_list` where rows name no models; of a data set with several splits, `train` is read.
     """
     source = open_votes_source(path)
     counted = TrainVotes(source.name, list(categories), [0, *limits])
@@ -121,8 +116,7 @@ class ArenaRatings:
     def board(self, category: Category, models: Sequence[str], likelihood: str) -> Leaderboard:
         """Return the leaderboard of those of `models` that the file rates in a category.
 
-        Raises:
-            EmptyCategoryError: the file does not have the category, or rates fewer than two of the models in it.
+        Raise EmptyCategoryError where it has no such category, or rates fewer than two of the models in it.
         """
         name = arena_name(category)
         if name not in self.ratings:
@@ -158,16 +152,13 @@ def arena_name(category: Category) -> str:
 
 
 def read_arena(path: str) -> ArenaRatings:
-    """Read a leaderboard file.
-
-    Raises:
-        VoteError: it cannot be read, lacks a column, or a row has no rating; the message names it.
-    """
+    """Read a leaderboard file; VoteError, which names it, for a missing column or a row without a rating."""
     ratings: dict[str, dict[str, float]] = defaultdict(dict)
     try:
         with Path(path).expanduser().open(encoding="utf-8-sig", newline="") as file:
             rows = csv.DictReader(file)
-            _check(path, rows.fieldnames or [])
+            for name in _COLUMNS:
+                base_column(name, rows.fieldnames or [], path)
             for number, row in enumerate(rows, 2):
                 if (row.get("style_control") or "false").strip().lower() in ("false", "0", ""):
                     _add(ratings[row["category"]], row, f"{path}: row {number}")
@@ -176,13 +167,6 @@ def read_arena(path: str) -> ArenaRatings:
     if not ratings:
         raise VoteError(f"{path}: holds no rating without style control")
     return ArenaRatings(path, dict(ratings))
-
-
-def _check(path: str, columns: Sequence[str]) -> None:
-    for name in _COLUMNS:
-        if name not in columns:
-            there = ", ".join(columns) or "none"
-            raise VoteError(f"{path}: no column {name!r}{nearest(name, columns)}; columns: {there}")
 
 
 def _add(ratings: dict[str, float], row: dict[str, str], place: str) -> None:

@@ -122,12 +122,12 @@ _DIGITS = 4
 def published_object(result: CategoryResult, settings: EvaluationSettings) -> dict[str, Any]:
     """Return the published blocks that the settings ask for: 4 decimals, -1 where a metric does not apply."""
     blocks: dict[str, Any] = {}
-    if "simple" in settings.parts:
-        blocks["simple_metrics"] = {name: _plain((result.simple or {})[name]) for name in settings.simple}
-    if "category" in settings.parts:
+    if "simple" in settings.metrics_to_inc:
+        blocks["simple_metrics"] = {name: _plain((result.simple or {})[name]) for name in settings.simple_metrics}
+    if "category" in settings.metrics_to_inc:
         blocks["category_metrics"] = _plain(result.comparison or {})
     for name, scores in (("random_subsets", result.subsets), ("aggr_scale", result.scale)):
-        if name in settings.parts:
+        if name in settings.metrics_to_inc:
             blocks[name] = {str(score.size): _plain(score.values) for score in scores}
     return blocks
 

@@ -40,7 +40,7 @@ class Options:
         hf_output_dir: a data set on the hub.
         train: path or hub id of training votes.
         train_checkpoints, checkpoint_size: also evaluate marginal leaderboards of the first k * size training votes.
-        remove_hidden: rewrite local checkpoint outputs without hidden states.
+        remove_last_hidden_json: rewrite local checkpoint outputs without hidden states.
     """
 
     inputs: Inputs
@@ -53,7 +53,7 @@ class Options:
     arena_path: str | None = None
     train_checkpoints: Sequence[int] = ()
     checkpoint_size: int = 0
-    remove_hidden: bool = True
+    remove_last_hidden_json: bool = True
     report: str | None = None
     quiet: bool = False
 
@@ -61,9 +61,8 @@ class Options:
 def evaluate_outputs(options: Options) -> list[OutputResult]:
     """Evaluate every output and write its file.
 
-    Raises:
-        InputError: flags, lists or the only output cannot be used.
-        P2LError: some of several outputs could not be evaluated; the others were, and their files are there.
+    Raise InputError where flags, lists or the only output cannot be used, and P2LError, after all others were evaluated
+    and written, where some of several outputs could not be.
     """
     todo = entries(options.inputs)
     _check(options, todo)
@@ -127,7 +126,12 @@ def _evaluate(
 ) -> OutputResult:
     path = output_path(entry, options.inputs)
     settings, notes = _settings_of(options, path)
-    if entry.checkpoint_path and options.remove_hidden and path.lower().endswith(".json") and Path(path).is_file():
+    if (
+        entry.checkpoint_path
+        and options.remove_last_hidden_json
+        and path.lower().endswith(".json")
+        and Path(path).is_file()
+    ):
         remove_hidden(Path(path))
     output = read_output(
         path,

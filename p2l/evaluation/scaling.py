@@ -91,13 +91,9 @@ class LawFit:
     replicates: list[Law]
 
 
-def _votes_alone(votes: Floats, _parameters: Floats, alpha: float, _beta: float) -> tuple[Floats, ...]:
-    return np.ones_like(votes), votes**-alpha
-
-
 FORMS: dict[str, Callable[[Floats, Floats, float, float], tuple[Floats, ...]]] = {
     "additive": lambda n, p, alpha, beta: (np.ones_like(n), n**-alpha, p**-beta),
-    "votes alone": _votes_alone,
+    "votes alone": lambda n, _parameters, alpha, _beta: (np.ones_like(n), n**-alpha),
     "product": lambda n, p, alpha, beta: (np.ones_like(n), n**-alpha * p**-beta),
     "shared": lambda n, p, alpha, beta: (np.ones_like(n), n**-alpha, n**-alpha * p**-beta),
 }
@@ -119,11 +115,9 @@ def fit_law(
         votes, parameters, loss: (R,).
         form: a name in `FORMS`.
         floor: E where it is known, as for simulated votes; None fits it.
-        ceiling: C to bend the law under; it needs a floor.
+        ceiling: C to bend the law under; it needs a floor, which it is above.
 
-    Raises:
-        ConfigError: an unknown form, or a ceiling that is not above a known floor.
-        InputError: fewer than three sizes of votes or (where they count) of models, or values that are not finite.
+    Raise InputError for fewer than three sizes of votes or (where they count) of models, or values that are not finite.
     """
     if form not in FORMS:
         raise ConfigError(f"unknown form {form!r}; use {', '.join(FORMS)}")

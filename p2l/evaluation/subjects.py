@@ -6,7 +6,7 @@ Shapes: N votes of the category, M models, S subsets, P pairs, K outcomes, D par
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -41,29 +41,17 @@ _TOLERANCE = 1e-3  # a last Newton step of this size leaves an error of the orde
 _ROUNDING = 1e-12
 
 
-@dataclass(frozen=True)
 class ManyFits:
     """Fits of M models under one prior, with precision (D,) of each coefficient and of eta.
 
     `ridge` is curvature for the sake of arithmetic alone, per unit of target mass.
     """
 
-    likelihood: Likelihood
-    num_models: int
-    precision: Floats
-    ridge: float = 1e-10
-    first: npt.NDArray[np.intp] = field(init=False)
-    second: npt.NDArray[np.intp] = field(init=False)
-    incidence: tuple[Floats, Floats] = field(init=False)
-    size: int = field(init=False)
-    """D."""
-
-    def __post_init__(self) -> None:
-        first, second = np.triu_indices(self.num_models, 1)
-        eye = np.eye(self.num_models)
-        arrays = {"first": first, "second": second, "incidence": (eye[first], eye[second])}
-        for name, value in {**arrays, "size": self.num_models + has_eta(self.likelihood)}.items():
-            object.__setattr__(self, name, value)
+    def __init__(self, likelihood: Likelihood, num_models: int, precision: Floats, ridge: float = 1e-10) -> None:
+        self.likelihood, self.num_models, self.precision, self.ridge = likelihood, num_models, precision, ridge
+        self.size = num_models + has_eta(likelihood)  # D
+        self.first, self.second = np.triu_indices(num_models, 1)
+        self.incidence = np.eye(num_models)[self.first], np.eye(num_models)[self.second]
 
     def evaluate(self, theta: Floats, targets: Floats, mean: Floats) -> tuple[Floats, Floats, Floats]:
         """Return value (S,), gradient (S, D) and Hessian (S, D, D) at theta (S, D) for targets (S, P, K)."""
@@ -124,13 +112,10 @@ class ManyFits:
 
 @one_blas_thread()
 def fit_many(fits: ManyFits, targets: Floats, mean: Floats, start: Floats) -> Floats:
-    """Fit S leaderboards (S, D); NaN where there is no optimum.
+    """Fit S leaderboards (S, D) from targets (S, P, K), mass of each outcome of each pair (first < second).
 
-    Args:
-        fits: models and prior.
-        targets: (S, P, K) mass of each outcome of each pair (first < second).
-        mean: (S, D) of the priors; where only differences count, also the mean score of the result.
-        start: (S, D).
+    Means of priors and start are (S, D); where only differences count, the mean prior is also the mean score of the
+    fit. A leaderboard without an optimum is NaN.
     """
     if fits.num_models < 2:
         return np.array(start)

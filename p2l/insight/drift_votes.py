@@ -129,9 +129,9 @@ def drift_of_votes(
             continue
         table, names = counted.counter.table(code, list(counted.names))
         units = counted.clustered.units(code, table, name_lookup(counted.names, names))
-        category = _CategoryVotes(column, value, table, names, units)
+        sided = _SidedVotes(column, value, table, names, units)
         try:
-            measured, too_few, apart = category.cells(rule, likelihood, least)
+            measured, too_few, apart = sided.cells(rule, likelihood, least)
         except (InputError, ConvergenceError) as error:
             drift.notes.append(f"{column} = {value} is left out: {error}.")
             continue
@@ -191,8 +191,8 @@ def _add(batch: VoteBatch, rule: Rule, counted: _Counted) -> None:
 
 
 @dataclass(frozen=True)
-class _CategoryVotes:
-    """The votes of one category; `names` are those of its entities."""
+class _SidedVotes:
+    """The votes of one category, with a model of its own on each side; `names` are those of its entities."""
 
     by: str
     value: str

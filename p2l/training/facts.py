@@ -226,7 +226,7 @@ _SDS = (1.0, 0.3, 0.1, 0.03)  # of priors, from hardly any effect to models that
 
 
 @dataclass(frozen=True)
-class Comparison:
+class HeldOutComparison:
     """Two predictions of the same held-out votes."""
 
     votes: int
@@ -272,14 +272,14 @@ class Comparison:
         return {name: getattr(self, name) for name in ("votes", "prompts", "one_leaderboard", "model")} | {"gain": gain}
 
 
-def write_comparison(folder: Path, train_votes: str, loss_type: str, *, weighted: bool = False) -> Comparison:
+def write_comparison(folder: Path, train_votes: str, loss_type: str, *, weighted: bool = False) -> HeldOutComparison:
     """Write `compare` into the run's folder as `comparison.json`."""
     comparison = compare(folder, train_votes, loss_type, weighted=weighted)
     write_json(folder / COMPARISON_FILE, comparison.to_dict(), indent=2)
     return comparison
 
 
-def compare(folder: Path, train_votes: str, loss_type: str, *, weighted: bool = False) -> Comparison:
+def compare(folder: Path, train_votes: str, loss_type: str, *, weighted: bool = False) -> HeldOutComparison:
     """Compare the validation output of a run with a leaderboard of its training votes; InputError if unreadable.
 
     The leaderboard is the best-fitting one or a shrunken one, whichever has the lowest loss on the held-out votes:
@@ -293,7 +293,7 @@ def compare(folder: Path, train_votes: str, loss_type: str, *, weighted: bool = 
     theirs = all_theirs[:, np.nanmean(all_theirs[:, :, 0], axis=0).argmin()]
     _, clusters = np.unique(prompts, return_inverse=True)
     gain = bootstrap_mean(theirs[:, 0] - ours[:, 0], clusters=clusters)
-    return Comparison(len(ours), int(clusters.max()) + 1, _means(theirs), _means(ours), gain)
+    return HeldOutComparison(len(ours), int(clusters.max()) + 1, _means(theirs), _means(ours), gain)
 
 
 def _blocks(
