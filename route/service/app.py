@@ -7,6 +7,7 @@ import contextlib
 import gc
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import asdict
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -106,15 +107,7 @@ async def _feedback(service: Service, request: Request) -> Response:
     stored = await service.feedback.vote(vote, key=key.name)
     if isinstance(stored, Refusal):
         raise of_refusal(stored)
-    return JSONResponse(
-        {
-            "object": "route.vote",
-            "request_id": stored.request_id,
-            "verdict": stored.verdict,
-            "models": list(stored.models),
-            "replaced": stored.replaced,
-        }
-    )
+    return JSONResponse({"object": "route.vote", **asdict(stored)})
 
 
 async def _models(service: Service, request: Request) -> Response:

@@ -9,6 +9,7 @@ import random
 import secrets
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from starlette.datastructures import Headers
 from starlette.responses import Response
@@ -20,7 +21,7 @@ from route.providers.base import JSON
 from route.routing.decision import Decision
 from route.service.dialects import Dialect
 from route.service.dispatch import Choice, Trip, ask_whole
-from route.service.errors import ApiError, deadline_passed, of_refusal
+from route.service.errors import ApiError, of_refusal
 from route.service.exchange import Answered, Exchange
 from route.service.state import Service
 from route.service.streaming import open_stream, relay, send_start
@@ -32,19 +33,19 @@ _BODY_SECONDS = 60.0
 _log = logging.getLogger("route.service")
 
 
+@dataclass(frozen=True)
 class ChatEndpoint:
     """The ASGI application of one route; it writes streams itself, to be able to end them with an error."""
 
-    def __init__(self, service: Service, dialect: type[Dialect] = Dialect) -> None:
-        """Answer clients that speak `dialect`."""
-        self._service = service
-        self._dialect = dialect
+    service: Service
+    dialect: type[Dialect] = Dialect
+    """What the clients speak."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        exchange = Exchange(self._service, f"req-{secrets.token_hex(12)}")
-        reply = _Reply(send, self._dialect())
-        self._service.metrics.running.inc()
+        exchange = Exchange(self.service, f"req-{secrets.token_hex(12)}")
+        reply = _Reply(send, self.dialect())
+        self.service.metrics.running.inc()
         try:
             await _answer(exchange, Headers(scope=scope), receive, reply)
         except ClientGoneError:
@@ -57,17 +58,18 @@ class ChatEndpoint:
             exchange.code = "internal_error"
             await _report(exchange, ApiError(500, "internal_error", "an error of the router; its log says more"), reply)
         finally:
-            self._service.metrics.running.dec()
+            self.service.metrics.running.dec()
             exchange.close()
 
 
+@dataclass
 class _Reply:
-    """The response under way; knows whether its head was sent."""
+    """The response under way."""
 
-    def __init__(self, send: Send, dialect: Dialect) -> None:
-        self.dialect = dialect
-        self.begun = False
-        self._send = send
+    send: Send
+    dialect: Dialect
+    begun: bool = False
+    """Whether its head was sent."""
 
     async def answer(self, answer: JSON, headers: dict[str, str]) -> None:
         text = json.dumps(self.dialect.answer(answer))
@@ -79,23 +81,23 @@ class _Reply:
     async def _whole(self, response: Response) -> None:
         self.begun = True
         head = {"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers}
-        await self._send(head)
-        await self._send({"type": "http.response.body", "body": bytes(response.body)})
+        await self.send(head)
+        await self.send({"type": "http.response.body", "body": bytes(response.body)})
 
     async def start(self, headers: dict[str, str]) -> None:
         self.begun = True
-        await send_start(self._send, headers)
+        await send_start(self.send, headers)
 
     async def write(self, chunk: JSON) -> None:
         event = self.dialect.take(chunk)
         if event:
-            await self._send({"type": "http.response.body", "body": event, "more_body": True})
+            await self.send({"type": "http.response.body", "body": event, "more_body": True})
 
     async def end(self) -> None:
-        await self._send({"type": "http.response.body", "body": self.dialect.end()})
+        await self.send({"type": "http.response.body", "body": self.dialect.end()})
 
     async def fail(self, error: ApiError) -> None:
-        await self._send({"type": "http.response.body", "body": self.dialect.fail(error)})
+        await self.send({"type": "http.response.body", "body": self.dialect.fail(error)})
 
 
 async def _answer(exchange: Exchange, headers: Headers, receive: Receive, reply: _Reply) -> None:
@@ -103,7 +105,8 @@ async def _answer(exchange: Exchange, headers: Headers, receive: Receive, reply:
     exchange.key = authenticate(service, headers)
     incoming = await read_chat(service, headers, receive, type(reply.dialect))
     deadline = Deadline.after(service.config.timeouts.total)
-    async with alive(receive, deadline, deadline_passed()):
+    late = ApiError(504, "deadline_exceeded", "the time of this request was up before its answer was complete")
+    async with alive(receive, deadline, late):
         choice, conversation = await choose_for(exchange, incoming, headers, exchange.key)
         trip = Trip(incoming, deadline, choice)
         exchange.trips.append(trip)
@@ -145,9 +148,9 @@ async def choose_for(
     """Admit a request; return how its model is chosen, and its conversation if that keeps its model."""
     service = exchange.service
     models = service.routable if incoming.direct is None else [incoming.direct]
-    admission = service.ledger.admit(key, models)
-    if isinstance(admission, Refusal):
-        raise of_refusal(admission)
+    allowed = service.ledger.admit(key, models)
+    if isinstance(allowed, Refusal):
+        raise of_refusal(allowed)
     if incoming.direct is not None:
         return Choice([incoming.direct]), None
     conversation, fixed = None, None
@@ -159,7 +162,7 @@ async def choose_for(
         coefficients = await service.scorer.coefficients(incoming.turns, service.config.score_timeout_ms / 1000)
     window = service.fleet.smallest_window
     choice = Choice(
-        admission.models,
+        allowed,
         service.router,
         coefficients,
         key.cost if incoming.budget is None else incoming.budget,

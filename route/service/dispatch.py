@@ -19,7 +19,7 @@ from p2l.common.errors import ConfigError, InputError
 from p2l.common.web import Deadline
 from route.config import ModelConfig, RouterConfig, TimeoutsConfig
 from route.providers.accounts import account_for, make_provider
-from route.providers.base import JSON, Account, Fault, Provider, ProviderError, Timeouts
+from route.providers.base import JSON, Fault, Provider, ProviderError, Timeouts
 from route.routing.candidates import NoModelError
 from route.routing.decision import Coefficients, Decision
 from route.routing.router import Router
@@ -32,6 +32,7 @@ _LONGEST_REST = 3600.0
 """Seconds, whatever the provider says."""
 
 
+@dataclass
 class Breaker:
     """The circuit breaker of one model in one worker.
 
@@ -42,26 +43,26 @@ class Breaker:
     A rate limit opens it for as long as the provider says, an hour at most. Half open, it lets one request through.
     """
 
-    def __init__(self, failures: int, seconds: float, clock: Callable[[], float]) -> None:
-        """Open for `seconds` after `failures` in a row; `clock` is monotonic."""
-        self._most = failures
-        self._seconds = seconds
-        self._clock = clock
-        self._failures = 0
-        self._opened_until: float | None = None
-        self._probing = False
-        self.fault: ProviderError | None = None
-        """The last one since the model answered."""
+    most: int
+    """Failures in a row that open it."""
+    seconds: float
+    """For which it stays open."""
+    clock: Callable[[], float] = time.monotonic
+    fault: ProviderError | None = None
+    """The last one since the model answered."""
+    _failures: int = 0
+    _opened_until: float | None = None
+    _probing: bool = False
 
     @property
     def is_blocked(self) -> bool:
         """Return whether no request may go there now: it is open, or another request probes it."""
-        return self._opened_until is not None and (self._probing or self._clock() < self._opened_until)
+        return self._opened_until is not None and (self._probing or self.clock() < self._opened_until)
 
     @property
     def opens_in(self) -> float:
         """Return the seconds until a request may probe the model."""
-        return max(0.0, (self._opened_until or 0.0) - self._clock())
+        return max(0.0, (self._opened_until or 0.0) - self.clock())
 
     def begin(self) -> bool:
         """Count a request; return whether it is the probe."""
@@ -97,13 +98,13 @@ class Breaker:
         self._failures += 1
         if error.retry_after:
             self._open(min(error.retry_after, _LONGEST_REST))
-        elif probe or self._failures >= self._most:
-            self._open(self._seconds)
+        elif probe or self._failures >= self.most:
+            self._open(self.seconds)
         if probe:
             self._probing = False
 
     def _open(self, seconds: float) -> None:
-        self._opened_until = max(self._opened_until or 0.0, self._clock() + seconds)
+        self._opened_until = max(self._opened_until or 0.0, self.clock() + seconds)
 
 
 @dataclass(frozen=True)
@@ -144,24 +145,19 @@ class Fleet:
             await provider.close()
 
 
-def account_of(model: ModelConfig, env: Mapping[str, str]) -> Account:
-    """Return a model's account at its provider; raise ConfigError for an unknown type or a missing key."""
-    return account_for(model.type, model.api_key, model.base_url, env, model.options)
-
-
-def make_fleet(config: RouterConfig, env: Mapping[str, str], clock: Callable[[], float] = time.monotonic) -> Fleet:
-    """Build providers, one for each account, and breakers; call it within the event loop."""
+def make_fleet(config: RouterConfig, env: Mapping[str, str]) -> Fleet:
+    """Build providers, one for each account, and breakers; raise ConfigError for an unknown type or a missing key."""
     providers: dict[str, Provider] = {}
     targets = {}
     for name, model in config.model_configs.items():
         try:
-            account = account_of(model, env)
+            account = account_for(model.type, model.api_key, model.base_url, env, model.options)
             same = json.dumps([model.type, account.base_url, account.api_key, account.options], default=repr)
             if same not in providers:
                 providers[same] = make_provider(model.type, account)
         except ConfigError as error:
             raise ConfigError(f"model_configs.{name}: {error}") from error
-        breaker = Breaker(config.breaker.failures, config.breaker.seconds, clock)
+        breaker = Breaker(config.breaker.failures, config.breaker.seconds)
         targets[name] = Target(name, model, providers[same], breaker)
     return Fleet(targets)
 
@@ -184,12 +180,7 @@ class Choice:
     """The last one of the router."""
 
     def choose(self, without: Collection[str]) -> str:
-        """Return a model outside `without`.
-
-        Raises:
-            InfeasibleError: none of the others is within the budget.
-            NoModelError: there is none.
-        """
+        """Return a model outside `without`; raise InfeasibleError for a budget that is too small, else NoModelError."""
         if self.router is None:
             name = next((name for name in self.allowed if name not in without), None)
             if name is None:
@@ -222,26 +213,15 @@ class Trip:
     """One for each failed attempt."""
 
 
+@dataclass(frozen=True)
 class Dispatcher:
     """Asks models until one answers."""
 
-    def __init__(
-        self,
-        fleet: Fleet,
-        max_attempts: int,
-        timeouts: TimeoutsConfig,
-        *,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        uniform: Callable[[float, float], float] = random.uniform,
-        failed: Callable[[str, ProviderError], None] = lambda _model, _error: None,
-    ) -> None:
-        """Ask models of `fleet`; call `failed` for every fault."""
-        self._fleet = fleet
-        self._max_attempts = max_attempts
-        self._timeouts = timeouts
-        self._sleep = sleep
-        self._uniform = uniform
-        self._failed = failed
+    fleet: Fleet
+    max_attempts: int
+    timeouts: TimeoutsConfig
+    failed: Callable[[str, ProviderError], None]
+    """Called for every fault."""
 
     async def run(self, trip: Trip, call: Call[T]) -> tuple[Target, T]:
         """Return the first model that answers and what `call` returned; raise `ApiError` if none does."""
@@ -256,11 +236,13 @@ class Dispatcher:
         trip.tried.append(target.name)
         probe = target.breaker.begin()
         try:
-            answer = await call(target, request_for(target.config, trip.incoming), self._times(trip))
+            left = max(_MARGIN, trip.deadline.left())
+            timeouts = self.timeouts.of_attempt(left, stream=trip.incoming.stream)
+            answer = await call(target, request_for(target.config, trip.incoming), timeouts)
         except ProviderError as error:
             target.breaker.failed(error, probe)
             trip.faults.append(error)
-            self._failed(target.name, error)
+            self.failed(target.name, error)
             raise
         except BaseException:
             target.breaker.give_up(probe)
@@ -268,18 +250,12 @@ class Dispatcher:
         target.breaker.began(probe)
         return answer
 
-    def _times(self, trip: Trip) -> Timeouts:
-        left = max(_MARGIN, trip.deadline.left())
-        return self._timeouts.of_attempt(left, stream=trip.incoming.stream)
-
     def first(self, trip: Trip) -> Target:
         """Return the model that a request goes to first.
 
-        Raises:
-            ApiError: 400, no model is within the budget or takes a prompt of this length; 429 or 502, all that are
-                have been failing.
+        Raise `ApiError` 400 if no model fits budget and length of the prompt, 429 or 502 if all that do have failed.
         """
-        blocked = self._fleet.blocked()
+        blocked = self.fleet.blocked()
         try:
             return self._chosen(trip, blocked)
         except (InputError, NoModelError) as error:
@@ -293,32 +269,32 @@ class Dispatcher:
 
     async def _next(self, trip: Trip, target: Target, error: ProviderError) -> Target:
         """Return the model to ask after one has failed."""
-        if _is_the_requests(error, trip.incoming) or len(trip.tried) >= self._max_attempts:
+        if _is_the_requests(error, trip.incoming) or len(trip.tried) >= self.max_attempts:
             raise of_fault(error, target.name)
-        too_small = self._fleet.no_larger_than(target.name) if error.fault is Fault.CONTEXT_LENGTH else {target.name}
+        too_small = self.fleet.no_larger_than(target.name) if error.fault is Fault.CONTEXT_LENGTH else {target.name}
         trip.excluded |= too_small
         try:
-            return self._chosen(trip, trip.excluded | self._fleet.blocked())
+            return self._chosen(trip, trip.excluded | self.fleet.blocked())
         except (InputError, NoModelError):
             return await self._again(trip, target, error)
 
     async def _again(self, trip: Trip, target: Target, error: ProviderError) -> Target:
         """Pause and return the same model, since there is no other."""
-        backoff = self._uniform(0.5, 1.0) * 0.2 * 2 ** (len(trip.tried) - 1)
+        backoff = random.uniform(0.5, 1.0) * 0.2 * 2 ** (len(trip.tried) - 1)
         pause = max(error.retry_after or backoff, target.breaker.opens_in if error.retry_after else 0.0) + _MARGIN
         if not error.fault.is_transient or pause > min(_LONGEST_PAUSE, trip.deadline.left()):
             raise of_fault(error, target.name)
-        await self._sleep(pause)
+        await asyncio.sleep(pause)
         if target.breaker.is_blocked:
             raise of_fault(error, target.name)
         return target
 
     def _chosen(self, trip: Trip, without: Collection[str]) -> Target:
-        return self._fleet.targets[trip.choice.choose(without)]
+        return self.fleet.targets[trip.choice.choose(without)]
 
     def _all_blocked(self, trip: Trip) -> ApiError:
         """Return the error for a request all of whose models are blocked."""
-        breakers = [self._fleet.targets[name].breaker for name in trip.choice.allowed]
+        breakers = [self.fleet.targets[name].breaker for name in trip.choice.allowed]
         breakers = [breaker for breaker in breakers if breaker.is_blocked]
         soonest = min(breakers, key=lambda breaker: breaker.opens_in)
         limited = soonest.fault is not None and soonest.fault.fault is Fault.RATE_LIMIT

@@ -13,33 +13,17 @@ from route.providers.base import JSON, Fault, ProviderError
 from route.routing.candidates import NoModelError
 from route.storage.ledger import Refusal
 
-_TYPES = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    403: "permission_error",
-    404: "invalid_request_error",
-    405: "invalid_request_error",
-    408: "invalid_request_error",
-    413: "invalid_request_error",
-    422: "invalid_request_error",
-    429: "rate_limit_error",
+_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+"""Where OpenAI's type says more than the class of the status."""
+_FAULTS = {
+    Fault.RATE_LIMIT: (429, "rate_limit_exceeded"),
+    Fault.TIMEOUT: (504, "provider_timeout"),
+    Fault.CONTEXT_LENGTH: (400, "context_length_exceeded"),
+    Fault.CONTENT_FILTER: (400, "content_filter"),
+    Fault.REQUEST: (400, "invalid_request"),
+    Fault.UNSUPPORTED: (400, "unsupported"),
 }
-_STATUS = {
-    Fault.RATE_LIMIT: 429,
-    Fault.TIMEOUT: 504,
-    Fault.CONTEXT_LENGTH: 400,
-    Fault.CONTENT_FILTER: 400,
-    Fault.REQUEST: 400,
-    Fault.UNSUPPORTED: 400,
-}
-_CODES = {
-    Fault.RATE_LIMIT: "rate_limit_exceeded",
-    Fault.CONTEXT_LENGTH: "context_length_exceeded",
-    Fault.CONTENT_FILTER: "content_filter",
-    Fault.REQUEST: "invalid_request",
-    Fault.UNSUPPORTED: "unsupported",
-    Fault.TIMEOUT: "provider_timeout",
-}
+"""Status and code of a provider's fault; any other is a bad gateway."""
 
 
 class ApiError(Exception):
@@ -57,7 +41,7 @@ class ApiError(Exception):
 
     def body(self) -> JSON:
         """Return `{"error": {message, type, param, code}}`."""
-        kind = _TYPES.get(self.status, "server_error")
+        kind = _TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
         return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
 
     def response(self, headers: Mapping[str, str] | None = None, body: JSON | None = None) -> Response:
@@ -75,11 +59,6 @@ def of_refusal(refusal: Refusal) -> ApiError:
     return ApiError(refusal.status, refusal.code, refusal.message, retry_after=refusal.retry_after)
 
 
-def deadline_passed() -> ApiError:
-    """Return the error for a request that took longer than `timeouts.total`."""
-    return ApiError(504, "deadline_exceeded", "the time of this request was up before its answer was complete")
-
-
 def of_choice(error: P2LError) -> ApiError:
     """Return the error for a request for which no model can be chosen."""
     if not isinstance(error, NoModelError):
@@ -91,8 +70,7 @@ def of_choice(error: P2LError) -> ApiError:
 
 def of_fault(error: ProviderError, model: str) -> ApiError:
     """Return the error for the fault of the last provider."""
-    status = _STATUS.get(error.fault, 502)
+    status, code = _FAULTS.get(error.fault, (502, "provider_error"))
     if error.fault is Fault.REQUEST and error.status in (404, 413, 422):
         status = error.status
-    code = _CODES.get(error.fault, "provider_error")
     return ApiError(status, code, f"{model}: {error.detail or error}", retry_after=error.retry_after)

@@ -41,16 +41,11 @@ class RouterMetrics:
         self.cost = self._counter("cost", "Cost of the answers, in the unit of the configuration.", "model")
         self.spend = self._counter("spend", "The same by key.", "key")
         self.static = self._counter("static", "Requests routed without scores.")
-        self.latency = self._histogram("request_seconds", "Seconds from request to the end of the answer.")
+        self.latency = self._histogram("request_seconds", "Seconds from request to the end of the answer.", "model")
         self.first_token = self._histogram(
-            "first_token_seconds", "Seconds from request to the first token of a stream."
+            "first_token_seconds", "Seconds from request to the first token of a stream.", "model"
         )
-        self.scoring = Histogram(
-            "p2l_router_scoring_seconds",
-            "Seconds until the scores were there.",
-            buckets=_SECONDS,
-            registry=self.registry,
-        )
+        self.scoring = self._histogram("scoring_seconds", "Seconds until the scores were there.")
         self.running = Gauge(
             "p2l_router_running", "Chat requests under way.", registry=self.registry, multiprocess_mode="livesum"
         )
@@ -72,8 +67,8 @@ class RouterMetrics:
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"p2l_router_{name}", text, labels, registry=self.registry)
 
-    def _histogram(self, name: str, text: str) -> Histogram:
-        return Histogram(f"p2l_router_{name}", text, ["model"], buckets=_SECONDS, registry=self.registry)
+    def _histogram(self, name: str, text: str, *labels: str) -> Histogram:
+        return Histogram(f"p2l_router_{name}", text, labels, buckets=_SECONDS, registry=self.registry)
 
 
 LOGGER = logging.getLogger("route")

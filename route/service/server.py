@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from p2l.common.errors import InputError, P2LError
 from p2l.common.web import control_folder, read_settings, run_server, write_settings
 from route.config import load_config
+from route.service.app import build_app
 from route.service.observability import set_up_logs
 from route.service.settings import Settings
-
-if TYPE_CHECKING:
-    from starlette.applications import Starlette
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
+from route.service.state import Service
 
 _KEEP_ALIVE_SECONDS = 75  # longer than clients keep idle connections, so that none is closed under a request
 
@@ -42,17 +42,12 @@ def serve(settings: Settings, host: str, port: int, *, reload: bool) -> int | No
 def worker() -> ASGIApp:
     """Return the application of one worker; uvicorn calls this in a new process."""
     set_up_logs()
-    return _without_traceback(_app(read_settings(Settings)))
-
-
-def _app(settings: Settings) -> Starlette:
-    from route.service.app import build_app
-
-    return build_app(load_config(settings.config), settings)
+    settings = read_settings(Settings)
+    return _without_traceback(build_app(load_config(settings.config), settings))
 
 
 def _serve_here(settings: Settings, host: str, port: int) -> None:
-    app = _app(settings)
+    app = build_app(load_config(settings.config), settings)
     try:
         _run(_without_traceback(app), settings, host, port, reload=False)
     except SystemExit:
@@ -82,8 +77,6 @@ def _without_traceback(app: Starlette) -> ASGIApp:
 
 async def _start_once(settings: Settings) -> None:
     """Start and stop everything, so that a mistake is reported once and not by each worker again and again."""
-    from route.service.state import Service
-
     service = Service(load_config(settings.config), settings)
     await service.start()
     await service.close()

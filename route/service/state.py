@@ -12,12 +12,11 @@ import numpy as np
 
 from p2l.common.errors import ConfigError
 from route.config import RouterConfig, line_of
-from route.providers.accounts import make_provider
 from route.providers.base import ProviderError
 from route.routing.candidates import get, pair
 from route.routing.router import Router
 from route.routing.scoring import make_scorer
-from route.service.dispatch import Dispatcher, account_of, make_fleet
+from route.service.dispatch import Dispatcher, make_fleet
 from route.service.observability import LOGGER, RouterMetrics
 from route.service.settings import Settings
 from route.storage.conversations import Sticky
@@ -104,19 +103,11 @@ def check_together(config: RouterConfig, settings: Settings) -> None:
     pair(kind, settings.cost_optimizer)
     if kind.source == "local" and not settings.router_model_name:
         raise ConfigError(f"--router-type {settings.router_type} needs --router-model-name FOLDER")
-    for name, model in config.model_configs.items():
-        try:
-            make_provider(model.type, account_of(model, os.environ))  # opens nothing yet
-        except ConfigError as error:
-            line = line_of(settings.config, ["model_configs", name])
-            raise ConfigError(f"{settings.config}:{line}: model_configs.{name}: {error}") from error
     try:
+        make_fleet(config, os.environ)  # opens nothing yet
         make_router(config, settings)
     except ConfigError as error:
-        raise ConfigError(f"{settings.config}{_line(settings.config, str(error))}: {error}") from error
-
-
-def _line(path: str, problem: str) -> str:
-    """Return `:LINE` if the problem begins with a key of the configuration."""
-    key = re.match(r"\w*", problem)
-    return f":{line_of(path, [key[0]])}" if key and key[0] in RouterConfig.model_fields else ""
+        # The key that is wrong comes first: `model_configs.NAME: ...`, `limits need ...`, `explore must ...`.
+        place = re.split(r": | (?=need|must)", str(error))[0].split(".")
+        line = f":{line_of(settings.config, place)}" if place[0] in RouterConfig.model_fields else ""
+        raise ConfigError(f"{settings.config}{line}: {error}") from error

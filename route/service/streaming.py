@@ -10,6 +10,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import cast
 
+from starlette.datastructures import Headers
 from starlette.types import Send
 
 from route.providers.base import JSON, Fault, ProviderError, Timeouts
@@ -63,8 +64,7 @@ def _has_content(chunk: JSON) -> bool:
 async def send_start(send: Send, headers: dict[str, str]) -> None:
     """Send the head of the response."""
     fixed = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache", "x-accel-buffering": "no"}
-    raw = [(name.encode(), value.encode("latin-1", "replace")) for name, value in (fixed | headers).items()]
-    await send({"type": "http.response.start", "status": 200, "headers": raw})
+    await send({"type": "http.response.start", "status": 200, "headers": Headers(fixed | headers).raw})
 
 
 async def relay(exchange: Exchange, trip: Trip, target: Target, opened: Opened, write: Write) -> None:

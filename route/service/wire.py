@@ -87,8 +87,7 @@ def parse_chat(
 ) -> Incoming:
     """Parse a chat request that `translate` brings into OpenAI's form; with `by_name` its `model` may name a model.
 
-    Raises:
-        ApiError: 400, a field cannot be used; 404, there is no such model.
+    Raise `ApiError` 400 if a field cannot be used, 404 if there is no such model.
     """
     body = translate(parse_object(raw))
     _check_messages(body.get("messages"))

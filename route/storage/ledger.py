@@ -118,14 +118,6 @@ def _add_to(
     )
 
 
-def read_news(connection: sqlite3.Connection, *, since: int) -> News:
-    """Read the rows that transactions after number `since` changed."""
-    flush = connection.execute("SELECT flush FROM clock").fetchone()[0]
-    spend = connection.execute("SELECT day, key, cost FROM spend WHERE flush > ?", (since,)).fetchall()
-    arrivals = connection.execute("SELECT second, key, requests FROM arrivals WHERE flush > ?", (since,)).fetchall()
-    return News(flush, spend, arrivals)
-
-
 @dataclass(frozen=True)
 class KeyRecord:
     """An API key and its limits; the key itself is not kept."""
@@ -154,15 +146,6 @@ class Refusal:
     message: str
     retry_after: float | None = None
     """Seconds, where waiting helps."""
-
-
-@dataclass(frozen=True)
-class Admission:
-    """A request that may be served."""
-
-    key: KeyRecord
-    models: tuple[str, ...]
-    """Those of the models asked about that may answer it, in the same order."""
 
 
 def key_record(
@@ -203,8 +186,8 @@ class Ledger(WriteBehind):
             return Refusal(403, "invalid_api_key", "wrong API key")
         return record
 
-    def admit(self, key: KeyRecord, model_names: Sequence[str]) -> Admission | Refusal:
-        """Admit a request and count it, or refuse it.
+    def admit(self, key: KeyRecord, model_names: Sequence[str]) -> tuple[str, ...] | Refusal:
+        """Count a request and return those of the models that may answer it, in the same order; or refuse it.
 
         403 if the key may use none of the models, 429 with `retry_after` if its minute or its day is used up.
         """
@@ -216,8 +199,10 @@ class Ledger(WriteBehind):
         if refusal is not None:
             return refusal
         if key.requests_per_minute is not None:
-            self._count(key.name, int(now))
-        return Admission(key, models)
+            second = int(now)
+            self._note(key.name, second, self._arrivals.get(key.name, {}).get(second, 0) + 1)
+            _add(self._gathered.arrivals, (second, key.name), 1)
+        return models
 
     def charge(
         self,
@@ -246,10 +231,6 @@ class Ledger(WriteBehind):
         """Return what a key has spent since midnight, UTC, as far as this worker knows."""
         return self._spent.get((self._today(), key.name), 0.0)
 
-    def spend_left(self, key: KeyRecord) -> float | None:
-        """Return what a key may still spend today; None without a limit."""
-        return None if key.spend_per_day is None else max(key.spend_per_day - self.spent_today(key), 0.0)
-
     def _today(self) -> int:
         return int(self._clock() // DAY)
 
@@ -269,10 +250,6 @@ class Ledger(WriteBehind):
             return None
         message = f"this API key may ask {key.requests_per_minute} times a minute"
         return Refusal(429, "rate_limit_exceeded", message, _until_free(recent, excess, now))
-
-    def _count(self, name: str, second: int) -> None:
-        self._note(name, second, self._arrivals.get(name, {}).get(second, 0) + 1)
-        _add(self._gathered.arrivals, (second, name), 1)
 
     def _note(self, name: str, second: int, requests: int) -> None:
         """Set the requests of one second, and forget seconds that have left the window."""
@@ -294,8 +271,11 @@ class Ledger(WriteBehind):
         return self.read(connection)
 
     def read(self, connection: sqlite3.Connection) -> News:
-        """See `WriteBehind`."""
-        return read_news(connection, since=self._seen)
+        """Read the rows that other transactions changed since the last one that is known."""
+        flush, seen = connection.execute("SELECT flush FROM clock").fetchone()[0], (self._seen,)
+        spend = connection.execute("SELECT day, key, cost FROM spend WHERE flush > ?", seen).fetchall()
+        arrivals = connection.execute("SELECT second, key, requests FROM arrivals WHERE flush > ?", seen).fetchall()
+        return News(flush, spend, arrivals)
 
     def absorb(self, news: News) -> None:
         """See `WriteBehind`."""
