@@ -11,14 +11,16 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from p2l.common.cli import nearest
+from p2l.common.cli import choose, nearest
 from p2l.common.errors import ConfigError, P2LError
 from route.routing import optimizers
 from route.routing.decision import Coefficients, Limit, RoutedModel
 from route.routing.optimizers import (
     OPTIMIZERS,
+    Floats,
+    Indices,
+    Mask,
     Opponents,
     Optimizer,
     grounded_scores,
@@ -26,9 +28,6 @@ from route.routing.optimizers import (
     scores_against,
     strength_against,
 )
-
-Floats: TypeAlias = npt.NDArray[np.float64]
-Indices: TypeAlias = npt.NDArray[np.intp]
 
 
 class NoModelError(P2LError):
@@ -79,7 +78,7 @@ class Menu:
 
     def candidates(
         self,
-        scored: npt.NDArray[np.bool_] | None,
+        scored: Mask | None,
         allowed: Collection[str] | None,
         without: Collection[str],
         tokens: int | None,
@@ -105,7 +104,7 @@ class Menu:
             raise self._nothing_left(tokens, left)
         return large
 
-    def _nothing_left(self, tokens: int | None, left: npt.NDArray[np.bool_]) -> NoModelError:
+    def _nothing_left(self, tokens: int | None, left: Mask) -> NoModelError:
         if left.any():
             largest = int(self._windows[left].max())
             return NoModelError(
@@ -212,11 +211,7 @@ ROUTERS = {
 
 def get(name: str) -> Kind:
     """Return the kind of that name or alias; raise ConfigError with the list of names if there is none."""
-    kind = ROUTERS.get(ALIASES.get(name, name))
-    if kind is None:
-        names = [*ROUTERS, *ALIASES]
-        raise ConfigError(f"unknown router type {name!r}{nearest(name, names)}; use one of {', '.join(names)}")
-    return kind
+    return choose("router type", name, ROUTERS | {alias: ROUTERS[kind] for alias, kind in ALIASES.items()})
 
 
 def pair(kind: Kind, optimizer: str | None) -> Optimizer:

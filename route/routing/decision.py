@@ -65,17 +65,16 @@ class Decision:
     """Shares of the optimal mixture, before exploring; only models that have one."""
     propensity: float
     """Probability of choosing `model`, exploring included."""
-    scores: Mapping[str, float]
-    """Of every routable model."""
     costs: Mapping[str, float]
-    expected_score: float | None
-    """None without scores."""
     expected_cost: float
-    strength: float | None
-    """Coefficient of the routed system at this budget, on this prompt; None without coefficients."""
-    frontier: tuple[FrontierPoint, ...]
-    """The corners, cheapest first."""
     budget: float | None
+    scores: Mapping[str, float] = field(default_factory=dict)
+    """Of every routable model; empty without coefficients, as what follows from scores."""
+    expected_score: float | None = None
+    strength: float | None = None
+    """Coefficient of the routed system at this budget, on this prompt."""
+    frontier: tuple[FrontierPoint, ...] = ()
+    """The corners, cheapest first."""
     explored: bool = False
     static: bool = False
     """Whether the configured order decided, since there were no scores in time."""

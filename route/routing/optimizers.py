@@ -24,21 +24,17 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from p2l.common.cli import nearest
+from p2l.common.cli import choose
 from p2l.common.errors import ConfigError, InputError
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Indices: TypeAlias = npt.NDArray[np.intp]
+Mask: TypeAlias = npt.NDArray[np.bool_]
 _DUST = 1e-9  # shares below this are a solver's noise
 
 
 class InfeasibleError(InputError):
     """No mixture of the models is within the budget and the limits."""
-
-    def __init__(self, message: str, *, cheapest: float) -> None:
-        """Fail with `message`; `cheapest` is the least budget that buys an answer, other limits aside."""
-        super().__init__(message)
-        self.cheapest = cheapest
 
 
 @dataclass(frozen=True)
@@ -102,9 +98,8 @@ class Problem:
             return len(self.costs)
         count = int(self.costs.searchsorted(self.budget, side="right"))
         if not count:
-            cheapest = float(self.costs[0])
             raise InfeasibleError(
-                f"a budget of {self.budget:g} buys no answer: the cheapest model costs {cheapest:g}", cheapest=cheapest
+                f"a budget of {self.budget:g} buys no answer: the cheapest model costs {self.costs[0]:g}"
             )
         return count
 
@@ -173,11 +168,7 @@ def register(
 
 def get(name: str) -> Optimizer:
     """Return the optimizer of that name; raise ConfigError with the list of names if there is none."""
-    if name not in OPTIMIZERS:
-        raise ConfigError(
-            f"unknown cost optimizer {name!r}{nearest(name, OPTIMIZERS)}; use one of {', '.join(OPTIMIZERS)}"
-        )
-    return OPTIMIZERS[name]
+    return choose("cost optimizer", name, OPTIMIZERS)
 
 
 @register("strict", families=("bt", "grk", "random"), keeps_each=True)
@@ -215,10 +206,7 @@ def _linear_program(problem: Problem) -> Mixture:
         rows, most = np.vstack([problem.costs, rows]), np.append(problem.budget, most)
     shares = _vertex(problem.scores, rows, most)
     if shares is None:
-        raise InfeasibleError(
-            f"no mixture of the {len(problem.costs)} models keeps to the budget and all limits",
-            cheapest=float(problem.costs[0]),
-        )
+        raise InfeasibleError(f"no mixture of the {len(problem.costs)} models keeps to the budget and all limits")
     shares = np.where(shares > _DUST, shares, 0.0)
     mixed = np.flatnonzero(shares)
     return Mixture(tuple(mixed.tolist()), tuple((shares[mixed] / shares.sum()).tolist()))

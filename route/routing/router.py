@@ -17,33 +17,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import repeat
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from p2l.common.cli import nearest
 from p2l.common.errors import ConfigError
 from route.routing.candidates import Menu, NoModelError, get, pair
 from route.routing.decision import Coefficients, Decision, FrontierPoint, Limit, RoutedModel
-from route.routing.optimizers import InfeasibleError, Mixture, Opponents, Problem, check_budget
+from route.routing.optimizers import (
+    Floats,
+    Indices,
+    InfeasibleError,
+    Mask,
+    Mixture,
+    Opponents,
+    Problem,
+    check_budget,
+)
 
-Floats: TypeAlias = npt.NDArray[np.float64]
-Indices: TypeAlias = npt.NDArray[np.intp]
-Mask: TypeAlias = npt.NDArray[np.bool_]
 _EMPTY: Indices = np.empty(0, dtype=np.intp)
 _NO_OPPONENTS = Opponents(np.empty(0), np.empty(0))
-
-
-@dataclass
-class _Draw:
-    """A candidate, and the probability of choosing it."""
-
-    position: int
-    propensity: float = 1.0
-    explored: bool = False
 
 
 class Router:
@@ -63,6 +57,9 @@ class Router:
     ) -> None:
         """Build the arrays that all decisions share.
 
+        Raise ConfigError if a model, weight or limit is wrong, or kind and optimizer do not fit; InfeasibleError if no
+        mixture of the models is within the limits.
+
         Args:
             models: candidates of every request.
             kind: a name or alias of `ROUTERS`.
@@ -73,10 +70,6 @@ class Router:
             static_order: names, the first choice first, for requests without coefficients; models that it leaves out
                 come after it, the dearest first.
             explore: share of the requests that go to a random model.
-
-        Raises:
-            ConfigError: a model, weight or limit is wrong, or kind and optimizer do not fit.
-            InfeasibleError: no mixture of the models is within the limits.
         """
         self.kind = get(kind)
         self.optimizer = pair(self.kind, optimizer)
@@ -121,6 +114,9 @@ class Router:
     ) -> Decision:
         """Choose a model.
 
+        Raise InputError for a budget that is negative, infinite or not a number, InfeasibleError if there is no choice
+        within the budget and the limits, NoModelError if there is none whatever the budget.
+
         Args:
             coefficients: of the prompt; None for the static order.
             budget: most that an answer may cost, on average over requests, or by itself under `strict` and without
@@ -129,11 +125,6 @@ class Router:
             without: names that may not, since they failed or are blocked.
             tokens: of the prompt; models whose context window is smaller are left out.
             fixed: the model of this conversation, kept while it is a candidate within the budget.
-
-        Raises:
-            InputError: the budget is negative, infinite or not a number.
-            InfeasibleError: there is no choice within the budget and the limits.
-            NoModelError: there is none whatever the budget.
         """
         check_budget(budget)
         coefs, mask = self._coefs(coefficients)
@@ -177,12 +168,12 @@ class Router:
         problem = self._problem(scores[places], places, budget)
         own = self._own_model(fixed, problem, places)
         mixture = own or self.optimizer.solve(problem)
-        draw = self._draw(problem, mixture) if own is None else _Draw(own.positions[0])
+        position, propensity, explored = (own.positions[0], 1.0, False) if own else self._draw(problem, mixture)
         by_name = self.menu.by_name(scores)
         return Decision(
-            model=self.menu.names[places[draw.position]],
+            model=self.menu.names[places[position]],
             probabilities=self._by_name(mixture, places),
-            propensity=draw.propensity,
+            propensity=propensity,
             scores=by_name,
             costs=self.menu.costs_of(by_name),
             expected_score=mixture.mean(problem.scores),
@@ -190,7 +181,7 @@ class Router:
             strength=self.kind.strength(coefs[places[list(mixture.positions)]], np.array(mixture.shares), opponents),
             frontier=self._frontier(problem, places),
             budget=budget,
-            explored=draw.explored,
+            explored=explored,
             optimizer=self.optimizer.name,
             revision=coefficients.revision,
         )
@@ -205,12 +196,8 @@ class Router:
             model=self.menu.names[places[position]],
             probabilities=self._by_name(mixture, places),
             propensity=mixture.shares[0],
-            scores={},
             costs=self.menu.cost_of.copy(),
-            expected_score=None,
             expected_cost=mixture.mean(problem.costs),
-            strength=None,
-            frontier=(),
             budget=budget,
             static=self.kind.scored and own is None,
             optimizer=self.optimizer.name,
@@ -259,8 +246,11 @@ class Router:
             return None
         return Mixture((int(position[0]),), (1.0,))
 
-    def _draw(self, problem: Problem, mixture: Mixture) -> _Draw:
-        """Draw a candidate from the mixture, or with probability `explore` from all that fit by themselves."""
+    def _draw(self, problem: Problem, mixture: Mixture) -> tuple[int, float, bool]:
+        """Draw from the mixture, or with probability `explore` from all candidates that fit by themselves.
+
+        Return the position, the probability of choosing it, and whether it was explored.
+        """
         free = problem.fitting if self._explore else _EMPTY
         share = self._explore if len(free) else 0.0
         explored = share > 0.0 and self._rng.random() < share
@@ -268,7 +258,7 @@ class Router:
         propensity = (1.0 - share) * dict(mixture.items()).get(position, 0.0)
         if share > 0.0 and position in free:
             propensity += share / len(free)
-        return _Draw(position, propensity, explored)
+        return position, propensity, explored
 
     def _frontier(self, problem: Problem, places: Indices) -> tuple[FrontierPoint, ...]:
         corners = problem.corners

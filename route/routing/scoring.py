@@ -100,15 +100,10 @@ OnModels = Callable[[Sequence[str]], None]
 class Scorer:
     """A source of coefficients. This one has none, for routers that need none."""
 
-    @property
-    def model_list(self) -> Sequence[str] | None:
-        """Return the models that have a coefficient; None while the list is unknown."""
-        return ()
-
-    @property
-    def trouble(self) -> str:
-        """Return why there are no coefficients now, or an empty text."""
-        return ""
+    model_list: Sequence[str] | None = ()
+    """The models that have a coefficient; None while the list is unknown."""
+    trouble = ""
+    """Why there are no coefficients now, or an empty text."""
 
     async def start(self) -> None:
         """Connect or load; raise InputError for what waiting does not mend: a refused key, a model of another kind."""
@@ -148,23 +143,13 @@ class EndpointScorer(Scorer):
         self._on_models = on_models
         self._sleep = sleep
         self._memory = Memory(self._ask, capacity=capacity)
+        self.model_list = None
         self._lists: dict[str, tuple[str, ...]] = {}
         self._revision = ""
-        self._trouble = ""
         self._misses = 0
         self._pause = _FIRST_PAUSE
         self._learning = asyncio.Lock()
         self._recovery: asyncio.Task[None] | None = None
-
-    @property
-    def model_list(self) -> Sequence[str] | None:
-        """See `Scorer`."""
-        return self._lists.get(self._revision)
-
-    @property
-    def trouble(self) -> str:
-        """See `Scorer`."""
-        return self._trouble
 
     async def start(self) -> None:
         """Fetch the model list; keep trying in the background if the endpoint cannot be reached now."""
@@ -188,7 +173,7 @@ class EndpointScorer(Scorer):
     async def coefficients(self, turns: Sequence[str], timeout: float | None) -> Coefficients | None:
         """See `Scorer`."""
         coefficients = self._memory.recall(turns, self._revision)
-        if coefficients is not None or self._trouble:
+        if coefficients is not None or self.trouble:
             return coefficients
         try:
             return await self._memory.ask(turns, timeout)
@@ -218,7 +203,7 @@ class EndpointScorer(Scorer):
                 names = self._lists.get(answer.revision, ())
         if len(names) != len(answer.coefs):
             raise P2LError("the P2L endpoint answers with other models than it lists")
-        self._revision = answer.revision
+        self.model_list, self._revision = names, answer.revision
         return names
 
     async def _learn(self) -> None:
@@ -233,23 +218,23 @@ class EndpointScorer(Scorer):
         self._lists[listed.revision] = names
         if len(self._lists) > _REVISIONS_KEPT:
             del self._lists[next(iter(self._lists))]
-        self._revision = listed.revision
+        self.model_list, self._revision = names, listed.revision
 
     def _pause_until_recovered(self, trouble: str) -> None:
-        self._trouble = trouble
+        self.trouble = trouble
         if self._recovery is None or self._recovery.done():
             self._recovery = asyncio.create_task(self._recover())
 
     async def _recover(self) -> None:
-        while self._trouble:
+        while self.trouble:
             await self._sleep(self._pause)
             self._pause = min(2.0 * self._pause, _LONGEST_PAUSE)
             try:
                 async with self._learning:
                     await self._learn()
-                self._trouble, self._misses = "", 0
+                self.trouble, self._misses = "", 0
             except P2LError as error:
-                self._trouble = str(error)
+                self.trouble = str(error)
 
 
 def _is_of_the_prompt(error: P2LError) -> bool:
@@ -270,16 +255,8 @@ class LocalScorer(Scorer):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="p2l")
         self._memory = Memory(self._ask, capacity=capacity, most_waiting=_QUEUE_OF_ONE_THREAD)
         self._model: P2L | None = None
-
-    @property
-    def model_list(self) -> Sequence[str] | None:
-        """See `Scorer`."""
-        return None if self._model is None else self._model.model_list
-
-    @property
-    def trouble(self) -> str:
-        """See `Scorer`."""
-        return "" if self._model is not None else "the model is not loaded yet"
+        self.model_list = None
+        self.trouble = "the model is not loaded yet"
 
     async def start(self) -> None:
         """Load the model; raise InputError if the folder holds none, or one of another kind."""
@@ -287,7 +264,7 @@ class LocalScorer(Scorer):
         check_family(self._family, model.likelihood.name)
         if self._on_models is not None:
             self._on_models(model.model_list)
-        self._model = model
+        self._model, self.model_list, self.trouble = model, model.model_list, ""
 
     async def close(self) -> None:
         """End the thread, after the prompt under way."""

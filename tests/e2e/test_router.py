@@ -153,7 +153,7 @@ def test_spend_survives_a_kill(tmp_path: Path) -> None:
         ),
         ({"m": {**SMALL, "type": "groq"}}, {}, (), "GROQ_API_KEY"),
         ({"m": SMALL}, {}, ("--router-type", "grk-endpoint", "--cost-optimizer", "optimal-lp"), "optimal-lp"),
-        ({"m": SMALL}, {}, ("--router-type", "bt-endpoints"), "error: unknown router type"),
+        ({"m": SMALL}, {}, ("--router-type", "bt-endpoints"), "error: router type 'bt-endpoints' is unknown"),
         ({"m": SMALL}, {}, ("--router-type", "bt-local"), "--router-model-name"),
         ({"m": SMALL}, {}, ("--workers", "2", "--reload"), "--reload"),
         ({"m": SMALL}, {"limits": [{"quantity": "cost", "most": 1}]}, (), "router.yaml:8: limits need"),

@@ -192,9 +192,8 @@ def test_a_budget_of_exactly_the_cheapest_cost_is_enough(name: str) -> None:
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_budget_below_the_cheapest_model_says_what_that_costs(name: str) -> None:
-    with pytest.raises(InfeasibleError, match=r"0\.1 buys no answer: the cheapest model costs 0\.25") as caught:
+    with pytest.raises(InfeasibleError, match=r"0\.1 buys no answer: the cheapest model costs 0\.25$"):
         OPTIMIZERS[name].solve(Problem(np.array([0.2, 0.4]), np.array([0.25, 0.3]), 0.1))
-    assert caught.value.cheapest == 0.25
 
 
 def test_strict_takes_the_best_single_model_within_the_budget() -> None:
@@ -283,5 +282,5 @@ def test_a_new_optimizer_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_an_unknown_optimizer_is_a_mistake_with_a_hint() -> None:
-    with pytest.raises(ConfigError, match=r"'simple-pl' \(did you mean 'simple-lp'\?\); use one of strict, "):
+    with pytest.raises(ConfigError, match=r"'simple-pl' is unknown \(did you mean 'simple-lp'\?\); use one of strict, "):
         get("simple-pl")

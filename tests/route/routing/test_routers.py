@@ -335,7 +335,7 @@ def test_an_optimizer_goes_with_the_kinds_whose_scores_it_understands(kind: str,
 
 
 def test_an_unknown_kind_is_a_mistake_with_a_hint() -> None:
-    with pytest.raises(ConfigError, match=r"'grk-endpont' \(did you mean 'grk-endpoint'\?\)"):
+    with pytest.raises(ConfigError, match=r"'grk-endpont' is unknown \(did you mean 'grk-endpoint'\?\)"):
         make("grk-endpont")
     assert set(ROUTERS) == {"bt-endpoint", "bt-local", "grk-endpoint", "grk-local", "random"}
 
