@@ -282,5 +282,5 @@ def test_a_new_optimizer_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_an_unknown_optimizer_is_a_mistake_with_a_hint() -> None:
-    with pytest.raises(ConfigError, match=r"'simple-pl' is unknown \(did you mean 'simple-lp'\?\); use one of strict, "):
+    with pytest.raises(ConfigError, match=r"'simple-pl' is unknown \(did you mean 'simple-lp'\?\); use one of strict,"):
         get("simple-pl")
