@@ -2,19 +2,29 @@
 PYTHON ?= python3
 VENV ?= .venv
 BENCH ?= .venv-bench
+TOOLS ?= .venv-tools
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet
 READY := $(VENV)/.ready
+AUDIT := $(TOOLS)/bin/pip-audit --strict --disable-pip
+TORCH_INDEX ?=
 
-.PHONY: demo test test-slow lint bench install clean
+.PHONY: demo test test-slow lint bench install tools lock sbom audit clean
 
 install: $(READY)
 
-# torch first and from the constraints file: left to other packages it may bring gigabytes of CUDA libraries.
-$(READY): pyproject.toml constraints.txt
+# Everything but torch comes from the lock, checked against its hashes, setuptools before the rest, because DeepSpeed is
+# built here and a build in isolation would fetch one without a hash. torch comes last, pinned but not hashed, because its
+# builds differ by index (TORCH_INDEX names another): all it still brings are CUDA libraries, and DeepSpeed, built without
+# seeing it, is the same on every machine.
+$(READY): pyproject.toml requirements.lock constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch numpy setuptools
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	sed -n '/^setuptools==/,/# via/p' requirements.lock > $(VENV)/setuptools.lock
+	$(PIP) --require-hashes --no-deps --requirement $(VENV)/setuptools.lock
+	$(PIP) --require-hashes --no-deps --no-build-isolation --use-pep517 --requirement requirements.lock
+	$(PIP) --constraint constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
+	$(PIP) --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m pip check
 	touch $(READY)
 
 demo: $(READY)
@@ -45,5 +55,34 @@ bench: $(BENCH)/.ready
 	$(BENCH)/bin/python -m benchmarks.votes
 	$(BENCH)/bin/python -m benchmarks.startup
 
+# What keeps the locks has a lock and an environment of its own: it must run when the other lock is out of date.
+$(TOOLS)/.ready: tools/requirements.lock
+	$(PYTHON) -m venv $(TOOLS)
+	$(TOOLS)/bin/python -m pip install --quiet --require-hashes --no-deps --requirement tools/requirements.lock
+	touch $(TOOLS)/.ready
+
+tools: $(TOOLS)/.ready
+
+# `make lock UPGRADE=--upgrade` takes the newest versions; without, what is locked stays where it still fits.
+lock: $(TOOLS)/.ready
+	$(TOOLS)/bin/python -m tools.lock $(UPGRADE)
+
+# The bill of materials of the lock and of torch, in CycloneDX's JSON. It says nothing that the lock does not, so it is
+# made for a release and not committed.
+sbom: $(TOOLS)/.ready
+	mkdir -p build
+	grep '^torch==' constraints.txt | cat - requirements.lock > build/materials.txt
+	$(TOOLS)/bin/cyclonedx-py requirements build/materials.txt --pyproject pyproject.toml --output-reproducible \
+	  --output-format JSON --output-file build/sbom.json
+
+# Asks a public service about known vulnerabilities, so it needs a network and is no part of `make test`. Strict, because
+# what the service does not know would pass as sound.
+audit: $(TOOLS)/.ready
+	mkdir -p build
+	grep '^torch==' constraints.txt > build/torch.txt
+	$(AUDIT) --require-hashes --requirement requirements.lock
+	$(AUDIT) --require-hashes --requirement tools/requirements.lock
+	$(AUDIT) --no-deps --requirement build/torch.txt
+
 clean:
-	rm -rf $(VENV) $(BENCH) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(BENCH) $(TOOLS) build .pytest_cache .mypy_cache .ruff_cache

@@ -28,7 +28,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 CONFIGS = sorted((ROOT / "training_configs").glob("*.yaml"))
 # Flags of other tools that the pages mention.
 LAUNCHER = {"--hostfile", "--master_addr", "--master_port", "--module", "--no_ssh", "--node_rank", "--num_gpus"}
-FOREIGN = {*LAUNCHER, "--index-url", "--check", "--strict", "--help", "--version"}
+FOREIGN = {*LAUNCHER, "--extra", "--index-url", "--no-deps", "--check", "--strict", "--help", "--version"}
 NOT_IN_TABLES = {"--help", "--no-reload"}
 TRAIN_MODULE = COMMANDS["train"][0]
 ROUTE_MODULES = {module for module, _ in ROUTE_COMMANDS.values()}

@@ -38,7 +38,10 @@ def name_of(path: Path) -> str:
 SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package.__name__).rglob("*.py"))
 MODULES = {name_of(path) for path in SOURCES}
 FOLDERS = sorted({path.parent for path in SOURCES})
-CODE = [*SOURCES, *sorted(path for folder in ("tests", "benchmarks") for path in (ROOT / folder).rglob("*.py"))]
+CODE = [
+    *SOURCES,
+    *sorted(path for folder in ("tests", "benchmarks", "tools") for path in (ROOT / folder).rglob("*.py")),
+]
 
 PUBLIC = (
     "p2l.train",

@@ -1,0 +1,1 @@
+"""What makes the files of this repository that no one writes by hand."""
