@@ -19,7 +19,7 @@ from p2l.common.files import write_json
 from p2l.common.plots import check_outputs
 
 if TYPE_CHECKING:
-    from p2l.insight.drift import Drift, Measured
+    from p2l.insight.drift import Changes, Drift
 
 
 def build_parser(prog: str = "p2l drift") -> argparse.ArgumentParser:
@@ -109,8 +109,8 @@ def _check_votes(args: argparse.Namespace) -> None:
 def _of_models(args: argparse.Namespace) -> Drift:
     from p2l.insight.drift import drift_of_models
 
-    drift = drift_of_models(args.a, args.b, args.prompts, by=args.by, least=args.min_prompts, quiet=args.quiet)
-    return _judged(args, args.a, args.b, drift.likelihood, drift.measured, drift.notes)
+    changes = drift_of_models(args.a, args.b, args.prompts, by=args.by, least=args.min_prompts, quiet=args.quiet)
+    return _judged(args, args.a, args.b, changes)
 
 
 def _of_votes(args: argparse.Namespace) -> Drift:
@@ -128,22 +128,20 @@ def _of_votes(args: argparse.Namespace) -> Drift:
         rule = between_times(*times)
         before, after = f"votes before {args.before}", f"votes from {args.after or args.before} on"
     options = {"by": args.by, "likelihood": likelihood, "least": args.min_prompts, "quiet": args.quiet}
-    drift = drift_of_votes(args.votes, rule, **options)
-    return _judged(args, before, after, likelihood, drift.measured, drift.notes)
+    return _judged(args, before, after, drift_of_votes(args.votes, rule, **options))
 
 
-def _judged(
-    args: argparse.Namespace, before: str, after: str, likelihood: str, measured: list[Measured], notes: list[str]
-) -> Drift:
+def _judged(args: argparse.Namespace, before: str, after: str, changes: Changes) -> Drift:
     from p2l.insight.drift import Drift, judge
 
-    names = sorted({one.model for one in measured})
+    names = sorted({one.model for one in changes.measured})
     for name in args.model or names:
         if name not in names:
             raise ConfigError(f"--model: {name!r} cannot be compared here; models: {', '.join(names)}")
-    selected = [one for one in measured if not args.model or one.model in args.model]
+    selected = [one for one in changes.measured if not args.model or one.model in args.model]
     cells = judge(selected, level=args.level, fdr=args.fdr, least_change=args.least_change)
-    return Drift(before, after, likelihood, args.level, args.fdr, cells, notes, args.least_change)
+    sides = (before, after, changes.likelihood)
+    return Drift(*sides, args.level, args.fdr, cells, changes.notes, args.least_change)
 
 
 def _time(flag: str, text: str) -> float:

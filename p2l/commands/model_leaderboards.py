@@ -19,11 +19,7 @@ _PROMPTS_AT_ONCE = 512
 
 
 def boards_of_model(args: argparse.Namespace) -> list[Named]:
-    """Return the leaderboard of one prompt, or those of a file of prompts and of its groups.
-
-    Raises:
-        InputError: a model or prompts that cannot be read.
-    """
+    """Return the leaderboard of one prompt, or those of a file of prompts and of its groups."""
     from p2l.inference import P2L
 
     model = P2L.from_pretrained(args.model)

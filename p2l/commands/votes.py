@@ -237,10 +237,8 @@ def export_votes(database: str | Path, output: str | Path, *, prompts: bool = Tr
     shown, winner, tstamp (when they were shown), propensity (probability that these two were shown), model_version (of
     both, null where the router's configuration states none), question_id (the request's id). Thumbs compare nothing and
     are left out. With `prompts`, so are votes whose prompt was not stored; without, there is no column `prompt`.
-
-    Raises:
-        InputError: the database is missing, no router's or without votes, or the output cannot be written.
-        VoteError: the ending of `output` names no format.
+    Raise InputError for a database that is missing, no router's or without votes, and for an output that cannot be
+    written.
     """
     from p2l.votes.writing import write_votes
 

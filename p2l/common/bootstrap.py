@@ -50,8 +50,7 @@ def bootstrap_mean(
         replicates: number of draws.
         seed: of the draws.
 
-    Raises:
-        ConfigError: level, replicates or clusters cannot be used, or no value counts.
+    Raise ConfigError where level, replicates or clusters cannot be used, or no value counts.
     """
     values = np.asarray(values, dtype=np.float64)
     scale = np.ones(len(values)) if weights is None else np.asarray(weights, dtype=np.float64)

@@ -21,8 +21,7 @@ def lines_of(
 ) -> Iterator[tuple[Where, int, bool]]:
     """Yield each value's place and line, and whether its key stands in the same mapping before.
 
-    Raises:
-        ValueError: an anchor holds itself.
+    Raise ValueError where an anchor holds itself.
     """
     if any(node is other for other in above):
         raise ValueError(f"line {node.start_mark.line + 1} refers to itself")

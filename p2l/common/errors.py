@@ -1,20 +1,5 @@
 """The exceptions of this package.
 
-P2LError
-├── InputError              a mistake that the user can fix: exit code 2, one line, no traceback
-│   ├── VoteError           a vote file: names the file and the row
-│   ├── ConfigError         a configuration file or flag: names the key
-│   └── CheckpointError     a model folder that is incomplete or contradicts a flag
-├── ConvergenceError        a fit that did not reach its optimum
-├── TrainingError           a training run that cannot go on
-│   └── PeerError           another process of the run ended with an error
-└── P2LClientError          a request to an endpoint failed; names its URL
-    ├── KeyRefusedError     it refused the API key; an InputError too
-    ├── BadRequestError     it cannot use the prompt; an InputError too
-    ├── UnavailableError    it cannot be reached, is overloaded or failed
-    ├── AnswerTimeoutError  it took too long
-    └── MalformedAnswerError  its response is not that of a P2L endpoint
-
 Messages are one line: what is wrong, where, and what to do about it.
 """
 
@@ -26,15 +11,15 @@ class P2LError(Exception):
 
 
 class InputError(P2LError):
-    """The user's input cannot be used as it is; the message says what to change."""
+    """The user's input cannot be used as it is, and the message says what to change: exit code 2, no traceback."""
 
 
 class VoteError(InputError):
-    """A vote source is missing, unreadable, or holds a row that is no vote."""
+    """A vote source is missing, unreadable, or holds a row that is no vote; the message names file and row."""
 
 
 class ConfigError(InputError):
-    """A configuration file, key or flag is wrong or contradicts another."""
+    """A configuration file, key or flag, which the message names, is wrong or contradicts another."""
 
 
 class CheckpointError(InputError):

@@ -36,16 +36,6 @@ def dispatch(
 
 def _usage(program: str, about: str, commands: Mapping[str, tuple[str, str]]) -> str:
     """Return the text of `PROGRAM --help`."""
-    lines = [f"  {name:<12} {what}" for name, (_, what) in commands.items()]
-    return "\n".join(
-        [
-            f"usage: {program} COMMAND [FLAGS]",
-            "",
-            about,
-            "",
-            "commands:",
-            *lines,
-            "",
-            f"`{program} COMMAND --help` explains the flags of one.",
-        ]
-    )
+    lines = "\n".join(f"  {name:<12} {what}" for name, (_, what) in commands.items())
+    head = f"usage: {program} COMMAND [FLAGS]\n\n{about}\n\ncommands:\n{lines}\n\n"
+    return f"{head}`{program} COMMAND --help` explains the flags of one."

@@ -94,11 +94,9 @@ def time_limit(seconds: float, late: Exception) -> Iterator[None]:
 
 @contextlib.asynccontextmanager
 async def alive(receive: Receive, deadline: Deadline, late: Exception) -> AsyncIterator[None]:
-    """Run the block while the client is connected and the deadline has not passed; the body must have been read.
+    """Run the block, or raise ClientGoneError when the client leaves, or `late` at the deadline.
 
-    Raises:
-        ClientGoneError: the client left.
-        Exception: `late`, the deadline passed.
+    The body must have been read: what arrives after it can only be the end of the connection.
     """
     cancellation = _Cancellation()
     listener = asyncio.ensure_future(_disconnected(receive))
@@ -124,11 +122,9 @@ async def _disconnected(receive: Receive) -> None:
 
 
 async def read_body(headers: Headers, receive: Receive, max_bytes: int, seconds: float) -> bytes:
-    """Read the body of a request.
+    """Read the body of a request; raise ClientGoneError where the client left while it sent.
 
-    Raises:
-        HTTPException: 413, it is larger than `max_bytes`; 408, it did not arrive within `seconds`.
-        ClientGoneError: the client left while it sent.
+    Raise HTTPException 413 for one larger than `max_bytes`, 408 for one that did not arrive within `seconds`.
     """
     # The rest of a refused body is never read, so the connection cannot be used again.
     close = {"connection": "close"}

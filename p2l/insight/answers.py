@@ -46,17 +46,9 @@ class LabelledAnswers:
 def ask(
     model: str, prompts: str, *, embeddings: str | None = None, limit: int | None = None, quiet: bool = True
 ) -> LabelledAnswers:
-    """Run a model over the column `prompt` of a file.
+    """Run a model over the column `prompt` of a source; InputError where one of them cannot be read.
 
-    Args:
-        model: a folder or hub id.
-        prompts: any source of prompts.
-        embeddings: a column of the file that holds a list of numbers, or `last_hidden_state`: what the head reads.
-        limit: number of rows to read from the start.
-        quiet: no progress bar.
-
-    Raises:
-        InputError: the model or the prompts cannot be read.
+    `embeddings` is a column of the source that holds a list of numbers, or `last_hidden_state`: what the head reads.
     """
     from p2l.batch_inference.prompts import as_turns, open_prompts
     from p2l.inference import P2L
@@ -88,27 +80,20 @@ def read_answers(
 ) -> LabelledAnswers:
     """Read what `p2l eval` wrote, as JSON or Parquet, or the `eval_output.jsonl` of a training run.
 
-    Model names and the likelihood come from the `.info.json` beside it, else from `model_list.json` and the flags.
-
-    Args:
-        path: the file.
-        likelihood: precedes the one that is recorded.
-        model_list: a JSON file of the M names, in the order of the coefficients.
-        embeddings: a column that holds a list of numbers.
-
-    Raises:
-        InputError: the file cannot be used; the message says what is missing.
+    `likelihood`, and `model_list`, a JSON file of the M names in the order of the coefficients, precede `.info.json`
+    and `model_list.json` beside it. `embeddings` is a column that holds a list of numbers. Raise InputError, which says
+    what is missing, where the file cannot be used.
     """
     file = Path(path).expanduser()
     if not file.is_file():
         raise InputError(f"{path}: no such file; give what p2l eval wrote, or ask with --model DIR --prompts FILE")
-    rows = _Rows(str(file), embeddings)
-    for row in _json_array(file) if file.suffix == ".json" else _source_rows(str(file), embeddings):
-        rows.add(row)
-    if not rows.coefs:
+    source = _json_array(file) if file.suffix == ".json" else _source_rows(str(file), embeddings)
+    rows = [_row(row, number, str(file), embeddings) for number, row in enumerate(source, 1)]
+    if not rows:
         raise InputError(f"{path}: holds no rows")
+    columns = dict(zip(("coefs", "eta", "gamma", "texts", "vectors"), map(list, zip(*rows, strict=True)), strict=True))
     info = read_json(file.with_suffix(".info.json"), missing={})
-    coefs = _matrix(rows.coefs, f"{path}: coefs")
+    coefs = _matrix(columns["coefs"], f"{path}: coefs")
     wrong = np.flatnonzero(~np.isfinite(coefs).all(axis=1))
     if len(wrong):
         raise InputError(f"{path}: row {wrong[0] + 1} has coefficients that are no numbers; leave such rows out")
@@ -116,36 +101,22 @@ def read_answers(
     likely = likelihood or info.get("loss_type")
     if likely is None:
         raise InputError(f"{path}: nothing beside it says its likelihood; give --likelihood (bt, rk, grk, ...)")
-    eta, gamma = (_side(values, f"{path}: {name}") for name, values in (("eta", rows.eta), ("gamma", rows.gamma)))
-    vectors = _matrix(rows.vectors, f"{path}: column {embeddings!r}") if embeddings else None
-    return LabelledAnswers(models, likely, coefs, eta, gamma, rows.texts, vectors)
+    eta, gamma = (_side(columns[name], f"{path}: {name}") for name in ("eta", "gamma"))
+    vectors = _matrix(columns["vectors"], f"{path}: column {embeddings!r}") if embeddings else None
+    return LabelledAnswers(models, likely, coefs, eta, gamma, columns["texts"], vectors)
 
 
-class _Rows:
-    """Columns of the rows read; numbers in float32, as the model computes them, take half the memory."""
-
-    def __init__(self, name: str, embeddings: str | None) -> None:
-        self.name, self.embeddings = name, embeddings
-        self.coefs: list[Any] = []
-        self.eta: list[Any] = []
-        self.gamma: list[Any] = []
-        self.texts: list[list[str]] = []
-        self.vectors: list[Any] = []
-
-    def add(self, row: dict[str, Any]) -> None:
-        """Append a row; InputError if it lacks coefficients or prompt."""
-        values = row.get("coefs", row.get("betas"))
-        if values is None or "prompt" not in row:
-            missing = "coefs" if values is None else "prompt"
-            raise InputError(f"{self.name}: row {len(self.coefs) + 1} has no {missing!r}; p2l eval writes it")
-        place = f"{self.name}: row {len(self.coefs) + 1}"
-        self.texts.append(_turns(row["prompt"], place))
-        for name in ("eta", "gamma"):
-            getattr(self, name).append(_one(row.get(name), f"{place}: {name}"))
-        self.coefs.append(_numbers(values, f"{place}: coefs"))
-        if self.embeddings is not None:
-            _check_column(self.embeddings, list(row), self.name)
-            self.vectors.append(_numbers(row[self.embeddings], f"{place}: {self.embeddings}"))
+def _row(row: dict[str, Any], number: int, path: str, embeddings: str | None) -> tuple[Any, ...]:
+    """Return coefs, eta, gamma, turns and embedding of a row; InputError if it lacks one that is needed."""
+    place, coefs = f"{path}: row {number}", row.get("coefs", row.get("betas"))
+    if coefs is None or "prompt" not in row:
+        raise InputError(f"{place} has no {'coefs' if coefs is None else 'prompt'!r}; p2l eval writes it")
+    turns, (eta, gamma) = _turns(row["prompt"], place), (_one(row.get(n), f"{place}: {n}") for n in ("eta", "gamma"))
+    numbers, embedding = _numbers(coefs, f"{place}: coefs"), None
+    if embeddings is not None:
+        _check_column(embeddings, list(row), path)
+        embedding = _numbers(row[embeddings], f"{place}: {embeddings}")
+    return numbers, eta, gamma, turns, embedding
 
 
 def _turns(prompt: Any, place: str) -> list[str]:
@@ -161,6 +132,7 @@ def _turns(prompt: Any, place: str) -> list[str]:
 def _numbers(values: Any, what: str) -> Any:
     """Return numbers, however nested, one after the other."""
     try:
+        # The model computed them in float32; so all rows at once take half the memory.
         return np.asarray(values, dtype=np.float32).reshape(-1)
     except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{what} must be a list of numbers") from error
@@ -242,16 +214,10 @@ _AT_ONCE = 4096
 
 
 def with_votes(explanation: Explanation, votes: Any, *, least: int = _LEAST_VOTES, quiet: bool = True) -> Explanation:
-    """Return the explanation with what votes show in each cell.
+    """Return the explanation with what votes show in each cell with at least so many of them.
 
-    Args:
-        explanation: of a model's predictions.
-        votes: any source of votes with prompts; models that the explanation lacks are left out.
-        least: votes of a model in a cluster that a cell needs.
-        quiet: no progress bar.
-
-    Raises:
-        InputError: the votes cannot be read, or none can be placed.
+    Models that the explanation lacks are left out. Raise InputError where the votes, which need prompts, cannot be read
+    or none can be placed.
     """
     models = sorted(explanation.models)
     with open_votes(votes, model_list=models, drop_unknown=True, quiet=quiet) as store:

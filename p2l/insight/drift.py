@@ -49,6 +49,15 @@ class Measured:
     rate_after: float
 
 
+@dataclass
+class Changes:
+    """Measured changes and notes for the reader."""
+
+    likelihood: str
+    measured: list[Measured] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
 @dataclass(frozen=True)
 class DriftCell:
     """How much better one model has become in one category."""
@@ -97,10 +106,7 @@ class Drift:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data."""
-        counts = {"cells_looked_at": len(self.cells), "cells_changed": len(self.found)}
-        names = ("before", "after", "likelihood", "level", "fdr", "least_change", "notes")
-        facts = {name: getattr(self, name) for name in names}
-        return {**facts, **counts, "cells": [asdict(cell) for cell in self.cells]}
+        return {"cells_looked_at": len(self.cells), "cells_changed": len(self.found), **asdict(self)}
 
     def to_text(self, *, every: bool = False) -> str:
         """Return what rose and fell as a table, or every cell; without any change, the cells of everything."""
@@ -113,8 +119,10 @@ class Drift:
             f"changed: {len(self.found)}{least}, at a false discovery rate of {self.fdr:.0%}",
             "",
         ]
+        header = ["", "model", "category", "beats the field", "change", f"{self.level:.0%} interval", "prompts", "p"]
         cells = self.cells if every else self.found or [cell for cell in self.cells if not cell.by]
-        return "\n".join([*head, *_table(cells, self.level), *(f"note: {note}" for note in self.notes)])
+        table = text_table(header, [_row(cell) for cell in cells], left=range(3))
+        return "\n".join([*head, *table, *(f"note: {note}" for note in self.notes)])
 
 
 def judge(measured: Sequence[Measured], *, level: float, fdr: float, least_change: float = 0.0) -> list[DriftCell]:
@@ -160,11 +168,6 @@ def adjusted(p: Floats) -> Floats:
     return np.minimum(out, 1.0)
 
 
-def _table(cells: Sequence[DriftCell], level: float) -> list[str]:
-    header = ["", "model", "category", "beats the field", "change", f"{level:.0%} interval", "prompts", "p"]
-    return text_table(header, [_row(cell) for cell in cells], left=range(3))
-
-
 def _row(cell: DriftCell) -> list[str]:
     return [
         cell.verdict,
@@ -185,15 +188,6 @@ def _row(cell: DriftCell) -> list[str]:
 
 Ints = npt.NDArray[np.int64]
 _PROMPTS_AT_ONCE = 512
-
-
-@dataclass
-class Changes:
-    """Measured changes and notes for the reader."""
-
-    likelihood: str
-    measured: list[Measured] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -220,15 +214,8 @@ def drift_of_models(
 ) -> Changes:
     """Compare the predictions of two model folders for a file of prompts, over all of it and by values of columns.
 
-    Args:
-        before, after: folders or hub ids.
-        prompts: a file with a column `prompt`.
-        by: columns (see `p2l.leaderboard.sources`).
-        least: categories with fewer different prompts are left out.
-        quiet: no progress bar.
-
-    Raises:
-        InputError: a model or the prompts cannot be read, or the models cannot be compared.
+    Categories with fewer than `least` different prompts are left out. Raise InputError where a model or the prompts
+    cannot be read, or the models cannot be compared.
     """
     from p2l.inference import P2L
 

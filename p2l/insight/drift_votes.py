@@ -116,10 +116,8 @@ def drift_of_votes(
 ) -> Changes:
     """Compare the two sides of a rule in a source of votes, over all votes and for each value of the `by` columns.
 
-    Models with votes on fewer than `least` different prompts, on either side, are left out.
-
-    Raises:
-        InputError: the votes cannot be read, or there is nothing to compare.
+    Models with votes on fewer than `least` different prompts, on either side, are left out. Raise InputError where the
+    votes cannot be read, or there is nothing to compare.
     """
     counted = _count(votes, rule, by, quiet=quiet)
     drift, few, unjoined = Changes(likelihood), 0, 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -154,22 +154,16 @@ class Explanation:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data that JSON can hold, without NaN."""
-        names = ("likelihood", "prompts", "chosen_from", "by", "explained", "recovered", "level", "fdr")
-        plain = {name: getattr(self, name) for name in (*names, "least_change", "seed")}
-        plain |= {"models": list(self.models), "clusters": [asdict(one) for one in self.clusters]}
-        plain |= {"strengths": [asdict(cell) for cell in self.strengths], "notes": list(self.notes)}
-        plain["agreement"] = None if self.agreement is None else asdict(self.agreement)
-        return {key: no_nan(part) for key, part in plain.items()}
+        # What places other prompts is of use to a program alone, and large.
+        plain = asdict(replace(self, places=None, known={}))
+        return {name: no_nan(part) for name, part in plain.items() if name not in ("names", "places", "known")}
 
 
 def to_text(explanation: Explanation, *, models: Sequence[str] = (), every: bool = False, top: int = 3) -> str:
     """Return the clusters, and what each model is better and worse at, as tables for a terminal.
 
-    Args:
-        explanation: of which.
-        models: only these; all (in the order of the overall leaderboard) if empty.
-        every: all cells of each model rather than its largest strengths and weaknesses.
-        top: how many of each.
+    Without `models`, all are listed, in the order of the overall leaderboard; of each the `top` largest strengths and
+    as many weaknesses, or `every` cell.
     """
     selected = [name for name in explanation.models if not models or name in models]
     head = [

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from p2l import likelihood as likelihoods
-from p2l.common.bootstrap import limits
+from p2l.common.bootstrap import MOST_GROUPS, limits
 from p2l.common.errors import InputError
 from p2l.insight import terms as kinds
 from p2l.insight.drift import adjusted, p_values
@@ -32,13 +32,12 @@ from p2l.votes.schema import hash_turns
 # How each model does in each cluster against how it does overall, with intervals over prompts. A model's strength on a
 # prompt is its coefficient less the mean of the M models; its change in a cluster is the mean of that over the
 # cluster's prompts less the mean over all. The bootstrap draws prompts for the cluster and for the whole together;
-# beyond 2,048 prompts it draws as many random groups of them.
+# beyond 2,048 prompts it draws as many random groups of them, as `p2l.common.bootstrap` does.
 #
 # Shapes: N prompts, M models, K clusters, G groups of prompts, R replicates.
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-_GROUPS = 2048
 _REPLICATES = 400
 _AT_ONCE = 50  # replicates whose ranks are in memory together
 
@@ -85,19 +84,20 @@ def measure(
     rng: np.random.Generator,
 ) -> list[Strength]:
     """A cell for each model and each cluster with enough prompts; clusters (N,) refer to `names`."""
-    strength = answers.coefs - answers.coefs.mean(axis=1, keepdims=True)
+    strength = centred(answers.coefs)
     sizes = np.bincount(cluster, minlength=len(names))
     used = [int(one) for one in np.argsort(-sizes, kind="stable") if sizes[one] >= rules.least_prompts]
     if not used:
         return []
     draws = _Draws(strength, cluster, len(names), rng)
-    overall, inside = strength.mean(axis=0), centred(answers.means(cluster, len(names))[0])
+    means, whole = answers.means(cluster, len(names)), answers.means(np.zeros_like(cluster), 1)
+    overall, inside = strength.mean(axis=0), centred(means[0])
     lower, upper, error = draws.changes(rules.level)
     rank_lower, rank_upper = draws.ranks(rules.level)
     change = inside - overall
     p = p_values(change[used], error[used], np.float64(sizes[used][:, None] - 1), rules.least_change)
     q = adjusted(p.ravel()).reshape(p.shape)
-    rates, overall_rates = _rates(answers, cluster, len(names), likelihood)
+    rates, (overall_rates,) = (win_rates(coefs, likelihood, *sides) for coefs, *sides in (means, whole))
     ranks, overall_ranks = _ranks(inside), _ranks(overall[None])[0]
     points = POINTS_PER_LOGIT * np.stack([change, lower, upper])
     return [
@@ -128,13 +128,6 @@ def centred(coefs: Floats) -> Floats:
     return np.asarray(coefs - coefs.mean(axis=-1, keepdims=True))
 
 
-def _rates(answers: PromptAnswers, cluster: Ints, clusters: int, likelihood: Likelihood) -> tuple[Floats, Floats]:
-    """Return win rates (K, M) in each cluster and (M,) overall, at the mean coefficients."""
-    everything = answers.means(np.zeros(len(cluster), dtype=np.int64), 1)
-    inside = answers.means(cluster, clusters)
-    return win_rates(inside[0], likelihood, *inside[1:]), win_rates(everything[0], likelihood, *everything[1:])[0]
-
-
 def _ranks(strength: Floats) -> Ints:
     """Return places (..., M) from 1, the greatest first."""
     return np.argsort(np.argsort(-strength, axis=-1, kind="stable"), axis=-1, kind="stable") + 1
@@ -146,7 +139,7 @@ class _Draws:
     def __init__(self, strength: Floats, cluster: Ints, clusters: int, rng: np.random.Generator) -> None:
         number, self.models = strength.shape
         self.clusters = clusters
-        groups = min(number, _GROUPS)
+        groups = min(number, MOST_GROUPS)
         group = rng.permutation(number) % groups
         cells = kinds.members(group * clusters + cluster, groups * clusters)
         sums = np.asarray(cells @ strength).reshape(groups, clusters * self.models)

@@ -142,15 +142,9 @@ _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 
 def render(template_name: str, **data: Any) -> str:
-    """Render a page as text.
+    """Render `base.html` of this package, or `package/name.html` of any other's folder `templates`, as text.
 
-    Args:
-        template_name: `base.html` of this package, or `package/name.html` of any other's folder `templates`.
-        data: what the template shows; text is escaped, results of `figure_svg` are not.
-
-    Raises:
-        jinja2.TemplateNotFound: there is no such template.
-        jinja2.UndefinedError: the template needs something that was not given.
+    Of `data`, text is escaped and figures of `figure_svg` are not; jinja2 raises where the template needs more of it.
     """
     return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", _environment().get_template(template_name).render(**data)) + "\n"
 
