@@ -20,9 +20,7 @@ def build_parser(prog: str = "p2l eval-chrono") -> argparse.ArgumentParser:
     )
     _add_data_flags(flags.add_argument_group("data in and out"))
     _add_choice_flags(flags.add_argument_group("which slices (default: those up to the checkpoint's number)"))
-    add_model_flags(flags.add_argument_group("model"))
-    flags.add_argument("--quiet", action="store_true", help="no progress bar and no notes")
-    flags.add_argument("--local_rank", "--local-rank", type=int, default=0, help="set by the launcher")
+    add_model_flags(flags)
     return flags
 
 

@@ -177,8 +177,11 @@ def _report(error: P2LError) -> None:
 # Flags of the commands that run models over rows: which model it is, and how it computes.
 
 
-def add_model_flags(group: argparse._ArgumentGroup) -> None:
-    """Add them to a group of a parser."""
+def add_model_flags(flags: argparse.ArgumentParser) -> None:
+    """Add them to a parser, in a group of their own, and what each such command has besides."""
+    flags.add_argument("--quiet", action="store_true", help="no progress bar and no notes")
+    flags.add_argument("--local_rank", "--local-rank", type=int, default=0, help="set by the launcher")
+    group = flags.add_argument_group("model")
     group.add_argument(
         "--model-type", "-mt", metavar="TYPE", help="qwen2, llama, ... (default: as the checkpoint says)"
     )

@@ -66,22 +66,22 @@ class TrainVotes:
         labels = labels_of(batch, self.names)
         table = readable_tags(category_table(batch, self.categories))
         for category in self.categories:
-            for limit, rows in self._members(category, table, len(labels)):
+            for limit, rows in self._members(category, table):
                 one = labels[rows].astype(np.int64)
                 group = np.full(len(one), self._group(category, limit), dtype=np.int64)
                 self.counter.add(group, one[:, 0], one[:, 1], WINNERS_OF_TIES[one[:, 2]], np.ones(len(one)))
         self.rows += len(labels)
 
-    def _members(self, category: Category, table: Any, number: int) -> Iterator[tuple[int, Any]]:
+    def _members(self, category: Category, table: Any) -> Iterator[tuple[int, Any]]:
         try:
-            chosen = np.ones(number, bool) if category.text == "all" else select(category, table, self.name)
+            chosen = select(category, table, self.name)
         except UnknownCategoryError as error:
             self.problems[category.text] = str(error)
             return
         except EmptyCategoryError:
             return
         for limit in self.limits:
-            among = chosen if not limit else chosen & (np.arange(number) + self.rows < limit)
+            among = chosen if not limit else chosen & (np.arange(len(table)) + self.rows < limit)
             yield limit, np.flatnonzero(among)
 
 

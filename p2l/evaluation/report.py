@@ -21,6 +21,7 @@ from p2l.evaluation import report_tables as tables
 from p2l.evaluation.results import CategoryResult, OutputResult, SubsetScore
 from p2l.insight import explain
 from p2l.insight.explain_report import MOST_MODELS, draw_map
+from p2l.metrics import Interval
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,7 +33,6 @@ _LINES = 8  # beyond these, categories would share colours
 _MARKERS = "osD^vPX*"
 _NAMES = {"win": "this one wins", "tie": "tie", "bothbad": "both bad"}
 _SIZES = {"scale": "prompts", "subsets": "votes"}
-_NUMBER = (int, float, np.integer, np.floating)
 
 
 def reliability(one: CategoryResult) -> str | None:
@@ -74,9 +74,9 @@ def _tidy(axis: Any) -> None:
 
 def subsets(result: OutputResult, kind: str) -> str | None:
     """Draw a panel for each metric over the size of a subset, a line for each category; `kind`: `scale`, `subsets`."""
-    curves = [(one.name, _scores(one, kind)) for one in result.categories]
+    curves = [(one.name, [score for score in getattr(one, kind) if score.numbers]) for one in result.categories]
     curves = [(name, scores) for name, scores in curves if scores][:_LINES]
-    metrics = list(dict.fromkeys(name for _, scores in curves for score in scores for name in _metrics(score)))
+    metrics = list(dict.fromkeys(name for _, scores in curves for score in scores for name in score.numbers))
     if not metrics:
         return None
     columns = min(3, len(metrics))
@@ -98,23 +98,15 @@ def subsets(result: OutputResult, kind: str) -> str | None:
     return figure_svg(figure, f"Leaderboard metrics by number of {_SIZES[kind]}", key=f"{kind} {result.name}")
 
 
-def _scores(one: CategoryResult, kind: str) -> list[SubsetScore]:
-    return [score for score in getattr(one, kind) if _metrics(score)]
-
-
-def _metrics(score: SubsetScore) -> list[str]:
-    return [name for name, value in score.values.items() if isinstance(value, _NUMBER)]
-
-
 def _curve(axis: Any, scores: Sequence[SubsetScore], metric: str, place: int) -> None:
-    points = sorted((one for one in scores if metric in _metrics(one)), key=lambda one: one.size)
+    points = sorted((one for one in scores if metric in one.numbers), key=lambda one: one.size)
     sizes = [one.size for one in points]
     colour = COLOURS[place % len(COLOURS)]
-    values = [one.values[metric] for one in points]
+    values = [one.numbers[metric] for one in points]
     axis.plot(sizes, values, color=colour, linewidth=1.4, marker=_MARKERS[place % len(_MARKERS)], markersize=3.5)
-    ends = [one.intervals.get(metric) for one in points]
-    lower = [value if end is None else end.lower for end, value in zip(ends, values, strict=True)]
-    upper = [value if end is None else end.upper for end, value in zip(ends, values, strict=True)]
+    # A single sample has no interval: the band is then as narrow as the line.
+    ends = [one.intervals.get(metric, Interval(*[one.numbers[metric]] * 4)) for one in points]
+    lower, upper = [end.lower for end in ends], [end.upper for end in ends]
     axis.fill_between(sizes, lower, upper, color=colour, alpha=0.15, linewidth=0)
 
 
@@ -142,7 +134,9 @@ def _legend(figure: Figure, names: Sequence[str]) -> None:
 def across(results: Sequence[OutputResult], metric: str) -> str | None:
     """Draw a metric over the outputs in their order, a line for each category."""
     names = list(dict.fromkeys(one.name for result in results for one in result.categories if one.simple))[:_LINES]
-    values = np.array([[_value(result, name, metric) for result in results] for name in names], dtype=np.float64)
+    simple = [{one.name: one.simple or {} for one in result.categories} for result in results]
+    # None, where a metric does not apply, becomes NaN, which leaves a gap in the line.
+    values = np.array([[one.get(name, {}).get(metric) for one in simple] for name in names], dtype=np.float64)
     if len(results) < 3 or not np.isfinite(values).any():
         return None
     figure = new_figure(min(11.0, 4.5 + 0.35 * len(results)), 3.9)
@@ -157,17 +151,6 @@ def across(results: Sequence[OutputResult], metric: str) -> str | None:
     _tidy(axis)
     _legend(figure, [plain(name, 28) for name in names])
     return figure_svg(figure, f"{metric} of each output", key=metric)
-
-
-def _value(result: OutputResult, category: str, metric: str) -> float:
-    for one in result.categories:
-        value = (one.simple or {}).get(metric) if one.name == category else None
-        if value is not None:
-            return float(value)
-    return float("nan")
-
-
-_PAGE, _INDEX = "p2l.evaluation/output.html", "p2l.evaluation/outputs.html"
 
 
 def check_report(folder: str | Path) -> None:
@@ -187,7 +170,7 @@ def write_report(results: Sequence[OutputResult], folder: str | Path) -> Path:
     for one, name in zip(results, names, strict=True):
         write_page(_output_page(one, home.name), home.with_name(name))
     page = render(
-        _INDEX,
+        "p2l.evaluation/outputs.html",
         title="Evaluation",
         outputs=list(zip(results, names, strict=True)),
         loss=tables.across(results, "Loss"),
@@ -210,7 +193,7 @@ def _file_names(names: Sequence[str]) -> list[str]:
 def _output_page(result: OutputResult, home: str | None) -> str:
     categories = [_category(one, number, result.level) for number, one in enumerate(result.categories)]
     return render(
-        _PAGE,
+        "p2l.evaluation/output.html",
         title=f"Evaluation of {result.name}",
         home=home,
         result=result,
@@ -240,21 +223,20 @@ def _facts(result: OutputResult) -> list[tuple[str, str]]:
 
 def _category(one: CategoryResult, number: int, level: float) -> dict[str, Any]:
     """Return a category as the page shows it; what it lacks is None."""
-    is_measured = one.problem is None
     return {
         "result": one,
         "id": f"category-{number}",
-        "board": tables.board(one, level) if is_measured else None,
-        "metrics": tables.metrics(one) if is_measured else None,
-        "comparison": tables.comparison(one) if is_measured else None,
-        "models": tables.models(one) if is_measured else None,
-        "reliability": reliability(one) if is_measured else None,
+        "board": tables.board(one, level),
+        "metrics": tables.metrics(one),
+        "comparison": tables.comparison(one),
+        "models": tables.models(one),
+        "reliability": reliability(one),
     }
 
 
 def _strengths(result: OutputResult) -> dict[str, Any]:
     """Return what models are good at; with `problem`, why nothing is known of it (one leaderboard for all prompts)."""
-    if result.model_type != "p2l" or len(result.coefs) < 2 or result.texts is None:
+    if result.coefs is None or len(result.coefs) < 2 or result.texts is None:
         why = "prompts are not in the file" if result.texts is None else "it is one leaderboard for all prompts"
         return {"problem": f"Nothing can be said of strengths and weaknesses from this output: {why}."}
     sides: dict[str, Any] = {"eta": result.eta, "gamma": result.gamma, "texts": result.texts}

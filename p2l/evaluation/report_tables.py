@@ -87,15 +87,12 @@ def summary(result: OutputResult) -> Table:
 def across(results: Sequence[OutputResult], metric: str) -> Table | None:
     """Return a row for each output, a column for each category; None where no output has the metric."""
     names = list(dict.fromkeys(one.name for result in results for one in result.categories if one.simple))
-    columns = [[_of_category(result, name, metric) for result in results] for name in names]
+    by_name = [{one.name: _measured(one, metric) for one in result.categories} for result in results]
+    columns = [[cells.get(name) for cells in by_name] for name in names]
     if all(value is None for column in columns for value in column):
         return None
     outputs = (Column("output", number=False), [result.name for result in results])
     return _table(outputs, *((Column(name, 4), cells) for name, cells in zip(names, columns, strict=True)))
-
-
-def _of_category(result: OutputResult, name: str, metric: str) -> Cell | float | None:
-    return next((_measured(one, metric) for one in result.categories if one.name == name), None)
 
 
 def board(one: CategoryResult, level: float) -> Table | None:
@@ -228,22 +225,21 @@ def subsets(result: OutputResult, kind: str) -> list[tuple[str, Table]]:
     tables = []
     for one in result.categories:
         scores: Sequence[SubsetScore] = getattr(one, kind)
-        names = list(dict.fromkeys(name for score in scores for name in score.values))
-        names = [name for name in names if any(_number(score.values.get(name)) is not None for score in scores)]
+        names = list(dict.fromkeys(name for score in scores for name in score.numbers))
         if names:
             table = _table(
                 (Column("votes" if kind == "subsets" else "prompts"), [score.size for score in scores]),
                 (Column("samples"), [score.samples for score in scores]),
-                *((Column(name, 4), [_subset_cell(score, name) for score in scores]) for name in names),
+                *(
+                    (
+                        Column(name, 4),
+                        [_interval(score.intervals.get(name)) or score.numbers.get(name) for score in scores],
+                    )
+                    for name in names
+                ),
             )
             tables.append((one.name, table))
     return tables
-
-
-def _subset_cell(score: SubsetScore, name: str) -> Cell | float | None:
-    cell = _interval(score.intervals.get(name))
-    value = _number(score.values.get(name))
-    return value if cell is None or value is None else cell
 
 
 def clusters(explanation: Explanation) -> Table:

@@ -34,6 +34,11 @@ class SubsetScore:
     values: Mapping[str, Any]
     intervals: Mapping[str, Interval]
 
+    @property
+    def numbers(self) -> dict[str, float]:
+        """The metrics that are single numbers, which apply."""
+        return {name: float(value) for name, value in self.values.items() if isinstance(value, int | float)}
+
 
 @dataclass(frozen=True)
 class ModelScore:
@@ -90,7 +95,7 @@ class OutputResult:
 
     Attributes:
         models: M names, in the order of coefficients.
-        coefs: (N, M), or (1, M) for one leaderboard; with eta and gamma (N,) for strengths and weaknesses.
+        coefs: (N, M), None for one leaderboard; with eta and gamma (N,) for strengths and weaknesses.
         texts: the N prompts as lists of turns, or None where the file has none.
         level: coverage of all intervals.
         notes: sentences for the reader (votes left out).
@@ -105,7 +110,7 @@ class OutputResult:
     votes: int
     prompts: int
     categories: tuple[CategoryResult, ...]
-    coefs: Floats
+    coefs: Floats | None = None
     eta: Floats | None = None
     gamma: Floats | None = None
     texts: Sequence[Sequence[str]] | None = None
@@ -123,12 +128,14 @@ def published_object(result: CategoryResult, settings: EvaluationSettings) -> di
     """Return the published blocks that the settings ask for: 4 decimals, -1 where a metric does not apply."""
     blocks: dict[str, Any] = {}
     if "simple" in settings.metrics_to_inc:
-        blocks["simple_metrics"] = {name: _plain((result.simple or {})[name]) for name in settings.simple_metrics}
+        blocks["simple_metrics"] = {
+            name: _rounded((result.simple or {})[name], NOT_APPLICABLE) for name in settings.simple_metrics
+        }
     if "category" in settings.metrics_to_inc:
-        blocks["category_metrics"] = _plain(result.comparison or {})
+        blocks["category_metrics"] = _rounded(result.comparison or {}, NOT_APPLICABLE)
     for name, scores in (("random_subsets", result.subsets), ("aggr_scale", result.scale)):
         if name in settings.metrics_to_inc:
-            blocks[name] = {str(score.size): _plain(score.values) for score in scores}
+            blocks[name] = {str(score.size): _rounded(score.values, NOT_APPLICABLE) for score in scores}
     return blocks
 
 
@@ -140,7 +147,7 @@ def details_object(result: CategoryResult) -> dict[str, Any]:
     return {
         **about,
         "notes": list(result.notes),
-        "metrics": _plain(result.simple or {}),
+        "metrics": _rounded(result.simple or {}, NOT_APPLICABLE),
         "intervals": _rounded(result.intervals or {}),
         "skill": None if result.skill is None else {"over": result.skill_over, **_rounded(result.skill)},
         "reliability": _reliability(result.reliability),
@@ -154,24 +161,17 @@ def details_object(result: CategoryResult) -> dict[str, Any]:
     }
 
 
-def _plain(value: Any) -> Any:
-    """Round floats; -1 for what does not apply."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items()}
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):
-        return NOT_APPLICABLE
-    return round(float(value), _DIGITS) if isinstance(value, float) else value
-
-
-def _rounded(value: Any) -> Any:
-    """Round numbers, whatever they lie in; null for NaN, an object for an interval."""
+def _rounded(value: Any, missing: float | None = None) -> Any:
+    """Round floats, whatever they lie in; `missing` for None and what is not finite, an object for an interval."""
     if isinstance(value, Interval):
         value = value._asdict()
     if isinstance(value, Mapping):
-        return {name: _rounded(one) for name, one in value.items()}
+        return {str(key): _rounded(one, missing) for key, one in value.items()}
     if isinstance(value, np.ndarray):
-        return [_rounded(one) for one in value.tolist()]
-    return round(float(value), _DIGITS) if value is not None and math.isfinite(value) else None
+        return [_rounded(one, missing) for one in value.tolist()]
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return missing
+    return round(float(value), _DIGITS) if isinstance(value, float) else value
 
 
 def _reliability(bins: Reliability | None) -> dict[str, Any] | None:

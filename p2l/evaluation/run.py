@@ -206,9 +206,6 @@ def _write(entry: Entry, options: Options, job: EvaluationJob, results: Mapping[
 
 def _result(entry: Entry, job: EvaluationJob, categories: Sequence[CategoryResult]) -> OutputResult:
     output, settings = job.output, job.settings
-    first = next((one for one in categories if one.model is not None), None)
-    fixed = first.model.coefs[None] if first is not None and first.model is not None else np.empty((0, 0))
-    texts = None if output.texts is None else output.texts.to_pylist()
     return OutputResult(
         name=entry.name,
         source=entry.shown,
@@ -219,10 +216,10 @@ def _result(entry: Entry, job: EvaluationJob, categories: Sequence[CategoryResul
         votes=len(output.labels),
         prompts=len(np.unique(output.prompts)),
         categories=tuple(categories),
-        coefs=output.coefs if output.coefs is not None and settings.model_type == "p2l" else fixed,
+        coefs=output.coefs,
         eta=output.eta,
         gamma=output.gamma,
-        texts=texts,
+        texts=None if output.texts is None else output.texts.to_pylist(),
         level=settings.level,
         notes=output.notes,
     )

@@ -114,7 +114,10 @@ def test_what_an_output_lacks_is_said(tmp_path):
     )  # fmt: skip
     for result, said in (
         (dataclasses.replace(whole, texts=None, categories=(bare,)), "prompts are not in the file"),
-        (dataclasses.replace(whole, model_type="marginal-gt", categories=()), "one leaderboard for all prompts"),
+        (
+            dataclasses.replace(whole, model_type="marginal-gt", coefs=None, categories=()),
+            "one leaderboard for all prompts",
+        ),
         (dataclasses.replace(whole, coefs=whole.coefs[:30], eta=whole.eta[:30], texts=whole.texts[:30]), "too few"),
     ):
         text = write_report([result], tmp_path).read_text(encoding="utf-8")
