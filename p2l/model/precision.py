@@ -139,15 +139,9 @@ def quantize(
 ) -> Quantized:
     """Round a freshly loaded float32 model to 8 bits, in place; it can then only answer packed prompts on a CPU.
 
-    Args:
-        model: as `P2LModel.from_pretrained` gives it.
-        tokenizer: of the same folder.
-        method: "int8".
-        threads: that compute a pass; by default as many as torch would take.
-
-    Raises:
-        InputError: an unknown method, a model on a card or without layers, no OpenVINO, or coefficients that lie too
-            far from the exact ones (rank correlation below 0.99, error above 2 % of the spread).
+    `threads` compute a pass, by default as many as torch would take. InputError for an unknown method, a model on a GPU
+    or without layers, no OpenVINO, or coefficients that lie too far from the exact ones (rank correlation below 0.99,
+    error above 2 % of the spread).
     """
     _check(model, method)
     prompts = probes(tokenizer)

@@ -35,14 +35,9 @@ class AveragedWeights:
     """The running mean of named weights; `update` after each step."""
 
     def __init__(self, horizon: int, rows: Collection[str] = ()) -> None:
-        """Start empty: the first `update` copies the weights.
+        """Start empty: the first `update` copies the weights; ConfigError if `horizon` is below 1.
 
-        Args:
-            horizon: steps that the mean looks back on.
-            rows: names of the weights that have a row for each model.
-
-        Raises:
-            ConfigError: `horizon` is below 1.
+        The mean looks back on `horizon` steps; `rows` are the names of the weights that have a row for each model.
         """
         if horizon < 1:
             raise ConfigError(f"horizon: must be at least 1 step, got {horizon}")
@@ -79,11 +74,7 @@ class AveragedWeights:
         return {**means, "horizon": self.horizon, "steps": self._steps, "born": self._born.numpy().copy()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a saved state.
-
-        Raises:
-            CheckpointError: the state has another horizon.
-        """
+        """Continue from a saved state; CheckpointError if the state has another horizon."""
         if int(state["horizon"]) != self.horizon:
             raise CheckpointError(f"the averaged weights look back {int(state['horizon'])} steps, not {self.horizon}")
         self._steps = int(state["steps"])
@@ -124,8 +115,7 @@ class PublishedAverage:
     def __init__(self, engine: Engine, horizon: int) -> None:
         """Start empty; until the first step the newest weights are published.
 
-        Raises:
-            ConfigError: `horizon` is below 1, or no process holds whole weights (ZeRO 3).
+        Raise ConfigError if `horizon` is below 1, or no process holds whole weights (ZeRO 3).
         """
         if engine.zero_stage == 3:
             raise ConfigError(
@@ -161,11 +151,7 @@ class PublishedAverage:
             np.savez(file, **self._average.state_dict())
 
     def load(self, folder: Path) -> None:
-        """Continue from what `save` wrote.
-
-        Raises:
-            CheckpointError: the file is missing, damaged, or of another horizon.
-        """
+        """Continue from what `save` wrote; CheckpointError if the file is missing, damaged, or of another horizon."""
         with saved_arrays(folder / AVERAGE_STATE) as state:
             self._average.load_state_dict(state)
         means = self._average.means

@@ -113,11 +113,7 @@ class Buffer(ABC):
         return {**self._parameters, **self._state()}
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from a saved state.
-
-        Raises:
-            CheckpointError: it is the state of another type of buffer, or of other parameters.
-        """
+        """Continue from a saved state; CheckpointError if it is that of another type of buffer or other parameters."""
         for name, value in self._parameters.items():
             if name not in state:
                 raise CheckpointError(f"buffer state: holds no {name!r}; it is the state of something else")
@@ -265,11 +261,7 @@ def without_prefix(prefix: str, state: State) -> dict[str, Any]:
 
 @contextmanager
 def saved_arrays(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the arrays of a file that `np.savez` wrote.
-
-    Raises:
-        CheckpointError: the file is missing or damaged, or the block misses an array in it.
-    """
+    """Yield the arrays that `np.savez` wrote; CheckpointError if the file is damaged, or the block misses one in it."""
     try:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             yield {name: file[name] for name in file.files}

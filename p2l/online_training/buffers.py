@@ -497,12 +497,10 @@ class BufferSettings(BaseModel):
 def make_buffer(
     settings: BufferSettings, batch_size: int, seed: int, initial_counts: Mapping[int, int] | None = None
 ) -> Buffer:
-    """Return the buffer that the settings describe.
+    """Return the buffer that the settings describe; `seed` decides everything that is drawn.
 
-    Args:
-        batch_size: new votes of a batch; with `keep_size`, all votes of a batch.
-        seed: of everything that is drawn.
-        initial_counts: how many votes each model (by its position in the model list) had before this stream.
+    `batch_size` is the new votes of a batch, with `keep_size` all of them; `initial_counts` how many votes each model
+    (by its position in the model list) had before this stream.
     """
     make, _ = BUFFERS[settings.type]
     return make(BufferInputs(settings, batch_size, seed, initial_counts or {}))

@@ -79,8 +79,7 @@ def derived_configuration(checkpoint: str | None) -> tuple[Path, dict[str, objec
     is a half, and single votes come without a second pass), with as many as a fourth of them replayed, and what is
     published is the mean of the weights over recent steps.
 
-    Raises:
-        ConfigError: the checkpoint is no folder of this trainer.
+    Raise ConfigError if the checkpoint is no folder of this trainer.
     """
     folder = None if checkpoint is None else Path(checkpoint).expanduser()
     record = None if folder is None else _record_in(folder)

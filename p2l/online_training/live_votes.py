@@ -45,13 +45,10 @@ class LineVote(NamedTuple):
 
 
 def parse_line(line: bytes) -> LineVote:
-    """Parse one line of a growing file.
+    """Parse one line of a growing file; VoteError, which says why but not where, if it is no vote.
 
     The rules are those of `p2l votes check`, but each line is judged by itself: whether it is a vote may not depend on
     the lines that happened to come with it, or a run that was stopped would go on with other votes.
-
-    Raises:
-        VoteError: the line is no vote; the message says why, not where.
     """
     try:
         row = json.loads(line)
@@ -75,11 +72,7 @@ def parse_line(line: bytes) -> LineVote:
 
 
 def turns_of(row: dict[str, Any]) -> list[str]:
-    """Return the prompt of a line's object.
-
-    Raises:
-        VoteError: the prompt is missing, or no text and no list of texts.
-    """
+    """Return the prompt of a line's object; VoteError if the prompt is missing, or no text and no list of texts."""
     prompt = row.get("prompt")
     turns = [prompt] if isinstance(prompt, str) else prompt
     if turns is None:
@@ -161,11 +154,7 @@ class GrowingFile:
     """
 
     def __init__(self, path: Path) -> None:
-        """Open the file; nothing is read yet.
-
-        Raises:
-            VoteError: the file is missing, cannot be read, or is of a kind that lines are not appended to.
-        """
+        """Open the file, reading nothing yet; VoteError if it is missing, unreadable, or of a kind that cannot grow."""
         if path.exists() and not path.is_file():
             raise VoteError(f"{path}: cannot be followed: it is no file; name a JSONL file or a router's database")
         self.path = path
@@ -193,11 +182,7 @@ class GrowingFile:
         return os.fstat(self._file).st_size - self._end
 
     def lines(self) -> Iterator[TextLine]:
-        """Yield the lines that have come since; a line counts as read when it is yielded.
-
-        Raises:
-            VoteError: the file was replaced, cut short or removed.
-        """
+        """Yield the lines that have come since, each read once it is yielded; VoteError if the file is not the same."""
         self._check_same()
         size = _BLOCK
         while text := os.pread(self._file, size, self._end):
@@ -226,11 +211,7 @@ class GrowingFile:
             )
 
     def read(self, at: int, size: int) -> bytes:
-        """Return bytes that were read before.
-
-        Raises:
-            VoteError: the file is shorter now.
-        """
+        """Return bytes that were read before; VoteError if the file is shorter now."""
         text = os.pread(self._file, size, at)
         if len(text) < size:
             raise VoteError(f"{self.path}: was cut short while it was followed; put the old one back and start again")
@@ -300,11 +281,7 @@ class LineVotes:
         return int(np.searchsorted(self._record["place"], place, side="right"))
 
     def prompts(self, ids: Ids = None) -> list[list[str]]:
-        """Return the user's turns of each vote, from the file.
-
-        Raises:
-            VoteError: the file holds something else there now.
-        """
+        """Return the user's turns of each vote, from the file; VoteError if it holds something else there now."""
         return [self._prompt(at, size) for at, size in self._chosen(ids)[["at", "size"]].tolist()]
 
     def _prompt(self, at: int, size: int) -> list[str]:
@@ -381,21 +358,13 @@ class LiveVotes(LineVotes):
         gather: Callable[[], None] | None = None,
         name: str | None = None,
     ) -> None:
-        """Open the file; no vote is read yet.
+        """Open the file; no vote is read yet. VoteError if it cannot be read.
 
-        Args:
-            path: JSON lines that others append to.
-            model_list: models that the run begins with.
-            at_least: votes that the file must hold already, since a run that goes on has learned from them; nobody
-                waits for these.
-            held_share: share of the prompts, by their hash, whose votes go to `held`; the place of such a vote is the
-                number of votes to train on that came before it.
-            waiting: how to wait.
-            gather: called before the file is read, on the first process; may append to the file.
-            name: how messages call the stream; the path if not given.
-
-        Raises:
-            VoteError: the file cannot be read.
+        `path` is JSON lines that others append to, `model_list` the models that the run begins with. The file must hold
+        `at_least` votes already, from which a run that goes on has learned: nobody waits for these. The votes on
+        `held_share` of the prompts, by their hash, go to `held`; the place of such a vote is the number of votes to
+        train on that came before it. The first process calls `gather` before it reads the file, which that may append
+        to. Messages call the stream `name`, by default the path.
         """
         self.name = name or str(path)
         self.bad_lines = 0
@@ -416,9 +385,7 @@ class LiveVotes(LineVotes):
     def wait_for(self, count: int) -> int:
         """Wait until `count` votes are there, or the stream ends (see `VoteStream`).
 
-        Raises:
-            StopRequestedError: a signal said to stop.
-            VoteError: the file was replaced, cut short or removed.
+        Raise StopRequestedError if a signal said to stop, VoteError if the file was replaced, cut short or removed.
         """
         self._news = time.monotonic()
         while True:

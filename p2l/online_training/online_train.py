@@ -67,11 +67,7 @@ def add_follow_flags(flags: argparse.ArgumentParser) -> None:
 
 
 def check_follow_flags(flags: argparse.Namespace) -> None:
-    """Refuse flags that need another one.
-
-    Raises:
-        ConfigError: naming both.
-    """
+    """Raise ConfigError, naming both, for a flag without the other one that it needs."""
     if flags.follow is None and flags.stop_when_idle is not None:
         raise ConfigError("--stop-when-idle goes with --follow; a data set has an end")
     publishing = (flags.publish_votes, flags.publish_minutes, flags.gate)

@@ -98,15 +98,9 @@ def publish(
 ) -> Verdict:
     """Judge the candidate of a step against the served model, and publish it as `checkpoint-STEP` if it is good.
 
-    Args:
-        folder: the served folder, with the candidate at `candidate_path`; a refused one is removed.
-        step: optimizer steps done.
-        judge: (candidate, served model or None) -> verdict.
-        keep: models that stay in the folder, the served one and the one before it among them.
-        facts: further numbers for the log.
-
-    Raises:
-        InputError: the folder cannot be written.
+    The candidate is at `candidate_path` in the served `folder`; a refused one is removed. Of the published models the
+    newest `keep` stay, the served one and the one before it always. `facts` are further numbers for the log.
+    InputError if the folder cannot be written.
     """
     candidate, before = candidate_path(folder, step), served(folder)
     verdict = judge(candidate, before)
@@ -144,11 +138,7 @@ def last_decision(folder: Path) -> dict[str, Any] | None:
 
 
 def roll_back(folder: Path) -> Rollback:
-    """Serve the model before the one that is served, and move that one to `rolled-back`.
-
-    Raises:
-        InputError: the folder holds fewer than two published models, or cannot be written.
-    """
+    """Serve the model before the served one, which moves to `rolled-back`; InputError with fewer than two models."""
     with _one_at_a_time(folder):
         models = published(folder)
         if len(models) < 2:
@@ -273,8 +263,7 @@ def judge(candidate: Path, served: Path | None, votes: HeldOutVotes, device: str
     one gets its chance. Votes on a model that either of the two does not know are left out: newcomers are no reason to
     refuse.
 
-    Raises:
-        InputError: a folder cannot be loaded.
+    Raise InputError if a folder cannot be loaded.
     """
     if served is None:
         return Verdict(True, "the first one", {})
@@ -382,12 +371,7 @@ class FolderPublisher:
             self._publish(trainer)
 
     def after_step(self, result: StepResult, facts: StepFacts, trainer: Trainer) -> None:
-        """Publish when it is time.
-
-        Raises:
-            StopRequestedError: a signal asked to stop.
-            InputError: the folder cannot be written.
-        """
+        """Publish when it is time; StopRequestedError on a signal, InputError if the folder cannot be written."""
         engine = trainer.engine
         self._newest = (result.step, facts.arrived)
         stop, due = self.stop.is_set(), engine.is_main and self._is_due(facts.arrived)
@@ -443,11 +427,7 @@ class FolderPublisher:
 
 
 def make_folder(folder: Path) -> None:
-    """Create the served folder.
-
-    Raises:
-        InputError: it cannot be created.
-    """
+    """Create the served folder; InputError if it cannot be created."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -100,11 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int | None:
 
 
 def _settings(args: argparse.Namespace) -> BufferSettings:
-    """Return the buffer that the flags describe.
-
-    Raises:
-        ConfigError: a value is out of its range, or flags of the geometric buffer stand without it.
-    """
+    """Return the buffer that the flags describe; ConfigError for a value out of range, or flags of an absent buffer."""
     from pydantic import ValidationError
 
     from p2l.online_training.buffers import BufferSettings
@@ -185,14 +181,9 @@ class EndTimes:
 
 
 def reorder(store: VoteStore, buffer: Buffer, output: Path, *, sort: bool = False, quiet: bool = True) -> Reordered:
-    """Write the votes of a store through a buffer.
+    """Write the votes of a store through a buffer; InputError if a file cannot be written.
 
-    Args:
-        sort: bring the votes into the order of time first, rather than refuse those that are not.
-
-    Raises:
-        VoteError: a vote has no time, or lies before the one ahead of it.
-        InputError: a file cannot be written.
+    VoteError if a vote has no time, or is out of order and not to be sorted (`sort`).
     """
     from p2l.online_training.stream import time_order
     from p2l.votes.writing import open_writer

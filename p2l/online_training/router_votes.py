@@ -30,11 +30,7 @@ PAIR_COLUMNS = "prompt, model_a, model_b, verdict, time, propensity, version_a, 
 
 @contextlib.contextmanager
 def router_database(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open a router's database as it is at this moment, also while routers write to it.
-
-    Raises:
-        InputError: the file is missing, or is no database of a router.
-    """
+    """Open a router's database as it is at this moment, also while routers write; InputError if it is none."""
     if not path.is_file():
         raise InputError(f"{path}: no such file; name the `database` of the router's configuration")
     try:
@@ -97,11 +93,7 @@ class RouterVotes:
         copy: Path,
         tell: Callable[[str], None] = print_note,
     ) -> None:
-        """Create the file `copy` if it is missing.
-
-        Raises:
-            InputError: the database is missing or not a router's, or the copy cannot be written.
-        """
+        """Create `copy` if it is missing; InputError if it cannot be written, or the database is not a router's."""
         self.database, self.copy = database, copy
         self._tell: Callable[[str], None] | None = tell
         self._after, self._size = -1, -1
@@ -124,11 +116,7 @@ class RouterVotes:
             os.close(file)
 
     def gather(self) -> None:
-        """Append what has come; it is on the disk when this returns.
-
-        Raises:
-            InputError: the database is gone or is another one, or the copy cannot be written.
-        """
+        """Append what has come, onto the disk; InputError if the database is another one or the copy unwritable."""
         with locked(self._file), router_database(self.database) as connection:
             self._find_place(connection)
             last = connection.execute("SELECT coalesce(max(rowid), 0) FROM votes").fetchone()[0]

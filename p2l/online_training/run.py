@@ -222,11 +222,7 @@ class _OnlineRun(Run):
 
 
 def train_online(config_path: str, options: OnlineOptions) -> Path:
-    """Train on a stream of votes and return the run's folder (every rank runs this).
-
-    Raises:
-        InputError: configuration, votes, model or checkpoint cannot be used; the message says what to change.
-    """
+    """Train on a stream of votes and return the run's folder (every rank runs this); InputError for unusable input."""
     config = load_config_as(OnlineConfig, config_path, options.changes)
     check_options(config, config_path, options.run)
     hardware = find_hardware(config, config_path)
@@ -289,11 +285,7 @@ def _model(config: OnlineConfig, start: Start, tokenizer: PromptTokenizer, dtype
 
 
 def open_data_set(config: OnlineConfig, known_models: Sequence[str]) -> StaticStream:
-    """Open the data set of the configuration as a stream.
-
-    Raises:
-        InputError: it cannot be trained on, or is not in the order that the configuration requires.
-    """
+    """Open the data set of the configuration as a stream; InputError if it is unusable or not in the required order."""
     votes = open_train_votes(config)
     stream = in_time_order(votes, config.vote_order, known_models)
     check_counted(votes, config.loss_type, weighted=config.weighted_loss)

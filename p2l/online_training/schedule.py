@@ -36,12 +36,10 @@ class OnlineSchedule:
         total_steps: int | None = None,
         is_saved: Callable[[int], bool] = lambda _: False,
     ) -> None:
-        """Begin at the first vote of the stream.
+        """Begin at the first vote of the stream, with the first `known_models` of its list.
 
-        Args:
-            known_models: models of the list that the run begins with.
-            total_steps: steps of the whole stream, where they can be known.
-            is_saved: whether the state of a step will be asked for.
+        `total_steps` are those of the whole stream, None where it grows; `is_saved` says of which steps the state will
+        be asked for.
         """
         self.total_steps = total_steps
         self.stream, self.buffer = stream, buffer
@@ -98,11 +96,7 @@ class OnlineSchedule:
         return self._state()
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on after the step whose state this is.
-
-        Raises:
-            CheckpointError: the state is that of another buffer.
-        """
+        """Go on after the step whose state this is; CheckpointError if the state is that of another buffer."""
         self.buffer.load_state_dict(without_prefix(_BUFFER, state))
         self._arrived, self._models, self._done = (int(state[name]) for name in ("arrived", "models", "done"))
         ends = np.cumsum(state["ready_sizes"])[:-1]
@@ -165,8 +159,7 @@ def write_stream_state(folder: Path, state: Mapping[str, Any], model_list: list[
 def read_stream_state(checkpoint: Path, model_list: list[str]) -> tuple[dict[str, Any], int]:
     """Read the state of the schedule and the rows of the head; `model_list` is the checkpoint's own.
 
-    Raises:
-        CheckpointError: the file is missing (a checkpoint of offline training), damaged, or of another model list.
+    CheckpointError if the file is missing (a checkpoint of offline training), damaged, or of another model list.
     """
     path = checkpoint / STREAM_STATE
     if not path.is_file():
@@ -185,11 +178,7 @@ def read_stream_state(checkpoint: Path, model_list: list[str]) -> tuple[dict[str
 
 
 def read_counts(path: Path, model_list: list[str]) -> dict[int, int]:
-    """Read `--initial-counts`: how many votes each model had, by its position in the list.
-
-    Raises:
-        InputError: the file is no JSON object of names and counts, or a name is not in the list.
-    """
+    """Read `--initial-counts`: how many votes each model had, by its place in the list; InputError if malformed."""
     if not path.is_file():
         raise InputError(f"{path}: no such file; --initial-counts takes a JSON object of model names and counts")
     counts = read_json(path)

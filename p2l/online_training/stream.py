@@ -185,14 +185,9 @@ class StaticStream:
 def in_time_order(votes: VoteStore, vote_order: str, known_models: Sequence[str] = ()) -> StaticStream:
     """Return a data set as a stream that numbers its models by first appearance, after `known_models`.
 
-    Args:
-        votes: the data set; its model list is replaced.
-        vote_order: `time`: as the votes stand, which must be in order of time; `sort`: sorted by time, votes of the
-            same time as they stand; `given`: as they stand, whatever their times.
-        known_models: models that the run starts with.
-
-    Raises:
-        VoteError: a vote has no time, or an earlier vote follows a later one.
+    The model list of `votes` is replaced. `vote_order` is `time`: as they stand, or VoteError unless every vote has a
+    time and none is older than the one before it; `sort`: sorted by time, equal times as they stand; `given`: as they
+    stand, whatever their times.
     """
     hint = "; add the time of each vote, or set 'vote_order: given' if the rows are in the order to learn in"
     order = None if vote_order == "given" else time_order(votes, sort=vote_order == "sort", hint=hint)
@@ -204,12 +199,7 @@ def in_time_order(votes: VoteStore, vote_order: str, known_models: Sequence[str]
 def time_order(votes: VoteStore, *, sort: bool, hint: str = "") -> NDArray[np.int64] | None:
     """Return the ids in order of time (equal times as they stand), or None when they stand so.
 
-    Args:
-        sort: sort votes that are not in order, rather than refuse them.
-        hint: what to do about votes without times.
-
-    Raises:
-        VoteError: a vote has no time, or without `sort` one is older than the vote before it; the message names it.
+    VoteError, naming the vote, if one has no time (`hint` says what to do), or is out of order and not to be sorted.
     """
     last, is_sorted = -np.inf, True
     for start in range(0, len(votes), _CHUNK):

@@ -20,14 +20,9 @@ from p2l.online_training.reorder import EndTimes
 
 
 def read_times(path: str, tstamp_file: str | None = None, *, quiet: bool = True) -> Iterator[NDArray[np.float64]]:
-    """Yield the times of a source's votes, a batch of votes at a time.
+    """Yield the times of a source's votes, a batch at a time; VoteError, naming the vote, if one has no time.
 
-    Args:
-        path: any source of votes.
-        tstamp_file: JSON lines of question_id and tstamp, for votes that have the former alone.
-
-    Raises:
-        VoteError: there is no such column, or a vote has no time; the message names it.
+    `tstamp_file` holds JSON lines of question_id and tstamp, for votes that have the former alone.
     """
     from p2l.votes import read_votes
     from p2l.votes.schema import numbers
@@ -54,11 +49,7 @@ def read_times(path: str, tstamp_file: str | None = None, *, quiet: bool = True)
 
 
 def times_of_ids(path: str) -> dict[str, float]:
-    """Read `{question_id: tstamp}` from a file of JSON lines, into memory.
-
-    Raises:
-        VoteError: the file cannot be read, or a line lacks one of the two.
-    """
+    """Read `{question_id: tstamp}` from JSON lines into memory; VoteError if unreadable or one of them is missing."""
     times: dict[str, float] = {}
     try:
         with Path(path).expanduser().open(encoding="utf-8") as lines:

@@ -423,12 +423,9 @@ class Engine:
     ) -> list[Answer]:
         """The answers for prompts, each the list of its turns, all by one model (the present one) and in their order.
 
-        Cancelling it drops what no other request wants. `fresh` looks nothing up.
-
-        Raises:
-            BusyError: there is no room for so many prompts now, or the engine is closing.
-            InputError: a prompt that cannot be encoded, or is too large for the memory.
-            ModelFailedError: the model could not compute.
+        Cancelling it drops what no other request wants. `fresh` looks nothing up. BusyError if there is no room for so
+        many prompts now or the service is closing, InputError for a prompt that cannot be encoded or does not fit into
+        memory, ModelFailedError if the model cannot compute.
         """
         if self._closed:
             raise BusyError("the service is shutting down")

@@ -161,13 +161,8 @@ class Served:
 
 
 def load(settings: Settings, path: str | None = None) -> Served:
-    """Load the model of the settings, or another one in the same way, and make it ready to answer.
-
-    It happens in a thread of its own, whose OpenMP helpers end with it (`p2l.serving.engine.start_streams`).
-
-    Raises:
-        InputError: it cannot be loaded, or not as the settings say.
-    """
+    """Load the model of the settings, or of `path` as they say, and make it ready to answer; InputError if unusable."""
+    # In a thread of its own, whose OpenMP helpers end with it (see `start_streams`).
     with ThreadPoolExecutor(1) as thread:
         served = thread.submit(_load, settings, path).result()
     return_freed_memory()
@@ -260,11 +255,7 @@ def _reads_tokens(model: P2LModel) -> bool:
 
 
 def newest_model(folder: Path) -> Path | None:
-    """The model folder (`folder` itself or one in it) whose weights were written last; None if there is none.
-
-    Raises:
-        InputError: the folder cannot be read.
-    """
+    """Return the model folder, `folder` or one in it, with the newest weights, or None; InputError if unreadable."""
     try:
         parts = [part for part in folder.iterdir() if part.is_dir() and not part.name.startswith(".")]
     except OSError as error:
@@ -308,10 +299,8 @@ def catch_up(settings: Settings, control: Control) -> tuple[Served, int]:
     """What a worker that starts is to serve, and the generation of the wish that this follows.
 
     A worker that was replaced may find that the wanted model cannot be loaded, now or ever, or that the one of its
-    settings was removed long ago; then it serves what the others serve, or the newest model there is.
-
-    Raises:
-        InputError: no model can be loaded.
+    settings was removed long ago; then it serves what the others serve, or the newest model there is. InputError if no
+    model can be loaded.
     """
     wanted = control.wanted()
     if wanted is None:

@@ -142,12 +142,9 @@ class Arena:
         return truth
 
     def example_prompts(self, topic: str, n: int, seed: int = 0) -> Examples:
-        """Return English prompts of one kind, as of the last day.
+        """Return English prompts of one kind, as of the last day; ConfigError if the text names no topic of this arena.
 
         Kinds: "code", "poetry into code", "code without poetry", "poetry then code" (two turns).
-
-        Raises:
-            ConfigError: the text names no topic of this arena.
         """
         rng = np.random.default_rng([self.config.seed, _EXAMPLES, seed])
         day = np.full(n, self.config.days)
