@@ -1,3 +1,1 @@
 """The commands of `coeval`, one module each."""
-
-__all__: list[str] = []

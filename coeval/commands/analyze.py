@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coeval.cli import LOG_LEVELS, add_log_level, run
+from coeval.cli import LOG_LEVELS, add_log_level
 from coeval.reports.registry import PAGES, REPORTS, build
 from p2l.common.cli import parser
 
@@ -99,11 +99,7 @@ def _add_choices(flags: ArgumentParser, name: str) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int | None:
-    """Run the subcommand.
-
-    Raises:
-        RunInputError: the run cannot be analysed, or a flag cannot be used.
-    """
+    """Run the subcommand. Raise RunInputError if the run cannot be analysed, or a flag cannot be used."""
     words = list(sys.argv[1:] if argv is None else argv)
     if words and words[0] in FORWARDED:
         module, _, function = FORWARDED[words[0]][0].partition(":")
@@ -242,8 +238,7 @@ def _write_all(loaded: LoadedRun, settings: RobustSettings, out: Path) -> int:
 def _begin_workbook(report: CompleteReport, path: Path) -> Callable[[], object]:
     """Write the workbook, a large one in a process beside this one, since it takes as long as all pages.
 
-    Returns:
-        A function that waits for it, and raises its error.
+    Return a function that waits for it, and raises its error.
     """
     from coeval.reports.workbook import write_workbook
 
@@ -273,7 +268,3 @@ def _export_benchmark(loaded: LoadedRun, settings: RobustSettings, args: Namespa
     _warn_of_lone_judge(args, summary)
     print(f"wrote {written} items to {path}")
     return 0
-
-
-if __name__ == "__main__":
-    run(main)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from coeval.cli import run, run_flags
+from coeval.cli import run_flags
 
 if TYPE_CHECKING:
     from coeval.analysis.people import Calibration
@@ -68,7 +68,3 @@ def text_of(report: Calibration) -> str:
     if report.without_map:
         lines.append(f"no map, left out: {', '.join(report.without_map)}")
     return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    run(main)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from p2l.common.cli import amount, parser, run
+from p2l.common.cli import amount, parser
 
 if TYPE_CHECKING:
     from coeval.analysis.compare import Change, RunComparison
@@ -116,7 +116,3 @@ def _notes(comparison: RunComparison) -> Iterator[str]:
         yield f"warning: judge {judge}: another model judges, and a change may be the judge's"
     for name, skipped in (("before", comparison.skipped_before), ("after", comparison.skipped_after)):
         yield from (f"skipped {name}: {row.count} {row.code} ({row.example})" for row in skipped)
-
-
-if __name__ == "__main__":
-    run(main)

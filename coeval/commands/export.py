@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coeval.cli import names, run, run_flags
+from coeval.cli import names, run_flags
 from coeval.errors import RunInputError
 from p2l.common.cli import amount, positive
 
@@ -248,17 +248,10 @@ def _print(rows: Sequence[Mapping[str, Any]], preferences: PreferenceSet) -> Non
 
 
 def file_of(out: Path, flag: str, form_flag: str | None, formats: Sequence[str], name: str) -> tuple[Path, str]:
-    """Return the file to write and its format, by `--out` and a flag of formats together.
+    """Return the file to write and its format, by `--out` and the value of the flag that chooses one of `formats`.
 
-    Args:
-        out: `--out`: a file whose ending is a format, or a folder.
-        flag: that chooses the format.
-        form_flag: its value; None: the ending decides, else the first of `formats`.
-        formats: the formats there are.
-        name: of the file in a folder, without the ending.
-
-    Raises:
-        RunInputError: ending and flag contradict each other, or the ending is that of another kind of file.
+    `out` is a file whose ending is a format, or a folder for the file `name`. Without the flag the ending decides, else
+    the first format. Raise RunInputError where both contradict each other, or the ending is of another kind of file.
     """
     ending = out.suffix.removeprefix(".").lower()
     if ending in _OTHER_FORMATS and ending not in formats and not out.is_dir():
@@ -273,7 +266,3 @@ def file_of(out: Path, flag: str, form_flag: str | None, formats: Sequence[str],
             f"--out {out} ends in .{ending} and {flag} is {form_flag}: leave out {flag}, or change the ending"
         )
     return out, ending
-
-
-if __name__ == "__main__":
-    run(preferences_main)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coeval.cli import names, run
+from coeval.cli import names
 from p2l.common.cli import parser, positive
 
 if TYPE_CHECKING:
@@ -118,7 +118,3 @@ def _sources(arguments: argparse.Namespace) -> Iterator[tuple[Benchmark, Path]]:
         source = benchmark(name)
         source = replace(source, task=arguments.task_name or source.task, split=arguments.split or source.split)
         yield source, (arguments.data_dir or _DATA) / name / f"{source.split}.jsonl"
-
-
-if __name__ == "__main__":
-    run(main)

@@ -10,7 +10,7 @@ from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from coeval.cli import add_keys, add_log_level, config_flags, keys_of, load, names, run
+from coeval.cli import add_keys, add_log_level, config_flags, keys_of, load, names
 from p2l.common.cli import nearest, parser, whole
 
 if TYPE_CHECKING:
@@ -196,7 +196,11 @@ def models_main(argv: Sequence[str] | None = None) -> int:
     interfaces = _interfaces(arguments.providers, keys)
     if not interfaces and arguments.providers is None:
         print("no provider has credentials; set OPENAI_API_KEY or another key, or write a key file", file=sys.stderr)
-    for interface, models in asyncio.run(_lists(interfaces, keys)):
+
+    async def lists() -> list[list[str] | str]:
+        return await asyncio.gather(*(_models(interface, keys) for interface in interfaces))
+
+    for interface, models in zip(interfaces, asyncio.run(lists()), strict=True):
         print(f"{interface}: {models}" if isinstance(models, str) else f"{interface}: {len(models)} models")
         for model in [] if isinstance(models, str) else models:
             print(f"  {model}{_price(interface, model) if arguments.verbose else ''}")
@@ -213,13 +217,6 @@ def _interfaces(providers: tuple[str, ...] | None, keys: Keys) -> list[str]:
         if name not in listing:
             print(f"{name}: no provider that lists models{nearest(name, listing)}", file=sys.stderr)
     return [name for name in providers if name in listing]
-
-
-async def _lists(interfaces: Sequence[str], keys: Keys) -> list[tuple[str, list[str] | str]]:
-    import asyncio
-
-    lists = await asyncio.gather(*(_models(interface, keys) for interface in interfaces))
-    return list(zip(interfaces, lists, strict=True))
 
 
 async def _models(interface: str, keys: Keys) -> list[str] | str:
@@ -248,7 +245,3 @@ def _price(interface: str, model: str) -> str:
     price, discount = price_at(interface, model), batch_discount(interface)
     batch = f", {discount:.0%} of it in batches" if discount != 1 else ""
     return f"  ${price.input:g} in, ${price.output:g} out per million tokens{batch}"
-
-
-if __name__ == "__main__":
-    run(main)

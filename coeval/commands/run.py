@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from coeval.cli import LOG_LEVELS, add_keys, add_log_level, config_flags, keys_of, load, names, run, run_flags
+from coeval.cli import LOG_LEVELS, add_keys, add_log_level, config_flags, keys_of, load, names, run_flags
 from coeval.commands.plan import add_probe, run_probe
 from p2l.common.cli import whole
 
@@ -22,7 +22,7 @@ _LONGEST_RECORD = 160  # letters that `repair --show-valid` prints
 
 
 def build_parser() -> ArgumentParser:
-    """Return the flags of `coeval run`."""
+    """Return the flags of `coeval run`, which `Options` has under the same names."""
     flags = config_flags("run", "Run an experiment: five phases, each stored as it goes; a stopped run can go on.")
     flags.add_argument("--resume", metavar="ID", help="start a new run from the records of this earlier one")
     flags.add_argument(
@@ -30,12 +30,18 @@ def build_parser() -> ArgumentParser:
     )
     flags.add_argument(
         "--only-models",
+        dest="only",
         type=_model_names,
         metavar="A,B",
         help="confine phases 3 to 5 to these models; may run beside a main process",
     )
     flags.add_argument("--dry-run", action="store_true", help="print the plan; ask nothing, write nothing")
-    flags.add_argument("--probe", choices=("full", "resume", "disable"), help="which models are probed before phase 1")
+    flags.add_argument(
+        "--probe",
+        dest="probe_mode",
+        choices=("full", "resume", "disable"),
+        help="which models are probed before phase 1",
+    )
     flags.add_argument("--probe-on-fail", choices=("abort", "warn"), help="what follows when a model is not available")
     flags.add_argument("--skip-probe", action="store_true", help="deprecated: the same as --probe disable")
     flags.add_argument("--estimate-only", action="store_true", help="print what the run will cost, and end")
@@ -46,28 +52,17 @@ def build_parser() -> ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run; 0, or 1 for a configuration that cannot be used, an abort, or a phase that failed in part."""
-    arguments = build_parser().parse_args(argv)
+    flags = vars(build_parser().parse_args(argv))
     from coeval.run import Options, launch
 
-    if arguments.skip_probe:
+    if flags.pop("skip_probe"):
         print("warning: --skip-probe is deprecated; use --probe disable", file=sys.stderr)
-    options = Options(
-        config=arguments.config,
-        keys=keys_of(arguments.keys),
-        resume=arguments.resume,
-        continue_in_place=arguments.continue_in_place,
-        only=arguments.only_models,
-        dry_run=arguments.dry_run,
-        probe_mode="disable" if arguments.skip_probe else arguments.probe,
-        probe_on_fail=arguments.probe_on_fail,
-        estimate_only=arguments.estimate_only,
-        estimate_samples=arguments.estimate_samples,
-        log_level=arguments.log_level,
-    )
+        flags["probe_mode"] = "disable"
+    options = Options(**flags | {"keys": keys_of(flags["keys"])})
     try:
         return launch(options)
     except BrokenPipeError:
-        if arguments.dry_run or arguments.estimate_only:
+        if options.dry_run or options.estimate_only:
             raise
         # A run must not look complete to whoever started it: 1, where other commands end with 0.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -218,7 +213,3 @@ def _valid(folder: Run, inspection: Inspection, count: int) -> Iterator[str]:
     for record, _ in zip(sound, range(count), strict=False):
         text = json.dumps(record, ensure_ascii=False)
         yield f"  valid: {text if len(text) <= _LONGEST_RECORD else text[:_LONGEST_RECORD] + '...'}"
-
-
-if __name__ == "__main__":
-    run(main)

@@ -128,7 +128,7 @@ def run_until(server: MockServer, config: Path, requests: int, *, go_on: bool) -
     """Run until so many requests have come, then kill; whether it was killed before its end."""
     target = server.requests + requests
     words = ["--continue"] if go_on else []
-    command = [sys.executable, "-m", "coeval.commands.run", "--config", str(config), *words]
+    command = [sys.executable, "-m", "coeval", "run", "--config", str(config), *words]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
         while process.poll() is None and server.requests < target:
             time.sleep(0.001)
@@ -198,7 +198,7 @@ def test_an_export_killed_at_any_moment_is_never_of_two(tmp_path: Path, monkeypa
 @pytest.mark.parametrize("kind", ["jsonl", "hf"])
 def test_an_export_is_killed_in_earnest(tmp_path: Path, kind: str) -> None:
     run, out, chance = run_with_votes(tmp_path), tmp_path / "out", random.Random(7)
-    command = [sys.executable, "-m", "coeval.commands.export", "--run", str(run.folder)]
+    command = [sys.executable, "-m", "coeval", "analyze", "export-preferences", "--run", str(run.folder)]
     command += ["--out", str(out), "--format", kind]
     begin = time.perf_counter()
     subprocess.run([*command, "--val-share", "0.3"], check=True, stdout=subprocess.DEVNULL)

@@ -324,7 +324,7 @@ def test_processes_side_by_side_ask_nothing_twice(tmp_path: Path) -> None:
         assert coeval("run", "--config", write_config(tmp_path, models[:1])) == 0
         config = write_config(tmp_path, models)
         calls(server)
-        command = [sys.executable, "-m", "coeval.commands.run", "--config", str(config), "--continue"]
+        command = [sys.executable, "-m", "coeval", "run", "--config", str(config), "--continue"]
         extra: list[list[str]] = [[], ["--only-models", "bee"], ["--only-models", "cow,ant"]]
         started = [subprocess.Popen([*command, *words], stdout=subprocess.DEVNULL) for words in extra]
         assert [process.wait() for process in started] == [0, 0, 0]
@@ -343,7 +343,7 @@ def test_torn_lines_and_files_of_the_other_form_are_read(tmp_path: Path, server:
     assert coeval("run", "--config", config) == 0
     calls(server)
     run = run_of(tmp_path)
-    path = run.responses("mail", "gpt-3.5")
+    path = run.records("response_collection", "mail", "gpt-3.5")
     lines = path.read_bytes().splitlines(keepends=True)
     by_teacher = {
         teacher: [one for one in lines if f'"teacher_model_id": "{teacher}"'.encode() in one]
@@ -352,7 +352,7 @@ def test_torn_lines_and_files_of_the_other_form_are_read(tmp_path: Path, server:
     for teacher, found in by_teacher.items():
         path.with_name(f"mail.{teacher}.gpt-3.5.responses.jsonl").write_bytes(b"".join(found))
     path.unlink()
-    scores = run.evaluations("mail", "gpt-3", "gpt-3.5")
+    scores = run.records("evaluation", "mail", "gpt-3", "gpt-3.5")
     scores.write_bytes(scores.read_bytes()[:-20])
     assert coeval("run", "--config", config, "--continue") == 0
     assert calls(server) == {"gpt-3.5 evaluate_single": 1}
