@@ -148,7 +148,7 @@ def _config(folder: Path, url: str, calls: int, concurrency: int) -> Config:
 def _with_items(config: Config, calls: int) -> Run:
     """The folder of a run that has its items."""
     found = Run(config.experiment.folder)
-    path = found.datapoints("letters", "owl")
+    path = found.records("data_generation", "letters", "owl")
     path.parent.mkdir(parents=True)
     shared = {"task_id": "letters", "teacher_model_id": "owl", "sampled_target_attributes": {}, "generated_at": now()}
     with path.open("w") as file:

@@ -190,9 +190,7 @@ def _phases(config: Config) -> Table:
         Column("Mode", number=False),
         Column("In batches", number=False, wide=True),
     ]
-    rows = []
-    for phase in PHASES:
-        rows.append([phase, config.experiment.phases[phase], ", ".join(batched_in(config, phase))])
+    rows = [[phase, config.experiment.phases[phase], ", ".join(batched_in(config, phase))] for phase in PHASES]
     return Table(columns, rows)
 
 

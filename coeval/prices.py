@@ -27,10 +27,6 @@ class Price(NamedTuple):
         """Return the dollars for these tokens."""
         return (prompt_tokens * self.input + completion_tokens * self.output) / 1e6
 
-    def times(self, factor: float) -> Price:
-        """Return the price with a discount."""
-        return Price(self.input * factor, self.output * factor)
-
 
 @lru_cache(maxsize=1)
 def table() -> dict[str, Any]:
@@ -42,7 +38,7 @@ def table() -> dict[str, Any]:
 def price_of(model: Model, role: Role | None = None, *, batched: bool = False) -> Price:
     """Return the price of a model in a role, `batched` with its provider's discount; local models are free."""
     price = price_at(model.interface, model.model_id(role))
-    return price.times(batch_discount(model.interface)) if batched else price
+    return Price(*(part * batch_discount(model.interface) for part in price)) if batched else price
 
 
 def price_at(interface: str, model_id: str) -> Price:

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, get_args
 from urllib.parse import quote
 
 from coeval.config.keys import REDACTED, Keys, snapshot
@@ -21,7 +21,7 @@ from coeval.phases.modes import extended_tasks
 from coeval.phases.stage import Stage
 from coeval.schema import PHASES, ROLE_OF, Config, Mode, Model, Phase, Role
 from coeval.storage.meta import create_meta
-from coeval.storage.run import Run, copy_run
+from coeval.storage.run import AttributeKind, Run, copy_run
 from coeval.storage.store import Log, Store
 from p2l.common.cli import nearest
 from p2l.common.errors import ConfigError
@@ -158,20 +158,13 @@ def _is_cached(name: str) -> bool:
     """Whether the hub's cache on this machine has the model."""
     try:
         from huggingface_hub import try_to_load_from_cache
-    except ModuleNotFoundError:
-        return False
-    try:
+
         return isinstance(try_to_load_from_cache(name, "config.json"), str)
-    except ValueError:  # not a name that the hub could have
+    except (ModuleNotFoundError, ValueError):  # the latter for what is no name that the hub could have
         return False
 
 
 # Phases 1 and 2 on their own: what teachers propose, as a configuration in which nothing is left to them.
-
-_ATTRIBUTES: tuple[tuple[str, Literal["target", "nuanced"]], ...] = (
-    ("target_attributes", "target"),
-    ("nuanced_attributes", "nuanced"),
-)
 
 
 async def generate(config: Config, keys: Keys, log: Log) -> tuple[dict[str, Any], list[str]]:
@@ -212,7 +205,8 @@ def _as_static(config: Config, run: Run) -> tuple[dict[str, Any], list[str]]:
             "keys were left out: they come from the key file or the environment, or have to be written again"
         )
     for entry, task in zip(raw["tasks"], config.tasks, strict=True):
-        for key, kind in _ATTRIBUTES:
+        for kind in get_args(AttributeKind):
+            key = f"{kind}_attributes"
             if isinstance(entry.get(key), str):
                 names = attributes_of(run, task.name, kind) or {}
                 changes.append(f"{task.name}.{key}: {entry[key]} became {len(names)} attributes: {', '.join(names)}")

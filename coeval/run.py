@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,10 @@ from coeval.phases.modes import keeps
 from coeval.phases.question import Batching
 from coeval.phases.responses import collect_responses
 from coeval.phases.stage import Outcome, Progress, Stage
-from coeval.schema import BATCH_PHASES, PHASES, Config, Mode, Phase
+from coeval.schema import PHASES, Config, Mode, Phase
 from coeval.storage.jsonl import write_json
 from coeval.storage.meta import Meta, adding, alone, main_process
-from coeval.storage.run import Run
+from coeval.storage.run import KINDS_OF, Run
 from coeval.storage.store import Log, Store
 from p2l.common.cli import nearest
 from p2l.common.errors import P2LError
@@ -82,8 +82,11 @@ def launch(options: Options) -> int:
     files = asyncio.run(_look_ahead(start))
     if files is None:
         return 0
-    with _at_work(start.run, options.only):
-        return _run(start, files, was_there=was_there)
+    try:
+        with contextlib.nullcontext() if options.only is not None else main_process(start.run):
+            return _run(start, files, was_there=was_there)
+    except OSError as error:
+        raise RunInputError(f"{start.run.folder}: cannot be written: {error.strerror or error}") from error
 
 
 def _configured(options: Options) -> Config:
@@ -96,13 +99,8 @@ def _configured(options: Options) -> Config:
     for name in sorted(options.only or ()):
         if name not in names:
             raise RunInputError(f"--only-models: there is no model {name!r}{nearest(name, names)}")
-    flags: dict[str, Any] = {
-        "probe_mode": options.probe_mode,
-        "probe_on_fail": options.probe_on_fail,
-        "estimate_samples": options.estimate_samples,
-        "log_level": options.log_level,
-    }
-    changes = {key: value for key, value in flags.items() if value is not None}
+    keys = ("probe_mode", "probe_on_fail", "estimate_samples", "log_level")
+    changes = {key: flag for key in keys if (flag := getattr(options, key)) is not None}
     return replace(config, experiment=replace(config.experiment, **changes))
 
 
@@ -166,16 +164,6 @@ async def _probe(start: _Start) -> dict[str, Any] | None:
     return report if results else None
 
 
-@contextlib.contextmanager
-def _at_work(run: Run, only: frozenset[str] | None) -> Iterator[None]:
-    """Be the main process of the run, or one beside it."""
-    try:
-        with contextlib.nullcontext() if only is not None else main_process(run):
-            yield
-    except OSError as error:
-        raise RunInputError(f"{run.folder}: cannot be written: {error.strerror or error}") from error
-
-
 def _run(start: _Start, files: Mapping[Path, Any], *, was_there: bool) -> int:
     from coeval.config.auto import put_aside
     from coeval.config.keys import snapshot_text
@@ -200,25 +188,13 @@ def _run(start: _Start, files: Mapping[Path, Any], *, was_there: bool) -> int:
 
 
 async def _phases(start: _Start, meta: Meta, modes: Mapping[Phase, Mode]) -> int:
+    from coeval.batch.jobs import make_batching
     from coeval.calling.caller import make_caller
 
     config, run, log, options = start.config, start.run, start.log, start.options
-    batching = _batching(config, options.keys, run, meta, log)
+    batching = make_batching(config, options.keys, run, meta, log)
     async with make_caller(config, options.keys, run, meta, warn=log.warning) as caller:
         return await run_phases(config, run, meta, modes, caller, log, only=options.only, batching=batching)
-
-
-def _batching(config: Config, keys: Keys, run: Run, meta: Meta, log: Log) -> Batching | None:
-    """Return the batch jobs, where the configuration asks for some or some are still pending."""
-    is_asked = any(config.is_batched(model, phase) for model in config.models for phase in BATCH_PHASES)
-    if not is_asked and not run.pending.exists():
-        return None
-    from coeval.batch.jobs import make_batching
-
-    return make_batching(config, keys, run, meta, log)
-
-
-_KINDS = {phase: (phase, "pairwise") if phase == "evaluation" else (phase,) for phase in PHASES[2:]}
 
 
 def left_out(stage: Stage, phase: Phase) -> int:
@@ -226,10 +202,10 @@ def left_out(stage: Stage, phase: Phase) -> int:
     from coeval.planning.gaps import find_gaps
 
     mode = stage.modes[phase]
-    if mode not in ("Keep", "Model") or phase not in _KINDS:
+    if mode not in ("Keep", "Model") or phase not in KINDS_OF:
         return 0
     missing: Counter[str] = Counter()
-    for gap in find_gaps(stage.run, _KINDS[phase]):
+    for gap in find_gaps(stage.run, KINDS_OF[phase]):
         missing[gap.model] += gap.missing
     if not missing:
         return 0

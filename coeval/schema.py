@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from coeval.parsing import LEVELS, MalformedAnswerError, read_word
 
@@ -148,18 +148,12 @@ Attributes: TypeAlias = Mapping[str, Sequence[Any]]
 """Attribute -> its values."""
 Rubric: TypeAlias = Mapping[str, str | Mapping[str, Any]]
 """Factor -> description, that and its weight, or the definition of a metric."""
-ROLES: tuple[Role, ...] = ("teacher", "student", "judge")
-PHASES: tuple[Phase, ...] = (
-    "attribute_mapping",
-    "rubric_mapping",
-    "data_generation",
-    "response_collection",
-    "evaluation",
-)
+ROLES: tuple[Role, ...] = get_args(Role)
+PHASES: tuple[Phase, ...] = get_args(Phase)
 BATCH_PHASES: tuple[Phase, ...] = PHASES[2:]
 ROLE_OF: Mapping[Phase, Role] = {**dict.fromkeys(PHASES[:3], ROLES[0]), PHASES[3]: ROLES[1], PHASES[4]: ROLES[2]}
 """Phase -> the role of the models that it asks."""
-MODES: tuple[Mode, ...] = ("New", "Keep", "Extend", "Model")
+MODES: tuple[Mode, ...] = get_args(Mode)
 
 
 def _nothing() -> Mapping[str, Any]:

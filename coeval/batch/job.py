@@ -58,15 +58,14 @@ class JobQuestion:
         parts = {
             name: {part: asdict(one) for part, one in getattr(self, name).items()} for name in ("sent", "kept", "used")
         }
-        columns = {"question": self.question.to_json(), **parts, "attempt": self.attempt}
-        return as_line(columns)
+        return as_line({"question": self.question.to_json(), **parts, "attempt": self.attempt})
 
     @classmethod
     def from_line(cls, line: bytes) -> JobQuestion:
         """Parse a stored question."""
         columns = json.loads(line)
         return cls(
-            Question.from_json(columns["question"]),
+            Question(**columns["question"]),
             {part: Sent(**sent) for part, sent in columns["sent"].items()},
             {part: Reply(**reply) for part, reply in columns["kept"].items()},
             {part: Reply(**reply) for part, reply in columns["used"].items()},
@@ -123,9 +122,9 @@ def custom_id(token: str, question: int, part: int) -> str:
     return f"{token}-{question}-{part}"
 
 
-def questions_file(run: Run, token: str) -> Path:
-    """Return the path of a job's questions."""
-    return run.folder / "batches" / f"{token}.jsonl"
+def questions_file(run: Run, token: str, ending: str = "jsonl") -> Path:
+    """Return the path of a job's questions, or of a file beside them with another ending."""
+    return run.folder / "batches" / f"{token}.{ending}"
 
 
 def job_questions(path: Path) -> Iterator[JobQuestion]:
@@ -158,14 +157,6 @@ class PendingJobs:
     def remove(self, job: Job) -> None:
         """Remove a job and its files."""
         self.put(instead=job)
-
-    def results_file(self, job: Job) -> Path:
-        """Return the path of the downloaded answers."""
-        return questions_file(self.run, job.token).with_suffix(".results.jsonl")
-
-    def start_file(self, job: Job) -> Path:
-        """Return the path of the note how long the record files were before this job's records."""
-        return questions_file(self.run, job.token).with_suffix(".start.json")
 
     def tidy(self, token: str) -> None:
         """Remove the files of a job that is not pending."""

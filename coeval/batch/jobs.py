@@ -136,7 +136,7 @@ async def _adopt(context: JobContext, jobs: Sequence[Job]) -> None:
         try:
             await _finish(context, job)
         except JobRejectedError as error:
-            context.tell(job, str(error), "warning")
+            context.tell(job, str(error), "WARNING")
 
 
 async def _finish(context: JobContext, job: Job, state: State | None = None) -> None:
@@ -189,7 +189,7 @@ async def _split(context: JobContext, job: Job, state: State) -> list[Job]:
     context.most_tokens = room or math.ceil(tokens / 2)
     parts = split(context, job, context.most_tokens)
     sent = f"the batch job is sent in {len(parts)} parts, one after the other"
-    context.tell(job, f"{state.failure}; {sent}", "warning")
+    context.tell(job, f"{state.failure}; {sent}", "WARNING")
     with contextlib.suppress(ProviderError):
         await context.backend.tidy(state)
     return parts
@@ -211,7 +211,7 @@ def _waits(interval: float) -> Iterator[float]:
 
 async def _wait_for_room(context: JobContext, job: Job, state: State, wait: float) -> Job:
     """Wait before a job is submitted again; it is stored as not submitted, so another process would submit it too."""
-    context.tell(job, f"{state.failure}; the batch job is sent again in {wait:.0f} s", "warning")
+    context.tell(job, f"{state.failure}; the batch job is sent again in {wait:.0f} s", "WARNING")
     job = replace(job, batch_id=None, status=SUBMITTING)
     context.pending.put(job)
     await asyncio.sleep(wait)

@@ -46,6 +46,8 @@ from p2l.common.files import sync_path
 from route.providers.base import Fault, ProviderError
 
 _LOST = (Fault.UNSUPPORTED, Fault.REQUEST)
+_RESULTS = "results.jsonl"  # the downloaded answers
+_START = "start.json"  # how long the record files were before this job's records
 _ENDS = {"expired": "expired", "cancelled": "was cancelled"}
 
 
@@ -64,11 +66,8 @@ async def settle(context: JobContext, job: Job, state: State) -> Job | None:
     """
     job = replace(job, status=f"api_{state.status}")
     context.pending.put(job)
-    settling = _Settling(context, job, state, await _download(context, job, state))
-    try:
+    with contextlib.closing(_Settling(context, job, state, await _download(context, job, state))) as settling:
         again = await settling.run()
-    finally:
-        settling.close()
     with contextlib.suppress(ProviderError):
         await context.backend.tidy(state)
     return again
@@ -76,7 +75,7 @@ async def settle(context: JobContext, job: Job, state: State) -> Job | None:
 
 async def _download(context: JobContext, job: Job, state: State) -> ProviderError | None:
     """Download the results, or leave an empty file where they are lost; return why asking again would be useless."""
-    path = context.pending.results_file(job)
+    path = questions_file(context.run, job.token, _RESULTS)
     if path.exists():
         return None
     unfinished = path.with_suffix(".part")
@@ -92,7 +91,7 @@ async def _download(context: JobContext, job: Job, state: State) -> ProviderErro
         if error.fault not in _LOST:
             why = f"{error}; the answers of batch job {job.batch_id} stay there for --continue"
             raise CallError(Reason.FATAL, why) from None
-        context.tell(job, f"the answers of batch job {job.batch_id} are lost: {error}", "warning")
+        context.tell(job, f"the answers of batch job {job.batch_id} are lost: {error}", "WARNING")
         useless = error if error.fault is Fault.REQUEST else None
     unfinished.rename(path)
     return useless
@@ -105,7 +104,7 @@ class _Settling:
         self._context, self._job, self._state, self._useless = context, job, state, useless
         self._counts: Counter[str] = Counter()
         self._usd = 0.0
-        self._file: BinaryIO = context.pending.results_file(job).open("rb")
+        self._file: BinaryIO = questions_file(context.run, job.token, _RESULTS).open("rb")
         self._offsets = self._index()
         self._paths: set[Path] = set()
         self._again: Draft | None = None
@@ -150,12 +149,12 @@ class _Settling:
                 broken += 1
             offset += len(line)
         if broken:
-            self._context.tell(self._job, f"{broken} results of job {self._job.batch_id} cannot be read", "warning")
+            self._context.tell(self._job, f"{broken} results of job {self._job.batch_id} cannot be read", "WARNING")
         return offsets
 
     def _stored_before(self) -> set[str]:
         """Return the ids of the questions that an earlier process settled."""
-        start = self._context.pending.start_file(self._job)
+        start = questions_file(self._context.run, self._job.token, _START)
         for entry in job_questions(self._questions):
             question = entry.question
             self._paths.add(self._context.run.path_of(kind_of(question.kind).stored, question.context))

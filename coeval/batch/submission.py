@@ -66,9 +66,9 @@ class JobContext:
         """Return whether the run may spend that much more; free requests always may be sent."""
         return not usd or self.budget_usd is None or self.charges.meta.spent_usd + usd <= self.budget_usd + ROUNDING
 
-    def tell(self, job: Job, text: str, level: str = "info") -> None:
+    def tell(self, job: Job, text: str, level: str = "INFO") -> None:
         """Log a line about a job."""
-        getattr(self.log, level)(f"{job.phase}: {job.model}: {text}")
+        self.log.write(level, f"{job.phase}: {job.model}: {text}")
 
     def cancel(self, job: Job) -> None:
         """Refund and forget a job of which nothing was asked."""
@@ -169,7 +169,7 @@ async def wait_for(context: JobContext, job: Job) -> State:
             return state
         if state.counts != counts:
             counts = state.counts
-            context.tell(job, f"batch job {job.batch_id}: {state.status}, {counts}", "debug")
+            context.tell(job, f"batch job {job.batch_id}: {state.status}, {counts}", "DEBUG")
         await asyncio.sleep(context.interval)
 
 

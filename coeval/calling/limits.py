@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -126,15 +126,14 @@ class MemoryLedger:
     """A ledger of this process alone, for calls that belong to no run."""
 
     def __init__(self) -> None:
-        self.quota_used: dict[str, int] = {}
+        self.quota_used = Counter[str]()
         self.spent_usd = 0.0
 
     def reserve_call(self, model: str, limit: int | None) -> bool:
         """Count a request; return False, and count nothing, if the model has no calls left."""
-        used = self.quota_used.get(model, 0)
-        if limit is not None and used >= limit:
+        if limit is not None and self.quota_used[model] >= limit:
             return False
-        self.quota_used[model] = used + 1
+        self.quota_used[model] += 1
         return True
 
     def add_spent(self, usd: float) -> None:

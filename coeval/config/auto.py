@@ -43,12 +43,8 @@ def resolve_auto(
 ) -> tuple[tuple[Model, ...], tuple[str, ...]]:
     """Return the models with a provider each, and a sentence on every choice.
 
-    Args:
-        models: as they were read.
-        choices: model -> {interface, model} that an earlier load of the same run chose.
-        experiment: says which interfaces' calls go in batches.
-        keys: the credentials there are.
-        problems: the mistakes so far; models that no provider can serve are added.
+    `choices` has model -> {interface, model} that an earlier load of the same run chose. Models that no provider can
+    serve are added to the problems.
     """
     resolved: list[Model] = []
     notes: list[str] = []

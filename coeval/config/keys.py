@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 import yaml
 from pydantic import PlainValidator, create_model
 
-from coeval.config.reading import ConfigErrors, Entry, NoKeyError, Secret, read, read_yaml
+from coeval.config.reading import ConfigErrors, Entry, NoKeyError, Secret, is_file, read, read_yaml
 from coeval.interfaces import INTERFACES, LATER, VIRTUAL
 from coeval.schema import Config, Model
 from p2l.common.errors import ConfigError
@@ -156,15 +156,9 @@ def _first(env: Mapping[str, str], names: tuple[str, ...]) -> str | None:
 
 
 def load_keys(path: str | Path | None, env: Mapping[str, str], *, folder: Path | None = None) -> Keys:
-    """Read the key file, if there is one.
+    """Read the key file of `--keys`, of the environment, or in `folder` (the working folder by default), if any.
 
-    Args:
-        path: of `--keys`.
-        env: the environment.
-        folder: where `keys.yaml` is looked for; the working folder by default.
-
-    Raises:
-        ConfigErrors: a file that is named is missing, or one that is there cannot be read or holds something unknown.
+    Raise ConfigErrors where a file that is named is missing, or one that is there cannot be read or used.
     """
     named = path or env.get("COEVAL_KEYS_FILE")
     if named:
@@ -175,15 +169,9 @@ def load_keys(path: str | Path | None, env: Mapping[str, str], *, folder: Path |
     else:
         home = Path(env.get("HOME") or Path.home())
         candidates = [(folder or Path.cwd()) / "keys.yaml", home / ".coeval" / "keys.yaml"]
-    file = next((candidate for candidate in candidates if _is_readable(candidate)), None)
+    # A home that belongs to somebody else, which may not be looked at, has no key file for us.
+    file = next(filter(is_file, candidates), None)
     return Keys(_read_providers(file) if file else {}, dict(env), file, tuple(candidates))
-
-
-def _is_readable(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except PermissionError:  # a home that belongs to somebody else has no key file for us
-        return False
 
 
 def _read_providers(path: Path) -> dict[str, dict[str, str]]:
@@ -218,13 +206,10 @@ def _entry(spec: ProviderSpec, kind: type[Entry], value: Any) -> dict[str, str]:
 
 
 def redacted(value: Any, secrets: Collection[str] = (), key: str = "", *, by_key: bool = True) -> Any:
-    """Return a copy of what YAML or JSON holds, each secret replaced; names of variables, `${NAME}`, may stay.
+    """Return a copy of what YAML or JSON holds below a key, each secret replaced; references, `${NAME}`, may stay.
 
-    Args:
-        value: the whole, or a part.
-        secrets: texts that must not show anywhere.
-        key: whose value it is.
-        by_key: whether names of keys tell secrets; not in tasks, whose attributes and factors may have any name.
+    `secrets` must not show anywhere. With `by_key` names of keys tell secrets; not in tasks, whose attributes and
+    factors may have any name.
     """
     if isinstance(value, Mapping):
         return {name: redacted(inner, secrets, str(name), by_key=by_key) for name, inner in value.items()}
@@ -243,12 +228,7 @@ def redacted(value: Any, secrets: Collection[str] = (), key: str = "", *, by_key
 
 
 def snapshot(config: Config, secrets: Collection[str] = ()) -> dict[str, Any]:
-    """Return the run's `config.yaml`: the file, and for each `interface: auto` what it became (`resolved`).
-
-    Args:
-        config: as it was loaded.
-        secrets: the keys in use, `Keys.secrets()`.
-    """
+    """Return the run's `config.yaml`: the file without secrets, with what `interface: auto` became (`resolved`)."""
     stored = {part: redacted(value, secrets, by_key=part != "tasks") for part, value in config.raw.items()}
     models = {model.name: model for model in config.models}
     for entry in stored.get("models", []):

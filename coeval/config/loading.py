@@ -44,17 +44,12 @@ def load_config(
     continue_in_place: bool = False,
     fresh: bool = True,
 ) -> Config:
-    """Read and check a configuration.
+    """Read and check a configuration, whose `storage_folder` starts at the working folder.
 
-    Args:
-        path: of the file. Its `storage_folder` starts at the working folder.
-        keys: decide what `interface: auto` becomes, and have to have what the configuration of a run leaves out.
-        resume: takes the place of `experiment.resume_from`.
-        continue_in_place: the run is to go on: its folder has to hold it.
-        fresh: the run is new: its folder must not hold one. False where nothing is going to be run.
-
-    Raises:
-        ConfigErrors: with one line for each mistake.
+    The keys decide what `interface: auto` becomes, and must include what the configuration of a run leaves out;
+    `resume` takes the place of `experiment.resume_from`. The run's folder has to hold it with `continue_in_place`, and
+    must not where it is `fresh`, which is False where nothing is going to be run. Raise ConfigErrors with one line for
+    each mistake.
     """
     path = expanded(path)
     raw, problems = read_yaml(path)

@@ -292,14 +292,7 @@ class ExperimentEntry(Entry):
 
 
 def read_experiment(raw: object, problems: Problems, resume: str | None, names: set[str] | None) -> Experiment:
-    """Return the experiment.
-
-    Args:
-        raw: as it is written.
-        problems: the mistakes so far.
-        resume: takes the place of its `resume_from`.
-        names: of the models, if they are without mistakes.
-    """
+    """Return the experiment, resumed from `resume` if it is one; `names` are the models', None where one is wrong."""
     where = ("experiment",)
     entry = ExperimentEntry() if raw is None else read(ExperimentEntry, raw, where, problems, models=names)
     if raw is None:

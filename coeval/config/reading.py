@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import islice
@@ -159,14 +160,9 @@ AnyEntry = TypeVar("AnyEntry", bound=Entry)
 
 
 def read(kind: type[AnyEntry], raw: object, where: Where, problems: Problems, **context: Any) -> AnyEntry:
-    """Return a mapping as a model; where a value is wrong the problem is noted and the default stands in.
+    """Return the mapping at `where` as a model whose fields all have defaults; `context` is for its validators.
 
-    Args:
-        kind: all its fields have defaults.
-        raw: the mapping.
-        where: its place in the file.
-        problems: the mistakes so far.
-        context: for validators.
+    Where a value is wrong the problem is noted and the default stands in.
     """
     if not isinstance(raw, Mapping):
         problems.add(where, f"must be a mapping, 'key: value', and is {kind_of(raw)}")
@@ -292,25 +288,13 @@ Count = Annotated[int, number("a whole number of at least 0", lambda value: valu
 Positive = Annotated[int, number("a whole number of at least 1", lambda value: value >= 1, int)]
 
 
-# Paths as users write them, looked at without an exception where one cannot be: it is not there then.
+# Paths as users write them. Where one is too long, may not be looked at, or has a home that nobody knows, os.path says
+# that nothing is there; pathlib raises.
+
+
+is_there, is_folder, is_file = os.path.exists, os.path.isdir, os.path.isfile
 
 
 def expanded(text: str | Path) -> Path:
     """Return a path with `~` as the user's home; as it is where nobody knows that home."""
-    try:
-        return Path(text).expanduser()
-    except RuntimeError:
-        return Path(text)
-
-
-def is_there(path: Path) -> bool:
-    """Whether something is at a path; not where it is too long, or may not be looked at."""
-    try:
-        return path.exists()
-    except (OSError, ValueError):
-        return False
-
-
-def is_folder(path: Path) -> bool:
-    """Whether a path is that of a folder."""
-    return is_there(path) and path.is_dir()
+    return Path(os.path.expanduser(text))  # noqa: PTH111

@@ -181,13 +181,7 @@ TASK_KEYS = tuple(TaskEntry.model_fields)
 
 
 def read_tasks(entries: list[Any], problems: Problems, models: Collection[str] | None) -> tuple[Task, ...]:
-    """Return every task.
-
-    Args:
-        entries: the list of the file.
-        problems: the mistakes so far.
-        models: names that prompts may be written for; None where they are not known (tasks of an earlier run).
-    """
+    """Return every task, with prompts for these models at most; None: they are not known (tasks of an earlier run)."""
     tasks: list[Task] = []
     for number, raw in enumerate(entries):
         where = ("tasks", number)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from coeval.errors import RunInputError
@@ -119,28 +119,24 @@ def _medqa(row: Mapping[str, Any], number: int) -> BenchmarkItem:
     return _choice(str(row.get("id", number)), text_of(row, "question"), options, answer, attributes)
 
 
-_LETTER_OUT = "The letter of the correct option alone, such as B."
 MMLU = Benchmark(
     "mmlu",
     "multiple_choice_knowledge",
     "test",
     "Answer a multiple-choice question about a field of knowledge.",
-    _LETTER_OUT,
+    "The letter of the correct option alone, such as B.",
     {"correctness": _CORRECTNESS},
     _mmlu,
     {"correct_answer": ["A", "B", "C", "D"]},
     ("correct_answer",),
 )
-HELLASWAG = Benchmark(
-    "hellaswag",
-    "commonsense_completion",
-    "validation",
-    "Choose the ending that continues a description of everyday events most plausibly.",
-    _LETTER_OUT,
-    {"correctness": _CORRECTNESS},
-    _hellaswag,
-    {"correct_answer": ["A", "B", "C", "D"]},
-    ("correct_answer",),
+HELLASWAG = replace(
+    MMLU,
+    name="hellaswag",
+    task="commonsense_completion",
+    split="validation",
+    description="Choose the ending that continues a description of everyday events most plausibly.",
+    read=_hellaswag,
 )
 MEDQA = Benchmark(
     "medqa",

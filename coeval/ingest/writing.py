@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from coeval.errors import RunInputError
 from coeval.ingest.adapters import BadRowError, Benchmark, BenchmarkItem
 from coeval.storage.jsonl import read_json, read_records, write_json
@@ -24,8 +26,6 @@ from p2l.common.files import atomic_path
 
 def read_configuration(run: Run) -> dict[str, Any]:
     """Read the `config.yaml` of a run. Raise RunInputError if it cannot be read."""
-    import yaml
-
     try:
         configuration = yaml.safe_load(run.config.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
@@ -113,15 +113,6 @@ def _merge_values(target: dict[str, Any], benchmark: Benchmark) -> None:
         target[name] = list(dict.fromkeys([*target.get(name, ()), *values]))
 
 
-def write_configuration(run: Run, configuration: Mapping[str, Any]) -> None:
-    """Replace the `config.yaml` of a run."""
-    import yaml
-
-    with atomic_path(run.config) as temporary:
-        text = yaml.safe_dump(dict(configuration), sort_keys=True, allow_unicode=True, width=120)
-        temporary.write_text(text, encoding="utf-8")
-
-
 _REOPENED = ("response_collection", "evaluation")
 
 
@@ -157,7 +148,9 @@ def ingest(run: Run, benchmark: Benchmark, path: Path, limit: int | None = None)
         changed = patched(configuration, whole, run)
         _write_phase_files(run, whole, extend=is_benchmark_task(configuration, benchmark.task))
         _write_items(run, whole, chosen)
-        write_configuration(run, changed)
+        with atomic_path(run.config) as temporary:
+            text = yaml.safe_dump(changed, sort_keys=True, allow_unicode=True, width=120)
+            temporary.write_text(text, encoding="utf-8")
         _note(meta, whole, counts)
     return counts
 
@@ -170,19 +163,16 @@ def _check_names(benchmark: Benchmark) -> None:
 
 
 def _entries(benchmark: Benchmark, path: Path) -> tuple[list[BenchmarkItem], int]:
-    entries, skipped = [], 0
+    entries = []
     for number, (line, row) in enumerate(_rows(path, benchmark.split)):
         try:
-            entry = benchmark.read(row, number)
+            entries.append(benchmark.read(row, number))
         except BadRowError as error:
             raise RunInputError(f"{path}: line {line}: {error}") from None
-        if entry is None:
-            skipped += 1
-        else:
-            entries.append(entry)
-    if not entries:
+    whole = [entry for entry in entries if entry is not None]
+    if not whole:
         raise RunInputError(f"{path}: holds no items")
-    return entries, skipped
+    return whole, len(entries) - len(whole)
 
 
 def _rows(path: Path, split: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -263,7 +253,7 @@ def _write_items(run: Run, benchmark: Benchmark, chosen: list[tuple[str, Benchma
                 "benchmark_native_id": entry.native_id,
                 "benchmark_native_score": entry.native_score,
             }
-            store.append(run.datapoints(benchmark.task, benchmark.name), record)
+            store.append(run.records("data_generation", benchmark.task, benchmark.name), record)
 
 
 def _note(meta: Meta, benchmark: Benchmark, counts: IngestCounts) -> None:

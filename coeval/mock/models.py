@@ -19,6 +19,7 @@ from statistics import NormalDist
 from typing import Any
 
 from coeval.judging.prompts import PROMPTS
+from coeval.parsing import LEVELS
 from coeval.schema import DEFAULT, Phase, Scale, scale_of
 from p2l.common.errors import ConfigError
 from route.providers.base import JSON, Account, Fault, ProviderError, Timeouts
@@ -145,7 +146,6 @@ PHASE_OF: Mapping[str, Phase] = {
 }
 """Prompt -> the phase that sends it."""
 _FACTOR = re.compile(r"^- ([^:\n]+):", re.MULTILINE)
-_LEVELS = ("High", "Medium", "Low")
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def recognise(text: str) -> PromptMatch:
         match = pattern.fullmatch(text) if opening and text.startswith(opening) else None
         if match is not None:
             return PromptMatch(prompt, match.groupdict())
-    if all(level in text for level in _LEVELS):
+    if all(level in text for level in LEVELS):
         kind = "evaluate_single" if "JSON" in text else "evaluate_per_factor"
         return PromptMatch(kind, {"response": text, "rubric": text})
     return PromptMatch("test", {"input": text})
@@ -255,21 +255,14 @@ def quality_of(text: str) -> float:
     return min(float(match[1]), 1.0) if match else _UNMARKED
 
 
-def _attributes(pool: Mapping[str, list[str]]) -> Callable[[PromptMatch, Persona, str], str]:
-    def chosen(question: PromptMatch, persona: Persona, text: str) -> str:  # noqa: ARG001
-        return json.dumps({name: pool[name] for name in _some(pool, persona, text)})
+def _three_of(pool: Mapping[str, Any]) -> Callable[[PromptMatch, Persona, str], str]:
+    """Return what draws three attributes or factors of a pool, in its order."""
 
-    return chosen
+    def drawn(question: PromptMatch, persona: Persona, text: str) -> str:  # noqa: ARG001
+        names = sorted(pool, key=lambda name: persona.uniform(name, text))[:3]
+        return json.dumps({name: pool[name] for name in pool if name in names})
 
-
-def _rubric(question: PromptMatch, persona: Persona, text: str) -> str:  # noqa: ARG001
-    return json.dumps({name: _FACTORS[name] for name in _some(_FACTORS, persona, text)})
-
-
-def _some(pool: Mapping[str, Any], persona: Persona, text: str) -> list[str]:
-    """Draw three of a pool, in its order."""
-    drawn = sorted(pool, key=lambda name: persona.uniform(name, text))[:3]
-    return [name for name in pool if name in drawn]
+    return drawn
 
 
 def _item(question: PromptMatch, persona: Persona, text: str) -> str:
@@ -359,9 +352,9 @@ def _better(question: PromptMatch, persona: Persona, text: str) -> str:
 
 
 _ANSWERS: Mapping[str, Callable[[PromptMatch, Persona, str], str]] = {
-    "map_target_attrs": _attributes(_TARGETS),
-    "map_nuanced_attrs": _attributes(_NUANCES),
-    "autorubric": _rubric,
+    "map_target_attrs": _three_of(_TARGETS),
+    "map_nuanced_attrs": _three_of(_NUANCES),
+    "autorubric": _three_of(_FACTORS),
     "sample": _item,
     "test": _student,
     "evaluate_single": _grades,

@@ -129,8 +129,8 @@ class MockServer:
         if self.latency:
             await asyncio.sleep(self.latency)
         model = str(body.get("model"))
-        if not self._has(model):
-            return _refusal(404, f"The model `{model}` does not exist.", code="model_not_found")
+        if refusal := self._unknown(model):
+            return refusal
         try:
             answer = completion_for({**self.models.get(model, {}), **body})
         except ConfigError as error:
@@ -146,12 +146,12 @@ class MockServer:
 
     async def _show(self, request: web.Request) -> web.Response:
         model = request.match_info["model"]
-        if not self._has(model):
-            return _refusal(404, f"The model `{model}` does not exist.", code="model_not_found")
-        return self._unauthorized(request) or web.json_response({"id": model, "object": "model"})
+        refusal = self._unknown(model) or self._unauthorized(request)
+        return refusal or web.json_response({"id": model, "object": "model"})
 
-    def _has(self, model: str) -> bool:
-        return model in self.models or not self.only_these
+    def _unknown(self, model: str) -> web.Response | None:
+        is_known = model in self.models or not self.only_these
+        return None if is_known else _refusal(404, f"The model `{model}` does not exist.", code="model_not_found")
 
     def _unauthorized(self, request: web.Request) -> web.Response | None:
         is_known = self.api_key is None or request.headers.get("Authorization") == f"Bearer {self.api_key}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from functools import reduce
+from functools import partial, reduce
 from typing import TypeVar
 
 from coeval.calling.calls import CallError, Reason, Reply
@@ -70,18 +70,26 @@ async def _one_by_one(
 ) -> Outcome:
     outcome = Outcome()
     for model in models:
-        waits = f"{phase}: {model.name} waits for another process that is at work on it"
-        async with claimed_work(stage.run, phase, model.name, on_wait=lambda text=waits: stage.log.info(text)):  # type: ignore[misc]
+        waits = partial(stage.log.info, f"{phase}: {model.name} waits for another process that is at work on it")
+        async with claimed_work(stage.run, phase, model.name, on_wait=waits):
             try:
                 # Batch jobs that an earlier process sent; what they lack is asked again as missing.
                 if stage.batching is not None and not model.is_virtual:
-                    await stage.batching.adopt(
-                        phase, model, lambda question, answers: apply(stage.store, question, answers)
-                    )
+                    await stage.batching.adopt(phase, model, partial(apply, stage.store))
             except CallError as error:  # what is in a job must not be asked, and paid for, again
                 _stop(stage, phase, model, outcome, error)
             else:
                 outcome.add(await work(model))
+    return outcome
+
+
+async def in_turn(parts: Iterable[Awaitable[Outcome]]) -> Outcome:
+    """Await parts of one model's work one after the other, until it may not be asked any more; return their sum."""
+    outcome = Outcome()
+    for part in parts:
+        outcome.add(await part)
+        if outcome.stopped or outcome.refused:
+            break
     return outcome
 
 

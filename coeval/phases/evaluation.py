@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, TypeAlias
@@ -14,7 +14,7 @@ from coeval.errors import RunError
 from coeval.judging.factors import LABEL_PREFIX, description_of, judges_of, required_factors
 from coeval.judging.grading import Graded, grading_of, is_score, read_factor, read_factors, weighed
 from coeval.judging.prompts import render, rubric_text
-from coeval.phases.driving import ATTEMPTS, drive, each_model
+from coeval.phases.driving import ATTEMPTS, drive, each_model, in_turn
 from coeval.phases.mapping import any_valid, is_kept
 from coeval.phases.question import Kind, Question
 from coeval.phases.responses import JudgedTask, judged_task
@@ -30,10 +30,10 @@ Answered: TypeAlias = tuple[dict[str, Any], dict[str, Any]]
 """An item and an answer to it."""
 
 
-def context_of(
-    judge: str, item: Mapping[str, Any], response: Mapping[str, Any], factors: Sequence[str], scores: Mapping[str, str]
+def _context(
+    judge: str, item: Mapping[str, Any], response: Mapping[str, Any], scores: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return what the record of some factors needs besides the judge's answer; `scores` are earlier ones."""
+    """Return what a record needs besides the judge's answer; `scores` are earlier ones."""
     return {
         "id": f"{response['id']}__{judge}",
         "response_id": response["id"],
@@ -43,7 +43,6 @@ def context_of(
         "student_model_id": response["student_model_id"],
         "judge_model_id": judge,
         "judged": judged(item, response),
-        "factors": list(factors),
         "scores": dict(scores),
     }
 
@@ -58,7 +57,7 @@ def judge_question(
     failures: Mapping[str, int],
 ) -> Question:
     """Return the question for the factors in `rubric`; `scores` are earlier ones of other factors."""
-    context = {**context_of(judge.name, item, response, list(rubric), scores), **grading_of(task)}
+    context = {**_context(judge.name, item, response, scores), "factors": list(rubric), **grading_of(task)}
     texts = {
         "input": item["prompt"],
         "target_attributes": json.dumps(item.get("sampled_target_attributes") or {}, ensure_ascii=False),
@@ -165,12 +164,8 @@ async def evaluate(stage: Stage) -> Outcome:
     works = [judged_task(stage, task) for task in stage.config.tasks if _is_scored(stage, task)]
     judges = {judge.name: judge for task in stage.config.tasks for judge in judges_of(stage.config, task)}
 
-    async def work(judge: Model) -> Outcome:
-        outcome = Outcome()
-        for part in works:
-            if judge in judges_of(stage.config, part.task) and not outcome.stopped and not outcome.refused:
-                outcome.add(await _judge(stage, judge, part))
-        return outcome
+    def work(judge: Model) -> Awaitable[Outcome]:
+        return in_turn(_judge(stage, judge, part) for part in works if judge in judges_of(stage.config, part.task))
 
     at_work = [judge for judge in judges.values() if stage.only is None or judge.name in stage.only]
     outcome = await each_model(stage, PHASE, at_work, work)
@@ -258,7 +253,6 @@ def _computed(work: JudgedTask, part: list[Answered], scored: Scored) -> list[di
     records = []
     rubric = {factor: work.rubric[factor] for factor in scored.factors if factor in work.rubric}
     for (item, response), scores in zip(part, scores_for(scored.judge, work.task, rubric, part), strict=True):
-        record = context_of(scored.judge.name, item, response, (), {**scored.partial.get(response["id"], {}), **scores})
-        del record["factors"]
-        records.append({**record, "evaluated_at": now()})
+        whole = {**scored.partial.get(response["id"], {}), **scores}
+        records.append({**_context(scored.judge.name, item, response, whole), "evaluated_at": now()})
     return records

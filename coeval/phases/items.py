@@ -185,7 +185,7 @@ async def _generate(stage: Stage, teacher: Model, tasks: list[Task]) -> Outcome:
 
 def _index_of_teacher(stage: Stage, task: Task, teacher: Model) -> RecordIndex:
     """Return a teacher's items, with their attributes as notes where all combinations are drawn."""
-    path = stage.run.datapoints(task.name, teacher.name)
+    path = stage.run.records("data_generation", task.name, teacher.name)
 
     def is_own(record: Mapping[str, Any]) -> bool:
         names = record.get("task_id"), record.get("teacher_model_id")

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
-from coeval.calling.calls import Call, CallError, Reason
+from coeval.calling.calls import Call, CallError, Reason, Reply
 from coeval.errors import RunError
 from coeval.judging.prompts import render
 from coeval.parsing import MalformedAnswerError, read_attributes, read_rubric
@@ -44,7 +45,13 @@ async def ask_teachers(
     async def ask(teacher: Model) -> T | CallError | MalformedAnswerError:
         if teacher.name in earlier:
             return read(earlier[teacher.name].text)
-        proposal = await _ask(stage, phase, task, teacher, prompt, read, journal, texts)
+        text = render(task, teacher.name, prompt, **texts)
+        first = stage.store.failures(phase)[_id(task, prompt, teacher)] * ATTEMPTS
+        calls = (
+            Call(teacher, "teacher", phase, task.name, (task.name, prompt, teacher.name, str(attempt)), text, attempt)
+            for attempt in range(first, first + ATTEMPTS)
+        )
+        proposal = await _first_readable(stage, calls, read, partial(journal.put, task.name, teacher.name))
         stage.progress.advance(failed=isinstance(proposal, Exception))
         return proposal
 
@@ -69,31 +76,22 @@ async def ask_teachers(
     return proposals
 
 
-async def _ask(
-    stage: Stage,
-    phase: Phase,
-    task: Task,
-    teacher: Model,
-    prompt: str,
-    read: Callable[[str], T],
-    journal: ReplyJournal,
-    texts: dict[str, str],
+async def _first_readable(
+    stage: Stage, calls: Iterable[Call], read: Callable[[str], T], keep: Callable[[Reply], None]
 ) -> T | CallError | MalformedAnswerError:
-    text = render(task, teacher.name, prompt, **texts)
-    first = stage.store.failures(phase)[_id(task, prompt, teacher)] * ATTEMPTS
+    """Return what the first readable reply says, once it is kept; else why there is none."""
     last: CallError | MalformedAnswerError = CallError(Reason.FAILED, "not asked")
-    for attempt in range(first, first + ATTEMPTS):
-        key = (task.name, prompt, teacher.name, str(attempt))
+    for call in calls:
         try:
-            reply = await stage.ask(Call(teacher, "teacher", phase, task.name, key, text, attempt))
+            reply = await stage.ask(call)
             proposal = read(reply.text)
         except CallError as error:
             return error
         except MalformedAnswerError as error:
             last = error
-            continue
-        journal.put(task.name, teacher.name, reply)
-        return proposal
+        else:
+            keep(reply)
+            return proposal
     return last
 
 
@@ -133,18 +131,17 @@ async def _map(stage: Stage, task: Task, kind: AttributeKind, outcome: Outcome) 
     seed = task.target_attributes_seed if kind == "target" else task.nuanced_attributes_seed
     async with claimed_work(stage.run, PHASE, f"{task.name}.{kind}"):
         stored = attributes_of(stage.run, task.name, kind)
-        keep = stage.modes[PHASE] != "New" and stored is not None
+        kept = None if stage.modes[PHASE] == "New" else stored
         if isinstance(configured, str):
-            if keep:
+            if kept is not None:
                 return
             text = json.dumps(seed, ensure_ascii=False, default=list)
             proposals = await ask_teachers(stage, PHASE, task, _PROMPTS[kind], read_attributes, outcome, seed=text)
             attributes = union([seed, *proposals])
         else:
-            attributes = union([stored or {}, configured] if keep else [configured])
-            if keep:
-                differences = _attribute_differences(stored or {}, configured)
-                _warn_of_differences(stage, PHASE, task.name, differences, "data_generation")
+            attributes = union([kept or {}, configured])
+            differences = _attribute_differences(kept or {}, configured)
+            _warn_of_differences(stage, PHASE, task.name, differences, "data_generation")
         if attributes != stored:
             write_json(stage.run.attributes(task.name, kind), attributes)
 
@@ -190,18 +187,17 @@ async def map_rubrics(stage: Stage) -> Outcome:
 async def _map_rubric(stage: Stage, task: Task, outcome: Outcome) -> None:
     async with claimed_work(stage.run, RUBRIC_PHASE, task.name):
         stored = rubric_of(stage.run, task.name)
-        keep = stage.modes[RUBRIC_PHASE] != "New" and stored is not None
+        kept = None if stage.modes[RUBRIC_PHASE] == "New" else stored
         if isinstance(task.rubric, str):
-            if keep:
+            if kept is not None:
                 return
             base = read_json(stage.run.base_rubric(task.name)) if task.rubric == "extend" else None
             proposals = await ask_teachers(stage, RUBRIC_PHASE, task, "autorubric", read_rubric, outcome)
             rubric = _merged([base or {}, *proposals])
         else:  # a new factor joins those stored
-            rubric = _merged([stored or {}, task.rubric] if keep else [task.rubric])
-            if keep:
-                differences = _rubric_differences(stored or {}, task.rubric)
-                _warn_of_differences(stage, RUBRIC_PHASE, task.name, differences, "evaluation")
+            rubric = _merged([kept or {}, task.rubric])
+            differences = _rubric_differences(kept or {}, task.rubric)
+            _warn_of_differences(stage, RUBRIC_PHASE, task.name, differences, "evaluation")
         if rubric != stored:
             write_json(stage.run.rubric(task.name), rubric)
 

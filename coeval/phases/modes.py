@@ -22,11 +22,8 @@ def continued_modes(config: Config, settled: Collection[str]) -> dict[Phase, Mod
 
     A phase with a written `Keep` stays as it is once it is `settled`: completed, or kept to its end.
     """
-    modes: dict[Phase, Mode] = {}
-    for phase in PHASES:
-        stays = keeps(config, phase) and phase in settled
-        modes[phase] = "Keep" if stays or phase in PHASES[:2] else "Extend"
-    return modes
+    stays = [phase for phase in PHASES if phase in PHASES[:2] or (keeps(config, phase) and phase in settled)]
+    return {phase: "Keep" if phase in stays else "Extend" for phase in PHASES}
 
 
 def start_of(config: Config, *, continue_in_place: bool) -> tuple[Run | None, dict[Phase, Mode]]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
 from coeval.judging.factors import description_of, required_factors
 from coeval.phases import pair_schedule
-from coeval.phases.driving import drive, each_model
+from coeval.phases.driving import drive, each_model, in_turn
 from coeval.phases.mapping import is_kept
 from coeval.phases.question import Question
 from coeval.phases.responses import JudgedTask, judged_task
@@ -45,7 +45,7 @@ class _Comparison:
     async def ask_in_rounds(self, teacher: str, schedule: pair_schedule.Schedule) -> Outcome:
         """Ask round after round, each planned by the verdicts of those before."""
         outcome, rounds, work = Outcome(), schedule.rounds(), self.work
-        path = self.stage.run.pairs(work.task.name, teacher, self.judge.name)
+        path = self.stage.run.records("pairwise", work.task.name, teacher, self.judge.name)
         is_current = pair_schedule.current_verdicts(work.items.notes, work.responses.notes)
         while (planned := rounds.next()) and not outcome.stopped and not outcome.refused and self.stage.halted is None:
             outcome.add(await self.ask(planned))
@@ -71,12 +71,8 @@ async def compare_all(stage: Stage, tasks: Sequence[Task]) -> Outcome:
     """Collect the missing verdicts of tasks in mode `pairwise`. Raise RunError if a task has no rubric."""
     works = [judged_task(stage, task) for task in tasks if not is_kept(stage, "pairwise", task.name)]
 
-    async def work(judge: Model) -> Outcome:
-        outcome = Outcome()
-        for part in works:
-            if stage.halted is None and not outcome.stopped and not outcome.refused:
-                outcome.add(await _judge(stage, judge, part))
-        return outcome
+    def work(judge: Model) -> Awaitable[Outcome]:
+        return in_turn(_judge(stage, judge, part) for part in works if stage.halted is None)
 
     return await each_model(stage, PHASE, [judge for judge in stage.models("judge") if not judge.is_virtual], work)
 
@@ -92,10 +88,7 @@ async def _judge(stage: Stage, judge: Model, work: JudgedTask) -> Outcome:
     expected = sum(schedule.left for schedule in schedules.values())
     stage.progress.expect(expected)
     if work.task.pairwise.schedule == "active":
-        outcome = Outcome()
-        for teacher, schedule in schedules.items():
-            if not outcome.stopped and not outcome.refused:
-                outcome.add(await comparison.ask_in_rounds(teacher, schedule))
+        outcome = await in_turn(comparison.ask_in_rounds(teacher, schedule) for teacher, schedule in schedules.items())
     else:
         outcome = await comparison.ask(chain.from_iterable(schedule.everything() for schedule in schedules.values()))
     outcome.expected = expected

@@ -63,14 +63,8 @@ class Question:
         return Call(model, self.role, self.phase, self.task, key, self.prompts[part], number, logprobs=logprobs)
 
     def to_json(self) -> dict[str, Any]:
-        """Return all but the prompts, as JSON."""
-        names = ("kind", "phase", "role", "model", "task", "context", "first_attempt")
-        return {name: getattr(self, name) for name in names}
-
-    @classmethod
-    def from_json(cls, columns: Mapping[str, Any]) -> Question:
-        """Return a question whose prompts were sent before."""
-        return cls(**columns)
+        """Return all but the prompts, which are sent before, as JSON; `Question(**columns)` reads it."""
+        return {name: value for name, value in vars(self).items() if name != "prompts"}
 
 
 @dataclass(frozen=True)
@@ -144,12 +138,9 @@ def read_answer(question: Question, part: str, answer: ReplyOrError) -> tuple[An
 def apply(store: Store, question: Question, answers: Mapping[str, ReplyOrError]) -> Settled:
     """Make the record of a question from its answers and store it; log what failed."""
     kind = kind_of(question.kind)
-    parsed, failures = {}, {}
-    for part, answer in answers.items():
-        parsed[part], why = read_answer(question, part, answer)
-        if why is not None:
-            del parsed[part]
-            failures[part] = why
+    read = {part: read_answer(question, part, answer) for part, answer in answers.items()}
+    parsed = {part: answer for part, (answer, why) in read.items() if why is None}
+    failures = {part: why for part, (_, why) in read.items() if why is not None}
     record = kind.record(question.context, parsed, failures)
     if record is not None:
         replies = [answer for answer in answers.values() if isinstance(answer, Reply)]

@@ -14,6 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -43,11 +44,9 @@ class SharedNumber:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         weakref.finalize(self, os.close, self._descriptor)
 
-    @contextlib.contextmanager
-    def held(self) -> Iterator[SharedNumber]:
+    def held(self) -> AbstractContextManager[bool]:
         """Lock the number against other processes; the caller keeps out threads of this one."""
-        with locked(self._descriptor):
-            yield self
+        return locked(self._descriptor)
 
     def get(self) -> int | None:
         """Return the number; None if none was ever set, or a power cut left none."""
@@ -161,7 +160,7 @@ class Meta:
                 data[key] = [*others, phase] if belongs else others
 
     def _add(self, counter: str, amount: int, limit: int | None = None) -> bool:
-        with self._lock, self._counter(counter).held() as number:
+        with self._lock, (number := self._counter(counter)).held():
             before = number.get()
             if before is None:
                 before = _counted(self._read(), counter)
@@ -178,7 +177,9 @@ class Meta:
         with self._lock, locked(self.run.locks / "meta"), contextlib.ExitStack() as stack:
             data = self._read()
             names = [*sorted(path.name for path in self._call_files()), _SPENT]
-            counters = {name: stack.enter_context(self._counter(name).held()) for name in names}
+            counters = {name: self._counter(name) for name in names}
+            for counter in counters.values():
+                stack.enter_context(counter.held())
             numbers = {name: counter.get() for name, counter in counters.items()}
             counts = {name: _counted(data, name) if number is None else number for name, number in numbers.items()}
             data["spent_usd"] = counts.pop(_SPENT) / _UNIT
@@ -231,18 +232,14 @@ def main_process(run: Run) -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def alone(run: Run) -> Iterator[None]:
+def alone(run: Run) -> AbstractContextManager[bool]:
     """Set a run up while no other process does."""
-    with locked(run.locks / "setup"):
-        yield
+    return locked(run.locks / "setup")
 
 
-@contextlib.contextmanager
-def adding(run: Run) -> Iterator[None]:
+def adding(run: Run) -> AbstractContextManager[bool]:
     """Append to the records of a run, beside other processes; wait while one replaces record files."""
-    with locked(run.locks / "records", shared=True):
-        yield
+    return locked(run.locks / "records", shared=True)
 
 
 @contextlib.contextmanager
@@ -269,8 +266,6 @@ async def claimed_work(run: Run, *names: str, on_wait: Callable[[], None] = lamb
         await asyncio.sleep(_POLL)
 
 
-@contextlib.contextmanager
-def free_work(run: Run, *names: str) -> Iterator[bool]:
+def free_work(run: Run, *names: str) -> AbstractContextManager[bool]:
     """Have some work to oneself if no other process has it; yield whether that is so."""
-    with locked(run.locks / "+".join(names), wait=False) as is_held:
-        yield is_held
+    return locked(run.locks / "+".join(names), wait=False)

@@ -66,21 +66,10 @@ class Run:
         """Return the path of the rubric that `rubric: extend` starts with."""
         return self.folder / "phase2_rubric" / f".{task}.base.json"
 
-    def datapoints(self, task: str, teacher: str) -> Path:
-        """Return the path of a teacher's items."""
-        return self._records("data_generation", task, teacher)
-
-    def responses(self, task: str, student: str) -> Path:
-        """Return the path of a student's answers."""
-        return self._records("response_collection", task, student)
-
-    def evaluations(self, task: str, teacher: str, judge: str) -> Path:
-        """Return the path of a judge's scores of the answers to a teacher's items."""
-        return self._records("evaluation", task, teacher, judge)
-
-    def pairs(self, task: str, teacher: str, judge: str) -> Path:
-        """Return the path of a judge's verdicts on pairs of answers to a teacher's items."""
-        return self._records("pairwise", task, teacher, judge)
+    def records(self, kind: str, *names: str) -> Path:
+        """Return the path of a kind of record, by the names in `_NAMES`: task, teacher or student, judge."""
+        folder, word = RECORD_FOLDERS[kind]
+        return self.folder / folder / f"{'.'.join(names)}.{word}.jsonl"
 
     def find_attributes(self, task: str, kind: AttributeKind) -> Path | None:
         """Return the attributes file of a task in either form; None if there is none."""
@@ -98,11 +87,7 @@ class Run:
 
     def path_of(self, kind: str, record: Mapping[str, Any]) -> Path:
         """Return the path of the file that a record belongs to."""
-        return self._records(kind, *(record[name] for name in _NAMES[kind]))
-
-    def _records(self, kind: str, *names: str) -> Path:
-        folder, word = RECORD_FOLDERS[kind]
-        return self.folder / folder / f"{'.'.join(names)}.{word}.jsonl"
+        return self.records(kind, *(record[name] for name in _NAMES[kind]))
 
 
 def stored_config(run: Run) -> dict[str, Any]:
@@ -130,11 +115,12 @@ def stored_meta(run: Run) -> dict[str, Any] | None:
 
 # A run that resumes an earlier one copies what it keeps, so that the earlier run never changes.
 
-_RECORDS: Mapping[Phase, tuple[str, ...]] = {
+KINDS_OF: Mapping[Phase, tuple[str, ...]] = {
     "data_generation": ("data_generation",),
     "response_collection": ("response_collection",),
     "evaluation": ("evaluation", "pairwise"),
 }
+"""Phase -> the kinds of its records."""
 
 
 def copy_run(
@@ -148,7 +134,7 @@ def copy_run(
     copies = {}
     for task in tasks:
         copies.update(_maps(source, run, task, modes, is_base=task in extended))
-        for phase, kinds in _RECORDS.items():
+        for phase, kinds in KINDS_OF.items():
             if phase not in renewed_phases(modes):
                 for path in (path for kind in kinds for path in source.record_files(kind, task)):
                     copies[path] = run.folder / path.relative_to(source.folder)
@@ -172,7 +158,7 @@ def _maps(source: Run, run: Run, task: str, modes: Mapping[Phase, Mode], *, is_b
 
 def renewed_phases(modes: Mapping[Phase, Mode]) -> list[Phase]:
     """Return the phases whose records start empty: those in mode `New`, and all that build on them."""
-    phases = list(_RECORDS)
+    phases = list(KINDS_OF)
     first = next((number for number, phase in enumerate(phases) if modes[phase] == "New"), len(phases))
     return phases[first:]
 
@@ -185,7 +171,7 @@ def archive(run: Run, phases: Sequence[Phase]) -> Path | None:
     names: dict[Phase, list[str]] = {
         "attribute_mapping": ["phase1_attributes"],
         "rubric_mapping": ["phase2_rubric"],
-        **{phase: [RECORD_FOLDERS[kind][0] for kind in kinds] for phase, kinds in _RECORDS.items()},
+        **{phase: [RECORD_FOLDERS[kind][0] for kind in kinds] for phase, kinds in KINDS_OF.items()},
     }
     moved = False
     for path in (run.folder / name for phase in phases for name in names[phase]):

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -148,23 +149,8 @@ class Log:
             _keep(path, line)
         self._early.clear()
 
-    def debug(self, message: str) -> None:
-        """Log what helps to find a fault."""
-        self._write("DEBUG", message)
-
-    def info(self, message: str) -> None:
-        """Log what happens."""
-        self._write("INFO", message)
-
-    def warning(self, message: str) -> None:
-        """Log what is missing afterwards, or costs more."""
-        self._write("WARNING", message)
-
-    def error(self, message: str) -> None:
-        """Log what makes the exit code 1."""
-        self._write("ERROR", message)
-
-    def _write(self, level: str, message: str) -> None:
+    def write(self, level: str, message: str) -> None:
+        """Log a message, if its level is not below the least."""
         if LEVELS.index(level) < self._least:
             return
         text = " ".join(message.split("\n"))
@@ -174,6 +160,15 @@ class Log:
         else:
             _keep(self.path, line)
         _show(text if level == "INFO" else f"{level.lower()}: {text}", to_stderr=level in ("WARNING", "ERROR"))
+
+    debug = partialmethod(write, "DEBUG")
+    """Log what helps to find a fault."""
+    info = partialmethod(write, "INFO")
+    """Log what happens."""
+    warning = partialmethod(write, "WARNING")
+    """Log what is missing afterwards, or costs more."""
+    error = partialmethod(write, "ERROR")
+    """Log what makes the exit code 1."""
 
 
 def _keep(path: Path, line: str) -> None:

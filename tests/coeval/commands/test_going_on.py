@@ -92,8 +92,8 @@ def test_answers_from_the_cache_are_told_and_one_marked_failed_is_asked_anew(
         assert coeval("run", "--config", new) == 0
         assert "data_generation: 4 made, 4 answers from the cache" in capsys.readouterr().out
         assert calls(server) == {}
-        mark(run_of(tmp_path).datapoints("mail", "ant"), "__00001")
-        mark(run_of(tmp_path).responses("mail", "ant"), "__00002")
+        mark(run_of(tmp_path).records("data_generation", "mail", "ant"), "__00001")
+        mark(run_of(tmp_path).records("response_collection", "mail", "ant"), "__00002")
         config = write_config(tmp_path, models, cache=True)
         assert coeval("run", "--config", config, "--continue") == 0
         asked = calls(server)

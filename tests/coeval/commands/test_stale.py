@@ -68,7 +68,7 @@ def test_an_item_made_anew_is_answered_and_judged_anew(tmp_path: Path, repaired:
     run = run_of(tmp_path)
     assert coeval("run", "--config", config(tmp_path)) == 0
     for task in ("mail", "duel"):
-        path = run.datapoints(task, "owl")
+        path = run.records("data_generation", task, "owl")
         lines = path.read_text().splitlines(keepends=True)
         path.write_text("".join(line[:30] + "\n" if "__00002" in line else line for line in lines))
     assert not repaired or coeval("repair", "--run", run.folder) == 0
@@ -87,7 +87,7 @@ def test_an_answer_made_anew_is_judged_anew(tmp_path: Path, old: bool) -> None:
     if old:
         make_old(run.folder)
     for task in ("mail", "duel"):
-        alter(run.responses(task, "ant"), lambda lines: lines[0].update(status="failed"))
+        alter(run.records("response_collection", task, "ant"), lambda lines: lines[0].update(status="failed"))
     failed = [record["id"] for record in records(run, "response_collection") if "status" in record]
     scores = {one["response_id"]: one["scores"] for one in last(run, "evaluation").values()}
     path = config(tmp_path, seed=3, skill=0.01)
@@ -101,8 +101,8 @@ def test_scores_of_another_answer_are_told_and_mended(tmp_path: Path, capsys: py
     run = run_of(tmp_path)
     assert coeval("run", "--config", config(tmp_path)) == 0
     for task in ("mail", "duel"):
-        alter(run.responses(task, "ant"), lambda lines: lines[0].update(response="Another text."))
-        alter(run.responses(task, "bee"), lambda lines: lines[1].update(input="Another question."))
+        alter(run.records("response_collection", task, "ant"), lambda lines: lines[0].update(response="Another text."))
+        alter(run.records("response_collection", task, "bee"), lambda lines: lines[1].update(input="Another question."))
     codes = read_run(run, read_run_info(run)).skips.counts
     assert codes == {"STALE_P4": 2, "STALE_P5": 1, "STALE_PAIR": 1, "MISSING_RESPONSE": 1, "MISSING_RESPONSE_PAIR": 1}
     assert {gap.kind for gap in find_gaps(run)} == {"response_collection", "evaluation", "pairwise"}

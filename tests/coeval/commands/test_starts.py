@@ -65,7 +65,7 @@ def test_what_stops_a_model_is_noted_and_told(tmp_path: Path, capsys: pytest.Cap
 def test_what_ends_a_run_is_noted(tmp_path: Path) -> None:
     models = [model("ant", roles=["teacher"], text="no"), model("bee", roles=["student", "judge"])]
     task = {**STATIC_TASK, "sampling": {**STATIC_TASK["sampling"], "total": 0}}
-    items = run_of(tmp_path).datapoints("mail", "ant")
+    items = run_of(tmp_path).records("data_generation", "mail", "ant")
     items.parent.mkdir(parents=True)
     items.write_text('{"id": "mail__ant__00001", "status": "failed"}\n')
     assert coeval("run", "--config", write_config(tmp_path, models, [task])) == 1

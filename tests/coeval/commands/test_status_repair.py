@@ -33,7 +33,7 @@ def change(path: Path, alter: Callable[[list[dict[str, Any]]], None]) -> None:
 
 def test_status_says_how_far_a_run_is(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
-    with run.responses("mail", "gpt-3").open("a") as file:
+    with run.records("response_collection", "mail", "gpt-3").open("a") as file:
         file.write('{"id": "other", "status": "failed"}\n{"id": "torn')
     run.errors.write_text('{"phase": "evaluation", "status": "failed", "error": "no level", "timestamp": "now"}\n' * 12)
     job = {"interface": "openai", "phase": "evaluation", "n_requests": 7, "status": "pending", "submitted_at": "now"}
@@ -74,8 +74,8 @@ def test_a_sound_run_has_nothing_to_repair(run: Run, capsys: pytest.CaptureFixtu
 
 def break_it(run: Run) -> None:
     """An item without reference, an answer without text, two evaluations of no use, one that is not there."""
-    change(run.datapoints("mail", "gpt-3.5"), lambda lines: lines[0].update(reference_response=""))
-    change(run.responses("mail", "gpt-3"), lambda lines: lines[1].update(response=" "))
+    change(run.records("data_generation", "mail", "gpt-3.5"), lambda lines: lines[0].update(reference_response=""))
+    change(run.records("response_collection", "mail", "gpt-3"), lambda lines: lines[1].update(response=" "))
 
     def alter(lines: list[dict[str, Any]]) -> None:
         by_id = {line["id"]: line for line in lines}
@@ -83,7 +83,7 @@ def break_it(run: Run) -> None:
         by_id["mail__gpt-3.5__00003__gpt-3.5__gpt-3.5"].update(scores={"clarity": "Great"})
         lines.remove(by_id["mail__gpt-3.5__00004__gpt-3__gpt-3.5"])
 
-    change(run.evaluations("mail", "gpt-3.5", "gpt-3.5"), alter)
+    change(run.records("evaluation", "mail", "gpt-3.5", "gpt-3.5"), alter)
 
 
 def test_repair_counts_and_shows_without_changing_anything(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -127,7 +127,7 @@ def test_a_repaired_run_is_made_whole_by_the_next_start(run: Run, tmp_path: Path
 
 
 def test_lines_that_are_no_records_are_set_aside(run: Run) -> None:
-    path = run.responses("mail", "gpt-3")
+    path = run.records("response_collection", "mail", "gpt-3")
     path.write_text(path.read_text() + "[1]\n{torn")
     assert coeval("repair", "--run", run.folder) == 0
     assert path.with_name(f"{path.name}.bad").read_text() == "[1]\n{torn\n"
@@ -181,9 +181,11 @@ def break_pairs(run: Run) -> None:
         on_other_items[0].update(winner=None, status="failed")
         on_other_items[1].update(winner="A")
 
-    change(run.pairs("mail", "owl", "jay"), alter)
-    run.pairs("mail", "owl", "kea").unlink()
-    change(run.responses("mail", "ant"), lambda lines: lines[0].update(status="failed", response=""))
+    change(run.records("pairwise", "mail", "owl", "jay"), alter)
+    run.records("pairwise", "mail", "owl", "kea").unlink()
+    change(
+        run.records("response_collection", "mail", "ant"), lambda lines: lines[0].update(status="failed", response="")
+    )
 
 
 def test_repair_knows_verdicts_on_pairs(pairwise: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -207,7 +209,7 @@ def test_repair_knows_verdicts_on_pairs(pairwise: Run, tmp_path: Path, capsys: p
 
 
 def test_a_gap_among_pairs_opens_the_phase(pairwise: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    file = pairwise.pairs("mail", "owl", "kea")
+    file = pairwise.records("pairwise", "mail", "owl", "kea")
     file.write_text("".join(file.read_text().splitlines(keepends=True)[:-5]))
     capsys.readouterr()
     assert coeval("repair", "--run", pairwise.folder) == 0
@@ -219,7 +221,7 @@ def test_scores_of_the_label_judge_are_missed(tmp_path: Path, capsys: pytest.Cap
     """It joins by itself, so no model of the configuration tells of it."""
     task = {**STATIC_TASK, "label_attributes": ["tone"]}
     assert coeval("run", "--config", write_config(tmp_path, [model("ant", roles=ALL)], [task])) == 0
-    run_of(tmp_path).evaluations("mail", "ant", "label").unlink()
+    run_of(tmp_path).records("evaluation", "mail", "ant", "label").unlink()
     capsys.readouterr()
     assert coeval("repair", "--run", run_of(tmp_path).folder, "--breakdown") == 0
     said = capsys.readouterr().out

@@ -151,7 +151,7 @@ def test_where_one_part_breaks_nobody_waits_for_the_others(tmp_path: Path) -> No
 
 def test_an_answer_that_comes_in_another_process_makes_the_same_record(tmp_path: Path) -> None:
     question = next(questions(1))
-    sent = Question.from_json(question.to_json())
+    sent = Question(**question.to_json())
     reply = asyncio.run(Scripted(lambda _: GOOD).ask(question.call(Model("cow", "mock", ("judge",)))))
     with Store(Run(tmp_path)) as store:
         settled = apply(store, sent, {"": reply})

@@ -17,10 +17,10 @@ def test_files_are_named_as_the_manual_does(run: Run) -> None:
         run.attributes("t", "target"),
         run.attributes("t", "nuanced"),
         run.rubric("t"),
-        run.datapoints("t", "gpt-3.5"),
-        run.responses("t", "s"),
-        run.evaluations("t", "gpt-3.5", "j"),
-        run.pairs("t", "gpt-3.5", "j"),
+        run.records("data_generation", "t", "gpt-3.5"),
+        run.records("response_collection", "t", "s"),
+        run.records("evaluation", "t", "gpt-3.5", "j"),
+        run.records("pairwise", "t", "gpt-3.5", "j"),
         run.log(),
         run.log({"b", "a" * 50}),
     ]
@@ -48,7 +48,11 @@ def test_attributes_are_found_in_either_form(run: Run) -> None:
 
 
 def test_files_of_a_task_are_not_those_of_another_with_its_name_at_the_start(run: Run) -> None:
-    for path in (run.responses("sum", "a.b"), run.responses("sum_up", "a"), run.responses("sum-2", "a")):
+    for path in (
+        run.records("response_collection", "sum", "a.b"),
+        run.records("response_collection", "sum_up", "a"),
+        run.records("response_collection", "sum-2", "a"),
+    ):
         path.parent.mkdir(exist_ok=True)
         path.touch()
     (run.folder / "phase4_responses" / "sum.teacher.a.responses.jsonl").touch()
